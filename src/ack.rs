@@ -53,7 +53,7 @@ impl Ack {
 
     /// Like [`Ack::channel`], and calls `observe` with the outcome before the waiter receives it, even if the waiter
     /// was dropped. `observe` must be quick.
-    pub fn observed(observe: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> (Ack, AckWaiter) {
+    pub(crate) fn observed(observe: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> (Ack, AckWaiter) {
         let (tx, rx) = oneshot::channel();
         let ack = Ack::with(move |outcome| {
             observe(outcome);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_part_is_not_delivered_whatever_the_others_say() {
+    async fn a_dropped_part_makes_the_whole_not_delivered() {
         let (ack, wait) = Ack::channel();
         let mut acks = Acks::default();
         acks.join(&ack);

@@ -181,7 +181,7 @@ pub fn admission_channel(
 impl Admission {
     /// The same admission, which also counts the field names of each sensor and bucket.
     #[must_use]
-    pub fn counting_fields(self, fields: FieldLimiter) -> Admission {
+    pub(crate) fn counting_fields(self, fields: FieldLimiter) -> Admission {
         Admission { fields: Some(fields), ..self }
     }
 

@@ -82,7 +82,7 @@ impl FailureSignal {
 ///
 /// # Errors
 /// The handler cannot be installed.
-pub fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
+pub(crate) fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
     tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
 }
 

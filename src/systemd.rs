@@ -42,12 +42,12 @@ impl Notifier {
     }
 
     /// The maximum interval between calls of [`Notifier::alive`]; `None` if there is no watchdog.
-    pub fn watchdog(&self) -> Option<Duration> {
+    pub(crate) fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.socket.is_some())
     }
 
     /// Whether a manager is connected.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.socket.is_some()
     }
 
@@ -57,7 +57,7 @@ impl Notifier {
     }
 
     /// A reload has started; [`Notifier::ready`] must follow.
-    pub async fn reloading(&self) {
+    pub(crate) async fn reloading(&self) {
         // With Type=notify-reload the manager compares this time with the time of its signal.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
@@ -117,14 +117,14 @@ mod tests {
         Manager { notify_socket: Some(socket.into()), watchdog }
     }
 
-    async fn heard(socket: &UnixDatagram) -> String {
+    async fn received(socket: &UnixDatagram) -> String {
         let mut buf = [0; 1024];
         let n = tokio::time::timeout(SEND_WITHIN, socket.recv(&mut buf)).await.unwrap().unwrap();
         String::from_utf8(buf[..n].to_vec()).unwrap()
     }
 
     #[tokio::test]
-    async fn a_path_and_an_abstract_name_are_both_told() {
+    async fn messages_reach_a_path_and_an_abstract_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify").display().to_string();
         let name = format!("@hourbucket-test-{}-{}", std::process::id(), fastrand::u64(..));
@@ -135,15 +135,15 @@ mod tests {
             let notifier = Notifier::new(&manager(&socket, Some(SEND_WITHIN))).unwrap();
             assert_eq!((notifier.is_open(), notifier.watchdog()), (true, Some(SEND_WITHIN)));
             notifier.ready("taking\nWATCHDOG=trigger").await;
-            assert_eq!(heard(&listener).await, "READY=1\nSTATUS=taking WATCHDOG=trigger");
+            assert_eq!(received(&listener).await, "READY=1\nSTATUS=taking WATCHDOG=trigger");
             notifier.alive().await;
-            assert_eq!(heard(&listener).await, "WATCHDOG=1");
+            assert_eq!(received(&listener).await, "WATCHDOG=1");
             notifier.status("x").await;
-            assert_eq!(heard(&listener).await, "STATUS=x");
+            assert_eq!(received(&listener).await, "STATUS=x");
             notifier.stopping(Duration::from_secs(30)).await;
-            assert!(heard(&listener).await.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000\n"));
+            assert!(received(&listener).await.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000\n"));
             notifier.reloading().await;
-            let (reloading, usec) = (heard(&listener).await, |text: &str| text.parse::<u64>().unwrap());
+            let (reloading, usec) = (received(&listener).await, |text: &str| text.parse::<u64>().unwrap());
             let lines: Vec<&str> = reloading.lines().collect();
             assert_eq!(lines[0], "RELOADING=1");
             assert!(usec(lines[1].strip_prefix("MONOTONIC_USEC=").unwrap()) > 0, "{reloading}");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_socket_nothing_happens_and_a_wrong_one_is_told() {
+    async fn without_a_socket_nothing_happens_and_an_invalid_one_is_an_error() {
         let silent = Notifier::new(&Manager { watchdog: Some(SEND_WITHIN), ..Manager::default() }).unwrap();
         assert_eq!((silent.is_open(), silent.watchdog()), (false, None));
         silent.ready("x").await;

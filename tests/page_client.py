@@ -1,4 +1,4 @@
-"""Looks at the fleet page with headless Chromium, as a person would, and compares what it shows with what was sent.
+"""Opens the fleet page in headless Chromium, as a person would, and compares it with the data that was sent.
 
 Run by tests/servers/page.rs: page_client.py SCENARIO CHROMIUM ADMIN_URL HTTP_URL [TOKEN]. What only the test can do (end a server)
 is asked for by a line `DO something` on standard output, and done when a line comes back. Any exception is a failure.
@@ -18,7 +18,7 @@ from playwright.sync_api import expect, sync_playwright
 
 SCENARIO, CHROMIUM, ADMIN, HTTP = sys.argv[1:5]
 TOKEN = sys.argv[5] if len(sys.argv) > 5 else None
-# The rest keeps Chromium from asking its maker's hosts by itself.
+# The other switches keep Chromium from requests to its vendor.
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 ARGUMENTS += ["--disable-component-update", "--disable-sync"]
 HOUR = 3600
@@ -48,7 +48,7 @@ def ask_the_test(what):
 
 
 def early_now():
-    """Now, in seconds, and not just before the hour ends: "new" is a sensor of which the store has no earlier hour."""
+    """Now, in seconds, but not just before the end of an hour: a sensor without an earlier hour in the store is "new"."""
     if time.time() % HOUR > HOUR - 20:
         time.sleep(20)
     return int(time.time())
@@ -140,7 +140,7 @@ def fits(look):
     assert wide is None, wide
 
 
-# Text against the ground behind it, by WCAG 2.2 (1.4.3): 4.5:1, for disabled controls nothing.
+# Contrast of text and its background, by WCAG 2.2 (1.4.3): 4.5:1; disabled controls are exempt.
 CONTRAST = """() => {
     const parse = (c) => { const n = c.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
     const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
@@ -165,7 +165,7 @@ def readable(look):
 
 
 def named(look):
-    """Every control has a name that a screen reader can say."""
+    """Every control has an accessible name."""
     nameless = look.page.evaluate(
         """() => [...document.querySelectorAll("a, button, input, [tabindex='0']")].filter(e => e.checkVisibility()
             && !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.[0]?.textContent.trim()))
@@ -184,7 +184,7 @@ def drawn(page, selector):
     )
 
 
-# ---- what is sent
+# ---- the data to send
 
 
 def value_at(hour, minute):
@@ -193,7 +193,7 @@ def value_at(hour, minute):
 
 
 def known_fleet(now_hour):
-    """What is sent, as sensor -> [(second, values)]."""
+    """The data to send, as sensor -> [(second, values)]."""
     day = {}
     for hour in range(now_hour // HOUR - 6, now_hour // HOUR):
         if hour % 6 != 2:  # one hour without readings
@@ -204,7 +204,7 @@ def known_fleet(now_hour):
     for name in (EVIL, LONG, TURNED):
         fleet[name] = [(latest, {"n": 7, "<b>field</b>": 1.5, "note": EVIL})]
     fleet |= {f"many/{n:03}": [(latest, {"n": n})] for n in range(120)}
-    # More than the page asks for in one window, in one hour; seconds of an hour are too few, so by fractions.
+    # More than the page requests for one window, in one hour; an hour has too few seconds, so fractions are used.
     fleet["dense"] = [(now_hour - HOUR + n * 0.5, {"n": n}) for n in range(6000)]
     return fleet
 
@@ -246,7 +246,7 @@ def sent_is_shown(browser):
 
 
 def empty(browser):
-    """Before the first reading the page says how to send one; that command is taken at its word."""
+    """Before the first reading the page shows a command to send one; the command works."""
     look = Look(browser)
     look.go()
     hint = card(look.page, "No readings yet")
@@ -285,9 +285,9 @@ def fleet_view(look, total, duplicates):
     assert store["MongoDB"][0].isdigit(), store
     refused = figures(page, "Refused")
     assert sum(number(cells[1]) for cells in refused.values()) == 2, refused
-    until("the rejected senders", lambda: rejected_as_told(page))
+    until("the rejected senders", lambda: rejected_match(page))
     busiest = card(page, "Busiest").locator("tbody a").all_inner_texts()
-    assert len(busiest) > 0, "nobody is busy"
+    assert len(busiest) > 0, "no sensor is listed as busy"
     newest = card(page, "Newest")
     newest.get_by_role("button", name=re.compile("All")).click()
     assert newest.locator("tbody tr").count() > 6
@@ -298,14 +298,14 @@ def fleet_view(look, total, duplicates):
     fits(look)
 
 
-def rejected_as_told(page):
-    """The list is what /v1/fleet says, and that is nothing else than the two messages that were broken."""
+def rejected_match(page):
+    """The list matches /v1/fleet, which has exactly the two invalid messages."""
     with OPENER.open(f"{ADMIN}/v1/fleet", timeout=60) as answer:
-        told = json.load(answer)["rejected"]
-    assert sum(entry["count"] for entry in told) in ((2,) if told else (0,)), told
+        rejected = json.load(answer)["rejected"]
+    assert sum(entry["count"] for entry in rejected) in ((2,) if rejected else (0,)), rejected
     shown = figures(page, "Rejected")
-    wanted = {entry["name"]: f"{entry['count']:,}" for entry in told}
-    return {name: cells[1] for name, cells in shown.items()} == wanted or (shown, told)
+    wanted = {entry["name"]: f"{entry['count']:,}" for entry in rejected}
+    return {name: cells[1] for name, cells in shown.items()} == wanted or (shown, rejected)
 
 
 def settled(shown, total, duplicates):
@@ -340,7 +340,7 @@ def sensor_view(look, fleet):
     )
     assert EVIL in page.locator(".about").inner_text()
 
-    # Drag over the last third of the plot: the readings of that window, all of them and no others.
+    # Drag over the last third of the plot: exactly the readings of that window.
     over = page.locator(".band .u-over").bounding_box()
     page.mouse.move(over["x"] + over["width"] * 0.80, over["y"] + 40)
     page.mouse.down()
@@ -357,7 +357,7 @@ def sensor_view(look, fleet):
     for (at, values), text in zip(inside, texts):
         assert datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.000") in text, text
         assert f"temp {values['temp']:g}" in text.replace("\n", " "), (values, text)
-    # A deep link shows the same again; a double click shows all.
+    # A deep link shows the same; a double click shows everything.
     page.reload()
     expect(page.locator(".note")).to_contain_text(f"{len(inside)} readings in this window")
     page.locator(".band .u-over").dblclick()
@@ -366,7 +366,7 @@ def sensor_view(look, fleet):
     readable(look)
     named(look)
 
-    # Names that would be markup, or turn the text around, are text.
+    # Names that look like markup, or change the text direction, are shown as text.
     look.go(f"#/sensors?prefix={'%3Cimg'}")
     page.get_by_role("link", name=EVIL, exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(EVIL)
@@ -393,7 +393,7 @@ def letters_view(look):
 
 
 def limits(browser):
-    """More readings than are drawn, and readings that are not in memory yet, are told."""
+    """The page reports if it draws only a part, and if readings are not in memory yet."""
     look = Look(browser)
     page = look.page
     start = (hour_of_now() - HOUR) * 1000
@@ -402,11 +402,11 @@ def limits(browser):
     page.get_by_role("button", name="Zoom in").click()
     expect(page.locator(".note")).not_to_contain_text("there are more")
 
-    def behind(route):
+    def incomplete(route):
         answer = route.fetch()
         route.fulfill(response=answer, json=answer.json() | {"complete": False})
 
-    page.route("**/hourly*", behind)
+    page.route("**/hourly*", incomplete)
     look.go("#/sensor/room%201")
     expect(page.locator(".note")).to_contain_text("Incomplete")
     look.done()
@@ -430,7 +430,7 @@ def keyboard(browser):
     press("ArrowUp")
     press("ArrowUp")
     assert page.evaluate("document.activeElement.id") == "find"
-    # Pages of fifty: 120 sensors are on three.
+    # Pages of fifty: 120 sensors need three.
     seen = page.locator("table.list tbody a").all_inner_texts()
     for size in (50, 20):
         page.get_by_role("link", name="Next page").focus()
@@ -463,7 +463,7 @@ def keyboard(browser):
     expect(page).not_to_have_url(re.compile("from="))
     press("Escape")
     expect(page).to_have_url(re.compile("#/sensors"))
-    # The switch of the theme is a button like others, and is remembered.
+    # The theme switch is an ordinary button, and its state is remembered.
     page.locator("#theme").focus()
     press("Enter")
     press("Enter")
@@ -513,7 +513,7 @@ def with_token(browser):
     expect(form).to_be_visible()
     look.go("#/")
     expect(form).to_be_visible()
-    # The open figures are there without it.
+    # The public figures are shown without it.
     until("one accepted", lambda: figures(page, "Throughput")["Accepted"][1] == "1" or "not yet")
     look.done()
 

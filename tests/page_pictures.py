@@ -1,4 +1,4 @@
-"""Makes the pictures of the fleet page in docs/images from a small fleet on the real service; run by tests/servers/page.rs:
+"""Creates the pictures of the fleet page in docs/images from a small fleet on the real service; run by tests/servers/page.rs:
 
     cargo test --locked --test servers page::pictures -- --ignored
 
@@ -72,7 +72,7 @@ def past(now):
 
 
 def present(stop):
-    """Each machine's own MQTT message every second, a gateway's posts, and what goes wrong in any fleet."""
+    """An MQTT message of each machine every second, the posts of a gateway, and the usual errors of a fleet."""
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
     client.connect("127.0.0.1", PORT)
     client.loop_start()

@@ -1,4 +1,4 @@
-"""What schemathesis does not know by itself: bodies that are text, as they are."""
+"""Serializers that schemathesis does not have: text bodies, sent unchanged."""
 
 import schemathesis
 

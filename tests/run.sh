@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs them all, the ones with a real MongoDB and a real mosquitto too.
-# Options go to cargo test: `tests/run.sh --test servers`, `tests/run.sh chaos::`, `tests/run.sh -- --ignored`.
+# Installs what the tests need and runs all of them, including those with a real MongoDB and a real mosquitto.
+# Options are passed to cargo test: `tests/run.sh --test servers`, `tests/run.sh chaos::`, `tests/run.sh -- --ignored`.
 #
-# Each test starts the servers that it needs, on free ports, and stops them; none uses one that runs already.
+# Each test starts the servers that it needs on free ports, and stops them; none uses a server that is already running.
 set -uo pipefail
 
 # shellcheck source=tests/tools/setup.sh
@@ -27,26 +27,26 @@ ensure_mongosh
 ensure_schemathesis
 ensure_browser
 
-# Everything of the workspace, unless the caller chose a package.
+# The whole workspace, unless the caller chose a package.
 SCOPE=--workspace
 for option in "$@"; do
     [[ $option == -- ]] && break
     [[ $option == -p || $option == -p* || $option == --package* || $option == --manifest-path* ]] && SCOPE=
 done
 
-# A test program that hangs would hang everything after it. The longest, tests/servers, takes some minutes; only the runs
-# that are asked for with --ignored may take hours. libtest has named the test that is still running by then.
+# A test program that hangs would block everything after it. The longest, tests/servers, takes some minutes; only runs
+# requested with --ignored may take hours. By then libtest has named the test that is still running.
 if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
     RUNNER=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
     export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-1800}"
 fi
 
-# Many tests wait: for a server to start, for an outage, for an interval. With five tests on two cores both are busy.
+# Many tests wait: for the start of a server, for an outage, for an interval. With five tests two cores are busy.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((5 * $(nproc) / 2))}
 export RUSTC_WORKSPACE_WRAPPER=$REPO/tests/tools/rustc.sh
 
 step "cargo test"
-# A pipe hides the terminal from cargo; on one, its colours are kept.
+# A pipe hides the terminal from cargo; on a terminal, colours are kept.
 [[ -t 1 && -n $BOLD ]] && export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
 cd "$REPO" || exit 1
 OUTPUT=$(mktemp)

@@ -98,7 +98,7 @@ class Fleet:
         if reason.value == 0:
             self.pubacks += 1
         else:
-            self.errors.append(f"a PUBACK said: {reason}")
+            self.errors.append(f"PUBACK: {reason}")
 
     def _publish(self, topic, payload):
         self.client.publish(topic, payload, qos=1)

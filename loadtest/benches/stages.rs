@@ -1,4 +1,4 @@
-//! The stages of a reading's way, each by itself, so that a slip is seen: decode, journal, accumulate, BSON packing.
+//! The stages of the pipeline, each separately, to detect regressions: decode, journal, accumulate, BSON packing.
 //! Figures, not tests: `cargo bench -p loadtest -p hourbucket --bench stages`.
 
 #![allow(missing_docs, reason = "criterion's macro makes an item without")]
@@ -112,7 +112,7 @@ fn journal(c: &mut Criterion) {
     };
     let OpenedJournal { mut journal, mut follower } = Journal::open(&config, env).expect("a journal");
     let (admission, ingest_batches) = admission_channel(1024, 64 << 20, admission_control);
-    journal.start(ingest_batches).expect("a journal that starts");
+    journal.start(ingest_batches).expect("the journal starts");
     runtime.spawn(async move {
         while let Some(entry) = follower.next().await {
             entry.ack.delivered();
@@ -121,12 +121,12 @@ fn journal(c: &mut Criterion) {
     let batch = batch(1_700_000_000_000);
     let mut group = c.benchmark_group("journal");
     group.throughput(Throughput::Elements(READINGS as u64));
-    // With its fdatasync, and nobody to share it with.
+    // With fdatasync, for one ingest batch at a time.
     group.bench_function("append and sync", |b| {
         b.iter(|| {
             runtime.block_on(async {
                 let (ack, wait) = Ack::channel();
-                admission.submit(IngestBatch::new(batch.clone(), vec![], ack)).await.expect("the door is open");
+                admission.submit(IngestBatch::new(batch.clone(), vec![], ack)).await.expect("admission is open");
                 wait.outcome().await
             })
         });
@@ -146,7 +146,7 @@ fn journal(c: &mut Criterion) {
 fn accumulating(c: &mut Criterion) {
     const ROUNDS: i64 = 10;
     let (span, second) = (Config::default().bucket.span, 1000);
-    // An hour that began after the shard: nothing has to be loaded first.
+    // An hour that begins after the start of the shard, so nothing has to be loaded first.
     let base_ms = 1_700_006_400_000;
     let batches: Vec<ReadingBatch> = (0..ROUNDS).map(|round| batch(base_ms + round * second)).collect();
     let row_refs: Vec<RowRef> = batches[0].places().iter().map(|place| (place.offset, place.hash)).collect();
@@ -181,7 +181,7 @@ fn accumulating(c: &mut Criterion) {
     group.finish();
 }
 
-/// Twelve whole pages as one command, and 500 appends of fifteen readings each.
+/// Twelve full pages in one command, and 500 appends of fifteen readings each.
 fn packing(c: &mut Criterion) {
     let span = Config::default().bucket.span;
     let write = |i: usize, kind: PageKind, readings: usize| {

@@ -15,7 +15,6 @@ use crate::spec::Spec;
 /// Seconds per baseline.
 const BASELINE_S: f64 = 10.0;
 const BASELINE_SHORT_S: f64 = 0.5;
-/// Number of messages for Telegraf.
 const TELEGRAF_MESSAGES: u64 = 20_000;
 const TELEGRAF_MESSAGES_SHORT: u64 = 500;
 
@@ -75,7 +74,7 @@ const ALL: [Part; 14] = [
 /// The result of a part.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Shown {
+enum PartResult {
     Baseline(Outcome),
     Acknowledge(Delivered),
     Telegraf(Delivered),
@@ -84,11 +83,10 @@ enum Shown {
     Failed(String),
 }
 
-/// The result of the comparison.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Comparison {
     short: bool,
-    parts: Vec<(Part, Shown)>,
+    parts: Vec<(Part, PartResult)>,
     pub(crate) targets: Vec<Target>,
 }
 
@@ -136,14 +134,14 @@ pub(crate) async fn compare(only: &[Part], short: bool, options: &Options) -> Re
             eprintln!("  skipped: not on the path; set HOURBUCKET_TELEGRAF");
             continue;
         }
-        let shown = one(part, short, options).await.unwrap_or_else(|error| Shown::Failed(error.to_string()));
-        match &shown {
-            Shown::Baseline(o) => eprintln!("  {:.0} readings/s", o.per_s()),
-            Shown::Acknowledge(d) | Shown::Telegraf(d) => eprintln!("  {:.0} messages/s", d.per_s()),
-            Shown::Service(report) => report.lines().iter().for_each(|line| eprintln!("  {line}")),
-            Shown::Failed(why) => eprintln!("  failed: {why}"),
+        let result = one(part, short, options).await.unwrap_or_else(|error| PartResult::Failed(error.to_string()));
+        match &result {
+            PartResult::Baseline(o) => eprintln!("  {:.0} readings/s", o.per_s()),
+            PartResult::Acknowledge(d) | PartResult::Telegraf(d) => eprintln!("  {:.0} messages/s", d.per_s()),
+            PartResult::Service(report) => report.lines().iter().for_each(|line| eprintln!("  {line}")),
+            PartResult::Failed(why) => eprintln!("  failed: {why}"),
         }
-        parts.push((part, shown));
+        parts.push((part, result));
     }
     let targets = targets(&parts);
     Ok(Comparison { short, parts, targets })
@@ -153,14 +151,14 @@ fn name(part: Part) -> String {
     clap::ValueEnum::to_possible_value(&part).map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-async fn one(part: Part, short: bool, options: &Options) -> Result<Shown, Failure> {
+async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, Failure> {
     let spec = |name: &str| run::find_spec(Path::new(name), short);
     let baseline = async |way| {
         let plan = run::plan(&spec("gateway")?);
         let outcome = baseline::run(way, &plan, if short { BASELINE_SHORT_S } else { BASELINE_S }).await?;
-        Ok(Shown::Baseline(outcome))
+        Ok(PartResult::Baseline(outcome))
     };
-    let service = async |spec: Spec| Ok(Shown::Service(Box::new(run::run(&spec, options).await?)));
+    let service = async |spec: Spec| Ok(PartResult::Service(Box::new(run::run(&spec, options).await?)));
     let first_phase = |name: &str| {
         let mut spec = spec(name)?;
         spec.phases.truncate(1);
@@ -173,25 +171,25 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<Shown, Failur
         Part::Pages => baseline(Way::Pages).await,
         Part::Gateway | Part::GatewayLine | Part::GatewayTimeseries => service(first_phase(&name(part))?).await,
         Part::GatewayHalf => service(spec("gateway")?).await,
-        Part::Acknowledge => Ok(Shown::Acknowledge(acknowledge::run(&spec("fleet")?)?)),
+        Part::Acknowledge => Ok(PartResult::Acknowledge(acknowledge::run(&spec("fleet")?)?)),
         Part::Telegraf => {
             let messages = if short { TELEGRAF_MESSAGES_SHORT } else { TELEGRAF_MESSAGES };
-            Ok(Shown::Telegraf(telegraf::run(&spec("fleet")?, messages).await?))
+            Ok(PartResult::Telegraf(telegraf::run(&spec("fleet")?, messages).await?))
         }
         Part::Fleet | Part::Wide | Part::Wide1k | Part::Outage => service(spec(&name(part))?).await,
     }
 }
 
 /// The targets of the project, with the values measured by the parts.
-fn targets(parts: &[(Part, Shown)]) -> Vec<Target> {
-    let shown = |part: Part| parts.iter().find(|(p, _)| *p == part).map(|(_, shown)| shown);
-    let baseline = |part| match shown(part) {
-        Some(Shown::Baseline(outcome)) => Some(outcome),
+fn targets(parts: &[(Part, PartResult)]) -> Vec<Target> {
+    let result = |part: Part| parts.iter().find(|(p, _)| *p == part).map(|(_, result)| result);
+    let baseline = |part| match result(part) {
+        Some(PartResult::Baseline(outcome)) => Some(outcome),
         _ => None,
     };
     // A run that lost or duplicated a reading does not count.
-    let service = |part| match shown(part) {
-        Some(Shown::Service(report)) if report.check.problems.is_empty() => Some(report),
+    let service = |part| match result(part) {
+        Some(PartResult::Service(report)) if report.check.problems.is_empty() => Some(report),
         _ => None,
     };
     let rate = |part| baseline(part).map(Outcome::per_s);
@@ -203,8 +201,8 @@ fn targets(parts: &[(Part, Shown)]) -> Vec<Target> {
     let floor = baseline(Part::Pages).map(|o| per_reading(o.used.loadtest.cpu_s + o.used.mongod.cpu_s, o.readings));
     let series = service(Part::GatewayTimeseries).map(|r| r.per_million(r.used.mongod));
     let sorted = baseline(Part::Sorted).map(|o| per_reading(o.used.mongod.cpu_s, o.readings));
-    let messages = match shown(Part::Acknowledge) {
-        Some(Shown::Acknowledge(delivered)) => Some(delivered.per_s()),
+    let messages = match result(Part::Acknowledge) {
+        Some(PartResult::Acknowledge(delivered)) => Some(delivered.per_s()),
         _ => None,
     };
     let idle = service(Part::Wide)
@@ -260,35 +258,35 @@ fn targets(parts: &[(Part, Shown)]) -> Vec<Target> {
 impl Comparison {
     /// Whether every part was run, and no reading was lost or duplicated.
     pub(crate) fn sound(&self) -> bool {
-        self.parts.iter().all(|(_, shown)| match shown {
-            Shown::Service(report) => report.check.problems.is_empty(),
-            Shown::Failed(_) => false,
+        self.parts.iter().all(|(_, result)| match result {
+            PartResult::Service(report) => report.check.problems.is_empty(),
+            PartResult::Failed(_) => false,
             _ => true,
         })
     }
 
     /// The reports of the scenarios, for their plots.
     pub(crate) fn reports(&self) -> impl Iterator<Item = &Report> {
-        self.parts.iter().filter_map(|(_, shown)| match shown {
-            Shown::Service(report) => Some(&**report),
+        self.parts.iter().filter_map(|(_, result)| match result {
+            PartResult::Service(report) => Some(&**report),
             _ => None,
         })
     }
 
     /// The disk latency at half of the rate: the lower bound of the acknowledgement latency.
     fn disk(&self) -> Option<String> {
-        let (_, Shown::Service(report)) = self.parts.iter().find(|(part, _)| *part == Part::GatewayHalf)? else {
+        let (_, PartResult::Service(report)) = self.parts.iter().find(|(part, _)| *part == Part::GatewayHalf)? else {
             return None;
         };
         let phase = report.phases.iter().find(|phase| phase.disk_ms.is_some())?;
         let (ack, disk) = (phase.latency_ms, phase.disk_ms?);
-        let said = |l: Latency| format!("{:.2} / {:.2} / {:.2}, at most {:.1}", l.p50, l.p99, l.p999, l.max);
+        let latency_text = |l: Latency| format!("{:.2} / {:.2} / {:.2}, at most {:.1}", l.p50, l.p99, l.p999, l.max);
         Some(format!(
             "\ngateway at half of its rate ({:.0}/s): acknowledged within p50 / p99 / p99.9 {} ms; on the same disk, at the \
              same time, 4 KiB written and synced within {} ms.",
             phase.rate.unwrap_or_default(),
-            said(ack),
-            said(disk)
+            latency_text(ack),
+            latency_text(disk)
         ))
     }
 
@@ -300,7 +298,7 @@ impl Comparison {
             "| | readings/s | client CPU-s | mongod CPU-s | broker CPU-s | mongod written B/reading | statements/reading | ack p50 / p99 / p99.9 ms | peak MiB | stored once |".to_owned(),
             "|---|---|---|---|---|---|---|---|---|---|".to_owned(),
         ];
-        lines.extend(self.parts.iter().map(|(part, shown)| row(*part, shown)));
+        lines.extend(self.parts.iter().map(|(part, result)| row(*part, result)));
         lines.push(String::new());
         lines.push("| what | target | measured | |".into());
         lines.push("|---|---|---|---|".into());
@@ -310,15 +308,15 @@ impl Comparison {
     }
 }
 
-fn row(part: Part, shown: &Shown) -> String {
+fn row(part: Part, result: &PartResult) -> String {
     let name = name(part);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    match shown {
-        Shown::Failed(why) => {
+    match result {
+        PartResult::Failed(why) => {
             let why: String = why.lines().next().unwrap_or_default().chars().take(120).collect();
             format!("| {name} | failed: {} | | | | | | | | |", why.replace('|', "/"))
         }
-        Shown::Baseline(o) => {
+        PartResult::Baseline(o) => {
             let per = |x: f64| x / o.readings.max(1) as f64;
             format!(
                 "| {name}: {} | {:.0} | {:.3} | {:.3} | | {:.0} | {:.5} | | {:.0} | counted |",
@@ -331,7 +329,7 @@ fn row(part: Part, shown: &Shown) -> String {
                 mib(o.used.mongod.rss_peak_bytes),
             )
         }
-        Shown::Acknowledge(d) => {
+        PartResult::Acknowledge(d) => {
             let broker = d.used.broker.unwrap_or_default();
             let broker_cpu = broker.cpu_s * 1e6 / d.readings.max(1) as f64;
             format!(
@@ -340,7 +338,7 @@ fn row(part: Part, shown: &Shown) -> String {
                 mib(broker.rss_peak_bytes)
             )
         }
-        Shown::Telegraf(d) => {
+        PartResult::Telegraf(d) => {
             let per = |x: f64| x * 1e6 / d.readings.max(1) as f64;
             let broker = d.used.broker.unwrap_or_default();
             format!(
@@ -353,7 +351,7 @@ fn row(part: Part, shown: &Shown) -> String {
                 mib(d.used.service.rss_peak_bytes),
             )
         }
-        Shown::Service(r) => {
+        PartResult::Service(r) => {
             let last = r.phases.last();
             let Latency { p50, p99, p999, .. } = last.map(|p| p.latency_ms).unwrap_or_default();
             let broker = r.used.broker.map_or(String::new(), |b| format!("{:.3}", r.per_million(b)));
@@ -389,9 +387,9 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_has_lost_something_has_no_speed() {
+    fn a_run_that_lost_a_reading_has_no_speed() {
         let mut report = Report { readings: 10, stored_s: 1.0, ..Report::default() };
-        let parts = |r: &Report| [(Part::Gateway, Shown::Service(Box::new(r.clone())))];
+        let parts = |r: &Report| [(Part::Gateway, PartResult::Service(Box::new(r.clone())))];
         assert!(targets(&parts(&report))[2].measured.is_some());
         report.check.problems.push("one is missing".into());
         assert!(targets(&parts(&report))[2].measured.is_none());

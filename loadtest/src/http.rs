@@ -10,7 +10,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 /// Maximum size of a response head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
 
-/// A persistent connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,

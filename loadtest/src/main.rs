@@ -147,7 +147,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
             let settings = common.settings.into_iter().collect();
             let options = run::Options { binary: common.binary, settings, tamper, progress: true };
             let report = run::run(&spec, &options).await?;
-            report.lines().iter().for_each(|line| say(line));
+            report.lines().iter().for_each(|line| print_line(line));
             save(&common.out, &spec.name, &report)?;
             plot::save(&common.out, &report)?;
             Ok(report.check.problems.is_empty())
@@ -159,7 +159,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
             let machine = record::Machine::now();
             let comparison = compare::compare(&only, common.short, &options).await?;
             let lines = comparison.markdown();
-            lines.iter().for_each(|line| say(line));
+            lines.iter().for_each(|line| print_line(line));
             save(&common.out, "compare", &comparison)?;
             comparison.reports().try_for_each(|report| plot::save(&common.out, report))?;
             if record {
@@ -174,7 +174,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
             let after = options(after, settings.into_iter().collect());
             let pair = pair::run(&spec, short, [before, after], rounds).await?;
             let lines = pair.markdown();
-            lines.iter().for_each(|line| say(line));
+            lines.iter().for_each(|line| print_line(line));
             if record {
                 record::append(&machine, short, &note, &lines)?;
             }
@@ -192,6 +192,6 @@ fn save(out: &Path, name: &str, what: &impl serde::Serialize) -> Result<(), Fail
 }
 
 #[expect(clippy::print_stdout, reason = "the output of the program")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }

@@ -94,10 +94,10 @@ impl Pair {
         ];
         for (i, (name, _, decimals)) in FIGURES.into_iter().enumerate() {
             let (before, after) = (self.before.spread(i), self.after.spread(i));
-            let said = |[least, median, most]: [f64; 3]| {
+            let cell = |[least, median, most]: [f64; 3]| {
                 format!("{median:.decimals$} ({least:.decimals$} to {most:.decimals$})")
             };
-            lines.push(format!("| {name} | {} | {} | {:.2} |", said(before), said(after), after[1] / before[1]));
+            lines.push(format!("| {name} | {} | {} | {:.2} |", cell(before), cell(after), after[1] / before[1]));
         }
         lines
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_and_its_ratio_are_told() {
+    fn the_median_and_its_ratio_are_printed() {
         let runs = |values: &[f64]| Runs(values.iter().map(|v| [*v; FIGURES.len()]).collect());
         let pair = Pair { scenario: "x".into(), before: runs(&[4.0, 1.0, 2.0]), after: runs(&[1.0, 3.0]) };
         assert_eq!(pair.before.spread(0), [1.0, 2.0, 4.0]);

@@ -36,7 +36,6 @@ impl Plan {
         (self.lane(lane).len() as u32).div_ceil(self.batch).max(1)
     }
 
-    /// The sensors of a group.
     pub(crate) fn group(&self, lane: u32, group: u32) -> Range<u32> {
         let of = self.lane(lane);
         let begin = of.start + group * self.batch;
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_agrees_with_going_through_the_messages() {
+    fn counting_agrees_with_iterating_over_the_messages() {
         let plan = plan();
         for messages in 0..20 {
             let mut of = [0u64; 25];
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffled_rounds_meet_every_time_once_and_out_of_order() {
+    fn shuffled_rounds_have_every_time_once_and_out_of_order() {
         for rounds in [1, 2, 7, 60, 1000] {
             let plan = Plan { shuffled: Some(rounds), ..plan() };
             for sensor in [0, 3, 24] {

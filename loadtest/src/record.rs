@@ -23,7 +23,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn now() -> Machine {
-        let said = |program: &str, args: &[&str]| {
+        let output_of = |program: &str, args: &[&str]| {
             let output = Command::new(program).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output();
             let text = output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
             if text.is_empty() { "unknown".to_owned() } else { text }
@@ -31,10 +31,11 @@ impl Machine {
         let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let processor = file("/proc/cpuinfo");
         let processor = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let mongod = program("HOURBUCKET_MONGOD", "mongod").map(|path| said(&path.to_string_lossy(), &["--version"]));
+        let mongod =
+            program("HOURBUCKET_MONGOD", "mongod").map(|path| output_of(&path.to_string_lossy(), &["--version"]));
         Machine {
-            date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
-            commit: said("git", &["describe", "--always", "--dirty", "--abbrev=10"]),
+            date: output_of("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+            commit: output_of("git", &["describe", "--always", "--dirty", "--abbrev=10"]),
             processor: processor.map_or("unknown", |(_, model)| model).to_owned(),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
@@ -60,7 +61,6 @@ impl Machine {
     }
 }
 
-/// Appends a result.
 pub(crate) fn append(machine: &Machine, short: bool, note: &str, result: &[String]) -> Result<(), Failure> {
     let mut file = std::fs::OpenOptions::new().append(true).open(RESULTS)?;
     let mut text = machine.lines(short, note);
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_says_where_and_when() {
+    fn a_record_has_its_machine_and_time() {
         let machine = Machine::now();
         assert!(machine.cores > 0 && !machine.load.is_empty() && machine.date.ends_with("UTC"));
         let text = machine.lines(true, "a note").join("\n");

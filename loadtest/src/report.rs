@@ -24,7 +24,6 @@ impl Latency {
     }
 }
 
-/// A phase of a run.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct PhaseReport {
     pub(crate) name: String,

@@ -109,7 +109,7 @@ struct Course {
 impl Course {
     /// Collects samples until `over`. Runs in a separate thread.
     fn watch(&self, admin_port: u16, pid: u32, begun: Instant, show: bool) {
-        let mut shown = Instant::now();
+        let mut printed_at = Instant::now();
         while !self.over.load(Ordering::Relaxed) {
             let acked = self.progress.load(Ordering::Relaxed);
             if let Ok(metrics) = scrape(admin_port) {
@@ -122,8 +122,8 @@ impl Course {
                     accumulate_bytes: metrics.count("accumulate_bytes"),
                     journal_bytes: metrics.count("journal_bytes"),
                 };
-                if show && shown.elapsed() > Duration::from_secs(1) {
-                    shown = Instant::now();
+                if show && printed_at.elapsed() > Duration::from_secs(1) {
+                    printed_at = Instant::now();
                     let Sample { s, acked, settled, .. } = sample;
                     eprintln!("  {s:6.1} s {acked:>12} acknowledged {settled:>12} stored");
                 }
@@ -151,7 +151,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Runs a scenario.
 pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failure> {
     let plan = plan(spec);
     let mut rig = Rig::start(spec, &options.binary, &options.settings).await?;

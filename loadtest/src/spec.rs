@@ -107,13 +107,11 @@ fn seed() -> u64 {
 }
 
 impl Spec {
-    /// Reads a file.
     pub(crate) fn read(path: &Path, short: bool) -> Result<Spec, Failure> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
         Spec::parse(&text, short).map_err(|e| format!("{}: {e}", path.display()).into())
     }
 
-    /// Reads a text.
     pub(crate) fn parse(text: &str, short: bool) -> Result<Spec, Failure> {
         let mut table: toml::Table = text.parse().map_err(|e| format!("{e}"))?;
         let replace = table.remove("short");
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_scenarios_are_errors() {
         let base = "name='x'\nabout=''\ntransport='http'\nsensors=10\nconnections=2\nstep_ms=1000\n";
         for (text, part) in [
             ("phases=[]", "no phase"),

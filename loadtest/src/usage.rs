@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_uses_something() {
+    fn this_process_uses_cpu_and_memory() {
         let pid = std::process::id();
         let before = of(pid).unwrap();
         assert!(before.rss_bytes > 0 && before.rss_peak_bytes >= before.rss_bytes && !ended(pid));

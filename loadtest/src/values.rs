@@ -39,12 +39,10 @@ pub(crate) const FIELDS_MAX: usize = READINGS.len();
 /// The values of a reading, in the order of its sensor's fields; unused elements are 0.
 pub(crate) type Values = [i32; FIELDS_MAX];
 
-/// The fields of a sensor.
 pub(crate) fn fields(sensor: u32) -> &'static [Field] {
     if sensor.is_multiple_of(2) { &READINGS } else { &DIAGNOSTICS }
 }
 
-/// The id of a sensor.
 pub(crate) fn id(sensor: u32) -> String {
     format!("truck_{:06}{}", sensor / 2, if sensor.is_multiple_of(2) { "" } else { "_diag" })
 }
@@ -91,10 +89,10 @@ impl Walk {
     }
 
     fn next(&mut self, rng: &mut Rng) -> i32 {
-        let shown = truncated(self.value, self.decimals);
+        let value = truncated(self.value, self.decimals);
         let step = (rng.f64() * 2.0 - 1.0) * self.step;
         self.value = (self.value + step).clamp(self.bounds.0, self.bounds.1);
-        shown
+        value
     }
 }
 
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_lead_back_to_their_sensors() {
+    fn ids_are_parsed_back_to_their_sensors() {
         for sensor in [0, 1, 17, 1_999_999] {
             assert_eq!(parse_id(&id(sensor)), Some(sensor));
         }

@@ -100,7 +100,6 @@ impl Tally {
     }
 }
 
-/// The result of the check.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Checked {
     /// Number of acknowledged readings.
@@ -201,7 +200,7 @@ async fn pages(db: &Database, stored: &mut [Tally], checked: &mut Checked) -> Re
     while cursor.advance().await? {
         let page = cursor.current();
         checked.documents += 1;
-        let Some(tally) = whose(page.get_str("sensor_id")?, stored, checked) else { continue };
+        let Some(tally) = sensor_of(page.get_str("sensor_id")?, stored, checked) else { continue };
         let before = tally.count;
         if let Some(RawBsonRef::Array(readings)) = page.get("readings")? {
             for reading in readings {
@@ -232,7 +231,7 @@ async fn measurements(db: &Database, stored: &mut [Tally], checked: &mut Checked
     while cursor.advance().await? {
         let measurement = cursor.current();
         checked.documents += 1;
-        let Some(tally) = whose(measurement.get_document("meta")?.get_str("sensor_id")?, stored, checked) else {
+        let Some(tally) = sensor_of(measurement.get_document("meta")?.get_str("sensor_id")?, stored, checked) else {
             continue;
         };
         let (_, identity, sum) = read(measurement)?;
@@ -241,7 +240,7 @@ async fn measurements(db: &Database, stored: &mut [Tally], checked: &mut Checked
     Ok(())
 }
 
-fn whose<'a>(id: &str, stored: &'a mut [Tally], checked: &mut Checked) -> Option<&'a mut Tally> {
+fn sensor_of<'a>(id: &str, stored: &'a mut [Tally], checked: &mut Checked) -> Option<&'a mut Tally> {
     let sensor = values::parse_id(id).and_then(|sensor| stored.get_mut(sensor as usize));
     if sensor.is_none() && checked.problems.len() < NAMED_MAX {
         checked.problems.push(format!("{id}: unknown sensor"));
@@ -278,7 +277,6 @@ fn number(value: Option<RawBsonRef<'_>>) -> Option<f64> {
     }
 }
 
-/// Describes the differences of a sensor.
 async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<String, Failure> {
     let id = values::id(sensor);
     let expected = sent.of(sensor);
@@ -371,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_missing_and_one_doubled_do_not_make_up_for_each_other() {
+    fn one_missing_and_one_doubled_reading_do_not_cancel_out() {
         let readings = [(1000, 5), (2000, 5), (3000, 5)];
         let tally = |list: &[(i64, u64)]| {
             let mut tally = Tally::default();

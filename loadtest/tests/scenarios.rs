@@ -1,12 +1,12 @@
-//! Every scenario, small, on the real binaries: it runs, its check says that all is there, and a store that was damaged
-//! on purpose fails it. Figures are not looked at.
+//! Every scenario in its short version, on the real binaries: it runs, its check passes, and a store that was damaged
+//! on purpose fails it. Figures are not compared.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The service that `cargo test --workspace` has built beside this test.
+/// The service that `cargo test --workspace` has built next to this test.
 fn service() -> PathBuf {
     if let Some(named) = std::env::var_os("HOURBUCKET_TEST_BINARY") {
         return named.into();
@@ -30,7 +30,7 @@ fn mongod() -> PathBuf {
 
 fn loadtest(arguments: &[&str]) -> (Output, PathBuf) {
     let out = tempfile::tempdir().unwrap().keep();
-    // A run that hangs is a failure that says so, not a test that never ends.
+    // A timeout makes a hanging run a failure with a message.
     let output = Command::new("timeout")
         .args(["--kill-after=10", "300", env!("CARGO_BIN_EXE_loadtest")])
         .args(arguments)
@@ -44,7 +44,7 @@ fn loadtest(arguments: &[&str]) -> (Output, PathBuf) {
     (output, out)
 }
 
-/// Runs a scenario; its exit code, what it printed, and its report.
+/// Runs a scenario; returns its exit code, its output, and its report.
 fn run(spec: &str, more: &[&str]) -> (Option<i32>, String, serde_json::Value) {
     let (output, out) = loadtest(&[&["run", spec], more].concat());
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -55,7 +55,7 @@ fn run(spec: &str, more: &[&str]) -> (Option<i32>, String, serde_json::Value) {
     (output.status.code(), text, serde_json::from_slice(&report).unwrap())
 }
 
-/// Runs a scenario whose every reading must be there.
+/// Runs a scenario whose check must pass.
 fn sound(spec: &str) -> serde_json::Value {
     let (code, text, report) = run(spec, &[]);
     assert_eq!(code, Some(0), "{text}");
@@ -73,7 +73,7 @@ fn gateway() {
     assert_eq!(report["phases"].as_array().unwrap().len(), 2);
     let half = &report["phases"][1];
     assert!(half["rate"].as_f64().unwrap() > 0.0, "the second phase is an open loop: {report}");
-    assert!(half["disk_ms"]["p50"].as_f64().unwrap() > 0.0, "the disk is watched beside it: {report}");
+    assert!(half["disk_ms"]["p50"].as_f64().unwrap() > 0.0, "the disk is measured meanwhile: {report}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn the_comparison_prints_ratios() {
 }
 
 #[test]
-fn a_change_is_told_before_and_after() {
+fn a_change_is_compared_before_and_after() {
     let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
         .args(["pair", "gateway", "--short", "--rounds", "2", "--set", "FLUSH__COMMANDS_MAX=1", "--before"])
         .arg(service())
@@ -184,7 +184,7 @@ fn a_change_is_told_before_and_after() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said() {
+fn a_run_that_is_not_possible_is_an_error() {
     let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
         .args(["run", "gateway", "--short", "--binary", "/nonexistent/hourbucket"])
         .env("HOURBUCKET_MONGOD", mongod())

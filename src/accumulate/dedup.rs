@@ -93,14 +93,15 @@ pub(super) struct ExternalWrites {
     spans: Vec<(Position, Position)>,
     /// The latest time in the bucket when the last span was found. No external reading is later.
     last_ts_ms: i64,
-    /// Readings with the time of receipt that stored ones are accounted for by: counted against them, or in a time-series
-    /// bucket written by this process, and their places on the line of `arrivals`. As often as they were.
+    /// Readings with the time of receipt that account for stored ones, each with its position on the line of `arrivals`:
+    /// those that were matched with a stored reading, and in a time-series bucket those that this process wrote. A
+    /// reading is repeated as often as that happened.
     claimed: Vec<(i64, ReadingKey)>,
-    /// Of what this process has written: measurements of its own are remembered until no equal one can come any more.
+    /// The arrivals of this process's own measurements, which are remembered until no equal one can arrive any more.
     arrivals: Arrivals,
 }
 
-/// Fewer than this are not looked through for old ones.
+/// With fewer entries, old ones are not searched for.
 const OWN_MIN: usize = 8;
 
 impl ExternalWrites {

@@ -2,8 +2,8 @@
 //!
 //! The shard's own task answers them between shard batches: one step per shard batch, so that neither delays the other,
 //! and immediately if nothing else is to do. A query is answered after all shard batches that were sent before it
-//! ([`QueryHandle::query`] counts them). A full shard accepts no shard batches; its answer is then marked `behind`
-//! instead of letting the caller wait.
+//! ([`QueryHandle::query`] counts them). A full shard accepts no shard batches; it then answers without waiting for them,
+//! and marks the answer as `incomplete`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,14 +64,14 @@ pub struct QueryReply {
     /// The variant matches the query.
     pub response: ShardResponse,
     /// The shard was full and had not accepted all readings that were sent before the query.
-    pub behind: bool,
+    pub incomplete: bool,
 }
 
 /// The handle for queries to one shard. It does not keep the shard alive.
 #[derive(Debug, Clone)]
 pub struct QueryHandle {
     queries: mpsc::Sender<PendingQuery>,
-    handed_over: Arc<AtomicU64>,
+    shard_batches_sent: Arc<AtomicU64>,
 }
 
 /// The error if a shard's task has ended.
@@ -79,20 +79,19 @@ pub struct QueryHandle {
 #[error("a shard task has ended")]
 pub struct ShardClosed;
 
-/// A query in the queue.
 #[derive(Debug)]
 pub(super) struct PendingQuery {
     query: ShardQuery,
     /// Shard batches that must be accepted first.
-    behind: u64,
+    after: u64,
     reply: oneshot::Sender<QueryReply>,
 }
 
 impl QueryHandle {
-    /// The handle, and the worker for the shard's task. `handed_over` counts the shard batches sent to it.
-    pub(super) fn new(handed_over: Arc<AtomicU64>) -> (QueryHandle, QueryWorker) {
+    /// The handle, and the worker for the shard's task. `shard_batches_sent` counts the shard batches sent to it.
+    pub(super) fn new(shard_batches_sent: Arc<AtomicU64>) -> (QueryHandle, QueryWorker) {
         let (queries, rx) = mpsc::channel(QUERIES_MAX);
-        (QueryHandle { queries, handed_over }, QueryWorker::new(rx))
+        (QueryHandle { queries, shard_batches_sent }, QueryWorker::new(rx))
     }
 
     /// Sends a query and waits for the response. Callers put a timeout around it; cancelling is safe.
@@ -101,13 +100,12 @@ impl QueryHandle {
     /// The shard has ended.
     pub async fn query(&self, query: ShardQuery) -> Result<QueryReply, ShardClosed> {
         let (reply, response) = oneshot::channel();
-        let behind = self.handed_over.load(Ordering::Acquire);
-        self.queries.send(PendingQuery { query, behind, reply }).await.map_err(|_| ShardClosed)?;
+        let after = self.shard_batches_sent.load(Ordering::Acquire);
+        self.queries.send(PendingQuery { query, after, reply }).await.map_err(|_| ShardClosed)?;
         response.await.map_err(|_| ShardClosed)
     }
 }
 
-/// A query in progress.
 enum RunningQuery {
     View { sensor_id: SensorId, from_ms: i64, to_ms: i64 },
     Ids(IdScan),
@@ -121,24 +119,23 @@ pub(super) struct QueryWorker {
     /// The query that waits for shard batches.
     pending: Option<PendingQuery>,
     work: Option<(RunningQuery, oneshot::Sender<QueryReply>, bool)>,
-    taken_in: u64,
+    accepted: u64,
 }
 
 /// Sensor snapshots per step.
-const NEWS_STEP: usize = 16;
+const SNAPSHOTS_STEP: usize = 16;
 
 impl QueryWorker {
     fn new(queries: mpsc::Receiver<PendingQuery>) -> QueryWorker {
-        QueryWorker { queries, pending: None, work: None, taken_in: 0 }
+        QueryWorker { queries, pending: None, work: None, accepted: 0 }
     }
 
-    /// Counts an accepted shard batch.
-    pub(super) fn took_in(&mut self) {
-        self.taken_in += 1;
+    pub(super) fn accepted_shard_batch(&mut self) {
+        self.accepted += 1;
     }
 
-    /// Waits until there is work; never returns if all handles are dropped.
-    pub(super) async fn something(&mut self) {
+    /// Waits until a step can be done; never returns if all handles are dropped.
+    pub(super) async fn ready(&mut self) {
         if self.work.is_some() {
             return tokio::task::yield_now().await;
         }
@@ -148,7 +145,7 @@ impl QueryWorker {
                 None => return std::future::pending().await,
             }
         }
-        if self.pending.as_ref().is_some_and(|query| query.behind > self.taken_in) {
+        if self.pending.as_ref().is_some_and(|query| query.after > self.accepted) {
             // The next shard batch wakes the task, which checks again then.
             std::future::pending().await
         }
@@ -159,22 +156,22 @@ impl QueryWorker {
         if self.work.is_none() {
             self.begin(shard.full(), now);
         }
-        let Some((work, reply, behind)) = self.work.take() else { return };
+        let Some((work, reply, incomplete)) = self.work.take() else { return };
         if reply.is_closed() {
             return;
         }
-        match carry_on(work, shard) {
+        match run_step(work, shard) {
             // An error means that the caller no longer waits.
-            Ok(response) => drop(reply.send(QueryReply { response, behind })),
-            Err(work) => self.work = Some((work, reply, behind)),
+            Ok(response) => drop(reply.send(QueryReply { response, incomplete })),
+            Err(work) => self.work = Some((work, reply, incomplete)),
         }
     }
 
     /// Starts the next query, if the shard batches before it are accepted or the shard is full.
     fn begin(&mut self, full: bool, now: Now) {
         let Some(query) = self.pending.take().or_else(|| self.queries.try_recv().ok()) else { return };
-        let is_behind = query.behind > self.taken_in;
-        if is_behind && !full && !query.reply.is_closed() {
+        let incomplete = query.after > self.accepted;
+        if incomplete && !full && !query.reply.is_closed() {
             self.pending = Some(query);
             return;
         }
@@ -186,12 +183,12 @@ impl QueryWorker {
             }
             ShardQuery::Fleet => RunningQuery::Fleet(FleetScan::new(now.wall_ms)),
         };
-        self.work = Some((work, query.reply, is_behind));
+        self.work = Some((work, query.reply, incomplete));
     }
 }
 
 /// Does one step; returns the response, or the remaining work.
-fn carry_on(work: RunningQuery, shard: &Shard) -> Result<ShardResponse, RunningQuery> {
+fn run_step(work: RunningQuery, shard: &Shard) -> Result<ShardResponse, RunningQuery> {
     match work {
         RunningQuery::View { sensor_id, from_ms, to_ms } => {
             Ok(ShardResponse::View(shard.view(stable_hash(&sensor_id), &sensor_id, from_ms, to_ms)))
@@ -201,7 +198,7 @@ fn carry_on(work: RunningQuery, shard: &Shard) -> Result<ShardResponse, RunningQ
             false => Err(RunningQuery::Ids(scan)),
         },
         RunningQuery::SensorSnapshot { mut ids, mut snapshot } => {
-            for id in ids.drain(..ids.len().min(NEWS_STEP)) {
+            for id in ids.drain(..ids.len().min(SNAPSHOTS_STEP)) {
                 snapshot.push(shard.snapshot(stable_hash(&id), &id));
             }
             if ids.is_empty() {

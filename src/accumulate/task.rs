@@ -36,7 +36,7 @@ pub struct ShardBatch {
 #[derive(Debug, Clone)]
 pub struct ShardHandle {
     shard_batches: mpsc::Sender<ShardBatch>,
-    handed_over: Arc<AtomicU64>,
+    shard_batches_sent: Arc<AtomicU64>,
     query_handle: QueryHandle,
 }
 
@@ -47,12 +47,11 @@ impl ShardHandle {
     /// The shard's task has ended. The shard batch is dropped, so its acknowledgement reports *not delivered*.
     pub async fn send(&self, shard_batch: ShardBatch) -> Result<(), ShardClosed> {
         self.shard_batches.send(shard_batch).await.map_err(|_| ShardClosed)?;
-        self.handed_over.fetch_add(1, Ordering::Release);
+        self.shard_batches_sent.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    /// The handle for queries.
-    pub fn query_handle(&self) -> QueryHandle {
+    pub(crate) fn query_handle(&self) -> QueryHandle {
         self.query_handle.clone()
     }
 }
@@ -80,13 +79,13 @@ impl ShardGauges {
     }
 
     /// Counts an iteration of the task.
-    pub(crate) fn turned(&self) {
+    pub(crate) fn count_round(&self) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) async fn pending<T>(&self, stage_behind: impl Future<Output = T>) -> T {
+    pub(crate) async fn waiting_for<T>(&self, next_stage: impl Future<Output = T>) -> T {
         self.waits.store(true, Ordering::Relaxed);
-        let done = stage_behind.await;
+        let done = next_stage.await;
         self.waits.store(false, Ordering::Relaxed);
         done
     }
@@ -119,7 +118,7 @@ impl ShardGauges {
     }
 
     fn set(&self, usage: ShardUsage) {
-        self.turned();
+        self.count_round();
         self.bytes.store(usage.bytes, Ordering::Relaxed);
         self.buckets.store(usage.buckets, Ordering::Relaxed);
         self.sensors.store(usage.sensors, Ordering::Relaxed);
@@ -142,7 +141,7 @@ const QUEUE_MAX: usize = 4;
 /// How often an idle shard checks its wheel.
 const TICK: Duration = Duration::from_millis(20);
 /// The store counts as answering if any request was answered within this time.
-pub const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
+pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A shard with everything that its task needs.
 pub struct ShardTask {
@@ -170,9 +169,9 @@ impl ShardTask {
         gauges: Arc<ShardGauges>,
     ) -> (ShardHandle, ShardTask) {
         let (tx, shard_batches) = mpsc::channel(QUEUE_MAX);
-        let (state, jobs, handed_over) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
-        let (query_handle, query_worker) = QueryHandle::new(handed_over.clone());
-        let handle = ShardHandle { shard_batches: tx, handed_over, query_handle };
+        let (state, jobs, shard_batches_sent) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
+        let (query_handle, query_worker) = QueryHandle::new(shard_batches_sent.clone());
+        let handle = ShardHandle { shard_batches: tx, shard_batches_sent, query_handle };
         let in_flight = [(0, jobs_max), (0, (jobs_max / 2).max(1)), (0, 1)];
         (
             handle,
@@ -215,7 +214,7 @@ impl ShardTask {
                 shard_batch = self.shard_batches.recv(), if !draining && !self.state.full() => match shard_batch {
                     Some(p) => {
                         self.accept(p).await;
-                        self.query_worker.took_in();
+                        self.query_worker.accepted_shard_batch();
                         self.query_worker.step(&self.state, self.clock.now());
                     }
                     None => draining = true,
@@ -226,7 +225,7 @@ impl ShardTask {
                     self.gauges.set_quarantined(&self.state);
                     self.query_worker.step(&self.state, self.clock.now());
                 }
-                () = self.query_worker.something() => self.query_worker.step(&self.state, self.clock.now()),
+                () = self.query_worker.ready() => self.query_worker.step(&self.state, self.clock.now()),
             }
             if draining {
                 self.state.drain();
@@ -243,7 +242,7 @@ impl ShardTask {
         self.state.set_new_buckets(self.flusher.new_buckets());
         self.state.accept(&batch, &row_refs, ack, replayed, self.clock.now());
         if let Some(latest) = &self.latest {
-            self.gauges.pending(latest.send(batch, row_refs, held)).await;
+            self.gauges.waiting_for(latest.send(batch, row_refs, held)).await;
         }
     }
 
@@ -309,7 +308,7 @@ impl ShardTask {
         };
         let dead_letters = as_lines(&sensor_id, &rows).into_iter().map(dead_letter).collect();
         self.gauges.settled.fetch_add(readings, Ordering::Relaxed);
-        self.gauges.pending(self.dead.send(dead_letters, acks)).await;
+        self.gauges.waiting_for(self.dead.send(dead_letters, acks)).await;
     }
 
     fn report(&mut self) {

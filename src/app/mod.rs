@@ -77,14 +77,14 @@ impl Service {
     ///
     /// # Errors
     /// See [`Service::start`].
-    pub async fn start_watched(
+    pub(crate) async fn start_watched(
         config: Config,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         notifier: Notifier,
     ) -> Result<Service, StartError> {
         let (mut service, admission) = Service::start_with(config, store, clock, false).await?;
-        service.tell(notifier, admission).await;
+        service.report_ready(notifier, admission).await;
         Ok(service)
     }
 
@@ -95,7 +95,7 @@ impl Service {
     ///
     /// # Errors
     /// See [`Service::start`].
-    pub async fn start_fed(
+    pub(crate) async fn start_fed(
         mut config: Config,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -111,7 +111,7 @@ impl Service {
 
     /// Reports to the service manager that the service is ready, and its state from then on. `admission` is the handle
     /// returned by [`Service::start_with`].
-    async fn tell(&mut self, notifier: Notifier, admission: Admission) {
+    async fn report_ready(&mut self, notifier: Notifier, admission: Admission) {
         self.notifier = Arc::new(notifier);
         self.notifier.ready(&watch::line(&self.context.health.report())).await;
         if !self.notifier.is_open() {
@@ -124,12 +124,12 @@ impl Service {
     }
 
     /// The connection to the service manager, for reports about reloads.
-    pub fn notifier(&self) -> Arc<Notifier> {
+    pub(crate) fn notifier(&self) -> Arc<Notifier> {
         self.notifier.clone()
     }
 
     /// The handle that applies changed settings at runtime.
-    pub fn reloader(&self) -> Reloader {
+    pub(crate) fn reloader(&self) -> Reloader {
         self.reloader.clone()
     }
 

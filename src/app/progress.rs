@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn one_reading_that_stays_is_a_stall_and_not_stuck_while_others_are_settled() {
+    fn one_old_reading_is_a_stall_and_not_stuck_while_others_are_settled() {
         let mut progress = progress();
         for s in 0..2000 {
             let status = progress.observe(seen(7, s), s * 1000);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_away_and_a_service_at_rest_are_neither() {
+    fn an_unreachable_store_and_an_idle_service_are_neither_stall_nor_stuck() {
         let mut progress = progress();
         for s in 0..5000 {
             let away = Observation { store_answers: false, ..seen(7, 1) };

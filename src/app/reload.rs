@@ -20,6 +20,7 @@ use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
 use crate::ingest::{TlsError, http, listen};
 use crate::model::Clock;
+use crate::telemetry::metrics::ReloadResult;
 use crate::telemetry::{log, metrics};
 
 /// Applies changed settings. Clones share the state.
@@ -76,6 +77,14 @@ pub enum Reloaded {
 }
 
 impl Reloaded {
+    fn result(&self) -> ReloadResult {
+        match self {
+            Reloaded::Applied(_) => ReloadResult::Applied,
+            Reloaded::RestartNeeded(_) => ReloadResult::RestartNeeded,
+            Reloaded::Invalid(_) => ReloadResult::Invalid,
+        }
+    }
+
     /// The text for the service manager.
     pub fn status(&self) -> &'static str {
         match self {
@@ -114,7 +123,7 @@ impl Reloader {
             Ok(found) => Reloaded::Applied(found),
             Err(error) => Reloaded::Invalid(error.to_string()),
         };
-        running.tell(&done);
+        running.report(&done);
         done
     }
 }
@@ -179,11 +188,11 @@ impl Running {
     }
 
     /// Reports the result: one log line per key and one in total, health and metrics.
-    fn tell(&self, done: &Reloaded) {
-        let (label, detail) = match done {
+    fn report(&self, done: &Reloaded) {
+        let detail = match done {
             Reloaded::Invalid(why) => {
                 tracing::error!(error = why, "reload failed; the previous configuration stays in effect");
-                ("invalid", why.clone())
+                why.clone()
             }
             Reloaded::Applied(found) | Reloaded::RestartNeeded(found) => {
                 for change in found {
@@ -197,19 +206,19 @@ impl Running {
                     keys.map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ")
                 };
                 let (done, waiting) = (names(false), names(true));
-                let is_partly = !waiting.is_empty();
                 let done = if done.is_empty() { "no key".to_owned() } else { done };
                 let waiting = if waiting.is_empty() { waiting } else { format!("; restart needed for {waiting}") };
                 let detail = format!("applied: {done}; token and certificate files read again{waiting}");
                 tracing::info!(detail, "configuration reloaded");
-                (if is_partly { "restart_needed" } else { "applied" }, detail)
+                detail
             }
         };
-        metrics::config_reload(label, 1);
+        let result = done.result();
+        metrics::config_reload(result, 1);
         let at_ms = self.clock.now().wall_ms;
         let mut state = self.health.config_state();
-        state.reload = Some((at_ms, label, detail));
-        if label != "invalid" {
+        state.reload = Some((at_ms, result.label(), detail));
+        if result != ReloadResult::Invalid {
             state.taken_over_ms = Some(at_ms);
             metrics::config_taken_over(at_ms / 1000);
         }

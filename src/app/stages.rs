@@ -29,7 +29,6 @@ const DEAD_QUEUE_MAX: usize = 64;
 /// Stored readings that a bucket remembers to find duplicates: 128 KiB, or 64 readings under memory pressure.
 const SEEN_MAX: usize = 8192;
 
-/// The running stages.
 pub(super) struct Stages {
     /// With `ack = "journal"`.
     pub(super) journal: Option<Journal>,
@@ -170,7 +169,6 @@ impl ServiceContext {
     }
 }
 
-/// The settings of each of `n` shards.
 fn shard_settings(config: &Config, n: usize) -> ShardSettings {
     let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     ShardSettings {

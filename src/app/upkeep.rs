@@ -253,7 +253,7 @@ mod tests {
     use crate::store::memory::{Fault, MemoryStore};
 
     #[tokio::test(start_paused = true)]
-    async fn the_gauges_move_on_while_a_ping_hangs_and_there_is_one_ping_at_a_time() {
+    async fn gauges_are_updated_while_a_ping_hangs_and_only_one_ping_runs() {
         let pings = Arc::new(AtomicUsize::new(0));
         let asked = pings.clone();
         let script = move || {

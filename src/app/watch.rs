@@ -49,23 +49,23 @@ pub(super) fn line(report: &Report) -> String {
 
 /// Runs until it is aborted.
 pub(super) async fn watch(notifier: Arc<Notifier>, health: Arc<Health>, parts: Parts) {
-    tokio::join!(tell(&notifier, &health), signs(&notifier, &health, &parts));
+    tokio::join!(report_status(&notifier, &health), send_alive(&notifier, &health, &parts));
 }
 
-async fn tell(notifier: &Notifier, health: &Health) {
-    let mut told = line(&health.report());
+async fn report_status(notifier: &Notifier, health: &Health) {
+    let mut reported = line(&health.report());
     loop {
         tokio::time::sleep(STATUS_EVERY).await;
         let now = line(&health.report());
         // During a shutdown the status line of the shutdown stays.
-        if now != told && !health.is_stopping() {
+        if now != reported && !health.is_stopping() {
             notifier.status(&now).await;
-            told = now;
+            reported = now;
         }
     }
 }
 
-async fn signs(notifier: &Notifier, health: &Health, parts: &Parts) {
+async fn send_alive(notifier: &Notifier, health: &Health, parts: &Parts) {
     let Some(within) = notifier.watchdog() else { return };
     loop {
         let before: Vec<_> = parts.gauges.iter().map(|g| g.rounds()).collect();
@@ -128,14 +128,14 @@ mod tests {
     }
 
     /// The message received within the time for several signs.
-    async fn heard(listener: &UnixDatagram) -> Option<String> {
+    async fn received(listener: &UnixDatagram) -> Option<String> {
         let mut buf = [0; 256];
         let n = tokio::time::timeout(WATCHDOG * 4, listener.recv(&mut buf)).await.ok()?.unwrap();
         Some(String::from_utf8(buf[..n].to_vec()).unwrap())
     }
 
     #[tokio::test]
-    async fn no_sign_of_life_until_the_writer_has_answered() {
+    async fn no_watchdog_message_until_the_writer_has_answered() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
         let (admission, mut ingest_batches) = admission_channel(8, 1 << 20, AdmissionControl::default());
@@ -143,31 +143,31 @@ mod tests {
         let parts = Parts { gauges: vec![], journal: None, admission: Some(admission) };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
         let ingest_batch = ingest_batches.recv().await.unwrap();
-        assert_eq!(heard(&listener).await, None, "the writer hangs");
+        assert_eq!(received(&listener).await, None, "the writer hangs");
         ingest_batch.into_parts().2.delivered();
-        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
         let _hangs = ingest_batches.recv().await.unwrap();
-        assert_eq!(heard(&listener).await, None, "it hangs again");
+        assert_eq!(received(&listener).await, None, "it hangs again");
         watching.abort();
     }
 
     #[tokio::test]
-    async fn no_sign_of_life_while_nothing_is_settled() {
+    async fn no_watchdog_message_while_nothing_is_settled() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
         let health = Arc::new(Health::new(AckMode::Stored));
         let parts = Parts { gauges: vec![], journal: None, admission: None };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
-        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
         health.stuck(true);
-        while heard(&listener).await.is_some() {}
+        while received(&listener).await.is_some() {}
         health.stuck(false);
-        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
         watching.abort();
     }
 
     #[tokio::test]
-    async fn no_sign_of_life_from_a_shard_that_stands_still() {
+    async fn no_watchdog_message_while_a_shard_makes_no_progress() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
         let (turning, still) = (Arc::new(ShardGauges::default()), Arc::new(ShardGauges::default()));
@@ -176,18 +176,18 @@ mod tests {
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
         let turns = tokio::spawn(async move {
             loop {
-                turning.turned();
+                turning.count_round();
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        assert_eq!(heard(&listener).await, None, "one shard hangs");
-        still.turned();
-        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
-        assert_eq!(heard(&listener).await, None, "once is not for ever");
-        let waits = tokio::spawn(async move { still.pending(std::future::pending::<()>()).await });
-        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the next stage");
+        assert_eq!(received(&listener).await, None, "one shard hangs");
+        still.count_round();
+        assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(received(&listener).await, None, "once is not for ever");
+        let waits = tokio::spawn(async move { still.waiting_for(std::future::pending::<()>()).await });
+        assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the next stage");
         health.stopping();
-        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
         [watching, turns, waits].iter().for_each(tokio::task::JoinHandle::abort);
     }
 }

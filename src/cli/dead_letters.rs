@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::output::{MAINTENANCE_FAILED, maintenance_failed, say};
+use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
 use crate::config::Config;
 use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
@@ -90,7 +90,6 @@ fn age(text: &str) -> Result<Duration, InvalidAge> {
     crate::config::parse_duration(text).ok_or(InvalidAge)
 }
 
-/// Runs a `dead-letters` command.
 pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters) -> ExitCode {
     match command {
         DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
@@ -141,12 +140,12 @@ async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLe
     if let Err(failure) = log::init(&settings) {
         return maintenance_failed(failure);
     }
-    let tell = |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
+    let on_kept = |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
         eprintln!("kept: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
     };
-    match replay::replay(config.clone(), store, filter, Arc::new(SystemClock::new()), tell).await {
+    match replay::replay(config.clone(), store, filter, Arc::new(SystemClock::new()), on_kept).await {
         Ok(replayed) => {
-            say(&replayed.to_string());
+            print_line(&replayed.to_string());
             match (replayed.failed, replayed.is_complete()) {
                 (0, true) => ExitCode::SUCCESS,
                 (0, false) => ExitCode::FAILURE,
@@ -162,7 +161,7 @@ async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLe
 async fn purge(store: &MongoStore, filter: &DeadLetterFilter) -> ExitCode {
     match store.purge_dead_letters(filter).await {
         Ok(removed) => {
-            say(&format!("{removed} dead letters removed"));
+            print_line(&format!("{removed} dead letters removed"));
             ExitCode::SUCCESS
         }
         Err(failure) => maintenance_failed(failure),

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
-use super::output::{fail, say};
+use super::output::{fail, print_line};
 use crate::config::{self, Config};
 use crate::decode::topic::{Captured, TopicTemplate};
 use crate::decode::{Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, time};
@@ -25,7 +25,6 @@ pub(super) struct DecodeRequest<'a> {
 /// Counts of the printed results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DecodeOutput {
-    /// Readings in the payload.
     pub(super) readings: usize,
     /// Rejects, including those that were counted but not printed.
     pub(super) rejects: usize,
@@ -153,9 +152,9 @@ pub(super) fn settings(path: Option<&std::path::Path>) -> Result<Config, config:
 }
 
 pub(super) fn list_formats(config: &Config) -> ExitCode {
-    Formats::new(&config.decoding()).names().into_iter().for_each(say);
+    Formats::new(&config.decoding()).names().into_iter().for_each(print_line);
     // Not a format for messages in general, but `decode` accepts it.
-    say(sparkplug::NAME);
+    print_line(sparkplug::NAME);
     ExitCode::SUCCESS
 }
 
@@ -173,9 +172,9 @@ pub(super) fn decode_stdin(request: DecodeRequest<'_>, mut config: Config) -> Ex
     let received_at_ms = SystemClock::new().now().wall_ms;
     let mut out = std::io::stdout().lock();
     match run(request, &payload, &mut out, &config, received_at_ms) {
-        Ok(shown) if shown.readings > 0 => ExitCode::SUCCESS,
-        Ok(shown) => {
-            if shown.rejects == 0 {
+        Ok(printed) if printed.readings > 0 => ExitCode::SUCCESS,
+        Ok(printed) => {
+            if printed.rejects == 0 {
                 eprintln!(
                     "hourbucket: no reading and no error: all values are null, nan, unavailable or similar, or the \
                      format skips this message"
@@ -197,8 +196,8 @@ mod tests {
         config.limits.unset_before_ms = i64::MIN;
         let mut out = vec![];
         let request = DecodeRequest { format, topic, template, ts_unit: None };
-        let shown = run(request, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
-        (shown.readings > 0, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
+        let printed = run(request, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
+        (printed.readings > 0, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
     }
 
     #[test]
@@ -243,15 +242,15 @@ mod tests {
     #[test]
     fn a_message_of_sparkplug_needs_its_topic() {
         let payload = "\u{12}\u{e}\n\u{1}v\u{18}\u{1}\u{70}\u{1}";
-        let (any, shown) = lines("sparkplug", Some("spBv1.0/G/NDATA/N"), None, payload);
+        let (any, printed) = lines("sparkplug", Some("spBv1.0/G/NDATA/N"), None, payload);
         assert!(
-            !any && shown[0].contains("invalid_sparkplug"),
-            "the metric is said to be longer than it is: {shown:?}"
+            !any && printed[0].contains("invalid_sparkplug"),
+            "the metric is said to be longer than it is: {printed:?}"
         );
         let payload = "\u{12}\u{7}\n\u{1}v\u{18}\u{1}\u{70}\u{1}";
-        let (any, shown) = lines("sparkplug", Some("spBv1.0/G/DDATA/N/D"), None, payload);
+        let (any, printed) = lines("sparkplug", Some("spBv1.0/G/DDATA/N/D"), None, payload);
         let line = r#"{"sensor_id":"G/N/D","ts":"1970-01-01T00:00:00.001Z","values":{"v":true},"tags":{}}"#;
-        assert!(any && shown == [line], "{shown:?}");
+        assert!(any && printed == [line], "{printed:?}");
         let request = DecodeRequest { format: "sparkplug", ..DecodeRequest::default() };
         let error = run(request, b"", &mut vec![], &Config::default(), 0).unwrap_err();
         assert!(error.to_string().contains("--topic"));
@@ -273,27 +272,27 @@ mod tests {
     #[test]
     fn a_shipped_profile_needs_no_configuration() {
         let topic = Some("zigbee2mqtt/kitchen/motion");
-        let (any, shown) = lines("zigbee2mqtt", topic, None, r#"{"occupancy":true,"last_seen":1709290799000}"#);
+        let (any, printed) = lines("zigbee2mqtt", topic, None, r#"{"occupancy":true,"last_seen":1709290799000}"#);
         assert!(any);
         assert_eq!(
-            shown,
+            printed,
             [r#"{"sensor_id":"kitchen/motion","ts":"2024-03-01T10:59:59.000Z","values":{"occupancy":true},"tags":{}}"#]
         );
-        let (_, shown) = lines("zigbee2mqtt", None, None, r#"{"occupancy":true}"#);
-        assert!(shown[0].contains("no_rule") && shown[0].contains("need the topic"), "{shown:?}");
+        let (_, printed) = lines("zigbee2mqtt", None, None, r#"{"occupancy":true}"#);
+        assert!(printed[0].contains("no_rule") && printed[0].contains("need the topic"), "{printed:?}");
     }
 
     #[test]
-    fn the_unit_of_numbers_can_be_said() {
-        let shown = |ts_unit| {
+    fn the_unit_of_numbers_can_be_set() {
+        let printed = |ts_unit| {
             let request = DecodeRequest { format: "json", ts_unit, ..DecodeRequest::default() };
             let mut out = vec![];
             let payload = br#"{"sensor_id":"S","ts":1709290799000,"v":1}"#;
             run(request, payload, &mut out, &Config::default(), 1_709_290_800_000).map_err(|e| e.to_string())?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
-        assert!(shown(Some("ms")).unwrap().contains("10:59:59.000Z"));
-        assert!(shown(Some("s")).unwrap().contains("too_far_ahead"));
-        assert!(shown(Some("h")).unwrap_err().contains("s, ms, us or ns"));
+        assert!(printed(Some("ms")).unwrap().contains("10:59:59.000Z"));
+        assert!(printed(Some("s")).unwrap().contains("too_far_ahead"));
+        assert!(printed(Some("h")).unwrap_err().contains("s, ms, us or ns"));
     }
 }

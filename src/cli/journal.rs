@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::check;
-use super::output::{fail, say};
+use super::output::{fail, print_line};
 use crate::config::Config;
 use crate::journal;
 
@@ -22,14 +22,14 @@ pub(super) fn run(command: &JournalCommand, config: &Config) -> ExitCode {
     match command {
         JournalCommand::Inspect => match journal::inspect(&journal::fs::RealFs, dir) {
             Ok(report) => {
-                say(&check::describe(&report));
+                print_line(&check::describe(&report));
                 if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
             }
             Err(error) => fail(error),
         },
         JournalCommand::Salvage => match journal::salvage(&journal::fs::RealFs, dir) {
             Ok(salvaged) => {
-                say(&check::describe_salvage(&salvaged));
+                print_line(&check::describe_salvage(&salvaged));
                 ExitCode::SUCCESS
             }
             Err(error) => fail(error),

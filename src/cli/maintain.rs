@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use super::output::{maintenance_failed, say};
+use super::output::{maintenance_failed, print_line};
 use crate::config::Config;
 use crate::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
 use crate::model::{Clock, StorageMode, SystemClock};
@@ -97,7 +97,7 @@ pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Rec
     };
     match store.reconcile(&options).await {
         Ok(report) => {
-            say(&if arguments.json { format!("{:#}", report.json()) } else { report.table() });
+            print_line(&if arguments.json { format!("{:#}", report.json()) } else { report.table() });
             verdict(report.is_equal())
         }
         Err(failure) => maintenance_failed(failure),
@@ -122,7 +122,7 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
         hook: None,
     };
     let mut bar = Bar::new();
-    let converted = store.convert(&options, |at| bar.show(at)).await;
+    let converted = store.convert(&options, |at| bar.draw(at)).await;
     bar.end();
     let converted = match converted {
         Ok(converted) => converted,
@@ -130,13 +130,13 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
             return maintenance_failed(format!("{failure}; converted buckets stay converted; the next run continues"));
         }
     };
-    tell(&converted);
+    print_converted(&converted);
     // Compares counts, times and summaries of all buckets in the range with the readings in their new place.
     let to_ms = to_ms.min(ended_before_ms - config.bucket.span.ms() + 1);
     let check = check(config, store, Selection { to_ms, ..selection }, now_ms).await;
     match check {
         Ok(report) => {
-            say(&report.table());
+            print_line(&report.table());
             verdict(report.is_equal() && converted.skipped_total == 0)
         }
         Err(failure) => maintenance_failed(failure),
@@ -164,22 +164,22 @@ async fn check(
     store.reconcile(&options).await
 }
 
-fn tell(converted: &Converted) {
+fn print_converted(converted: &Converted) {
     for (bucket, why) in &converted.skipped {
-        say(&format!("skipped: {} {}: {why}", bucket.sensor_id, report::time(bucket.start.0)));
+        print_line(&format!("skipped: {} {}: {why}", bucket.sensor_id, report::time(bucket.start.0)));
     }
     let unlisted = converted.skipped_total - converted.skipped.len() as u64;
     if unlisted > 0 {
-        say(&format!("… and {unlisted} more skipped"));
+        print_line(&format!("… and {unlisted} more skipped"));
     }
     if converted.leftovers > 0 {
-        say(&format!(
+        print_line(&format!(
             "{} measurements remain, invisible to readers: this server deletes whole series only. Retention removes \
              them, or --drop-leftovers once their sensors have only pages and nothing writes in time-series mode",
             converted.leftovers
         ));
     }
-    say(&format!(
+    print_line(&format!(
         "converted {} buckets with {} readings; removed {} measurements; skipped {}",
         converted.buckets, converted.readings, converted.removed, converted.skipped_total
     ));
@@ -188,23 +188,23 @@ fn tell(converted: &Converted) {
 /// Progress on standard error: a bar on a terminal, otherwise a line at intervals.
 struct Bar {
     terminal: bool,
-    shown: Option<Instant>,
+    drawn: Option<Instant>,
 }
 
 impl Bar {
     const WIDTH: u64 = 30;
 
     fn new() -> Bar {
-        Bar { terminal: std::io::stderr().is_terminal(), shown: None }
+        Bar { terminal: std::io::stderr().is_terminal(), drawn: None }
     }
 
-    fn show(&mut self, at: Progress) {
+    fn draw(&mut self, at: Progress) {
         let every = if self.terminal { Duration::from_millis(100) } else { PROGRESS_EVERY };
         let last = at.buckets >= at.buckets_total;
-        if !last && self.shown.is_some_and(|shown| shown.elapsed() < every) {
+        if !last && self.drawn.is_some_and(|drawn| drawn.elapsed() < every) {
             return;
         }
-        self.shown = Some(Instant::now());
+        self.drawn = Some(Instant::now());
         let total = at.buckets_total.max(at.buckets).max(1);
         let full = (at.buckets * Bar::WIDTH / total) as usize;
         let bar = format!("{}{}", "#".repeat(full), ".".repeat(Bar::WIDTH as usize - full));
@@ -221,7 +221,7 @@ impl Bar {
     }
 
     fn end(&self) {
-        if self.terminal && self.shown.is_some() {
+        if self.terminal && self.drawn.is_some() {
             let _ = writeln!(std::io::stderr().lock());
         }
     }

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use output::{MAINTENANCE_FAILED, fail, maintenance_failed, say};
+use output::{MAINTENANCE_FAILED, fail, maintenance_failed, print_line};
 use store::store;
 
 use crate::config::{self, Config};
@@ -117,7 +117,7 @@ pub fn main() -> ExitCode {
         }
         Command::HashToken => hash_token(),
         Command::ConfigReference => {
-            say(config::reference().trim_end());
+            print_line(config::reference().trim_end());
             ExitCode::SUCCESS
         }
         _ => match config::load(arguments.config.as_deref(), config::environment()) {
@@ -151,7 +151,7 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
         Command::Run => runtime.block_on(run::run(loaded, path)),
         Command::Probe { ready } => match runtime.block_on(probe::probe(&loaded.config.admin, ready)) {
             Ok(answer) => {
-                say(&answer);
+                print_line(&answer);
                 ExitCode::SUCCESS
             }
             Err(error) => fail(error),
@@ -189,12 +189,12 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
             store.can_shard().await?;
         }
         let prepared = store.prepare().await?;
-        prepared.changes.iter().for_each(|change| say(change));
-        prepared.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        prepared.changes.iter().for_each(|change| print_line(change));
+        prepared.warnings.iter().for_each(|warning| print_line(&format!("warning: {warning}")));
         if shard {
-            store.shard().await?.iter().for_each(|line| say(line));
+            store.shard().await?.iter().for_each(|line| print_line(line));
         }
-        say(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
+        print_line(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
         Ok::<(), Box<dyn Error>>(())
     };
     match done.await {
@@ -205,16 +205,16 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
 
 async fn check_all(loaded: &config::Loaded) -> ExitCode {
     let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
-    say(&format!("ok       configuration  {file}"));
+    print_line(&format!("ok       configuration  {file}"));
     let (exposed, journal) = (loaded.exposed_secrets(), loaded.config.exposed_journal());
     for warning in loaded.config.warnings().iter().chain(&exposed).chain(&journal) {
-        say(&format!("warning  configuration  {warning}"));
+        print_line(&format!("warning  configuration  {warning}"));
     }
     let store = store(&loaded.config).await;
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {
         good &= finding.good();
-        say(&finding.to_string());
+        print_line(&finding.to_string());
     }
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -224,7 +224,7 @@ fn hash_token() -> ExitCode {
     match std::io::stdin().lock().read_to_string(&mut secret) {
         Ok(_) => {
             let hash = crate::access::hash_secret(secret.trim_end_matches(['\r', '\n']));
-            say(&format!("sha256 = \"{hash}\""));
+            print_line(&format!("sha256 = \"{hash}\""));
             ExitCode::SUCCESS
         }
         Err(error) => fail(format!("standard input: {error}")),

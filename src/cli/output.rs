@@ -17,6 +17,6 @@ pub(super) fn maintenance_failed(error: impl std::fmt::Display) -> ExitCode {
 }
 
 /// Prints a line to standard output. A closed pipe is not an error.
-pub(super) fn say(line: &str) {
+pub(super) fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

@@ -105,7 +105,7 @@ mod tests {
     use crate::config::AckMode;
 
     #[tokio::test]
-    async fn alive_before_ready_and_neither_where_nobody_listens() {
+    async fn alive_before_ready_and_neither_if_nothing_listens() {
         let health = Arc::new(Health::new(AckMode::Journal));
         let mut admin = config::Config::default().admin;
         admin.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn somebody_else_on_the_port_is_no_service() {
+    async fn another_program_on_the_port_is_not_the_service() {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let mut admin = config::Config::default().admin;
         admin.listen = listener.local_addr().unwrap();

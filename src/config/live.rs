@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once_to_each() {
+    fn each_reader_gets_a_change_once() {
         let (setter, mut a) = Live::new(1);
         let mut b = a.clone();
         assert_eq!((*a.now(), a.changed().is_none()), (1, true));

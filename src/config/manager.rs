@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_socket_is_none() {
+    fn an_empty_socket_name_means_no_socket() {
         assert_eq!(with(&[("NOTIFY_SOCKET", "")]), Manager::default());
         assert_eq!(with(&[("NOTIFY_SOCKET", "@x")]).notify_socket, Some("@x".into()));
     }

@@ -297,9 +297,9 @@ impl<'a> Section<'a> {
     /// A duration such as `15s`.
     pub(super) fn duration(&mut self, key: &str, default: Duration, range: RangeInclusive<Duration>) -> Duration {
         let duration = self.duration_opt(key, range);
-        let shown = Some(format!("\"{}\"", write_duration(default)));
+        let default_text = Some(format!("\"{}\"", write_duration(default)));
         if let Some(described) = self.report.described.get_mut(&pattern(&self.key(key))) {
-            described.1 = shown;
+            described.1 = default_text;
         }
         duration.unwrap_or(default)
     }
@@ -435,15 +435,15 @@ pub(super) fn read_secret(path: &Path) -> Result<String, SecretFileError> {
 
 /// The problem of a value of the wrong type or form.
 pub(super) fn wrong(node: &Node, advice: &str) -> Bad {
-    Bad::new(format!("{} is not understood", shown(node)), advice)
+    Bad::new(format!("{} is not understood", excerpt(node)), advice)
 }
 
 fn out_of_range(node: &Node, advice: &str) -> Bad {
-    Bad::new(format!("{} is out of range", shown(node)), advice)
+    Bad::new(format!("{} is out of range", excerpt(node)), advice)
 }
 
 /// A value for a message, cut if it is long. Never used for secrets.
-fn shown(node: &Node) -> String {
+fn excerpt(node: &Node) -> String {
     match &node.value {
         Raw::Text(text) => format!("\"{}\"", text.chars().take(100).collect::<String>().escape_debug()),
         Raw::Integer(n) => n.to_string(),

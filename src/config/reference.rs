@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 
 use super::{Config, load, reload};
 
-/// The shipped file.
 const SHIPPED: &str = include_str!("../../config/hourbucket.toml");
 
 const INTRODUCTION: &str = "\
@@ -231,9 +230,9 @@ fn plain(line: &str) -> String {
     let mut is_code = false;
     for (i, c) in line.char_indices() {
         let word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
-        let beside = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(word);
+        let is_word_at = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(word);
         is_code ^= c == '`';
-        let is_inner = beside(i.checked_sub(1)) && beside(Some(i + 1));
+        let is_inner = is_word_at(i.checked_sub(1)) && is_word_at(Some(i + 1));
         let is_mark = matches!(c, '*' | '<' | '|' | '[' | ']') || (c == '_' && !is_inner) || (c == '#' && i == 0);
         if is_mark && !is_code {
             out.push('\\');
@@ -248,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_a_type_and_no_other_is_spoken_of() {
+    fn every_key_has_a_type_and_only_keys_are_mentioned() {
         let keys = load::known_keys();
         let described = load::one_of_each().described;
         for key in keys.iter().filter(|key| *key != "mqtt.password") {

@@ -246,7 +246,7 @@ mod tests {
     const BROKER: &str = "[[mqtt]]\nurl = \"mqtt://b\"\nclient_id = \"c\"\n[[mqtt.subscriptions]]\nfilter = \"a/#\"\ntopic = \"a/#\"\nformat = \"own\"\n[formats.own]\nid = \"/id\"\n";
 
     #[test]
-    fn what_differs_is_named_with_why_it_waits() {
+    fn changed_keys_are_named_with_the_reason_why_they_wait() {
         let old = config("");
         for (text, key, waits) in [
             ("[limits]\npast = \"2d\"", "limits.past", false),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_after_taking_over_is_exactly_what_was_said_to_wait() {
+    fn after_a_reload_exactly_the_reported_keys_still_differ() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| {
             let path = dir.path().join(name);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_neither_begins_nor_ends_to_speak_tls() {
+    fn switching_tls_on_or_off_needs_a_restart() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let plain = config("");
         for section in ["http.tls", "admin.tls", "listen.mqtt"] {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_in_use_until_a_restart_cannot_go() {
+    fn a_format_in_use_until_a_restart_cannot_be_removed() {
         let old = config(BROKER);
         let merged = taken_over(&old, &config(""));
         assert!(fits(&merged).unwrap_err().to_string().contains("formats.own"), "{:?}", fits(&merged));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn suggests_what_was_meant() {
+    fn suggests_the_nearest_key() {
         let known: Vec<String> =
             ["http.listen", "http.tokens_file", "store.uri", "flush.max_age", "mqtt.url", "mqtt.client_id"]
                 .map(String::from)

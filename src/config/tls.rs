@@ -49,7 +49,6 @@ impl Tls {
     }
 }
 
-/// Reads the section.
 pub(super) fn read(mut s: Section<'_>) -> Tls {
     let auth = [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
     let tls = Tls {

@@ -50,7 +50,6 @@ pub(super) enum InvalidTopic {
     TooManyNames,
 }
 
-/// Checks a topic filter.
 pub(super) fn check_filter(filter: &str) -> Result<(), InvalidTopic> {
     if let Some(shared) = filter.strip_prefix("$share") {
         // $share/{group}/{filter}, the group without wildcards (MQTT 5 §4.8.2).
@@ -90,7 +89,6 @@ pub(super) fn check_topic(topic: &str) -> Result<(), InvalidTopic> {
     Ok(())
 }
 
-/// Checks the name of a tag in the settings.
 pub(super) fn check_tag_name(name: &str) -> Result<(), InvalidTopic> {
     match name {
         _ if !is_name(name) => Err(InvalidTopic::Name(name.to_owned())),
@@ -105,7 +103,6 @@ pub(super) fn unshared(filter: &str) -> &str {
     shared.map_or(filter, |(_, filter)| filter)
 }
 
-/// One level of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level<'a> {
     /// Exactly this text.
@@ -120,7 +117,6 @@ pub(super) enum Level<'a> {
     Rest,
 }
 
-/// Parses a template.
 pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, InvalidTopic> {
     if template.is_empty() || template.len() > TOPIC_MAX_BYTES || template.contains('\0') {
         return Err(InvalidTopic::TemplateBytes);
@@ -255,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_filter() {
+    fn refuses_invalid_filters() {
         for filter in [
             "",
             "a/#/b",
@@ -296,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_where_all_devices_become_one() {
+    fn finds_rules_that_give_all_devices_one_id() {
         for (filter, template, merges) in [
             ("sensors/+/+", "sensors/{sensor_id}/{field}", false),
             ("home/+/temp", "{sensor_id}/+/{field}", true),
@@ -311,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_never_meets() {
+    fn finds_filters_and_templates_that_never_match() {
         for (filter, template, meets) in [
             ("sensors/+/+", "sensors/{sensor_id}/{field}", true),
             ("$share/g/sensors/+/+", "sensors/{sensor_id}/{field}", true),

@@ -146,7 +146,6 @@ pub(super) struct SyntaxError {
     pub(super) what: String,
 }
 
-/// Parses TOML.
 pub(super) fn parse(name: &Rc<str>, text: &str) -> Result<Entries, SyntaxError> {
     let lines = Lines { name: name.clone(), starts: text.match_indices('\n').map(|(at, _)| at + 1).collect() };
     match DeTable::parse(text) {

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_sizes_as_people_write_them() {
+    fn parses_sizes() {
         for (text, bytes) in [
             ("8388608", 8_388_608),
             ("512MiB", 512 * MIB),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_size() {
+    fn refuses_invalid_sizes() {
         for text in ["", "MiB", "1.5", "-1", "+1", "1M", "1.2.3MiB", ".5MiB", "1.MiB", "5 apples", "99999999TiB", "1e6"]
         {
             assert_eq!(parse_size(text), None, "{text}");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_durations_as_people_write_them() {
+    fn parses_durations() {
         for (text, ms) in [
             ("15s", 15_000),
             ("250ms", 250),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_duration() {
+    fn refuses_invalid_durations() {
         for text in ["", " ", "15", "s", "15 sec", "1y", "1M", "-1s", "1h30", "s1", "99999999999999999999w"] {
             assert_eq!(parse_duration(text), None, "{text}");
         }

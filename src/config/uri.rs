@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_connection_string() {
+    fn refuses_invalid_connection_strings() {
         for uri in [
             "",
             "localhost:27017",
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn hides_what_opens_a_access() {
-        for (uri, shown) in [
+        for (uri, visible) in [
             ("mongodb://h:1,i:2/db?replicaSet=rs0", "mongodb://h:1,i:2/db?replicaSet=rs0"),
             ("mongodb://u:p@h/", "mongodb://***@h/"),
             ("mongodb://u:p/q?r@h/?w=1", "mongodb://***@h/?w=1"),
@@ -192,7 +192,7 @@ mod tests {
             ),
             ("nonsense", "***"),
         ] {
-            assert_eq!(masked_store(uri), shown);
+            assert_eq!(masked_store(uri), visible);
         }
     }
 

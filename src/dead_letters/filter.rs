@@ -25,13 +25,13 @@ pub struct DeadLetterFilter {
 
 impl DeadLetterFilter {
     /// Whether it matches every dead letter.
-    pub fn is_all(&self) -> bool {
+    pub(crate) fn is_all(&self) -> bool {
         *self == DeadLetterFilter::default()
     }
 }
 
 /// Converts a pattern with `*` and `?` to a regular expression in MongoDB's syntax.
-pub fn pattern_of(glob: &str) -> String {
+pub(crate) fn pattern_of(glob: &str) -> String {
     let mut pattern = String::from("^");
     for c in glob.chars() {
         match c {
@@ -51,7 +51,7 @@ pub fn pattern_of(glob: &str) -> String {
 /// A dead letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}`, and
 /// `payload` if it is text, otherwise `payload_base64`.
 pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
-    let mut shown = serde_json::json!({
+    let mut listed = serde_json::json!({
         "id": id,
         "received_at": report::time(dead_letter.received_at_ms),
         "source": dead_letter.source,
@@ -61,10 +61,10 @@ pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
         "bytes": dead_letter.payload.len(),
     });
     match std::str::from_utf8(&dead_letter.payload) {
-        Ok(text) => shown["payload"] = text.into(),
-        Err(_) => shown["payload_base64"] = BASE64.encode(&dead_letter.payload).into(),
+        Ok(text) => listed["payload"] = text.into(),
+        Err(_) => listed["payload_base64"] = BASE64.encode(&dead_letter.payload).into(),
     }
-    shown.to_string()
+    listed.to_string()
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn globs_become_patterns_that_match_nothing_else() {
+    fn globs_become_equivalent_patterns() {
         for (glob, pattern) in [
             ("a/b", "^a\\/b$"),
             ("sensors/*/te?p", "^sensors\\/.*\\/te.p$"),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_shown_as_text_where_they_are() {
+    fn payloads_are_shown_as_text_if_they_are_utf8() {
         let dead_letter = |payload: &[u8]| DeadLetter::keep(1_709_290_800_000, "mqtt", "a", payload, "r", "d");
         let text = line("7", &dead_letter(b"21,5"));
         assert!(text.contains(r#""payload":"21,5""#) && text.contains("2024-03-01T11:00:00Z"), "{text}");

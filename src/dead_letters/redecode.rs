@@ -90,7 +90,7 @@ impl Redecoder {
 
     /// Decodes a dead letter. One whose payload was truncated is always rejected.
     pub fn read(&mut self, dead_letter: &DeadLetter) -> Redecoded {
-        if !dead_letter.is_whole() {
+        if !dead_letter.is_complete() {
             return Redecoded::rejected(&dead_letter.reason, "only the beginning of the payload was kept");
         }
         match dead_letter.source.as_str() {

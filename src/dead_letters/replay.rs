@@ -33,7 +33,7 @@ use crate::store::Store;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 
 /// The target of the log events of a replay, for a log filter.
-pub const LOG_TARGET: &str = module_path!();
+pub(crate) const LOG_TARGET: &str = module_path!();
 /// Dead letters processed together, and bytes after which no more are added.
 const DEAD_LETTERS_MAX: usize = 1000;
 const BYTES_MAX: usize = 8 << 20;
@@ -98,7 +98,7 @@ impl std::fmt::Display for Replayed {
     }
 }
 
-/// Replays the dead letters that match the filter and were received before now, oldest first. Calls `tell` for each
+/// Replays the dead letters that match the filter and were received before now, oldest first. Calls `on_kept` for each
 /// dead letter that stays, with reason and detail.
 ///
 /// # Errors
@@ -108,7 +108,7 @@ pub async fn replay(
     store: MongoStore,
     filter: &DeadLetterFilter,
     clock: Arc<dyn Clock>,
-    mut tell: impl FnMut(&DeadLetterDocument, &str, &str) + Send,
+    mut on_kept: impl FnMut(&DeadLetterDocument, &str, &str) + Send,
 ) -> Result<Replayed, ReplayError> {
     let mut reader = Redecoder::new(&config)?;
     // Prepared here first, so that an unavailable store is an error and not an endless wait.
@@ -117,14 +117,14 @@ pub async fn replay(
     let now_ms = clock.now().wall_ms;
     let until_ms = filter.until_ms.map_or(now_ms, |until| until.min(now_ms));
     let filter = DeadLetterFilter { until_ms: Some(until_ms), ..filter.clone() };
-    settle(&config, &store, &filter, now_ms).await?;
+    wait_until_stored(&config, &store, &filter, now_ms).await?;
     let (service, admission) = Service::start_fed(config, Arc::new(store.clone()), clock).await?;
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let service = tokio::spawn(service.run_until(async {
         let _ = stopped.await;
         "replayed"
     }));
-    let done = all(&store, &filter, &mut reader, &admission, &mut tell).await;
+    let done = replay_all(&store, &filter, &mut reader, &admission, &mut on_kept).await;
     drop(admission);
     let _ = stop.send(());
     match (service.await, done) {
@@ -135,7 +135,7 @@ pub async fn replay(
 }
 
 /// Waits until a running service has stored the good readings of the messages with the newest dead letters.
-async fn settle(
+async fn wait_until_stored(
     config: &Config,
     store: &MongoStore,
     filter: &DeadLetterFilter,
@@ -145,8 +145,9 @@ async fn settle(
         return Ok(());
     }
     let newest = store.newest_dead_letters(filter, 1, 1).await?;
-    let settled_ms = i64::try_from(config.flush.max_age.as_millis()).unwrap_or(i64::MAX).saturating_mul(2);
-    let left_ms = newest.first().map_or(0, |dead_letter| dead_letter.dead_letter.received_at_ms + settled_ms - now_ms);
+    let stored_within_ms = i64::try_from(config.flush.max_age.as_millis()).unwrap_or(i64::MAX).saturating_mul(2);
+    let left_ms =
+        newest.first().map_or(0, |dead_letter| dead_letter.dead_letter.received_at_ms + stored_within_ms - now_ms);
     if left_ms > 0 {
         tracing::info!(left_ms, "waiting until a running service has stored readings of the newest dead letters");
         tokio::time::sleep(Duration::from_millis(left_ms.unsigned_abs())).await;
@@ -154,12 +155,12 @@ async fn settle(
     Ok(())
 }
 
-async fn all(
+async fn replay_all(
     store: &MongoStore,
     filter: &DeadLetterFilter,
     reader: &mut Redecoder,
     admission: &Admission,
-    tell: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
+    on_kept: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
 ) -> Result<Replayed, ReplayError> {
     let mut sum = Replayed::default();
     let mut last: Option<DeadLetterDocument> = None;
@@ -168,7 +169,7 @@ async fn all(
         if dead_letters.is_empty() {
             return Ok(sum);
         }
-        let gone = replay_batch(&dead_letters, reader, admission, &mut sum, tell).await?;
+        let gone = replay_batch(&dead_letters, reader, admission, &mut sum, on_kept).await?;
         if !gone.is_empty() {
             store.remove_dead_letters(&gone).await?;
         }
@@ -183,16 +184,16 @@ async fn replay_batch(
     reader: &mut Redecoder,
     admission: &Admission,
     sum: &mut Replayed,
-    tell: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
+    on_kept: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
 ) -> Result<Vec<DeadLetterId>, ReplayError> {
     let mut waits = vec![];
     for dead_letter in dead_letters {
         sum.dead_letters += 1;
         let Redecoded { batch, rejected, why } = reader.read(&dead_letter.dead_letter);
         match &why {
-            Some((reason, detail)) => tell(dead_letter, reason, detail),
+            Some((reason, detail)) => on_kept(dead_letter, reason, detail),
             None if batch.is_empty() => {
-                tell(dead_letter, "no_readings", "decodes to no readings with today's settings")
+                on_kept(dead_letter, "no_readings", "decodes to no readings with today's settings")
             }
             None => {}
         }
@@ -210,7 +211,7 @@ async fn replay_batch(
     for (dead_letter, readings, rejected, wait) in waits {
         if wait.outcome().await != AckOutcome::Delivered {
             sum.failed += 1;
-            tell(dead_letter, "not_stored", "its readings could not be stored; run the replay again");
+            on_kept(dead_letter, "not_stored", "its readings could not be stored; run the replay again");
             continue;
         }
         sum.readings += readings;

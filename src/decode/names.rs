@@ -86,7 +86,6 @@ pub(super) fn check_text(name: &str, text: &str, limits: &Limits) -> Result<(), 
     Err(Fault::new(RejectReason::StringTooLong, detail))
 }
 
-/// Checks a sensor id.
 pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     if id.is_empty() {
         return Err(Fault::new(RejectReason::EmptySensorId, "sensor_id is empty"));

@@ -33,9 +33,38 @@ const GROUP_START: u64 = 3;
 const GROUP_END: u64 = 4;
 const FIXED32: u64 = 5;
 
-/// A message that is not well-formed, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) &'static str);
+/// Why a message is not well-formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Malformed {
+    #[error("expected a message or text, found a number")]
+    ExpectedBytes,
+    #[error("a text that is not UTF-8")]
+    NotUtf8,
+    #[error("expected a 64-bit number, found another type")]
+    ExpectedFixed64,
+    #[error("expected a varint, found another type")]
+    ExpectedVarint,
+    #[error("the end of a group that was not started")]
+    GroupNotStarted,
+    #[error("the end of another group than the one that is open")]
+    OtherGroup,
+    #[error("groups nested more than 100 levels deep")]
+    GroupsTooDeep,
+    #[error("a field with the number 0")]
+    FieldNumberZero,
+    #[error("a field number of more than 29 bits")]
+    FieldNumberTooLarge,
+    #[error("a field of unknown type")]
+    UnknownType,
+    #[error("it ends inside a field")]
+    EndsInsideField,
+    #[error("it ends inside a number")]
+    EndsInsideNumber,
+    #[error("a varint of more than 64 bits")]
+    VarintTooLarge,
+    #[error("a varint of more than ten bytes")]
+    VarintTooLong,
+}
 
 /// The value of a field, as the wire format defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,25 +81,25 @@ impl<'d> FieldValue<'d> {
     pub(super) fn bytes(self) -> Result<&'d [u8], Malformed> {
         match self {
             FieldValue::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed("expected a message or text, found a number")),
+            _ => Err(Malformed::ExpectedBytes),
         }
     }
 
     pub(super) fn text(self) -> Result<&'d str, Malformed> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a text that is not UTF-8"))
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::NotUtf8)
     }
 
     pub(super) fn fixed64(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Fixed64(v) => Ok(v),
-            _ => Err(Malformed("expected a 64-bit number, found another type")),
+            _ => Err(Malformed::ExpectedFixed64),
         }
     }
 
     pub(super) fn varint(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Varint(v) => Ok(v),
-            _ => Err(Malformed("expected a varint, found another type")),
+            _ => Err(Malformed::ExpectedVarint),
         }
     }
 }
@@ -91,7 +120,7 @@ impl<'d> Fields<'d> {
         while !self.rest.is_empty() {
             match self.tag()? {
                 (number, GROUP_START) => self.skip_group(number)?,
-                (_, GROUP_END) => return Err(Malformed("the end of a group that was not started")),
+                (_, GROUP_END) => return Err(Malformed::GroupNotStarted),
                 (number, wire_type) => return Ok(Some((number, self.value(wire_type)?))),
             }
         }
@@ -102,9 +131,9 @@ impl<'d> Fields<'d> {
     fn tag(&mut self) -> Result<(u32, u64), Malformed> {
         let tag = self.varint()?;
         match tag >> 3 {
-            0 => Err(Malformed("a field with the number 0")),
+            0 => Err(Malformed::FieldNumberZero),
             number @ 1..=NUMBER_MAX => Ok((number as u32, tag & 7)),
-            _ => Err(Malformed("a field number of more than 29 bits")),
+            _ => Err(Malformed::FieldNumberTooLarge),
         }
     }
 
@@ -117,7 +146,7 @@ impl<'d> Fields<'d> {
                 FieldValue::Bytes(self.take(len)?)
             }
             FIXED32 => FieldValue::Fixed32(u32::from_le_bytes(self.array()?)),
-            _ => return Err(Malformed("a field of unknown type")),
+            _ => return Err(Malformed::UnknownType),
         })
     }
 
@@ -131,11 +160,11 @@ impl<'d> Fields<'d> {
         while depth > 0 {
             match self.tag()? {
                 (number, GROUP_START) => {
-                    *open.get_mut(depth).ok_or(Malformed("groups nested more than 100 levels deep"))? = number;
+                    *open.get_mut(depth).ok_or(Malformed::GroupsTooDeep)? = number;
                     depth += 1;
                 }
                 (number, GROUP_END) if number == open[depth - 1] => depth -= 1,
-                (_, GROUP_END) => return Err(Malformed("the end of another group than the one that is open")),
+                (_, GROUP_END) => return Err(Malformed::OtherGroup),
                 (_, wire_type) => drop(self.value(wire_type)?),
             }
         }
@@ -144,13 +173,13 @@ impl<'d> Fields<'d> {
 
     fn take(&mut self, len: u64) -> Result<&'d [u8], Malformed> {
         let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
-        let (taken, rest) = split.ok_or(Malformed("it ends inside a field"))?;
+        let (taken, rest) = split.ok_or(Malformed::EndsInsideField)?;
         self.rest = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(Malformed("it ends inside a number"))?;
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(Malformed::EndsInsideNumber)?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -168,8 +197,8 @@ impl<'d> Fields<'d> {
         let [last] = self.array()?;
         match last {
             0 | 1 => Ok(value | u64::from(last) << 63),
-            2..0x80 => Err(Malformed("a varint of more than 64 bits")),
-            0x80.. => Err(Malformed("a varint of more than ten bytes")),
+            2..0x80 => Err(Malformed::VarintTooLarge),
+            0x80.. => Err(Malformed::VarintTooLong),
         }
     }
 }
@@ -217,8 +246,8 @@ mod tests {
 
     use super::*;
 
-    fn all(message: &[u8]) -> Result<Vec<(u32, FieldValue<'_>)>, &'static str> {
-        Fields::new(message).collect::<Result<_, _>>().map_err(|e: Malformed| e.0)
+    fn all(message: &[u8]) -> Result<Vec<(u32, FieldValue<'_>)>, Malformed> {
+        Fields::new(message).collect()
     }
 
     #[test]
@@ -253,11 +282,11 @@ mod tests {
         assert_eq!(one(&[&[0xff; 9][..], &[0x01]].concat()), Ok(u64::MAX));
         assert_eq!(one(&[&[0x80; 9][..], &[0x01]].concat()), Ok(1 << 63));
         for last in [0x02, 0x03, 0x7f] {
-            assert_eq!(one(&[&[0xff; 9][..], &[last]].concat()), Err("a varint of more than 64 bits"));
+            assert_eq!(one(&[&[0xff; 9][..], &[last]].concat()), Err(Malformed::VarintTooLarge));
         }
-        assert_eq!(one(&[&[0xff; 10][..], &[0x01]].concat()), Err("a varint of more than ten bytes"));
-        assert_eq!(one(&[&[0x80; 10][..], &[0x00]].concat()), Err("a varint of more than ten bytes"));
-        assert_eq!(one(&[0xff; 9]), Err("it ends inside a number"));
+        assert_eq!(one(&[&[0xff; 10][..], &[0x01]].concat()), Err(Malformed::VarintTooLong));
+        assert_eq!(one(&[&[0x80; 10][..], &[0x00]].concat()), Err(Malformed::VarintTooLong));
+        assert_eq!(one(&[0xff; 9]), Err(Malformed::EndsInsideNumber));
     }
 
     #[test]
@@ -268,39 +297,39 @@ mod tests {
         assert_eq!(all(&message).unwrap(), [(1, FieldValue::Varint(5)), (2, FieldValue::Varint(6))]);
         let nested = |n: usize| [vec![0x0b; n], vec![0x0c; n]].concat();
         assert_eq!(all(&nested(GROUP_DEPTH_MAX)), Ok(vec![]));
-        assert_eq!(all(&nested(GROUP_DEPTH_MAX + 1)), Err("groups nested more than 100 levels deep"));
-        assert_eq!(all(&vec![0x0b; 1_000_000]), Err("groups nested more than 100 levels deep"));
+        assert_eq!(all(&nested(GROUP_DEPTH_MAX + 1)), Err(Malformed::GroupsTooDeep));
+        assert_eq!(all(&vec![0x0b; 1_000_000]), Err(Malformed::GroupsTooDeep));
     }
 
     #[test]
     fn the_reason_of_each_error() {
         for (message, why) in [
-            (&[0x80][..], "it ends inside a number"),
-            (&[0x08], "it ends inside a number"),
-            (&[0x19, 1, 2, 3, 4, 5, 6, 7], "it ends inside a number"),
-            (&[0x25, 1, 2, 3], "it ends inside a number"),
-            (&[0x12], "it ends inside a number"),
-            (&[0x12, 0x02, b'a'], "it ends inside a field"),
-            (&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "it ends inside a field"),
-            (&[0x00, 0x00], "a field with the number 0"),
-            (&[0x02, 0x00], "a field with the number 0"),
-            (&[0x80, 0x80, 0x80, 0x80, 0x10, 0x00], "a field number of more than 29 bits"),
-            (&[0x80, 0x80, 0x80, 0x80, 0x80, 0x01, 0x00], "a field number of more than 29 bits"),
-            (&[0x0e, 0x00], "a field of unknown type"),
-            (&[0x0f, 0x00], "a field of unknown type"),
-            (&[0x0c], "the end of a group that was not started"),
-            (&[0x0b], "it ends inside a number"),
-            (&[0x0b, 0x08], "it ends inside a number"),
-            (&[0x0b, 0x14], "the end of another group than the one that is open"),
-            (&[0x0b, 0x13, 0x0c], "the end of another group than the one that is open"),
-            (&[0x0b, 0x0e, 0x0c], "a field of unknown type"),
-            (&[0x0b, 0x03, 0x0c], "a field with the number 0"),
+            (&[0x80][..], Malformed::EndsInsideNumber),
+            (&[0x08], Malformed::EndsInsideNumber),
+            (&[0x19, 1, 2, 3, 4, 5, 6, 7], Malformed::EndsInsideNumber),
+            (&[0x25, 1, 2, 3], Malformed::EndsInsideNumber),
+            (&[0x12], Malformed::EndsInsideNumber),
+            (&[0x12, 0x02, b'a'], Malformed::EndsInsideField),
+            (&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], Malformed::EndsInsideField),
+            (&[0x00, 0x00], Malformed::FieldNumberZero),
+            (&[0x02, 0x00], Malformed::FieldNumberZero),
+            (&[0x80, 0x80, 0x80, 0x80, 0x10, 0x00], Malformed::FieldNumberTooLarge),
+            (&[0x80, 0x80, 0x80, 0x80, 0x80, 0x01, 0x00], Malformed::FieldNumberTooLarge),
+            (&[0x0e, 0x00], Malformed::UnknownType),
+            (&[0x0f, 0x00], Malformed::UnknownType),
+            (&[0x0c], Malformed::GroupNotStarted),
+            (&[0x0b], Malformed::EndsInsideNumber),
+            (&[0x0b, 0x08], Malformed::EndsInsideNumber),
+            (&[0x0b, 0x14], Malformed::OtherGroup),
+            (&[0x0b, 0x13, 0x0c], Malformed::OtherGroup),
+            (&[0x0b, 0x0e, 0x0c], Malformed::UnknownType),
+            (&[0x0b, 0x03, 0x0c], Malformed::FieldNumberZero),
         ] {
             // An error ends the message, and leaves the fields before it as they are.
             let message = [&[0x10, 0x07], message].concat();
             let mut fields = Fields::new(&message);
             assert_eq!(fields.next(), Some(Ok((2, FieldValue::Varint(7)))));
-            assert_eq!(fields.next(), Some(Err(Malformed(why))), "{message:x?}");
+            assert_eq!(fields.next(), Some(Err(why)), "{message:x?}");
             assert_eq!(fields.next(), None);
         }
     }
@@ -315,7 +344,7 @@ mod tests {
             assert_eq!(value.bytes().is_ok(), matches!(value, FieldValue::Bytes(_)));
             assert!(value.text().is_err());
         }
-        assert_eq!(FieldValue::Bytes(b"\xff").text(), Err(Malformed("a text that is not UTF-8")));
+        assert_eq!(FieldValue::Bytes(b"\xff").text(), Err(Malformed::NotUtf8));
         assert_eq!(FieldValue::Bytes("ü".as_bytes()).text(), Ok("ü"));
     }
 

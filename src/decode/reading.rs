@@ -291,8 +291,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 
     /// The field schema of the last committed reading.
-    pub(super) fn committed_shape(&self) -> u32 {
-        self.out.committed_shape()
+    pub(super) fn committed_schema(&self) -> u32 {
+        self.out.committed_schema()
     }
 
     fn last_key(&self) -> &str {
@@ -303,7 +303,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     fn value(&mut self, token: &Token<'de>) -> Result<(), Fault> {
         let limits = self.cx.limits;
         let key = self.keys.last().map_or("", |(_, key)| key);
-        let spoken;
+        let text;
         let value = match token {
             Token::Null => return Ok(()),
             Token::Bool(v) => ValueRef::Bool(*v),
@@ -314,8 +314,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
                 ValueRef::Str(v)
             }
             Token::Time(Time::Ms(ms)) => {
-                spoken = time::to_rfc3339(*ms).ok_or_else(|| unusable(key, token))?;
-                ValueRef::Str(&spoken)
+                text = time::to_rfc3339(*ms).ok_or_else(|| unusable(key, token))?;
+                ValueRef::Str(&text)
             }
             Token::BigInt(_) | Token::HugeInt | Token::NotFinite(_) | Token::NotUtf8 | Token::NotScalar(_) => {
                 return Err(unusable(key, token));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_is_unique_and_that_of_its_variant() {
+    fn each_name_is_unique_and_belongs_to_its_variant() {
         let names: BTreeSet<&str> = RejectReason::ALL.iter().map(|reason| reason.as_str()).collect();
         assert_eq!(names.len(), RejectReason::ALL.len());
         for reason in RejectReason::ALL {

@@ -16,7 +16,6 @@ pub(super) enum Within {
     Stream,
 }
 
-/// The extent of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     /// The offset after its last byte.
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_within_a_string_is_seen_at_the_error() {
+    fn a_cut_within_a_string_is_recognized_by_the_error() {
         let bytes = br#"{"id":"a,{"id":"b"}"#;
         assert_eq!(cut_within_string(bytes, 11, Within::Array), Some(9));
         assert_eq!(cut_within_string(bytes, 7, Within::Array), None);

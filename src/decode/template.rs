@@ -51,7 +51,6 @@ impl<S> Parts<S> {
         self.slots.len()
     }
 
-    /// The slots, in order.
     pub(super) fn slots_mut(&mut self) -> impl Iterator<Item = &mut S> {
         self.slots.iter_mut().map(|(_, slot)| slot)
     }
@@ -90,7 +89,7 @@ pub(super) fn keyed<'l, 't>(
 /// The end of `literal` in `bytes` if it is found at `at`. The parts have about ten bytes: comparing them by words is
 /// faster than calling memcmp for each.
 #[inline]
-pub(super) fn behind(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
+pub(super) fn literal_end(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
     let end = at + literal.len();
     let there = bytes.get(at..end)?;
     let word = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
@@ -110,7 +109,6 @@ pub(super) fn behind(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
     same.then_some(end)
 }
 
-/// The templates of one payload.
 #[derive(Debug)]
 pub(super) struct Templates<M> {
     /// Each template with the index of the one that followed it the last time.
@@ -186,22 +184,22 @@ impl<M> Templates<M> {
 
 #[cfg(test)]
 mod tests {
-    use super::behind;
+    use super::literal_end;
 
     #[test]
-    fn a_literal_stands_where_each_of_its_bytes_does() {
+    fn a_literal_matches_only_if_all_its_bytes_match() {
         let text = b"readings,sensor_id=truck_000017_diag,fleet=South fuel_state=0.9";
         for from in 0..text.len() {
             for to in from..=text.len() {
                 let literal = &text[from..to];
-                assert_eq!(behind(text, from, literal), Some(to));
+                assert_eq!(literal_end(text, from, literal), Some(to));
                 for at in from..to {
                     let mut other = text.to_vec();
                     other[at] ^= 1;
-                    assert_eq!(behind(&other, from, literal), None, "{from}..{to} differs at {at}");
+                    assert_eq!(literal_end(&other, from, literal), None, "{from}..{to} differs at {at}");
                 }
             }
         }
-        assert_eq!(behind(b"abc", 1, b"bcd"), None);
+        assert_eq!(literal_end(b"abc", 1, b"bcd"), None);
     }
 }

@@ -9,7 +9,6 @@ use crate::model::{Reading, ReadingBatch, Value};
 /// 2024-03-01T11:00:00Z
 pub(super) const NOW: i64 = 1_709_290_800_000;
 
-/// The default limits.
 pub(super) fn limits() -> Limits {
     crate::config::Config::default().limits
 }
@@ -261,7 +260,7 @@ fn names_are_renamed_where_the_store_needs_it() {
 }
 
 #[test]
-fn what_the_topic_gives() {
+fn values_from_the_topic() {
     let limits = limits();
     let tags = [("site", "north"), ("floor", "2")];
     let cx = Context {
@@ -406,7 +405,7 @@ fn tags_that_do_not_fit_a_record_are_refused() {
 }
 
 #[test]
-fn deep_nesting_is_refused_wherever_it_stands() {
+fn deep_nesting_is_refused_everywhere() {
     let nest = |n: usize| "[".repeat(n) + &"]".repeat(n);
     let maps = |n: usize| "{\"a\":".repeat(n) + "1" + &"}".repeat(n);
     let reading = |inner: String| format!(r#"{{"sensor_id":"S1","v":1,"x":{inner}}}"#);
@@ -492,7 +491,7 @@ fn counting(max: usize) -> BatchBuilder {
 }
 
 #[test]
-fn in_every_format_one_name_too_many_costs_only_its_own_reading() {
+fn in_every_format_one_name_too_many_rejects_only_its_own_reading() {
     let (limits, line) = (limits(), line());
     let of_topic = Context { sensor_id: Some("S"), field: Some("c"), ..bare(&limits, &line) };
     let lines = |separator: &str| {
@@ -535,7 +534,7 @@ fn in_every_format_one_name_too_many_costs_only_its_own_reading() {
 }
 
 #[test]
-fn a_line_or_object_that_is_read_the_fast_way_is_counted_too() {
+fn lines_and_objects_read_the_fast_way_are_counted_too() {
     let (limits, line) = (limits(), line());
     let cx = bare(&limits, &line);
     let lines = "m,sensor_id=S x=1\nm,sensor_id=T x=2\nm,sensor_id=U y=3\nm,sensor_id=U x=4\nm,sensor_id=S x=5\n";

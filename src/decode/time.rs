@@ -143,12 +143,15 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault>
     let past = cx.limits.past.as_millis() as i128;
     let future = cx.limits.future.as_millis() as i128;
     if ms < received - past {
-        return Err(Fault::new(RejectReason::TooOld, format!("ts is {}, older than limits.past allows", spoken(ms))));
+        return Err(Fault::new(
+            RejectReason::TooOld,
+            format!("ts is {}, older than limits.past allows", time_text(ms)),
+        ));
     }
     if ms > received + future {
         return Err(Fault::new(
             RejectReason::TooFarAhead,
-            format!("ts is {}, further ahead than limits.future allows", spoken(ms)),
+            format!("ts is {}, further ahead than limits.future allows", time_text(ms)),
         ));
     }
     // The window can be configured wider than the range of an i64.
@@ -158,7 +161,7 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault>
     })
 }
 
-fn spoken(ms: i128) -> String {
+fn time_text(ms: i128) -> String {
     let time = i64::try_from(ms).ok().and_then(to_rfc3339);
     time.unwrap_or_else(|| format!("{ms} ms from 1970"))
 }

@@ -26,7 +26,7 @@ fn resolved(token: Token<'_>, unit: Option<TsUnit>) -> Result<i64, RejectReason>
 }
 
 #[test]
-fn rfc3339_and_what_is_written_for_it() {
+fn rfc3339_and_common_variants() {
     for (text, ms) in [
         ("2024-02-29T12:34:56Z", T),
         ("2024-02-29T12:34:56.789Z", T + 789),
@@ -55,7 +55,7 @@ fn rfc3339_and_what_is_written_for_it() {
 }
 
 #[test]
-fn what_is_no_time() {
+fn texts_that_are_not_a_time() {
     for text in [
         "now",
         "2024-02-29",
@@ -206,7 +206,7 @@ fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
 }
 
 #[test]
-fn a_clock_that_is_not_set_says_no_time() {
+fn the_time_of_an_unset_clock_is_ignored() {
     let (mut limits, line) = (limits(), line());
     let wide = |limits: &Limits, token: Token<'_>| {
         let cx = Context { received_at_ms: T, ..bare(limits, &line) };

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_takes_a_topic_apart() {
+    fn a_template_extracts_values_from_a_topic() {
         let template = TopicTemplate::parse("sensors/{sensor_id}/{field}").unwrap();
         assert!(template.has_sensor_id() && template.has_field());
         let captured = template.capture("sensors/S1/temp").unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_match_as_the_standard_says() {
+    fn filters_match_as_in_the_mqtt_standard() {
         for (filter, topic, matches) in [
             ("a/b", "a/b", true),
             ("a/b", "a/b/c", false),

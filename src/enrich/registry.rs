@@ -30,7 +30,6 @@ impl Registry {
         }
     }
 
-    /// Replaces the map.
     pub(super) fn replace(&self, map: TagMap) {
         // The old map is dropped after the lock is released: with a million sensors that takes a while.
         let _old = self.change(|held| std::mem::replace(held, map));
@@ -77,7 +76,6 @@ impl TagMap {
         self.sensors.insert(record.sensor_id.into(), self.shared.shared(tags.as_bytes()));
     }
 
-    /// Removes a sensor.
     pub(super) fn remove(&mut self, sensor_id: &str) {
         self.sensors.remove(sensor_id);
     }
@@ -144,7 +142,7 @@ mod tests {
         RegistryRecord { sensor_id: sensor_id.into(), fields }
     }
 
-    fn shown(tags: Option<Arc<Tags>>) -> String {
+    fn listed(tags: Option<Arc<Tags>>) -> String {
         tags.map_or("none".into(), |t| t.iter().map(|(k, v)| format!("{k}={v} ")).collect())
     }
 
@@ -155,19 +153,19 @@ mod tests {
         set(record("a", &[("site", "north"), ("place.room", "12"), ("model", "x")]));
         set(record("b", &[("site", "north"), ("place.room", "12"), ("model", "x")]));
         let own = |pairs: &[(&str, &str)]| Arc::new(canonical(pairs.iter().copied()));
-        assert_eq!(shown(registry.tags("a", None)), "model=x place_room=12 site=north ");
+        assert_eq!(listed(registry.tags("a", None)), "model=x place_room=12 site=north ");
         let message = own(&[("aisle", "4"), ("site", "south"), ("unit", "C")]);
-        assert_eq!(shown(registry.tags("a", Some(&message))), "aisle=4 model=x place_room=12 site=south unit=C ");
-        assert_eq!(shown(registry.tags("c", Some(&message))), "aisle=4 site=south unit=C ");
-        assert_eq!(shown(registry.tags("c", None)), "none");
+        assert_eq!(listed(registry.tags("a", Some(&message))), "aisle=4 model=x place_room=12 site=south unit=C ");
+        assert_eq!(listed(registry.tags("c", Some(&message))), "aisle=4 site=south unit=C ");
+        assert_eq!(listed(registry.tags("c", None)), "none");
         assert!(Arc::ptr_eq(&registry.tags("a", None).unwrap(), &registry.tags("b", None).unwrap()));
         registry.change(|map| map.remove("a"));
-        assert_eq!(shown(registry.tags("a", None)), "none");
-        assert_eq!(shown(Registry::default().tags("a", Some(&message))), "aisle=4 site=south unit=C ");
+        assert_eq!(listed(registry.tags("a", None)), "none");
+        assert_eq!(listed(Registry::default().tags("a", Some(&message))), "aisle=4 site=south unit=C ");
     }
 
     #[test]
-    fn what_is_beyond_the_limits_is_counted_and_left_out() {
+    fn entries_beyond_the_limits_are_counted_and_skipped() {
         let limits = Limits { tags_max: 2, string_max_bytes: 4, name_max_bytes: 4, ..Config::default().limits };
         let mut map = TagMap::default();
         map.set(record("a", &[("b", "1"), ("c", "12345"), ("long name", "1"), ("d", "2"), ("e", "3")]), &limits, 1);

@@ -22,7 +22,7 @@ pub struct Enrichment {
     sensors_max: usize,
     changes: Option<Box<dyn RegistryChanges>>,
     /// Messages that were logged and still hold.
-    said: HashSet<&'static str>,
+    logged: HashSet<&'static str>,
 }
 
 impl Enrichment {
@@ -34,20 +34,20 @@ impl Enrichment {
         interval: Duration,
         sensors_max: usize,
     ) -> Enrichment {
-        Enrichment { reader, registry, decoding, interval, sensors_max, changes: None, said: HashSet::new() }
+        Enrichment { reader, registry, decoding, interval, sensors_max, changes: None, logged: HashSet::new() }
     }
 
     /// Opens the change stream if possible, then reads the registry in full, so that no change in between is missed.
     /// One attempt; call it before the first write.
-    pub async fn refresh(&mut self) {
+    pub(crate) async fn refresh(&mut self) {
         match self.reader.watch().await {
             Ok(RegistryWatch::Changes(changes)) => {
-                self.said.remove("interval");
+                self.logged.remove("interval");
                 self.changes = Some(changes);
             }
             Ok(RegistryWatch::NotPossible(why)) => {
                 self.changes = None;
-                if self.said.insert("interval") {
+                if self.logged.insert("interval") {
                     tracing::info!(reason = %why, "registry has no change stream; reading it every enrich.interval");
                 }
             }
@@ -56,7 +56,7 @@ impl Enrichment {
         }
         if let Err(error) = self.load().await {
             self.changes = None;
-            if self.said.insert("unread") {
+            if self.logged.insert("unread") {
                 tracing::warn!(%error, "registry not readable; pages get the tags known so far");
             }
         }
@@ -124,11 +124,11 @@ impl Enrichment {
         self.registry.replace(map);
         metrics::registry(sensors as u64, left_out);
         tracing::debug!(sensors, took_ms = begun.elapsed().as_millis() as u64, "registry read");
-        self.said.remove("unread");
-        if left_out > 0 && self.said.insert("left out") {
+        self.logged.remove("unread");
+        if left_out > 0 && self.logged.insert("left out") {
             tracing::warn!(sensors = left_out, "registry exceeds enrich.max_sensors; skipping the rest");
         }
-        if bad > 0 && self.said.insert("bad fields") {
+        if bad > 0 && self.logged.insert("bad fields") {
             tracing::warn!(
                 fields = bad,
                 "skipping registry fields beyond limits.name_max_bytes, limits.string_max_bytes or limits.tags_max"

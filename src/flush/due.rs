@@ -22,7 +22,7 @@ pub enum DuePolicy {
 
 impl DuePolicy {
     /// When a bucket of the sensor with this hash is due, if its first reading arrives now (monotonic ms).
-    pub fn due_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
+    pub(crate) fn due_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
         match self {
             DuePolicy::Linger(ms) => now_ms + ms,
             DuePolicy::Age(max_age) => {
@@ -36,7 +36,7 @@ impl DuePolicy {
 
     /// For a due bucket: until when it may wait for its page to become full, if `rows` arrived since `since_ms` and the
     /// page has room for `room`. `None`: write it now.
-    pub fn hold_until_ms(self, now_ms: u64, since_ms: u64, rows: usize, room: usize) -> Option<u64> {
+    pub(crate) fn hold_until_ms(self, now_ms: u64, since_ms: u64, rows: usize, room: usize) -> Option<u64> {
         let DuePolicy::Age(max_age) = self else { return None };
         // Rounded like the wheel: a bucket that is put back must not be due again immediately.
         let limit_ms = (since_ms + max_age) / self.grain_ms() * self.grain_ms();
@@ -47,7 +47,7 @@ impl DuePolicy {
     }
 
     /// The resolution of due times: the wheel has about 64 slots.
-    pub fn grain_ms(self) -> u64 {
+    pub(crate) fn grain_ms(self) -> u64 {
         match self {
             DuePolicy::Age(ms) => (ms / 64).max(1),
             DuePolicy::Linger(_) => 1,
@@ -74,23 +74,23 @@ impl<T> DueWheel<T> {
     }
 
     /// When an item with this due time is returned.
-    pub fn slot_ms(&self, due_ms: u64) -> u64 {
+    pub(crate) fn slot_ms(&self, due_ms: u64) -> u64 {
         due_ms / self.grain_ms * self.grain_ms
     }
 
     /// The earliest slot that is due, in the order in which its items were added.
-    pub fn pop_due(&mut self, now_ms: u64) -> Option<Vec<T>> {
+    pub(crate) fn pop_due(&mut self, now_ms: u64) -> Option<Vec<T>> {
         let first = self.slots.first_entry()?;
         (*first.key() <= now_ms).then(|| first.remove())
     }
 
     /// The earliest slot, due or not.
-    pub fn pop_first(&mut self) -> Option<Vec<T>> {
+    pub(crate) fn pop_first(&mut self) -> Option<Vec<T>> {
         self.slots.pop_first().map(|(_, items)| items)
     }
 
     /// When the earliest slot is due.
-    pub fn next_ms(&self) -> Option<u64> {
+    pub(crate) fn next_ms(&self) -> Option<u64> {
         self.slots.first_key_value().map(|(ms, _)| *ms)
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_its_page_in_time_is_held_and_never_beyond_the_age() {
+    fn a_bucket_that_fills_its_page_in_time_is_held_but_not_beyond_max_age() {
         let policy = DuePolicy::Age(15_000);
         // 70 a second fill a page of 1000 in 14.3 s, 60 a second do not.
         assert_eq!(policy.hold_until_ms(10_000, 0, 700, 1000), Some(14_976));

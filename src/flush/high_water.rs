@@ -71,7 +71,7 @@ mod tests {
     const HOUR: i64 = 3_600_000;
 
     #[tokio::test]
-    async fn a_bucket_is_new_to_the_process_that_raised_the_mark_over_it_and_to_no_other() {
+    async fn a_bucket_is_new_only_to_the_process_that_raised_the_mark_over_it() {
         let store = MemoryStore::new();
         let (one, two) = (HighWater::new(), HighWater::new());
         assert!(!one.new_buckets().contains(BucketStart(10 * HOUR)));

@@ -102,7 +102,7 @@ impl Flusher {
     }
 
     /// Whether the store has answered within this time.
-    pub fn answered_within(&self, time: Duration) -> bool {
+    pub(crate) fn answered_within(&self, time: Duration) -> bool {
         let last_ms = self.answered.last_ms.load(Ordering::Relaxed);
         last_ms > 0 && self.answered.now_ms().saturating_sub(last_ms) <= time.as_millis() as u64
     }
@@ -121,7 +121,7 @@ impl Flusher {
     }
 
     /// Waits for a permit in this lane; first come, first served.
-    pub async fn permit_in(&self, lane: Lane) -> Permit {
+    pub(crate) async fn permit_in(&self, lane: Lane) -> Permit {
         match self.lanes[lane as usize].clone().acquire_owned().await {
             Ok(permit) => Permit { lane, _permit: permit },
             // The semaphore is never closed.
@@ -140,7 +140,7 @@ impl Flusher {
     }
 
     /// The buckets that no other process can have written.
-    pub fn new_buckets(&self) -> NewBuckets {
+    pub(crate) fn new_buckets(&self) -> NewBuckets {
         self.high_water.new_buckets()
     }
 

@@ -67,7 +67,6 @@ struct Read {
     reader: Option<SegmentReader>,
 }
 
-/// A reader and the number of its segment.
 struct SegmentReader {
     segment: u64,
     frames: FrameReader,
@@ -75,7 +74,7 @@ struct SegmentReader {
 
 enum Pulled {
     Ready,
-    Behind,
+    NotInTail,
     Nothing,
     Ended,
 }
@@ -118,15 +117,15 @@ impl Follower {
             if let Some(reading) = &mut self.reading {
                 let chunk = reading.await.unwrap_or(Err(JournalFailure::Panicked));
                 self.reading = None;
-                self.took(chunk);
-                if self.behind() {
+                self.take_chunk(chunk);
+                if self.must_read_segment() {
                     self.read_ahead();
                 }
                 continue;
             }
             match self.pull() {
                 Pulled::Ready => {}
-                Pulled::Behind => self.read_ahead(),
+                Pulled::NotInTail => self.read_ahead(),
                 Pulled::Nothing => self.wait().await,
                 Pulled::Ended => {
                     self.close_chunk();
@@ -155,9 +154,9 @@ impl Follower {
             }
             match self.pull() {
                 Pulled::Ready => {}
-                Pulled::Behind => {
+                Pulled::NotInTail => {
                     let chunk = read_chunk(&self.shared, self.next_seq, self.place, self.reader.take());
-                    self.took(chunk);
+                    self.take_chunk(chunk);
                 }
                 Pulled::Nothing | Pulled::Ended => {
                     self.close_chunk();
@@ -178,7 +177,7 @@ impl Follower {
                 return if state.closed { Pulled::Ended } else { Pulled::Nothing };
             }
             if state.tail.first_seq().is_none_or(|first| first > self.next_seq) {
-                return Pulled::Behind;
+                return Pulled::NotInTail;
             }
             state.tail.take(self.next_seq, PULL_BYTES)
         };
@@ -190,7 +189,7 @@ impl Follower {
     }
 
     /// Whether the next entry must be read from a segment.
-    fn behind(&self) -> bool {
+    fn must_read_segment(&self) -> bool {
         let state = self.shared.state();
         let in_tail = state.tail.first_seq().is_some_and(|first| first <= self.next_seq);
         !self.failed && self.next_seq < state.synced_to && !in_tail
@@ -202,7 +201,7 @@ impl Follower {
         self.reading = Some(tokio::task::spawn_blocking(move || read_chunk(&shared, next_seq, place, reader)));
     }
 
-    fn took(&mut self, read: Result<Read, JournalFailure>) {
+    fn take_chunk(&mut self, read: Result<Read, JournalFailure>) {
         match read {
             Ok(read) => {
                 (self.next_seq, self.place, self.reader) = (read.next_seq, read.place, read.reader);
@@ -239,8 +238,8 @@ impl Follower {
             let apart_ms = item.at.mono_ms.checked_sub(first.mono_ms);
             first.run == item.at.run && apart_ms.is_some_and(|ms| ms < CHUNK_MS)
         };
-        let goes_on = self.open.as_ref().is_some_and(|o| o.bytes < self.chunk_bytes && in_time(&o.first_at));
-        if !goes_on {
+        let continues = self.open.as_ref().is_some_and(|o| o.bytes < self.chunk_bytes && in_time(&o.first_at));
+        if !continues {
             self.close_chunk();
         }
         let mut state = self.shared.state();

@@ -61,7 +61,7 @@ pub use error::{Damage, JournalError, JournalFailure};
 pub use follower::{Follower, JournalEntry};
 pub use recovery::TornTail;
 pub use repair::{Report, Salvaged, SegmentReport, check, inspect, salvage};
-pub use segment::{FORMAT_VERSION, FrameFault, HeaderFault};
+pub use segment::{FrameFault, HeaderFault};
 pub use shared::OnBroken;
 pub use stats::JournalStats;
 pub use tracker::EntryKind;
@@ -123,12 +123,12 @@ impl JournalHandle {
     }
 
     /// The sequence after the last acknowledged entry.
-    pub fn acknowledged_to(&self) -> u64 {
+    pub(crate) fn acknowledged_to(&self) -> u64 {
         self.0.state().synced_to
     }
 
     /// The sequence after the last entry that the consumer of the follower has finished handing over.
-    pub fn handed_to(&self) -> u64 {
+    pub(crate) fn handed_to(&self) -> u64 {
         self.0.handed_to.load(Ordering::Acquire)
     }
 }
@@ -274,7 +274,7 @@ impl Journal {
         {
             let mut state = self.shared.state();
             state.finished = true;
-            self.shared.kick(&mut state);
+            self.shared.wake(&mut state);
         }
         if let Some(segment_manager) = self.segment_manager.take() {
             let _ = segment_manager.join();

@@ -113,18 +113,14 @@ impl std::fmt::Display for TornTail {
     }
 }
 
-/// The end of the frames of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SegmentEnd {
-    /// Complete.
     Whole,
     /// A write that a crash interrupted.
     Torn(TornTail),
-    /// Damage.
     Damaged(FrameFault),
 }
 
-/// Result of [`examine`].
 #[derive(Debug)]
 pub(super) struct Examined {
     pub(super) frames: u64,
@@ -327,7 +323,7 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         return Err(JournalError::Damaged(Damage::EndsEarly { path, offset, end, synced }));
     }
     if let Some(last) = last {
-        settle_last(fs, &mut recovered, &last)?;
+        finish_last(fs, &mut recovered, &last)?;
     }
     clean(fs, dir, &found[..stored])?;
     let first_seq = recovered.segments.front().map_or(recovered.next_seq, |s| s.first_seq);
@@ -363,7 +359,7 @@ fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, J
 }
 
 /// Truncates the last segment after its frames and makes them durable. Removes it if it has no frames.
-fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Result<(), JournalError> {
+fn finish_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Result<(), JournalError> {
     let Some(segment) = recovered.segments.back_mut() else { return Ok(()) };
     let path = segment.path.clone();
     if let SegmentEnd::Torn(cut) = seen.ending {
@@ -383,7 +379,7 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
     let (place, kind) = (seen.data_end, FrameKind::Synced);
     let head = FrameHead { seq: seen.next_seq, wall_ms: 0, mono_ms: 0, group_start: place, records: 0, kind };
     let sealed_end = place + FRAME_HEAD_BYTES as u64;
-    let settle = || {
+    let rewrite = || {
         let file = fs.open(&path, true)?;
         file.set_len(if seen.sealed { sealed_end } else { seen.data_end })?;
         let mut buf = vec![0; 1 << 20];
@@ -405,7 +401,7 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
         }
         file.size()
     };
-    segment.bytes = settle().map_err(io_error("make durable", &path))?;
+    segment.bytes = rewrite().map_err(io_error("make durable", &path))?;
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub(super) const HEADER_COPY_AT: usize = 2048;
 /// Length of a frame without payload.
 pub(super) const FRAME_HEAD_BYTES: usize = 40;
 /// The format that this build writes.
-pub const FORMAT_VERSION: u32 = 3;
+pub(super) const FORMAT_VERSION: u32 = 3;
 /// The oldest format that this build reads.
 pub(super) const FORMAT_VERSION_MIN: u32 = 2;
 /// The largest sector size of disks. The copy of a synced frame is in another sector.
@@ -58,7 +58,6 @@ const MAGIC: [u8; 8] = *b"hbjournl";
 const HEADER_USED: usize = 48;
 const FLAG_RECYCLED: u32 = 1;
 
-/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     /// The format version of the segment.
@@ -101,7 +100,6 @@ pub(super) struct Coding {
 }
 
 impl Coding {
-    /// The append time of a frame.
     pub(super) fn appended(&self, head: &FrameHead) -> Appended {
         Appended { run: self.run, mono_ms: head.mono_ms, wall_ms: head.wall_ms }
     }
@@ -152,7 +150,6 @@ impl Header {
     }
 }
 
-/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FrameKind {
     /// A batch of readings, encoded by [`ReadingBatch::encode`].
@@ -201,7 +198,6 @@ pub(super) struct FrameHead {
     pub kind: FrameKind,
 }
 
-/// A valid frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame<'a> {
     pub head: FrameHead,
@@ -468,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bit_of_a_frame_can_change_unseen() {
+    fn every_changed_bit_of_a_frame_is_detected() {
         for version in FORMAT_VERSION_MIN..=FORMAT_VERSION {
             let bytes = sealed(FrameKind::Readings, b"payload", version);
             let frame = parse(&bytes, version, 99).unwrap();
@@ -527,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_letters_come_back_and_no_part_of_them_passes_for_the_whole() {
+    fn dead_letters_round_trip_and_a_truncated_frame_is_refused() {
         let dead_letter = DeadLetter {
             received_at_ms: -5,
             source: "mqtt".into(),
@@ -545,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_leads_to_the_sequence_in_it() {
+    fn a_gap_frame_gives_the_next_sequence() {
         let bytes = sealed(FrameKind::Gap, &30u64.to_le_bytes(), 3);
         let frame = parse(&bytes, 3, 99).unwrap();
         assert_eq!((frame.next_seq(), frame.span()), (30, 48));

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use super::segment::Coding;
 
-/// An existing segment.
 #[derive(Debug, Clone)]
 pub(super) struct SegmentInfo {
     pub(super) number: u64,

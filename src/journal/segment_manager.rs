@@ -56,7 +56,7 @@ impl Shared {
         let mut pool = self.pool();
         let need = self.segment_bytes.max(HEADER_BYTES + frames_bytes);
         if let Some(i) = pool.ready.iter().rposition(|p| p.bytes >= need) {
-            self.kick(&mut self.state());
+            self.wake(&mut self.state());
             return Ok(pool.ready.remove(i));
         }
         if need > self.max_bytes - self.segment_bytes {
@@ -77,7 +77,7 @@ impl Shared {
             }
         };
         match &made {
-            Ok(_) => self.kick(&mut self.state()),
+            Ok(_) => self.wake(&mut self.state()),
             Err(refusal) => self.refuse(&mut pool, refusal),
         }
         made
@@ -201,10 +201,10 @@ impl SegmentManager {
         loop {
             let finished = {
                 let state = self.shared.state();
-                let idle = |state: &mut super::shared::State| !state.kick && !state.finished;
+                let idle = |state: &mut super::shared::State| !state.wake && !state.finished;
                 let waited = self.shared.segment_manager.wait_timeout_while(state, TICK, idle);
                 let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                state.kick = false;
+                state.wake = false;
                 state.finished
             };
             self.tick(finished);

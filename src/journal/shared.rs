@@ -23,7 +23,6 @@ use crate::telemetry::metrics;
 /// Called once, when the journal fails, from any thread. Must return quickly.
 pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;
 
-/// The mutable state.
 pub(super) struct State {
     /// Oldest first, numbers without a gap.
     pub(super) segments: VecDeque<SegmentInfo>,
@@ -42,7 +41,7 @@ pub(super) struct State {
     pub(super) finished: bool,
     pub(super) broken: Option<String>,
     /// Wakes the segment manager.
-    pub(super) kick: bool,
+    pub(super) wake: bool,
     pub(super) lock: Option<Box<dyn DirLock>>,
 }
 
@@ -98,7 +97,7 @@ impl Shared {
             closed: false,
             finished: false,
             broken: None,
-            kick: true,
+            wake: true,
             lock: Some(parts.lock),
         };
         metrics::journal_bytes(state.bytes);
@@ -133,8 +132,8 @@ impl Shared {
     }
 
     /// Wakes the segment manager immediately.
-    pub(super) fn kick(&self, state: &mut State) {
-        state.kick = true;
+    pub(super) fn wake(&self, state: &mut State) {
+        state.wake = true;
         self.segment_manager.notify_one();
     }
 
@@ -185,7 +184,7 @@ impl Shared {
                 state.tracker.stored(first);
                 state.forget(Some(shared.now()));
                 if state.deletable() {
-                    shared.kick(&mut state);
+                    shared.wake(&mut state);
                 }
             }
             AckOutcome::NotDelivered if shared.state().finished => {}

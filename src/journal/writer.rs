@@ -39,7 +39,6 @@ const ITEM_BYTES: usize = 100;
 /// Space reserved at the end of a segment for its last synced frame.
 const SYNCED_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
-/// The active segment.
 struct Active {
     file: Arc<dyn FsFile>,
     info: SegmentInfo,
@@ -171,7 +170,7 @@ impl Appender {
         }
         active.info.data_end = end;
         self.next_seq += items.len() as u64;
-        active.say_synced(self.next_seq, self.shared.now());
+        active.write_synced_frame(self.next_seq, self.shared.now());
         self.shared.publish(items, end, end - start, &charges);
         acks.into_iter().for_each(Ack::delivered);
         self.shared.data.notify_one();
@@ -284,7 +283,7 @@ impl Active {
     /// Writes a synced frame after the frames, and a copy in another sector. Does not sync them, because that would
     /// cost as much as the group. A failure is ignored: without the frame, damage to the last group cannot be
     /// distinguished from a torn write, and a second later the checkpoint has the same information.
-    fn say_synced(&self, next_seq: u64, at: Appended) {
+    fn write_synced_frame(&self, next_seq: u64, at: Appended) {
         let (place, bytes) = (self.info.data_end, self.info.bytes);
         let Appended { wall_ms, mono_ms, .. } = at;
         let (records, kind) = (0, FrameKind::Synced);

@@ -85,9 +85,9 @@ pub struct Latest {
     wheel: DueWheel<u32>,
     ready: VecDeque<u32>,
     usage: LatestUsage,
-    shapes: FieldSchemas,
-    /// The bytes of `shapes` included in `usage`, and when they were last swept (monotonic ms).
-    shapes_bytes: usize,
+    schemas: FieldSchemas,
+    /// The bytes of `schemas` included in `usage`, and when they were last swept (monotonic ms).
+    schemas_bytes: usize,
     swept_ms: u64,
 }
 
@@ -103,8 +103,8 @@ impl Latest {
             wheel: DueWheel::new(due.grain_ms()),
             ready: VecDeque::new(),
             usage: LatestUsage::default(),
-            shapes: FieldSchemas::default(),
-            shapes_bytes: 0,
+            schemas: FieldSchemas::default(),
+            schemas_bytes: 0,
             swept_ms: 0,
         }
     }
@@ -126,14 +126,14 @@ impl Latest {
 
     /// Adds readings of a batch. A part of `ack`, if given, is held by every sensor in it.
     pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Option<Ack>, now: Now) {
-        self.shapes.begin(batch);
+        self.schemas.begin(batch);
         for &(offset, hash) in row_refs {
             let Some(reading) = batch.at(offset) else { continue };
             let slot = self.slot(hash, reading.sensor_id(), |due| due.due_ms(now.mono_ms, hash));
             let entry = &mut self.entries[slot as usize];
             let before = entry.memory();
-            let shape = self.shapes.of(batch, reading.schema);
-            entry.rows.push(reading.ts_ms, RowFlags::default(), shape, reading.numbers, reading.payload);
+            let schema = self.schemas.of(batch, reading.schema);
+            entry.rows.push(reading.ts_ms, RowFlags::default(), schema, reading.numbers, reading.payload);
             if let Some(ack) = &ack {
                 entry.acks.join(ack);
             }
@@ -142,8 +142,8 @@ impl Latest {
         if let Some(ack) = ack {
             ack.delivered();
         }
-        self.shapes.end();
-        self.count_shapes();
+        self.schemas.end();
+        self.count_schemas();
         self.evict();
     }
 
@@ -152,15 +152,15 @@ impl Latest {
         let every_ms = if self.full() { SWEEP_FULL_MS } else { SWEEP_MS };
         if now.mono_ms >= self.swept_ms + every_ms {
             self.swept_ms = now.mono_ms;
-            self.shapes.sweep();
-            self.count_shapes();
+            self.schemas.sweep();
+            self.count_schemas();
         }
     }
 
-    fn count_shapes(&mut self) {
-        let bytes = self.shapes.memory_bytes();
-        self.usage.bytes = self.usage.bytes + bytes - self.shapes_bytes;
-        self.shapes_bytes = bytes;
+    fn count_schemas(&mut self) {
+        let bytes = self.schemas.memory_bytes();
+        self.usage.bytes = self.usage.bytes + bytes - self.schemas_bytes;
+        self.schemas_bytes = bytes;
     }
 
     /// When the next entry is due (monotonic ms); 0 if one is ready already.

@@ -68,7 +68,7 @@ impl StoredBucket {
 
     /// Pages with readings next to a document in time-series mode, or readings in such a document. Written by a process
     /// that still expected bucket mode.
-    pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
+    pub(crate) fn strays(&self) -> impl Iterator<Item = &StoredPage> {
         let mixed = self.storage_mode() == StorageMode::TimeSeries;
         self.pages
             .iter()
@@ -150,7 +150,7 @@ impl Recomputed {
 }
 
 /// Returns the rows whose keys are not in `seen`, and adds their keys. Keeps the first of equal ones.
-pub fn without_duplicates(rows: &Rows, seen: &mut HashSet<ReadingKey>) -> Rows {
+pub(crate) fn without_duplicates(rows: &Rows, seen: &mut HashSet<ReadingKey>) -> Rows {
     let mut kept = rows.clone();
     kept.retain(|row| seen.insert(row.key()));
     kept

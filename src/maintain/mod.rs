@@ -7,7 +7,8 @@ pub mod bucket;
 pub mod report;
 mod times;
 
-pub use audit::{Finding, Kind, audit};
+pub(crate) use audit::audit;
+pub use audit::{Finding, Kind};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
 pub use report::{Entry, Reconciled, RepairOutcome};
 
@@ -93,7 +94,7 @@ pub struct Converted {
 }
 
 /// Maximum skipped buckets that are listed individually.
-pub const LISTED_MAX: usize = 100;
+pub(crate) const LISTED_MAX: usize = 100;
 
 impl Converted {
     /// Adds a bucket that was not converted.
@@ -164,7 +165,7 @@ pub fn moment(text: &str) -> Result<i64, InvalidMoment> {
 /// How long a bucket is excluded after its end from commands that must not collide with a service that keeps it in
 /// memory: an hour, for readings that may wait in memory or in a journal, plus a twelfth of the span, for which idle
 /// buckets are kept.
-pub fn settled_ms(span: Span) -> i64 {
+pub(crate) fn settled_ms(span: Span) -> i64 {
     3_600_000 + span.ms() / 12
 }
 

@@ -5,7 +5,7 @@
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 /// The detail of a dead letter with a truncated payload ends with this, the number of kept bytes, " of ", the number of
-/// received bytes, and [`NOT_WHOLE`].
+/// received bytes, and [`CUT_SUFFIX`].
 const KEPT: &str = "; the first ";
 /// The `source` of dead letters for acknowledged readings that the store rejected. `dead_letters.retention` and
 /// `dead_letters.max_bytes` do not apply to them, because no acknowledged reading is dropped.
@@ -14,9 +14,9 @@ const KEPT: &str = "; the first ";
 /// OWN_SOURCE`, because MongoDB 4.4 has no partial index with "not equal".
 pub const OWN_SOURCE: &str = "store";
 
-const NOT_WHOLE: &str = " bytes are kept";
+const CUT_SUFFIX: &str = " bytes are kept";
 /// Memory of a dead letter in addition to its texts and payload.
-const LETTER_BYTES: usize = 256;
+const DEAD_LETTER_BYTES: usize = 256;
 
 /// A document of the collection `dead_letters`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +67,8 @@ impl DeadLetter {
     }
 
     /// Whether the payload is complete. A truncated one must not be decoded again: its last number may be cut.
-    pub fn is_whole(&self) -> bool {
-        let numbers = self.detail.strip_suffix(NOT_WHOLE).and_then(|detail| detail.rsplit_once(KEPT));
+    pub fn is_complete(&self) -> bool {
+        let numbers = self.detail.strip_suffix(CUT_SUFFIX).and_then(|detail| detail.rsplit_once(KEPT));
         let kept = numbers.and_then(|(_, numbers)| numbers.split_once(" of ")).and_then(|(kept, _)| kept.parse().ok());
         kept != Some(self.payload.len())
     }
@@ -81,7 +81,7 @@ impl DeadLetter {
     /// Approximate size in memory, and as a document.
     pub fn memory_bytes(&self) -> usize {
         let texts = self.source.len() + self.topic.len() + self.reason.len() + self.detail.len();
-        LETTER_BYTES + texts + self.payload.len()
+        DEAD_LETTER_BYTES + texts + self.payload.len()
     }
 
     /// A copy with at most `bytes_max` of its payload, and `why` appended to the detail.
@@ -94,7 +94,7 @@ impl DeadLetter {
 }
 
 fn cut_to(kept: usize, len: usize) -> String {
-    format!("{KEPT}{kept} of {len}{NOT_WHOLE}")
+    format!("{KEPT}{kept} of {len}{CUT_SUFFIX}")
 }
 
 #[cfg(test)]
@@ -102,25 +102,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_letter_knows_whether_it_is_whole() {
+    fn a_dead_letter_records_whether_it_is_truncated() {
         let dead_letter = |n| DeadLetter::keep(1, "mqtt", "a/b", &vec![b'1'; n], "not_finite", "why");
         let whole = dead_letter(DEAD_PAYLOAD_BYTES_MAX);
-        assert!(whole.is_whole() && whole.detail == "why" && whole.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
+        assert!(whole.is_complete() && whole.detail == "why" && whole.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
         let part = dead_letter(DEAD_PAYLOAD_BYTES_MAX + 1);
         assert_eq!(part.detail, "why; the first 1048576 of 1048577 bytes are kept");
-        assert!(!part.is_whole() && part.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
+        assert!(!part.is_complete() && part.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
         let begin = DeadLetter::keep_part(1, "mqtt_direct", "a/b", (b"12", 9), "payload_too_large", "why");
         assert_eq!(
             (begin.detail.as_str(), begin.payload.as_slice()),
             ("why; the first 2 of 9 bytes are kept", &b"12"[..])
         );
-        assert!(!begin.is_whole());
+        assert!(!begin.is_complete());
         // A detail that quotes such text from a sender does not make a dead letter incomplete.
         let quoted = DeadLetter::keep(1, "mqtt", "a/b", b"12", "not_finite", "`x; the first 9 of 99 bytes are kept`");
-        assert!(quoted.is_whole());
+        assert!(quoted.is_complete());
         let cut = whole.cut(10, "the store refused it: too large");
         assert_eq!(cut.detail, "why; the store refused it: too large; the first 10 of 1048576 bytes are kept");
-        assert!(!cut.is_whole() && cut.payload.len() == 10);
+        assert!(!cut.is_complete() && cut.payload.len() == 10);
     }
 
     #[test]

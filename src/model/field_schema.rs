@@ -76,7 +76,7 @@ impl FieldSchemas {
     /// Starts a batch: [`FieldSchemas::of`] then accepts only schemas of this batch.
     pub fn begin(&mut self, batch: &ReadingBatch) {
         self.of_batch.clear();
-        self.of_batch.resize(batch.shape_count(), None);
+        self.of_batch.resize(batch.schema_count(), None);
         if self.names.len() + self.table.len() >= self.sweep_at {
             self.sweep();
         }
@@ -99,7 +99,7 @@ impl FieldSchemas {
         let bytes = &mut self.bytes;
         self.table.retain(|schema| {
             let is_held = Arc::strong_count(schema) > 1;
-            *bytes -= if is_held { 0 } else { shape_bytes(schema) };
+            *bytes -= if is_held { 0 } else { schema_bytes(schema) };
             is_held
         });
         self.names.retain(|name| {
@@ -108,7 +108,7 @@ impl FieldSchemas {
             is_held
         });
         if self.table.capacity() > 4 * self.table.len() {
-            self.table.shrink_to_fit(|schema| hash_of_shape(schema));
+            self.table.shrink_to_fit(|schema| hash_of_schema(schema));
         }
         if self.names.capacity() > 4 * self.names.len() {
             self.names.shrink_to_fit(|name| hash_of_name(name));
@@ -125,7 +125,7 @@ impl FieldSchemas {
     }
 }
 
-fn shape_bytes(schema: &FieldSchema) -> usize {
+fn schema_bytes(schema: &FieldSchema) -> usize {
     memory::shared(size_of::<FieldSchema>()) + memory::block(schema.names.len() * size_of::<Arc<str>>())
 }
 
@@ -156,8 +156,8 @@ fn find(
         new
     };
     let schema = Arc::new(FieldSchema::new(names().map(&mut intern)));
-    *bytes += shape_bytes(&schema);
-    table.insert_unique(hash, schema.clone(), |schema| hash_of_shape(schema));
+    *bytes += schema_bytes(&schema);
+    table.insert_unique(hash, schema.clone(), |schema| hash_of_schema(schema));
     schema
 }
 
@@ -173,7 +173,7 @@ pub(super) fn hash_of_names<'n>(names: impl Iterator<Item = &'n str>) -> u64 {
     names.fold(*SEED, mix)
 }
 
-fn hash_of_shape(schema: &FieldSchema) -> u64 {
+fn hash_of_schema(schema: &FieldSchema) -> u64 {
     hash_of_names(schema.names.iter().map(|name| &**name))
 }
 
@@ -183,7 +183,7 @@ mod tests {
     use crate::model::{BatchBuilder, ValueRef};
 
     #[test]
-    fn equal_names_are_one_shape_whatever_batch_they_come_in() {
+    fn equal_names_share_one_schema_across_batches() {
         let batch = |names: &[&[&str]]| {
             let mut builder = BatchBuilder::new(8);
             for reading in names {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_goes_and_is_not_counted_any_more() {
+    fn unused_schemas_are_dropped_and_not_counted() {
         let mut schemas = FieldSchemas::default();
         let empty = schemas.memory_bytes();
         let mut held = vec![];

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_takes_at_least_what_was_asked_for() {
+    fn a_block_has_at_least_the_requested_size() {
         assert_eq!(block(0), 0, "nothing is allocated");
         for bytes in 1..10_000 {
             assert!(block(bytes) >= bytes + bytes / 8 && block(bytes) <= bytes + bytes / 8 + 15);

@@ -8,7 +8,6 @@ pub struct BucketStart(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(i64);
 
-/// Milliseconds in a day.
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 const MINUTE_MS: i64 = 60 * 1000;
 
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_this_process_raised_the_mark_over_is_new() {
+    fn only_buckets_that_this_process_raised_the_mark_over_are_new() {
         let at = |hours: i64| BucketStart(hours * Span::HOUR.ms());
         let new = |of: NewBuckets| (0..10).filter(|h| of.contains(at(*h))).collect::<Vec<_>>();
         let first = NewBuckets::NONE.raised(at(2), at(4));

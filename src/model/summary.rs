@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_sum_that_no_longer_fits_becomes_a_double_however_it_is_added_up() {
+    fn an_integer_sum_beyond_64_bits_becomes_a_double_in_any_order_of_addition() {
         let large = ValueRef::Int(SUM_INT_MAX as i64);
         assert!(matches!(of(&[large]).sum, Number::Int(_)));
         assert!(matches!(of(&[large, large]).sum, Number::Double(_)), "of one statement");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_that_overflow_leave_the_rest_of_the_summary_right() {
+    fn an_overflowing_sum_leaves_the_rest_of_the_summary_correct() {
         let [a, b] = [1e308, -1e308].map(ValueRef::Double);
         let up = of(&[a, a]);
         assert_eq!((up.sum.as_f64(), up.max, up.count), (f64::INFINITY, Number::Double(1e308), 2));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_sets_are_one_and_what_nobody_holds_goes() {
+    fn equal_sets_are_shared_and_unused_ones_are_dropped() {
         let mut sets = TagSets::default();
         let first = sets.shared(&canonical(0));
         assert!(Arc::ptr_eq(&first, &sets.shared(&canonical(0))));

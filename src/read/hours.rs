@@ -45,7 +45,7 @@ impl Hour {
     }
 
     /// Adds the count and times of a stored page, without its fields.
-    pub fn add_count(&mut self, page: &StoredPage) {
+    pub(crate) fn add_count(&mut self, page: &StoredPage) {
         self.count += page.counted::<u64>();
         self.span(page.first_ts_ms, page.last_ts_ms);
         self.is_truncated |= !page.summary.is_empty();

@@ -95,7 +95,7 @@ pub struct ReadingMerge {
     /// The views contain nothing from this time on.
     cut_ms: i64,
     /// The storage modes of the buckets found.
-    forms: BTreeMap<BucketStart, StorageMode>,
+    storage_modes: BTreeMap<BucketStart, StorageMode>,
     /// For buckets with a view: the contents of their pages.
     pages: BTreeMap<BucketStart, BTreeMap<u32, LoadedPage>>,
     rows: Rows,
@@ -114,7 +114,7 @@ impl ReadingMerge {
             span,
             cut_ms: view.cut_ms.unwrap_or(i64::MAX),
             views: view.buckets.into_iter().map(|v| (v.start(), v)).collect(),
-            forms: BTreeMap::new(),
+            storage_modes: BTreeMap::new(),
             pages: BTreeMap::new(),
             rows: Rows::default(),
             at: None,
@@ -129,7 +129,7 @@ impl ReadingMerge {
             self.whole = self.rows.len() + self.measured;
             self.at = Some(start);
         }
-        self.forms.insert(start, page.storage_mode);
+        self.storage_modes.insert(start, page.storage_mode);
         if page.storage_mode == StorageMode::TimeSeries {
             // If the window starts within the bucket, it contains fewer readings than the page counts.
             if start.0 >= self.window.begin_ms() {
@@ -184,7 +184,8 @@ impl ReadingMerge {
                 view.left(&stored)
             })
             .collect();
-        let of_pages = |row: &Row<'_>| self.forms.get(&self.span.floor(row.ts_ms)) == Some(&StorageMode::Bucket);
+        let of_pages =
+            |row: &Row<'_>| self.storage_modes.get(&self.span.floor(row.ts_ms)) == Some(&StorageMode::Bucket);
         // A conversion may have left measurements behind: the bucket's document determines where its readings are.
         let measured = measured.rows.iter().filter(|row| !of_pages(row));
         let memory = left.iter().flat_map(Rows::iter);
@@ -203,7 +204,7 @@ impl ReadingMerge {
     /// The stored part of a bucket in the form of a load.
     fn loaded(&mut self, view: &UnstoredBucket, measured: &Rows) -> LoadedBucket {
         let (start, span) = (view.start(), self.span);
-        match self.forms.get(&start) {
+        match self.storage_modes.get(&start) {
             Some(StorageMode::Bucket) => {
                 let found = self.pages.remove(&start).unwrap_or_default();
                 LoadedBucket { storage_mode: StorageMode::Bucket, pages: in_order(found) }

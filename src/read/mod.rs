@@ -214,7 +214,7 @@ impl ReadService {
         let shard = shard_of(stable_hash(sensor_id), self.shards.len());
         let answered = self.query(shard, ShardQuery::View { sensor_id: sensor_id.clone(), from_ms, to_ms }).await?;
         match answered.response {
-            ShardResponse::View(answer) => Ok(QueryResult { answer, complete: caught_up && !answered.behind }),
+            ShardResponse::View(answer) => Ok(QueryResult { answer, complete: caught_up && !answered.incomplete }),
             _ => Err(ReadError::Gone),
         }
     }

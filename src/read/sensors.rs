@@ -46,12 +46,12 @@ impl ReadService {
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<SensorList, ReadError> {
         self.caught_up().await;
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
-        let asks = (0..self.shards.len()).map(|shard| {
+        let queries = (0..self.shards.len()).map(|shard| {
             let query = ShardQuery::Ids { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
             self.query(shard, query)
         });
         let mut ids: BTreeSet<SensorId> = BTreeSet::new();
-        for answered in try_join_all(asks).await? {
+        for answered in try_join_all(queries).await? {
             if let ShardResponse::Ids(found) = answered.response {
                 ids.extend(found);
             }
@@ -60,7 +60,7 @@ impl ReadService {
         ids.extend(self.store.sensors(&query).await?.into_iter().map(SensorId::from));
         let more = ids.len() > limit;
         let ids: Vec<SensorId> = ids.into_iter().take(limit).collect();
-        let memory = self.news(&ids).await?;
+        let memory = self.snapshots(&ids).await?;
         let stored = self.store.newest(&ids).await?;
         let next = ids.last().filter(|_| more).cloned();
         let sensors = ids.into_iter().zip(memory.into_iter().zip(stored));
@@ -68,23 +68,23 @@ impl ReadService {
     }
 
     /// The shards' snapshots of these sensors, in their order.
-    async fn news(&self, ids: &[SensorId]) -> Result<Vec<SensorSnapshot>, ReadError> {
+    async fn snapshots(&self, ids: &[SensorId]) -> Result<Vec<SensorSnapshot>, ReadError> {
         let mut of_shard: Vec<Vec<usize>> = vec![vec![]; self.shards.len()];
         for (i, id) in ids.iter().enumerate() {
             of_shard[shard_of(stable_hash(id), self.shards.len())].push(i);
         }
-        let asks =
+        let queries =
             of_shard.iter().enumerate().filter(|(_, places)| !places.is_empty()).map(|(shard, places)| async move {
                 let of_shard: Vec<SensorId> = places.iter().map(|i| ids[*i].clone()).collect();
                 Ok::<_, ReadError>((places, self.query(shard, ShardQuery::Snapshots(of_shard)).await?))
             });
-        let mut news = vec![SensorSnapshot::default(); ids.len()];
-        for (places, answered) in try_join_all(asks).await? {
+        let mut snapshots = vec![SensorSnapshot::default(); ids.len()];
+        for (places, answered) in try_join_all(queries).await? {
             if let ShardResponse::Snapshots(found) = answered.response {
-                places.iter().zip(found).for_each(|(i, found)| news[*i] = found);
+                places.iter().zip(found).for_each(|(i, found)| snapshots[*i] = found);
             }
         }
-        Ok(news)
+        Ok(snapshots)
     }
 }
 

@@ -43,7 +43,7 @@ impl Router {
     /// The same router for readings that may have been stored before, including those without their own time: all are
     /// compared like the journal's replay.
     #[must_use]
-    pub fn repeating(self, repeats: bool) -> Router {
+    pub(crate) fn repeating(self, repeats: bool) -> Router {
         Router { repeats, ..self }
     }
 

@@ -82,7 +82,7 @@ impl StoreError {
     }
 
     /// Whether the whole store is unreachable; the same request can be sent again later.
-    pub fn is_away(&self) -> bool {
+    pub(crate) fn is_away(&self) -> bool {
         matches!(self.kind(), StoreErrorKind::Network | StoreErrorKind::NoPrimary | StoreErrorKind::Unauthorized)
     }
 

@@ -120,7 +120,6 @@ pub(crate) fn plan(pages: &[PageState], total: u32, fits: bool, force: bool) -> 
     }
 }
 
-/// The fields of one page.
 pub(crate) type Chunk = Vec<(String, FieldSummary)>;
 
 /// Splits the fields, in the order of their names, into chunks of at most `bytes_max`. Returns at least one chunk.
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_page_stays_one_and_its_open_count_never_goes_down() {
+    fn one_page_stays_one_and_its_count_never_decreases_while_open() {
         let keep = Plan::One { seal: false };
         let seal = Plan::One { seal: true };
         for (pages, total, planned) in [
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_cut_by_what_a_page_takes() {
+    fn fields_are_split_by_the_size_of_a_page() {
         let one = FieldSummary { min: Number::Int(1), max: Number::Int(1), sum: Number::Int(1), count: 1 };
         let fields: BTreeMap<String, FieldSummary> = (0..10).map(|i| (format!("f{i}"), one)).collect();
         let lengths = |bytes| chunks(fields.clone(), bytes).iter().map(Vec::len).collect::<Vec<_>>();

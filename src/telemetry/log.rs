@@ -63,7 +63,7 @@ pub fn init(log: &Log) -> Result<(), LogError> {
 ///
 /// # Errors
 /// The filter is invalid.
-pub fn set_level(level: &str) -> Result<(), LogError> {
+pub(crate) fn set_level(level: &str) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(directives(level))?;
     SET_FILTER.get().map_or(Ok(()), |set| set(filter)).map_err(LogError::from)
 }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn libraries_stay_quiet_unless_asked() {
-        for (level, shown, hidden) in [
+        for (level, visible, hidden) in [
             ("info", &["ours-info", "driver-warn"][..], &["ours-debug", "driver-info", "broker-info"][..]),
             ("debug", &["ours-info", "ours-debug", "driver-warn"], &["driver-info", "broker-info"]),
             ("info,mongodb=debug", &["ours-info", "driver-info"], &["broker-info"]),
@@ -126,7 +126,7 @@ mod tests {
             ("off", &[], &["driver-warn"]),
         ] {
             let text = written(level);
-            for word in shown {
+            for word in visible {
                 assert!(text.contains(word), "{level}: {word} is missing in {text}");
             }
             for word in hidden {

@@ -75,7 +75,7 @@ pub fn render() -> String {
 }
 
 /// Folds recorded histogram samples. The exporter requires a call every few seconds.
-pub fn run_upkeep() {
+pub(crate) fn run_upkeep() {
     if let Some(handle) = HANDLE.get() {
         handle.run_upkeep();
     }
@@ -106,7 +106,7 @@ fn start_at_zero() {
     ready(false);
     intake_closed(None);
     store_up(false);
-    for result in ["applied", "restart_needed", "invalid"] {
+    for result in ReloadResult::ALL {
         config_reload(result, 0);
     }
 }
@@ -164,7 +164,6 @@ pub(crate) fn ready(ready: bool) {
     gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
 }
 
-/// Why admission is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdmissionClosed {
     Full,
@@ -340,8 +339,32 @@ pub(crate) fn tls_handshake(port: &'static str, result: &'static str) {
     counter!("hourbucket_tls_handshakes_total", "port" => port, "result" => result).increment(1);
 }
 
-pub(crate) fn config_reload(result: &'static str, n: u64) {
-    counter!("hourbucket_config_reloads_total", "result" => result).increment(n);
+/// The result of a reload of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReloadResult {
+    /// Every changed key was applied.
+    Applied,
+    /// Some keys need a restart; the others were applied.
+    RestartNeeded,
+    /// Nothing was changed.
+    Invalid,
+}
+
+impl ReloadResult {
+    const ALL: [ReloadResult; 3] = [ReloadResult::Applied, ReloadResult::RestartNeeded, ReloadResult::Invalid];
+
+    /// The value of the label `result`, and of `result` in `/readyz`.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            ReloadResult::Applied => "applied",
+            ReloadResult::RestartNeeded => "restart_needed",
+            ReloadResult::Invalid => "invalid",
+        }
+    }
+}
+
+pub(crate) fn config_reload(result: ReloadResult, n: u64) {
+    counter!("hourbucket_config_reloads_total", "result" => result.label()).increment(n);
 }
 
 /// `at_s`: seconds since 1970.

@@ -54,7 +54,7 @@ pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_m
 }
 
 /// Records messages that were rejected in whole or in part.
-pub fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
+pub(crate) fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
     for dead_letter in dead_letters {
         note(source, &dead_letter.topic, &dead_letter.reason, 1, &dead_letter.detail, dead_letter.received_at_ms);
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_counts_by_sender_and_reason_and_forgets_the_oldest() {
+    fn the_table_counts_by_sender_and_reason_and_drops_the_oldest() {
         let mut table = Table::default();
         table.note("mqtt", "a/b", "too_old", 2, "first", 1);
         table.note("mqtt", "a/b", "too_old", 3, &"ü".repeat(400), 5);

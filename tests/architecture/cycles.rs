@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::source::{Code, module_of};
 
-/// Re-exports of re-exports that are followed.
+/// The maximum depth of re-exports of re-exports.
 const DEPTH_MAX: usize = 8;
 
-/// Of each file in a cycle the shortest one, a line per step; but no file is shown in two.
+/// For each file in a cycle the shortest one, with a line per step; but no file appears in two.
 pub(crate) fn cycles(files: &[(String, String)]) -> Vec<String> {
     let graph = Graph::read(files);
     let mut found = Vec::new();
@@ -32,9 +32,9 @@ pub(crate) fn cycles(files: &[(String, String)]) -> Vec<String> {
     found
 }
 
-/// Which files name which, and by what.
+/// Which files name which, and by which path.
 struct Graph {
-    /// Per file the files that it names, with a line and a path.
+    /// For each file the files that it names, with a line and a path.
     uses: BTreeMap<String, BTreeMap<String, (usize, String)>>,
 }
 
@@ -109,7 +109,7 @@ impl Modules {
                 continue;
             }
             let target = match path.strip_suffix("::*") {
-                // The items that are named say more; but a trait's methods have no name to see.
+                // Named items are more precise; but the methods of a trait are used without a name.
                 Some(all) => self.module(module, all).or_else(|| self.declaring(module, all, 0)),
                 None => self.called(path).or_else(|| self.declaring(module, path, 0)),
             };
@@ -126,8 +126,8 @@ impl Modules {
         self.macros.get(name.strip_prefix("crate::").unwrap_or(name)).cloned()
     }
 
-    /// The module that declares the item of a path, which is read in `scope`; none for an item of another crate, of the
-    /// language or one that nothing declares, and for a module itself.
+    /// The module that declares the item of a path read in `scope`; none for an item of another crate or of the
+    /// language, for an undeclared one, and for a module itself.
     fn declaring(&self, scope: &str, path: &str, depth: usize) -> Option<String> {
         match path.strip_prefix("crate::") {
             Some(path) => self.item("crate", path, true, depth),
@@ -135,8 +135,8 @@ impl Modules {
         }
     }
 
-    /// Like [`declaring`](Self::declaring), for what follows `module::`. If `is_certain`, the module has the item, even if
-    /// nothing that declares it is seen (a macro may do so).
+    /// Like [`declaring`](Self::declaring), for what follows `module::`. If `is_certain`, the module has the item,
+    /// even if no declaration is found (a macro may declare it).
     fn item(&self, module: &str, path: &str, is_certain: bool, depth: usize) -> Option<String> {
         let path = path.trim_end_matches("::self");
         let (first, rest) = path.split_once("::").unwrap_or((path, ""));
@@ -164,15 +164,15 @@ impl Modules {
         found.or_else(|| is_certain.then(|| module.to_owned()))
     }
 
-    /// The module that a path stands for, which is read in `scope`.
+    /// The module that a path read in `scope` refers to.
     fn module(&self, scope: &str, path: &str) -> Option<String> {
         let below = format!("{scope}::{path}");
         [path, &below].into_iter().find(|path| self.code.contains_key(*path)).map(str::to_owned)
     }
 }
 
-/// Whether a name in a line is that of an item. A single word in lower case is mostly a variable, a field or a method,
-/// so only a call counts.
+/// Whether a name in a line is that of an item. A single word in lower case is usually a variable, a field or a
+/// method, so only a call counts.
 fn is_item(line: &str, name: &str) -> bool {
     let is_function = |at: usize| {
         let before = &line[..at];
@@ -210,8 +210,8 @@ fn an_import_cycle_is_found() {
 }
 
 #[test]
-fn an_import_cycle_is_found_whatever_its_names_look_like() {
-    // What a parent says that also has `P`; its child `c` names that.
+fn an_import_cycle_is_found_for_every_form_of_name() {
+    // The text of a parent that also has `P`; its child `c` names that.
     for parent in [
         "mod c;\nuse c::g as other;",
         "mod c;\nuse c as d;\nfn f() { d::g(); }",
@@ -254,8 +254,8 @@ fn an_import_cycle_is_found_whatever_its_names_look_like() {
 }
 
 #[test]
-fn what_is_no_import_cycle_is_let_through() {
-    // What a parent says that also has `P`; its child `c` names that.
+fn files_without_an_import_cycle_are_accepted() {
+    // The text of a parent that also has `P`; its child `c` names that.
     for parent in [
         "mod c;",
         "mod c;\npub use c::C;",

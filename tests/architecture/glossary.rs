@@ -1,5 +1,5 @@
-//! Holds the source to `docs/glossary.md`: every public type of the pipeline is listed there, every listed type exists, and
-//! no retired word is used in an identifier or a comment.
+//! Compares the source with `docs/glossary.md`: every public type of the pipeline is listed there, every listed type
+//! exists, and no retired word is used in an identifier or a comment.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ const PIPELINE: &[&str] = &[
 /// Names of other libraries that contain a retired word.
 const OTHERS: &[&str] = &["PoisonError"];
 
-/// What the glossary says.
+/// The contents of the glossary.
 pub(crate) struct Glossary {
     types: BTreeSet<String>,
     retired: BTreeSet<String>,
@@ -43,7 +43,8 @@ impl Glossary {
         Glossary { types: types.flat_map(|c| quoted(&c)).collect(), retired: words.flat_map(|c| quoted(&c)).collect() }
     }
 
-    /// What is wrong with these files (path and text): public types that the glossary lacks, and types that are gone.
+    /// The violations of these files (path and text): public types that the glossary lacks, and listed types that do
+    /// not exist.
     pub(crate) fn check_types(&self, files: &[(String, String)]) -> Vec<String> {
         let mut found = Vec::new();
         let mut public = BTreeSet::new();
@@ -60,7 +61,7 @@ impl Glossary {
         found
     }
 
-    /// Retired words in one file, with their lines. Texts in quotes are not looked at: they may be data.
+    /// Retired words in one file, with their lines. Texts in quotes are not checked: they may be data.
     pub(crate) fn check_words(&self, path: &str, text: &str) -> Vec<String> {
         let mut found = Vec::new();
         for (number, line) in Code::without_literals(text).lines().enumerate() {
@@ -79,7 +80,7 @@ impl Glossary {
     }
 }
 
-/// What stands in backticks.
+/// The texts in backticks.
 fn quoted(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -99,7 +100,7 @@ fn public_types(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The words of a line in lower case: identifiers are taken apart at underscores and capitals.
+/// The words of a line in lower case: identifiers are split at underscores and capitals.
 fn words(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for name in line.split(|c: char| !c.is_alphanumeric() && c != '_') {

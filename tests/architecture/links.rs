@@ -1,5 +1,5 @@
-//! Holds the documents to the source: links to source files exist and contain the item that they name, and references to
-//! sections of `docs/design.md` exist.
+//! Compares the documents with the source: links to source files exist and contain the item that they name, and
+//! references to sections of `docs/design.md` exist.
 
 use std::fs;
 use std::path::Path;

@@ -1,15 +1,15 @@
-//! Rust's text as a list of the paths it names, for `architecture.rs`: without comments, literals and test modules, with
-//! `use` trees spread out and `self` and `super` resolved.
+//! Reads Rust source as a list of the paths that it names, for `architecture.rs`: without comments, literals and test
+//! modules, with `use` trees expanded and `self` and `super` resolved.
 
 use std::collections::BTreeSet;
 
-/// What is asked about a file.
+/// The parts of a file that rules check.
 pub(crate) struct Code {
-    /// Every path that it names, with its line; a macro's has a `!` behind it. Keywords and single names are there too.
+    /// Every path that it names, with its line; a macro's ends with `!`. Keywords and single names are included.
     pub(crate) paths: Vec<(usize, String)>,
-    /// Which of the paths are those of `use`.
+    /// Which of the paths belong to a `use`.
     pub(crate) imports: Vec<Import>,
-    /// The items that it declares, those inside other items too.
+    /// The items that it declares, also inside other items.
     pub(crate) declared: BTreeSet<String>,
     /// The file without comments, literals and test modules.
     pub(crate) text: String,
@@ -20,9 +20,9 @@ const ITEMS: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "cons
 
 /// One name that a `use` brings into a file.
 pub(crate) struct Import {
-    /// Its path's place in [`Code::paths`].
+    /// The index of its path in [`Code::paths`].
     pub(crate) at: usize,
-    /// The name in this file: the one behind `as`, `*` for all names of a module.
+    /// The name in this file: the one after `as`; `*` for all names of a module.
     pub(crate) name: String,
     /// `pub use`, or `pub(…) use`.
     pub(crate) is_public: bool,
@@ -49,7 +49,7 @@ impl Code {
     }
 }
 
-/// The files (without ending) that a file declares as `#[cfg(test)] mod name;`.
+/// The files (without extension) that a file declares as `#[cfg(test)] mod name;`.
 pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
     let text: String = blank(text, Comments::Blank).into_iter().collect();
     let dir = match path.strip_suffix("/mod.rs").or(path.strip_suffix("/lib.rs")).or(path.strip_suffix("/main.rs")) {
@@ -65,14 +65,14 @@ pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
     declared.collect()
 }
 
-/// The modules above the items of a file, from the crate's root.
+/// The modules above the items of a file, from the root of the crate.
 pub(crate) fn module_of(path: &str) -> Vec<String> {
     let place = path.trim_start_matches("src/").trim_end_matches(".rs");
     let place = place.strip_suffix("/mod").unwrap_or(place);
     if place == "lib" || place == "main" { Vec::new() } else { place.split('/').map(str::to_owned).collect() }
 }
 
-/// `self::` and `super::` from the crate's root.
+/// `self::` and `super::`, resolved from the root of the crate.
 fn resolve(module: &[String], path: &str) -> String {
     let mut rest: Vec<&str> = path.split("::").collect();
     if rest.len() < 2 || !matches!(rest[0], "self" | "super") {
@@ -88,14 +88,14 @@ fn resolve(module: &[String], path: &str) -> String {
     ["crate"].into_iter().chain(module).chain(rest).collect::<Vec<_>>().join("::")
 }
 
-/// What [`blank`] does with comments.
+/// How [`blank`] treats comments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Comments {
     Keep,
     Blank,
 }
 
-/// The text with strings, characters and, if wanted, comments replaced by blanks; lines stay where they are.
+/// The text with strings, characters and, optionally, comments replaced by blanks; line numbers stay the same.
 fn blank(text: &str, comments: Comments) -> Vec<char> {
     let mut out: Vec<char> = text.chars().collect();
     let mut at = 0;
@@ -150,7 +150,7 @@ fn string_end(text: &[char], mut at: usize) -> usize {
     (at + 1).min(text.len())
 }
 
-/// The end of a raw string whose `r` stands before `at`; `at` itself where it is none (`r#name`).
+/// The end of a raw string whose `r` is before `at`; `at` itself if it is none (`r#name`).
 fn raw_end(text: &[char], at: usize) -> usize {
     let hashes = text[at..].iter().take_while(|c| **c == '#').count();
     if text.get(at + hashes) != Some(&'"') {
@@ -174,7 +174,7 @@ fn without_tests(text: &[char]) -> Vec<char> {
     out
 }
 
-/// The end of the item at `at`: behind its `;` or the brace that closes its body.
+/// The end of the item at `at`: after its `;` or the brace that closes its body.
 fn item_end(text: &[char], at: usize) -> usize {
     let mut depth = 0;
     for (i, c) in text.iter().enumerate().skip(at) {
@@ -194,7 +194,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Walks over blanked text and gathers paths with their offsets.
+/// Scans blanked text and collects paths with their offsets.
 struct Scan<'a> {
     text: &'a [char],
     at: usize,
@@ -229,7 +229,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Whether `pub`, alone or with a place in brackets, precedes the word at `at`.
+    /// Whether `pub`, alone or with a restriction in brackets, precedes the word at `at`.
     fn is_public(&self, at: usize) -> bool {
         let before: String = self.text[at.saturating_sub(80)..at].iter().collect();
         let before = before.rsplit([';', '{', '}', ']']).next().unwrap_or_default().trim();
@@ -256,7 +256,7 @@ impl Scan<'_> {
             }
             let word = if self.skip("*") { "*".to_owned() } else { self.word() };
             if word.is_empty() {
-                // Nothing that a path goes on with: never stand still on text that is no `use` after all.
+                // Not a continuation of a path: advance in any case, also on text that is not a `use`.
                 self.at += usize::from(!matches!(self.peek(), None | Some(',' | '}' | ';')));
                 return;
             }

@@ -1,4 +1,4 @@
-//! The whole service on the memory store: what a part that fails does to it.
+//! The whole service on the memory store, and how it reacts if a part fails.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A service that writes at once, on free ports; the directory holds its journal.
+/// A service that writes immediately, on free ports; the directory holds its journal.
 async fn service(ack: AckMode, script: Script) -> (Service, Arc<MemoryStore>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default();
@@ -48,11 +48,11 @@ async fn a_panic_in_a_shard_ends_the_service_and_its_readings_are_not_acknowledg
     assert!(matches!(&ended, ExitReason::Broken(why) if why.contains("a mistake in the store")), "{ended:?}");
     assert_eq!(ended.exit_code(), 1);
     assert_eq!(store.pages().readings().count(), 0);
-    assert_eq!(post(url).await, None, "nobody answers any more");
+    assert_eq!(post(url).await, None, "the port is closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_store_refuses_for_good_becomes_a_dead_letter_before_it_is_acknowledged() {
+async fn a_rejected_reading_is_a_stored_dead_letter_before_it_is_acknowledged() {
     for ack in [AckMode::Stored, AckMode::Journal] {
         let (service, store, _dir) = service(ack, Box::new(|| (Fault::Rejected, Duration::ZERO))).await;
         let url = format!("http://{}", service.http_addr.unwrap());

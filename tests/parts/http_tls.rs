@@ -1,5 +1,5 @@
-//! HTTPS on the ports for HTTP: certificates that are replaced under load, broken ones, those of clients, and what is not
-//! TLS at all.
+//! HTTPS on the HTTP ports: certificates that are replaced under load, broken ones, client certificates, and
+//! connections that do not use TLS.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -37,7 +37,7 @@ fn trust(ca: &'static str) -> Trust {
     Trust { ca, ..Trust::default() }
 }
 
-/// Certificate and key, as somebody puts them there who does not know how to do it at once.
+/// Copies certificate and key one after another, not atomically.
 fn put(dir: &Path, [cert, key]: [&str; 2]) -> Tls {
     std::fs::write(dir.join("server.pem"), cert).unwrap();
     std::fs::write(dir.join("server.key"), key).unwrap();
@@ -90,7 +90,7 @@ impl Rig {
         raw(self.admin, format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes()).await
     }
 
-    /// Waits until `/readyz` says of the port `http` what is wanted.
+    /// Waits until `/readyz` reports the wanted state for the port `http`.
     async fn wait_tls(&self, what: &str, good: impl Fn(&serde_json::Value) -> bool) {
         let begun = Instant::now();
         loop {
@@ -105,12 +105,12 @@ impl Rig {
     }
 }
 
-/// What comes back until the connection ends.
+/// Everything received until the connection ends.
 async fn raw(addr: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = vec![];
-    // A connection that is reset has ended too.
+    // A reset connection has ended too.
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the connection stays open");
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -138,7 +138,7 @@ async fn certificates_are_replaced_under_load_and_no_connection_is_dropped() {
             let mut n = 0;
             while !stop.load(Ordering::Relaxed) {
                 let status =
-                    kept.post("/v1/readings", None, &reading(sender, n)).await.expect("the connection is kept");
+                    kept.post("/v1/readings", None, &reading(sender, n)).await.expect("the connection stays open");
                 assert_eq!(status, 200);
                 n += 1;
                 accepted.fetch_add(1, Ordering::Relaxed);
@@ -149,20 +149,21 @@ async fn certificates_are_replaced_under_load_and_no_connection_is_dropped() {
     put(dir.path(), SECOND);
     let begun = Instant::now();
     while Https::connect(rig.http, &trust(OTHER_CA)).await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "the new certificate is never shown");
+        assert!(begun.elapsed() < PATIENCE, "the new certificate is never used");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(Https::connect(rig.http, &trust(CA)).await.is_err(), "the old certificate is still shown");
+    assert!(Https::connect(rig.http, &trust(CA)).await.is_err(), "the old certificate is still used");
 
-    // A key that does not fit, as while both are being replaced: the second one stays in force, and it is said.
+    // A key that does not match the certificate, as while both are being replaced: the second certificate stays in
+    // use, and the problem is reported.
     std::fs::write(dir.path().join("server.key"), FIRST[1]).unwrap();
-    rig.wait_tls("the problem is told", |report| {
+    rig.wait_tls("the problem is reported", |report| {
         let problem = report["tls"][0]["problem"].as_str().unwrap_or_default();
         problem.contains("server.key") && problem.contains("stay in use") && report["ready"] == true
     })
     .await;
     assert!(rig.get("/metrics").await.contains("hourbucket_tls_files_ok{port=\"http\"} 0"));
-    Https::connect(rig.http, &trust(OTHER_CA)).await.expect("the certificate before is shown");
+    Https::connect(rig.http, &trust(OTHER_CA)).await.expect("the previous certificate is used");
     put(dir.path(), FIRST);
     rig.wait_tls("the problem is gone", |report| report["tls"][0]["problem"].is_null()).await;
     Https::connect(rig.http, &trust(CA)).await.expect("the first again");
@@ -175,13 +176,13 @@ async fn certificates_are_replaced_under_load_and_no_connection_is_dropped() {
         sender.await.unwrap();
     }
     let accepted = accepted.load(Ordering::Relaxed);
-    assert!(accepted > 100, "{accepted} readings are no load");
+    assert!(accepted > 100, "{accepted} readings are too few");
     let store = rig.end().await;
     assert_eq!(store.pages().readings().count() as u64, accepted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_show_the_right_certificate_or_do_not_get_in() {
+async fn clients_need_a_valid_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let mut tls = put(dir.path(), SECOND);
     std::fs::write(dir.path().join("ca.pem"), OTHER_CA).unwrap();
@@ -208,7 +209,7 @@ async fn clients_show_the_right_certificate_or_do_not_get_in() {
         }
         rig.end().await;
     }
-    // Where nobody gets in without one, the port may be reached from elsewhere.
+    // A port that requires client certificates may listen on other addresses.
     for (auth, starts) in [(ClientAuth::Required, true), (ClientAuth::Optional, false)] {
         tls.client_auth = auth;
         let mut config = Config::default();
@@ -221,7 +222,7 @@ async fn clients_show_the_right_certificate_or_do_not_get_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_handshake_is_told_or_closed_in_time() {
+async fn an_invalid_handshake_is_answered_or_closed_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let mut tls = put(dir.path(), FIRST);
     tls.min_version = TlsVersion::V13;
@@ -237,7 +238,7 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
         let answer = raw(addr, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("use https://"), "{answer}");
     }
-    // Nothing, the begin of a record, and a record that is none: closed within the time for a head.
+    // Nothing, the beginning of a record, and an invalid record: closed within the time for a header.
     for bytes in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00", b"\x00\x01\x02"] {
         let begun = Instant::now();
         let answer = raw(rig.http, bytes).await;
@@ -247,10 +248,10 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     assert!(Https::connect(rig.http, &Trust { only_12: true, ..trust(CA) }).await.is_err(), "TLS 1.2");
     let mut kept = Https::connect(rig.http, &trust(CA)).await.unwrap();
     assert_eq!(kept.post("/v1/readings", None, &reading(1, 1)).await.unwrap(), 200);
-    // A kept connection that says nothing more is closed as on the plain port.
+    // A persistent connection that sends nothing more is closed as on the plain port.
     tokio::time::sleep(Duration::from_millis(900)).await;
     assert!(kept.post("/v1/readings", None, &reading(1, 2)).await.is_err());
-    // curl, which offers HTTP/2 as well; and the admin port speaks TLS too.
+    // curl, which offers HTTP/2 as well; and the admin port with TLS.
     let ca = dir.path().join("ca.pem");
     std::fs::write(&ca, CA).unwrap();
     let url = format!("https://{}/readyz", rig.admin);
@@ -263,17 +264,17 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     assert_eq!(report["tls"].as_array().unwrap().len(), 2, "{report}");
     let begun = Instant::now();
     rig.end().await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "handshakes that never end hold the end up");
+    assert!(begun.elapsed() < Duration::from_secs(10), "unfinished handshakes delay the shutdown");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_certificate_is_shown_and_said() {
+async fn an_expired_certificate_is_used_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let tls = put(dir.path(), EXPIRED);
     let rig = Rig::start(dir.path(), |config| config.http.tls = tls).await;
     let refused = Https::connect(rig.http, &trust(include_str!("../support/mqtt_tls/expired/ca.pem"))).await;
     assert!(refused.err().unwrap().to_string().contains("expired"));
-    rig.wait_tls("it is said", |report| {
+    rig.wait_tls("it is reported", |report| {
         report["tls"][0]["problem"].as_str().is_some_and(|problem| problem.contains("expired on 2020-02-01"))
             && report["tls"][0]["not_after"] == "2020-02-01T00:00:00.000Z"
             && report["reasons"].to_string().contains("tls http: ")
@@ -283,12 +284,12 @@ async fn an_expired_certificate_is_shown_and_said() {
 }
 
 #[test]
-fn check_looks_at_the_certificates() {
+fn check_reports_problems_of_certificates() {
     let dir = tempfile::tempdir().unwrap();
     let chained = format!("{}{}", FIRST[0], OTHER_CA);
     let whole = format!("{}{CA}", FIRST[0]);
     let turned = format!("{CA}{}", FIRST[0]);
-    for ([cert, key], says) in [
+    for ([cert, key], expected) in [
         ([&whole, FIRST[1]], "ok       http tls       TLS until 2126-10-28"),
         (EXPIRED, "expired on 2020-02-01"),
         ([FIRST[0], SECOND[1]], "cannot be used together"),
@@ -307,7 +308,7 @@ fn check_looks_at_the_certificates() {
             .unwrap();
         let out = String::from_utf8_lossy(&done.stdout);
         let line = out.lines().find(|line| line.contains("http tls")).unwrap_or_else(|| panic!("{out}"));
-        assert!(line.contains(says), "{says}: {out}");
-        assert_eq!(line.starts_with("ok"), says.starts_with("ok"), "{out}");
+        assert!(line.contains(expected), "{expected}: {out}");
+        assert_eq!(line.starts_with("ok"), expected.starts_with("ok"), "{out}");
     }
 }

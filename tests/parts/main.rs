@@ -14,7 +14,7 @@ mod mqtt_field;
 mod mqtt_transport;
 mod sparkplug;
 
-/// Installs the recorder of metrics, which is global to the process, once for all tests of this program.
+/// Installs the metrics recorder, which is global to the process, once for all tests of this program.
 fn install_metrics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| assert!(hourbucket::telemetry::metrics::install().is_ok()));

@@ -1,5 +1,5 @@
-//! MQTT ingest against a real mosquitto, with the next stage played by the test: it holds the parcels and says what
-//! became of them. Whether a PUBACK went out shows in what the broker sends again to the same client id.
+//! MQTT ingest against a real mosquitto. The test plays the next stage: it holds the ingest batches and decides their
+//! outcome. Whether a PUBACK was sent is seen in what the broker sends again to the same client id.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn names(prefix: &str, n: usize) -> Vec<String> {
     (0..n).map(|i| format!("{prefix}{i}")).collect()
 }
 
-/// Sees that the broker has nothing left for us: what is published now comes, and nothing before it.
+/// Checks that the broker has no message left for us: a message that is published now arrives first.
 async fn nothing_is_left(broker: &Mosquitto, protocol: MqttProtocol) {
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
     publish_sensors(broker.port(), ["last".to_owned()]).await;
@@ -27,14 +27,14 @@ async fn acknowledged_when_delivered(protocol: MqttProtocol) {
     publish_sensors(broker.port(), names("S", 3)).await;
     let ingest_batches = ingest.ingest_batches(3).await;
     assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
-    // The process ends and nobody said that they are safe: they come again.
+    // The process ends before the messages were acknowledged: the broker sends them again.
     ingest.cut().await;
     drop(ingest_batches);
 
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
     let ingest_batches = ingest.ingest_batches(3).await;
     assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
-    // Given up, not safe: the connection is made anew and they come again.
+    // Not delivered: the connection is closed, and the next one receives the messages again.
     drop(ingest_batches);
     let ingest_batches = ingest.ingest_batches(3).await;
     assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
@@ -44,16 +44,17 @@ async fn acknowledged_when_delivered(protocol: MqttProtocol) {
 }
 
 #[tokio::test]
-async fn v4_is_acknowledged_when_delivered_and_comes_again_when_not() {
+async fn v4_is_acknowledged_when_delivered_and_otherwise_received_again() {
     acknowledged_when_delivered(V4).await;
 }
 
 #[tokio::test]
-async fn v5_is_acknowledged_when_delivered_and_comes_again_when_not() {
+async fn v5_is_acknowledged_when_delivered_and_otherwise_received_again() {
     acknowledged_when_delivered(V5).await;
 }
 
-/// A parcel given up amid others: those before it are acknowledged, those after it are not, although delivered.
+/// An ingest batch in the middle is not delivered: messages before it are acknowledged, those after it are not,
+/// although delivered.
 async fn not_passed(protocol: MqttProtocol) {
     let broker = Mosquitto::start("");
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
@@ -74,16 +75,16 @@ async fn not_passed(protocol: MqttProtocol) {
 }
 
 #[tokio::test]
-async fn v4_never_passes_what_is_not_delivered() {
+async fn v4_acknowledges_nothing_after_an_undelivered_message() {
     not_passed(V4).await;
 }
 
 #[tokio::test]
-async fn v5_never_passes_what_is_not_delivered() {
+async fn v5_acknowledges_nothing_after_an_undelivered_message() {
     not_passed(V5).await;
 }
 
-/// The broker comes back with its sessions: an acknowledgement given late, for the connection before, says nothing.
+/// The broker restarts with its sessions: a late acknowledgement for the previous connection has no effect.
 async fn broker_restarts(protocol: MqttProtocol) {
     let mut broker = Mosquitto::start("");
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
@@ -96,7 +97,7 @@ async fn broker_restarts(protocol: MqttProtocol) {
     let again = ingest.ingest_batches(2).await;
     assert_eq!(sensors(&again), ["old0", "old1"]);
     deliver(old);
-    // Given after the words on the old ones, so seen after them.
+    // Sent after the outcomes of the old ones, so it is processed after them.
     publish_sensors(broker.port(), ["new".to_owned()]).await;
     let new = ingest.ingest_batches(1).await;
     assert_eq!(sensors(&new), ["new"]);
@@ -136,9 +137,9 @@ async fn a_broker_that_lost_its_sessions_is_subscribed_to_again() {
     }
 }
 
-/// The session of an earlier configuration is present, with another subscription.
+/// The session of an earlier configuration exists, with another subscription.
 #[tokio::test]
-async fn a_new_process_subscribes_though_the_session_is_present() {
+async fn a_new_process_subscribes_even_if_the_session_is_present() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         Ingest::start(config(&broker.url(), protocol)).await.finish().await;
@@ -181,9 +182,9 @@ async fn shared_subscriptions_share() {
     }
 }
 
-/// What cannot be read becomes a dead letter with a reason, is acknowledged, and holds nothing up.
+/// A message that cannot be decoded becomes a dead letter with a reason, is acknowledged, and blocks nothing.
 #[tokio::test]
-async fn poison_becomes_a_dead_letter_and_does_not_come_again() {
+async fn an_invalid_message_becomes_a_dead_letter_and_is_not_received_again() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut limited = config(&broker.url(), protocol);
@@ -215,7 +216,7 @@ async fn poison_becomes_a_dead_letter_and_does_not_come_again() {
 }
 
 #[tokio::test]
-async fn large_payloads_pass() {
+async fn large_payloads_are_accepted() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut json = config(&broker.url(), protocol);
@@ -233,7 +234,7 @@ async fn large_payloads_pass() {
     }
 }
 
-/// Many messages through a small window: only acknowledgements that go out in time let them all through.
+/// Many messages through a small window: all arrive only if acknowledgements are sent in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_messages_pass_a_small_window() {
     for (protocol, extra) in [(V4, "max_inflight_messages 20"), (V5, "")] {
@@ -256,9 +257,9 @@ async fn ten_thousand_messages_pass_a_small_window() {
     }
 }
 
-/// While the door is shut, the connection lives (pings) and nothing is lost; parcels grow meanwhile.
+/// While admission is closed, the connection stays alive (pings) and nothing is lost; ingest batches grow meanwhile.
 #[tokio::test]
-async fn a_closed_door_holds_acknowledgements_back_and_nothing_else() {
+async fn closed_admission_delays_only_acknowledgements() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut pinging = config(&broker.url(), protocol);
@@ -266,7 +267,8 @@ async fn a_closed_door_holds_acknowledgements_back_and_nothing_else() {
         let mut ingest = Ingest::start(pinging).await;
         ingest.admission_control.full(true);
         publish_sensors(broker.port(), names("S", 2000)).await;
-        // The broker ends a connection that is silent for one and a half keep-alives; a change of status would show it.
+        // The broker closes a connection that is silent for one and a half keep-alives; a change of the status would
+        // show it.
         let changed = tokio::time::timeout(Duration::from_secs(3), ingest.status.changed()).await;
         assert!(changed.is_err(), "{:?}", *ingest.status.borrow());
         assert!(ingest.ingest_batches.is_empty());
@@ -279,14 +281,16 @@ async fn a_closed_door_holds_acknowledgements_back_and_nothing_else() {
     }
 }
 
-/// More than the queue holds while the door is shut: what found no room is not acknowledged past, and comes again.
+/// More messages than the queue holds while admission is closed: no message after a refused one is acknowledged, and
+/// the refused ones are received again.
 #[tokio::test]
-async fn what_finds_no_room_comes_again() {
+async fn messages_beyond_the_queue_are_received_again() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
         ingest.admission_control.full(true);
-        // Of 256 KiB, so each fills a parcel, and 256 parcels fill the queue. No numbers, so they are dead letters.
+        // Each of 256 KiB, so each fills an ingest batch, and 256 of them fill the queue. They are not numbers, so
+        // they are dead letters.
         let message = |i: usize| (format!("sensors/S{i}/temp"), vec![0; 256 * 1024]);
         publish(broker.port(), (0..300).map(message)).await;
         ingest.until(|status| status.problem.is_some()).await;
@@ -304,9 +308,9 @@ async fn what_finds_no_room_comes_again() {
     }
 }
 
-/// QoS 0 takes at most half of the queue, and what finds no room is gone; nothing else happens.
+/// QoS 0 uses at most half of the queue, and further messages are dropped; nothing else happens.
 #[tokio::test]
-async fn qos_0_is_dropped_where_there_is_no_room() {
+async fn qos_0_is_dropped_if_the_queue_is_full() {
     let broker = Mosquitto::start("");
     let mut at_most_once = config(&broker.url(), V5);
     at_most_once.subscriptions[0].qos = 0;
@@ -327,7 +331,8 @@ async fn qos_0_is_dropped_where_there_is_no_room() {
     ingest.finish().await;
 }
 
-/// After `stop` nothing new is taken, but what was taken is acknowledged when it is delivered, and only then it ends.
+/// After `stop` nothing new is accepted. Accepted messages are acknowledged when they are delivered, and only then
+/// ingest ends.
 #[tokio::test]
 async fn a_stop_waits_for_what_was_taken() {
     for protocol in [V4, V5] {
@@ -340,7 +345,7 @@ async fn a_stop_waits_for_what_was_taken() {
         deliver(ingest_batches);
         ingest.finish().await;
         let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
-        // Those sent while it was stopping may or may not have been taken before it noticed; none was acknowledged.
+        // Messages sent during the stop may have been accepted before it or not; none was acknowledged.
         let ingest_batches = ingest.ingest_batches(5).await;
         assert_eq!(sensors(&ingest_batches), names("after", 5));
         deliver(ingest_batches);
@@ -350,7 +355,7 @@ async fn a_stop_waits_for_what_was_taken() {
 }
 
 #[tokio::test]
-async fn qos_0_is_taken_and_needs_no_acknowledgement() {
+async fn qos_0_is_accepted_and_needs_no_acknowledgement() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut at_most_once = config(&broker.url(), protocol);
@@ -359,7 +364,7 @@ async fn qos_0_is_taken_and_needs_no_acknowledgement() {
         publish_sensors(broker.port(), names("S", 10)).await;
         let ingest_batches = ingest.ingest_batches(10).await;
         assert_eq!(sensors(&ingest_batches), names("S", 10));
-        // Given up: nobody would send it again, so the connection stays.
+        // Not delivered: no sender would repeat it, so the connection stays.
         drop(ingest_batches);
         publish_sensors(broker.port(), ["T".to_owned()]).await;
         deliver(ingest.ingest_batches(1).await);
@@ -378,16 +383,16 @@ async fn a_lower_qos_than_asked_for_is_reported() {
     ingest.finish().await;
 }
 
-/// Processor time of this process, in seconds.
+/// CPU time of this process, in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux has it");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    // utime and stime, fields 14 and 15 of all, in ticks of 10 ms.
+    // utime and stime, fields 14 and 15, in ticks of 10 ms.
     fields[11..13].iter().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// How fast messages that the broker holds ready come through; `cargo test --release --test parts mqtt_broker::throughput --
-/// --ignored --nocapture`. The next stage says at once that they are safe.
+/// The rate at which queued messages are received from the broker; `cargo test --release --test parts
+/// mqtt_broker::throughput -- --ignored --nocapture`. The next stage acknowledges immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn throughput() {
@@ -409,7 +414,7 @@ async fn throughput() {
         }
         ingest.finish().await;
         let (seconds, cpu, n) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu, seen as f64);
-        let (rate, each, per_parcel) = (n / seconds, cpu * 1e6 / n, n / f64::from(ingest_batches));
-        println!("{protocol:?}: {rate:.0} messages/s, {each:.2} µs of processor time each, {per_parcel:.0} a parcel");
+        let (rate, each, per_batch) = (n / seconds, cpu * 1e6 / n, n / f64::from(ingest_batches));
+        println!("{protocol:?}: {rate:.0} messages/s, {each:.2} µs of CPU time each, {per_batch:.0} per ingest batch");
     }
 }

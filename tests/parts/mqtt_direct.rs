@@ -1,5 +1,5 @@
-//! Devices connect to hourbucket itself: what they are answered, and when. The next stage is played by the test; devices
-//! are bytes, rumqttc and mosquitto's own tools.
+//! Devices that connect to hourbucket: the answers and their timing. The test plays the next stage; the devices are
+//! raw bytes, rumqttc and mosquitto's own tools.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -26,7 +26,7 @@ async fn tool(port: u16, arguments: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn acknowledged_in_order_when_it_is_safe() {
+async fn acknowledged_in_order_when_durable() {
     for protocol in [4, 5] {
         let mut direct = Direct::start(&settings()).await;
         let mut device = Raw::connect(direct.port, protocol, "d").await;
@@ -36,7 +36,7 @@ async fn acknowledged_in_order_when_it_is_safe() {
             ingest_batches.push(direct.ingest_batch().await);
         }
         let [first, second]: [_; 2] = ingest_batches.try_into().expect("two were pushed");
-        // The second is safe before the first: it waits for it.
+        // The second is durable before the first: its acknowledgement waits for the first.
         second.into_parts().2.delivered();
         device.send(&packet(0xc0, &[])).await;
         assert_eq!(device.answer().await, Some((0xd0, vec![])), "a ping is answered meanwhile");
@@ -71,7 +71,7 @@ async fn mosquitto_pub_is_served() {
     direct.finish().await;
 }
 
-/// A file of one token, `d1` with the secret `geheim`.
+/// A file with one token, `d1` with the secret `geheim`.
 fn tokens(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("tokens.toml");
     std::fs::write(&path, format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("geheim"))).unwrap();
@@ -79,7 +79,7 @@ fn tokens(dir: &Path) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn who_has_a_token_is_let_in() {
+async fn a_device_with_a_valid_token_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let mut guarded = settings();
     guarded.tokens_file = Some(tokens(dir.path()));
@@ -96,7 +96,7 @@ async fn who_has_a_token_is_let_in() {
         (5, None, 0x87),
         (4, Some(("d1", "wrong")), 4),
         (5, Some(("d1", "wrong")), 0x86),
-        (4, Some(("nobody", "geheim")), 4),
+        (4, Some(("unknown", "geheim")), 4),
     ] {
         let mut stranger = Raw::open(direct.port).await;
         stranger.send(&connect(protocol, "x", 60, credentials)).await;
@@ -210,7 +210,7 @@ async fn a_token_without_mqtt_is_not_let_in() {
     }
 }
 
-/// Copies certificates to where they can be replaced.
+/// Copies certificates to a directory where they can be replaced.
 fn certificates(dir: &Path, cert: &str, key: &str) {
     std::fs::write(dir.join("server.key"), key).unwrap();
     std::fs::write(dir.join("server.pem"), cert).unwrap();
@@ -251,7 +251,7 @@ async fn tls_with_certificates_on_both_sides_which_are_read_again() {
     );
     assert!(!tool(port, &["-q", "1", "-h", "127.0.0.1"]).await.status.success(), "without TLS");
 
-    // Another certificate is shown soon.
+    // Another certificate is used soon.
     certificates(
         dir.path(),
         include_str!("../support/mqtt_tls/server.pem"),
@@ -260,7 +260,7 @@ async fn tls_with_certificates_on_both_sides_which_are_read_again() {
     let renewed = ["-q", "1", "-h", "127.0.0.1", "--cafile", other, "--cert", cert, "--key", key];
     let begun = std::time::Instant::now();
     while !tool(port, &renewed).await.status.success() {
-        assert!(begun.elapsed() < PATIENCE, "the new certificate is never shown");
+        assert!(begun.elapsed() < PATIENCE, "the new certificate is never used");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(!tool(port, &good).await.status.success());
@@ -268,7 +268,7 @@ async fn tls_with_certificates_on_both_sides_which_are_read_again() {
 }
 
 #[tokio::test]
-async fn what_devices_cannot_do_is_refused_in_their_protocols_words() {
+async fn unsupported_requests_are_refused_with_the_codes_of_the_protocol() {
     let direct = Direct::start(&settings()).await;
     for (protocol, no) in [(4, 0x80), (5, 0x87)] {
         let mut device = Raw::connect(direct.port, protocol, "d").await;
@@ -279,7 +279,7 @@ async fn what_devices_cannot_do_is_refused_in_their_protocols_words() {
         device.send(&packet(0xa2, &[&[0, 8], properties, &[0, 1, b'#']].concat())).await;
         assert_eq!(device.answer().await.unwrap().0, 0xb0);
     }
-    // Faults end the connection; MQTT 5 says which.
+    // Protocol errors end the connection; MQTT 5 has a reason code.
     let alias = packet(0x30, &[0, 0, 3, 0x23, 0, 1, b'1']);
     for (bytes, reason) in
         [(&alias[..], 0x94), (&packet(0x36, &[0, 1, b'a', 0, 1, 0])[..], 0x81), (&connect(5, "d", 60, None)[..], 0x82)]
@@ -292,7 +292,7 @@ async fn what_devices_cannot_do_is_refused_in_their_protocols_words() {
     }
     let mut device = Raw::connect(direct.port, 4, "d").await;
     device.send(&connect(4, "d", 60, None)).await;
-    assert_eq!(device.answer().await, None, "MQTT 3.1.1 has no word for it");
+    assert_eq!(device.answer().await, None, "MQTT 3.1.1 has no code for it");
     let mut browser = Raw::open(direct.port).await;
     browser.send(b"GET / HTTP/1.1\r\n\r\n").await;
     assert_eq!(browser.answer().await, None);
@@ -300,16 +300,16 @@ async fn what_devices_cannot_do_is_refused_in_their_protocols_words() {
 }
 
 #[tokio::test]
-async fn connections_are_limited_and_those_that_are_silent_are_ended() {
+async fn connections_are_limited_and_silent_ones_are_closed() {
     let mut small = settings();
     small.connections_max = 1;
     small.connect_timeout = Duration::from_secs(1);
     let direct = Direct::start(&small).await;
     let mut silent = Raw::open(direct.port).await;
-    // It holds the one place until its time to connect is over.
+    // It occupies the only connection until its time for CONNECT is over.
     assert_eq!(Raw::open(direct.port).await.answer().await, None);
     assert_eq!(silent.answer().await, None);
-    // The place is free a moment after the connection is closed.
+    // Another connection is accepted shortly after this one is closed.
     let begun = std::time::Instant::now();
     let mut device = loop {
         let mut device = Raw::open(direct.port).await;
@@ -317,7 +317,7 @@ async fn connections_are_limited_and_those_that_are_silent_are_ended() {
         if sent.is_ok() && device.answer().await.is_some_and(|(first, _)| first == 0x20) {
             break device;
         }
-        assert!(begun.elapsed() < PATIENCE, "the place is never free");
+        assert!(begun.elapsed() < PATIENCE, "no other connection is accepted");
     };
     let (first, body) = device.answer().await.unwrap();
     assert_eq!((first, body[0]), (0xe0, 0x8d), "silent for longer than its keep-alive");
@@ -325,7 +325,7 @@ async fn connections_are_limited_and_those_that_are_silent_are_ended() {
 }
 
 #[tokio::test]
-async fn the_same_client_again_ends_the_first_connection() {
+async fn a_second_connection_of_a_client_closes_the_first() {
     let direct = Direct::start(&settings()).await;
     let mut first = Raw::connect(direct.port, 5, "same").await;
     let mut second = Raw::connect(direct.port, 5, "same").await;
@@ -337,7 +337,7 @@ async fn the_same_client_again_ends_the_first_connection() {
 }
 
 #[tokio::test]
-async fn what_is_not_delivered_is_not_acknowledged_and_what_came_before_is() {
+async fn undelivered_messages_are_not_acknowledged_and_earlier_ones_are() {
     let mut direct = Direct::start(&settings()).await;
     let mut device = Raw::connect(direct.port, 5, "d").await;
     let mut ingest_batches = vec![];
@@ -370,7 +370,7 @@ async fn a_stop_waits_for_what_was_taken() {
     direct.finish().await;
 }
 
-/// Publishes so many messages of QoS 1 (MQTT 3.1.1) through one connection; ends when all are acknowledged.
+/// Publishes this many messages with QoS 1 (MQTT 3.1.1) over one connection; ends when all are acknowledged.
 async fn publish_many(port: u16, n: usize) {
     let mut options = mqtt::MqttOptions::new(format!("many-{}", fastrand::u64(..)), ("127.0.0.1", port));
     options.set_inflight(1000).set_keep_alive(1);
@@ -389,22 +389,22 @@ async fn publish_many(port: u16, n: usize) {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, async { tokio::join!(sending, acknowledged) }).await.expect("nothing is taken");
+    tokio::time::timeout(PATIENCE, async { tokio::join!(sending, acknowledged) }).await.expect("nothing is accepted");
 }
 
-/// A device that sends more than fits while the door is shut is not read, and loses nothing.
+/// If a device sends more than the queue holds while admission is closed, it is not read, and nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_door_stops_the_reading_and_nothing_is_lost() {
+async fn closed_admission_stops_reading_and_nothing_is_lost() {
     let mut small = settings();
     small.window = 10;
     let mut direct = Direct::start(&small).await;
     direct.admission_control.full(true);
     let port = direct.port;
     let mut device = Raw::connect(port, 4, "raw").await;
-    // Three times what may be in flight.
+    // Three times the maximum in flight.
     let all: Vec<u8> = (1..=30).flat_map(|id| publish(4, &format!("sensors/S{id}/temp"), "1", 1, id)).collect();
     device.send(&all).await;
-    // Another device's ping is answered: what is stopped is this one.
+    // Another device's ping is answered: only this one is stopped.
     let mut other = Raw::connect(port, 4, "other").await;
     other.send(&packet(0xc0, &[])).await;
     assert_eq!(other.answer().await, Some((0xd0, vec![])));
@@ -432,9 +432,9 @@ async fn ten_thousand_messages_pass_a_small_window() {
     delivering.abort();
 }
 
-/// Two parcels are on their way, so what comes meanwhile is gathered: many devices, few parcels.
+/// Two ingest batches are in flight, so further messages are collected: many devices share few ingest batches.
 #[tokio::test]
-async fn the_messages_of_many_connections_share_parcels() {
+async fn many_connections_share_ingest_batches() {
     let mut direct = Direct::start(&settings()).await;
     let mut devices = vec![];
     for i in 0..300 {
@@ -451,7 +451,7 @@ async fn the_messages_of_many_connections_share_parcels() {
     }
     assert!(
         ingest_batches.len() < devices.len() / 2,
-        "{} parcels for {} messages",
+        "{} ingest batches for {} messages",
         ingest_batches.len(),
         devices.len()
     );
@@ -462,8 +462,8 @@ async fn the_messages_of_many_connections_share_parcels() {
     direct.finish().await;
 }
 
-/// How fast devices are served, a hundred connections with ten messages in flight each, and how large the parcels are;
-/// `cargo test --test parts mqtt_direct::throughput -- --ignored --nocapture`. The next stage says at once that they are safe.
+/// The throughput with a hundred connections of ten messages in flight each, and the size of ingest batches; `cargo
+/// test --test parts mqtt_direct::throughput -- --ignored --nocapture`. The next stage acknowledges immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 #[allow(clippy::print_stdout, reason = "a measurement")]
@@ -498,6 +498,6 @@ async fn throughput() {
         device.await.unwrap();
     }
     let (rate, each) = (seen as f64 / begun.elapsed().as_secs_f64(), seen as f64 / f64::from(ingest_batches));
-    println!("{rate:.0} messages/s with the devices on the same two cores, {each:.0} a parcel");
+    println!("{rate:.0} messages/s with the devices on the same two cores, {each:.0} per ingest batch");
     direct.finish().await;
 }

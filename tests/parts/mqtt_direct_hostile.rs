@@ -1,5 +1,5 @@
-//! Devices that send what they should not, to the port that hourbucket has for them: what they sent is kept all the same,
-//! and the next message is served. The next stage is played by the test.
+//! Devices that send invalid or excessive messages to the MQTT listener: their messages are kept, and the next message
+//! is served. The test plays the next stage.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,25 +11,25 @@ use crate::support::raw_mqtt::{Raw, connect_with, disconnect_reason, packet, pub
 use hourbucket::admission::IngestBatch;
 use hourbucket::model::DeadLetter;
 
-/// Time for an answer that must not come.
+/// Time in which an answer must not arrive.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// What a whole packet may have in these tests.
+/// Maximum size of a packet in these tests.
 const PACKET_BYTES_MAX: u32 = 20_000;
 
-/// No answer comes for a moment.
+/// No answer arrives for a moment.
 async fn silent(device: &mut Raw) {
-    assert!(tokio::time::timeout(MOMENT, device.answer()).await.is_err(), "nothing may be said yet");
+    assert!(tokio::time::timeout(MOMENT, device.answer()).await.is_err(), "there must be no answer yet");
 }
 
-/// The dead letter of a parcel that has nothing else.
-fn only_letter(ingest_batch: &IngestBatch) -> DeadLetter {
+/// The dead letter of an ingest batch that has nothing else.
+fn only_dead_letter(ingest_batch: &IngestBatch) -> DeadLetter {
     assert!(ingest_batch.batch.is_empty());
     assert_eq!(ingest_batch.dead.len(), 1, "{:?}", ingest_batch.dead);
     ingest_batch.dead[0].clone()
 }
 
-/// A reading after all that shows that the connection still serves.
+/// Sends a reading, which shows that the connection still works.
 async fn still_serves(direct: &mut Direct, device: &mut Raw, protocol: u8) {
     device.send(&publish(protocol, "sensors/S/temp", "1", 1, 99)).await;
     let ingest_batch = direct.ingest_batch().await;
@@ -48,12 +48,15 @@ async fn a_topic_without_a_rule_is_a_dead_letter_before_its_acknowledgement() {
             for (qos, answer) in [(1, 0x40), (2, 0x50)] {
                 device.send(&publish(protocol, topic, "21.5", qos, 5)).await;
                 let ingest_batch = direct.ingest_batch().await;
-                let letter = only_letter(&ingest_batch);
-                assert_eq!((letter.topic.as_str(), letter.reason.as_str()), (topic, reason));
-                assert_eq!((letter.source.as_str(), letter.payload.as_slice()), ("mqtt_direct", &b"21.5"[..]));
+                let dead_letter = only_dead_letter(&ingest_batch);
+                assert_eq!((dead_letter.topic.as_str(), dead_letter.reason.as_str()), (topic, reason));
+                assert_eq!(
+                    (dead_letter.source.as_str(), dead_letter.payload.as_slice()),
+                    ("mqtt_direct", &b"21.5"[..])
+                );
                 silent(&mut device).await;
                 ingest_batch.into_parts().2.delivered();
-                // Success, which MQTT 5 says by leaving the reason out.
+                // Success, which MQTT 5 indicates by a missing reason code.
                 assert_eq!(device.answer().await, Some((answer, vec![0, 5])));
                 if qos == 2 {
                     device.send(&packet(0x62, &[0, 5])).await;
@@ -62,7 +65,7 @@ async fn a_topic_without_a_rule_is_a_dead_letter_before_its_acknowledgement() {
             }
             device.send(&publish(protocol, topic, "22", 0, 0)).await;
             let ingest_batch = direct.ingest_batch().await;
-            assert_eq!(only_letter(&ingest_batch).reason, reason);
+            assert_eq!(only_dead_letter(&ingest_batch).reason, reason);
             ingest_batch.into_parts().2.delivered();
         }
         still_serves(&mut direct, &mut device, protocol).await;
@@ -82,7 +85,7 @@ async fn a_dead_letter_that_cannot_be_kept_is_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn qos_2_is_the_whole_handshake_and_durable_before_pubrec() {
+async fn qos_2_has_the_whole_handshake_and_is_durable_before_pubrec() {
     for protocol in [4, 5] {
         let mut direct = Direct::start(&settings()).await;
         let mut device = Raw::connect(direct.port, protocol, "d").await;
@@ -102,11 +105,11 @@ async fn qos_2_is_the_whole_handshake_and_durable_before_pubrec() {
         assert!(direct.ingest_batches.is_empty(), "it is one message");
         device.send(&packet(0x62, &[0, 7])).await;
         assert_eq!(device.answer().await, Some((0x70, vec![0, 7])));
-        // An id that is not known; MQTT 5 has a word for it.
+        // An unknown id; MQTT 5 has a reason code for it.
         device.send(&packet(0x62, &[0, 8])).await;
         let (first, body) = device.answer().await.unwrap();
         assert_eq!((first, &body[..2], body.get(2).copied()), (0x70, &[0, 8][..], (protocol == 5).then_some(0x92)));
-        // After PUBCOMP the id is another message's.
+        // After PUBCOMP the id belongs to another message.
         device.send(&message).await;
         direct.deliver(1).await;
         assert_eq!(device.answer().await, Some((0x50, vec![0, 7])));
@@ -124,7 +127,7 @@ async fn mqtt_5_is_offered_qos_2_and_the_window() {
     let (_, body) = device.answer().await.unwrap();
     let properties = &body[3..];
     assert!(properties.windows(3).any(|w| w == [0x21, 0, 3]), "receive maximum 3: {properties:x?}");
-    // Maximum QoS (0x24) is said only where it is 0 or 1 (MQTT 5 §3.2.2.3.4).
+    // Maximum QoS (0x24) is sent only if it is 0 or 1 (MQTT 5 §3.2.2.3.4).
     assert_eq!(properties[0], 0x21, "{properties:x?}");
     assert_eq!(properties[3], 0x27, "the largest packet is next, so no Maximum QoS: {properties:x?}");
     direct.finish().await;
@@ -142,13 +145,13 @@ async fn an_oversize_message_is_skipped_kept_in_part_and_acknowledged() {
             for (qos, answer) in [(0, None), (1, Some(0x40)), (2, Some(0x50))] {
                 device.send(&publish(protocol, topic, &payload, qos, 6)).await;
                 let ingest_batch = direct.ingest_batch().await;
-                let letter = only_letter(&ingest_batch);
-                assert_eq!((letter.topic.as_str(), letter.reason.as_str()), (topic, "payload_too_large"));
-                assert_eq!(letter.payload, &payload.as_bytes()[..16 * 1024]);
+                let dead_letter = only_dead_letter(&ingest_batch);
+                assert_eq!((dead_letter.topic.as_str(), dead_letter.reason.as_str()), (topic, "payload_too_large"));
+                assert_eq!(dead_letter.payload, &payload.as_bytes()[..16 * 1024]);
                 let kept = format!("; the first 16384 of {n} bytes are kept");
-                assert!(letter.detail.ends_with(&kept), "{}", letter.detail);
-                assert!(letter.detail.contains("packet_max_bytes = 20000"), "{}", letter.detail);
-                assert!(!letter.is_whole(), "what is there cannot be read as if it were all");
+                assert!(dead_letter.detail.ends_with(&kept), "{}", dead_letter.detail);
+                assert!(dead_letter.detail.contains("packet_max_bytes = 20000"), "{}", dead_letter.detail);
+                assert!(!dead_letter.is_complete(), "a truncated payload is marked as such");
                 ingest_batch.into_parts().2.delivered();
                 if let Some(answer) = answer {
                     assert_eq!(device.answer().await, Some((answer, vec![0, 6])));
@@ -173,8 +176,8 @@ async fn an_oversize_message_of_mqtt_5_has_its_properties_skipped() {
     let properties = [0x26, 0, 0, 0, 0].repeat(30_000);
     device.send(&publish_with("sensors/S/temp", &properties, b"21.5", 1, 6)).await;
     let ingest_batch = direct.ingest_batch().await;
-    let letter = only_letter(&ingest_batch);
-    assert_eq!((letter.reason.as_str(), letter.payload.as_slice()), ("payload_too_large", &b"21.5"[..]));
+    let dead_letter = only_dead_letter(&ingest_batch);
+    assert_eq!((dead_letter.reason.as_str(), dead_letter.payload.as_slice()), ("payload_too_large", &b"21.5"[..]));
     ingest_batch.into_parts().2.delivered();
     assert_eq!(device.answer().await, Some((0x40, vec![0, 6])));
     still_serves(&mut direct, &mut device, 5).await;
@@ -188,7 +191,7 @@ async fn an_oversize_packet_of_another_kind_ends_the_connection() {
     let direct = Direct::start(&small).await;
     for protocol in [4, 5] {
         let mut device = Raw::connect(direct.port, protocol, "d").await;
-        // SUBSCRIBE, of which the head says enough.
+        // SUBSCRIBE, of which the fixed header is enough.
         device.send(&packet(0x82, &[0; 30_000])[..8]).await;
         if protocol == 5 {
             let (first, body) = device.answer().await.unwrap();
@@ -225,9 +228,10 @@ async fn mosquitto_pub_sends_qos_2_with_mqtt_5_and_a_file_that_is_too_large_with
     direct.finish().await;
 }
 
-/// MQTT 5: more than the receive maximum is a fault (§3.3.4). 3.1.1 knows no such number, so its device is not read.
+/// With MQTT 5, more than the receive maximum is a protocol error (§3.3.4). MQTT 3.1.1 has no such limit, so its
+/// device is not read.
 #[tokio::test]
-async fn more_than_the_window_is_a_fault_with_mqtt_5_and_waits_with_3() {
+async fn more_than_the_window_is_an_error_with_mqtt_5_and_waits_with_3() {
     let mut small = settings();
     small.window = 10;
     for topic in ["sensors/S/temp", "elsewhere"] {
@@ -260,9 +264,9 @@ async fn more_than_the_window_is_a_fault_with_mqtt_5_and_waits_with_3() {
     }
 }
 
-/// What QoS 2 has recorded counts until PUBCOMP (MQTT 5 §4.9).
+/// Recorded messages of QoS 2 count until PUBCOMP (MQTT 5 §4.9).
 #[tokio::test]
-async fn messages_of_qos_2_hold_their_place_until_they_are_complete() {
+async fn messages_of_qos_2_count_until_they_are_complete() {
     let mut small = settings();
     small.window = 2;
     let mut direct = Direct::start(&small).await;
@@ -284,14 +288,14 @@ async fn messages_of_qos_2_hold_their_place_until_they_are_complete() {
 }
 
 #[tokio::test]
-async fn why_a_connection_ends_is_said_in_words_where_the_device_wants_them() {
+async fn the_reason_of_a_disconnect_is_sent_as_text_if_the_device_accepts_it() {
     let direct = Direct::start(&settings()).await;
-    // Request Problem Information 0; a Maximum Packet Size that the words do not fit into; neither.
+    // Request Problem Information 0; a Maximum Packet Size too small for the Reason String; neither.
     for (properties, has_words) in [(&[0x17, 0][..], false), (&[0x27, 0, 0, 0, 20], false), (&[0x17, 1], true)] {
         let mut device = Raw::open(direct.port).await;
         device.send(&connect_with(5, "d", 60, None, properties)).await;
         assert_eq!(device.answer().await.unwrap().0, 0x20);
-        // A topic alias, which was not offered.
+        // A topic alias, which the server did not offer.
         device.send(&packet(0x30, &[0, 0, 3, 0x23, 0, 1, b'1'])).await;
         let (first, body) = device.answer().await.unwrap();
         let (code, why) = disconnect_reason(&body);

@@ -1,5 +1,5 @@
-//! MQTT ingest as brokers in the field want it, against a real mosquitto: our state, retained messages, user properties,
-//! the window, a slow next stage.
+//! MQTT ingest with features that brokers in the field use, against a real mosquitto: our status, retained messages,
+//! user properties, the window, a slow next stage.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use hourbucket::config::MqttProtocol::{self, V4, V5};
 use hourbucket::config::Retained;
 use hourbucket::telemetry::metrics;
 
-/// What a subscriber of the status topic is told first, once that is `wanted`.
+/// Waits until a new subscriber of the status topic first receives `wanted`.
 fn wait_for_status(broker: &Mosquitto, wanted: &str) {
     let begun = Instant::now();
     loop {
@@ -22,12 +22,12 @@ fn wait_for_status(broker: &Mosquitto, wanted: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn our_state_is_published_and_a_death_is_noticed() {
+async fn our_status_is_published_and_the_will_on_a_kill() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut seen = config(&broker.url(), protocol);
         seen.status_topic = Some("hourbucket/status".into());
-        // It also matches what we publish ourselves, which is no reading.
+        // The filter also matches our own status messages, which are not readings.
         seen.subscriptions.push(subscription("hourbucket/+", "hourbucket/{sensor_id}", "json"));
         let mut ingest = Ingest::start(seen.clone()).await;
         wait_for_status(&broker, "online");
@@ -45,7 +45,7 @@ async fn our_state_is_published_and_a_death_is_noticed() {
 
         let ingest = Ingest::start(seen).await;
         wait_for_status(&broker, "online");
-        // The task is aborted: no DISCONNECT, as when the process is killed.
+        // The task is aborted: no DISCONNECT, as if the process was killed.
         drop(ingest);
         wait_for_status(&broker, "offline");
     }
@@ -64,7 +64,7 @@ fn with_retained(broker: &Mosquitto, protocol: MqttProtocol, retained: Retained)
     config
 }
 
-/// What comes until a message that is published now.
+/// Everything received until a message that is published now.
 async fn until_now(ingest: &mut Ingest, broker: &Mosquitto) -> Vec<String> {
     publish_sensors(broker.port(), ["now".to_owned()]).await;
     let mut seen = vec![];
@@ -78,11 +78,12 @@ async fn until_now(ingest: &mut Ingest, broker: &Mosquitto) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_retained_message_is_taken_once() {
+async fn a_retained_message_is_accepted_once() {
     for protocol in [V4, V5] {
         let mut broker = retaining();
         let mut once = with_retained(&broker, protocol, Retained::Once);
-        // The session ends with the connection, so that each one subscribes anew and is sent everything again.
+        // The session ends with the connection, so each connection subscribes again and receives all retained messages
+        // again.
         once.clean_start = true;
         once.session_expiry = Duration::ZERO;
         let mut ingest = Ingest::start(once).await;
@@ -94,7 +95,7 @@ async fn a_retained_message_is_taken_once() {
             ingest.until(|status| status.is_ready()).await;
             assert_eq!(until_now(&mut ingest, &broker).await, [""; 0]);
         }
-        // What changed while nobody listened is new.
+        // A message that changed without a subscriber is new.
         broker.stop();
         ingest.until(|status| !status.connected).await;
         broker.restart();
@@ -105,9 +106,9 @@ async fn a_retained_message_is_taken_once() {
     }
 }
 
-/// One that was taken and not acknowledged is not known as taken.
+/// An accepted message that was not acknowledged is not regarded as accepted.
 #[tokio::test]
-async fn a_retained_message_that_was_not_delivered_comes_again() {
+async fn an_undelivered_retained_message_is_received_again() {
     for protocol in [V4, V5] {
         let broker = retaining();
         let mut once = with_retained(&broker, protocol, Retained::Once);
@@ -125,9 +126,9 @@ async fn a_retained_message_that_was_not_delivered_comes_again() {
 }
 
 #[tokio::test]
-async fn a_session_that_lives_brings_retained_messages_again_as_configured() {
+async fn an_existing_session_receives_retained_messages_as_configured() {
     for (protocol, retained, after_restart) in [
-        // MQTT 5 can be asked to send them for a new subscription alone.
+        // MQTT 5 can request them for new subscriptions only.
         (V5, Retained::Once, 0),
         (V4, Retained::Once, 1),
         (V5, Retained::Always, 1),
@@ -151,7 +152,7 @@ async fn a_session_that_lives_brings_retained_messages_again_as_configured() {
 }
 
 #[tokio::test]
-async fn user_properties_become_tags_where_they_are_named() {
+async fn configured_user_properties_become_tags() {
     let broker = Mosquitto::start("");
     let mut tagged = config(&broker.url(), V5);
     tagged.subscriptions[0].user_property_tags = vec!["site".into()];
@@ -167,7 +168,7 @@ async fn user_properties_become_tags_where_they_are_named() {
 }
 
 #[tokio::test]
-async fn qos_2_is_taken_as_1() {
+async fn qos_2_is_received_as_qos_1() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut exactly_once = config(&broker.url(), protocol);
@@ -186,8 +187,8 @@ fn gauge(name: &str, broker: &Mosquitto) -> f64 {
     text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0.0, |value| value.parse().expect("a number"))
 }
 
-/// The acknowledgements come late, later than the broker would bear a silent client: pings go on, nothing is lost, the
-/// window holds, and what stands there is seen.
+/// Acknowledgements are late, later than the broker's limit for a silent client: pings continue, nothing is lost, the
+/// window is respected, and its metrics show the waiting messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledgements_may_take_longer_than_the_keep_alive() {
     crate::install_metrics();
@@ -204,7 +205,7 @@ async fn acknowledgements_may_take_longer_than_the_keep_alive() {
         assert!(ingest.ingest_batches.is_empty(), "more than the window");
         assert_eq!(gauge("mqtt_unacked", &broker), 5.0);
         assert!(gauge("mqtt_oldest_unacked_seconds", &broker) > 2.0);
-        // Only MQTT 5 has a window that we know of.
+        // Only MQTT 5 tells us the window.
         assert_eq!(gauge("mqtt_window_full_seconds_total", &broker) >= 2.0, protocol == V5);
         deliver(held);
         let mut seen = 5;

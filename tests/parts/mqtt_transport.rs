@@ -22,8 +22,8 @@ async fn websockets() {
     }
 }
 
-/// With a CA of our own (`tests/support/mqtt_tls`, valid for a hundred years, its key thrown away): TLS with it works,
-/// over TCP and WebSockets, and without it we do not speak to the broker.
+/// TLS with a private CA (`tests/support/mqtt_tls`, valid for a hundred years, its key deleted) works over TCP and
+/// WebSockets; without the CA we do not connect.
 #[tokio::test]
 async fn tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,9 +60,9 @@ async fn tls() {
     }
 }
 
-/// A broker that answers as it is told: CONNACK, then refuses the second of two filters.
+/// A scripted broker: it sends CONNACK, then refuses the second of two filters.
 #[tokio::test]
-async fn a_refused_subscription_is_named_and_keeps_the_broker_not_ready() {
+async fn a_refused_subscription_is_reported_and_keeps_the_broker_not_ready() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let broker = tokio::spawn(async move {
@@ -86,7 +86,7 @@ async fn a_refused_subscription_is_named_and_keeps_the_broker_not_ready() {
     broker.await.unwrap();
 }
 
-/// A broker that is not there, or does not let us in, is a status and tried again; a stop ends the trying at once.
+/// An unreachable or refusing broker is reported and retried; a stop ends the retries immediately.
 #[tokio::test]
 async fn a_broker_that_cannot_be_reached_is_reported() {
     let free = free_port();
@@ -95,17 +95,17 @@ async fn a_broker_that_cannot_be_reached_is_reported() {
     ingest.finish().await;
 }
 
-/// Makes a file that mosquitto, who is another user, can read.
+/// Creates a file that mosquitto, which runs as another user, can read.
 fn write_open(path: &std::path::Path, text: &str) {
     std::fs::write(path, text).unwrap();
     let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
     std::fs::set_permissions(path, open).unwrap();
 }
 
-/// The broker asks for a certificate. Ours are read again for each connection: one that it does not know is replaced by
-/// one that it does, and then by a broken one, over which the good one is kept.
+/// The broker requires a certificate. Ours is read again for each connection: one that it does not accept is replaced
+/// by one that it accepts, and then by a broken one, which is not used.
 #[tokio::test]
-async fn certificates_of_our_own_are_shown_and_read_again() {
+async fn client_certificates_are_used_and_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).unwrap();
@@ -117,7 +117,7 @@ async fn certificates_of_our_own_are_shown_and_read_again() {
         write_open(&dir.path().join(name), text);
     }
     for protocol in [V4, V5] {
-        // Of another CA.
+        // Issued by another CA.
         let (cert, key) = (dir.path().join("client.pem"), dir.path().join("client.key"));
         write_open(&cert, include_str!("../support/mqtt_tls/server.pem"));
         write_open(&key, include_str!("../support/mqtt_tls/server.key"));
@@ -153,7 +153,7 @@ async fn certificates_of_our_own_are_shown_and_read_again() {
     }
 }
 
-/// Makes mosquitto's file of one user.
+/// Creates mosquitto's password file with one user.
 fn passwords(path: &std::path::Path, password: &str) {
     let made = std::process::Command::new("mosquitto_passwd")
         .args(["-c", "-b", path.to_str().unwrap(), "sensor", password])
@@ -164,7 +164,7 @@ fn passwords(path: &std::path::Path, password: &str) {
 }
 
 #[tokio::test]
-async fn credentials_let_us_in() {
+async fn credentials_are_accepted() {
     let file = tempfile::NamedTempFile::new().unwrap();
     passwords(file.path(), "geheim");
     let extra = format!("allow_anonymous false\npassword_file {}", file.path().display());
@@ -180,8 +180,8 @@ async fn credentials_let_us_in() {
     }
 }
 
-/// The password changes on both sides while we are connected; it is read again for the next connection, and a file that
-/// is empty then leaves the one before in force.
+/// The password changes on both sides while we are connected. It is read again for the next connection; if the file is
+/// empty then, the previous password stays in use.
 #[tokio::test]
 async fn a_rotated_password_is_read_again() {
     let (file, ours) = (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());

@@ -1,4 +1,4 @@
-//! Sparkplug B against a real mosquitto: a node whose births are not known is asked for them, and answers.
+//! Sparkplug B against a real mosquitto: a node whose births are unknown is asked for a rebirth, and answers.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -44,15 +44,16 @@ fn topic(kind: &str) -> String {
 }
 
 fn sparkplug(url: &str, protocol: MqttProtocol) -> Mqtt {
-    // All but our own commands, of which a parcel would be left over at the end. What is known of a node is the same for all.
+    // Everything except our own commands, which would be left over in an ingest batch at the end. All subscriptions
+    // share the state of a node.
     let kind = |kind: &str| subscription(&format!("spBv1.0/+/{kind}/#"), "spBv1.0/#", "sparkplug");
     let subscriptions = ["NBIRTH", "NDATA", "NDEATH", "DBIRTH", "DDATA", "DDEATH"].map(kind).to_vec();
     Mqtt { subscriptions, ..config(url, protocol) }
 }
 
-/// The node's ear: the commands that it gets.
+/// Receives the commands for the node.
 struct Commands {
-    // Dropped, the connection would end.
+    // If it was dropped, the connection would end.
     _client: mqtt::AsyncClient,
     events: mqtt::EventLoop,
 }
@@ -68,7 +69,7 @@ impl Commands {
         Commands { _client: client, events }
     }
 
-    /// The next command: its topic and payload.
+    /// The next command: topic and payload.
     async fn next(&mut self) -> (String, Vec<u8>) {
         let command = async {
             loop {
@@ -78,7 +79,7 @@ impl Commands {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, command).await.expect("no command came")
+        tokio::time::timeout(PATIENCE, command).await.expect("no command arrived")
     }
 
     async fn is_asked_for_a_rebirth(&mut self) {
@@ -92,12 +93,14 @@ impl Commands {
     }
 }
 
-/// What came of a message that was published: its readings, and the reasons of the dead letters.
+/// The result of a published message: its readings, and the reasons of its dead letters.
 async fn taken(ingest: &mut Ingest, broker: &Mosquitto, kind: &str, payload: Vec<u8>) -> (Vec<Reading>, Vec<String>) {
     publish(broker.port(), [(topic(kind), payload)]).await;
     let ingest_batch = ingest.ingest_batch().await;
-    let (readings, dead) =
-        (ingest_batch.batch.to_readings(), ingest_batch.dead.iter().map(|letter| letter.reason.clone()).collect());
+    let (readings, dead) = (
+        ingest_batch.batch.to_readings(),
+        ingest_batch.dead.iter().map(|dead_letter| dead_letter.reason.clone()).collect(),
+    );
     deliver(vec![ingest_batch]);
     (readings, dead)
 }
@@ -107,17 +110,17 @@ fn only(readings: &[Reading], sensor: &str, field: &str, value: f64) {
     assert_eq!((reading.sensor_id.as_str(), &reading.values[field]), (sensor, &Value::Double(value)));
 }
 
-async fn births_are_asked_for(protocol: MqttProtocol) {
+async fn births_are_requested(protocol: MqttProtocol) {
     let mut broker = Mosquitto::start("");
     let mut commands = Commands::listen(broker.port()).await;
     let mut ingest = Ingest::start(sparkplug(&broker.url(), protocol)).await;
 
-    // The service began after the node: what it says cannot be understood, is kept, and the node is asked.
+    // The service started after the node: its data cannot be decoded and are kept, and a rebirth is requested.
     let (readings, dead) = taken(&mut ingest, &broker, "DDATA", message(9, &[data(2, 1.0)])).await;
     assert_eq!((readings.len(), dead), (0, vec!["unknown_metric".to_owned()]));
     commands.is_asked_for_a_rebirth().await;
 
-    // The node answers; from then on its data have names. What is still missing is not asked for again so soon.
+    // The node answers; from then on its data have names. Missing births are not requested again so soon.
     let birth = message(0, &[[bytes(1, b"bdSeq"), number(11, 3)].concat(), born("volt", 1, 12.0)]);
     only(&taken(&mut ingest, &broker, "NBIRTH", birth).await.0, "G/N", "volt", 12.0);
     let (_, dead) = taken(&mut ingest, &broker, "DDATA", message(1, &[data(2, 1.0)])).await;
@@ -126,7 +129,7 @@ async fn births_are_asked_for(protocol: MqttProtocol) {
     only(&taken(&mut ingest, &broker, "NDATA", message(3, &[data(1, 12.5)])).await.0, "G/N", "volt", 12.5);
     only(&taken(&mut ingest, &broker, "DDATA", message(4, &[data(2, 20.5)])).await.0, "G/N/D", "temp", 20.5);
 
-    // A connection that the broker remembers: births are still known. What was not acknowledged comes again first.
+    // A connection with a session: births are still known. Unacknowledged messages are received again first.
     broker.stop();
     ingest.until(|status| !status.connected).await;
     broker.restart();
@@ -141,7 +144,7 @@ async fn births_are_asked_for(protocol: MqttProtocol) {
         deliver(vec![ingest_batch]);
     }
 
-    // One that it does not: births may have been missed, and nothing is believed any more.
+    // A connection without a session: births may have been missed, so none is used any more.
     broker.kill();
     ingest.until(|status| !status.connected).await;
     broker.forget();
@@ -153,7 +156,7 @@ async fn births_are_asked_for(protocol: MqttProtocol) {
     commands.is_asked_for_a_rebirth().await;
     ingest.finish().await;
 
-    // The service starts again, with its session but without a memory.
+    // The service restarts with its session, but without knowledge of the node.
     let mut ingest = Ingest::start(sparkplug(&broker.url(), protocol)).await;
     let (_, dead) = taken(&mut ingest, &broker, "NDATA", message(7, &[data(1, 13.5)])).await;
     assert_eq!(dead, ["unknown_metric"]);
@@ -162,17 +165,17 @@ async fn births_are_asked_for(protocol: MqttProtocol) {
 }
 
 #[tokio::test]
-async fn v4_births_are_asked_for() {
-    births_are_asked_for(V4).await;
+async fn v4_births_are_requested() {
+    births_are_requested(V4).await;
 }
 
 #[tokio::test]
-async fn v5_births_are_asked_for() {
-    births_are_asked_for(V5).await;
+async fn v5_births_are_requested() {
+    births_are_requested(V5).await;
 }
 
 #[tokio::test]
-async fn a_gap_is_asked_for_once() {
+async fn a_rebirth_is_requested_once_for_a_gap() {
     let broker = Mosquitto::start("");
     let mut commands = Commands::listen(broker.port()).await;
     let mut ingest = Ingest::start(sparkplug(&broker.url(), V5)).await;
@@ -189,7 +192,7 @@ async fn a_gap_is_asked_for_once() {
     assert_eq!(seen, [3.0, 5.0, 7.0, 9.0].map(Value::Double));
     commands.is_asked_for_a_rebirth().await;
     only(&taken(&mut ingest, &broker, "NDATA", message(11, &[data(1, 11.0)])).await.0, "G/N", "volt", 11.0);
-    // What it would have asked for is at the broker once it has ended.
+    // All its requests have reached the broker when it has ended.
     ingest.finish().await;
     publish(broker.port(), [("spBv1.0/G/NCMD/end".to_owned(), vec![1])]).await;
     assert_eq!(commands.next().await.0, "spBv1.0/G/NCMD/end");

@@ -1,5 +1,5 @@
-//! The accumulator against a naive model: whatever comes, in whatever order, each bucket holds exactly the readings of
-//! its time once, in as few full pages as they need, before 1970 too.
+//! The accumulator against a naive model: for any input in any order, each bucket holds exactly the readings of its
+//! time once, in as few full pages as necessary, also before 1970.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 
 const HOUR: i64 = 3_600_000;
 
-/// Times at and around the edges of hours, on both sides of 1970 and of the start of the process.
+/// Times at and near the boundaries of hours, before and after 1970 and the start of the process.
 fn time() -> impl Strategy<Value = i64> {
     let edge = prop_oneof![-3i64..3, 472_000i64..472_003].prop_map(|hour| hour * HOUR);
     (edge, prop_oneof![-2i64..3, 0..HOUR]).prop_map(|(edge, offset)| edge + offset)
@@ -34,7 +34,7 @@ fn reading() -> impl Strategy<Value = Reading> {
     })
 }
 
-/// What is done between two batches.
+/// A step between two batches.
 #[derive(Debug, Clone)]
 enum Step {
     Batch(Vec<Reading>),
@@ -59,13 +59,13 @@ fn shard(page: u32, dedup_keys_max: usize) -> Shard {
         quarantine_after_ms: 600_000,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
     });
-    // Some buckets are new and others must be looked up first.
+    // Some buckets are new, and others must be loaded first.
     let at = |hours: i64| BucketStart(hours * HOUR);
     shard.set_new_buckets(NewBuckets::NONE.raised(at(472_000), at(480_000)));
     shard
 }
 
-/// Carries out everything that is due until nothing is left. A bucket in backoff makes it wait: the clock moves on.
+/// Executes everything that is due until nothing is left. If a bucket is in backoff, the clock advances.
 fn flush(shard: &mut Shard, pages: &mut Pages, mut now: Now, storage_mode: StorageMode) {
     let mut waits = 0;
     while !shard.empty() {
@@ -93,7 +93,7 @@ fn flush(shard: &mut Shard, pages: &mut Pages, mut now: Now, storage_mode: Stora
 
 proptest! {
     #[test]
-    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8, dedup_keys_max in 0usize..20, series: bool) {
+    fn every_bucket_matches_the_naive_model(steps in steps(), page in 1u32..8, dedup_keys_max in 0usize..20, series: bool) {
         let storage_mode = if series { StorageMode::TimeSeries } else { StorageMode::Bucket };
         let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
         let (mut shard, mut pages) = (shard(page, dedup_keys_max), Pages::default());
@@ -107,7 +107,7 @@ proptest! {
                     shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
                     sent += readings.len() as u64;
                     for r in readings {
-                        // Rounded towards the past, written in another way than the code does it.
+                        // Rounded towards the past, implemented differently than in the code.
                         let hour = if r.ts_ms >= 0 { r.ts_ms / HOUR } else { -((HOUR - 1 - r.ts_ms) / HOUR) };
                         let bucket = model.entry((r.sensor_id.clone(), hour * HOUR)).or_default();
                         distinct += u64::from(bucket.insert((r.ts_ms, format!("{:?}", r.values))));
@@ -138,7 +138,7 @@ proptest! {
     }
 }
 
-/// Readings of sensors that never come again, with names and tags that never come again.
+/// Readings with sensors, names and tags that never repeat.
 fn unique(from: usize, n: usize) -> ReadingBatch {
     let reading = |i: usize| Reading {
         sensor_id: format!("S{}", i / 50),
@@ -151,7 +151,7 @@ fn unique(from: usize, n: usize) -> ReadingBatch {
 }
 
 #[test]
-fn names_shapes_and_tags_are_counted_and_let_go_when_nobody_has_them_any_more() {
+fn names_schemas_and_tags_are_counted_and_released_when_unused() {
     let (mut shard, mut pages) = (shard(1000, 0), Pages::default());
     let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1000 };
     let mut sent = 0;
@@ -161,17 +161,17 @@ fn names_shapes_and_tags_are_counted_and_let_go_when_nobody_has_them_any_more() 
             let batch = unique(sent, 100);
             shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
             sent += 100;
-            // 400 names of 62 bytes, and 100 shapes of four; the tags of two sensors.
+            // 400 names of 62 bytes, and 100 schemas of four; the tags of two sensors.
             let grown = shard.usage().bytes - before;
             assert!(grown >= 400 * 62 + 100 * 4 * 16 + 2 * 100, "{grown} bytes in round {round}");
         }
         flush(&mut shard, &mut pages, now, StorageMode::Bucket);
-        // Two hours on: nothing waits, and the buckets are forgotten.
+        // Two hours later nothing is pending, and the buckets are dropped.
         now = Now { wall_ms: now.wall_ms + 2 * HOUR, mono_ms: now.mono_ms + 2 * HOUR as u64 };
         (0..3).for_each(|_| shard.tick(now));
         let holding = shard.usage();
         assert_eq!((holding.sensors, holding.readings), (0, 0));
-        assert!(holding.bytes < 64 << 10, "{} bytes are held for nobody in round {round}", holding.bytes);
+        assert!(holding.bytes < 64 << 10, "{} unused bytes are held in round {round}", holding.bytes);
         now.wall_ms -= 2 * HOUR;
     }
     assert_eq!(shard.take_counts().stored, sent as u64);

@@ -1,6 +1,6 @@
-//! Properties of the formats that are not text, and of SenML: nothing panics, every element becomes one reading or one
-//! reject, and what means the same gives the same readings, whichever format it is written in.
-// Clippy takes the helpers of a test program for something else than tests.
+//! Properties of the binary formats and of SenML: nothing panics, every element becomes one reading or one reject, and
+//! equal contents give equal readings in every format.
+// Clippy does not recognize the helpers of a test program as test code.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     run_from(&Topic::default(), format, payload)
 }
 
-/// What is known of a message besides its payload.
+/// The context of a message besides its payload.
 #[derive(Debug, Clone, Default)]
 struct Topic {
     sensor_id: Option<&'static str>,
@@ -54,7 +54,7 @@ fn run_from(topic: &Topic, format: Format, payload: &[u8]) -> (Vec<Reading>, Rej
     (batch.to_readings(), rejects)
 }
 
-/// Protocol Buffers: what a metric of Sparkplug B may hold, and what it may not.
+/// Protocol Buffers: valid and invalid contents of a Sparkplug B metric.
 fn metric() -> impl Strategy<Value = Vec<u8>> {
     let bytes = |n: u8| {
         prop::collection::vec(any::<u8>(), 0..5).prop_map(move |v| [&[n << 3 | 2, v.len() as u8][..], &v].concat())
@@ -81,7 +81,7 @@ fn metric() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(field, 0..6).prop_map(|fields| fields.concat())
 }
 
-/// What all formats can say. Keys may come twice.
+/// Contents that all formats can represent. Keys may be repeated.
 #[derive(Debug, Clone)]
 enum Tree {
     Null,
@@ -120,7 +120,7 @@ impl Tree {
         }
     }
 
-    /// `open`: of unknown length, texts in pieces.
+    /// `open`: of indefinite length, texts in chunks.
     fn cbor(&self, open: bool, out: &mut Vec<u8>) {
         match self {
             Tree::Null => out.push(0xf6),
@@ -271,8 +271,8 @@ fn scalar() -> impl Strategy<Value = Tree> {
     ]
 }
 
-/// A scalar as a member. In the place of an object, JSON rejects a literal beyond the range of a double as
-/// `invalid_json`, because the parser finds it first; so `anything` has none.
+/// A scalar as a member. JSON rejects a literal beyond the range of a double instead of an object as `invalid_json`,
+/// because the parser finds it first; so `anything` has none.
 fn member_scalar() -> impl Strategy<Value = Tree> {
     prop_oneof![12 => scalar(), 1 => any::<bool>().prop_map(|negative| Tree::Infinite { negative })]
 }
@@ -298,7 +298,7 @@ fn ts() -> impl Strategy<Value = Tree> {
     ]
 }
 
-/// A map that is a reading, nearly one, or not at all.
+/// A map that is a reading, almost one, or none.
 fn reading() -> impl Strategy<Value = Tree> {
     let id = prop_oneof![6 => Just(Tree::Text("S1".into())), 1 => anything()];
     let members = || prop::collection::vec((text(), prop_oneof![4 => member_scalar(), 1 => anything()]), 0..8);
@@ -314,7 +314,7 @@ fn reading() -> impl Strategy<Value = Tree> {
     prop_oneof![9 => prop::collection::vec(member, 0..8).prop_map(Tree::Map), 1 => anything()]
 }
 
-/// A record of SenML, mostly good.
+/// A record of SenML, mostly valid.
 fn record() -> impl Strategy<Value = Vec<(String, Tree)>> {
     let number = || prop_oneof![(-1000i64..1000).prop_map(Tree::Int), (-1e3..1e3).prop_map(Tree::Double)];
     let name = || "[a-c:/]{0,3}".prop_map(Tree::Text);
@@ -336,9 +336,9 @@ fn record() -> impl Strategy<Value = Vec<(String, Tree)>> {
     prop::collection::vec(field, 0..5).prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
 }
 
-/// Also with the details, which are the same in all formats, except for numbers that are not finite: only JSON has a
+/// With the details, which are the same in all formats, except for numbers that are not finite: only JSON has a
 /// literal for them.
-fn said_in_full((readings, rejects): &(Vec<Reading>, Rejects)) -> String {
+fn result_with_details((readings, rejects): &(Vec<Reading>, Rejects)) -> String {
     let detail = |r: &Reject| match r.reason {
         RejectReason::NotFinite => String::new(),
         RejectReason::BadTimestamp if r.detail.ends_with(" is not a time") => String::new(),
@@ -352,35 +352,35 @@ fn said_in_full((readings, rejects): &(Vec<Reading>, Rejects)) -> String {
 fn the_same_in_all_formats(topic: &Topic, trees: &[Tree], open: bool) -> Result<(), TestCaseError> {
     let array = [Tree::Array(trees.to_vec())];
     let text = array[0].json();
-    let json = said_in_full(&run_from(topic, Format::Json, text.as_bytes()));
+    let json = result_with_details(&run_from(topic, Format::Json, text.as_bytes()));
     let cbor = all(&array, |tree, out| tree.cbor(open, out));
-    prop_assert_eq!(&said_in_full(&run_from(topic, Format::Cbor, &cbor)), &json, "{}", text);
+    prop_assert_eq!(&result_with_details(&run_from(topic, Format::Cbor, &cbor)), &json, "{}", text);
     let msgpack = all(&array, Tree::msgpack);
-    prop_assert_eq!(&said_in_full(&run_from(topic, Format::MessagePack, &msgpack)), &json, "{}", text);
-    // In lines.
+    prop_assert_eq!(&result_with_details(&run_from(topic, Format::MessagePack, &msgpack)), &json, "{}", text);
+    // As lines.
     if !trees.is_empty() {
         let lines: Vec<_> = trees.iter().map(Tree::json).collect();
-        let lines = said_in_full(&run_from(topic, Format::Ndjson, lines.join("\n").as_bytes()));
+        let lines = result_with_details(&run_from(topic, Format::Ndjson, lines.join("\n").as_bytes()));
         prop_assert_eq!(&lines, &json, "{}", text);
     }
-    // One after another, if they are objects.
+    // Concatenated, if they are objects.
     if trees.iter().all(|tree| matches!(tree, Tree::Map(_))) && !trees.is_empty() {
-        let json = said_in_full(&run_from(
+        let json = result_with_details(&run_from(
             topic,
             Format::Json,
             all(trees, |tree, out| out.extend(tree.json().bytes())).as_slice(),
         ));
         let cbor = all(trees, |tree, out| tree.cbor(!open, out));
-        prop_assert_eq!(&said_in_full(&run_from(topic, Format::Cbor, &cbor)), &json);
+        prop_assert_eq!(&result_with_details(&run_from(topic, Format::Cbor, &cbor)), &json);
         let msgpack = all(trees, Tree::msgpack);
-        prop_assert_eq!(&said_in_full(&run_from(topic, Format::MessagePack, &msgpack)), &json);
+        prop_assert_eq!(&result_with_details(&run_from(topic, Format::MessagePack, &msgpack)), &json);
     }
     Ok(())
 }
 
-fn said((readings, rejects): &(Vec<Reading>, Rejects)) -> String {
+fn debug_text((readings, rejects): &(Vec<Reading>, Rejects)) -> String {
     let reasons: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
-    // As debug text: it tells -0.0 from 0.0 and 1 from 1.0.
+    // As debug text, which distinguishes -0.0 from 0.0 and 1 from 1.0.
     format!("{readings:?} {reasons:?}")
 }
 
@@ -425,13 +425,14 @@ proptest! {
     fn any_bytes_are_readings_or_rejects(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for format in BINARY {
             let (readings, rejects) = run(format, &bytes);
-            // An empty array gives neither, with tags before it or not.
+            // An empty array gives neither, with or without tags before it.
             let empty = matches!(bytes.trim_ascii(), [0x80..=0x9f | 0xc0..=0xdf | b'[', ..]);
             prop_assert!(!readings.is_empty() || !rejects.is_empty() || empty, "{format:?} {bytes:x?}");
         }
     }
 
-    /// Three times the same elements, so that the fast path of JSON, which repeats earlier readings, is compared too.
+    /// The same elements three times, so that the fast path of JSON, which compares with earlier readings, is tested
+    /// too.
     #[test]
     fn all_formats_of_a_payload_give_the_same(
         trees in prop::collection::vec(reading(), 0..5),
@@ -442,9 +443,9 @@ proptest! {
         the_same_in_all_formats(&topic, &vec![trees; times].concat(), open)?;
     }
 
-    /// Cut anywhere, what was whole before the cut is as it was, and the cut is one reject.
+    /// After a cut at any place, the complete elements before it are unchanged, and the cut is one reject.
     #[test]
-    fn what_stands_before_a_cut_counts(
+    fn elements_before_a_cut_are_kept(
         trees in prop::collection::vec(reading(), 1..5),
         at in any::<prop::sample::Index>(),
         open in any::<bool>(),
@@ -463,7 +464,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_byte_is_survived(
+    fn a_damaged_byte_never_panics(
         trees in prop::collection::vec(reading(), 1..5),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
@@ -486,9 +487,9 @@ proptest! {
         let json = run(Format::Senml, pack.json().as_bytes());
         let mut cbor = vec![];
         pack.cbor(open, &mut cbor);
-        prop_assert_eq!(said(&run(Format::SenmlCbor, &cbor)), said(&json), "{}", pack.json());
-        // Each record is a value of one reading, or one reject; a sum is a value beside it, and those that only give bases
-        // are neither.
+        prop_assert_eq!(debug_text(&run(Format::SenmlCbor, &cbor)), debug_text(&json), "{}", pack.json());
+        // Each record is a value of one reading, or one reject; a sum is another value, and records with only base
+        // values are neither.
         let (readings, rejects) = json;
         let measured = |r: &Vec<(String, Tree)>| {
             let regular = |(k, v): &(String, Tree)| !matches!(v, Tree::Null) && !k.starts_with('b') && k != "foo";
@@ -503,9 +504,9 @@ proptest! {
         }
     }
 
-    /// A session of any messages: each metric is a value, a reject or nothing, and a node is asked once.
+    /// A session of any messages: each metric is a value, a reject or nothing, and a node is asked for a rebirth once.
     #[test]
-    fn any_session_of_sparkplug_is_survived(
+    fn any_session_of_sparkplug_never_panics(
         messages in prop::collection::vec(
             (
                 prop::sample::select(vec!["NBIRTH/N", "NDATA/N", "NDEATH/N", "DBIRTH/N/D", "DDATA/N/D", "DDEATH/N/D", "NCMD/N"]),

@@ -1,4 +1,5 @@
-//! The configuration as a user meets it: the shipped file, the environment over it, and what is said about mistakes.
+//! The configuration as a user sees it: the shipped file, the environment that overrides it, and the messages about
+//! mistakes.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
@@ -32,7 +33,7 @@ impl Place {
         path
     }
 
-    /// Loads a text with the environment over it; the names of the example files in it become their paths.
+    /// Loads a text with the environment over it; the names of the example files become their paths.
     fn load(&self, text: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
         let mut text = text.to_owned();
         for name in ["tokens.toml", "ca.pem", "client.pem", "client.key", "server.pem", "server.key", "mqtt-password"] {
@@ -56,12 +57,12 @@ fn shipped() -> String {
     std::fs::read_to_string(SHIPPED).unwrap()
 }
 
-/// The shipped file with every commented key and section switched on.
+/// The shipped file with every commented-out key and section active.
 fn everything_on() -> String {
     shipped().lines().map(|line| format!("{}\n", setting(line).unwrap_or(line))).collect()
 }
 
-/// A line that is a key or a section header, commented out or not.
+/// A line with a key or a section header, commented out or not.
 fn setting(line: &str) -> Option<&str> {
     let line = line.strip_prefix("# ").unwrap_or(line);
     let is_header = line.starts_with('[') && line.ends_with(']');
@@ -71,14 +72,14 @@ fn setting(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn the_shipped_file_says_the_defaults() {
+fn the_shipped_file_has_the_defaults() {
     let loaded = config::load(Some(Path::new(SHIPPED)), std::iter::empty()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(loaded.config, Config::default());
     assert_eq!(loaded.file.as_deref(), Some(Path::new(SHIPPED)));
 }
 
 #[test]
-fn the_shipped_file_has_every_key_and_no_other_in_the_order_they_are_read() {
+fn the_shipped_file_has_exactly_the_keys_in_the_order_of_reading() {
     let (mut section, mut keys) = (String::new(), Vec::new());
     for line in shipped().lines().filter_map(setting) {
         match line.split_once(" = ") {
@@ -86,7 +87,7 @@ fn the_shipped_file_has_every_key_and_no_other_in_the_order_they_are_read() {
             None => section = line.trim_matches(['[', ']']).to_owned(),
         }
     }
-    // The one key that the environment alone may set.
+    // The only key that can be set in the environment alone.
     let known: Vec<String> = config::known_keys().into_iter().filter(|key| key != "mqtt.password").collect();
     assert_eq!(keys, known);
 }
@@ -110,7 +111,7 @@ fn the_examples_in_the_shipped_file_work_and_show_the_defaults() {
     assert_eq!(broker.subscriptions[0].qos, defaults.subscriptions[0].qos);
 }
 
-/// docs/design.md, section 4, as it stands there but for the names of the files.
+/// docs/design.md, section 4, with other file names.
 const DESIGN: &str = r#"
 [ingest]
 ack = "journal"                  # or "stored"
@@ -168,14 +169,14 @@ fn a_named_file_must_be_there() {
 }
 
 #[test]
-fn broken_toml_is_told_by_line_and_shows_no_secret() {
+fn invalid_toml_is_reported_by_line_without_secrets() {
     let problems = Place::new().bad("[store]\nuri = \"mongodb://user:geheim@host\n", &[]);
     assert!(problems[0].contains("hourbucket.toml:2"), "{problems:?}");
     assert!(!problems.concat().contains("geheim"), "{problems:?}");
 }
 
 #[test]
-fn the_environment_stands_over_the_file_and_is_read_by_the_type_of_the_key() {
+fn the_environment_overrides_the_file_and_is_parsed_by_the_type_of_the_key() {
     let place = Place::new();
     let secret = place.file("uri", "mongodb://user:pass@db/\n");
     let env = [
@@ -238,7 +239,7 @@ fn keys_that_end_in_file_keep_their_meaning_in_the_environment() {
 }
 
 #[test]
-fn mistakes_in_the_environment_are_told_by_variable() {
+fn mistakes_in_the_environment_are_reported_by_variable() {
     let place = Place::new();
     for (name, value, parts) in [
         ("HOURBUCKET_STORE__URL", "x", &["HOURBUCKET_STORE__URL", "HOURBUCKET_STORE__URI"][..]),
@@ -263,7 +264,7 @@ fn mistakes_in_the_environment_are_told_by_variable() {
 }
 
 #[test]
-fn everything_wrong_is_told_at_once_each_with_its_line() {
+fn all_mistakes_are_reported_together_each_with_its_line() {
     let text = r#"[htpp]
 enabled = true
 [http]
@@ -302,7 +303,7 @@ level = "inof"
     assert_eq!(problems.len(), 11, "{problems:#?}");
 }
 
-/// One change to the DESIGN's text, and what must be in the only problem that follows.
+/// One change to the text of DESIGN, and what its only problem must contain.
 #[test]
 fn each_value_has_its_limits() {
     let place = Place::new();
@@ -383,7 +384,7 @@ fn a_span_is_any_divisor_of_a_day() {
 }
 
 #[test]
-fn what_cannot_work_together_is_refused() {
+fn conflicting_settings_are_refused() {
     let place = Place::new();
     let topic = "mqtt[0].subscriptions[0].topic";
     for (from, to, key, part) in [
@@ -413,9 +414,9 @@ fn what_cannot_work_together_is_refused() {
     let short = DESIGN.replacen("past = \"365d\"", "past = \"30d\"", 1).replacen("\"365d\"", "\"30d\"", 1);
     let kept = place.good(&short, &[]);
     assert_eq!((kept.store.retention, kept.limits.past), (Some(kept.limits.past), Duration::from_secs(30 * 86_400)));
-    // Without a retention of its own, only the default of limits.past can be at odds with it.
+    // Without `store.retention`, only the default of limits.past can conflict with it.
     one_problem(&place, "store.retention = \"30d\"", "store.retention", "365d old");
-    // Sparkplug B: its own topics, all of a node's messages, and commands that only a broker can pass on.
+    // Sparkplug B: its own topics, all messages of a node, and commands that only a broker can forward.
     let sparkplug = DESIGN.replace("\"scalar\"", "\"sparkplug\"").replace("sensors/{sensor_id}/{field}", "spBv1.0/#");
     let format = "mqtt[0].subscriptions[0].format";
     one_problem(&place, &sparkplug.replace("sensors/+/+", "+/+/+/+"), format, "spBv1.0/");
@@ -433,7 +434,7 @@ fn what_cannot_work_together_is_refused() {
     one_problem(&place, &DESIGN.replace(subscription, ""), "mqtt[0]", "subscriptions");
     one_problem(&place, "[http]\nenabled = false", "http.enabled", "no input is configured");
     let two = DESIGN.replace("sensors/{sensor_id}/{field}", "sensor/{sensor_id}/x");
-    assert_eq!(place.bad(&two, &[]).len(), 2, "the second problem of a key is told too");
+    assert_eq!(place.bad(&two, &[]).len(), 2, "the second problem of a key is reported too");
     one_problem(&place, "[mqtt]\nurl = \"mqtt://x\"", "mqtt", "[[mqtt]]");
     one_problem(&place, "http = 5", "http", "[http]");
     place.good("[http]\nlisten = \"0.0.0.0:8080\"\nallow_anonymous = true", &[]);
@@ -442,15 +443,15 @@ fn what_cannot_work_together_is_refused() {
 fn one_problem(place: &Place, text: &str, key: &str, part: &str) {
     let problems =
         place.load(text, &[]).err().unwrap_or_else(|| panic!("accepted, but {key}: {part}\n{text}")).problems;
-    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    assert_eq!(problems.len(), 1, "{key}: {shown:#?}");
-    assert_eq!(problems[0].key, key, "{shown:?}");
-    assert!(shown[0].contains(part), "{part} is not in {}", shown[0]);
-    assert!(!problems[0].advice.is_empty(), "{shown:?} says not what to write instead");
-    assert!(!shown[0].contains("geheim"), "a secret is shown: {}", shown[0]);
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 1, "{key}: {texts:#?}");
+    assert_eq!(problems[0].key, key, "{texts:?}");
+    assert!(texts[0].contains(part), "{part} is not in {}", texts[0]);
+    assert!(!problems[0].advice.is_empty(), "{texts:?} does not say what to write instead");
+    assert!(!texts[0].contains("geheim"), "a secret is shown: {}", texts[0]);
 }
 
-/// A subscription of the DESIGN's broker with another format and, where there is one, a template.
+/// A subscription of DESIGN's broker with another format and, if it has one, a template.
 fn subscribed(format: &str, topic: Option<&str>, formats: &str) -> String {
     let topic = topic.map(|topic| format!("topic = \"{topic}\"")).unwrap_or_default();
     let text = DESIGN.replacen("topic = \"sensors/{sensor_id}/{field}\"", &topic, 1);
@@ -458,7 +459,7 @@ fn subscribed(format: &str, topic: Option<&str>, formats: &str) -> String {
 }
 
 #[test]
-fn a_subscription_can_name_a_profile_or_a_format_of_its_own() {
+fn a_subscription_can_name_a_profile_or_a_configured_format() {
     let place = Place::new();
     let config = place.good(&subscribed("zigbee2mqtt", None, ""), &[]);
     assert_eq!((config.mqtt[0].subscriptions[0].topic.as_str(), config.formats.len()), ("#", 0));
@@ -496,7 +497,7 @@ fn times_and_zones_are_read_and_refused() {
 }
 
 #[test]
-fn an_id_that_makes_one_sensor_of_all_devices_is_warned_about() {
+fn a_constant_sensor_id_is_a_warning() {
     let place = Place::new();
     let warnings = |text: &str| place.good(text, &[]).warnings();
     let [id] = &warnings(&subscribed("own", None, "\n[formats.own]\nid = \"weather\"\n"))[..] else { panic!("one") };
@@ -507,7 +508,7 @@ fn an_id_that_makes_one_sensor_of_all_devices_is_warned_about() {
 }
 
 #[test]
-fn the_dump_hides_secrets_has_every_key_and_reads_back() {
+fn the_dump_hides_secrets_has_every_key_and_parses_again() {
     let place = Place::new();
     let text = everything_on().replace("mongodb://127", "mongodb://zoe9:geheim@127");
     let config = place.good(&text, &[]);
@@ -530,7 +531,7 @@ fn the_dump_hides_secrets_has_every_key_and_reads_back() {
     assert_eq!(again, config);
 }
 
-/// Every key below, without the numbers of list elements; a known one may have a table as its value.
+/// Every key below this table, without the numbers of list elements; a known key may have a table as its value.
 fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
     if known.iter().any(|key| key == path) {
         return vec![path.to_owned()];
@@ -546,7 +547,7 @@ fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn what_works_but_is_hardly_meant_is_a_warning() {
+fn unlikely_settings_are_a_warning() {
     let place = Place::new();
     let warnings = |from: &str, to: &str| place.good(&DESIGN.replacen(from, to, 1), &[]).warnings();
     assert_eq!(warnings("x", "x"), Vec::<String>::new());
@@ -570,7 +571,7 @@ fn direct(keys: &str) -> String {
 }
 
 #[test]
-fn devices_that_connect_here_need_what_a_port_needs() {
+fn the_mqtt_listener_needs_its_settings() {
     let place = Place::new();
     let good = place.good(&direct(""), &[]);
     assert_eq!((good.listen.mqtt.listen.to_string().as_str(), good.warnings().len()), ("127.0.0.1:1883", 0));
@@ -680,7 +681,7 @@ fn a_password_file_is_read_again() {
     assert_eq!(from_env.password_now().unwrap().unwrap().reveal(), "env");
 }
 
-/// `UPDATE=1 cargo test --test pure config::` writes it anew.
+/// `UPDATE=1 cargo test --test pure config::` writes it again.
 #[test]
 fn the_reference_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
@@ -698,12 +699,12 @@ fn the_reference_is_up_to_date() {
     let differing = committed.lines().zip(reference.lines()).enumerate().find(|(_, (a, b))| a != b);
     assert!(
         committed == reference,
-        "docs/configuration.md is out of date; write it anew with UPDATE=1 cargo test --test pure config::. First: {differing:?}"
+        "docs/configuration.md is out of date; write it again with UPDATE=1 cargo test --test pure config::. First: {differing:?}"
     );
 }
 
 #[test]
-fn a_port_for_https_needs_what_it_needs() {
+fn an_https_port_needs_its_settings() {
     let place = Place::new();
     let tls = "[http.tls]\ncert_file = \"server.pem\"\nkey_file = \"server.key\"\n";
     let outside = "[http]\nlisten = \"0.0.0.0:8080\"\n";

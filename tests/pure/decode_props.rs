@@ -1,6 +1,6 @@
-//! Properties of the decoder: nothing panics, every element becomes one reading or one reject, what is good comes out
-//! as it was, and it does not matter how readings are strung together.
-// Clippy takes the helpers of a test program for something else than tests.
+//! Properties of the decoder: nothing panics, every element becomes one reading or one reject, valid readings are
+//! unchanged, and the way in which readings are concatenated does not matter.
+// Clippy does not recognize the helpers of a test program as test code.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 const NOW: i64 = 1_709_290_800_000;
 
 fn limits() -> Limits {
-    // Back to the year 1900 and as far ahead.
+    // Back to the year 1900, and as far ahead.
     let years = Duration::from_secs(125 * 365 * 86_400);
     Limits { past: years, future: years, unset_before_ms: i64::MIN, ..Config::default().limits }
 }
@@ -23,7 +23,7 @@ fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     run_with(format, payload, &[])
 }
 
-/// The same without comparing readings with those before them, which is not done where they get tags of the topic.
+/// The same without the fast path, which is not used if readings get tags of the topic.
 fn run_one_by_one(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     let (mut readings, rejects) = run_with(format, payload, &[("of the topic", "")]);
     for reading in &mut readings {
@@ -53,7 +53,7 @@ fn run_with(format: Format, payload: &[u8], tags: &[(&str, &str)]) -> (Vec<Readi
     (batch.to_readings(), rejects)
 }
 
-/// A text that needs every kind of escape now and then.
+/// A text that sometimes needs every kind of escape.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => "[a-z]{1,8}",
@@ -63,9 +63,9 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A name that is stored as it is.
+/// A name that is stored unchanged.
 fn name() -> impl Strategy<Value = String> {
-    text().prop_filter("renamed names have tests of their own", |n| {
+    text().prop_filter("renamed names are tested elsewhere", |n| {
         !n.is_empty() && !n.starts_with('$') && !n.contains(['.', '\0']) && !matches!(&**n, "ts" | "meta" | "_id")
     })
 }
@@ -100,16 +100,16 @@ fn reading() -> impl Strategy<Value = Reading> {
     )
 }
 
-/// How a reading is written: order of the members, way of the time, escapes.
+/// How a reading is written: order of the members, form of the time, escapes.
 #[derive(Debug, Clone, Copy)]
-struct Spelling {
+struct Style {
     values_first: bool,
     time: u8,
     escape_all: bool,
 }
 
-fn spelling() -> impl Strategy<Value = Spelling> {
-    (any::<bool>(), 0..5u8, any::<bool>()).prop_map(|(values_first, time, escape_all)| Spelling {
+fn style() -> impl Strategy<Value = Style> {
+    (any::<bool>(), 0..5u8, any::<bool>()).prop_map(|(values_first, time, escape_all)| Style {
         values_first,
         time,
         escape_all,
@@ -123,8 +123,8 @@ fn quoted(text: &str, escape_all: bool) -> String {
     text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).fold(String::from("\""), |s, u| s + &u) + "\""
 }
 
-fn written(reading: &Reading, spelling: Spelling) -> String {
-    let q = |text: &str| quoted(text, spelling.escape_all);
+fn written(reading: &Reading, style: Style) -> String {
+    let q = |text: &str| quoted(text, style.escape_all);
     let value = |v: &Value| match v {
         Value::Double(v) => serde_json::to_string(v).unwrap(),
         Value::Int(v) => v.to_string(),
@@ -137,7 +137,7 @@ fn written(reading: &Reading, spelling: Spelling) -> String {
     let ms = reading.ts_ms;
     let utc = chrono::DateTime::from_timestamp_millis(ms).unwrap();
     let sign = if ms < 0 { "-" } else { "" };
-    let ts = match spelling.time {
+    let ts = match style.time {
         0 => format!(r#""ts":"{}""#, utc.to_rfc3339().replace("+00:00", "Z")),
         1 => {
             format!(r#""ts":"{}""#, utc.with_timezone(&chrono::FixedOffset::west_opt(5400).unwrap()).to_rfc3339())
@@ -151,12 +151,12 @@ fn written(reading: &Reading, spelling: Spelling) -> String {
         members.push(ts);
     }
     let values = format!(r#""values":{values}"#);
-    members.insert(if spelling.values_first { 0 } else { members.len() }, values);
+    members.insert(if style.values_first { 0 } else { members.len() }, values);
     object(members)
 }
 
-/// A bad reading, and why it is; none spans lines. Each begins as an object: a stray `7` behind one that was cut short
-/// is taken for a part of it, one reject for both.
+/// An invalid reading with its reason; none has a line break. Each begins as an object: a `7` after a truncated one is
+/// read as a part of it, one reject for both.
 fn bad() -> impl Strategy<Value = (String, RejectReason)> {
     use RejectReason::*;
     prop::sample::select(vec![
@@ -185,28 +185,28 @@ fn bad() -> impl Strategy<Value = (String, RejectReason)> {
     .prop_map(|(text, reason)| (text.to_owned(), reason))
 }
 
-type Item = Result<(Reading, Spelling), (String, RejectReason)>;
+type Item = Result<(Reading, Style), (String, RejectReason)>;
 
 fn items() -> impl Strategy<Value = Vec<Item>> {
-    let item = prop_oneof![3 => (reading(), spelling()).prop_map(Ok), 1 => bad().prop_map(Err)];
+    let item = prop_oneof![3 => (reading(), style()).prop_map(Ok), 1 => bad().prop_map(Err)];
     prop::collection::vec(item, 1..12)
 }
 
 fn texts(items: &[Item]) -> Vec<String> {
     let text = |item: &Item| match item {
-        Ok((reading, spelling)) => written(reading, *spelling),
+        Ok((reading, style)) => written(reading, *style),
         Err((text, _)) => text.clone(),
     };
     items.iter().map(text).collect()
 }
 
-/// The good ones came out equal and in order, the bad ones were rejected with their place and reason.
+/// The valid readings are equal and in order; the invalid ones were rejected with position and reason.
 fn check(items: &[Item], format: Format, payload: &str) -> Result<(), TestCaseError> {
     let (readings, rejects) = run(format, payload.as_bytes());
     let good: Vec<&Reading> = items.iter().filter_map(|i| i.as_ref().ok().map(|(r, _)| r)).collect();
     let bad: Vec<_> =
         items.iter().enumerate().filter_map(|(i, item)| item.as_ref().err().map(|(_, reason)| (i, *reason))).collect();
-    // As debug text: it tells -0.0 from 0.0 and 1 from 1.0.
+    // As debug text, which distinguishes -0.0 from 0.0 and 1 from 1.0.
     prop_assert_eq!(format!("{:?}", readings), format!("{:?}", good), "{}", payload);
     let found: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
     prop_assert_eq!(found, bad, "{}", payload);
@@ -214,7 +214,7 @@ fn check(items: &[Item], format: Format, payload: &str) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// A text with what the line protocol escapes; none ends with a backslash, which in a name cannot be written.
+/// A text with characters that line protocol escapes; none ends with a backslash, which a name cannot have.
 fn line_text() -> impl Strategy<Value = String> {
     let mixed =
         prop::collection::vec(prop::sample::select(vec!["a", "ü", " ", ",", "=", "\\", "\"", "#", "\t", "1"]), 0..8);
@@ -223,12 +223,12 @@ fn line_text() -> impl Strategy<Value = String> {
 }
 
 fn line_name() -> impl Strategy<Value = String> {
-    line_text().prop_filter("renamed names have tests of their own", |n| {
+    line_text().prop_filter("renamed names are tested elsewhere", |n| {
         !n.is_empty() && !n.starts_with('$') && !n.contains('.') && !matches!(&**n, "ts" | "meta" | "_id" | "sensor_id")
     })
 }
 
-/// A reading that a line can say, with its measurement.
+/// A reading that line protocol can represent, with its measurement.
 fn line_reading() -> impl Strategy<Value = (String, Reading)> {
     let text = prop_oneof![4 => line_text(), 1 => "[a-z\n\\\\\"]{0,9}"];
     let value = prop_oneof![
@@ -239,8 +239,9 @@ fn line_reading() -> impl Strategy<Value = (String, Reading)> {
         text.prop_map(Value::Str),
     ];
     let some = |text: String| if text.is_empty() { "x".to_owned() } else { text };
-    let measurement = line_name().prop_filter("no comment, no blank before it", |m| !m.starts_with(['#', ' ', '\t']));
-    // Field names do not begin where blanks are skipped.
+    let measurement =
+        line_name().prop_filter("not a comment, and no blank before it", |m| !m.starts_with(['#', ' ', '\t']));
+    // Field names do not begin with a blank, which would be skipped.
     let field = line_name().prop_map(|name| name.replace('\t', "_"));
     let tags = prop::collection::btree_map(line_name(), line_text().prop_map(some), 0..4);
     let values = prop::collection::btree_map(field, value, 1..6);
@@ -253,7 +254,7 @@ fn line_reading() -> impl Strategy<Value = (String, Reading)> {
     )
 }
 
-/// As a line, with `gap` blanks more than needed.
+/// As a line, with `gap` additional blanks.
 fn line((measurement, reading): &(String, Reading), gap: usize) -> String {
     let escaped = |text: &str, escapes: &[char]| {
         let escape = |c: char| if escapes.contains(&c) { format!("\\{c}") } else { c.to_string() };
@@ -312,12 +313,12 @@ fn alike() -> impl Strategy<Value = String> {
         r#"{"sensor_id":ID,"ts":TS,"values":{"a":V},"tags":null}"#,
     ];
     let tokens = prop::collection::vec(token, 4);
-    let behind = prop_oneof![9 => Just(""), 1 => prop::sample::select(vec![" ", "}", " 1", ",", "{}"])];
-    (prop::sample::select(forms), id.clone(), id, time, tokens, behind).prop_map(
-        |(storage_mode, id, other, time, tokens, behind)| {
+    let suffix = prop_oneof![9 => Just(""), 1 => prop::sample::select(vec![" ", "}", " 1", ",", "{}"])];
+    (prop::sample::select(forms), id.clone(), id, time, tokens, suffix).prop_map(
+        |(storage_mode, id, other, time, tokens, suffix)| {
             let mut line = storage_mode.replacen("ID", &id, 1).replace("ID", &other).replace("TS", &time);
             tokens.iter().for_each(|t| line = line.replacen("V", t, 1));
-            line + behind
+            line + suffix
         },
     )
 }
@@ -333,7 +334,7 @@ proptest! {
     }
 
     #[test]
-    fn json_like_text_never_panics_and_never_vanishes(
+    fn json_like_text_never_panics_and_is_never_ignored(
         pieces in prop::collection::vec(prop::sample::select(vec![
             "{", "}", "[", "]", ",", ":", "\"", "\\", "\n", " ", "1", "-0", "1e999", "NaN", "null", "true",
             "\"sensor_id\"", "\"a\"", "\"values\"", "\"ts\"", "{\"sensor_id\":\"a\",\"v\":1}", "\u{feff}", "\0",
@@ -350,19 +351,19 @@ proptest! {
     }
 
     #[test]
-    fn in_an_array_each_is_taken_or_rejected_for_itself(items in items()) {
+    fn in_an_array_each_is_accepted_or_rejected_alone(items in items()) {
         check(&items, Format::Json, &format!("[{}]", texts(&items).join(",")))?;
         check(&items, Format::Json, &format!(" [\n{} ]\n", texts(&items).join("\n,\n ")))?;
     }
 
     #[test]
-    fn in_lines_each_is_taken_or_rejected_for_itself(items in items()) {
+    fn in_lines_each_is_accepted_or_rejected_alone(items in items()) {
         check(&items, Format::Ndjson, &texts(&items).join("\n"))?;
         check(&items, Format::Ndjson, &(texts(&items).join("\r\n \r\n") + "\r\n"))?;
     }
 
     #[test]
-    fn strung_together_in_any_way_they_are_the_same(good in prop::collection::vec((reading(), spelling()), 1..8)) {
+    fn concatenated_in_any_way_they_are_the_same(good in prop::collection::vec((reading(), style()), 1..8)) {
         let items: Vec<Item> = good.into_iter().map(Ok).collect();
         let texts = texts(&items);
         for payload in [texts.concat(), texts.join("\n"), texts.join(" \r\n\t"), format!("[{}]", texts.join(","))] {
@@ -370,14 +371,14 @@ proptest! {
         }
     }
 
-    /// Cut anywhere, an array loses the reading that is cut, and says so; it gains none.
-    /// A line alone is never compared with another, so it is the measure.
+    /// After a cut at any place, an array loses only the truncated reading, with a reject, and gains none. A single
+    /// line is never compared with an earlier one, so it is the reference.
     #[test]
-    fn lines_that_look_alike_are_what_each_of_them_is_alone(
+    fn similar_lines_decode_like_single_ones(
         lines in prop::collection::vec(alike(), 1..40),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1u8..127), 0..3),
     ) {
-        // Good lines again and again, with the odd ones between them.
+        // Repeats valid lines, with the invalid ones between them.
         let mut lines: Vec<Vec<u8>> = lines.into_iter().map(String::into_bytes).collect();
         for (line, at, byte) in damage {
             let n = line.index(lines.len());
@@ -401,9 +402,9 @@ proptest! {
         }
     }
 
-    /// The same for the line protocol, whose lines come from a few series in turns.
+    /// The same for line protocol, with lines of a few series in turns.
     #[test]
-    fn lines_of_the_line_protocol_that_look_alike_are_what_each_of_them_is_alone(
+    fn similar_lines_of_line_protocol_decode_like_single_ones(
         sources in prop::collection::vec((line_reading(), 0usize..2), 1..4),
         row_refs in prop::collection::vec((any::<prop::sample::Index>(), "[a-z=\\\\]{1,4}", -1000i64..1000, 0u32..4), 1..40),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1u8..127), 0..3),
@@ -426,7 +427,7 @@ proptest! {
             let at = at.index(lines[n].len());
             lines[n][at] = byte;
         }
-        // A text may go over several lines: only what is a line for itself can be compared.
+        // A text may have several lines, so only complete lines can be compared.
         let payload = lines.join(&b"\n"[..]);
         let (all, rejects) = run(Format::Line, &payload);
         let (expected, expected_rejects) = run_one_by_one(Format::Line, &payload);
@@ -435,8 +436,8 @@ proptest! {
     }
 
     #[test]
-    fn a_truncated_array_keeps_what_is_whole(
-        good in prop::collection::vec((reading(), spelling()), 1..6),
+    fn a_truncated_array_keeps_its_complete_readings(
+        good in prop::collection::vec((reading(), style()), 1..6),
         at in any::<prop::sample::Index>(),
     ) {
         let items: Vec<Item> = good.iter().cloned().map(Ok).collect();
@@ -467,7 +468,7 @@ proptest! {
     }
 
     #[test]
-    fn line_protocol_comes_back_as_it_was_written(
+    fn line_protocol_round_trips(
         lines in prop::collection::vec(prop_oneof![4 => (line_reading(), 0..3usize).prop_map(Ok), 1 => Just(Err(()))], 1..8),
         crlf in any::<bool>(),
     ) {
@@ -484,7 +485,7 @@ proptest! {
         }
     }
 
-    /// Cut anywhere, or with bytes of another kind in it, a payload gives no reading that was not sent.
+    /// A payload that is cut anywhere, or has other bytes in it, gives no reading that was not sent.
     #[test]
     fn damaged_line_protocol_invents_nothing(
         lines in prop::collection::vec(line_reading(), 1..5),
@@ -494,11 +495,11 @@ proptest! {
         let payload = texts.join("\n").into_bytes();
         let cut = at.index(payload.len());
         let (readings, rejects) = run(Format::Line, &payload[..cut]);
-        // A number or a time that was cut is another one; the line breaks say how many lines there are at most.
+        // A truncated number or time has another value; the line breaks determine the maximum number of lines.
         prop_assert!(readings.len() + rejects.total() <= lines.len() + payload.iter().filter(|b| **b == b'\n').count());
         let mut damaged = payload.clone();
         damaged[cut] = 0xff;
         let (_, rejects) = run(Format::Line, &damaged);
-        prop_assert!(!rejects.is_empty(), "a line with a byte that is no UTF-8 is not taken");
+        prop_assert!(!rejects.is_empty(), "a line that is not UTF-8 is not accepted");
     }
 }

@@ -1,6 +1,6 @@
-//! What stands in `deploy/` fits the service: its configurations load, the variables and ports in the manifests are real
-//! ones, times to stop are long enough, copies are equal. The manifests are read as text; that they are what Docker,
-//! Kubernetes and systemd take, `tests/deploy.sh` looks at with their own schemas and tools.
+//! The files in `deploy/` fit the service: their configurations load, the variables and ports in the manifests exist,
+//! stop timeouts are long enough, copies are equal. The manifests are read as text; `tests/deploy.sh` checks them with
+//! the schemas and tools of Docker, Kubernetes and systemd.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
@@ -25,7 +25,7 @@ fn lines(path: &str) -> Vec<String> {
     text(path).lines().filter(|line| !line.trim_start().starts_with('#')).map(code).collect()
 }
 
-/// What follows `key` on the lines that begin with it, spaces and dashes apart.
+/// The rest of the lines that begin with `key`, without spaces and dashes.
 fn values(path: &str, key: &str) -> Vec<String> {
     let value = |line: &String| line.trim_start_matches([' ', '-']).strip_prefix(key).map(|v| v.trim().to_owned());
     lines(path).iter().filter_map(value).collect()
@@ -38,7 +38,7 @@ fn value(path: &str, key: &str) -> String {
     found.remove(0)
 }
 
-/// Loads a shipped configuration with the variables that its manifest sets; secrets are files of this test.
+/// Loads a shipped configuration with the variables of its manifest; secrets are files of this test.
 fn load(path: &str, secrets_at: &str, variables: &[(&str, &str)]) -> Config {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().display().to_string();
@@ -77,7 +77,7 @@ fn kubernetes() -> Config {
 #[test]
 fn shipped_configurations_load_without_a_warning() {
     for config in [compose(), kubernetes()] {
-        // In both, what stands in front of the service speaks TLS: docs/deploy.md.
+        // In both, TLS is terminated before the service: docs/deploy.md.
         let of_tls = |warning: &String| warning.starts_with("http.tls.cert_file is not set");
         let warnings: Vec<String> = config.warnings().into_iter().filter(|warning| !of_tls(warning)).collect();
         assert_eq!(warnings, Vec::<String>::new());
@@ -92,7 +92,7 @@ fn shipped_configurations_load_without_a_warning() {
     assert_eq!(shared.store.mode, StoreMode::Bucket, "several instances on one sensor");
 }
 
-/// Every file below a directory that is text of ours.
+/// Every text file of ours below a directory.
 fn files(dir: PathBuf) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -115,7 +115,7 @@ fn deploy_holds_only_what_ships() {
         }
     }
     developer_files.sort();
-    // The demo is the first thing a user runs, and release.sh builds what ships.
+    // A user runs the demo first, and release.sh builds the shipped files.
     assert_eq!(
         developer_files,
         ["deploy/demo.sh", "deploy/release.sh"],
@@ -135,7 +135,7 @@ fn every_variable_names_a_key() {
         for (at, _) in text.match_indices("HOURBUCKET_") {
             let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
             let name: String = text[at..].chars().take_while(|c| is_name(*c)).collect();
-            // Without a double underscore they are for the scripts.
+            // Variables without a double underscore are for the scripts.
             if !name.contains("__") {
                 continue;
             }
@@ -146,9 +146,9 @@ fn every_variable_names_a_key() {
             };
             let is_known = |name: &str| known.contains(&key(name));
             let good = is_known(&name) || name.strip_suffix("_FILE").is_some_and(is_known);
-            // The password has no place in a file of settings, but in the environment.
+            // The password belongs to the environment, not to a settings file.
             let good = good || key(&name).starts_with("mqtt.password");
-            assert!(good, "{}: {name} is no key ({})", path.display(), key(&name));
+            assert!(good, "{}: {name} is not a key ({})", path.display(), key(&name));
         }
     }
     assert!(seen > 8, "{seen}");
@@ -168,7 +168,8 @@ fn ports_are_those_of_the_configurations() {
         assert!(values("deploy/kubernetes/base/services.yaml", "port:").contains(&port.to_string()));
     }
     assert!(text("deploy/prometheus/prometheus.yml").contains("hourbucket:8081"), "the target in compose");
-    // What is published is so on loopback: readings in clear, metrics and Grafana's login are not for the network.
+    // Ports are published on loopback only: readings without encryption, metrics and Grafana's login must not be
+    // reachable from the network.
     assert!(
         lines(COMPOSE)
             .iter()
@@ -178,9 +179,9 @@ fn ports_are_those_of_the_configurations() {
 }
 
 #[test]
-fn nobody_kills_the_service_while_it_drains() {
+fn the_service_is_not_killed_while_it_drains() {
     let after = |deadline: Duration, limit: &str| {
-        let limit = parse_duration(limit).unwrap_or_else(|| panic!("{limit} is no duration"));
+        let limit = parse_duration(limit).unwrap_or_else(|| panic!("{limit} is not a duration"));
         assert!(limit >= deadline + Duration::from_secs(10), "{limit:?} for {deadline:?}");
     };
     let graces = values(COMPOSE, "stop_grace_period:");
@@ -195,7 +196,7 @@ fn nobody_kills_the_service_while_it_drains() {
 #[test]
 fn the_unit_knows_the_exit_codes() {
     assert_eq!(value(UNIT, "SuccessExitStatus="), ExitReason::Unstored { left: 1 }.exit_code().to_string());
-    // tests/servers/service_manager.rs sees that the binary ends with it.
+    // tests/servers/service_manager.rs checks that the binary ends with it.
     assert_eq!(value(UNIT, "RestartPreventExitStatus="), "78");
 }
 
@@ -204,7 +205,7 @@ fn the_journal_fits_its_volume() {
     let claim = value(STATEFUL_SET, "storage:");
     let gib: u64 = claim.strip_suffix("Gi").unwrap().parse().unwrap();
     let config = kubernetes();
-    // A segment more may be there for a moment.
+    // There may be one more segment for a moment.
     assert!(config.journal.max_bytes + config.journal.segment_bytes <= gib << 30, "{claim}");
 }
 
@@ -221,7 +222,7 @@ fn metrics_that_scale_exist() {
         let names: Vec<&str> = names.collect();
         assert!(!names.is_empty(), "{path}");
         for name in names {
-            assert!(ours.contains(&format!("\"{name}\"")), "{path}: {name} is no metric");
+            assert!(ours.contains(&format!("\"{name}\"")), "{path}: {name} is not a metric");
         }
     }
 }
@@ -237,7 +238,7 @@ fn alert_rules_are_the_same_everywhere() {
 }
 
 #[test]
-fn what_compose_mounts_is_there() {
+fn files_that_compose_mounts_exist() {
     let dir = Path::new(ROOT).join("deploy");
     let mounts = lines(COMPOSE).into_iter().filter_map(|line| {
         let source = line.trim_start().strip_prefix("- ./")?.split(':').next()?.to_owned();
@@ -251,7 +252,7 @@ fn what_compose_mounts_is_there() {
 }
 
 #[test]
-fn versions_are_pinned_and_ours_is_the_crates() {
+fn versions_are_pinned_and_ours_is_that_of_the_crate() {
     let version = env!("CARGO_PKG_VERSION");
     let images = values(COMPOSE, "image:").into_iter();
     let bases =

@@ -1,5 +1,5 @@
-//! The fuzzer's corpus through every decoder, as it is and bent in many ways: what `fuzz/run.sh` does for minutes, for a
-//! moment. The bends come from a seed, so a failure can be repeated.
+//! Runs the fuzzer's corpus through every decoder, unchanged and mutated in many ways: what `fuzz/run.sh` does for
+//! minutes, for a moment. The mutations come from a seed, so a failure can be repeated.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -25,10 +25,10 @@ use std::path::Path;
 
 use self::invariants::Bench;
 
-/// Bends of each input.
-const BENDS: usize = 1000;
+/// Mutations of each input.
+const MUTATIONS: usize = 1000;
 
-/// What the decoders look for.
+/// Byte strings that the decoders search for.
 const PIECES: [&[u8]; 16] = [
     b"\"",
     b"{",
@@ -67,7 +67,7 @@ fn inputs(of_rows: bool) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Changes, cuts, doubles or adds something.
-fn bend(payload: &mut Vec<u8>, other: &[u8], rng: &mut fastrand::Rng) {
+fn mutate(payload: &mut Vec<u8>, other: &[u8], rng: &mut fastrand::Rng) {
     let at = rng.usize(..=payload.len());
     match rng.u8(..7) {
         0 => payload.truncate(at),
@@ -82,7 +82,7 @@ fn bend(payload: &mut Vec<u8>, other: &[u8], rng: &mut fastrand::Rng) {
 }
 
 #[test]
-fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
+fn every_decoder_reads_the_corpus_without_a_violation() {
     let (bench, inputs) = (Bench::new(std::iter::empty()), inputs(false));
     for name in ["json", "line", "otlp"] {
         assert!(bench.names().any(|n| n == name) && inputs.iter().any(|(path, _)| path.contains(name)), "{name}");
@@ -94,19 +94,19 @@ fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
             assert!(held.is_ok(), "{path} as {}", payload.escape_ascii());
         };
         look(input);
-        let mut bent = input.clone();
-        for n in 0..BENDS {
+        let mut mutated = input.clone();
+        for n in 0..MUTATIONS {
             if n.is_multiple_of(10) {
-                bent.clone_from(input);
+                mutated.clone_from(input);
             }
-            bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
-            look(&bent);
+            mutate(&mut mutated, &inputs[rng.usize(..inputs.len())].1, &mut rng);
+            look(&mutated);
         }
     }
 }
 
 #[test]
-fn the_codec_of_the_port_for_devices_keeps_to_its_rules() {
+fn the_codec_of_the_mqtt_listener_keeps_its_invariants() {
     let mark = format!("/{}/", wire::NAME);
     let inputs: Vec<_> = inputs(false).into_iter().filter(|(path, _)| path.contains(&mark)).collect();
     assert!(inputs.len() > 5, "{} inputs", inputs.len());
@@ -117,23 +117,23 @@ fn the_codec_of_the_port_for_devices_keeps_to_its_rules() {
             assert!(held.is_ok(), "{path} as {}", bytes.escape_ascii());
         };
         look(input);
-        let mut bent = input.clone();
-        for n in 0..BENDS * 10 {
+        let mut mutated = input.clone();
+        for n in 0..MUTATIONS * 10 {
             if n.is_multiple_of(10) {
-                bent.clone_from(input);
+                mutated.clone_from(input);
             }
-            bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
-            look(&bent);
+            mutate(&mut mutated, &inputs[rng.usize(..inputs.len())].1, &mut rng);
+            look(&mutated);
         }
     }
 }
 
 #[test]
-fn the_rows_of_a_bucket_are_as_a_plain_list() {
+fn the_rows_of_a_bucket_match_a_plain_list() {
     let mut rng = fastrand::Rng::with_seed(20_240_301);
     let mut inputs = inputs(true);
     assert!(!inputs.is_empty());
-    // Beside what the fuzzer has found: anything.
+    // Random inputs, in addition to the corpus.
     inputs.extend((0..300).map(|n| (format!("seed {n}"), (0..rng.usize(..2000)).map(|_| rng.u8(..)).collect())));
     for (name, input) in &inputs {
         let held = std::panic::catch_unwind(|| rows::check(input));

@@ -1,5 +1,6 @@
-//! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost after writing, commands
-//! fail, are slow, or are applied by half, as a printed seed says. `HOURBUCKET_LOST_SEED=17` replays one history.
+//! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost after a write;
+//! commands fail, are slow, or are half applied, according to a printed seed. `HOURBUCKET_LOST_SEED=17` replays one
+//! history.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
 
@@ -23,7 +24,7 @@ use hourbucket::store::memory::{Fault, MemoryStore, Script};
 
 const START_MS: i64 = 1_709_287_200_000;
 
-/// A wall clock that goes with tokio's paused time.
+/// A wall clock that follows tokio's paused time.
 struct PausedClock(tokio::time::Instant);
 
 impl Clock for PausedClock {
@@ -103,12 +104,12 @@ async fn history(seed: u64) {
     let (admission, ingest_batches) = admission_channel(8, 1 << 20, AdmissionControl::default());
     let (router, taken) = (Router::new(shards, dead_handle), clock.clone());
     tasks.push(tokio::spawn(async move {
-        router.take(ingest_batches, Arc::new(Oldest::default()), taken).await.expect("the shards live");
+        router.take(ingest_batches, Arc::new(Oldest::default()), taken).await.expect("the shards run");
     }));
     let sent: Sent = Arc::default();
     for _ in 0..rng.usize(5..40) {
         let batch = readings(&mut rng, clock.now().wall_ms);
-        // Sent twice now and then: a gateway that did not see the answer.
+        // Sometimes sent twice, as by a gateway that did not get the answer.
         for _ in 0..if rng.u8(0..4) == 0 { 2 } else { 1 } {
             submit(&admission, &store, &sent, &batch, &mut tasks).await;
         }
@@ -117,7 +118,7 @@ async fn history(seed: u64) {
     drop(admission);
     store.set_script(script(seed ^ 2, false));
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(600), task).await.expect("comes to rest").expect("no panic");
+        tokio::time::timeout(Duration::from_secs(600), task).await.expect("finishes").expect("no panic");
     }
     check(seed, &store, &sent, page.readings);
 }
@@ -134,7 +135,7 @@ async fn submit(
     for reading in readings {
         sent.lock().unwrap().entry((reading.sensor_id.clone(), reading.key())).or_default();
     }
-    admission.submit(IngestBatch::new(batch, vec![], ack)).await.expect("the door is open");
+    admission.submit(IngestBatch::new(batch, vec![], ack)).await.expect("admission is open");
     let (readings, sent, store) = (readings.to_vec(), sent.clone(), store.clone());
     tasks.push(tokio::spawn(async move {
         assert_eq!(wait.outcome().await, AckOutcome::Delivered);

@@ -1,5 +1,6 @@
-//! What is shipped for Grafana and Prometheus, without any server: the dashboards' form, the rules and their tests, and
-//! that metrics, alerts, runbooks and documentation name each other completely. `tests/servers/monitoring.rs` runs all of it.
+//! The files shipped for Grafana and Prometheus, without a server: the form of the dashboards, the rules and their
+//! tests, and that metrics, alerts, runbooks and documentation name each other completely.
+//! `tests/servers/monitoring.rs` runs all of it.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +14,7 @@ use crate::support::watch::{
 use hourbucket::telemetry::catalog;
 use serde_json::Value;
 
-/// The alerts as they stand in the rules, each with its block of lines.
+/// The alerts in the rules, each with its block of lines.
 fn alerts() -> BTreeMap<String, String> {
     let rules = text(RULES);
     let blocks = rules.split("\n      - alert: ").skip(1);
@@ -24,13 +25,13 @@ fn alerts() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn promtool_is_content() {
+fn promtool_accepts_the_rules() {
     for arguments in [&["check", "config", CONFIG][..], &["check", "rules", RULES]] {
-        let (ok, said) = promtool(arguments, "");
-        assert!(ok && said.contains("SUCCESS"), "{said}");
+        let (ok, printed) = promtool(arguments, "");
+        assert!(ok && printed.contains("SUCCESS"), "{printed}");
     }
-    let (ok, said) = promtool(&["test", "rules", "deploy/prometheus/tests/hourbucket.yml"], "");
-    assert!(ok, "{said}");
+    let (ok, printed) = promtool(&["test", "rules", "deploy/prometheus/tests/hourbucket.yml"], "");
+    assert!(ok, "{printed}");
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn every_alert_is_tested_firing_and_not_firing() {
         } else if !fires_not && title == format!("{name} fires") {
             fires.insert(name.to_owned());
         } else {
-            panic!("«{title}» says something else than it expects of {name}");
+            panic!("«{title}» does not match its expectation for {name}");
         }
     }
     let all: BTreeSet<String> = alerts().into_keys().collect();
@@ -56,7 +57,7 @@ fn every_alert_is_tested_firing_and_not_firing() {
 }
 
 #[test]
-fn every_alert_says_what_to_do() {
+fn every_alert_has_a_runbook() {
     let runbooks = text(RUNBOOKS);
     let sections: BTreeSet<&str> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let alerts = alerts();
@@ -78,10 +79,10 @@ fn every_alert_says_what_to_do() {
 }
 
 #[test]
-fn the_queries_of_the_documentation_name_what_exists() {
+fn the_queries_of_the_documentation_name_existing_metrics() {
     let mut found = 0;
     for (place, expr) in documented() {
-        // A metric alone may also be a histogram as a whole.
+        // A name alone may also be a histogram as a whole.
         if catalog::METRICS.iter().any(|metric| metric.name == expr) {
             continue;
         }
@@ -91,11 +92,11 @@ fn the_queries_of_the_documentation_name_what_exists() {
     assert!(found > 12, "{found} queries in {RUNBOOKS} and {MONITORING}");
 }
 
-/// What a query may name beside our own metrics.
+/// Names that a query may use besides our own metrics.
 const PROMETHEUS_OWN: [&str; 2] = ["up", "ALERTS"];
 const EVERY_LABEL: [&str; 3] = ["instance", "job", "le"];
 
-/// What is wrong with an expression: metrics that nobody exports, labels that they do not have.
+/// Unknown names in an expression: metrics that are not exported, and labels that they do not have.
 fn unknown(expr: &str) -> Vec<String> {
     let found = promql::names(expr);
     let (mut wrong, mut labels) = (vec![], BTreeSet::from(EVERY_LABEL));
@@ -124,7 +125,7 @@ fn unknown(expr: &str) -> Vec<String> {
     wrong
 }
 
-/// Whether a series of this name is the metric's.
+/// Whether a series with this name belongs to the metric.
 fn is_of(metric: &catalog::Metric, series: &str) -> bool {
     match metric.kind {
         catalog::Kind::Histogram => {
@@ -134,7 +135,7 @@ fn is_of(metric: &catalog::Metric, series: &str) -> bool {
     }
 }
 
-/// The expression of an alert's block.
+/// The expression in an alert's block.
 fn expression(rule: &str) -> String {
     let after = rule.split("expr: ").nth(1).unwrap();
     let lines = after.lines().take_while(|line| !line.trim_start().starts_with("for: ") && !line.contains("labels: {"));
@@ -142,7 +143,7 @@ fn expression(rule: &str) -> String {
 }
 
 #[test]
-fn every_query_names_what_exists_and_every_metric_is_used() {
+fn every_query_names_existing_metrics_and_every_metric_is_used() {
     let mut expressions: Vec<(String, String)> =
         alerts().iter().map(|(name, rule)| (name.clone(), expression(rule))).collect();
     for (name, dashboard) in dashboards() {
@@ -161,7 +162,7 @@ fn every_query_names_what_exists_and_every_metric_is_used() {
 }
 
 #[test]
-fn what_does_not_exist_is_found() {
+fn unknown_names_are_found() {
     for (expr, wrong) in [
         ("rate(hourbucket_nothing_total[5m])", "the metric hourbucket_nothing_total"),
         ("hourbucket_ack_seconds", "the metric hourbucket_ack_seconds"),
@@ -179,7 +180,7 @@ fn what_does_not_exist_is_found() {
 }
 
 #[test]
-fn the_dashboard_is_what_its_script_makes() {
+fn the_dashboard_is_the_output_of_its_script() {
     let script = path("deploy/grafana/build.py");
     let output = Command::new("python3").arg("-B").arg(script).arg("--check").output().expect("python3");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -202,7 +203,7 @@ fn the_dashboards_have_the_form_that_grafana_expects() {
             let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
             assert!(at("w") > 0 && at("h") > 0 && at("x") + at("w") <= 24, "{title}: beyond the 24 columns");
             for cell in (at("x")..at("x") + at("w")).flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y))) {
-                assert!(cells.insert(cell), "{name}: {title} lies over another panel at {cell:?}");
+                assert!(cells.insert(cell), "{name}: {title} overlaps another panel at {cell:?}");
             }
             if panel["type"] != "row" {
                 complete(&name, panel, &variables);
@@ -215,7 +216,7 @@ fn the_dashboards_have_the_form_that_grafana_expects() {
     }
 }
 
-/// A panel that shows data.
+/// Checks a panel that shows data.
 fn complete(name: &str, panel: &Value, variables: &[&str]) {
     let title = panel["title"].as_str().unwrap();
     assert!(panel["description"].as_str().is_some_and(|d| d.len() > 10), "{name}, {title}: no description");
@@ -270,7 +271,7 @@ fn the_documentation_lists_every_metric() {
 }
 
 #[test]
-fn every_metric_is_described_as_prometheus_wants_it() {
+fn every_metric_is_described_as_prometheus_requires() {
     let mut names = BTreeSet::new();
     for metric in catalog::METRICS {
         assert!(names.insert(metric.name), "{} twice", metric.name);

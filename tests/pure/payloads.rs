@@ -1,11 +1,11 @@
-//! The decoders against real payloads from the field, with what a person would expect of each.
+//! The decoders against real payloads from the field, each with the readings that a person would expect.
 //!
-//! The collection is not part of the repository: `HOURBUCKET_PAYLOADS` names its directory, else `../shared/payloads` is
-//! taken, and where there is none the test says so. It holds `expected.jsonl`, a line for each file. [`RULES`] says how each
-//! family is decoded; a new format is a few lines there. What comes out is printed family by family, each sample that is
-//! not as expected with what is different: `cargo test --test pure payloads:: -- --nocapture`.
+//! The collection is not part of the repository: `HOURBUCKET_PAYLOADS` names its directory, default `../shared/payloads`;
+//! without one the test reports that. It contains `expected.jsonl`, a line for each file. [`RULES`] defines how each
+//! family is decoded; a new format is a few lines there. The results are printed by family, with each sample that
+//! differs from the expectation: `cargo test --test pure payloads:: -- --nocapture`.
 //!
-//! Held to it are the families that are marked so: there, everything must be as expected, or stand in [`CHOSEN`].
+//! The marked families must match: everything is as expected, or listed in [`CHOSEN`].
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, and a report")]
 
@@ -21,15 +21,15 @@ use serde_json::Value as Json;
 
 const NOW: i64 = 1_790_000_000_000;
 
-/// How samples are decoded; the first rule that fits counts.
+/// How samples are decoded; the first matching rule counts.
 struct Rule {
-    /// What the path begins with, and ends with.
+    /// The beginning and the end of the path.
     begins: &'static str,
     ends: &'static [&'static str],
     format: &'static str,
-    /// The subscription's topic templates; the first that fits. None where the format reads topics itself.
+    /// Topic templates of the subscription; the first that matches counts. None if the format reads topics itself.
     templates: &'static [&'static str],
-    /// `line.sensor_id_tag`, and with another than the default `line.field_prefix`.
+    /// `line.sensor_id_tag`, and `line.field_prefix` if it is not the default.
     sensor_id_tag: &'static str,
     /// Whether everything must be as expected.
     held: bool,
@@ -39,7 +39,7 @@ const fn rule(begins: &'static str, ends: &'static [&'static str], format: &'sta
     Rule { begins, ends, format, templates: &[], sensor_id_tag: "sensor_id", held: false }
 }
 
-/// All of a family, or of a vendor in it, by a mapping: a shipped profile, or one of `tests/payloads/formats.toml`.
+/// A family, or a vendor in it, decoded by a mapping: a shipped profile, or one of `tests/payloads/formats.toml`.
 const fn mapped(begins: &'static str, format: &'static str) -> Rule {
     Rule { held: true, ..rule(begins, &[".json", ".ndjson", ".txt"], format) }
 }
@@ -81,7 +81,7 @@ const RULES: &[Rule] = &[
     mapped("15_gateways_extra/", "boards"),
 ];
 
-/// Samples of which another answer than the expected one was chosen, and why.
+/// Samples with another result than the expected one, chosen for this reason.
 const CHOSEN: &[(&str, &str)] = &[
     ("03_shelly/gen1_em3_info_double_prefix.json", "all three phases give the same fields, not the first alone"),
     ("04_chirpstack_v4/milesight_am102_undecoded.json", "no codec: the radio's values and the payload as text"),
@@ -95,23 +95,26 @@ const CHOSEN: &[(&str, &str)] = &[
     ("14_malformed/con_scalar_comma.txt", "a text stays a text: never 215"),
     ("14_malformed/con_scalar_underscore.txt", "a text stays a text: never 1000"),
     ("14_malformed/con_decimal_comma_string.json", "a text stays a text: never 215"),
-    ("14_malformed/con_duplicate_keys.json", "a key that comes twice is rejected, since nobody knows which is meant"),
-    ("14_malformed/con_duplicate_time.json", "a key that comes twice is rejected, since nobody knows which is meant"),
-    ("14_malformed/jts_y_object_duplicated_key.json", "a key that comes twice is rejected, since nobody knows which"),
+    ("14_malformed/con_duplicate_keys.json", "a repeated key is rejected, because it is unknown which one is meant"),
+    ("14_malformed/con_duplicate_time.json", "a repeated key is rejected, because it is unknown which one is meant"),
+    (
+        "14_malformed/jts_y_object_duplicated_key.json",
+        "a repeated key is rejected, because it is unknown which one is meant",
+    ),
     ("14_malformed/con_two_objects_concatenated.json", "two readings, as the note allows"),
-    ("14_malformed/con_int_2_63.json", "an integer that BSON does not have is rejected in the native shape"),
-    ("14_malformed/con_int_30_digits.json", "an integer that BSON does not have is rejected in the native shape"),
-    ("14_malformed/con_nested_127.json", "the native shape is flat; a mapping flattens"),
-    ("14_malformed/ts_negative_1900.json", "NTP's beginning is a clock not set"),
+    ("14_malformed/con_int_2_63.json", "an integer that BSON does not have is rejected in the native format"),
+    ("14_malformed/con_int_30_digits.json", "an integer that BSON does not have is rejected in the native format"),
+    ("14_malformed/con_nested_127.json", "the native format is flat; a mapping flattens"),
+    ("14_malformed/ts_negative_1900.json", "the NTP epoch is an unset clock"),
     ("14_malformed/ts_ms_1972.json", "as seconds in the year 4707; either way not a time of today"),
     ("14_malformed/ts_s_year_9999.json", "as milliseconds in 1978, a clock not set; either way not a time of today"),
-    ("14_malformed/ts_object.json", "a time that cannot be read rejects a reading of the native shape"),
-    ("14_malformed/ts_iso_week.json", "a time that cannot be read rejects a reading of the native shape"),
-    ("14_malformed/ts_iso_ordinal.json", "a time that cannot be read rejects a reading of the native shape"),
-    ("14_malformed/ts_asctime.json", "a time that cannot be read rejects a reading of the native shape"),
-    ("14_malformed/ts_go_rfc822.json", "a time that cannot be read rejects a reading of the native shape"),
-    ("14_malformed/ts_us_12h.json", "a time that cannot be read rejects a reading of the native shape"),
-    ("14_malformed/ts_slashes.json", "a time that cannot be read rejects a reading of the native shape"),
+    ("14_malformed/ts_object.json", "a time that cannot be read rejects a reading of the native format"),
+    ("14_malformed/ts_iso_week.json", "a time that cannot be read rejects a reading of the native format"),
+    ("14_malformed/ts_iso_ordinal.json", "a time that cannot be read rejects a reading of the native format"),
+    ("14_malformed/ts_asctime.json", "a time that cannot be read rejects a reading of the native format"),
+    ("14_malformed/ts_go_rfc822.json", "a time that cannot be read rejects a reading of the native format"),
+    ("14_malformed/ts_us_12h.json", "a time that cannot be read rejects a reading of the native format"),
+    ("14_malformed/ts_slashes.json", "a time that cannot be read rejects a reading of the native format"),
     ("06_senml/rfc8428_ex5.senml.json", SEVERAL_UNITS),
     ("06_senml/rfc8428_ex5.senml.cbor.bin", SEVERAL_UNITS),
     ("06_senml/rfc8428_ex7.senml.json", DATA_VALUE),
@@ -123,14 +126,14 @@ const CHOSEN: &[(&str, &str)] = &[
     ("07_sparkplug_b/trap_int32_negative_no_datatype.pb.bin", NEVER_BORN),
     ("07_sparkplug_b/umh_NBIRTH_LARGE.pb.bin", "the sample's field is a sentence; 100 metrics come out"),
     ("07_sparkplug_b/spec_NBIRTH.pb.bin", "bdSeq and Node Control/… are the protocol's, no measurements"),
-    ("08_influx_lp/iox_exp_without_sign.lp", "an exponent without a sign is taken, as the sample's note advises"),
+    ("08_influx_lp/iox_exp_without_sign.lp", "an exponent without a sign is accepted, as the sample's note advises"),
     ("08_influx_lp/telegraf_uint_max.lp", "2^64-1 is rejected with a reason: BSON has no integer for it"),
 ];
 
 const SEVERAL_UNITS: &str = "one name with several units: each unit is a field of one reading (%RH, lon, lat, %EL)";
 const DATA_VALUE: &str = "a data value is the field `value` too, as base64url text";
 
-const NAMED: &str = "the field is Temperature, as the birth before it says";
+const NAMED: &str = "the field is Temperature, as defined by the previous birth";
 const NEVER_BORN: &str = "an alias that no birth has defined is rejected, and a rebirth asked for";
 
 fn directory() -> Option<PathBuf> {
@@ -139,7 +142,7 @@ fn directory() -> Option<PathBuf> {
     dir.join("expected.jsonl").is_file().then_some(dir)
 }
 
-/// The configuration: defaults, and the formats beside this file.
+/// The configuration: defaults, and the formats next to this file.
 fn config() -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/payloads/formats.toml");
     let mut config = hourbucket::config::load(Some(&path), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config;
@@ -157,7 +160,7 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
     if rule.format == "sparkplug" {
         return sparkplug(sample, payload, config);
     }
-    // What stands in angle brackets only the caller can know: the device that a token belongs to.
+    // Only the caller knows the text in angle brackets: the device that a token belongs to.
     let of_token = sample["readings"][0]["sensor"].as_str().filter(|sensor| sensor.starts_with('<'));
     let of_token = of_token.or((topic == Some("v1/devices/me/telemetry")).then_some("<device>"));
     let decoder = Formats::new(&config.decoding()).get(rule.format).unwrap();
@@ -169,7 +172,7 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
     (out.finish().to_readings(), rejects)
 }
 
-/// A message of Sparkplug B; those that are said to follow a birth do.
+/// A message of Sparkplug B, after a birth if the expectation requires one.
 fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, Rejects) {
     let (limits, line) = (&config.limits, &config.line);
     let cx = Context { limits, line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] };
@@ -187,7 +190,7 @@ fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, R
     take(topic, payload)
 }
 
-/// The precision of the request, where it is one alone.
+/// The precision of the request, if there is exactly one.
 fn precision(http: &str) -> Option<TsUnit> {
     let mut named = http.split("precision=").skip(1).filter(|_| !http.contains('|'));
     let name = named.next()?.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
@@ -198,7 +201,7 @@ fn precision(http: &str) -> Option<TsUnit> {
     }
 }
 
-/// The times that would be right: milliseconds, or `receive`; empty where the words do not say.
+/// The accepted times: milliseconds, or `receive`; empty if the expectation does not define one.
 fn times(words: &str) -> Vec<String> {
     let tokens: Vec<&str> = words.split_whitespace().map(|t| t.trim_matches(['(', ')', ','])).collect();
     if let ["receive", "-", seconds, "s", ..] = tokens[..] {
@@ -234,29 +237,30 @@ fn of_value(value: &Value) -> String {
     }
 }
 
-/// Whether a sensor's id is the expected one; a series is told by its measurement alone in the collection.
+/// Whether a sensor id is the expected one. In the collection, a series has only its measurement as id.
 fn same_sensor(rule: &Rule, expected: &str, id: &str) -> bool {
-    // What stands behind the id in parentheses is told beside it.
+    // Text in parentheses after the id is additional.
     let expected = expected.split(" (").next().unwrap_or_default();
     id == expected || (rule.format == "line" && id.strip_prefix(expected).is_some_and(|rest| rest.starts_with(',')))
 }
 
-/// The difference between what came out and what was expected, or nothing.
+/// The difference between the result and the expectation, or nothing.
 fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Rejects) -> Option<String> {
     let outcome = sample["outcome"].as_str().unwrap();
-    let said = || rejects.list().first().map_or("no reject".to_owned(), |r| format!("{}: {}", r.reason, r.detail));
+    let reject_text =
+        || rejects.list().first().map_or("no reject".to_owned(), |r| format!("{}: {}", r.reason, r.detail));
     let n = readings.len();
     match outcome {
         "no-crash" => return None,
         "limit" => return rejects.is_empty().then(|| "no limit was met".to_owned()),
-        "reject" if n > 0 || rejects.is_empty() => return Some(format!("{n} readings, {}", said())),
+        "reject" if n > 0 || rejects.is_empty() => return Some(format!("{n} readings, {}", reject_text())),
         "empty" if n > 0 => return Some(format!("{n} readings")),
-        "no-readings" if n > 0 || !rejects.is_empty() => return Some(format!("{n} readings, {}", said())),
+        "no-readings" if n > 0 || !rejects.is_empty() => return Some(format!("{n} readings, {}", reject_text())),
         "reject" | "empty" | "no-readings" => return None,
-        // Quarantined with the reason said, as the collection allows for these.
+        // Rejected with a reason, as the collection allows for these.
         "readings" if is_bad_time(sample, rejects) => return None,
         "partial" if rejects.is_empty() => return Some("nothing was rejected".to_owned()),
-        "readings" if !rejects.is_empty() => return Some(said()),
+        "readings" if !rejects.is_empty() => return Some(reject_text()),
         _ => {}
     }
     let mut left: Vec<(&Reading, &str, String)> = readings
@@ -292,19 +296,19 @@ fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Reject
             }
         }
     }
-    // Texts beside the measured values are not listed in the collection.
+    // Texts besides the measured values are not listed in the collection.
     left.retain(|(_, _, value)| !value.starts_with('"'));
     let (r, name, value) = left.first().filter(|_| !open)?;
     Some(format!("not expected: {} {name} = {value}", r.sensor_id))
 }
 
-/// Whether a bad time was expected, and said.
+/// Whether a bad time was expected, and rejected as such.
 fn is_bad_time(sample: &Json, rejects: &Rejects) -> bool {
     let expected = sample["readings"][0]["time"].as_str().is_some_and(|time| time.contains("reject-time"));
     expected && rejects.list().iter().all(|reject| reject.reason == RejectReason::BadTimestamp) && !rejects.is_empty()
 }
 
-/// What became of the samples of a family.
+/// The results of a family.
 #[derive(Default)]
 struct Family {
     samples: usize,
@@ -314,7 +318,7 @@ struct Family {
 }
 
 #[test]
-fn payloads_from_the_field_come_out_as_a_person_would_expect() {
+fn payloads_from_the_field_give_the_expected_readings() {
     let Some(dir) = directory() else {
         println!("skipped: no collection of payloads (HOURBUCKET_PAYLOADS, or ../shared/payloads)");
         return;

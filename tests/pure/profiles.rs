@@ -1,4 +1,4 @@
-//! The shipped profiles, each with messages of its vendor's kinds: what is stored, what is left out, what is rejected.
+//! The shipped profiles, each with messages of its vendor: which values are stored, skipped and rejected.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
@@ -11,9 +11,9 @@ use hourbucket::model::{BatchBuilder, Reading, Value};
 /// 2024-03-01T11:00:00Z
 const NOW_MS: i64 = 1_709_290_800_000;
 
-/// Each reading as `id@time{name=value ...}[tag=text ...]`, the time in milliseconds, `now` for that of receipt; then each
-/// reject by its reason.
-fn shown(profile: &str, topic: &str, payload: &str) -> Vec<String> {
+/// Each reading as `id@time{name=value ...}[tag=text ...]`, with the time in milliseconds or `now` for the time of
+/// receipt; then each reject by its reason.
+fn listed(profile: &str, topic: &str, payload: &str) -> Vec<String> {
     let mut config = Config::default();
     config.limits.past = Duration::from_secs(20 * 365 * 86_400);
     let cx = Context {
@@ -21,7 +21,7 @@ fn shown(profile: &str, topic: &str, payload: &str) -> Vec<String> {
         line: &config.line,
         received_at_ms: NOW_MS,
         ts_unit: None,
-        // Of ThingsBoard's devices only the token is known.
+        // Only the token of ThingsBoard's devices is known.
         sensor_id: (profile == "thingsboard-telemetry" && topic.is_empty()).then_some("token-7"),
         field: None,
         tags: &[],
@@ -46,10 +46,10 @@ fn show(reading: &Reading) -> String {
     format!("{}@{time}{{{}}}{tags}", reading.sensor_id, values.collect::<Vec<_>>().join(" "))
 }
 
-/// Topic, payload, and what is shown; an empty topic is none.
+/// Topic, payload and expected lines; an empty topic is none.
 fn check(profile: &str, cases: &[(&str, &str, &[&str])]) {
     for (topic, payload, expected) in cases {
-        assert_eq!(shown(profile, topic, payload), *expected, "{profile} {topic} {payload}");
+        assert_eq!(listed(profile, topic, payload), *expected, "{profile} {topic} {payload}");
     }
 }
 

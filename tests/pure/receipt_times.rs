@@ -1,5 +1,5 @@
-//! Two equal readings that got the same time of receipt are two readings, and both are stored: also if the service's clock
-//! is set shortly before or after, and the answer to a write is lost.
+//! Two equal readings with the same time of receipt are two readings, and both are stored, even if the service's clock
+//! is set shortly before or after and the answer to a write is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -43,7 +43,7 @@ impl Rig {
         Rig { shard, pages: Pages::default(), storage_mode, now: Now { wall_ms: START_MS, mono_ms: 1000 } }
     }
 
-    /// A reading without a time of its own is received at this time of the service's clock.
+    /// Receives a reading without its own time, at this time of the service's clock.
     fn receive(&mut self, sensor: &str, ts_ms: i64, value: i64) {
         let values = BTreeMap::from([("n".to_owned(), Value::Int(value))]);
         let reading = Reading { sensor_id: sensor.into(), ts_ms, receipt_time: true, tags: BTreeMap::new(), values };
@@ -52,7 +52,7 @@ impl Rig {
         self.shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, self.now);
     }
 
-    /// Everything is written; of the first `lost` writes nothing arrives, and no answer comes.
+    /// Writes everything; the first `lost` writes do not reach the store, and have no answer.
     fn flush(&mut self, mut lost: usize) {
         while !self.shard.empty() {
             self.now.mono_ms += 10;
@@ -98,7 +98,7 @@ fn the_clock_is_set_back_and_the_answer_to_the_second_is_lost() {
 fn the_clock_is_set_forward_and_the_answer_to_the_second_is_lost() {
     for storage_mode in [StorageMode::Bucket, StorageMode::TimeSeries] {
         let mut rig = Rig::new(storage_mode, 100);
-        // The writer of the journal may take what was received before the step after what was received behind it.
+        // The journal's writer may append a reading from after the step before one from before it.
         (0..10).for_each(|n| rig.receive("s", START_MS + n, 1));
         rig.receive("s", START_MS + 100, 2);
         rig.flush(0);
@@ -111,13 +111,13 @@ fn the_clock_is_set_forward_and_the_answer_to_the_second_is_lost() {
 }
 
 #[test]
-fn a_full_shard_does_not_forget_the_first_one_after_the_clock_was_set_back() {
+fn a_full_shard_keeps_the_first_reading_after_the_clock_was_set_back() {
     for storage_mode in [StorageMode::Bucket, StorageMode::TimeSeries] {
         let mut rig = Rig::new(storage_mode, 2);
         rig.receive("other", START_MS + 3_000_000, 1);
         rig.receive("s", START_MS + 100, 2);
         rig.flush(0);
-        // Something waits, so the shard is not forced to forget what it should keep.
+        // A reading is pending, so that the shard does not have to drop what it should keep.
         rig.receive("other", START_MS + 101, 1);
         rig.shard.tick(rig.now);
         rig.receive("s", START_MS + 100, 2);

@@ -1,7 +1,7 @@
-//! The promise on real servers: the binary, a real mosquitto, a real MongoDB, and SIGKILL for any of them.
+//! Exactly once on real servers: the binary, a real mosquitto, a real MongoDB, and SIGKILL for each of them.
 //!
 //! Long runs: `HOURBUCKET_KILLS=500 cargo test --test servers chaos::killed_at`, and `HOURBUCKET_OUTAGE=20000000` for the outage;
-//! `HOURBUCKET_TEST_BINARY` names another binary than the tests' own, such as the release build.
+//! `HOURBUCKET_TEST_BINARY` names another binary than the one built with the tests, such as the release build.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -18,7 +18,7 @@ use crate::support::{block_on, setting, stored, wait_until};
 use hourbucket::config::StoreMode;
 use mongodb::bson::{DateTime, Document, doc};
 
-/// Everything settles within this; two cores are shared by all of it.
+/// A limit for each wait; two cores are shared by all processes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn config(broker: &Mosquitto, mode: &str, more: &str) -> String {
@@ -36,7 +36,7 @@ fn broker() -> Mosquitto {
 #[test]
 fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
     let (mut mongod, broker) = (Mongod::start(), broker());
-    // Acknowledged when stored: mosquitto holds what MongoDB has not.
+    // Acknowledged when stored: mosquitto keeps the messages that MongoDB has not stored.
     let text = config(&broker, "bucket", "ingest.ack = \"stored\"");
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let messages = setting("HOURBUCKET_MESSAGES", 100_000);
@@ -71,23 +71,24 @@ fn killed_at_random_instants(mode: &str) {
     println!("HOURBUCKET_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed as u64);
     let (mut mongod, broker) = (Mongod::start(), broker());
-    // Segments as small as may be: they are to be stored, and their files used again, between two kills.
+    // The smallest segments: they should be stored, and their files recycled, between two kills.
     let text = config(
         &broker,
         mode,
         "bucket.span = \"1m\"\nflush.max_age = \"500ms\"\njournal.segment_bytes = \"64KiB\"\njournal.max_bytes = \"64MiB\"",
     );
     let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
-    // As far as `limits.future` allows: buckets that have not begun are written, killed and replayed as all others are.
+    // As far ahead as `limits.future` allows: buckets that have not begun are written, killed and replayed like all
+    // others.
     let spread_ms = 600_000;
     let gateway = |g| Gateway::start_hostile(&format!("g{g}"), service.http(), 50, 40, spread_ms);
     let gateways: Vec<_> = (0..3).map(gateway).collect();
     service.wait_subscribed();
     let devices = Devices::start_skewed(broker.port(), 100, usize::MAX, 3000, spread_ms);
-    wait_until("a journal file is used again", PATIENCE, || (recycled_segments(&service) > 0).then_some(()));
+    wait_until("a journal file is recycled", PATIENCE, || (recycled_segments(&service) > 0).then_some(()));
     let mut recycled = 0;
     for kill in 0..kills {
-        // Not a wait for anything: the instant is what is drawn.
+        // This does not wait for a condition: the moment of the kill is random.
         std::thread::sleep(Duration::from_millis(rng.u64(50..1500)));
         if kill % 3 == 1 {
             mongod.kill9();
@@ -99,15 +100,15 @@ fn killed_at_random_instants(mode: &str) {
     }
     let mut sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
     sent.extend(devices.finish(true));
-    println!("{} readings acknowledged, {kills} kills, {recycled} segments in files used before", sent.len());
-    // Also those that the broker still holds, and those of the journal.
+    println!("{} readings acknowledged, {kills} kills, {recycled} recycled segments", sent.len());
+    // Includes the messages that the broker still holds, and the entries of the journal.
     wait_until_all_are_counted(&service, &mongod.uri(), sent.len() as u64);
     stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
     assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
 }
 
-/// Waits until the documents count `sent` readings and the service has nothing left to store. Idle alone is not enough:
-/// while the service connects again, the broker holds what it has acknowledged to the devices.
+/// Waits until the documents count `sent` readings and the service has nothing left to store. An idle service is not
+/// enough: while it reconnects, the broker holds messages that it has acknowledged to the devices.
 fn wait_until_all_are_counted(service: &Service, uri: &str, sent: u64) {
     let (mut counted, mut progress) = (0, Instant::now());
     loop {
@@ -131,10 +132,10 @@ fn wait_until_all_are_counted(service: &Service, uri: &str, sent: u64) {
     }
 }
 
-/// What the kills are judged by: it notices a reading that is there twice, whether its summary counts it twice or once,
-/// and a summary that counts one twice that is there once.
+/// Tests the check itself: it finds a reading that is stored twice, with a summary that counts it twice or once, and a
+/// summary that counts a single reading twice.
 #[test]
-fn the_recount_notices_what_is_there_twice() {
+fn the_check_finds_duplicates() {
     const START: i64 = 1_709_287_200_000;
     let uri = Mongod::shared().uri();
     let again = doc! { "ts": DateTime::from_millis(START + 9 * STEP_MS), "n": 9i64 };
@@ -143,7 +144,8 @@ fn the_recount_notices_what_is_there_twice() {
     let counted = doc! { "$inc": { "count": 1, "summary.n.count": 1, "summary.n.sum": 9i64 } };
     let pushed = doc! { "$push": { "readings": again } };
     let (series, pages) = (StoreMode::Timeseries, StoreMode::Bucket);
-    // In which mode, what is done to the document, whether the measurement is there twice; whether it must be noticed.
+    // The mode, the change of the document, whether the measurement is stored twice, and whether the check must find
+    // it.
     let cases = [
         (series, vec![], false, false),
         (series, vec![&counted], false, true),
@@ -183,7 +185,7 @@ fn the_recount_notices_what_is_there_twice() {
     }
 }
 
-/// Segments in the journal that say of themselves that their file was one before (`journal/segment.rs`).
+/// Segments of the journal whose header says that their file was recycled (`journal/segment.rs`).
 fn recycled_segments(service: &Service) -> usize {
     let is_recycled = |path: std::path::PathBuf| {
         let mut header = [0; 40];
@@ -225,7 +227,8 @@ fn outage(mode: &str) {
     let metrics = service.wait_settled(sent.len() as u64, PATIENCE + Duration::from_millis(readings as u64 / 10));
     most_kib = most_kib.max(resident_kib(service.pid()));
     println!("{} readings during the outage; resident {idle_kib} KiB idle, {most_kib} KiB at most", sent.len());
-    // The budget, the journal's tail in memory (32 MiB), the queues and the allocator's slack; far below what came in.
+    // The budget, the journal's tail in memory (32 MiB), the queues and the allocator's slack; far below the amount
+    // received.
     assert!(most_kib - idle_kib < 160 * 1024, "{most_kib} KiB");
     assert!(metrics.get("readings_accepted_total") >= readings as f64);
     stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
@@ -251,7 +254,7 @@ fn two_instances_on_the_same_sensors() {
     one.wait_subscribed();
     two.wait_subscribed();
     let devices = Devices::start(broker.port(), 20, 20_000, 5000);
-    // The same readings to both, as a gateway does that changes its mind after a time-out.
+    // Both get the same readings, as from a gateway that changes the instance after a timeout.
     let mut sent = vec![];
     for batch in 0..100i64 {
         let ts = support::fleet::now_ms();
@@ -273,5 +276,5 @@ fn two_instances_on_the_same_sensors() {
     });
     stored::exactly_once(&stored::readings(&uri, "hourbucket"), sent);
     let conflicts = one.metrics().get("store_conflicts_total") + two.metrics().get("store_conflicts_total");
-    assert!(conflicts > 0.0, "the two never met: the test shows nothing");
+    assert!(conflicts > 0.0, "the instances never conflicted, so the test shows nothing");
 }

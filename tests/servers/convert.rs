@@ -1,4 +1,4 @@
-//! `hourbucket convert` on a real MongoDB: stopped after every step, run again, and met by writers half way.
+//! `hourbucket convert` on a real MongoDB: stopped after every step, run again, and with concurrent writers.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -16,7 +16,7 @@ use hourbucket::model::StorageMode;
 use hourbucket::store::mongo::{ConvertOptions, Hook};
 use mongodb::bson::{DateTime, Document, doc};
 
-/// Three buckets: of one page, of one that is not full and of three.
+/// Three buckets: of one full page, of one page that is not full, and of three pages.
 async fn pages(seed: &Seed) -> Vec<Stored> {
     let (a, b, c) = (readings(START, 0..90), readings(START + HOUR, 0..7), readings(START, 0..2500));
     seed.pages([page("A", START, 0, true, &a), page("A", START + HOUR, 0, false, &b)]).await;
@@ -49,17 +49,17 @@ fn stop_at(wanted: Step, sensor: &'static str) -> Hook {
     Arc::new(move |step, bucket| step == wanted && &*bucket.sensor_id == sensor)
 }
 
-/// Forms by sensor and bucket; checks that a time-series document stands alone.
-async fn forms(seed: &Seed) -> BTreeSet<&'static str> {
-    let mut forms = BTreeSet::new();
+/// Storage modes by sensor and bucket; checks that a time-series bucket has one document.
+async fn storage_modes(seed: &Seed) -> BTreeSet<&'static str> {
+    let mut storage_modes = BTreeSet::new();
     for (sensor, start) in [("A", START), ("A", START + HOUR), ("C", START)] {
         let head = seed.page(sensor, start, 0).await.unwrap();
         let native = head.get_str("storage").is_ok();
         assert!(native != head.contains_key("readings"), "{head}");
         assert!(!native || !head.contains_key("has_overflow") && seed.page(sensor, start, 1).await.is_none());
-        forms.insert(if native { "timeseries" } else { "pages" });
+        storage_modes.insert(if native { "timeseries" } else { "pages" });
     }
-    forms
+    storage_modes
 }
 
 async fn whole(seed: &Seed, all: &[Stored], summaries: &BTreeMap<(String, i64), (i64, i64)>, at: &str) {
@@ -70,20 +70,20 @@ async fn whole(seed: &Seed, all: &[Stored], summaries: &BTreeMap<(String, i64), 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopped_after_one_step_after_the_other_every_reading_is_there_once_and_the_next_run_goes_on() {
+async fn stopped_after_any_step_every_reading_is_stored_once_and_the_next_run_continues() {
     let seed = Seed::new("steps").await;
     seed.native().await;
     let all = pages(&seed).await;
     let summaries = seed.summaries().await;
-    // Each run goes one step further than the last one, with what that has left.
+    // Each run gets one step further than the previous one, from the state that it left.
     for step in [Step::Read, Step::PartCopied, Step::Copied, Step::Verified, Step::Swapping, Step::Swapped] {
         let stopped = convert(&seed, StorageMode::TimeSeries, Some(stop_at(step, "C"))).await;
         assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{step:?}: {stopped:?}");
         whole(&seed, &all, &summaries, &format!("into time-series, {step:?}")).await;
     }
     let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
-    assert_eq!((done.buckets, done.skipped_total), (0, 0), "all of it was done: {done:?}");
-    assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
+    assert_eq!((done.buckets, done.skipped_total), (0, 0), "everything was converted: {done:?}");
+    assert_eq!(storage_modes(&seed).await, BTreeSet::from(["timeseries"]));
     assert_eq!(seed.measured().await, all.len() as u64, "nothing was copied twice");
     whole(&seed, &all, &summaries, "time-series").await;
     for step in [Step::Read, Step::Swapping, Step::Swapped] {
@@ -94,10 +94,10 @@ async fn stopped_after_one_step_after_the_other_every_reading_is_there_once_and_
     let done = convert(&seed, StorageMode::Bucket, None).await.unwrap();
     assert_eq!((done.skipped_total, done.removed), (0, 0), "MongoDB 6.0 deletes whole series only");
     assert_eq!(done.leftovers, all.len() as u64);
-    assert_eq!(forms(&seed).await, BTreeSet::from(["pages"]));
+    assert_eq!(storage_modes(&seed).await, BTreeSet::from(["pages"]));
     let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
     assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
-    assert_eq!(seed.measured().await, all.len() as u64, "what is left over is used again");
+    assert_eq!(seed.measured().await, all.len() as u64, "leftover measurements are used again");
     whole(&seed, &all, &summaries, "time-series again").await;
     let drop = ConvertOptions { drop_leftovers: true, ..options(StorageMode::Bucket, None) };
     let done = seed.store.convert(&drop, |_| {}).await.unwrap();
@@ -130,7 +130,7 @@ async fn every_step_is_reached_in_a_fresh_database() {
         if into == StorageMode::Bucket {
             convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
         }
-        // All three at once: those of one page, which are swapped in one statement, and the one that takes a transaction.
+        // All three together: those of one page, which are swapped by one statement, and one that needs a transaction.
         let reached = Arc::new(AtomicU32::new(0));
         let count = reached.clone();
         let hook: Hook = Arc::new(move |at, _| at == step && count.fetch_add(1, Ordering::Relaxed) < 3);
@@ -141,11 +141,11 @@ async fn every_step_is_reached_in_a_fresh_database() {
         let done = convert(&seed, into, None).await.unwrap();
         assert_eq!(done.skipped_total, 0, "{done:?}");
         whole(&seed, &all, &summaries, "at the end").await;
-        assert_eq!(forms(&seed).await.len(), 1);
+        assert_eq!(storage_modes(&seed).await.len(), 1);
     }
 }
 
-/// Pushes a reading to a page as the service does.
+/// Appends a reading to a page as the service does.
 async fn append(db: &mongodb::Database, sensor: &str, number: i32, known: i32, new: (i64, i64)) -> bool {
     let filter = doc! {
         "_id": { "sensor_id": sensor, "bucket_start": DateTime::from_millis(START), "page": number },
@@ -168,7 +168,7 @@ async fn append(db: &mongodb::Database, sensor: &str, number: i32, known: i32, n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_append_before_the_swap_is_taken_along() {
+async fn an_append_before_the_swap_is_converted_too() {
     for (step, number) in [(Step::Read, 2), (Step::Copied, 2), (Step::Verified, 2), (Step::Verified, 0)] {
         let seed = Seed::new("append").await;
         seed.native().await;
@@ -195,29 +195,30 @@ async fn an_append_before_the_swap_is_taken_along() {
         });
         let done = convert(&seed, StorageMode::TimeSeries, Some(hook)).await.unwrap();
         assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
-        assert!(met.load(Ordering::Relaxed) >= 2, "it had to begin again");
+        assert!(met.load(Ordering::Relaxed) >= 2, "it had to start again");
         all.push((sensor.to_owned(), START + 3_000_000, 9999));
         whole(&seed, &all, &seed.summaries().await, "after an append").await;
-        assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
-        assert!(!append(&seed.db, "C", 0, 1000, (START, 1)).await, "an append of before is a conflict");
+        assert_eq!(storage_modes(&seed).await, BTreeSet::from(["timeseries"]));
+        assert!(!append(&seed.db, "C", 0, 1000, (START, 1)).await, "an append with the previous version is a conflict");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_that_came_after_the_swap_is_folded_in() {
+async fn a_page_created_after_the_swap_is_folded_in() {
     for command in ["convert", "reconcile"] {
         let seed = Seed::new("stray").await;
         seed.native().await;
         let mut all = pages(&seed).await;
         convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
-        // Two appends of a service that had loaded page 2 before; one of them repeats what is stored.
+        // Two appends of a service that had loaded page 2 before; one of them repeats a stored reading.
         for (known, new) in [(500, (START + 777, 7777)), (1, (START + 3000, 3))] {
             assert!(append(&seed.db, "C", 2, known, new).await);
         }
         all.push(("C".into(), START + 777, 7777));
         let stray = seed.page("C", START, 2).await.unwrap();
-        assert_eq!(stray.get_i32("count").unwrap(), 2, "made anew: {stray}");
-        // An append that does not name the form meets the same count in the new document, where a page was alone.
+        assert_eq!(stray.get_i32("count").unwrap(), 2, "created again: {stray}");
+        // An append that does not name the storage mode matches the same count in the new document, if the bucket has
+        // one page.
         assert!(append(&seed.db, "A", 0, 90, (START + 888, 8888)).await);
         all.push(("A".into(), START + 888, 8888));
         let (code, text, _) = match command {
@@ -225,7 +226,7 @@ async fn a_page_that_came_after_the_swap_is_folded_in() {
             _ => seed.run(&[&["reconcile", "--repair"][..], &SPAN].concat()),
         };
         assert_eq!(code, 0, "{text}");
-        assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
+        assert_eq!(storage_modes(&seed).await, BTreeSet::from(["timeseries"]));
         let head = seed.page("C", START, 0).await.unwrap();
         assert_eq!(head.get_document("tags").unwrap(), &doc! { "site": "north" }, "a late page has none");
         let n: i64 = seed.summaries().await.values().map(|(count, _)| count).sum();
@@ -235,7 +236,7 @@ async fn a_page_that_came_after_the_swap_is_folded_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_in_order_or_too_young_is_left_as_it_is() {
+async fn inconsistent_or_recent_buckets_are_left_unchanged() {
     let seed = Seed::new("left").await;
     let (code, _, errors) = seed.run(&["convert", "--into", "timeseries"]);
     assert!(code == 2 && errors.contains("hourbucket init"), "{code} {errors}");
@@ -246,7 +247,7 @@ async fn what_is_not_in_order_or_too_young_is_left_as_it_is() {
     let now = now_ms() / HOUR * HOUR;
     seed.pages([
         page("good", START, 0, false, &all),
-        // Equal ones, as sensors without a clock send them, are no reason: they are counted.
+        // Equal readings, as sensors without a clock send them, are no obstacle: they are counted.
         page("equal", START, 0, false, &[&all[..], &all[..5]].concat()),
         wrong,
         page("more", START, 0, false, &all),
@@ -277,7 +278,7 @@ async fn what_is_not_in_order_or_too_young_is_left_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
+async fn leftovers_of_a_sensor_are_removed_only_if_all_its_buckets_are_pages() {
     let seed = Seed::new("leftovers").await;
     seed.native().await;
     for (start, sensor) in [(START, "S"), (START + HOUR, "S"), (START, "T")] {
@@ -290,7 +291,7 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("converted 2 buckets with 40 readings; removed 20 measurements"), "{text}");
     assert!(text.contains("20 measurements remain, invisible to readers"), "{text}");
-    assert_eq!(seed.measured().await, 40, "those of T went, S still has a bucket in time-series form");
+    assert_eq!(seed.measured().await, 40, "those of T are removed, S still has a bucket in time-series mode");
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
     assert_eq!((code, seed.measured().await), (0, 0), "{text}");
     let all = [
@@ -299,7 +300,7 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
         sent("T", &readings(START, 0..20)),
     ];
     stored::exactly_once(&stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all.concat());
-    // A measurement that its pages do not hold is never removed.
+    // A measurement that is not in its pages is never removed.
     seed.measure("T", &[(START + 1, 5)]).await;
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
     assert_eq!((code, seed.measured().await), (1, 1), "{text}");
@@ -307,7 +308,7 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standalone_server_is_told_what_it_lacks() {
+async fn a_standalone_server_gets_an_error_with_advice() {
     let alone = Mongod::start_kind(Kind { standalone: true, ..Kind::default() });
     let seed = Seed::at(alone.uri(), "alone", None).await;
     seed.native().await;
@@ -320,7 +321,7 @@ async fn a_standalone_server_is_told_what_it_lacks() {
     assert!(seed.page("A", START, 0).await.unwrap().contains_key("storage"));
 }
 
-/// A figure, not a test: run it alone, with --ignored --nocapture.
+/// A measurement, not a test: run it alone, with --ignored --nocapture.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures"]
 async fn figures() {

@@ -1,4 +1,4 @@
-//! `hourbucket dead-letters` on a real MongoDB: what is listed, what a replay makes of it, and that it does so once.
+//! `hourbucket dead-dead_letters` on a real MongoDB: listing, and replays that store every reading once.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,30 +21,30 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 const DAY: i64 = 86_400_000;
 
-/// A database of its own, and the binary with settings of today on it.
-struct Desk {
+/// A database, and the binary with the current settings.
+struct Setup {
     database: String,
     settings: config::Store,
     dir: tempfile::TempDir,
 }
 
-impl Desk {
-    fn new(test: &str, mode: StoreMode) -> Desk {
+impl Setup {
+    fn new(test: &str, mode: StoreMode) -> Setup {
         let database = unique_database(test);
         let uri = config::Secret::new(Mongod::shared().uri());
         let settings = config::Store { uri, database: database.clone(), mode, ..config::Config::default().store };
-        let desk = Desk { database, settings, dir: tempfile::tempdir().unwrap() };
-        desk.settings("");
-        desk
+        let setup = Setup { database, settings, dir: tempfile::tempdir().unwrap() };
+        setup.settings("");
+        setup
     }
 
-    /// As the service keeps them. (The driver belongs to one runtime, and each `block_on` is another.)
-    fn keep(&self, letters: &[DeadLetter]) {
+    /// Inserts them as the service does. (The driver belongs to one runtime, and each `block_on` creates another.)
+    fn keep(&self, dead_letters: &[DeadLetter]) {
         block_on(async {
             let month = Duration::from_secs(30 * 86_400);
             let store = MongoStore::new(&self.settings, Span::HOUR, month).await.unwrap();
             store.prepare().await.unwrap();
-            store.write_dead_letters(letters).await.unwrap();
+            store.write_dead_letters(dead_letters).await.unwrap();
         });
     }
 
@@ -88,7 +88,7 @@ fn mqtt(received_at_ms: i64, topic: &str, payload: &str) -> DeadLetter {
     DeadLetter::keep(received_at_ms, "mqtt", topic, payload.as_bytes(), "topic_mismatch", "as it was")
 }
 
-/// A broker that nobody connects to, since only its subscriptions matter.
+/// A broker that nothing connects to: only its subscriptions matter.
 fn settings(mode: &str, template: &str, more: &str) -> String {
     format!(
         "store.mode = \"{mode}\"\nflush.max_age = \"100ms\"\n{more}\n[[mqtt]]\nurl = \"mqtt://127.0.0.1:1\"\nclient_id = \
@@ -97,21 +97,21 @@ fn settings(mode: &str, template: &str, more: &str) -> String {
 }
 
 #[test]
-fn with_the_mapping_put_right_the_readings_arrive_once_in_both_modes() {
+fn with_corrected_settings_the_readings_are_stored_once_in_both_modes() {
     replayed("bucket", StoreMode::Bucket);
     replayed("timeseries", StoreMode::Timeseries);
 }
 
 fn replayed(mode: &str, store_mode: StoreMode) {
-    let desk = Desk::new(&format!("replayed_{mode}"), store_mode);
+    let setup = Setup::new(&format!("replayed_{mode}"), store_mode);
     let at = now_ms() - 20 * DAY;
     let old = at - 100 * DAY;
     let lines = format!("{{\"sensor_id\":\"R\",\"ts\":{at},\"ts_unit\":\"ms\",\"values\":{{\"n\":30}}}}\n");
     let too_old = format!("{{\"ts\":{old},\"n\":20}}");
-    let mut letters = vec![
+    let mut dead_letters = vec![
         mqtt(at, "fleet/S1", &format!("{{\"ts\":{},\"n\":1}}", at - 5)),
         mqtt(at + 1, "fleet/S1", "{\"n\":2}"),
-        // Two messages of one millisecond without a time of their own are two readings.
+        // Two messages of one millisecond without their own time are two readings.
         mqtt(at + 2, "fleet/S1", "{\"n\":3}"),
         mqtt(at + 2, "fleet/S1", "{\"n\":3}"),
         mqtt(at + 3, "fleet/S2", &format!("[{{\"ts\":{at},\"n\":10}},{{\"n\":11}},{{\"ts\":\"never\",\"n\":12}}]")),
@@ -120,24 +120,24 @@ fn replayed(mode: &str, store_mode: StoreMode) {
         mqtt(at + 6, "elsewhere/S2", "{\"n\":7}"),
         mqtt(at + 7, "fleet/S2", "[]"),
     ];
-    letters.push(DeadLetter { source: "store".into(), payload: lines.into_bytes(), ..mqtt(at + 8, "", "") });
+    dead_letters.push(DeadLetter { source: "store".into(), payload: lines.into_bytes(), ..mqtt(at + 8, "", "") });
     let cut = format!("{{\"n\":8}}{}", " ".repeat(DEAD_PAYLOAD_BYTES_MAX));
-    letters.push(mqtt(at + 9, "fleet/S2", &cut));
-    desk.keep(&letters);
+    dead_letters.push(mqtt(at + 9, "fleet/S2", &cut));
+    setup.keep(&dead_letters);
 
-    desk.settings(&settings(mode, "fleet/{site}/{sensor_id}", "limits.past = \"30d\""));
-    let (code, out, err) = desk.run(&["replay", "--source", "mqtt"]);
-    assert_eq!((code, desk.list(&[]).len()), (1, 11), "{out}{err}");
+    setup.settings(&settings(mode, "fleet/{site}/{sensor_id}", "limits.past = \"30d\""));
+    let (code, out, err) = setup.run(&["replay", "--source", "mqtt"]);
+    assert_eq!((code, setup.list(&[]).len()), (1, 11), "{out}{err}");
     assert!(out.starts_with("10 dead letters: 0 replayed, 0 in part, 10 still rejected"), "{out}");
-    assert!(err.contains("topic_mismatch") && desk.stored().is_empty(), "{err}");
+    assert!(err.contains("topic_mismatch") && setup.stored().is_empty(), "{err}");
 
-    desk.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"30d\""));
-    let (code, out, err) = desk.run(&["replay"]);
+    setup.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"30d\""));
+    let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 1, "{out}{err}");
-    let told =
+    let expected_lines =
         "11 dead letters: 5 replayed, 1 in part, 4 still rejected, 1 without a reading, 0 not stored; 7 readings\n";
-    assert_eq!(out, told, "{err}");
-    for stays in ["bad_timestamp", "too_old", "invalid_json", "no_subscription", "only the begin", "no_readings"] {
+    assert_eq!(out, expected_lines, "{err}");
+    for stays in ["bad_timestamp", "too_old", "invalid_json", "no_subscription", "only the beginning", "no_readings"] {
         assert!(err.contains(stays), "{stays}: {err}");
     }
     let stored = |sensor: &str, ts: i64, n: i64| (sensor.to_owned(), ts, n);
@@ -149,36 +149,36 @@ fn replayed(mode: &str, store_mode: StoreMode) {
         (stored("S2", at + 3, 11), 1),
         (stored("R", at, 30), 1),
     ]);
-    assert_eq!(desk.stored(), expected);
-    assert_eq!(desk.list(&[]).len(), 6);
+    assert_eq!(setup.stored(), expected);
+    assert_eq!(setup.list(&[]).len(), 6);
 
-    // As after a crash between the two: stored, and all letters are still there.
-    assert_eq!(desk.run(&["purge", "--all", "--yes"]).0, 0);
-    desk.keep(&letters);
-    desk.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"365d\""));
-    let (code, out, err) = desk.run(&["replay"]);
+    // As after a crash between the two steps: the readings are stored, and all dead letters are still there.
+    assert_eq!(setup.run(&["purge", "--all", "--yes"]).0, 0);
+    setup.keep(&dead_letters);
+    setup.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"365d\""));
+    let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 1, "{out}{err}");
     assert!(out.starts_with("11 dead letters: 6 replayed, 1 in part, 3 still rejected, 1 without"), "{out}");
     expected.insert(stored("S2", old, 20), 1);
-    assert_eq!(desk.stored(), expected);
-    let (code, out, _) = desk.run(&["replay", "--topic", "*/S1"]);
+    assert_eq!(setup.stored(), expected);
+    let (code, out, _) = setup.run(&["replay", "--topic", "*/S1"]);
     assert_eq!((code, out.split(':').next()), (0, Some("0 dead letters")));
 }
 
 #[test]
-fn beside_a_service_that_writes_to_the_same_pages() {
+fn replay_while_a_service_writes_to_the_same_pages() {
     let broker = Mosquitto::start("");
     let config = |template: &str| {
         format!(
-            "store.mode = \"bucket\"\nflush.max_age = \"2s\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"desk\"\n\
+            "store.mode = \"bucket\"\nflush.max_age = \"2s\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"beside\"\n\
              [[mqtt.subscriptions]]\nfilter = \"fleet/+\"\ntopic = \"{template}\"\nformat = \"json\"\n",
             broker.url()
         )
     };
-    let desk = Desk::new("beside", StoreMode::Bucket);
+    let setup = Setup::new("beside", StoreMode::Bucket);
     let service = Service::start(
         &config("fleet/{sensor_id}"),
-        &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &desk.database)],
+        &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &setup.database)],
     );
     service.wait_subscribed();
     let at = now_ms() - 3_600_000;
@@ -187,23 +187,24 @@ fn beside_a_service_that_writes_to_the_same_pages() {
         let arguments = ["-p", &port, "-q", "1", "-t", "fleet/S1", "-m", payload];
         assert!(Command::new("mosquitto_pub").args(arguments).status().expect("mosquitto_pub").success());
     };
-    // Good readings and one from too long ago, so a letter of the whole: its good ones wait still when it is replayed.
+    // Good readings and one that is too old: the dead letter has the whole message, and its good readings are still
+    // pending when it is replayed.
     let old = at - 400 * DAY;
     let mut expected = BTreeMap::from([(("S1".to_owned(), old, 99), 1)]);
     for n in 0..5 {
         publish(&format!("[{{\"ts\":{},\"n\":{n}}},{{\"ts\":{old},\"n\":99}}]", at + n));
         expected.insert(("S1".to_owned(), at + n, n), 1);
     }
-    // What a hook cannot take is kept, and the sender told that all is well.
+    // A message that a hook cannot decode is kept, and the sender gets a success.
     let hook = "/v1/hooks/json?sensor_id=S1&token=none";
     let (status, answer) =
         service.post(hook, "application/json", format!("{{\"ts\":{old},\"n\":98}}").as_bytes()).unwrap();
     assert_eq!(status, 202, "{answer}");
     expected.insert(("S1".to_owned(), old, 98), 1);
-    wait_until("the letters", PATIENCE, || (desk.list(&[]).len() == 6).then_some(()));
-    assert_eq!(desk.list(&["--source", "http"])[0]["topic"], "/v1/hooks/json?sensor_id=S1");
-    desk.settings(&(config("fleet/{sensor_id}") + "[limits]\npast = \"1000d\"\n"));
-    let (code, out, err) = desk.run(&["replay"]);
+    wait_until("the dead letters", PATIENCE, || (setup.list(&[]).len() == 6).then_some(()));
+    assert_eq!(setup.list(&["--source", "http"])[0]["topic"], "/v1/hooks/json?sensor_id=S1");
+    setup.settings(&(config("fleet/{sensor_id}") + "[limits]\npast = \"1000d\"\n"));
+    let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 0, "{out}{err}");
     assert_eq!(
         out,
@@ -212,21 +213,21 @@ fn beside_a_service_that_writes_to_the_same_pages() {
     publish(&format!("{{\"ts\":{},\"n\":7}}", at + 7));
     expected.insert(("S1".to_owned(), at + 7, 7), 1);
     service.wait_settled(6, PATIENCE);
-    assert_eq!(desk.stored(), expected);
+    assert_eq!(setup.stored(), expected);
 }
 
 #[test]
-fn killed_again_and_again_it_stores_everything_once() {
-    let desk = Desk::new("killed", StoreMode::Bucket);
-    desk.settings(&settings("bucket", "fleet/{sensor_id}", "limits.past = \"30d\""));
+fn a_replay_killed_repeatedly_stores_everything_once() {
+    let setup = Setup::new("killed", StoreMode::Bucket);
+    setup.settings(&settings("bucket", "fleet/{sensor_id}", "limits.past = \"30d\""));
     let at = now_ms() - DAY;
-    // Every second one without a time of its own.
+    // Every second one without its own time.
     let payload = |n: i64| if n % 2 == 0 { format!("{{\"n\":{n}}}") } else { format!("{{\"ts\":{at},\"n\":{n}}}") };
-    let letters: Vec<_> = (0..6000).map(|n| mqtt(at + n / 3, &format!("fleet/S{}", n % 7), &payload(n))).collect();
-    desk.keep(&letters);
+    let dead_letters: Vec<_> = (0..6000).map(|n| mqtt(at + n / 3, &format!("fleet/S{}", n % 7), &payload(n))).collect();
+    setup.keep(&dead_letters);
     let mut kills = 0;
     for wait_ms in (0..40).map(|i| 60 + i * 35) {
-        let mut child = desk.start(&["replay"]);
+        let mut child = setup.start(&["replay"]);
         std::thread::sleep(Duration::from_millis(wait_ms));
         let over = child.try_wait().unwrap().is_some();
         let _ = child.kill();
@@ -236,32 +237,32 @@ fn killed_again_and_again_it_stores_everything_once() {
         }
         kills += 1;
     }
-    assert!(kills > 2, "it was too fast to be killed");
-    let (code, out, err) = desk.run(&["replay"]);
+    assert!(kills > 2, "it ended before it could be killed");
+    let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 0, "{out}{err}");
     let expected: BTreeMap<Stored, u32> =
         (0..6000).map(|n| ((format!("S{}", n % 7), if n % 2 == 0 { at + n / 3 } else { at }, n), 1)).collect();
-    assert_eq!(desk.stored(), expected);
-    assert!(desk.list(&[]).is_empty());
+    assert_eq!(setup.stored(), expected);
+    assert!(setup.list(&[]).is_empty());
 }
 
 #[test]
-fn letters_are_listed_and_purged_as_they_are_asked_for() {
-    let desk = Desk::new("listed", StoreMode::Bucket);
-    desk.settings("");
+fn dead_letters_are_listed_and_purged_by_filter() {
+    let setup = Setup::new("listed", StoreMode::Bucket);
+    setup.settings("");
     let now = now_ms();
-    let letter = |age_days: i64, source: &str, topic: &str, reason: &str, payload: &[u8]| {
+    let dead_letter = |age_days: i64, source: &str, topic: &str, reason: &str, payload: &[u8]| {
         DeadLetter::keep(now - age_days * DAY, source, topic, payload, reason, "why")
     };
-    desk.keep(&[
-        letter(9, "mqtt", "a/1/t", "too_old", b"{\"n\":1}"),
-        letter(8, "mqtt", "a/2/t", "invalid_json", &[0xff]),
-        letter(2, "http", "/v1/hooks/json", "too_old", b"x"),
-        letter(1, "store", "", "store_rejected", b"y"),
+    setup.keep(&[
+        dead_letter(9, "mqtt", "a/1/t", "too_old", b"{\"n\":1}"),
+        dead_letter(8, "mqtt", "a/2/t", "invalid_json", &[0xff]),
+        dead_letter(2, "http", "/v1/hooks/json", "too_old", b"x"),
+        dead_letter(1, "store", "", "store_rejected", b"y"),
     ]);
     let topics = |arguments: &[&str]| {
-        let topic = |letter: &Value| letter["topic"].as_str().unwrap().to_owned();
-        desk.list(arguments).iter().map(topic).collect::<Vec<_>>()
+        let topic = |dead_letter: &Value| dead_letter["topic"].as_str().unwrap().to_owned();
+        setup.list(arguments).iter().map(topic).collect::<Vec<_>>()
     };
     assert_eq!(topics(&[]), ["", "/v1/hooks/json", "a/2/t", "a/1/t"]);
     assert_eq!(topics(&["--limit", "1"]), [""]);
@@ -274,33 +275,33 @@ fn letters_are_listed_and_purged_as_they_are_asked_for() {
         at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     };
     assert_eq!(topics(&["--since", &day(8), "--until", &day(1)]), ["/v1/hooks/json", "a/2/t"]);
-    let all = desk.list(&[]);
+    let all = setup.list(&[]);
     assert_eq!((&all[3]["payload"], &all[2]["payload_base64"]), (&"{\"n\":1}".into(), &"/w==".into()));
     assert_eq!((&all[3]["reason"], &all[3]["detail"], &all[3]["bytes"]), (&"too_old".into(), &"why".into(), &7.into()));
 
     for refused in [&["purge"][..], &["purge", "--all"], &["purge", "--all", "--yes", "--reason", "x"]] {
-        let (code, _, err) = desk.run(refused);
+        let (code, _, err) = setup.run(refused);
         assert!(code == 2 && err.contains("--all"), "{err}");
     }
-    assert_eq!(desk.list(&[]).len(), 4);
-    assert_eq!(desk.run(&["purge", "--older-than", "7d", "--reason", "too_old"]).1, "1 dead letters removed\n");
-    assert_eq!(desk.run(&["purge", "--older-than", "3d"]).1, "1 dead letters removed\n");
+    assert_eq!(setup.list(&[]).len(), 4);
+    assert_eq!(setup.run(&["purge", "--older-than", "7d", "--reason", "too_old"]).1, "1 dead letters removed\n");
+    assert_eq!(setup.run(&["purge", "--older-than", "3d"]).1, "1 dead letters removed\n");
     assert_eq!(topics(&[]), ["", "/v1/hooks/json"]);
-    assert_eq!(desk.run(&["purge", "--all", "--yes"]).1, "2 dead letters removed\n");
-    assert!(desk.list(&[]).is_empty());
+    assert_eq!(setup.run(&["purge", "--all", "--yes"]).1, "2 dead letters removed\n");
+    assert!(setup.list(&[]).is_empty());
 }
 
-/// More than `dead_letters.max_bytes` of messages that nobody understands: the last ones are kept, and the acknowledged readings
-/// that are older than all of them.
+/// More than `dead_letters.max_bytes` of messages that cannot be decoded: the newest are kept, and the older
+/// acknowledged readings too.
 #[test]
-fn the_collection_stays_below_its_limit_and_keeps_what_was_acknowledged() {
+fn the_collection_stays_below_its_limit_and_keeps_acknowledged_readings() {
     const MIB: usize = 1 << 20;
-    let desk = Desk::new("limit", StoreMode::Bucket);
+    let setup = Setup::new("limit", StoreMode::Bucket);
     let own = DeadLetter::keep(now_ms() - 40 * DAY, "store", "", &vec![b' '; MIB / 2], "store_rejected", "why");
-    desk.keep(&[own]);
+    setup.keep(&[own]);
     let text = "store.mode = \"bucket\"\ndead_letters.max_bytes = \"16MiB\"";
     let uri = Mongod::shared().uri();
-    let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &desk.database)]);
+    let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &setup.database)]);
     for n in 0..40 {
         let mut body = format!("{{broken {n}").into_bytes();
         body.resize(MIB - 1, b'x');
@@ -315,7 +316,7 @@ fn the_collection_stays_below_its_limit_and_keeps_what_was_acknowledged() {
     assert_eq!(metrics.labelled("dead_letters_dropped_total", "cause", "limit"), 25.0, "no more than needed");
     let (bytes, max) = (metrics.get("dead_letters_bytes"), metrics.get("dead_letters_max_bytes"));
     assert!(max == 16.0 * MIB as f64 && bytes <= max && bytes > 15.0 * MIB as f64, "{bytes} of {max}");
-    let kept = desk.list(&[]);
+    let kept = setup.list(&[]);
     let numbers =
         kept.iter().filter_map(|l| l["payload"].as_str()?.strip_prefix("{broken ")?.split('x').next()?.parse().ok());
     assert_eq!(numbers.collect::<Vec<u32>>(), (25..40).rev().collect::<Vec<_>>(), "the oldest went first");

@@ -1,4 +1,4 @@
-//! Tags out of a registry collection, with the service and a real MongoDB; and the index that finds sensors by them.
+//! Tags from a registry collection, with the service and a real MongoDB; and the index that finds sensors by tags.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +21,7 @@ use mongodb::{Collection, Database};
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;
 
-/// A database and what is done with it from synchronous code.
+/// A database with synchronous access.
 struct Place {
     name: String,
 }
@@ -31,7 +31,7 @@ impl Place {
         Place { name: unique_database(test) }
     }
 
-    /// Does something with the database.
+    /// Runs an operation on the database.
     fn with<T>(&self, act: impl AsyncFnOnce(Database) -> T) -> T {
         let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         rt.block_on(async {
@@ -50,7 +50,7 @@ impl Place {
         Service::start(&text, &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &self.name)])
     }
 
-    /// The tags of each page of a sensor in the order of time, as `site=north room=12`.
+    /// The tags of each page of a sensor in the order of time, such as `site=north room=12`.
     fn tags(&self, sensor: &str) -> Vec<String> {
         let filter = doc! { "sensor_id": sensor };
         self.with(async |db| {
@@ -82,19 +82,23 @@ fn wait_for(service: &Service, metric: &str, at_least: f64) {
 }
 
 #[test]
-fn a_change_of_the_registry_shows_on_the_next_page_and_on_no_older_one() {
+fn a_registry_change_applies_to_the_next_page_and_no_older_one() {
     let place = Place::new("enrich_stream");
     place.with(async |db| {
         let sensors = db.collection::<Document>("sensors");
         let s1 = doc! { "_id": "S1", "site": "north", "model": "x", "deep": { "er": 1 }, "floor": 3 };
         sensors.insert_many([s1, doc! { "_id": "S2", "site": "west" }]).await.unwrap();
     });
-    // Only the change stream can bring anything within the hour.
+    // Within the hour, only the change stream can report changes.
     let service = place.service("[enrich]\ncollection = \"sensors\"\ninterval = \"1h\"\n");
     let hour = now_ms() / HOUR * HOUR - 5 * HOUR;
     let own = "\"model\":\"own\"";
     post(&service, "S1", hour, own);
-    assert_eq!(place.tags("S1"), ["floor=3 model=own site=north"], "the message wins, the first page has them already");
+    assert_eq!(
+        place.tags("S1"),
+        ["floor=3 model=own site=north"],
+        "tags of the message take precedence, also on the first page"
+    );
     place.with(async |db| {
         let change = doc! { "$set": { "site": "south" }, "$unset": { "floor": 1 } };
         db.collection::<Document>("sensors").update_one(doc! { "_id": "S1" }, change).await.unwrap();
@@ -112,21 +116,25 @@ fn a_change_of_the_registry_shows_on_the_next_page_and_on_no_older_one() {
     });
     wait_for(&service, "registry_changes_total", 3.0);
     post(&service, "S1", hour + HOUR, own);
-    assert_eq!(place.tags("S1"), [pages[0], pages[1], "model=own"], "gone from the registry, known from its message");
+    assert_eq!(
+        place.tags("S1"),
+        [pages[0], pages[1], "model=own"],
+        "removed from the registry, but known from its message"
+    );
     post(&service, "S3", hour, "");
     assert_eq!(place.tags("S3"), ["site=new"]);
-    assert_eq!(service.metrics().get("registry_loads_total"), 1.0, "read whole once");
+    assert_eq!(service.metrics().get("registry_loads_total"), 1.0, "read completely once");
     assert_eq!(service.metrics().get("registry_sensors"), 2.0);
 }
 
 #[test]
-fn where_there_is_no_change_stream_the_whole_is_read_at_the_interval() {
+fn without_a_change_stream_the_registry_is_read_at_the_interval() {
     let place = Place::new("enrich_interval");
     place.with(async |db| {
         let place = doc! { "room": "12", "hall": "b" };
         let all = [doc! { "name": "S1", "site": "north", "place": place }, doc! { "name": 7, "site": "seven" }];
         db.collection::<Document>("devices").insert_many(all).await.unwrap();
-        // A view has no change stream, nor has a standalone server.
+        // A view has no change stream, and neither has a standalone server.
         db.run_command(doc! { "create": "fleet", "viewOn": "devices", "pipeline": [] }).await.unwrap();
     });
     let text = "[enrich]\ncollection = \"fleet\"\nid_field = \"name\"\nfields = [\"site\", \"place.room\"]\n\
@@ -151,12 +159,12 @@ fn where_there_is_no_change_stream_the_whole_is_read_at_the_interval() {
     assert_eq!(place.tags("S1"), ["place_room=12 site=north", "place_room=14 site=north"]);
     assert_eq!(service.metrics().get("registry_left_out"), 1.0);
     let log = service.log();
-    assert_eq!(log.matches("no change stream").count(), 1, "said once: {log}");
+    assert_eq!(log.matches("no change stream").count(), 1, "logged once: {log}");
     assert!(log.contains("enrich.max_sensors") && !log.contains("ERROR"), "{log}");
 }
 
 #[test]
-fn a_change_that_does_not_say_whose_tags_have_gone_is_followed_by_a_whole_reading() {
+fn an_unclear_change_is_followed_by_a_complete_read() {
     let place = Place::new("enrich_unclear");
     place.with(async |db| {
         let all = [doc! { "name": "S1", "site": "north" }, doc! { "name": "S2", "site": "west" }];
@@ -170,7 +178,7 @@ fn a_change_that_does_not_say_whose_tags_have_gone_is_followed_by_a_whole_readin
         sensors.delete_one(doc! { "name": "S1" }).await.unwrap();
         sensors.update_one(doc! { "name": "S2" }, doc! { "$set": { "name": "S4" } }).await.unwrap();
     });
-    wait_until("S1 and S2 are forgotten, S4 is known", PATIENCE, || {
+    wait_until("S1 and S2 are removed, S4 is known", PATIENCE, || {
         (service.metrics().get("registry_sensors") == 1.0).then_some(())
     });
     for sensor in ["S1", "S2", "S4"] {
@@ -178,7 +186,7 @@ fn a_change_that_does_not_say_whose_tags_have_gone_is_followed_by_a_whole_readin
     }
     assert_eq!(place.tags("S1"), ["site=north", ""]);
     assert_eq!((place.tags("S2"), place.tags("S4")), (vec![String::new()], vec!["site=west".into()]));
-    // The collection goes, and comes back: the stream ends and is opened again.
+    // The collection is dropped and created again: the stream ends and is opened again.
     place.with(async |db| {
         db.collection::<Document>("sensors").drop().await.unwrap();
         db.collection::<Document>("sensors").insert_one(doc! { "name": "S5", "site": "again" }).await.unwrap();
@@ -190,14 +198,14 @@ fn a_change_that_does_not_say_whose_tags_have_gone_is_followed_by_a_whole_readin
 }
 
 #[test]
-fn measurements_have_the_tags_of_their_moment_too() {
+fn measurements_have_the_tags_at_their_time() {
     let place = Place::new("enrich_series");
     place.with(async |db| {
         db.collection::<Document>("sensors").insert_one(doc! { "_id": "S1", "site": "north" }).await.unwrap();
     });
     let service = place.service_in("auto", "[enrich]\ncollection = \"sensors\"\ninterval = \"1h\"\n");
     if !service.get_admin("/readyz").unwrap().1.contains("timeseries") {
-        // MongoDB 4.4: there are pages only.
+        // MongoDB 4.4 has pages only.
         return;
     }
     let hour = now_ms() / HOUR * HOUR - 5 * HOUR;
@@ -218,7 +226,7 @@ fn measurements_have_the_tags_of_their_moment_too() {
         sites
     });
     assert_eq!(sites, ["north", "south"]);
-    assert_eq!(place.tags("S1"), ["site=north"], "the hour's summary has those it began with");
+    assert_eq!(place.tags("S1"), ["site=north"], "the summary of the hour has the tags of its first reading");
 }
 
 async fn store(database: &str, tags_index: bool) -> MongoStore {
@@ -252,7 +260,7 @@ fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {
 }
 
 #[test]
-fn all_sensors_of_a_site_are_found_by_the_index_and_it_goes_as_it_came() {
+fn sensors_of_a_site_are_found_by_the_index_which_follows_the_setting() {
     let place = Place::new("enrich_index");
     block_on(async {
         let store = store(&place.name, true).await;
@@ -265,7 +273,7 @@ fn all_sensors_of_a_site_are_found_by_the_index_and_it_goes_as_it_came() {
             .collect();
         store.write(&pages).await.unwrap();
     });
-    // As config/hourbucket.toml shows it.
+    // The index that config/hourbucket.toml shows.
     place.with(async |db| {
         let query = doc! { "distinct": BUCKETS, "key": "sensor_id", "query": { "tags.site": "north" } };
         let found = db.run_command(query.clone()).await.unwrap();
@@ -274,7 +282,7 @@ fn all_sensors_of_a_site_are_found_by_the_index_and_it_goes_as_it_came() {
         let plan = explained.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap().to_string();
         assert!(plan.contains("IXSCAN") && plan.contains(TAGS_INDEX) && !plan.contains("COLLSCAN"), "{plan}");
         let examined = explained.get_document("executionStats").unwrap().get_i32("totalDocsExamined").unwrap();
-        assert_eq!(examined, 30, "the pages of the site and no other");
+        assert_eq!(examined, 30, "exactly the pages of the site");
     });
     block_on(async {
         let dropped = store(&place.name, false).await.prepare().await.unwrap().changes;
@@ -289,12 +297,12 @@ fn all_sensors_of_a_site_are_found_by_the_index_and_it_goes_as_it_came() {
 fn cpu_s(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // utime and stime, in ticks of a hundredth of a second.
+    // utime and stime, in hundredths of a second.
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
 }
 
-/// What the index on tags costs, printed: microseconds of mongod for a page of one tag that is made, and for one that is
-/// appended to. `cargo test --test servers enrich::cost -- --ignored --nocapture`
+/// The cost of the index on tags, printed: microseconds of mongod for the creation of a page with one tag, and for an
+/// append. `cargo test --test servers enrich::cost -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_the_index_on_tags() {
@@ -317,6 +325,6 @@ fn cost_of_the_index_on_tags() {
             }
             (used[0], used[1])
         });
-        println!("index {index}: {made:.1} us a page made, {appended:.1} us a page appended to");
+        println!("index {index}: {made:.1} us per created page, {appended:.1} us per append");
     }
 }

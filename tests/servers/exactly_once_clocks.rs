@@ -1,8 +1,8 @@
-//! Exactly once, whatever the clocks say: sensors that are minutes fast, a service whose clock is wrong at its start or is
-//! set while it runs, each with a restart in between and a sender that repeats everything afterwards. Real MongoDB.
+//! Exactly once with wrong clocks: sensors that are minutes fast, a service whose clock is wrong at its start or is
+//! set while it runs, each with a restart in between and a sender that then repeats everything. Real MongoDB.
 //!
-//! A time-series collection cannot refuse a duplicate, so there all of it depends on which buckets the service takes for
-//! new. In bucket mode the same histories are run too: there they must hold in any case.
+//! A time-series collection cannot refuse a duplicate, so in that mode everything depends on which buckets the service
+//! regards as new. The same histories run in bucket mode too, where duplicates are refused in any case.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
 
@@ -30,10 +30,10 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-// ---- Sensors whose clocks are fast; the binary.
+// ---- Sensors with fast clocks; the binary.
 
-/// Readings of the past, of now, and of buckets that begin in 2 to 8 minutes (`limits.future` allows 10), so that none of
-/// these has begun before the end of a test.
+/// Readings of the past, of now, and of buckets that begin in 2 to 8 minutes (`limits.future` allows 10), so that none
+/// of these begins before the end of a test.
 fn around_now() -> Vec<Stored> {
     let (now, minute) = (now_ms(), now_ms() / MINUTE * MINUTE);
     let fast = (2..9).map(|n| (format!("fast-{n}"), minute + n * MINUTE + 1234, n));
@@ -46,7 +46,7 @@ fn body(readings: &[Stored]) -> String {
     readings.iter().map(line).collect()
 }
 
-/// A service with buckets of a minute, on a database of its own.
+/// A service with buckets of one minute and its own database.
 struct Rig {
     service: Service,
     uri: String,
@@ -70,13 +70,14 @@ impl Rig {
         assert!(text.contains(&format!("\"accepted\":{}", readings.len())), "{text}");
     }
 
-    /// The sender, which did not hear of the restart, repeats what was stored before it: this process knows all of it.
+    /// The sender does not know of the restart and repeats readings that were stored before it; all of them are
+    /// duplicates.
     fn repeat(&self, readings: &[Stored]) {
         self.post(readings);
         let metrics = self.service.wait_settled(readings.len() as u64, PATIENCE);
         stored::exactly_once(&stored::readings(&self.uri, &self.database), readings.iter().cloned());
         assert_eq!(metrics.get("readings_stored_total"), 0.0, "stored again");
-        // Those that the journal replayed are duplicates as well.
+        // Readings that the journal replayed are duplicates as well.
         assert!(metrics.get("readings_duplicate_total") >= readings.len() as f64, "duplicates are counted");
     }
 }
@@ -104,17 +105,17 @@ fn a_fast_clock_and_sigkill_before_the_bucket_begins() {
         let sent = around_now();
         rig.post(&sent);
         rig.service.wait_settled(sent.len() as u64, PATIENCE);
-        // The journal may not have noted yet that they are stored.
+        // The journal may not have recorded yet that they are stored.
         rig.service.kill9();
         rig.service.restart();
         rig.repeat(&sent);
     }
 }
 
-/// MongoDB has the readings, and the service dies before it hears of it: the journal has them still.
+/// MongoDB has stored the readings, but the service is killed before it gets the answer: the journal still has them.
 #[test]
 fn a_fast_clock_and_replay_of_what_is_stored() {
-    // How the inserts of the two modes begin: a text, its name, its length, the collection.
+    // How the inserts of the two modes begin: a BSON text, its name, its length, the collection.
     let inserts = [("timeseries", b"\x02insert\0\x10\0\0\0sensor_readings\0".as_slice())];
     let inserts = inserts.into_iter().chain([("bucket", b"\x02insert\0\x0f\0\0\0sensor_buckets\0".as_slice())]);
     for (mode, insert) in inserts {
@@ -141,7 +142,7 @@ fn a_fast_clock_and_replay_of_what_is_stored() {
     }
 }
 
-/// The journal's disk is lost when everything was stored, or somebody gives the service another directory.
+/// The journal's disk is lost after everything was stored, or the service gets another directory.
 #[test]
 fn a_fast_clock_and_a_new_journal() {
     for mode in ["timeseries", "bucket"] {
@@ -156,9 +157,9 @@ fn a_fast_clock_and_a_new_journal() {
     }
 }
 
-// ---- A service whose own clock is wrong; in this process, with a clock that the test sets.
+// ---- A service with a wrong clock; in this process, with a clock that the test sets.
 
-/// The machine's clock, and how far the service's is ahead of it.
+/// The machine's clock plus an offset.
 struct SetClock {
     machine: SystemClock,
     ahead_ms: AtomicI64,
@@ -171,22 +172,22 @@ impl Clock for SetClock {
     }
 }
 
-/// What happens while the service runs.
+/// An event while the service runs.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Its clock is set to so many ms ahead of the true time.
+    /// Its clock is set to this many ms ahead of the true time.
     Set(i64),
-    /// Readings of now and around, whose times are so many ms ahead of the true time, are sent; the same ones again if
-    /// they were sent before.
+    /// Sends readings around the time that is this many ms ahead of the true time; the same ones again if they were
+    /// sent before.
     Post(i64),
-    /// Long enough for buckets to be forgotten.
+    /// Long enough for idle buckets to be dropped.
     Wait,
-    /// Before the next start: the journal is lost.
+    /// Before the next start, the journal is lost.
     LoseJournal,
 }
 use Step::{LoseJournal, Post, Set, Wait};
 
-/// How far the clock is ahead at the start, and what happens until the service is stopped.
+/// How far the clock is ahead at the start, and the events until the service is stopped.
 type Run<'a> = (i64, &'a [Step]);
 
 struct History {
@@ -212,7 +213,7 @@ impl History {
         History { config, begun_ms: now_ms(), dir, journals: 0, sent: vec![] }
     }
 
-    /// Runs the service once, from start to SIGTERM; everything acknowledged is stored then.
+    /// Runs the service once, from start to SIGTERM; then everything acknowledged is stored.
     async fn run(&mut self, (ahead_ms, steps): Run<'_>) {
         self.config.journal.dir = self.dir.path().join(format!("journal-{}", self.journals));
         let clock = Arc::new(SetClock { machine: SystemClock::new(), ahead_ms: AtomicI64::new(ahead_ms) });
@@ -255,7 +256,7 @@ impl History {
     }
 }
 
-/// Runs the service several times on one database, with both ways to acknowledge and in both modes.
+/// Runs the service several times on one database, with both kinds of acknowledgement and in both modes.
 fn history(name: &str, runs: &[Run<'_>]) {
     history_with(name, runs, |_| {});
 }
@@ -279,11 +280,12 @@ fn history_with(name: &str, runs: &[Run<'_>], change: impl Fn(&mut Config)) {
     }
 }
 
-/// A machine without a battery for its clock, or a snapshot that was restored: NTP sets it after the service has begun.
+/// A machine without a battery for its clock, or a restored snapshot: NTP sets the clock after the service has
+/// started.
 #[test]
 fn the_clock_is_behind_at_the_start() {
-    for behind in [-HOUR, -3 * YEAR] {
-        history("behind", &[(0, &[Post(0)]), (behind, &[Set(0), Post(0)])]);
+    for offset in [-HOUR, -3 * YEAR] {
+        history("behind", &[(0, &[Post(0)]), (offset, &[Set(0), Post(0)])]);
     }
 }
 
@@ -295,7 +297,7 @@ fn the_clock_is_behind_at_every_start() {
     );
 }
 
-/// Nothing ever sets it, and the limits are so wide that the readings are taken all the same.
+/// The clock is never set, and the limits are wide enough to accept the readings.
 #[test]
 fn the_clock_is_never_right() {
     let century = Duration::from_secs(36_500 * 86_400);
@@ -303,7 +305,7 @@ fn the_clock_is_never_right() {
     history_with("never_right", &runs, |config| (config.limits.past, config.limits.future) = (century, century));
 }
 
-/// Ahead together with the sensors, which have their time from the same source.
+/// The clock is ahead by as much as those of the sensors, which use the same time source.
 #[test]
 fn the_clock_is_ahead_in_the_first_run() {
     history(

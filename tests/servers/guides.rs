@@ -1,5 +1,5 @@
-//! What README and guides say, done: links lead somewhere, commands answer what is shown, settings are taken, and the
-//! queries of docs/mongodb.md find in both modes what they promise, by the index that they promise.
+//! Executes README and guides: links resolve, commands print the shown output, settings are accepted, and the queries
+//! of docs/mongodb.md find in both modes what they promise, with the promised index.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 // ---- links
 
-/// The text without fenced and indented blocks and without code in a line.
+/// The text without fenced and indented blocks and without inline code.
 fn prose(text: &str) -> Vec<String> {
     let mut fenced = false;
     let lines = text.lines().filter(|line| {
@@ -29,7 +29,7 @@ fn prose(text: &str) -> Vec<String> {
     lines.map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("`")).collect()
 }
 
-/// The anchors of a page, as GitHub makes them of its headings.
+/// The anchors of a page, as GitHub derives them from its headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
@@ -50,12 +50,12 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Targets of `[text](target)` in a line.
+/// The targets of `[text](target)` in a line.
 fn targets(line: &str) -> Vec<&str> {
     line.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect()
 }
 
-/// What is wrong with the links of a page.
+/// The broken links of a page.
 fn broken(page: &str, text: &str) -> Vec<String> {
     let folder = Path::new(page).parent().unwrap_or(Path::new(""));
     let mut wrong = vec![];
@@ -66,11 +66,11 @@ fn broken(page: &str, text: &str) -> Vec<String> {
         let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
         let file = if path.is_empty() { guides::root().join(page) } else { guides::root().join(folder).join(path) };
         if !file.exists() {
-            wrong.push(format!("{page}: {target}: there is no such file"));
+            wrong.push(format!("{page}: {target}: no such file"));
         } else if let Some(anchor) = anchor {
             let there = std::fs::read_to_string(&file).is_ok_and(|text| anchors(&text).contains(anchor));
             if !there {
-                wrong.push(format!("{page}: {target}: there is no such heading"));
+                wrong.push(format!("{page}: {target}: no such heading"));
             }
         }
     }
@@ -78,12 +78,12 @@ fn broken(page: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_resolve() {
     let pages = guides::pages();
     assert!(pages.iter().any(|p| p == "docs/mongodb.md"), "{pages:?}");
     let wrong: Vec<String> = pages.iter().flat_map(|page| broken(page, &guides::read(page))).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // And the check itself finds what is broken.
+    // The check itself finds broken links.
     let text = "# A `b` heading!\n\n[x](#a-b-heading) [y](nowhere.md) `[z](q.md)`\n\n    [code](w.md)\n[v](#c)\n";
     assert_eq!(anchors(text), BTreeSet::from(["a-b-heading".to_owned()]));
     assert_eq!(broken("docs/none.md", text).iter().filter(|w| w.contains("no such file")).count(), 3);
@@ -92,9 +92,9 @@ fn links_lead_somewhere() {
 
 // ---- settings
 
-/// Every configuration that a guide shows is accepted, but for files that it names.
+/// Every configuration in a guide is accepted, except for files that it names.
 #[test]
-fn settings_are_taken() {
+fn settings_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let mut n = 0;
     for page in guides::pages() {
@@ -105,10 +105,10 @@ fn settings_are_taken() {
             let file = dir.path().join("hourbucket.toml");
             std::fs::write(&file, &block.text).unwrap();
             if let Err(problems) = hourbucket::config::load(Some(&file), std::iter::empty()) {
-                // A certificate is named that is not here; all else must be right.
-                let said = problems.to_string();
-                let others = said.lines().skip(1).filter(|line| !line.contains("No such file")).count();
-                assert_eq!(others, 0, "{}: {said}", block.at);
+                // A named certificate does not exist here; everything else must be valid.
+                let printed = problems.to_string();
+                let others = printed.lines().skip(1).filter(|line| !line.contains("No such file")).count();
+                assert_eq!(others, 0, "{}: {printed}", block.at);
             }
             n += 1;
         }
@@ -116,7 +116,7 @@ fn settings_are_taken() {
     assert!(n >= 3, "{n} configurations were found");
 }
 
-/// The list of reasons is in the guide, whole, and nothing else.
+/// The guide lists exactly the existing reasons.
 #[test]
 fn reasons_are_listed() {
     let text = guides::read("docs/http.md");
@@ -126,7 +126,7 @@ fn reasons_are_listed() {
     assert_eq!(listed, hourbucket::decode::RejectReason::ALL.iter().map(|reason| reason.as_str()).collect());
 }
 
-/// Rows of a record of the load test: what is in the first column up to a colon, and the numbers in the others.
+/// Rows of a record of the load test: the text of the first column up to a colon, and the numbers of the others.
 fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
     let text = guides::read("loadtest/RESULTS.md");
     let record = text.split("\n## ").find(|part| part.starts_with(headline)).unwrap();
@@ -136,7 +136,7 @@ fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
             line.split(['|', ':', ' ', '*']).map(str::trim).filter(|cell| !cell.is_empty()).collect();
         (cells[0].to_owned(), cells.iter().map(|cell| (*cell).to_owned()).collect())
     };
-    // The first table; the second, of the targets, begins its rows with the same names.
+    // Only the first table: the rows of the second one, of the targets, begin with the same names.
     let mut found = BTreeMap::new();
     for line in rows {
         let (name, numbers) = row(line);
@@ -145,14 +145,14 @@ fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// Figures of the load test stand in README and guides as they stand in its record.
+/// The load-test figures in README and guides are those of the record.
 #[test]
 fn figures_are_those_of_the_record() {
     let record = record("2026-11-22 02:56");
     let mut compared = 0;
     for page in guides::pages().iter().filter(|p| *p == "README.md" || p.starts_with("docs/")) {
         for line in guides::read(page).lines().filter(|line| line.starts_with("| ")) {
-            // A row of the record by its name, in code or as the baselines are called.
+            // The name of a row of the record, in code or as the baselines are called.
             let named =
                 |name: &&String| line.contains(&format!("`{name}`")) || line.starts_with(&format!("| {name}: "));
             let rows: Vec<_> = record.keys().filter(named).collect();
@@ -173,7 +173,7 @@ fn figures_are_those_of_the_record() {
 
 // ---- commands
 
-/// Runs the `sh run` blocks of a page, in one shell, against a service with its `toml run` blocks as configuration.
+/// Runs the `sh run` blocks of a page in one shell, against a service with its `toml run` blocks as configuration.
 fn run_commands(page: &str) {
     let blocks = guides::blocks(page, &guides::read(page));
     let broker = Mosquitto::start("");
@@ -187,9 +187,9 @@ fn run_commands(page: &str) {
     let commands: Vec<&Block> = blocks.iter().filter(|b| b.is("sh", "run")).collect();
     assert!(!commands.is_empty(), "{page} has no commands");
     let outputs = shell(&service, &broker, &settings, &commands);
-    for (block, said) in commands.iter().zip(outputs) {
+    for (block, printed) in commands.iter().zip(outputs) {
         if let Some(output) = &block.output {
-            guides::compare(output, &said);
+            guides::compare(output, &printed);
         }
     }
     let metrics = service.wait_settled(1, PATIENCE);
@@ -208,15 +208,15 @@ fn shell(service: &Service, broker: &Mosquitto, settings: &[(&str, &str)], comma
     let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("bash");
     command.arg("-c").arg(script).current_dir(service.dir()).env("PATH", path).env("no_proxy", "127.0.0.1");
-    // As a user has it: the configuration where the program looks for it, and the URI in the environment.
+    // As on a user's machine: the configuration where the program looks for it, and the URI in the environment.
     std::fs::create_dir_all(service.dir().join("config")).unwrap();
     std::fs::copy(service.dir().join("hourbucket.toml"), service.dir().join("config/hourbucket.toml")).unwrap();
     command.envs(settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), *value)));
     let done = command.output().expect("bash");
-    let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{said}\n{errors}");
-    let outputs: Vec<String> = said.split("\n@@@@\n").skip(1).map(str::to_owned).collect();
-    assert_eq!(outputs.len(), commands.len(), "{said}");
+    let (printed, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{printed}\n{errors}");
+    let outputs: Vec<String> = printed.split("\n@@@@\n").skip(1).map(str::to_owned).collect();
+    assert_eq!(outputs.len(), commands.len(), "{printed}");
     outputs
 }
 
@@ -237,7 +237,7 @@ fn commands_of_the_mqtt_guide() {
 
 // ---- queries
 
-/// `HOURBUCKET_MONGOSH`, else what `tests/run.sh` has fetched; `None` where that could not get it.
+/// `HOURBUCKET_MONGOSH`, else the download of `tests/run.sh`; `None` if it could not be downloaded.
 fn mongosh() -> Option<PathBuf> {
     match std::env::var_os("HOURBUCKET_MONGOSH") {
         Some(none) if none == "none" => return None,
@@ -250,7 +250,7 @@ fn mongosh() -> Option<PathBuf> {
     Some(found.unwrap_or_else(none))
 }
 
-/// The readings that docs/mongodb.md speaks of, as NDJSON.
+/// The readings of the examples in docs/mongodb.md, as NDJSON.
 fn example_data() -> String {
     let start = 1_709_287_200_000_i64; // 2024-03-01T10:00:00Z
     let minute = |n: i64| start + n * 60_000;
@@ -265,7 +265,8 @@ fn example_data() -> String {
     first.chain(second).map(|reading| format!("{reading}\n")).collect()
 }
 
-/// What mongosh is given: each block as it stands, the last statement's value printed, and its plan where one is promised.
+/// The script for mongosh: each block as it is, with the value of the last statement printed, and its plan if an index
+/// is promised.
 fn script(examples: &[&Block]) -> String {
     let mut script = String::from(
         "function show(what, value) {\n\
@@ -292,7 +293,7 @@ fn index_of(block: &Block) -> Option<&str> {
     block.info.iter().find_map(|word| word.strip_prefix("index="))
 }
 
-/// All values of a key, anywhere.
+/// All values of a key, at any depth.
 fn values_of<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     match value {
         Value::Object(members) => {
@@ -321,7 +322,7 @@ fn uses_index(block: &Block, plan: &Value) {
     );
 }
 
-/// The examples in one mode, with pages of 25 readings, so that a query that forgets the further pages shows.
+/// The examples in one mode, with pages of 25 readings, so that a query that ignores the further pages fails.
 fn queries(mode: &str) {
     let Some(mongosh) = mongosh() else {
         eprintln!("NOT RUN: there is no mongosh here (HOURBUCKET_MONGOSH = none)");
@@ -332,8 +333,8 @@ fn queries(mode: &str) {
                 store.tags_index = true\n[latest]\nenabled = true\ninterval = \"200ms\"\n";
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", mode)];
     let mut service = Service::start(text, &settings);
-    let (status, said) = service.post("/v1/readings", "application/x-ndjson", example_data().as_bytes()).unwrap();
-    assert_eq!(status, 200, "{said}");
+    let (status, answer) = service.post("/v1/readings", "application/x-ndjson", example_data().as_bytes()).unwrap();
+    assert_eq!(status, 200, "{answer}");
     service.wait_settled(112, PATIENCE);
     assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
 
@@ -346,11 +347,11 @@ fn queries(mode: &str) {
     let uri = uri.replace("/?", &format!("/{database}?"));
     let done = Command::new(mongosh).args(["--quiet", &uri, "--file"]).arg(&file).env("HOME", service.dir()).output();
     let done = done.expect("mongosh");
-    let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{said}\n{errors}");
+    let (printed, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{printed}\n{errors}");
 
     let mut compared = BTreeSet::new();
-    for line in said.lines() {
+    for line in printed.lines() {
         let mut words = line.splitn(4, ' ').skip(1);
         let (Some(what), Some(n), Some(value)) = (words.next(), words.next(), words.next()) else { panic!("{line}") };
         let block = examples[n.parse::<usize>().unwrap_or_else(|_| panic!("{line}"))];
@@ -362,8 +363,8 @@ fn queries(mode: &str) {
         compared.insert((what.to_owned(), n.to_owned()));
     }
     let promised = examples.iter().map(|b| usize::from(b.output.is_some()) + usize::from(index_of(b).is_some()));
-    assert_eq!(compared.len(), promised.sum::<usize>(), "{said}");
-    assert!(compared.len() > 20, "{said}");
+    assert_eq!(compared.len(), promised.sum::<usize>(), "{printed}");
+    assert!(compared.len() > 20, "{printed}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! InfluxDB's official client writes to the service, unchanged; and the line protocol over a real broker.
+//! InfluxDB's official client writes to the service without changes; and line protocol over a real broker.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -56,18 +56,18 @@ fn the_official_client_writes_unchanged() {
         .env("no_proxy", "127.0.0.1")
         .output()
         .expect("python3 must start");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{}", service.log());
-    assert_eq!(said.lines().filter(|line| line.starts_with("unauthorized ")).count(), 2, "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}\n{}", service.log());
+    assert_eq!(printed.lines().filter(|line| line.starts_with("unauthorized ")).count(), 2, "{printed}");
     service.wait_settled(1103, PATIENCE);
 
-    // Sums, versions and pages are right, and each is there once.
+    // Sums, versions and pages are correct, and each reading is stored once.
     let stored = stored::readings(&uri, &database);
     let of = |room: &str, n: i64| (format!("{room} 1"), first + n * 1000, n);
     let sent = (0..100).map(|n| of("sync", n)).chain((0..1000).map(|n| of("batching", n)));
     let single = ["lines", "dict", "partial"].map(|id| (id.to_owned(), first, 1));
     stored::exactly_once(&stored, sent.chain(single));
-    // And so are the values and tags.
+    // Values and tags are correct too.
     let found = readings(&database);
     let second = found.iter().filter(|r| r.get_str("id").unwrap() == "sync 1").nth(1).unwrap();
     assert_eq!(second.get_document("tags").unwrap(), &doc! { "room": "sync" });
@@ -88,7 +88,7 @@ fn lines_over_mqtt() {
     );
     let service = Service::start(&text, &settings(&uri, &database));
     let ts = (now_ms() - HOUR) / 1000 * 1000;
-    // As Telegraf's output writes it with `batch`; the last line is bad.
+    // As Telegraf's output writes it with `batch`; the last line is invalid.
     let payload = format!("cpu,cpu=cpu0,host=a usage=1.5,n=1i {ts}000000\nmem,host=a used=3i {ts}000001\ncpu,host=a\n");
     let port = broker.port().to_string();
     let arguments = ["-p", &port, "-q", "1", "-t", "telegraf/a/cpu", "-m", &payload];

@@ -1,5 +1,6 @@
-//! `sensor_latest`: whatever is split, repeated, late or replayed, the document is what sorting all readings gives. The
-//! rule itself, the stage around it, the memory store and MongoDB against one naive model; and a crash.
+//! `sensor_latest`: if readings are split, repeated, late or replayed, the document is the same as after sorting all
+//! readings. The rule, its stage, the memory store and MongoDB are compared with one naive model; and a service is
+//! killed.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -50,8 +51,8 @@ fn number(sensor: &str, ts_ms: i64, n: i64) -> Reading {
     reading(sensor, ts_ms, &[("n", Value::Int(n))])
 }
 
-/// Few times and few values, so that equal ones meet; each field is of one kind of number (1 and 1.0 are one value to
-/// MongoDB, and which of the two then stands is not fixed).
+/// Few times and few values, so that equal ones occur. Each field has one kind of number: 1 and 1.0 are equal for
+/// MongoDB, and which of the two is kept is not defined.
 fn any_reading() -> impl Strategy<Value = Reading> {
     let n = (-3i64..4).prop_map(Value::Int);
     let half = prop_oneof![Just(-1e300), Just(0.5), Just(1.5)].prop_map(Value::Double);
@@ -69,7 +70,7 @@ fn any_reading() -> impl Strategy<Value = Reading> {
     })
 }
 
-/// A value as MongoDB orders it, by other means than the service: kind, number, text.
+/// A value as MongoDB orders it, implemented differently than in the service: kind, number, text.
 fn sort_key(value: &Value) -> (u8, i64, String) {
     // All numbers here are halves of small integers, or one that is far below them.
     let halves = |v: f64| if v < -1e9 { i64::MIN } else { (v * 2.0) as i64 };
@@ -81,7 +82,7 @@ fn sort_key(value: &Value) -> (u8, i64, String) {
     }
 }
 
-/// What must stand in the end: everything sorted.
+/// The expected documents: everything sorted.
 fn model(readings: &[Reading], recent_max: usize) -> BTreeMap<String, LatestDocument> {
     let mut documents = BTreeMap::new();
     let sensors: BTreeSet<&String> = readings.iter().map(|r| &r.sensor_id).collect();
@@ -131,11 +132,11 @@ fn accept(state: &mut Latest, readings: &[Reading], ack: Option<Ack>, at_ms: u64
     state.accept(&batch, &row_refs, ack, now(at_ms));
 }
 
-/// What happens between readings, to which instance.
+/// A step between readings, and its instance.
 #[derive(Debug, Clone)]
 enum Step {
     Arrive(usize, Vec<Reading>),
-    /// Time passes and a job is taken; then it is written, written twice, comes back unwritten, or comes back though it
+    /// Time passes and a job is taken. Then it is written, written twice, returned unwritten, or returned although it
     /// was written.
     Write(usize, u8),
 }
@@ -161,7 +162,7 @@ fn step(state: &mut Latest, fate: u8, at_ms: u64, mut write: impl FnMut(&LatestU
     }
 }
 
-/// Runs the steps on two instances; every update that reaches a store goes to `write`. Returns all readings.
+/// Runs the steps on two instances; every update that reaches a store is passed to `write`. Returns all readings.
 fn run(steps: &[Step], mut write: impl FnMut(&LatestUpdate)) -> Vec<Reading> {
     let mut instances = [Latest::new(settings()), Latest::new(settings())];
     let (mut all, mut at_ms) = (vec![], 0);
@@ -182,11 +183,11 @@ fn run(steps: &[Step], mut write: impl FnMut(&LatestUpdate)) -> Vec<Reading> {
         while !state.empty() {
             step(state, 0, at_ms, &mut write);
         }
-        // Field schemas that nobody has any more are looked for now and then; their empty tables keep a little room.
+        // Unused field schemas are swept periodically; their empty tables keep a little memory.
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 60_000 });
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 120_000 });
         let left = state.usage();
-        assert!(left.sensors == 0 && left.bytes <= 2048, "the books are not even at the end: {left:?}");
+        assert!(left.sensors == 0 && left.bytes <= 2048, "the counters are not zero at the end: {left:?}");
     }
     all
 }
@@ -195,7 +196,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn in_any_order_repeated_and_split_it_is_what_sorting_gives(steps in steps()) {
+    fn in_any_order_repeated_and_split_it_equals_the_sorted_readings(steps in steps()) {
         let mut pages = Pages::default();
         let mut before: BTreeMap<String, LatestDocument> = BTreeMap::new();
         let all = run(&steps, |update| {
@@ -214,7 +215,7 @@ proptest! {
 }
 
 #[test]
-fn a_fast_sensor_takes_no_more_memory_than_what_is_kept_of_it() {
+fn a_fast_sensor_uses_no_more_memory_than_its_kept_readings() {
     let mut state = Latest::new(LatestSettings { interval_ms: 3_600_000, ..settings() });
     accept(&mut state, &[number("s", -5, 0), reading("s", -4, &[("rare", Value::Bool(true))])], None, 0);
     accept(&mut state, &(0..30).map(|n| number("s", n, n)).collect::<Vec<_>>(), None, 0);
@@ -232,7 +233,7 @@ fn a_fast_sensor_takes_no_more_memory_than_what_is_kept_of_it() {
 }
 
 #[test]
-fn at_its_limits_it_writes_early_and_then_takes_no_more() {
+fn at_its_limits_it_writes_early_and_then_accepts_no_more() {
     let mut state = Latest::new(LatestSettings { interval_ms: 3_600_000, sensors_max: 3, ..settings() });
     for i in 0..3 {
         assert!(!state.full());
@@ -244,7 +245,7 @@ fn at_its_limits_it_writes_early_and_then_takes_no_more() {
     assert!(!state.full());
 }
 
-/// The stage on a memory store, with the clock of tokio.
+/// The stage on a memory store, with tokio's clock.
 struct Stage {
     store: Arc<MemoryStore>,
     handle: LatestHandle,
@@ -271,7 +272,7 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acknowledgement_waits_for_the_document_and_each_is_written_once_an_interval() {
+async fn an_acknowledgement_waits_for_the_document_which_is_written_once_per_interval() {
     let stage = stage(true);
     stage.flusher.open(1);
     let commands = Arc::new(AtomicUsize::new(0));
@@ -299,7 +300,7 @@ async fn an_acknowledgement_waits_for_the_document_and_each_is_written_once_an_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_costs_nothing_but_time_and_the_end_writes_everything() {
+async fn an_outage_only_delays_and_the_shutdown_writes_everything() {
     let stage = stage(true);
     stage.flusher.open(1);
     let mut fates = [Fault::NotApplied, Fault::LostBefore, Fault::LostAfter, Fault::LostHalf].iter().cycle();
@@ -320,7 +321,7 @@ async fn an_outage_costs_nothing_but_time_and_the_end_writes_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_refuses_is_dropped_and_nobody_waits_for_it() {
+async fn a_refused_update_is_dropped_and_acknowledged() {
     let stage = stage(true);
     stage.flusher.open(1);
     stage.store.set_script(Box::new(|| (Fault::Rejected, Duration::ZERO)));
@@ -333,14 +334,14 @@ async fn what_the_store_refuses_is_dropped_and_nobody_waits_for_it() {
     assert!(stage.store.pages().latest.is_empty());
 }
 
-/// A collection that was taken over by something else answers each command with an error that nobody knows.
+/// A collection that another program has replaced by something else answers each command with an error of an unknown
+/// code.
 #[tokio::test(start_paused = true)]
-async fn what_the_store_keeps_answering_with_an_error_is_dropped_in_the_end() {
+async fn an_update_that_keeps_failing_is_dropped_eventually() {
     let commands = Arc::new(AtomicUsize::new(0));
-    let store = Arc::new(Unwilling(commands.clone()));
+    let store = Arc::new(AlwaysFails(commands.clone()));
     let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
-    let flusher =
-        Flusher::new(store, backoff, Span::HOUR, Arc::new(|_| panic!("says nothing about the store's health")));
+    let flusher = Flusher::new(store, backoff, Span::HOUR, Arc::new(|_| panic!("must not affect the store's health")));
     flusher.open(1);
     let clock = Arc::new(SystemClock::new());
     let (handle, task) = LatestTask::new(settings(), true, flusher, backoff, clock, Arc::default());
@@ -356,9 +357,9 @@ async fn what_the_store_keeps_answering_with_an_error_is_dropped_in_the_end() {
     task.await.unwrap();
 }
 
-struct Unwilling(Arc<AtomicUsize>);
+struct AlwaysFails(Arc<AtomicUsize>);
 
-impl Store for Unwilling {
+impl Store for AlwaysFails {
     fn latest<'a>(&'a self, _: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Box::pin(async {
@@ -434,9 +435,9 @@ impl Store for Unwilling {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_waits_for_the_store_does_not_wait_for_this() {
+async fn a_sender_that_waits_for_the_store_does_not_wait_for_the_latest_state() {
     let stage = stage(false);
-    // The store is not even there.
+    // The store is never available.
     let (ack, wait) = Ack::channel();
     stage.send(&[number("s", 1, 1)], &ack).await;
     ack.delivered();
@@ -460,11 +461,11 @@ fn value(bson: &Bson) -> Value {
         Bson::Int64(v) => Value::Int(*v),
         Bson::Boolean(v) => Value::Bool(*v),
         Bson::String(v) => Value::Str(v.clone()),
-        other => panic!("not a value of ours: {other}"),
+        other => panic!("unexpected value: {other}"),
     }
 }
 
-/// `sensor_latest` as it is stored; nothing else may be in a document, and readings have their time first.
+/// `sensor_latest` as stored. Nothing else may be in a document, and readings have their time first.
 async fn stored(database: &mongodb::Database) -> BTreeMap<String, LatestDocument> {
     let mut cursor = database.collection::<Document>(LATEST).find(doc! {}).await.unwrap();
     let mut all = BTreeMap::new();
@@ -499,7 +500,7 @@ fn update(readings: &[Reading], recent_max: usize) -> LatestUpdate {
     LatestUpdate { sensor_id: Arc::from(readings[0].sensor_id.as_str()), rows, recent_max }
 }
 
-/// The contract of [`Store::latest`], on memory and MongoDB alike: the same random histories end in the same documents.
+/// The contract of [`Store::latest`], for memory and MongoDB: the same random histories end in the same documents.
 #[tokio::test]
 async fn memory_and_mongodb_end_with_the_same_documents() {
     let (store, database) = mongo("latest_contract").await;
@@ -547,11 +548,11 @@ async fn numbers_of_both_kinds_keep_their_kind_and_are_ordered_exactly() {
     assert_eq!(kept.values["v"], (1000, Value::Bool(false)));
     let last: Vec<Value> = kept.recent.iter().map(|(_, v)| v["v"].clone()).collect();
     let expected = [2, 3, 6, 7, 8].map(|i| values[i].clone());
-    assert_eq!(last[1..], expected, "2^53 and one more than it are two values");
+    assert_eq!(last[1..], expected, "2^53 and 2^53 + 1 are different values");
 }
 
 #[tokio::test]
-async fn a_smaller_recent_takes_effect_a_zero_keeps_none_and_many_go_in_one_command() {
+async fn a_smaller_recent_applies_zero_keeps_none_and_one_command_has_many() {
     let (store, database) = mongo("latest_recent").await;
     let readings: Vec<_> = (0..8).map(|n| number("s", n, n)).collect();
     store.latest(&[update(&readings, 8)]).await.unwrap();
@@ -576,7 +577,7 @@ async fn a_view_of_that_name_is_refused_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_document_that_somebody_else_has_changed_is_mended() {
+async fn a_document_changed_by_another_program_is_repaired() {
     let (store, database) = mongo("latest_mended").await;
     let latest = database.collection::<Document>(LATEST);
     latest.insert_one(doc! { "_id": "s", "recent": "none", "values": 1, "last_ts": null }).await.unwrap();
@@ -585,7 +586,7 @@ async fn a_document_that_somebody_else_has_changed_is_mended() {
 }
 
 #[tokio::test]
-async fn a_refused_update_is_told_from_the_others() {
+async fn a_refused_update_is_distinguished_from_the_others() {
     let (store, database) = mongo("latest_refused").await;
     let command = doc! { "collMod": LATEST, "validator": { "_id": { "$ne": "bad" } } };
     database.run_command(command).await.unwrap();
@@ -594,7 +595,7 @@ async fn a_refused_update_is_told_from_the_others() {
     assert!(matches!(&answers[1], LatestWriteResult::Rejected { detail } if detail.contains("121")), "{answers:?}");
     assert_eq!((&answers[0], &answers[2]), (&LatestWriteResult::Done, &LatestWriteResult::Done));
     assert_eq!(stored(&database).await.keys().collect::<Vec<_>>(), ["a", "c"]);
-    // One document that is too large for MongoDB, beside a good one.
+    // One document that is too large for MongoDB, together with a good one.
     let text = |n: i64| reading("large", n, &[("t", Value::Str("x".repeat(200_000)))]);
     let large = update(&(0..100).map(text).collect::<Vec<_>>(), 100);
     let answers = store.latest(&[large, update(&[number("d", 1, 1)], 2)]).await.unwrap();
@@ -602,8 +603,8 @@ async fn a_refused_update_is_told_from_the_others() {
     assert_eq!(answers[1], LatestWriteResult::Done);
 }
 
-/// The service, killed at random instants with a long interval: what was acknowledged is in the documents in the end,
-/// those of sensors that have fallen silent too.
+/// The service is killed at random moments with a long interval. In the end the documents have everything that was
+/// acknowledged, also for sensors that no longer send.
 #[test]
 fn killed_at_random_instants_the_latest_state_is_what_was_acknowledged() {
     let mongod = Mongod::shared();
@@ -616,7 +617,7 @@ fn killed_at_random_instants_the_latest_state_is_what_was_acknowledged() {
     let mut acked = vec![];
     for round in 0..6i64 {
         for n in 0..20 {
-            // Each sensor but the first speaks in one round only; every fourth reading is late.
+            // Each sensor except the first sends in one round only; every fourth reading is late.
             let (silent, ts) = (format!("r{round}"), begun + round * 1000 + n * 10 - if n % 4 == 3 { 5000 } else { 0 });
             let readings = [number("steady", ts, n), number(&silent, ts, round * 100 + n)];
             let body: String = readings
@@ -630,7 +631,7 @@ fn killed_at_random_instants_the_latest_state_is_what_was_acknowledged() {
             assert_eq!(answer.unwrap().0, 200);
             acked.extend(readings);
         }
-        // Not a wait for anything: the pages are mostly written by then, the documents mostly not.
+        // This does not wait for a condition: by now most pages are written, and most documents are not.
         std::thread::sleep(Duration::from_millis(fastrand::u64(0..600)));
         service.kill9();
         service.restart();
@@ -643,7 +644,7 @@ fn killed_at_random_instants_the_latest_state_is_what_was_acknowledged() {
     assert_eq!(found, model(&acked, 4));
 }
 
-/// CPU seconds that a process has used.
+/// CPU seconds of a process.
 fn cpu_s(pid: u32) -> f64 {
     stat_cpu_s(&format!("/proc/{pid}/stat"))
 }
@@ -655,13 +656,13 @@ fn thread_cpu_s() -> f64 {
 fn stat_cpu_s(path: &str) -> f64 {
     let stat = std::fs::read_to_string(path).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // utime and stime, in ticks of a hundredth of a second.
+    // utime and stime, in hundredths of a second.
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
 }
 
-/// What the pattern costs, printed: a thousand sensors with two fields at 1 Hz, a thousand seconds in twenty, and the
-/// defaults of `flush.max_age` and `latest.interval` as much shorter; so there are as many statements as in real time.
-/// `cargo test --release --test servers latest::cost -- --ignored --nocapture`
+/// The cost of the setting, printed: a thousand sensors with two fields at 1 Hz, a thousand seconds in twenty, with
+/// the defaults of `flush.max_age` and `latest.interval` reduced by the same factor, so that there are as many
+/// statements as in real time. `cargo test --release --test servers latest::cost -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn cost_per_million_readings() {
@@ -711,7 +712,7 @@ fn cost_per_million_readings() {
     }
 }
 
-/// What a reading costs the stage itself, printed.
+/// The cost of a reading in the stage itself, printed.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_one_reading_in_memory() {

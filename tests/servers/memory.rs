@@ -1,5 +1,5 @@
-//! Memory stays within its budgets whatever is sent: field names that never repeat, shapes, tags and sensor ids chosen to
-//! hurt, with MongoDB away, and on until the journal is full. Measured from /proc, of the real binary.
+//! Memory stays within its budgets for hostile input: field names that never repeat, and schemas, tags and sensor ids chosen to
+//! use memory, while MongoDB is unreachable, until the journal is full. Measured in /proc, for the real binary.
 //!
 //! Long run: `HOURBUCKET_HOSTILE=4 tests/run.sh --test servers memory::` with four times the budgets and the input.
 
@@ -17,16 +17,16 @@ const MIB: u64 = 1 << 20;
 const ACCUMULATE_MIB: u64 = 16;
 const QUEUE_MIB: u64 = 8;
 const JOURNAL_MIB: u64 = 16;
-/// The newest entries of the journal, which it keeps in memory.
+/// The newest entries of the journal, which stay in memory.
 const TAIL_MIB: u64 = 32;
-/// What buffers, bodies and the allocator may take beside them, and beside the idle program. The promise is 200 MiB beside
-/// the configured budgets, all in all; a real service has more threads and connections than this one.
+/// Memory of buffers, bodies and the allocator, beyond these budgets and the idle program. The documented limit is 200
+/// MiB beyond the configured budgets in total; a real service has more threads and connections than this one.
 const SLACK_MIB: u64 = 64;
-/// So much is sent of each kind of input at least, and until the journal is full.
+/// The minimum amount of each kind of input; sending continues until the journal is full.
 const SENT_MIB: u64 = 20;
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// How many times the budgets and the input are taken.
+/// Factor for the budgets and the input.
 fn scale() -> u64 {
     setting("HOURBUCKET_HOSTILE", 1)
 }
@@ -34,11 +34,11 @@ fn scale() -> u64 {
 /// The kinds of input.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// 60 names of 100 bytes a reading, none of which comes again.
+    /// 60 names of 100 bytes per reading, none of which repeats.
     LongNames,
-    /// 60 names of a few bytes a reading, none of which comes again.
+    /// 60 names of a few bytes per reading, none of which repeats.
     ShortNames,
-    /// The same names always in another order.
+    /// The same names, always in another order.
     FieldSchemas,
     /// Tags that never repeat.
     Tags,
@@ -49,12 +49,12 @@ enum Kind {
 const KINDS: [Kind; 5] = [Kind::LongNames, Kind::ShortNames, Kind::FieldSchemas, Kind::Tags, Kind::Sensors];
 
 impl Kind {
-    /// One body; `n` is never the same.
+    /// One body; `n` never repeats.
     fn body(self, n: u64, now_ms: u64) -> String {
         let mut body = String::from("[");
         for i in 0..100 {
             let (reading, comma) = (n * 100 + i, if i == 0 { "" } else { "," });
-            // A few readings each, so that the limit for names is not what stops them.
+            // A few readings each, so that the limit for names does not apply.
             let sensor = match self {
                 Kind::Sensors => format!("{reading:0>200}"),
                 _ => format!("S{}", reading / 8),
@@ -85,7 +85,7 @@ fn resident_mib(pid: u32) -> u64 {
     line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") / 1024
 }
 
-/// Sends one kind from two threads; gives the most that was resident, and whether the journal was full.
+/// Sends one kind from two threads; returns the maximum resident memory, and whether the journal was full.
 fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
     let (sent, full) = (AtomicU64::new(0), AtomicBool::new(false));
     let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
@@ -108,7 +108,7 @@ fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
         }
         let mut most = 0;
         while !is_over() {
-            assert!(begun.elapsed() < PATIENCE, "{kind:?}: {} bytes were taken", sent.load(Ordering::Relaxed));
+            assert!(begun.elapsed() < PATIENCE, "{kind:?}: {} bytes were accepted", sent.load(Ordering::Relaxed));
             most = most.max(resident_mib(service.pid()));
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -139,8 +139,8 @@ fn within_the_budgets(mode: &str) {
         assert!(most <= limit, "{kind:?}: {most} MiB are resident, {limit} are within the budgets");
         mongod.restart();
         service.wait_settled(1, PATIENCE);
-        // What is stored is not held any more, in the books as in memory.
-        wait_until("names, shapes and tags are let go", PATIENCE, || {
+        // Stored data is released, in the counters and in memory.
+        wait_until("names, schemas and tags are released", PATIENCE, || {
             (service.metrics().get("accumulate_bytes") < (accumulate * MIB) as f64 * 0.9).then_some(())
         });
     }

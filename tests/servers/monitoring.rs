@@ -1,6 +1,6 @@
-//! The dashboard, the rules and the documentation against the truth: the service with a real MongoDB and a real mosquitto,
-//! scraped by a real Prometheus with the configuration that is shipped. Every panel's query and every alert's expression is
-//! evaluated over its API, and what is scraped is compared with the catalog of metrics.
+//! Checks the dashboard, the rules and the documentation against a running service with a real MongoDB and a real
+//! mosquitto, scraped by a real Prometheus with the shipped configuration. Every panel's query and every alert's
+//! expression is evaluated over its API, and the scrape is compared with the catalog of metrics.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,9 +21,9 @@ use mongodb::bson::{Document, doc};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Instead of the shipped 15 s.
+/// The shipped interval is 15 s.
 const SCRAPE_EVERY: &str = "1s";
-/// What Grafana puts in for `$__rate_interval` at that scrape interval, or a little more: `timeInterval` times four.
+/// Grafana's value of `$__rate_interval` for that scrape interval, or a little more: `timeInterval` times four.
 const RATE_INTERVAL: &str = "15s";
 
 /// Panels that may be empty after the traffic below, each with the reason.
@@ -35,7 +35,7 @@ const MAY_BE_EMPTY: [(&str, &str); 5] = [
     ("TLS handshakes", NO_TLS),
 ];
 
-/// Metrics that the traffic below does not bring about, each with the reason.
+/// Metrics that the traffic below does not produce, each with the reason.
 const NOT_SCRAPED: [(&str, &str); 4] = [
     ("hourbucket_tls_not_after_seconds", NO_TLS),
     ("hourbucket_tls_files_ok", NO_TLS),
@@ -52,7 +52,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// With the shipped configuration, but for the scraped address and the intervals.
+    /// With the shipped configuration, except for the scraped address and the intervals.
     fn start(target: &str) -> Prometheus {
         let mut config = text(CONFIG);
         for (from, to) in [
@@ -79,7 +79,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The `data` of an answer of its API, or what it says is wrong.
+    /// The `data` of an answer of its API, or its error.
     fn ask(&self, path: &str, parameters: &[(&str, String)]) -> Result<Value, String> {
         let mut request = self.agent.get(format!("http://127.0.0.1:{}/api/v1/{path}", self.port));
         for (key, value) in parameters {
@@ -93,7 +93,7 @@ impl Prometheus {
         }
     }
 
-    /// The series of an expression, now or over the last two minutes as a panel asks for them.
+    /// The series of an expression, now or over the last two minutes as in a panel.
     fn series(&self, expr: &str, instant: bool) -> Result<Vec<Value>, String> {
         let query = ("query", expr.to_owned());
         let now = now_ms() as f64 / 1000.0;
@@ -106,7 +106,8 @@ impl Prometheus {
     }
 }
 
-/// As Grafana puts the variables in: a chosen value goes into a matcher with its special characters escaped.
+/// Substitutes variables as Grafana does: a chosen value is inserted into a matcher with its special characters
+/// escaped.
 fn substituted(expr: &str, instance: &str) -> String {
     let escaped = instance.replace('.', "\\\\.");
     let expr = expr.replace("$__rate_interval", RATE_INTERVAL).replace("$instance", &escaped);
@@ -114,7 +115,7 @@ fn substituted(expr: &str, instance: &str) -> String {
     expr
 }
 
-/// The servers, and the service with everything switched on that has metrics.
+/// The servers, and the service with every feature that has metrics.
 struct World {
     mongod: Mongod,
     broker: Mosquitto,
@@ -127,7 +128,7 @@ impl World {
     fn start() -> World {
         let (mongod, broker, devices) = (Mongod::start(), Mosquitto::start(""), free_port());
         register(&mongod, "S1");
-        // MQTT 5 lets the broker keep back what is retained; with 3.1.1 it comes and is left out.
+        // With MQTT 5 the broker does not send retained messages; with 3.1.1 it sends them, and they are skipped.
         let old = Mosquitto::start("");
         publish_by_tool(old.port(), "kept/S1", &reading("S1", 0), &["-r"]);
         let text = format!(
@@ -148,12 +149,12 @@ impl World {
         World { mongod, broker, _old: old, service, devices }
     }
 
-    /// The address that is scraped, and so the label `instance`.
+    /// The scraped address, which is the label `instance`.
     fn instance(&self) -> String {
         self.service.admin().trim_start_matches("http://").to_owned()
     }
 
-    /// Good, bad and repeated readings on all ways for so long.
+    /// Sends good, bad and repeated readings over all protocols for this long.
     fn traffic(&self, time: Duration) {
         let (begun, mut n) = (Instant::now(), 0);
         while begun.elapsed() < time {
@@ -168,7 +169,7 @@ impl World {
                 publish_by_tool(port, "fleet/S1", &reading("S1", n), &[]);
                 publish_by_tool(port, "fleet/S1", "{\"t\": ", &[]);
             }
-            // Data of a Sparkplug node whose births are not known: alias 1 is 2, sequence 3.
+            // Data of a Sparkplug node whose births are unknown: alias 1 is 2, sequence 3.
             let payload = self.service.dir().join("ndata");
             fs::write(&payload, [0x12, 4, 0x10, 1, 0x50, 2, 0x18, 3]).unwrap();
             let arguments = ["-h", "127.0.0.1", "-p", &self.broker.port().to_string(), "-q", "1"];
@@ -183,8 +184,8 @@ impl World {
         }
     }
 
-    /// MongoDB away for a moment, so that there are errors and retries; then the broker.
-    fn trouble(&mut self) {
+    /// Makes MongoDB unreachable for a moment, which causes errors and retries; then the broker.
+    fn outages(&mut self) {
         let store_up = |up: f64| {
             wait_until("hourbucket_store_up", PATIENCE, || {
                 (self.service.metrics().get("store_up") == up).then_some(())
@@ -211,7 +212,7 @@ fn register(mongod: &Mongod, sensor: &str) {
     });
 }
 
-/// A reading as JSON; of one sensor and number always the same while the process runs.
+/// A reading as JSON; for one sensor and number always the same while the process runs.
 fn reading(sensor: &str, n: i64) -> String {
     static BEGUN: std::sync::OnceLock<i64> = std::sync::OnceLock::new();
     let ts = BEGUN.get_or_init(|| now_ms() - 600_000) + n * 1000;
@@ -223,16 +224,16 @@ fn every_query_and_every_alert_works_on_a_running_service() {
     let mut world = World::start();
     let prometheus = Prometheus::start(&world.instance());
     world.traffic(Duration::from_secs(1));
-    // Once it has been read whole, its changes are followed.
+    // After it has been read completely, its changes are followed.
     wait_until("the registry is read", PATIENCE, || {
         (world.service.metrics().get("registry_sensors") == 1.0).then_some(())
     });
     register(&world.mongod, "S2");
     world.traffic(Duration::from_secs(3));
-    world.trouble();
+    world.outages();
     world.traffic(Duration::from_secs(4));
     let scrapes = "count_over_time(up[1m])".to_owned();
-    // Two more, so that what came last is in a rate.
+    // Two more scrapes, so that the last events are part of a rate.
     let before = prometheus.series(&scrapes, true).unwrap()[0]["value"][1].as_str().unwrap().parse::<u32>().unwrap();
     wait_until("two more scrapes", PATIENCE, || {
         let value = prometheus.series(&scrapes, true).unwrap()[0]["value"][1].as_str()?.parse::<u32>().ok()?;
@@ -261,7 +262,7 @@ fn every_query_and_every_alert_works_on_a_running_service() {
     }
     assert!(wrong.is_empty() && asked > 50, "{asked} are right, these are not:\n{}", wrong.join("\n"));
     let metrics = world.service.metrics();
-    scrape_is_the_catalog(metrics.text());
+    the_scrape_matches_the_catalog(metrics.text());
     for source in ["http", "mqtt", "mqtt_direct"] {
         assert!(metrics.labelled("ack_seconds_count", "source", source) > 10.0, "{source}");
     }
@@ -269,7 +270,7 @@ fn every_query_and_every_alert_works_on_a_running_service() {
     assert_eq!((metrics.get("ready"), metrics.get("intake_closed")), (1.0, 0.0));
     assert_eq!(metrics.get("journal_max_bytes"), 16.0 * f64::from(1 << 30));
 
-    // And one alert end to end.
+    // One alert from end to end.
     world.service.kill9();
     wait_until("HourbucketDown is pending", PATIENCE, || {
         let pending = prometheus.series("ALERTS{alertname=\"HourbucketDown\",alertstate=\"pending\"}", true).unwrap();
@@ -277,7 +278,7 @@ fn every_query_and_every_alert_works_on_a_running_service() {
     });
 }
 
-/// `label_values(metric, label)` gives the instance.
+/// `label_values(metric, label)` returns the instance.
 fn variables_have_values(prometheus: &Prometheus, dashboard: &Value, instance: &str) {
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter().filter(|v| v["type"] == "query");
     for variable in variables {
@@ -290,7 +291,7 @@ fn variables_have_values(prometheus: &Prometheus, dashboard: &Value, instance: &
     }
 }
 
-/// What is wrong with the alerts as Prometheus has loaded them.
+/// Problems of the alerts as Prometheus has loaded them.
 fn alerts(prometheus: &Prometheus) -> Vec<String> {
     let groups = prometheus.ask("rules", &[]).unwrap();
     let groups = groups["groups"].as_array().unwrap();
@@ -307,10 +308,10 @@ fn alerts(prometheus: &Prometheus) -> Vec<String> {
     wrong
 }
 
-/// The scrape has the metrics, types, labels and words of the catalog, and all of them.
-fn scrape_is_the_catalog(scrape: &str) {
-    let (ok, said) = promtool(&["check", "metrics"], scrape);
-    assert!(ok && said.trim().is_empty(), "promtool check metrics: {said}");
+/// The scrape has exactly the metrics, types, labels and label values of the catalog.
+fn the_scrape_matches_the_catalog(scrape: &str) {
+    let (ok, printed) = promtool(&["check", "metrics"], scrape);
+    assert!(ok && printed.trim().is_empty(), "promtool check metrics: {printed}");
     let mut seen = BTreeSet::new();
     for line in scrape.lines() {
         let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) else { continue };
@@ -336,5 +337,5 @@ fn scrape_is_the_catalog(scrape: &str) {
     let missing: Vec<&str> =
         METRICS.iter().map(|m| m.name).filter(|n| !seen.contains(n) && !excused.contains(n)).collect();
     assert!(missing.is_empty(), "in the catalog, but not scraped: {missing:?}");
-    assert!(excused.iter().all(|name| !seen.contains(name)), "NOT_SCRAPED names what is scraped");
+    assert!(excused.iter().all(|name| !seen.contains(name)), "NOT_SCRAPED lists a scraped metric");
 }

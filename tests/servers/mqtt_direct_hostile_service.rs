@@ -1,5 +1,5 @@
-//! Devices that send what they should not, to the binary itself with a real MongoDB behind: how much memory it takes while
-//! the journal is full, what is kept of their messages, and what the log and the metrics say of them.
+//! Devices that send invalid or excessive messages, to the binary with a real MongoDB: memory use while the journal is
+//! full, the dead letters of their messages, and their log lines and metrics.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -20,7 +20,7 @@ use hourbucket::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A service with a port for devices; `first` stands before and `more` in `[listen.mqtt]`.
+/// A service with a port for devices; `first` comes before and `more` inside `[listen.mqtt]`.
 fn service(uri: &str, database: &str, first: &str, more: &str) -> (Service, u16) {
     let port = free_port();
     let text = format!(
@@ -37,7 +37,7 @@ fn resident_kib(pid: u32) -> u64 {
     line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
-/// Readings over HTTP until the journal takes no more.
+/// Sends readings over HTTP until the journal accepts no more.
 fn fill_journal(service: &Service) {
     let begun = Instant::now();
     for batch in 0.. {
@@ -53,7 +53,7 @@ fn fill_journal(service: &Service) {
     }
 }
 
-/// Sends such messages on one connection after another, as fast as they are taken; counts the bytes.
+/// Sends these messages on one connection after another, as fast as they are accepted; counts the bytes.
 fn hostile(port: u16, name: String, protocol: u8, message: Vec<u8>, stop: Arc<AtomicBool>, sent: Arc<AtomicU64>) {
     while !stop.load(Ordering::Relaxed) {
         let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) else { continue };
@@ -64,7 +64,7 @@ fn hostile(port: u16, name: String, protocol: u8, message: Vec<u8>, stop: Arc<At
         while !stop.load(Ordering::Relaxed) {
             match socket.write(&message) {
                 Ok(n) if n == message.len() => sent.fetch_add(n as u64, Ordering::Relaxed),
-                // A message that was written in part is not gone on with: the next connection says it anew.
+                // A message that was written in part is not continued: the next connection sends it from the start.
                 Ok(_) => break,
                 Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => continue,
                 Err(_) => break,
@@ -73,7 +73,8 @@ fn hostile(port: u16, name: String, protocol: u8, message: Vec<u8>, stop: Arc<At
     }
 }
 
-/// How many KiB the service grows by within `time`, while its journal is full and each of these is sent on four connections.
+/// The growth of the service in KiB within `time`, while its journal is full and each of these is sent on four
+/// connections.
 fn growth(mongod: &mut Mongod, what: &str, messages: &[(u8, Vec<u8>)], time: Duration) -> u64 {
     let first = "journal.segment_bytes = \"64KiB\"\njournal.max_bytes = \"1MiB\"\naccumulate.max_bytes = \"1MiB\"";
     let (service, port) = service(&mongod.uri(), &unique_database("direct_memory"), first, "window = 65535");
@@ -99,22 +100,26 @@ fn growth(mongod: &mut Mongod, what: &str, messages: &[(u8, Vec<u8>)], time: Dur
         "{what}: {} KiB sent; resident {idle_kib} KiB before, {most_kib} KiB at most",
         sent.load(Ordering::Relaxed) / 1024
     );
-    assert!(sent.load(Ordering::Relaxed) > 0, "nothing was tried");
-    assert_eq!(service.metrics().labelled("intake_closed", "reason", "full"), 1.0, "it was full to the end");
+    assert!(sent.load(Ordering::Relaxed) > 0, "nothing was sent");
+    assert_eq!(
+        service.metrics().labelled("intake_closed", "reason", "full"),
+        1.0,
+        "the journal was full until the end"
+    );
     mongod.restart();
     most_kib - idle_kib
 }
 
-/// Streams that are made to cost memory, while the journal is full. Each kind for itself, since one fills the queues that
-/// another would grow in.
+/// Streams that try to use memory, while the journal is full. Each kind is sent separately, because one kind fills the
+/// queues in which another would grow.
 #[test]
 fn memory_stays_within_the_budgets_while_the_journal_is_full() {
     let mut mongod = Mongod::start();
     let empty = |n| [0x26, 0, 0, 0, 0].repeat(n);
     let properties = vec![(5, publish_with("fleet/d", &empty(50_000), b"{}", 0, 0))];
-    let unwanted: Vec<u8> = publish(4, "nobody/wants/this", "1", 1, 7).repeat(1000);
-    let unwanted_5 = publish_with("nobody/wants/this", &empty(3), b"1", 0, 0).repeat(1000);
-    let large = (4, publish(4, "nobody/wants/this", &"x".repeat(200_000), 2, 7));
+    let unwanted: Vec<u8> = publish(4, "unmapped/wants/this", "1", 1, 7).repeat(1000);
+    let unwanted_5 = publish_with("unmapped/wants/this", &empty(3), b"1", 0, 0).repeat(1000);
+    let large = (4, publish(4, "unmapped/wants/this", &"x".repeat(200_000), 2, 7));
     let oversize = (4, publish(4, "fleet/d", &"x".repeat(400_000), 1, 7));
     let half = (4, publish(4, "fleet/d", &"x".repeat(200_000), 1, 7)[..100_000].to_vec());
     let time = Duration::from_secs(8);
@@ -124,7 +129,7 @@ fn memory_stays_within_the_budgets_while_the_journal_is_full() {
         ("large packets", vec![large, oversize, half]),
     ] {
         let grown_kib = growth(&mut mongod, what, &messages, time);
-        // Two budgets of 32 MiB, the parcels on their way and the allocator's slack.
+        // Two budgets of 32 MiB, the queued ingest batches and the allocator's slack.
         assert!(grown_kib < 150 * 1024, "{what}: {grown_kib} KiB more");
     }
 }
@@ -145,7 +150,7 @@ for version in (mqtt.MQTTv311, mqtt.MQTTv5):
         sent.append(client.publish(f"fleet/v{int(version)}", payload, qos=n % 3))
         if n % 10 == 5:
             sent.append(client.publish(f"fleet/v{int(version)}", "x" * 100000, qos=n // 10))
-            sent.append(client.publish(f"nobody/v{int(version)}", "21.5", qos=n // 10))
+            sent.append(client.publish(f"unmapped/v{int(version)}", "21.5", qos=n // 10))
     for info in sent:
         info.wait_for_publish(60)
         assert info.is_published()
@@ -155,7 +160,7 @@ print("done")
 "#;
 
 #[test]
-fn what_paho_sends_is_stored_or_a_dead_letter_and_nothing_is_held_up() {
+fn every_paho_message_is_stored_or_a_dead_letter_and_none_blocks() {
     let (uri, database) = (Mongod::shared().uri(), unique_database("direct_letters"));
     let (service, port) = service(&uri, &database, "", "packet_max_bytes = \"20KiB\"");
     let done = Command::new("python3")
@@ -165,15 +170,19 @@ fn what_paho_sends_is_stored_or_a_dead_letter_and_nothing_is_held_up() {
         .expect("python3");
     assert!(done.status.success(), "{}\n{}", String::from_utf8_lossy(&done.stderr), service.log());
     let metrics = service.wait_settled(60, PATIENCE);
-    assert_eq!(metrics.labelled("mqtt_direct_connects_total", "result", "accepted"), 2.0, "nobody had to come back");
+    assert_eq!(metrics.labelled("mqtt_direct_connects_total", "result", "accepted"), 2.0, "no client had to reconnect");
     assert_eq!(stored::readings(&uri, &database).len(), 60);
-    let letters = wait_until("the dead letters are there", PATIENCE, || {
-        let letters = letters(&uri, &database);
-        (letters.len() >= 12).then_some(letters)
+    let dead_letters = wait_until("the dead letters are there", PATIENCE, || {
+        let dead_letters = dead_letters(&uri, &database);
+        (dead_letters.len() >= 12).then_some(dead_letters)
     });
-    let of = |reason: &str| letters.iter().filter(|(_, r, _)| r == reason).collect::<Vec<_>>();
-    assert_eq!((of("payload_too_large").len(), of("no_subscription").len(), letters.len()), (6, 6, 12), "{letters:?}");
-    assert!(of("no_subscription").iter().all(|(topic, ..)| topic.starts_with("nobody/v")));
+    let of = |reason: &str| dead_letters.iter().filter(|(_, r, _)| r == reason).collect::<Vec<_>>();
+    assert_eq!(
+        (of("payload_too_large").len(), of("no_subscription").len(), dead_letters.len()),
+        (6, 6, 12),
+        "{dead_letters:?}"
+    );
+    assert!(of("no_subscription").iter().all(|(topic, ..)| topic.starts_with("unmapped/v")));
     for (topic, _, detail) in of("payload_too_large") {
         assert!(
             topic.starts_with("fleet/v") && detail.ends_with("the first 16384 of 100000 bytes are kept"),
@@ -181,26 +190,26 @@ fn what_paho_sends_is_stored_or_a_dead_letter_and_nothing_is_held_up() {
         );
     }
     let log = service.log();
-    let line = log.lines().find(|l| l.contains("dead letter") && l.contains("nobody/v")).expect("a line");
+    let line = log.lines().find(|l| l.contains("dead letter") && l.contains("unmapped/v")).expect("a line");
     assert!(line.contains("paho") && line.contains("127.0.0.1:") && line.contains("no_subscription"), "{line}");
 }
 
-/// Topic, reason and detail of each.
-fn letters(uri: &str, database: &str) -> Vec<(String, String, String)> {
+/// Topic, reason and detail of each dead letter.
+fn dead_letters(uri: &str, database: &str) -> Vec<(String, String, String)> {
     use futures_util::TryStreamExt;
     use mongodb::bson::{Document, doc};
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
-        let letters = client.database(database).collection::<Document>("dead_letters");
-        let all: Vec<Document> = letters.find(doc! {}).await.unwrap().try_collect().await.unwrap();
-        let text = |letter: &Document, key: &str| letter.get_str(key).unwrap().to_owned();
+        let dead_letters = client.database(database).collection::<Document>("dead_letters");
+        let all: Vec<Document> = dead_letters.find(doc! {}).await.unwrap().try_collect().await.unwrap();
+        let text = |dead_letter: &Document, key: &str| dead_letter.get_str(key).unwrap().to_owned();
         all.iter().map(|l| (text(l, "topic"), text(l, "reason"), text(l, "detail"))).collect()
     })
 }
 
-/// A token `d1` with the secret `geheim`; a device that makes the same mistake again and again.
+/// A token `d1` with the secret `geheim`; a device that repeats the same error.
 #[test]
-fn a_device_that_is_disconnected_is_named_a_few_times_and_counted_each_time() {
+fn a_disconnected_device_is_logged_a_few_times_and_counted_each_time() {
     const TIMES: usize = 40;
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
@@ -211,7 +220,7 @@ fn a_device_that_is_disconnected_is_named_a_few_times_and_counted_each_time() {
     block_on(async {
         for i in 0..TIMES {
             let mut device = Raw::open(port).await;
-            // Its id holds the secret in every other case.
+            // In every second case its client id contains the secret.
             let id = if i % 2 == 0 { "pump-7" } else { "geheim-7" };
             device.send(&connect(5, id, 60, Some(("d1", "geheim")))).await;
             assert_eq!(device.answer().await.unwrap().0, 0x20);
@@ -240,5 +249,5 @@ fn a_device_that_is_disconnected_is_named_a_few_times_and_counted_each_time() {
     assert!(rest.len() == 1 && rest[0].contains("suppressed") && rest[0].contains("30"), "{rest:?}");
     let stranger = log.lines().find(|line| line.contains("device refused")).expect("a line");
     assert!(stranger.contains("pump-8") && stranger.contains("wrong_credentials"), "{stranger}");
-    assert!(!log.contains("geheim") && !log.contains("falsch"), "a secret stands in the log");
+    assert!(!log.contains("geheim") && !log.contains("falsch"), "a secret is in the log");
 }

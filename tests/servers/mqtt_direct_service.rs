@@ -1,7 +1,7 @@
-//! Devices that connect to the binary itself, with a real MongoDB behind: what was acknowledged is stored once, whatever is
-//! killed; paho-mqtt, unchanged; thousands of connections at once.
+//! Devices that connect to the binary directly, with a real MongoDB: every acknowledged reading is stored once, after any
+//! kill; paho-mqtt without changes; thousands of connections.
 //!
-//! The large number: `cargo test --test servers mqtt_direct_service:: -- --ignored --nocapture`, `HOURBUCKET_CONNECTIONS` for another.
+//! The largest number: `cargo test --test servers mqtt_direct_service:: -- --ignored --nocapture`, `HOURBUCKET_CONNECTIONS` for another.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -22,7 +22,7 @@ use hourbucket::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A service on the shared MongoDB with a port for devices; `more` goes into `[listen.mqtt]`.
+/// A service on the shared MongoDB with a port for devices; `more` is added to `[listen.mqtt]`.
 fn service(test: &str, first: &str, more: &str) -> (Service, u16, String) {
     let (uri, database, port) = (Mongod::shared().uri(), unique_database(test), free_port());
     let text = format!(
@@ -34,8 +34,8 @@ fn service(test: &str, first: &str, more: &str) -> (Service, u16, String) {
     (service, port, database)
 }
 
-/// A device that publishes one reading at a time with QoS 1, again and again until it is acknowledged, on as many
-/// connections as it takes.
+/// A device that publishes one reading at a time with QoS 1 and repeats it until it is acknowledged, over as many
+/// connections as necessary.
 fn device(port: u16, name: String, stop: Arc<AtomicBool>, acked: Arc<AtomicUsize>) -> Vec<Stored> {
     let mut record: Vec<Stored> = vec![];
     let mut waiting: Option<(Stored, Vec<u8>)> = None;
@@ -89,7 +89,7 @@ fn killed(ack: &str) {
     for kill in 1..=5 {
         let more = acked.load(Ordering::Relaxed) + 50;
         wait_until("devices are acknowledged", PATIENCE, || (acked.load(Ordering::Relaxed) >= more).then_some(()));
-        // Not a wait for anything: the instant is what differs.
+        // This does not wait for a condition: the moment varies.
         std::thread::sleep(Duration::from_millis(kill * 37));
         service.restart();
     }
@@ -115,7 +115,7 @@ fn killed_at_any_instant_without_a_journal() {
     killed("stored");
 }
 
-/// Publishes with each protocol and QoS, prints what it was told, and sees that subscriptions are refused.
+/// Publishes with each protocol and QoS, prints the answers, and checks that subscriptions are refused.
 const PAHO: &str = r#"
 import json, ssl, sys, time
 import paho.mqtt.client as mqtt
@@ -189,14 +189,14 @@ fn resident_kib(pid: u32) -> u64 {
     line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
-/// As many files as this process may have.
+/// Raises the limit of open files to the maximum.
 fn allow_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("files");
 }
 
-/// All connect and stay, then each sends a reading and is acknowledged, then each pings.
+/// All devices connect and stay; then each sends a reading and is acknowledged; then each pings.
 fn held(connections: usize) {
     allow_files();
     let (service, port, database) = service("held", "", &format!("connections_max = {connections}"));

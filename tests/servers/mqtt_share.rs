@@ -1,4 +1,5 @@
-//! Several brokers, and one broker shared by two instances of which one is killed: real mosquitto, real MongoDB, the binary.
+//! Several brokers; and one broker shared by two instances, one of which is killed. Real mosquitto, real MongoDB, the
+//! binary.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -11,7 +12,7 @@ use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::{stored, wait_until};
 
-/// Everything settles within this; two cores are shared by all of it.
+/// A limit for each wait; two cores are shared by all processes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn broker() -> Mosquitto {
@@ -26,14 +27,15 @@ fn section(broker: &Mosquitto, client_id: &str, filter: &str) -> String {
     )
 }
 
-/// One of two instances dies with SIGKILL amid the messages of a shared subscription. What the broker had given it, and what
-/// it goes on choosing it for, waits for it; when it is back under its name, everything published is stored, once.
+/// One of two instances is killed while it receives messages of a shared subscription. The messages that the broker
+/// has sent to it, and still assigns to it, wait. After it is back with the same client id, everything published is
+/// stored once.
 #[test]
 fn one_of_two_instances_is_killed() {
     let (uri, database, broker) = (Mongod::shared().uri(), unique_database("share"), broker());
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
     let instance = |id: &str| {
-        // Two instances on one sensor are exact in bucket mode only.
+        // Two instances that write the same sensor are exact in bucket mode only.
         let text = format!(
             "store.mode = \"bucket\"\nflush.max_age = \"300ms\"\n{}",
             section(&broker, id, "$share/group/fleet/+")
@@ -48,12 +50,12 @@ fn one_of_two_instances_is_killed() {
         wait_until("messages flow", PATIENCE, || (devices.acked.load(Ordering::Relaxed) >= n).then_some(()));
     };
     published(10_000);
-    assert!(two.metrics().get("readings_accepted_total") > 0.0, "the second instance took nothing");
+    assert!(two.metrics().get("readings_accepted_total") > 0.0, "the second instance received nothing");
     two.kill9();
     published(30_000);
     let sent = devices.finish(false);
     assert_eq!(sent.len(), 30_000);
-    // The survivor has taken all that it will get.
+    // The other instance has received all that it will get.
     one.wait_settled(10_000, PATIENCE);
     let without = stored::readings(&uri, &database).len();
     println!("{} of {} wait for the killed instance", sent.len() - without, sent.len());
@@ -69,10 +71,10 @@ fn one_of_two_instances_is_killed() {
 }
 
 #[test]
-fn several_brokers_at_once() {
+fn several_brokers() {
     let (uri, database) = (Mongod::shared().uri(), unique_database("brokers"));
     let brokers = [broker(), broker()];
-    // The same client id, since it is one of each broker.
+    // The client id may be the same, because it belongs to each broker separately.
     let text: String = brokers.iter().map(|broker| section(broker, "hourbucket", "fleet/+")).collect();
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
     let service = Service::start(&format!("flush.max_age = \"300ms\"\n{text}"), &settings);
@@ -81,7 +83,7 @@ fn several_brokers_at_once() {
     let sent: Vec<_> = devices.into_iter().flat_map(|devices| devices.finish(false)).collect();
     let metrics = service.wait_settled(sent.len() as u64, PATIENCE);
     assert_eq!(metrics.get("mqtt_connected"), 2.0);
-    // Both published for the same sensors; an equal reading from both is one reading.
+    // Both brokers published for the same sensors; an equal reading from both is one reading.
     let mut sent: Vec<_> = sent;
     sent.sort();
     sent.dedup();

@@ -1,5 +1,5 @@
-//! One awkward sensor, and what the others notice of it: a backlog of many hours over a slow line, and an hour that is too
-//! large to be read within `store.timeout`. Real MongoDB behind a proxy, the binary.
+//! One unusual sensor must not delay the others: a backlog of many hours over a slow line, and an hour that is too
+//! large to be read within `store.timeout`. Real MongoDB with a proxy before it, the binary.
 //!
 //! Long runs: `cargo test --test servers no_stall:: -- --ignored --nocapture --test-threads 1`.
 
@@ -21,21 +21,21 @@ use mongodb::bson::{Document, doc};
 
 const HOUR_MS: i64 = 3_600_000;
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// What an innocent reading may wait (docs/design.md, section 1).
+/// The maximum wait of a reading of another sensor (docs/design.md, section 1).
 const LIMIT: Duration = Duration::from_secs(15 + MAX_AGE.as_secs());
 const OTHERS: usize = 40;
 const BACKLOG: &str = "backlog";
 const LARGE: &str = "large";
 
-/// The tests measure how long things take, on two cores.
+/// The tests measure times on two cores, so they do not run in parallel.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A service behind a slow line, and sensors that send all the time.
+/// A service with a slow line to the store, and sensors that send continuously.
 struct Rig {
-    /// Lives as long as the service.
+    /// Must live as long as the service.
     _proxy: Proxy,
     service: Service,
     steady: Steady,
@@ -67,7 +67,7 @@ impl Rig {
         assert!(text.contains(&format!("\"accepted\":{}", readings.len())), "{text}");
     }
 
-    /// Waits until the summaries of `sensor` count so many readings, and looks after the others meanwhile.
+    /// Waits until the summaries of `sensor` count this many readings, and checks the other sensors meanwhile.
     #[track_caller]
     fn wait_counted(&self, sensor: &str, count: i64, within: Duration) -> Duration {
         let begun = Instant::now();
@@ -80,12 +80,12 @@ impl Rig {
 }
 
 #[test]
-fn a_year_of_hours_of_one_sensor_delays_nobody() {
+fn a_year_of_hours_of_one_sensor_delays_no_other() {
     a_year_of_hours("bucket", Duration::from_millis(20), Duration::from_secs(120));
 }
 
 #[test]
-fn a_year_of_hours_of_one_sensor_delays_nobody_with_time_series() {
+fn a_year_of_hours_of_one_sensor_delays_no_other_with_time_series() {
     a_year_of_hours("timeseries", Duration::from_millis(20), Duration::from_secs(120));
 }
 
@@ -101,7 +101,7 @@ fn a_year_of_hours_over_a_long_line_with_time_series() {
     a_year_of_hours("timeseries", Duration::from_millis(100), Duration::from_secs(600));
 }
 
-/// A gateway was away for a year and sends what it has, one reading an hour.
+/// A gateway was offline for a year and sends its backlog, one reading per hour.
 fn a_year_of_hours(mode: &str, round_trip: Duration, within: Duration) {
     let _one = one_at_a_time();
     let rig = Rig::start(unique_database(&format!("year_{mode}")), mode, round_trip, "");
@@ -134,14 +134,14 @@ fn an_hour_of_a_million_readings_is_continued_after_a_restart_with_time_series()
     a_large_hour("timeseries", database, start, count);
 }
 
-/// Not the one that has begun: of that, nobody knows how much is over. To a service that has just been started, any hour
-/// before its start is the same.
+/// Not the current hour, of which an unknown part is over. For a service that has just started, every hour before its
+/// start is equivalent.
 fn last_hour() -> i64 {
     (now_ms() / HOUR_MS - 1) * HOUR_MS
 }
 
-/// An hour of `count` readings is there; the service has just been started and does not know it. Reading it page by page,
-/// or measurement by measurement, takes longer than `store.timeout`.
+/// An hour of `count` readings is stored, and the service has just started and has not loaded it. Reading it page by
+/// page, or measurement by measurement, takes longer than `store.timeout`.
 fn a_large_hour(mode: &str, database: String, start: i64, count: i64) {
     let sum = count * (count - 1) / 2;
     assert_eq!(counted(&Mongod::shared().uri(), &database, LARGE), [(count, sum); 2], "written wrongly");
@@ -154,11 +154,11 @@ fn a_large_hour(mode: &str, database: String, start: i64, count: i64) {
     let took = rig.wait_counted(LARGE, count + 10, Duration::from_secs(60));
     let sum = sum + (0..10).map(|i| count + i).sum::<i64>();
     assert_eq!(counted(&rig.uri, &rig.database, LARGE), [(count + 10, sum); 2]);
-    // The first ones and one of the middle again, and beside them one of equal time that is new.
+    // Repeats the first ones and one from the middle, and adds a new one with an equal time.
     let late = [reading(0, 0), reading(STEP_MS, 1), reading(count / 2 * STEP_MS, count / 2), reading(0, 7)];
     rig.post(&late);
     let took_late = rig.wait_counted(LARGE, count + 11, Duration::from_secs(60));
-    wait_until("the repeated ones are known as duplicates", LIMIT, || {
+    wait_until("the repeated readings are duplicates", LIMIT, || {
         (rig.service.metrics().get("readings_duplicate_total") == 4.0).then_some(())
     });
     assert_eq!(counted(&rig.uri, &rig.database, LARGE), [(count + 11, sum + 7); 2]);
@@ -166,7 +166,7 @@ fn a_large_hour(mode: &str, database: String, start: i64, count: i64) {
     println!("{mode}: continued after {took:?}, late ones after {took_late:?}; the others waited {worst:?} at most");
 }
 
-/// The middle of an hour in which a whole shard's sensors send often.
+/// The middle of an hour in which all sensors of a shard send often.
 #[test]
 #[ignore = "a long run: several minutes"]
 fn an_hour_of_two_thousand_sensors_is_continued_after_a_restart_with_time_series() {
@@ -197,12 +197,12 @@ fn an_hour_of_two_thousand_sensors_is_continued_after_a_restart_with_time_series
     }
 }
 
-/// The proxy itself: what it does to a client's commands.
+/// Tests the proxy itself: its effects on a client's commands.
 #[test]
 fn the_proxy_delays_stops_withholds_and_cuts() {
     let _one = one_at_a_time();
     let proxy = Proxy::start(Mongod::shared().port());
-    // Nothing is tried again by the driver, and the pool has connections before the line becomes slow.
+    // The driver retries nothing, and the pool has connections before the line becomes slow.
     let uri = format!("{}&retryReads=false&retryWrites=false", proxy.uri());
     block_on(async {
         let database = mongodb::Client::with_uri_str(&uri).await.unwrap().database("proxy");
@@ -211,7 +211,7 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
             database.run_command(doc! { "ping": 1 }).await.unwrap();
             begun.elapsed()
         };
-        // Long enough for a busy machine; and what never comes is waited for no longer than this.
+        // Long enough for a busy machine, and the limit of the wait for answers that never arrive.
         let (enough, short) = (Duration::from_secs(20), Duration::from_millis(500));
         let insert = async |n: i32, bytes: usize, limit: Duration| {
             let one = doc! { "_id": n, "text": "x".repeat(bytes) };
@@ -240,7 +240,7 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
         tokio::time::timeout(short, lost).await.expect_err("the answer is withheld");
         insert(4, 1, enough).await.expect("another connection has its answers").unwrap();
         proxy.answer_again();
-        // What was stopped was cut before it arrived; what was withheld is stored.
+        // The stopped write was cut before it arrived; the one without an answer is stored.
         let collection = database.collection::<Document>("c");
         assert_eq!(collection.distinct("_id", doc! {}).await.unwrap(), [1, 3, 4].map(mongodb::bson::Bson::from));
         let waiting = tokio::spawn(async move { collection.find_one(doc! { "$where": "sleep(2000) || true" }).await });

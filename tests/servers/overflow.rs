@@ -1,6 +1,6 @@
-//! Names that never repeat: a page's summary has a bound, and what has no room goes to further pages, in both forms. The
-//! stores' contract for it, the documents, and all that reads and mends them; and the service itself with
-//! `HOURBUCKET_NAMES` of them (250,000) from one sensor in one hour.
+//! Field names that never repeat: the summary of a page has a size limit, and further fields go to further pages, in
+//! both storage modes. Tests the stores' contract for that, the documents, and everything that reads and repairs them;
+//! and the service itself with `HOURBUCKET_NAMES` of them (250,000) from one sensor in one hour.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -25,9 +25,9 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 const HOUR: i64 = 3_600_000;
 /// 2024-03-01T10:00:00Z
 const START: BucketStart = BucketStart(1_709_287_200_000);
-/// Fields of a reading.
+/// Fields per reading.
 const FIELDS: i64 = 64;
-/// Between two readings: 4,000 of them in an hour.
+/// Time between two readings: 4,000 of them in an hour.
 const STEP: i64 = 800;
 
 async fn mongo(test: &str, mode: config::StoreMode) -> (MongoStore, mongodb::Database) {
@@ -46,7 +46,7 @@ fn name(n: i64) -> String {
     format!("{n:06}-{}", "x".repeat(121))
 }
 
-/// Readings of which each has a field `n` and 63 that no other has.
+/// Readings, each with a field `n` and 63 fields that no other reading has.
 fn wide(range: std::ops::Range<i64>) -> Rows {
     let mut rows = Rows::default();
     for i in range {
@@ -84,7 +84,7 @@ fn counts(bucket: &LoadedBucket) -> Vec<(u32, bool)> {
     bucket.pages.iter().map(|page| (page.count, page.sealed)).collect()
 }
 
-/// What both stores must do with several pages of either form.
+/// The behaviour of both stores with several pages in either mode.
 async fn pages_of(store: &dyn Store, storage_mode: StorageMode) {
     let write_page = |page, kind, seal, range| write(store, statement(storage_mode, page, kind, seal, wide(range)));
     assert_eq!(write_page(0, CREATE, false, 0..10).await, DONE(10));
@@ -93,7 +93,7 @@ async fn pages_of(store: &dyn Store, storage_mode: StorageMode) {
     assert_eq!(write_page(0, AFTER(10), true, 10..11).await, DONE(11));
     assert_eq!(write_page(1, CREATE, false, 11..13).await, DONE(2));
     assert_eq!(write_page(1, AFTER(2), false, 13..14).await, DONE(3));
-    // Sealed by a statement of its own.
+    // Sealed by a separate statement.
     assert_eq!(write_page(1, AFTER(3), true, 0..0).await, DONE(3));
     assert_eq!(write_page(2, CREATE, false, 14..15).await, DONE(1));
     let bucket = load(store, Some(START.0 + 12 * STEP), false).await;
@@ -106,11 +106,11 @@ async fn pages_of(store: &dyn Store, storage_mode: StorageMode) {
     assert_eq!(load(store, None, true).await.pages.len(), 3, "nothing is in doubt");
 }
 
-/// A time-series bucket with more names than a page takes is recounted over several.
+/// The summary of a time-series bucket with more names than fit in a page is recomputed over several pages.
 async fn recomputed(store: &dyn Store) {
     let series = |page, kind, range| statement(StorageMode::TimeSeries, page, kind, false, wide(range));
     assert_eq!(write(store, series(0, CREATE, 0..40)).await, DONE(40));
-    // It does not know page 0. The load in doubt counts what is stored, which has no room in one page.
+    // The writer does not know page 0. The load in doubt recomputes the summary, which does not fit in one page.
     assert_eq!(write(store, series(0, AFTER(7), 40..100)).await, PageWriteResult::SummaryConflict);
     let bucket = load(store, None, true).await;
     let sums = |bucket: &LoadedBucket| bucket.pages.iter().map(|page| page.count).sum::<u32>();
@@ -119,7 +119,7 @@ async fn recomputed(store: &dyn Store) {
     let next = bucket.pages.len() as u32;
     assert_eq!(write(store, series(next, CREATE, 100..101)).await, DONE(1));
     assert_eq!(load(store, None, true).await.pages.len() as u32, next + 1);
-    // A version that is no more.
+    // A version that no longer exists.
     assert_eq!(write(store, series(next, CREATE, 101..102)).await, PageWriteResult::SummaryConflict);
     let again = load(store, Some(START.0 + 99 * STEP), true).await;
     assert_eq!((sums(&again), again.pages[0].keys.len()), (102, 3));
@@ -148,25 +148,26 @@ async fn mongodb_keeps_the_contract() {
     let (store, db) = mongo("wide_series", config::StoreMode::Timeseries).await;
     pages_of(&store, StorageMode::TimeSeries).await;
     stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..15));
-    let (store, db) = mongo("wide_recounts", config::StoreMode::Timeseries).await;
+    let (store, db) = mongo("wide_recomputed", config::StoreMode::Timeseries).await;
     recomputed(&store).await;
     stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..102));
 }
 
-/// The first page of the sensor `wide` behind `n`.
+/// The filter for page `n` of the sensor `wide`.
 fn page_of(n: i32) -> Document {
     doc! { "sensor_id": "wide", "page": n }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recount_that_was_ended_half_way_is_done_again() {
+async fn an_interrupted_recomputation_is_repeated() {
     let (store, db) = mongo("wide_crash", config::StoreMode::Timeseries).await;
     let buckets = db.collection::<Document>("sensor_buckets");
     assert_eq!(write(&store, statement(StorageMode::TimeSeries, 0, CREATE, false, wide(0..40))).await, DONE(40));
     let late = statement(StorageMode::TimeSeries, 0, AFTER(7), false, wide(40..100));
     assert_eq!(write(&store, late).await, PageWriteResult::SummaryConflict);
     load(&store, None, true).await;
-    // As a crash leaves it: counts that add up to too much, and fields that are nowhere. And page 0 deleted by hand.
+    // The state after a crash: the counts add up to too much, and some fields are missing. And page 0 was deleted
+    // manually.
     let half = doc! { "$inc": { "count": 5 }, "$set": { "summary": {} } };
     buckets.update_one(page_of(1), half).await.unwrap();
     for page_0_is_there in [true, false] {
@@ -179,9 +180,9 @@ async fn a_recount_that_was_ended_half_way_is_done_again() {
     }
 }
 
-/// More fields than are held in memory at once: they are written in two passes.
+/// More fields than are held in memory together: they are written in two passes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quarter_of_a_million_names_are_counted_anew() {
+async fn a_quarter_of_a_million_names_are_recomputed() {
     let (store, db) = mongo("wide_passes", config::StoreMode::Timeseries).await;
     let buckets = db.collection::<Document>("sensor_buckets");
     let readings = 250_000 / (FIELDS - 1) + 1;
@@ -201,11 +202,11 @@ async fn a_quarter_of_a_million_names_are_counted_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_document_that_an_earlier_version_has_let_grow_to_16_mb_goes_on_over_pages() {
+async fn a_document_of_16_mb_from_an_earlier_version_continues_on_further_pages() {
     let (store, db) = mongo("wide_legacy", config::StoreMode::Timeseries).await;
     let buckets = db.collection::<Document>("sensor_buckets");
     assert_eq!(write(&store, statement(StorageMode::TimeSeries, 0, CREATE, false, wide(0..1))).await, DONE(1));
-    // 16 MiB but for five bytes: not even `has_overflow` fits in beside.
+    // 16 MiB minus five bytes: not even `has_overflow` fits.
     let mut page = buckets.find_one(page_of(0)).await.unwrap().unwrap();
     let field = doc! { "min": 1i64, "max": 1i64, "sum": 1i64, "count": 1 };
     page.insert("summary", (0..90_600).map(|n| (name(n), Bson::from(field.clone()))).collect::<Document>());
@@ -221,7 +222,7 @@ async fn a_document_that_an_earlier_version_has_let_grow_to_16_mb_goes_on_over_p
     stored::exactly_once(&stored::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..100));
 }
 
-/// A document of the time-series form with these fields, made by hand.
+/// A document in time-series mode with these fields, written by the test.
 fn document(sensor: &str, page: i32, fields: std::ops::Range<i64>, sealed: bool) -> Document {
     let start = DateTime::from_millis(START.0);
     let field = doc! { "min": 1i64, "max": 3i64, "sum": 4i64, "count": 2 };
@@ -247,14 +248,14 @@ async fn rows(db: &mongodb::Database, filter: Document) -> BTreeMap<String, Docu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_with_too_many_fields_for_a_row_of_the_view_hurts_no_other() {
+async fn a_bucket_with_too_many_fields_for_a_row_of_the_view_affects_no_other() {
     let (_, db) = mongo("wide_view", config::StoreMode::Timeseries).await;
     let buckets = db.collection::<Document>("sensor_buckets");
     buckets.insert_one(document("good", 0, 0..3, false)).await.unwrap();
-    // Fields in several pages are merged.
+    // Fields of several pages are merged.
     buckets.insert_one(document("two", 0, 0..3, true)).await.unwrap();
     buckets.insert_one(document("two", 1, 2..5, false)).await.unwrap();
-    // 250,000 names; and one document as large as it can be, from before there was a bound.
+    // 250,000 names; and one document of the maximum size, from before the limit.
     for page in 0..50 {
         let fields = i64::from(page) * 5000;
         buckets.insert_one(document("poison", page, fields..fields + 5000, page < 49)).await.unwrap();
@@ -276,10 +277,10 @@ async fn a_bucket_with_too_many_fields_for_a_row_of_the_view_hurts_no_other() {
         assert_eq!(row.get_datetime("first_ts").unwrap().timestamp_millis(), START.0);
     }
     assert_eq!(two.get_datetime("last_ts").unwrap().timestamp_millis(), START.0 + 1001);
-    let poison = &found["poison"];
-    assert_eq!(poison.get_i32("count").unwrap(), (0..50).map(|page| 10 + page).sum::<i32>(), "of all pages");
-    assert_eq!(poison.get_datetime("last_ts").unwrap().timestamp_millis(), START.0 + 1049);
-    for row in [poison, &found["huge"]] {
+    let widest = &found["poison"];
+    assert_eq!(widest.get_i32("count").unwrap(), (0..50).map(|page| 10 + page).sum::<i32>(), "of all pages");
+    assert_eq!(widest.get_datetime("last_ts").unwrap().timestamp_millis(), START.0 + 1049);
+    for row in [widest, &found["huge"]] {
         assert_eq!(row.get_document("summary").unwrap().len(), 16_384);
         assert!(row.get_bool("summary_truncated").unwrap());
     }
@@ -344,12 +345,12 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
     }
 }
 
-/// How many names the service is sent.
+/// The number of names that are sent to the service.
 fn names() -> i64 {
     setting("HOURBUCKET_NAMES", 250_000)
 }
 
-/// Bytes of the largest document of `sensor_buckets`.
+/// The size of the largest document of `sensor_buckets`.
 async fn largest(db: &mongodb::Database) -> i64 {
     let size = doc! { "$group": { "_id": null, "max": { "$max": { "$bsonSize": "$$ROOT" } } } };
     let found = db.collection::<Document>("sensor_buckets").aggregate([size]).await.unwrap();
@@ -357,12 +358,12 @@ async fn largest(db: &mongodb::Database) -> i64 {
     found.first().map_or(0, |row| i64::from(row.get_i32("max").unwrap()))
 }
 
-/// A database; each runtime needs a client of its own.
+/// A database; each runtime needs its own client.
 async fn database_of(name: &str) -> mongodb::Database {
     mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap().database(name)
 }
 
-/// Readings with 63 new names each, and their `n`; 60 in a body, which may have 4,096 names.
+/// Readings with 63 new names each, and their `n`; 60 readings per body, which may have 4,096 names.
 fn bodies(from: i64, to: i64) -> Vec<(String, std::ops::Range<i64>)> {
     let line = |i: i64| {
         let names: String = (1..FIELDS).map(|f| format!(",\"{}\":{i}", name(i * FIELDS + f))).collect();
@@ -372,7 +373,7 @@ fn bodies(from: i64, to: i64) -> Vec<(String, std::ops::Range<i64>)> {
     (from..to).step_by(60).map(|first| (body(first), first..(first + 60).min(to))).collect()
 }
 
-/// Sends a body until there is an answer: a connection of before the restart is a broken one.
+/// Repeats a body until there is an answer: connections from before the restart are broken.
 fn post(service: &Service, body: &str) {
     let answer = wait_until("an answer", Duration::from_secs(60), || {
         service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).filter(|(status, _)| *status != 429)
@@ -380,8 +381,8 @@ fn post(service: &Service, body: &str) {
     assert!(answer.0 == 200 && answer.1.contains("\"rejected\":0"), "{answer:?}");
 }
 
-/// A minute's worth of sensors that have done nothing.
-fn innocent(service: &Service, round: i64) -> Vec<Stored> {
+/// Sends one reading of each of 40 other sensors.
+fn post_others(service: &Service, round: i64) -> Vec<Stored> {
     let readings: Vec<Stored> = (0..40).map(|s| (format!("s{s}"), START.0 + round * 1000, round)).collect();
     let lines: String =
         readings.iter().map(|(s, ts, n)| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n")).collect();
@@ -389,7 +390,7 @@ fn innocent(service: &Service, round: i64) -> Vec<Stored> {
     readings
 }
 
-/// Sends names, kills the service half way, and looks at what is stored.
+/// Sends names, kills the service halfway, and checks the stored documents.
 fn never_repeating_names(mode: &str) {
     let (uri, database) = (Mongod::shared().uri(), unique_database(mode));
     let (max_age, readings) = (Duration::from_secs(2), names() / (FIELDS - 1) + 1);
@@ -413,13 +414,13 @@ fn never_repeating_names(mode: &str) {
             all.extend(range.map(|i| ("wide".to_owned(), START.0 + i * 10, i)));
         }
         if half == 0 {
-            // Some of it is under way.
+            // Some of it is in flight.
             std::thread::sleep(max_age);
             service.restart();
         }
         for round in half * 10..half * 10 + 3 {
             let begun = Instant::now();
-            all.extend(innocent(&service, round));
+            all.extend(post_others(&service, round));
             wait_until("innocent readings are stored", max_age + Duration::from_secs(15), || {
                 (stored_of("^s", round) == 40).then_some(())
             });
@@ -434,7 +435,7 @@ fn never_repeating_names(mode: &str) {
     stored::exactly_once(&stored, all);
     let largest = block_on(async { largest(&database_of(&database).await).await });
     println!("{mode}: {} names, largest document {largest} bytes, others waited {waited:?}", names());
-    // A summary of 1 MiB; in bucket mode `bucket.max_bytes` of readings as well.
+    // A summary of 1 MiB; in bucket mode also `bucket.max_bytes` of readings.
     assert!(largest < if mode == "bucket" { 5 << 19 } else { 2 << 20 }, "{largest}");
     let (from, to) = (START.0 / 1000, START.0 / 1000 + 3600);
     let (status, answer) = service.get_admin(&format!("/v1/sensors/wide/hourly?from={from}&to={to}")).unwrap();

@@ -1,5 +1,5 @@
-//! The fleet page in headless Chromium: what it shows is what was sent. What is looked at stands in `page_client.py`; here
-//! the servers are started, and ended where it asks for that.
+//! The fleet page in headless Chromium shows what was sent. `page_client.py` checks the page; this file starts the
+//! servers, and kills them on its request.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,7 +22,7 @@ fn python_path() -> OsString {
     std::env::join_paths([browser, python_packages("HOURBUCKET_PYTHONPATH", "paho-mqtt")]).unwrap()
 }
 
-/// The looking side; killed when it is dropped.
+/// The browser client; killed when it is dropped.
 struct Client(Child);
 
 impl Client {
@@ -41,7 +41,7 @@ impl Client {
         Client(command.spawn().expect("python3 must start"))
     }
 
-    /// Does what it asks for until it has ended well.
+    /// Executes the requests of the client until it has ended successfully.
     fn run(mut self, mut act: impl FnMut(&str)) {
         let mut errors = self.0.stderr.take().unwrap();
         let errors = std::thread::spawn(move || {
@@ -50,18 +50,18 @@ impl Client {
             text
         });
         let mut input = self.0.stdin.take().unwrap();
-        let mut said = String::new();
+        let mut printed = String::new();
         for line in BufReader::new(self.0.stdout.take().unwrap()).lines().map_while(Result::ok) {
             if let Some(what) = line.strip_prefix("DO ") {
                 act(what);
-                // Where it has ended meanwhile, its exit code tells why.
+                // If it has ended meanwhile, its exit code is the reason.
                 let _ = input.write_all(b"done\n");
             }
-            said += &format!("{line}\n");
+            printed += &format!("{line}\n");
         }
         let status = self.0.wait().unwrap();
         let errors = errors.join().unwrap();
-        assert!(status.success() && said.ends_with("OK\n"), "{status}\n{said}{errors}");
+        assert!(status.success() && printed.ends_with("OK\n"), "{status}\n{printed}{errors}");
     }
 }
 
@@ -77,7 +77,7 @@ fn settings<'a>(uri: &'a str, database: &'a str) -> [(&'static str, &'a str); 3]
 }
 
 #[test]
-fn what_was_sent_is_shown() {
+fn the_page_shows_what_was_sent() {
     let broker = Mosquitto::start("");
     let (uri, database) = (Mongod::shared().uri(), unique_database("page"));
     let text = format!(
@@ -91,7 +91,7 @@ fn what_was_sent_is_shown() {
 }
 
 #[test]
-fn a_token_is_asked_for_and_kept_in_the_tab() {
+fn the_page_asks_for_a_token_and_keeps_it_in_the_tab() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
     std::fs::write(&tokens, format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
@@ -103,7 +103,7 @@ fn a_token_is_asked_for_and_kept_in_the_tab() {
 }
 
 #[test]
-fn what_is_away_is_told_until_it_is_back() {
+fn the_page_reports_an_outage_until_it_ends() {
     let mut mongod = Mongod::start();
     let (uri, database) = (mongod.uri(), unique_database("page_away"));
     let mut service = Service::start(SETTINGS, &settings(&uri, &database));

@@ -1,6 +1,6 @@
-//! One bucket that MongoDB can no longer write or read: the other sensors notice nothing, it is named, its readings become
-//! dead letters after a bounded time, and a replay stores them when the cause is gone. Real MongoDB behind a proxy, the
-//! binary.
+//! One bucket that MongoDB can no longer write or read: the other sensors are not affected, the bucket is reported,
+//! its readings become dead letters after a limited time, and a replay stores them after the cause is fixed. Real
+//! MongoDB with a proxy before it, the binary.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 const HOUR_MS: i64 = 3_600_000;
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// What an innocent reading may wait (docs/design.md, section 1).
+/// The maximum wait of a reading of another sensor (docs/design.md, section 1).
 const LIMIT: Duration = Duration::from_secs(15 + MAX_AGE.as_secs());
 const PATIENCE: Duration = Duration::from_secs(60);
 const BAD: &str = "bad-1";
@@ -29,34 +29,34 @@ const BAD: &str = "bad-1";
 /// What is wrong with the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// Every command in which it occurs is carried out, or not, and never answered.
+    /// Commands that contain its name are executed or not, and never answered.
     NoAnswer,
-    /// Its document counts two and a half readings: no write that names a whole number as its version ever fits, and in
-    /// time-series mode no recount does.
+    /// The count of its document is two and a half: no write that names an integer version matches, and in time-series
+    /// mode no recomputation does.
     Damaged,
 }
 
 #[test]
-fn a_bucket_without_answers_hurts_no_other() {
+fn a_bucket_without_answers_affects_no_other() {
     one_bad_bucket("bucket", Cause::NoAnswer);
 }
 
 #[test]
-fn a_bucket_without_answers_hurts_no_other_with_time_series() {
+fn a_bucket_without_answers_affects_no_other_with_time_series() {
     one_bad_bucket("timeseries", Cause::NoAnswer);
 }
 
 #[test]
-fn a_damaged_bucket_hurts_no_other() {
+fn a_damaged_bucket_affects_no_other() {
     one_bad_bucket("bucket", Cause::Damaged);
 }
 
 #[test]
-fn a_damaged_bucket_hurts_no_other_with_time_series() {
+fn a_damaged_bucket_affects_no_other_with_time_series() {
     one_bad_bucket("timeseries", Cause::Damaged);
 }
 
-/// Short, if the settings know it.
+/// Short, if the settings have this key.
 fn quarantine_after() -> &'static str {
     let shipped = include_str!("../../config/hourbucket.toml");
     if shipped.contains("quarantine_after") { "flush.quarantine_after = \"10s\"" } else { "" }
@@ -65,7 +65,7 @@ fn quarantine_after() -> &'static str {
 fn one_bad_bucket(mode: &str, cause: Cause) {
     let (uri, database) = (Mongod::shared().uri(), unique_database(&format!("bad_{mode}_{cause:?}")));
     let proxy = Proxy::start(Mongod::shared().port());
-    // If answers come, a permit that is never given back shows soonest when it is the only one.
+    // If answers arrive, a permit that is never returned shows soonest if there is only one.
     let permits = if cause == Cause::Damaged { 1 } else { 4 };
     let text = format!(
         "store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"{MAX_AGE:?}\"\nflush.commands_max = {permits}\n{}",
@@ -79,13 +79,13 @@ fn one_bad_bucket(mode: &str, cause: Cause) {
     service.wait_settled(2, PATIENCE);
     let steady = Steady::start(service.http(), uri.clone(), &database, 20, LIMIT);
     match cause {
-        // As a text in BSON; the same name in a dead letter's payload is none.
+        // As a text in BSON; the same name in the payload of a dead letter is not.
         Cause::NoAnswer => proxy.withhold_answers_to(&[b"\x06\0\0\0", BAD.as_bytes(), b"\0"].concat()),
         Cause::Damaged => set_count(&uri, &database, start, doc! { "count": 2.5 }),
     }
     post(&service, &readings(2..5));
     if cause == Cause::Damaged {
-        // What is open is loaded then, and this one among it.
+        // Open buckets are loaded then, and this one among them.
         service.restart();
     }
     let begun = Instant::now();
@@ -101,8 +101,8 @@ fn one_bad_bucket(mode: &str, cause: Cause) {
         (quarantined(&uri, &database) == [2, 3, 4]).then_some(())
     });
     let kept = begun.elapsed();
-    // The others go on, and nothing pins the journal any more.
-    wait_until("nothing old waits", LIMIT, || {
+    // The other sensors continue, and nothing keeps the journal's segments any more.
+    wait_until("no old reading waits", LIMIT, || {
         steady.check();
         (service.metrics().get("oldest_unstored_seconds") < LIMIT.as_secs_f64()).then_some(())
     });
@@ -129,7 +129,7 @@ fn post(service: &Service, readings: &[Stored]) {
     assert!(text.contains(&format!("\"accepted\":{}", readings.len())), "{text}");
 }
 
-/// Sets fields of the bad bucket's document, past the validator.
+/// Sets fields in the document of the bad bucket, bypassing the validator.
 fn set_count(uri: &str, database: &str, start: i64, fields: Document) {
     let start = mongodb::bson::DateTime::from_millis(start);
     block_on(async {
@@ -141,7 +141,7 @@ fn set_count(uri: &str, database: &str, start: i64, fields: Document) {
     });
 }
 
-/// Sensor, hour, reason and since when, in the list and among the reasons.
+/// Whether `/readyz` reports it: sensor, hour, reason and since when, in the list and among the reasons.
 fn is_named(service: &Service, start: i64) -> bool {
     let Some((_, text)) = service.get_admin("/readyz") else { return false };
     let report: Value = serde_json::from_str(&text).unwrap();
@@ -150,7 +150,7 @@ fn is_named(service: &Service, start: i64) -> bool {
         DateTime::parse_from_rfc3339(text).unwrap_or_else(|e| panic!("{name} of {entry}: {e}")).timestamp_millis()
     };
     let list = report["quarantine"].as_array().map(Vec::as_slice).unwrap_or_default();
-    assert!(list.iter().all(|entry| entry["sensor_id"] == BAD), "an innocent bucket is named: {text}");
+    assert!(list.iter().all(|entry| entry["sensor_id"] == BAD), "another bucket is reported: {text}");
     let Some(entry) = list.first() else { return false };
     assert_eq!(time(entry, "bucket_start"), start, "{text}");
     assert!((0..PATIENCE.as_millis() as i64).contains(&(now_ms() - time(entry, "since"))), "{text}");
@@ -160,16 +160,16 @@ fn is_named(service: &Service, start: i64) -> bool {
     true
 }
 
-/// The values `n` of the readings in dead letters of that reason.
+/// The values `n` of the readings in dead letters with this reason.
 fn quarantined(uri: &str, database: &str) -> Vec<i64> {
     block_on(async {
         let database = mongodb::Client::with_uri_str(uri).await.unwrap().database(database);
-        let letters = database.collection::<Document>("dead_letters");
-        let letters = letters.find(doc! { "reason": "quarantined" }).await.unwrap();
-        let letters: Vec<Document> = letters.try_collect().await.unwrap();
+        let dead_letters = database.collection::<Document>("dead_letters");
+        let dead_letters = dead_letters.find(doc! { "reason": "quarantined" }).await.unwrap();
+        let dead_letters: Vec<Document> = dead_letters.try_collect().await.unwrap();
         let mut found = vec![];
-        for letter in &letters {
-            let bytes = letter.get_binary_generic("payload").expect("a payload").clone();
+        for dead_letter in &dead_letters {
+            let bytes = dead_letter.get_binary_generic("payload").expect("a payload").clone();
             for line in String::from_utf8(bytes).unwrap().lines() {
                 let reading: Value = serde_json::from_str(line).unwrap();
                 assert_eq!(reading["sensor_id"], BAD, "{reading}");
@@ -181,7 +181,7 @@ fn quarantined(uri: &str, database: &str) -> Vec<i64> {
     })
 }
 
-/// ReadService them again, with the service's own settings.
+/// Replays the dead letters, with the settings of the service.
 fn replay(service: &Service, uri: &str, database: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
         .args(["dead-letters", "replay", "--reason", "quarantined", "--config", "hourbucket.toml"])
@@ -190,6 +190,6 @@ fn replay(service: &Service, uri: &str, database: &str) {
         .env("HOURBUCKET_STORE__DATABASE", database)
         .output()
         .expect("it runs");
-    let said = [output.stdout, output.stderr].concat();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&printed));
 }

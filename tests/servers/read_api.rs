@@ -1,5 +1,6 @@
-//! The read API beside a real MongoDB, in both modes: what was answered with 200 is there at once and exactly once, over
-//! page and hour turns; lists, formats, cursors, tokens, and what is said when MongoDB does not answer or does not write.
+//! The read API with a real MongoDB, in both modes: a reading that was answered with 200 is returned immediately and
+//! exactly once, across pages and hours; lists, formats, cursors and tokens; and the answers while MongoDB does not
+//! answer or does not write.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MINUTE: i64 = 60_000;
-/// Readings in one request of [`post_many`].
+/// Readings per request of [`post_many`].
 const MANY: i64 = 100;
 
 fn start(mode: &str, database: &str, more: &str) -> Service {
@@ -30,7 +31,7 @@ fn start(mode: &str, database: &str, more: &str) -> Service {
     service
 }
 
-/// It takes readings before it has prepared its collections, and is asked after.
+/// Before its collections are prepared it accepts readings, but answers no queries.
 fn prepared(service: &Service) {
     support::wait_until("the collections are prepared", PATIENCE, || {
         let (_, text) = service.get_admin("/readyz")?;
@@ -70,14 +71,15 @@ fn all_readings(service: &Service, sensor: &str, from: i64, to: i64, limit: usiz
     }
 }
 
-/// Posts and asks for what was posted, again and again, while pages are filled, sealed and written and minutes turn.
-fn at_once_and_once(mode: &str) {
+/// Posts readings and immediately queries them, repeatedly, while pages are filled, sealed and written and minutes
+/// end.
+fn immediately_and_once(mode: &str) {
     let database = unique_database(&format!("read_{mode}"));
     let text = "bucket.span = \"1m\"\nbucket.max_readings = 20\nflush.max_age = \"60ms\"\nlog.level = \"warn\"\n";
     let service = start(mode, &database, text);
     let first = now_ms() / MINUTE * MINUTE - 5 * MINUTE;
     let mut rng = fastrand::Rng::with_seed(7);
-    // Several readings a step, some late, some of one millisecond, over six minutes in a few seconds.
+    // Several readings per step, some late, some in one millisecond; six minutes in a few seconds.
     let (mut sent, mut ts): (Vec<(i64, i64)>, i64) = (vec![], first);
     let (to, steps) = (first + 8 * MINUTE, 260);
     for step in 0..steps {
@@ -92,12 +94,12 @@ fn at_once_and_once(mode: &str) {
         post(&service, &lines);
         let since = if step % 20 == 0 { first } else { (ts - MINUTE).max(first) };
         let found = all_readings(&service, "a%2Fb%20c", since, to, 37 + rng.usize(0..200));
-        let mut shown: Vec<i64> = found.iter().map(|(_, n)| *n).collect();
+        let mut returned: Vec<i64> = found.iter().map(|(_, n)| *n).collect();
         assert!(found.is_sorted_by_key(|(ts, _)| ts.clone()), "step {step}: not in order");
-        shown.sort_unstable();
+        returned.sort_unstable();
         let mut expected: Vec<i64> = sent.iter().filter(|(at, _)| *at >= since).map(|(_, n)| *n).collect();
         expected.sort_unstable();
-        assert_eq!(shown, expected, "step {step}");
+        assert_eq!(returned, expected, "step {step}");
         if step % 10 == 0 {
             hours_fit(&service, first, to, &sent);
         }
@@ -106,7 +108,7 @@ fn at_once_and_once(mode: &str) {
     assert!(metrics.get("store_statements_total") > 50.0, "hardly anything was written meanwhile");
     assert!(metrics.labelled("http_requests_total", "route", "/v1/sensors/{id}/readings") >= f64::from(steps));
     hours_fit(&service, first, to, &sent);
-    // And after a restart, from the store alone.
+    // The same after a restart, from the store alone.
     let mut service = service;
     assert_eq!(service.terminate(PATIENCE), 0);
     service.restart();
@@ -137,17 +139,17 @@ fn hours_fit(service: &Service, from: i64, to: i64, sent: &[(i64, i64)]) {
 }
 
 #[test]
-fn what_was_acknowledged_is_shown_at_once_and_once_from_buckets() {
-    at_once_and_once("bucket");
+fn acknowledged_readings_are_returned_immediately_and_once_from_buckets() {
+    immediately_and_once("bucket");
 }
 
 #[test]
-fn what_was_acknowledged_is_shown_at_once_and_once_from_time_series() {
-    at_once_and_once("timeseries");
+fn acknowledged_readings_are_returned_immediately_and_once_from_time_series() {
+    immediately_and_once("timeseries");
 }
 
 #[test]
-fn sensors_in_memory_only_are_listed_among_the_others_with_their_last_values() {
+fn sensors_only_in_memory_are_listed_with_their_last_values() {
     for mode in ["bucket", "timeseries"] {
         let database = unique_database("read_list");
         let service = start(mode, &database, "flush.max_age = \"200ms\"\n");
@@ -163,7 +165,7 @@ fn sensors_in_memory_only_are_listed_among_the_others_with_their_last_values() {
         }
         service.wait_settled(5, PATIENCE);
         assert_eq!(service.metrics().get("readings_in_flight"), 0.0);
-        // From here on nothing is stored for a while.
+        // From here on, nothing is stored for a while.
         let mut service = service;
         assert_eq!(service.terminate(PATIENCE), 0);
         drop(service);
@@ -197,7 +199,7 @@ fn sensors_in_memory_only_are_listed_among_the_others_with_their_last_values() {
         assert_eq!(ids("/v1/sensors?prefix=a%2F&after=a%2F1"), ["a/2"]);
         assert_eq!(ids("/v1/sensors?prefix=a&after=Z"), ["a", "a/1", "a/2", "ab"]);
         assert!(ids("/v1/sensors?prefix=a&after=b").is_empty());
-        assert!(ids("/v1/sensors?prefix=nobody").is_empty());
+        assert!(ids("/v1/sensors?prefix=none").is_empty());
         fleet_and_dead_letters(&service, &names);
     }
 }
@@ -213,14 +215,14 @@ fn fleet_and_dead_letters(service: &Service, names: &[&str]) {
     assert!(fleet["busiest"][0]["readings_per_minute"].as_f64().unwrap() > 0.0);
     let rejected = fleet["rejected"].as_array().unwrap();
     assert!(rejected.iter().any(|r| r["source"] == "http" && r["reason"] == "invalid_json"), "{fleet}");
-    let letters = support::wait_until("the letters are stored", PATIENCE, || {
+    let dead_letters = support::wait_until("the dead letters are stored", PATIENCE, || {
         let answer = get(service, "/v1/dead-letters");
         (answer["letters"].as_array()?.len() >= 2).then_some(answer)
     });
-    let letters = letters["letters"].as_array().unwrap();
-    let base64 = letters.iter().find(|l| l["payload_base64"].is_string()).unwrap();
+    let dead_letters = dead_letters["letters"].as_array().unwrap();
+    let base64 = dead_letters.iter().find(|l| l["payload_base64"].is_string()).unwrap();
     assert_eq!((&base64["payload_base64"], &base64["payload_bytes"]), (&json!("//4="), &json!(2)));
-    assert!(letters.iter().any(|l| l["payload_text"] == "{broken" && l["source"] == "http"));
+    assert!(dead_letters.iter().any(|l| l["payload_text"] == "{broken" && l["source"] == "http"));
     let (mut ids, mut before) = (BTreeSet::new(), String::new());
     loop {
         let answer = get(service, &format!("/v1/dead-letters?limit=1{before}"));
@@ -228,12 +230,12 @@ fn fleet_and_dead_letters(service: &Service, names: &[&str]) {
         let Some(next) = answer["next"].as_str() else { break };
         before = format!("&before={next}");
     }
-    assert_eq!(ids.len(), letters.len(), "each once by steps of one");
+    assert_eq!(ids.len(), dead_letters.len(), "each once, with pages of one");
     assert!(get(service, "/v1/dead-letters?reason=nothing")["letters"].as_array().unwrap().is_empty());
 }
 
 #[test]
-fn formats_and_old_buckets_of_the_other_form() {
+fn formats_and_old_buckets_of_the_other_mode() {
     let database = unique_database("read_forms");
     let mut service = start("bucket", &database, "flush.max_age = \"100ms\"\n");
     let first = now_ms() / MINUTE * MINUTE - 3 * 3_600_000;
@@ -242,7 +244,8 @@ fn formats_and_old_buckets_of_the_other_form() {
     service.wait_settled(2, PATIENCE);
     assert_eq!(service.terminate(PATIENCE), 0);
     drop(service);
-    // The other mode from here on: the sensor has buckets of both forms, and a measurement that a conversion left.
+    // From here on in the other mode: the sensor has buckets of both modes, and a leftover measurement of a
+    // conversion.
     let service = start("timeseries", &database, "flush.max_age = \"100ms\"\n");
     post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":3}}\n", first + 3_600_000));
     post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":4}}\n", first + 2));
@@ -281,7 +284,7 @@ fn formats_and_old_buckets_of_the_other_form() {
 }
 
 #[test]
-fn tokens_guard_it_and_a_store_that_is_away_is_told_soon() {
+fn tokens_protect_it_and_an_unreachable_store_is_reported_soon() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
     std::fs::write(&tokens, format!("[[tokens]]\nid = \"r\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
@@ -319,7 +322,7 @@ fn tokens_guard_it_and_a_store_that_is_away_is_told_soon() {
         assert!(["store_away", "timed_out"].contains(&body["error"]["reason"].as_str().unwrap()), "{body}");
         assert!(begun.elapsed() < Duration::from_secs(15), "{path} took {:?}", begun.elapsed());
     }
-    assert_eq!(ask("/v1/fleet", Some("r.secret")).0, 200, "the fleet needs no store");
+    assert_eq!(ask("/v1/fleet", Some("r.secret")).0, 200, "the fleet does not need the store");
 }
 
 #[test]
@@ -371,8 +374,8 @@ fn a_token_reads_what_it_may_read() {
     assert_eq!(ask("/v1/sensors/b-1/hourly", "a").1["error"]["reason"], json!("not_allowed"));
 }
 
-/// Lets nothing be written to MongoDB from here on, or again; it can be read all the while. (Were it stopped, there would
-/// be no answer that could say whether it is complete.)
+/// Locks MongoDB for writes, or unlocks it; reads are possible meanwhile. (If it were stopped, no answer could tell
+/// whether it is complete.)
 fn lock(mongod: &Mongod, is_locked: bool) {
     let command = if is_locked {
         doc! { "fsync": 1, "lock": true }
@@ -385,7 +388,7 @@ fn lock(mongod: &Mongod, is_locked: bool) {
     });
 }
 
-/// Posts some 100 KiB of readings of a sensor, numbered from `n` on.
+/// Posts about 100 KiB of readings of a sensor, numbered from `n`.
 fn post_many(service: &Service, sensor: &str, from_ms: i64, n: i64) {
     let text = "x".repeat(1000);
     let line =
@@ -393,15 +396,15 @@ fn post_many(service: &Service, sensor: &str, from_ms: i64, n: i64) {
     post(service, &(n..n + MANY).map(line).collect::<String>());
 }
 
-/// The numbers of a sensor's readings that are shown, and whether that is said to be all.
-fn shown(service: &Service, sensor: &str, from_ms: i64) -> (Vec<i64>, bool) {
+/// The numbers of a sensor's readings in the answer, and whether the answer is marked as complete.
+fn returned(service: &Service, sensor: &str, from_ms: i64) -> (Vec<i64>, bool) {
     let answer = get(service, &format!("/v1/sensors/{sensor}/readings?from={from_ms}&limit=100000"));
     let ns = answer["readings"].as_array().unwrap().iter().map(|r| r["values"]["n"].as_i64().unwrap()).collect();
     (ns, answer["complete"].as_bool().unwrap())
 }
 
 #[test]
-fn what_is_acknowledged_and_not_in_memory_yet_is_told_until_it_is() {
+fn an_answer_without_readings_that_are_not_in_memory_yet_is_incomplete() {
     let mongod = Mongod::start();
     let (uri, database) = (mongod.uri(), unique_database("read_incomplete"));
     let text = "flush.max_age = \"100ms\"\nlog.level = \"warn\"\n[accumulate]\nshards = 2\nmax_bytes = \"1MiB\"\n";
@@ -424,12 +427,12 @@ fn what_is_acknowledged_and_not_in_memory_yet_is_told_until_it_is() {
     service.wait_settled(2 * MANY as u64, PATIENCE);
     lock(&mongod, true);
 
-    // The shard takes in what it has room for. Until then each answer has everything; from then on it says that it has not.
+    // The shard accepts as much as fits. Until then each answer is complete; from then on it says that it is not.
     let mut sent = MANY;
-    let behind = loop {
+    let accepted = loop {
         post_many(&service, &full, from_ms, sent);
         sent += MANY;
-        let (ns, is_complete) = shown(&service, &full, from_ms);
+        let (ns, is_complete) = returned(&service, &full, from_ms);
         assert!(ns.is_sorted_by(|a, b| a < b), "each once");
         if !is_complete {
             break ns.len() as i64;
@@ -437,17 +440,18 @@ fn what_is_acknowledged_and_not_in_memory_yet_is_told_until_it_is() {
         assert_eq!(ns.len() as i64, sent, "it says that it is complete");
         assert!(sent < 50 * MANY, "{sent} readings of 1 KiB are in a shard with half a MiB");
     };
-    assert!((2 * MANY..sent).contains(&behind), "{behind} of {sent}");
-    assert_eq!(hourly(&full), (behind, false));
-    assert_eq!(shown(&service, &other, from_ms), ((0..MANY).collect(), true), "the other shard has nothing to tell");
+    assert!((2 * MANY..sent).contains(&accepted), "{accepted} of {sent}");
+    assert_eq!(hourly(&full), (accepted, false));
+    assert_eq!(returned(&service, &other, from_ms), ((0..MANY).collect(), true), "the other shard has no readings");
 
-    // Some more, and the router waits for that shard: what is behind it is in no shard, not even in the one with room.
+    // After some more readings the router waits for that shard: later readings are in no shard, not even in the one
+    // with free memory.
     for _ in 0..8 {
         post_many(&service, &full, from_ms, sent);
         sent += MANY;
     }
     post_many(&service, &other, from_ms, MANY);
-    assert_eq!(shown(&service, &other, from_ms), ((0..MANY).collect(), false));
+    assert_eq!(returned(&service, &other, from_ms), ((0..MANY).collect(), false));
     assert_eq!(hourly(&other), (MANY, false));
     let path = format!("/v1/sensors/{other}/readings?from={from_ms}&format=csv");
     let agent = ureq::Agent::config_builder().proxy(None).build().new_agent();
@@ -457,7 +461,7 @@ fn what_is_acknowledged_and_not_in_memory_yet_is_told_until_it_is() {
     lock(&mongod, false);
     service.wait_settled((sent + 2 * MANY) as u64, PATIENCE);
     for (sensor, n) in [(&full, sent), (&other, 2 * MANY)] {
-        assert_eq!(shown(&service, sensor, from_ms), ((0..n).collect(), true));
+        assert_eq!(returned(&service, sensor, from_ms), ((0..n).collect(), true));
         assert_eq!(hourly(sensor), (n, true));
     }
 }

@@ -1,5 +1,6 @@
-//! Schemathesis calls every request of both ports as `/openapi.json` describes it, and with what it does not describe: no
-//! server error, and every answer is as it is described. Seeded and short; `HOURBUCKET_SCHEMA_EXAMPLES` makes it long.
+//! Schemathesis calls every request of both ports as described by `/openapi.json`, and requests that it does not
+//! describe: there is no server error, and every answer matches its description. Seeded and short;
+//! `HOURBUCKET_SCHEMA_EXAMPLES` makes it long.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +12,7 @@ use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, python_packages, unique_database};
 use crate::support::service::Service;
 
-/// What the answers of the admin port are.
+/// The paths of the admin port.
 const ADMIN: &str = "^/(|v1/(sensors|fleet|dead-letters).*|metrics|livez|readyz|openapi.json)$";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
                       response_schema_conformance";
@@ -36,9 +37,9 @@ fn call(service: &Service, url: &str, which: [&str; 2]) {
         .env("no_proxy", "127.0.0.1")
         .output()
         .expect("python3 must start");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{}", service.log());
-    assert!(said.contains("passed"), "nothing was called: {said}");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}\n{}", service.log());
+    assert!(printed.contains("passed"), "nothing was called: {printed}");
 }
 
 #[test]

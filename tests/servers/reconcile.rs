@@ -1,4 +1,4 @@
-//! `hourbucket reconcile` on a real MongoDB: what it finds, tells and repairs, alone and beside a running service.
+//! `hourbucket reconcile` on a real MongoDB: its findings, reports and repairs, alone and while a service runs.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,8 +19,8 @@ use hourbucket::store::mongo::{MongoStore, ReconcileOptions};
 use mongodb::bson::{DateTime, Document, doc};
 use serde_json::Value;
 
-/// Sensor, page and kind of everything that a JSON report lists.
-fn told(json: &str) -> BTreeSet<(String, Option<u64>, String)> {
+/// Sensor, page and kind of every entry of a JSON report.
+fn findings(json: &str) -> BTreeSet<(String, Option<u64>, String)> {
     let report: Value = serde_json::from_str(json).unwrap();
     let entry = |e: &Value| {
         let text = |name: &str| e[name].as_str().unwrap().to_owned();
@@ -37,7 +37,7 @@ fn command<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["reconcile"][..], &SPAN, more].concat()
 }
 
-/// Pages that are wrong in every way that a repair can put right.
+/// Pages with every kind of difference that a repair can correct.
 async fn broken_pages(seed: &Seed) {
     let all = readings(START, 0..90);
     seed.pages([page("good", START, 0, true, &all[..60]), page("good", START, 1, false, &all[60..])]).await;
@@ -70,7 +70,7 @@ const BROKEN: [(&str, Option<u64>, &str); 9] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_differs_in_pages_is_told_and_repaired() {
+async fn differences_in_pages_are_reported_and_repaired() {
     let seed = Seed::new("pages").await;
     broken_pages(&seed).await;
     let (code, table, _) = seed.run(&command(&[]));
@@ -81,16 +81,16 @@ async fn what_differs_in_pages_is_told_and_repaired() {
     }
     assert!(table.ends_with("16 documents, 657 readings: 11 differences\n"), "{table}");
     let (code, json, _) = seed.run(&command(&["--json"]));
-    assert_eq!((code, told(&json)), (1, set(&BROKEN)), "{json}");
+    assert_eq!((code, findings(&json)), (1, set(&BROKEN)), "{json}");
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&report["differences"], &report["equal"], &report["buckets"]), (&11.into(), &false.into(), &8.into()));
     let count = report["findings"].as_array().unwrap().iter().find(|f| f["sensor_id"] == "count").unwrap();
     assert_eq!((&count["stored"], &count["actual"], &count["outcome"]), (&59.into(), &60.into(), &"found".into()));
     let (code, json, _) = seed.run(&command(&["--repair", "--json"]));
     let report: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((code, &report["repaired"]), (1, &9.into()), "possible duplicates stay unless asked for: {json}");
+    assert_eq!((code, &report["repaired"]), (1, &9.into()), "possible duplicates stay unless requested: {json}");
     let (code, json, _) = seed.run(&command(&["--json", "--ignore-duplicates"]));
-    assert_eq!((code, told(&json).len()), (0, 0), "{json}");
+    assert_eq!((code, findings(&json).len()), (0, 0), "{json}");
     let (code, table, _) = seed.run(&command(&["--repair", "--drop-duplicates"]));
     assert_eq!(code, 0, "{table}");
     assert!(table.ends_with("2 differences, all repaired\n"), "{table}");
@@ -99,7 +99,7 @@ async fn what_differs_in_pages_is_told_and_repaired() {
     let sealed = |page: Document| page.get_bool("has_overflow").unwrap_or(false);
     for (sensor, is_sealed) in [("many", true), ("twice", true), ("sum", false), ("good", false)] {
         let last = seed.page(sensor, START, 1).await.unwrap();
-        assert_eq!(sealed(last), is_sealed, "{sensor}: a page whose count went down takes no more");
+        assert_eq!(sealed(last), is_sealed, "{sensor}: a page whose count decreased accepts no more");
     }
     let all = readings(START, 0..90);
     let sensors = ["good", "count", "many", "sum", "field", "times", "unsealed"];
@@ -108,7 +108,7 @@ async fn what_differs_in_pages_is_told_and_repaired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_repair_can_know_is_left_and_said() {
+async fn what_cannot_be_repaired_is_left_and_reported() {
     let seed = Seed::new("beyond").await;
     let all = readings(START, 0..30);
     let outside = [&all[..5], &[(START + HOUR, 7), (START - 1, 8)]].concat();
@@ -130,7 +130,7 @@ async fn what_no_repair_can_know_is_left_and_said() {
         ("headless", Some(0), "missing_page"),
     ];
     let (code, json, _) = seed.run(&command(&["--json", "--repair", "--drop-duplicates"]));
-    assert_eq!((code, told(&json)), (1, set(&expected)), "{json}");
+    assert_eq!((code, findings(&json)), (1, set(&expected)), "{json}");
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&report["differences"], &report["repaired"]), (&5.into(), &3.into()), "{json}");
     let (code, json, _) = seed.run(&command(&["--json", "--sensor", "gap", "--sensor", "headless"]));
@@ -150,43 +150,43 @@ async fn what_no_repair_can_know_is_left_and_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_in_time_series_form_are_held_against_measurements() {
+async fn documents_in_time_series_mode_are_compared_with_measurements() {
     let seed = Seed::new("series").await;
     seed.native().await;
     let all = readings(START, 0..40);
-    for sensor in ["good", "behind", "alone", "mixed", "left"] {
+    for sensor in ["good", "outdated", "alone", "mixed", "left"] {
         seed.measure(sensor, &all).await;
     }
     seed.measure("twice", &[&all[..], &all[..2]].concat()).await;
-    let mut behind = series("behind", START, &all[..30]);
-    behind.insert("first_ts", DateTime::from_millis(START + 1));
-    seed.pages([series("good", START, &all), behind, series("gone", START, &all)]).await;
+    let mut outdated = series("outdated", START, &all[..30]);
+    outdated.insert("first_ts", DateTime::from_millis(START + 1));
+    seed.pages([series("good", START, &all), outdated, series("gone", START, &all)]).await;
     seed.pages([series("mixed", START, &all), page("mixed", START, 1, false, &readings(START, 35..50))]).await;
     seed.pages([page("left", START, 0, false, &all), series("twice", START, &[&all[..], &all[..2]].concat())]).await;
     let (code, json, _) = seed.run(&command(&["--json"]));
     let mut expected = set(&[
-        ("behind", Some(0), "count"),
-        ("behind", Some(0), "first_ts"),
-        ("behind", Some(0), "last_ts"),
-        ("behind", Some(0), "summary"),
+        ("outdated", Some(0), "count"),
+        ("outdated", Some(0), "first_ts"),
+        ("outdated", Some(0), "last_ts"),
+        ("outdated", Some(0), "summary"),
         ("alone", None, "no_document"),
         ("gone", None, "no_measurements"),
         ("mixed", Some(1), "stray_page"),
         ("left", None, "leftover_measurements"),
         ("twice", None, "possible_duplicates"),
     ]);
-    assert_eq!((code, told(&json)), (1, expected.clone()), "{json}");
+    assert_eq!((code, findings(&json)), (1, expected.clone()), "{json}");
     let (code, json, _) = seed.run(&command(&["--json", "--repair", "--drop-duplicates"]));
     let report: Value = serde_json::from_str(&json).unwrap();
-    // This server deletes no single measurements, so the bucket is pages now.
+    // This server cannot delete single measurements, so the bucket is converted to pages.
     let converted = ("twice".to_owned(), None, "leftover_measurements".to_owned());
     expected.insert(converted);
-    assert_eq!((code, told(&json), &report["repaired"]), (1, expected.clone(), &8.into()), "{json}");
+    assert_eq!((code, findings(&json), &report["repaired"]), (1, expected.clone(), &8.into()), "{json}");
     let (code, json, _) = seed.run(&command(&["--json"]));
     expected.retain(|(s, _, kind)| ["gone", "left"].contains(&s.as_str()) || kind == "leftover_measurements");
-    assert_eq!((code, told(&json)), (1, expected), "{json}");
+    assert_eq!((code, findings(&json)), (1, expected), "{json}");
     let (code, json, _) = seed.run(&command(&["--json", "--sensor", "left"]));
-    assert_eq!((code, told(&json).len()), (0, 1), "leftovers are a note: {json}");
+    assert_eq!((code, findings(&json).len()), (0, 1), "leftovers are a note: {json}");
     assert_eq!(seed.page("mixed", START, 1).await, None, "folded in");
     let alone = seed.page("alone", START, 0).await.unwrap();
     let mut right = series("alone", START, &all);
@@ -200,12 +200,12 @@ async fn documents_in_time_series_form_are_held_against_measurements() {
     stored::exactly_once(&of("twice"), sent("twice", &all));
 }
 
-/// Hours of which some or all measurements are there twice: a small one, one that takes several pages, one whose document is
-/// wrong as well; and one of which none is.
+/// Hours in which some or all measurements are stored twice: a small one, one of several pages, one with an incorrect
+/// document as well, and one without duplicates.
 async fn stored_twice(seed: &Seed) -> Vec<stored::Stored> {
     let (few, many) = (readings(START, 0..40), readings(START, 0..2500));
     let twice = |all: &[(i64, i64)], again: usize| [all, &all[..again]].concat();
-    // Equal in time and not in their values: two readings.
+    // Equal times with different values: two readings.
     let good = [&few[..], &[(START, 77)]].concat();
     for (sensor, all, again) in [("few", &few, 2), ("many", &many, 2500), ("wrong", &few, 40), ("good", &good, 0)] {
         seed.measure(sensor, &twice(all, again)).await;
@@ -231,11 +231,11 @@ async fn dropped(seed: &Seed, all: Vec<stored::Stored>) -> String {
         let all: Vec<_> = all.iter().filter(|(s, ..)| s == sensor).collect();
         ((sensor.to_owned(), START), (all.len() as i64, all.iter().map(|(.., n)| n).sum::<i64>()))
     };
-    assert_eq!(seed.summaries().await, ["few", "good", "many", "wrong"].map(of).into(), "the summaries are right");
+    assert_eq!(seed.summaries().await, ["few", "good", "many", "wrong"].map(of).into(), "the summaries are correct");
     text
 }
 
-/// MongoDB 6.0: it deletes whole series only, so such an hour becomes pages.
+/// MongoDB 6.0 deletes only whole series, so such an hour is converted to pages.
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicates_among_measurements_are_dropped_by_a_server_that_deletes_whole_series_only() {
     let seed = Seed::new("twice60").await;
@@ -244,14 +244,14 @@ async fn duplicates_among_measurements_are_dropped_by_a_server_that_deletes_whol
     let before = seed.measured().await;
     let text = dropped(&seed, all.clone()).await;
     assert!(text.contains("3 buckets are pages now, without the duplicates"), "{text}");
-    assert_eq!(seed.measured().await, before, "left over, and read by nobody");
+    assert_eq!(seed.measured().await, before, "left over, and invisible to readers");
     for (sensor, n, native) in [("few", 0, false), ("many", 2, false), ("wrong", 0, false), ("good", 0, true)] {
         let page = seed.page(sensor, START, n).await.unwrap();
         assert_eq!(page.contains_key("storage"), native, "{sensor}: {page}");
     }
     assert_eq!(seed.page("many", START, 2).await.unwrap().get_i32("count").unwrap(), 500);
     assert_eq!(seed.page("many", START, 3).await, None, "cut without the duplicates");
-    // What is left over of whole sensors can go, duplicates included.
+    // Leftover measurements of whole sensors can be removed, duplicates included.
     let only = |s: &str| ["--sensor".to_owned(), s.to_owned()];
     let sensors: Vec<String> = ["few", "many", "wrong"].iter().flat_map(|s| only(s)).collect();
     let sensors: Vec<&str> = sensors.iter().map(String::as_str).collect();
@@ -261,7 +261,7 @@ async fn duplicates_among_measurements_are_dropped_by_a_server_that_deletes_whol
     stored::exactly_once(&seed.readings().await, all);
 }
 
-/// MongoDB 7.0 and later delete single measurements; such a server cannot be had here, see [`support::emulation`].
+/// MongoDB 7.0 and later delete single measurements; such a server is emulated, see [`support::emulation`].
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicates_among_measurements_are_deleted_by_a_server_that_can() {
     let seed = Seed::at(support::emulation::deletes_measurements(Mongod::shared().port()), "twice70", None).await;
@@ -275,7 +275,8 @@ async fn duplicates_among_measurements_are_deleted_by_a_server_that_can() {
     }
 }
 
-/// Without transactions an hour of several pages stays as it is, and the report says what to do; the others are repaired.
+/// Without transactions an hour of several pages stays unchanged, and the report gives advice; the others are
+/// repaired.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standalone_server_before_7_0_keeps_duplicates_of_an_hour_of_several_pages_and_says_why() {
     let alone = Mongod::start_kind(Kind { standalone: true, ..Kind::default() });
@@ -285,12 +286,12 @@ async fn a_standalone_server_before_7_0_keeps_duplicates_of_an_hour_of_several_p
     let (code, text, errors) = seed.run(&command(&["--repair", "--drop-duplicates"]));
     assert_eq!(code, 1, "{text} {errors}");
     assert!(text.contains("make the server a replica set") && text.contains("2 buckets are pages now"), "{text}");
-    assert!(seed.page("many", START, 0).await.unwrap().contains_key("storage"), "as it was");
+    assert!(seed.page("many", START, 0).await.unwrap().contains_key("storage"), "unchanged");
     assert!(!seed.page("few", START, 0).await.unwrap().contains_key("storage"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_be_half_expired_is_left_out_and_failures_are_exit_code_2() {
+async fn partly_expired_buckets_are_skipped_and_failures_are_exit_code_2() {
     let retention = Duration::from_secs(400 * 86_400);
     let seed = Seed::with("expired", Some(retention)).await;
     let all = readings(START, 0..10);
@@ -337,8 +338,8 @@ async fn reconcile(store: &MongoStore, from_ms: i64, to_ms: i64, repair: bool, n
     store.reconcile(&options).await.unwrap()
 }
 
-/// Changes stored pages by hand, as no writer ever would, until it is told to stop.
-async fn vandal(db: mongodb::Database, stop: &AtomicBool) -> u32 {
+/// Changes stored pages directly, in ways that no writer does, until it is stopped.
+async fn damage_pages(db: mongodb::Database, stop: &AtomicBool) -> u32 {
     let pages = db.collection::<Document>("sensor_buckets");
     let mut n = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -349,7 +350,7 @@ async fn vandal(db: mongodb::Database, stop: &AtomicBool) -> u32 {
             doc! { "$inc": { "count": -1 } },
             doc! { "$set": { "first_ts": DateTime::from_millis(0) } },
         ];
-        // The last pages: those that the service appends to.
+        // The last pages, to which the service appends.
         let sample = [
             doc! { "$sort": { "page": -1 } },
             doc! { "$limit": 3 },
@@ -367,9 +368,9 @@ async fn vandal(db: mongodb::Database, stop: &AtomicBool) -> u32 {
     n
 }
 
-/// The count of a page is its version: here both a vandal and repairs change it while the service appends.
+/// The count of a page is its version. Here both this task and repairs change it while the service appends.
 #[test]
-fn repairs_beside_a_running_service_lose_nothing_and_double_nothing() {
+fn repairs_during_a_running_service_lose_and_duplicate_nothing() {
     let (uri, database) = (Mongod::shared().uri(), unique_database("beside"));
     let text = "flush.max_age = \"40ms\"\nbucket.max_readings = 1000\nstore.mode = \"bucket\"";
     let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
@@ -389,13 +390,13 @@ fn repairs_beside_a_running_service_lose_nothing_and_double_nothing() {
             stop.store(true, Ordering::Relaxed);
             repaired
         };
-        tokio::join!(repairs, vandal(db, &stop))
+        tokio::join!(repairs, damage_pages(db, &stop))
     });
     let sent = gateway.finish();
     let metrics = service.wait_settled(sent.len() as u64, Duration::from_secs(60));
     let conflicts = metrics.get("store_conflicts_total");
-    println!("{} readings, {damaged} damages, {repaired} repaired, {conflicts} conflicts", sent.len());
-    assert!(conflicts > 0.0 && damaged > 20, "they never met");
+    println!("{} readings, {damaged} damaged, {repaired} repaired, {conflicts} conflicts", sent.len());
+    assert!(conflicts > 0.0 && damaged > 20, "there were no conflicts");
     let (from, to) = ("2020-01-01", "2100-01-01");
     let (code, table, _) = run(&database, &uri, &["reconcile", "--from", from, "--to", to, "--repair"]);
     assert_eq!(code, 0, "{table}");
@@ -403,10 +404,10 @@ fn repairs_beside_a_running_service_lose_nothing_and_double_nothing() {
     assert_eq!(service.terminate(Duration::from_secs(60)), 0);
 }
 
-/// Here a repair writes whole arrays of readings, so one that did not look at the version would lose what was appended
-/// since it has read them.
+/// Here a repair writes whole arrays of readings. A repair that ignored the version would lose readings that were
+/// appended after it read the page.
 #[test]
-fn duplicates_are_removed_beside_a_running_service_and_nothing_else_is() {
+fn only_duplicates_are_removed_during_a_running_service() {
     let (uri, database) = (Mongod::shared().uri(), unique_database("twice"));
     let text = "flush.max_age = \"5ms\"\nstore.mode = \"bucket\"";
     let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
@@ -430,7 +431,7 @@ fn duplicates_are_removed_beside_a_running_service_and_nothing_else_is() {
             let store = MongoStore::new(&store(&database), Span::HOUR, Duration::from_secs(3600)).await.unwrap();
             let (begun, mut repaired) = (Instant::now(), 0);
             while begun.elapsed() < Duration::from_secs(6) || repaired < 20 {
-                // The first reading of the last page a second time, and the version moves on.
+                // Repeats the first reading of the last page, and changes the version.
                 let twice = doc! { "$concatArrays": ["$readings", [{ "$arrayElemAt": ["$readings", 0] }]] };
                 let change = vec![doc! { "$set": { "readings": twice, "count": { "$add": ["$count", 1] } } }];
                 pages.find_one_and_update(doc! {}, change).sort(doc! { "page": -1 }).await.unwrap();

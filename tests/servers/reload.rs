@@ -1,4 +1,4 @@
-//! The settings read again on SIGHUP while readings come in: what changes, what is refused, and that nothing is lost.
+//! Reloads the settings with SIGHUP while readings arrive: what changes, what is refused, and that nothing is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -32,7 +32,7 @@ fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String
     (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
 }
 
-/// A service with its own file of settings and tokens.
+/// A service with its own settings file and tokens file.
 struct Rig {
     service: Service,
     settings: String,
@@ -49,7 +49,7 @@ impl Rig {
         (Rig { service, settings, agent: agent() }, database)
     }
 
-    /// Puts the settings with what follows them into the file.
+    /// Writes the settings plus `text` to the file.
     fn write(&self, settings: &str) {
         std::fs::write(self.service.dir().join("hourbucket.toml"), settings).unwrap();
     }
@@ -75,7 +75,7 @@ impl Rig {
         serde_json::from_str::<serde_json::Value>(&text).unwrap()["config"]["last_reload"].clone()
     }
 
-    /// SIGHUP, and waits for what comes of it: result and detail.
+    /// Sends SIGHUP and waits for the result and its detail.
     fn reload(&self) -> (String, String) {
         let before = self.reloads();
         self.hangup();
@@ -89,7 +89,7 @@ impl Rig {
     }
 }
 
-/// Sends until it is told to stop, each reading until it is acknowledged; by the token that holds now.
+/// Sends readings until it is stopped, each until it is acknowledged, with the token that is currently valid.
 fn sender(
     url: String,
     name: String,
@@ -105,7 +105,7 @@ fn sender(
                 let token = *token.lock().unwrap();
                 match post(&agent, &format!("{url}/v1/readings"), token, &body) {
                     (200, _) => break,
-                    // The token was replaced a moment ago.
+                    // The token has just been replaced.
                     (401, _) => std::thread::sleep(Duration::from_millis(5)),
                     other => panic!("{other:?}"),
                 }
@@ -118,7 +118,7 @@ fn sender(
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "one course of events")]
-fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
+fn under_load_settings_are_applied_or_refused_and_nothing_is_lost() {
     let (rig, database) = Rig::start("reload", "");
     rig.tokens(&[("gw1", "one")]);
     let with_tokens = format!("{}[http]\ntokens_file = \"tokens.toml\"\n", rig.settings);
@@ -131,14 +131,14 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     let senders: Vec<_> =
         (0..6).map(|i| sender(rig.service.http(), format!("s{i}"), token.clone(), stop.clone())).collect();
 
-    // Tokens: the old one is refused, the new one holds.
+    // Tokens: the old one is refused, the new one is valid.
     rig.tokens(&[("gw1", "two")]);
-    assert_eq!(rig.post("/v1/readings", "gw1.one", "x").0, 400, "nothing was read again yet");
+    assert_eq!(rig.post("/v1/readings", "gw1.one", "x").0, 400, "nothing has been reloaded yet");
     assert_eq!(rig.reload().0, "applied");
     assert_eq!((rig.post("/v1/readings", "gw1.one", "x").0, rig.post("/v1/readings", "gw1.two", "x").0), (401, 400));
     *token.lock().unwrap() = "gw1.two";
 
-    // A mapping comes, changes and goes.
+    // A mapping is added, changed and removed.
     let hook = |scale: &str| {
         format!(
             "{with_tokens}[formats.own]\nid = \"/dev\"\nvalues = {{ n = \"/v\" }}\nfields = [{{ match = \"n\", scale = {scale} }}]\n"
@@ -163,7 +163,7 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     assert_eq!((status, answer.contains("too_many_fields")), (400, true), "{answer}");
     assert_eq!(rig.post("/v1/readings", "gw1.two", &" ".repeat(2001)).0, 413);
 
-    // What needs a restart is named, and the rest is taken over.
+    // Keys that need a restart are named, and the others are applied.
     let elsewhere = with_tokens.replace("mongodb://127.0.0.1", "mongodb://zoe:geheim@127.0.0.9");
     rig.write(&format!("{elsewhere}queue_timeout = \"2s\"\n[journal]\nmax_bytes = \"1GiB\"\n"));
     let (result, detail) = rig.reload();
@@ -177,7 +177,7 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     assert!(line.contains("the store is opened"), "{line}");
     assert!(!log.contains("geheim") && !log.contains("zoe"), "a secret is in the log");
 
-    // Wrong anywhere: nothing is changed, not even what is right.
+    // With any error nothing is changed, not even the valid keys.
     for wrong in [
         "[limits]\nfields_max = 3\npast = \"soon\"\n",
         "[limits]\nfields_max = 3\n[http.tls]\nkey_file = \"nowhere\"\n",
@@ -191,11 +191,11 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     std::fs::write(rig.service.dir().join("tokens.toml"), "[[tokens]]\nid = \"gw1\"\nsha256 = \"geheim\"\n").unwrap();
     let (result, detail) = rig.reload();
     assert!(result == "invalid" && detail.contains("entry 1 (gw1)") && !detail.contains("geheim"), "{detail}");
-    assert_eq!(rig.post("/v1/readings", "gw1.two", "x").0, 400, "the token before holds");
+    assert_eq!(rig.post("/v1/readings", "gw1.two", "x").0, 400, "the previous token is valid");
     let (_, ready) = rig.service.get_admin("/readyz").unwrap();
     assert!(ready.contains("\"ready\":true") && ready.contains("the previous settings stay in effect"), "{ready}");
 
-    // Many at once; the last state of the files counts.
+    // Many reloads in a row; the last state of the files counts.
     rig.tokens(&[("gw1", "two"), ("gw2", "three")]);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -206,16 +206,16 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
 
     stop.store(true, Ordering::Relaxed);
     let sent: Vec<Stored> = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
-    assert!(sent.len() > 100, "{} readings are no load", sent.len());
+    assert!(sent.len() > 100, "{} readings are too few", sent.len());
     rig.service.wait_settled(sent.len() as u64 + 2, PATIENCE);
     let stored = stored::readings(&Mongod::shared().uri(), &database);
     let mapped: Vec<i64> = stored.keys().filter(|(name, ..)| name == "mapped").map(|(.., n)| *n).collect();
-    assert_eq!(mapped, [10, 200], "each by the mapping of its time");
+    assert_eq!(mapped, [10, 200], "each by the mapping at its time");
     stored::exactly_once(&stored, sent.into_iter().chain(stored.keys().filter(|(name, ..)| name == "mapped").cloned()));
 }
 
 #[test]
-fn the_log_says_more_or_less_and_sighup_never_ends_the_service() {
+fn the_log_level_changes_and_sighup_never_ends_the_service() {
     let (mut rig, _) = Rig::start("reload-log", "");
     rig.write(&format!("{}[log]\nlevel = \"error\"\n", rig.settings));
     assert_eq!(rig.reload().0, "applied");
@@ -255,7 +255,7 @@ fn a_tokens_file_that_others_can_read_is_warned_about_and_the_journal_is_private
     assert_eq!(rig.service.terminate(PATIENCE), 0);
 }
 
-/// A device that has connected; or the code with which it was refused.
+/// A device that has connected, or the code with which it was refused.
 fn device(port: u16, name: &str, credentials: Option<(&str, &str)>) -> Result<TcpStream, u8> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -282,7 +282,7 @@ fn publish(device: &mut TcpStream, payload: &str) {
 }
 
 #[test]
-fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
+fn connected_brokers_and_devices_use_the_new_mapping() {
     let (broker, port) = (Mosquitto::start(""), free_port());
     let topic = "filter = \"in/#\"\ntopic = \"in/#\"\nformat = \"own\"\n";
     let more = format!(
@@ -305,7 +305,7 @@ fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
     assert!(result == "applied" && detail.contains("applied: formats.own;"), "{detail}");
     both(2);
 
-    // Broker and port stay until a restart, and with them the mapping, also where the file has none of them any more.
+    // Broker and port stay until a restart, and so does the mapping, even if the file has neither any more.
     let (store, _) = rig.settings.split_once("[[mqtt]]").unwrap();
     rig.write(store);
     let (result, detail) = rig.reload();
@@ -325,7 +325,7 @@ fn devices_need_the_new_token_and_those_without_one_are_disconnected() {
     let section = format!("[listen.mqtt]\nenabled = true\nlisten = \"127.0.0.1:{port}\"\n");
     let topic = "[[listen.mqtt.topics]]\nfilter = \"in/+\"\ntopic = \"in/{sensor_id}\"\nformat = \"json\"\n";
     let (rig, _) = Rig::start("reload_devices", &format!("{section}{topic}"));
-    let mut early = device(port, "early", None).expect("nobody needs a token yet");
+    let mut early = device(port, "early", None).expect("no token is needed yet");
     let code = |credentials| device(port, "new", credentials).err();
 
     rig.tokens(&[("gw1", "one")]);
@@ -338,7 +338,7 @@ fn devices_need_the_new_token_and_those_without_one_are_disconnected() {
     let mut held = device(port, "held", one).unwrap();
 
     rig.tokens(&[("gw1", "two")]);
-    assert_eq!(code(one), None, "nothing was read again yet");
+    assert_eq!(code(one), None, "nothing has been reloaded yet");
     publish(&mut held, "{\"n\":1}");
     assert_eq!(rig.reload().0, "applied");
     closed(&mut held);
@@ -348,7 +348,7 @@ fn devices_need_the_new_token_and_those_without_one_are_disconnected() {
     std::fs::write(rig.service.dir().join("tokens.toml"), "[[tokens]]\nid = \"gw1\"\n").unwrap();
     let (result, detail) = rig.reload();
     assert!(result == "invalid" && detail.contains("tokens.toml"), "{detail}");
-    assert_eq!((code(one), code(two)), (WRONG, None), "the token before holds");
+    assert_eq!((code(one), code(two)), (WRONG, None), "the previous token is valid");
     // A file that only adds rules keeps the connections whose tokens are still valid.
     rig.tokens(&[("gw1", "two"), ("gw2", "three")]);
     assert_eq!(rig.reload().0, "applied");

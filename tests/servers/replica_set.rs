@@ -1,7 +1,7 @@
-//! The promise on a replica set that changes its primary: stepped down, killed, without a majority, rolled back.
+//! Exactly once on a replica set that changes its primary: stepped down, killed, without a majority, rolled back.
 //!
-//! Elections here start after 2 s without a primary and not after 10 s as in a set that is left as it is. Long runs, and
-//! the figures of a usual set: `HOURBUCKET_ELECTIONS=40 HOURBUCKET_ELECTION_MS=10000 cargo test --test servers
+//! Elections here start after 2 s without a primary, instead of MongoDB's default of 10 s. Long runs, and
+//! the figures with the default: `HOURBUCKET_ELECTIONS=40 HOURBUCKET_ELECTION_MS=10000 cargo test --test servers
 //! replica_set::elections -- --nocapture`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
@@ -20,18 +20,18 @@ use crate::support::service::Service;
 use crate::support::stored::{self, Stored};
 use crate::support::{block_on, setting, wait_until};
 
-/// Everything settles within this; two cores are shared by all of it.
+/// A limit for each wait; two cores are shared by all processes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Three members of a set are enough for two cores.
+/// Two cores are busy with the three members of one set, so the tests do not run in parallel.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Compares what every member has with what was sent.
+/// Compares the readings of every member with those that were sent.
 fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
-    // The last write has reached a majority; the third member may be a little behind.
+    // The last write has reached a majority; the third member may lag a little.
     wait_until("the members have the same", PATIENCE, || {
         let counts: Vec<i64> =
             (0..3).map(|i| count(&set.direct_uri(i), ReadConcern::local())).collect::<Option<_>>()?;
@@ -42,8 +42,8 @@ fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
     }
 }
 
-/// Readings in pages and measurements that one member has, as far as this read concern shows them; `None` where it does
-/// not answer.
+/// Readings in pages and measurements on one member, as far as this read concern sees them; `None` if it does not
+/// answer.
 fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
     block_on(async move {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
@@ -66,11 +66,11 @@ fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
     })
 }
 
-/// When stored readings were seen to become more.
+/// The times at which the number of stored readings increased.
 struct Seen(Vec<Instant>);
 
 impl Seen {
-    /// Looks at the service's counter every few milliseconds until `stop`.
+    /// Reads the service's counter every few milliseconds until `stop`.
     fn watch(service: &Service, stop: &AtomicBool) -> Seen {
         let (mut seen, mut last) = (vec![Instant::now()], 0.0);
         while !stop.load(Ordering::Relaxed) {
@@ -84,14 +84,14 @@ impl Seen {
         Seen(seen)
     }
 
-    /// The longest time without one that touches this span.
+    /// The longest time without an increase that overlaps this span.
     fn longest_gap(&self, from: Instant, to: Instant) -> Duration {
         let pairs = self.0.windows(2).filter(|pair| pair[1] > from && pair[0] < to);
         pairs.map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
     }
 }
 
-/// One change of the primary, and when it began.
+/// Changes the primary once; returns when that began.
 fn change_primary(set: &mut ReplicaSet, kill: bool) -> Instant {
     let old = set.wait_primary();
     let begun = Instant::now();
@@ -112,7 +112,7 @@ fn change_primary(set: &mut ReplicaSet, kill: bool) -> Instant {
     begun
 }
 
-/// The load goes on while the primary is changed again and again, by turns in good order and not.
+/// Load continues while the primary changes repeatedly, alternately by a step-down and a kill.
 fn elections(mode: &str) {
     let _one = one_at_a_time();
     let changes = setting("HOURBUCKET_ELECTIONS", 2);
@@ -137,7 +137,7 @@ fn elections(mode: &str) {
         for change in 0..changes {
             let kill = change % 2 == 1;
             let begun = change_primary(&mut set, kill);
-            // Writes must have begun again before the next change.
+            // Writes must have resumed before the next change.
             let stored = service.metrics().get("readings_stored_total");
             wait_until("writes go on", PATIENCE, || {
                 (service.metrics().get("readings_stored_total") > stored).then_some(())
@@ -169,8 +169,8 @@ fn elections_in_time_series_mode() {
     elections("timeseries");
 }
 
-/// Two members are down while readings come: what the primary took alone counts as unknown, is compared, and is stored
-/// once. `kind` of error at least `times` is what must have been seen.
+/// Two members are down while readings arrive. Writes that only the primary has are unknown, are compared, and are
+/// stored once. The error `kind` must have occurred at least `times` times.
 fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str, times: f64) {
     let _one = one_at_a_time();
     let mut set = ReplicaSet::start(election);
@@ -183,11 +183,11 @@ fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str,
     let others: Vec<usize> = (0..3).filter(|&i| i != primary).collect();
     others.iter().for_each(|&i| set.kill9(i));
     let errors = || service.metrics().labelled("store_errors_total", "kind", kind);
-    wait_until("the majority is missed", PATIENCE, || (errors() >= times / 2.0).then_some(()));
+    wait_until("the missing majority is noticed", PATIENCE, || (errors() >= times / 2.0).then_some(()));
     let (before, alone) = (stored(), count(&set.direct_uri(primary), ReadConcern::local()).unwrap());
-    wait_until("it is missed again", PATIENCE, || (errors() >= times).then_some(()));
+    wait_until("it is noticed again", PATIENCE, || (errors() >= times).then_some(()));
     assert_eq!(stored(), before, "nothing counts as stored without a majority");
-    assert!(alone as f64 > before, "the primary has taken readings that no other member has: {alone}, {before}");
+    assert!(alone as f64 > before, "the primary has readings that no other member has: {alone}, {before}");
     others.iter().for_each(|&i| set.restart_in_background(i));
     let asked = Instant::now();
     wait_until("they are stored", PATIENCE, || (stored() >= alone as f64).then_some(()));
@@ -199,29 +199,29 @@ fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str,
 }
 
 #[test]
-fn a_majority_that_does_not_answer_in_time_is_asked_again_and_compared() {
-    // Long enough for the primary to remain one without a majority.
+fn without_a_majority_in_time_a_write_is_retried_and_compared() {
+    // Long enough for the primary to stay primary without a majority.
     without_a_majority("bucket", Duration::from_secs(20), "400ms", "timeout", 6.0);
 }
 
 #[test]
-fn a_majority_that_does_not_answer_in_time_in_time_series_mode() {
+fn without_a_majority_in_time_a_write_is_retried_in_time_series_mode() {
     without_a_majority("timeseries", Duration::from_secs(20), "400ms", "timeout", 6.0);
 }
 
 #[test]
-fn a_write_whose_primary_stepped_down_before_the_majority_had_it_is_compared() {
-    // The primary steps down long before the time is over, and answers what waits with a writeConcernError.
+fn a_write_without_majority_before_a_step_down_is_compared() {
+    // The primary steps down long before the timeout, and answers waiting commands with a writeConcernError.
     without_a_majority("bucket", Duration::from_secs(2), "30s", "write_concern", 1.0);
 }
 
 #[test]
-fn what_a_primary_took_alone_is_rolled_back_and_stored_once() {
+fn writes_of_a_primary_without_majority_are_rolled_back_and_stored_once() {
     rolled_back("bucket");
 }
 
 #[test]
-fn what_a_primary_took_alone_is_rolled_back_and_stored_once_in_time_series_mode() {
+fn writes_of_a_primary_without_majority_are_rolled_back_and_stored_once_in_time_series_mode() {
     rolled_back("timeseries");
 }
 
@@ -229,7 +229,7 @@ fn rolled_back(mode: &str) {
     let _one = one_at_a_time();
     let mut set = ReplicaSet::start(Duration::from_secs(4));
     let text = format!("store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"");
-    // One whose senders are answered from the journal, and one whose senders wait for the majority themselves.
+    // One service whose senders are answered from the journal, and one whose senders wait for the majority.
     let one = Service::start(&text, &[("STORE__URI", &set.uri())]);
     let two = Service::start(&format!("{text}\ningest.ack = \"stored\""), &[("STORE__URI", &set.uri())]);
     let gateways = [Gateway::start("one", one.http(), 20, 20), Gateway::start("two", two.http(), 20, 20)];
@@ -241,7 +241,7 @@ fn rolled_back(mode: &str) {
     let uri = set.direct_uri(old);
     let taken = || Some(count(&uri, ReadConcern::local())? - count(&uri, ReadConcern::majority())?);
     let alone = wait_until("the primary takes readings alone", PATIENCE, || taken().filter(|&n| n > 20));
-    // Its own journal is written every 100 ms: it is to remember them when it comes back.
+    // Its own journal is written every 100 ms: it must still have the readings after its restart.
     std::thread::sleep(Duration::from_millis(300));
     set.kill9(old);
     others.iter().for_each(|&i| set.restart_in_background(i));
@@ -251,7 +251,7 @@ fn rolled_back(mode: &str) {
     wait_until("the new primary takes writes", PATIENCE, || (stored() > before + 100.0).then_some(()));
     set.restart_in_background(old);
     set.wait_member(old);
-    // Its files of what it took back do not show measurements, its log says it in both modes.
+    // Its rollback files do not contain measurements; its log reports the rollback in both modes.
     wait_until("the old primary has rolled back", PATIENCE, || set.log(old).contains("Rollback summary").then_some(()));
     set.wait_member(old);
     println!("{mode}: {alone} readings on the old primary alone, rolled back");

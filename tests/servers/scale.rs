@@ -1,5 +1,6 @@
-//! What docs/scale.md says of two instances: sensors split by topic filter, one that is replaced by another machine, and
-//! gateways that go to the other instance when theirs is gone. Real mosquitto, real MongoDB, the binary.
+//! The statements of docs/scale.md about two instances: sensors split by topic filter, an instance that is replaced by
+//! another machine, and gateways that switch to the other instance if theirs has failed. Real mosquitto, real MongoDB,
+//! the binary.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -29,7 +30,7 @@ fn section(broker: &Mosquitto, client_id: &str, site: &str, max_age: &str) -> St
     )
 }
 
-/// What a sensor sends: `MESSAGES` readings from a moment in the hour before.
+/// The readings of a sensor: `MESSAGES` of them, from a time in the previous hour.
 fn readings(sensor: &str, start: i64) -> Vec<Stored> {
     (0..MESSAGES).map(|n| (sensor.to_owned(), start + n * 100, n)).collect()
 }
@@ -54,8 +55,8 @@ fn wait_stored(uri: &str, database: &str, sent: Vec<Stored>) {
     stored::exactly_once(&stored::readings(uri, database), sent);
 }
 
-/// Each instance has its own sensors, so time-series mode is exact with two. One dies: the other goes on; what was
-/// published for the dead one waits at the broker and in its journal, and comes when it is back.
+/// Each instance has its own sensors, so time-series mode is exact with two instances. One is killed and the other
+/// continues. Messages for the killed one wait at the broker and in its journal, and are stored after its restart.
 #[test]
 fn sensors_split_by_topic() {
     let (uri, database, broker) = (Mongod::shared().uri(), unique_database("split"), broker());
@@ -81,13 +82,13 @@ fn sensors_split_by_topic() {
     wait_stored(&uri, &database, [of_north, of_south].concat());
 }
 
-/// The machine of an instance is gone. Another one takes its client id, with an empty journal: the broker gives it what was
-/// not acknowledged. Later the journal of the first turns up again and is stored by an instance without brokers.
+/// The machine of an instance is lost. Another machine uses its client id with an empty journal, and the broker sends
+/// it what was not acknowledged. Later the journal of the first is found, and an instance without brokers stores it.
 #[test]
-fn an_instance_is_replaced_and_its_journal_comes_later() {
+fn an_instance_is_replaced_and_its_journal_is_stored_later() {
     let (uri, database, broker) = (Mongod::shared().uri(), unique_database("replaced"), broker());
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", "bucket")];
-    // Its readings stay in the journal: nothing is due before it dies.
+    // Its readings stay in the journal: nothing is due before it is killed.
     let mut first = Service::start(&section(&broker, "hourbucket-1", "site", "1h"), &settings);
     first.wait_subscribed();
     let sent = readings("S1", now_ms() - 1_200_000);
@@ -99,23 +100,23 @@ fn an_instance_is_replaced_and_its_journal_comes_later() {
     let second = Service::start(&section(&broker, "hourbucket-1", "site", "300ms"), &settings);
     assert!(tool.wait().unwrap().success());
     second.wait_settled(1, PATIENCE);
-    wait_until("the broker has nothing left", PATIENCE, || {
+    wait_until("the broker's queue is empty", PATIENCE, || {
         let text = second.get_admin("/metrics")?.1;
         let last = stored::readings(&uri, &database).keys().map(|(_, _, n)| *n).max();
         (last == Some(MESSAGES - 1) && text.contains("hourbucket_mqtt_unacked")).then_some(())
     });
     let without = stored::counted(&uri, &database);
-    assert!(without < sent.len() as u64, "nothing was in the first one's journal: the test shows nothing");
-    // Whoever finds the disk starts an instance on it that takes nothing new.
+    assert!(without < sent.len() as u64, "the first journal was empty, so the test shows nothing");
+    // An instance that accepts nothing new is started on the recovered disk.
     std::fs::write(first.dir().join("hourbucket.toml"), "flush.max_age = \"300ms\"\n").unwrap();
     first.restart();
     wait_stored(&uri, &database, sent);
 }
 
-/// A gateway's batches go to the other instance when its own does not answer, the one on its way too. In bucket mode both
-/// may have it.
+/// The batches of a gateway go to the other instance if its own does not answer, including the batch in flight. In
+/// bucket mode both instances may receive a batch.
 #[test]
-fn a_gateway_goes_to_the_other_instance() {
+fn a_gateway_switches_to_the_other_instance() {
     let (uri, database) = (Mongod::shared().uri(), unique_database("routing"));
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", "bucket")];
     let mut own = Service::start("flush.max_age = \"300ms\"\n", &settings);
@@ -134,7 +135,7 @@ fn a_gateway_goes_to_the_other_instance() {
         let posted = |service: &Service| service.post("/v1/readings", "application/x-ndjson", lines.as_bytes());
         let own_answer = posted(&own).map(|(status, _)| status);
         assert_eq!(own_answer == Some(200), batch < 50, "{own_answer:?}");
-        // Every fifth answer of its own is lost, so the gateway sends that batch to the other one as well.
+        // Every fifth answer of its own instance is lost, so the gateway sends that batch to the other one as well.
         if own_answer.is_none() || batch % 5 == 0 {
             assert_eq!(posted(&other).unwrap().0, 200);
         }

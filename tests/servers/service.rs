@@ -1,4 +1,4 @@
-//! The binary as its users meet it: answers, documents, exit codes, with a real MongoDB and a real mosquitto.
+//! The binary as users see it: answers, documents and exit codes, with a real MongoDB and a real mosquitto.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +17,7 @@ use mongodb::bson::{Document, doc};
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;
 
-/// A service on the shared MongoDB, with a database of its own.
+/// A service on the shared MongoDB, with its own database.
 fn service(test: &str, config: &str) -> (Service, String) {
     let database = unique_database(test);
     let text = format!("flush.max_age = \"200ms\"\n{config}");
@@ -96,7 +96,7 @@ fn hours_pages_duplicates_and_late_readings(
     let text = format!("bucket.max_readings = 100\nstore.mode = \"{mode}\"");
     let (mut service, database) = service(&format!("pages_{mode}"), &text);
     let reading = |ts: i64, n: i64| format!("{{\"sensor_id\":\"S1\",\"ts\":{ts},\"n\":{n}}}");
-    // 250 readings of one hour, shuffled; both edges of it; the next hour; some twice in other batches.
+    // 250 readings of one hour, shuffled; both ends of the hour; the next hour; some repeated in other batches.
     let mut all: Vec<(i64, i64)> = (0..250).map(|n| (start + n * 1000, n)).collect();
     all.extend([(start - 1, 1000), (start + HOUR - 1, 1001), (start + HOUR, 1002)]);
     fastrand::Rng::with_seed(7).shuffle(&mut all);
@@ -127,7 +127,7 @@ fn hours_pages_duplicates_and_late_readings(
 }
 
 #[test]
-fn bad_readings_are_named_and_their_neighbours_are_kept() {
+fn bad_readings_are_reported_and_the_others_are_stored() {
     let (service, database) = service("bad", "");
     let now = now_ms();
     let body = format!(
@@ -152,7 +152,7 @@ fn bad_readings_are_named_and_their_neighbours_are_kept() {
 }
 
 #[test]
-fn a_poison_message_is_kept_and_holds_nothing_up() {
+fn an_invalid_message_becomes_a_dead_letter_and_blocks_nothing() {
     let broker = Mosquitto::start("");
     let text = format!(
         "[[mqtt]]\nurl = \"{}\"\nclient_id = \"poison\"\n[[mqtt.subscriptions]]\nfilter = \"fleet/+\"\n\
@@ -168,22 +168,22 @@ fn a_poison_message_is_kept_and_holds_nothing_up() {
     publish("{\"t\": 1");
     publish("{\"t\": 2}");
     service.wait_settled(1, PATIENCE);
-    let letters = wait_until("the dead letter", PATIENCE, || {
-        Some(find(&database, "dead_letters", doc! {})).filter(|letters| !letters.is_empty())
+    let dead_letters = wait_until("the dead letter", PATIENCE, || {
+        Some(find(&database, "dead_letters", doc! {})).filter(|dead_letters| !dead_letters.is_empty())
     });
-    assert_eq!(letters.len(), 1);
+    assert_eq!(dead_letters.len(), 1);
     assert_eq!(
-        (letters[0].get_str("reason").unwrap(), letters[0].get_str("topic").unwrap()),
+        (dead_letters[0].get_str("reason").unwrap(), dead_letters[0].get_str("topic").unwrap()),
         ("invalid_json", "fleet/S1")
     );
-    assert_eq!(letters[0].get_binary_generic("payload").unwrap(), b"{\"t\": 1");
+    assert_eq!(dead_letters[0].get_binary_generic("payload").unwrap(), b"{\"t\": 1");
     let metrics = service.metrics();
     assert_eq!(metrics.labelled("dead_letters_total", "reason", "invalid_json"), 1.0);
     assert_eq!(metrics.get("readings_rejected_total"), 1.0);
 }
 
 #[test]
-fn a_full_journal_refuses_and_opens_again_by_itself() {
+fn a_full_journal_refuses_readings_and_recovers_by_itself() {
     let mut mongod = Mongod::start();
     let text = "journal.max_bytes = \"4MiB\"\njournal.segment_bytes = \"1MiB\"\nflush.max_age = \"200ms\"\n\
                 accumulate.max_bytes = \"1MiB\"";
@@ -210,7 +210,7 @@ fn a_full_journal_refuses_and_opens_again_by_itself() {
     wait_until("a full journal is not ready", PATIENCE, || {
         service.get_admin("/readyz").filter(|(status, text)| *status == 503 && text.contains("journal"))
     });
-    wait_until("its metrics say so too", PATIENCE, || {
+    wait_until("its metrics report that too", PATIENCE, || {
         let metrics = service.metrics();
         let full = metrics.labelled("intake_closed", "reason", "full") == 1.0 && metrics.get("intake_closed") == 1.0;
         (full && metrics.get("ready") == 0.0 && metrics.get("journal_max_bytes") == 4_194_304.0).then_some(())
@@ -226,7 +226,7 @@ fn a_full_journal_refuses_and_opens_again_by_itself() {
 }
 
 #[test]
-fn stopped_while_mongodb_is_away_it_says_so_and_stores_after_the_next_start() {
+fn stopped_while_mongodb_is_unreachable_it_reports_that_and_stores_after_a_restart() {
     let mut mongod = Mongod::start();
     let text = "shutdown.deadline = \"1s\"\nstore.connect_timeout = \"300ms\"";
     let mut service = Service::start(text, &[("STORE__URI", &mongod.uri())]);
@@ -243,7 +243,7 @@ fn stopped_while_mongodb_is_away_it_says_so_and_stores_after_the_next_start() {
 }
 
 #[test]
-fn the_other_commands_and_a_journal_in_use() {
+fn other_commands_and_a_journal_in_use() {
     let (service, database) = service("commands", "");
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_hourbucket"))

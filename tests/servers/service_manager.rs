@@ -1,5 +1,5 @@
-//! The service under a service manager (systemd's protocol), and asked by `hourbucket probe`: with real sockets and the
-//! binary. No MongoDB: a store that is away must not look like a service that is dead.
+//! The service under a service manager (systemd's protocol), and checked by `hourbucket probe`: with real sockets and
+//! the binary. Without MongoDB: an unreachable store must not look like a service that has failed.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
@@ -13,7 +13,7 @@ use crate::support::{free_port, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Ends the process where a test fails before it has ended by itself.
+/// Kills the process if a test fails before the process has ended.
 struct Running(Child);
 
 impl Drop for Running {
@@ -36,59 +36,60 @@ fn probe(dir: &Path, admin: u16, arguments: &[&str]) -> Output {
     command(dir, admin, &[&["probe"], arguments].concat()).output().unwrap()
 }
 
-fn heard(manager: &UnixDatagram) -> Option<String> {
+fn received(manager: &UnixDatagram) -> Option<String> {
     let mut buf = [0; 4096];
     let n = manager.recv(&mut buf).ok()?;
     Some(String::from_utf8(buf[..n].to_vec()).unwrap())
 }
 
-/// The next message that holds this.
+/// Waits for the next message that contains this text.
 #[track_caller]
-fn hear(manager: &UnixDatagram, text: &str) -> String {
-    wait_until(text, LIMIT, || heard(manager).filter(|message| message.contains(text)))
+fn wait_for(manager: &UnixDatagram, text: &str) -> String {
+    wait_until(text, LIMIT, || received(manager).filter(|message| message.contains(text)))
 }
 
-/// From the start over signs of life to the end; `name` as the manager gives it, `manager` what listens there.
-fn whole_life(name: &str, manager: &UnixDatagram) {
+/// From the start over watchdog messages to the end; `name` is the address as the manager sets it, `manager` the
+/// socket that listens there.
+fn start_and_stop(name: &str, manager: &UnixDatagram) {
     manager.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let (dir, admin) = (tempfile::tempdir().unwrap(), free_port());
-    assert_eq!(probe(dir.path(), admin, &[]).status.code(), Some(1), "nobody is there yet");
+    assert_eq!(probe(dir.path(), admin, &[]).status.code(), Some(1), "nothing listens yet");
     let mut start = command(dir.path(), admin, &["run"]);
     start.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "600000").stderr(Stdio::null());
     let mut service = Running(start.spawn().unwrap());
-    let ready = hear(manager, "READY=1");
+    let ready = wait_for(manager, "READY=1");
     assert!(ready.contains("\nSTATUS=accepting readings"), "{ready}");
     for _ in 0..5 {
-        assert_eq!(hear(manager, "WATCHDOG"), "WATCHDOG=1");
+        assert_eq!(wait_for(manager, "WATCHDOG"), "WATCHDOG=1");
     }
-    assert!(hear(manager, "STATUS").contains("the journal keeps the readings"));
+    assert!(wait_for(manager, "STATUS").contains("the journal keeps the readings"));
     for arguments in [&[][..], &["--ready"]] {
         let output = probe(dir.path(), admin, arguments);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
     let pid = rustix::process::Pid::from_raw(i32::try_from(service.0.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let stopping = hear(manager, "STOPPING=1");
+    let stopping = wait_for(manager, "STOPPING=1");
     assert!(stopping.contains("\nEXTEND_TIMEOUT_USEC=15000000\n"), "{stopping}");
     assert_eq!(service.0.wait().unwrap().code(), Some(0), "nothing was acknowledged, so nothing is left");
 }
 
 #[test]
-fn the_manager_hears_of_start_life_and_end() {
+fn the_manager_gets_start_watchdog_and_stop_messages() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify.sock");
-    whole_life(path.to_str().unwrap(), &UnixDatagram::bind(&path).unwrap());
+    start_and_stop(path.to_str().unwrap(), &UnixDatagram::bind(&path).unwrap());
 }
 
 #[test]
-fn the_manager_may_listen_at_an_abstract_name() {
+fn the_manager_may_listen_on_an_abstract_socket() {
     let name = format!("hourbucket-manager-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
-    whole_life(&format!("@{name}"), &UnixDatagram::bind_addr(&address).unwrap());
+    start_and_stop(&format!("@{name}"), &UnixDatagram::bind_addr(&address).unwrap());
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_told_from_other_failures() {
+fn invalid_settings_are_distinguished_from_other_failures() {
     let (dir, admin) = (tempfile::tempdir().unwrap(), free_port());
     let mut wrong = command(dir.path(), admin, &["run"]);
     let output = wrong.env("HOURBUCKET_HTTP__LISTEN", "0.0.0.0:0").output().unwrap();

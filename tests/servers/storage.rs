@@ -1,5 +1,6 @@
-//! What a reading costs on disk in both modes, for one day of sensors at 1 Hz and of sensors that speak once a minute: the
-//! table of docs/mongodb.md. A measurement, not a test: `cargo test --test servers storage:: -- --ignored --nocapture`.
+//! The size of a reading on disk in both modes, for one day of sensors at 1 Hz and of sensors that send once a minute:
+//! the table of docs/mongodb.md. A measurement, not a test: `cargo test --test servers storage:: -- --ignored
+//! --nocapture`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement, with figures")]
 
@@ -15,7 +16,7 @@ use mongodb::bson::{Document, doc};
 const DAY_MS: i64 = 86_400_000;
 const MINUTE_MS: i64 = 60_000;
 
-/// A day of a room's climate: two fields with two and no decimals, a slow walk, as sensors have it.
+/// One day of a room's climate: two fields, with two and no decimals, which change slowly like real sensor values.
 struct Room(fastrand::Rng, f64, f64);
 
 impl Room {
@@ -27,7 +28,7 @@ impl Room {
     }
 }
 
-/// Bytes on disk of the readings' collections: data, indexes.
+/// The size of the readings' collections on disk: data, indexes.
 fn on_disk(uri: &str, database: &str) -> (i64, i64) {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
@@ -48,7 +49,7 @@ fn on_disk(uri: &str, database: &str) -> (i64, i64) {
 fn measure(mode: &str, what: &str, sensors: usize, every_ms: i64) {
     let mongod = Mongod::start();
     let database = unique_database("storage");
-    // As after a day at rest: the service writes pages as they fill up, or at their age.
+    // The service writes pages when they are full or at their age, as during a quiet day.
     let text = format!("store.mode = \"{mode}\"");
     let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri()), ("STORE__DATABASE", &database)]);
     let start = (support::fleet::now_ms() / DAY_MS - 2) * DAY_MS;

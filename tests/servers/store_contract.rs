@@ -1,5 +1,5 @@
-//! The store's contract (`src/store/mod.rs`), against the memory store and against a real MongoDB; and what only a real
-//! one can show: the documents, the view, the validator, the indexes.
+//! The store's contract (`src/store/mod.rs`), against the memory store and a real MongoDB; and what only a real one
+//! has: the documents, the view, the validator, the indexes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -97,14 +97,14 @@ async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage
     store.load(&[LoadRequest { bucket, readings_from, doubt: false }], None).await.unwrap().remove(0).unwrap().pages
 }
 
-/// Everything that both stores must do.
+/// The behaviour that both stores must have.
 async fn contract(store: &dyn Store) {
-    admission_control(store).await;
+    expected_versions(store).await;
     seals(store).await;
     mixed(store).await;
     loads(store).await;
     many(store).await;
-    let letter = DeadLetter {
+    let dead_letter = DeadLetter {
         received_at_ms: START.0,
         source: "mqtt".into(),
         topic: "sensors/x".into(),
@@ -112,14 +112,14 @@ async fn contract(store: &dyn Store) {
         reason: "invalid_json".into(),
         detail: "expected `}`".into(),
     };
-    store.write_dead_letters(&[letter.clone(), letter]).await.unwrap();
-    letters(store).await;
+    store.write_dead_letters(&[dead_letter.clone(), dead_letter]).await.unwrap();
+    dead_letters(store).await;
     pages(store).await;
     sensors(store).await;
     store.ping().await.unwrap();
 }
 
-/// What the read API asks: pages of a sensor.
+/// A query of the read API: pages of a sensor.
 async fn pages(store: &dyn Store) {
     let all = temps(0..6);
     let mut next_hour = page("read/1", 0, PageKind::Create, false, &[reading(START.0 + HOUR, &[("n", Value::Int(9))])]);
@@ -130,7 +130,7 @@ async fn pages(store: &dyn Store) {
         page("read/10", 0, PageKind::Create, false, &all[..1]),
         next_hour,
     ];
-    // Two pages of one bucket are never in one command.
+    // One command never has two pages of one bucket.
     for one in writes {
         assert!(matches!(write(store, one).await, PageWriteResult::Done { .. }));
     }
@@ -154,8 +154,8 @@ async fn pages(store: &dyn Store) {
     assert_eq!(all_pages(store, &one_hour).await.len(), 2, "a bucket that begins before the end counts");
     let later = PageQuery { from: BucketStart(START.0 + HOUR), ..question.clone() };
     assert_eq!(all_pages(store, &later).await.len(), 1);
-    let behind = PageQuery { after: Some((START, 1)), ..question.clone() };
-    assert_eq!(all_pages(store, &behind).await.len(), 2);
+    let after = PageQuery { after: Some((START, 1)), ..question.clone() };
+    assert_eq!(all_pages(store, &after).await.len(), 2);
     let heads = all_pages(store, &PageQuery { readings_from_ms: None, ..question.clone() }).await;
     assert!(heads.len() == 3 && heads.iter().all(|(_, page)| page.rows.is_empty() && !page.summary.is_empty()));
     let late = PageQuery { readings_from_ms: Some(START.0 + 4000), ..question };
@@ -163,7 +163,7 @@ async fn pages(store: &dyn Store) {
     assert_eq!(late.first(), Some(&(1, 2)), "pages that end before that time are left out: {late:?}");
 }
 
-/// All pages, asked for as often as it takes.
+/// All pages, with as many queries as necessary.
 async fn all_pages(store: &dyn Store, question: &PageQuery) -> Vec<(BucketStart, StoredPage)> {
     let (mut question, mut all) = (question.clone(), vec![]);
     loop {
@@ -176,7 +176,7 @@ async fn all_pages(store: &dyn Store, question: &PageQuery) -> Vec<(BucketStart,
     }
 }
 
-/// Sensors by their bytes, from page to page; their newest state and their first bucket.
+/// Sensors in byte order over several pages; their newest state and their first bucket.
 async fn sensors(store: &dyn Store) {
     // As bytes: "list/A" < "list/A!" < "list/A/x" < "list/B" < "list/a" < "list/ä".
     let ids = ["list/ä", "list/a", "list/B", "list/A/x", "list/A!", "list/A"];
@@ -201,7 +201,7 @@ async fn sensors(store: &dyn Store) {
     }
     let prefix = SensorQuery { prefix: "list/A".into(), after: None, limit: 10 };
     assert_eq!(store.sensors(&prefix).await.unwrap(), sorted[..3]);
-    let asked = [Arc::from("list/B"), Arc::from("nobody"), Arc::from("read/1")];
+    let asked = [Arc::from("list/B"), Arc::from("unknown"), Arc::from("read/1")];
     let newest = store.newest(&asked).await.unwrap();
     assert_eq!(newest[0].last_ts_ms, Some(START.0 + 2000));
     assert_eq!(newest[0].values["n"], (START.0 + 2000, Value::Int(2)));
@@ -209,9 +209,9 @@ async fn sensors(store: &dyn Store) {
     assert_eq!(store.first_buckets(&asked).await.unwrap(), [Some(START), None, Some(START)]);
 }
 
-/// Dead letters, the last received first, and none twice where several came in one millisecond.
-async fn letters(store: &dyn Store) {
-    let letter = |received_at_ms, detail: &str| DeadLetter {
+/// Dead letters, the newest first, and none repeated if several were received in one millisecond.
+async fn dead_letters(store: &dyn Store) {
+    let dead_letter = |received_at_ms, detail: &str| DeadLetter {
         received_at_ms,
         source: "http".into(),
         topic: "/v1/hooks/x".into(),
@@ -219,7 +219,12 @@ async fn letters(store: &dyn Store) {
         reason: "read".into(),
         detail: detail.into(),
     };
-    let all = [letter(START.0 + 1, "a"), letter(START.0 + 2, "b"), letter(START.0 + 2, "c"), letter(START.0 + 3, "d")];
+    let all = [
+        dead_letter(START.0 + 1, "a"),
+        dead_letter(START.0 + 2, "b"),
+        dead_letter(START.0 + 2, "c"),
+        dead_letter(START.0 + 3, "d"),
+    ];
     store.write_dead_letters(&all).await.unwrap();
     let question = DeadLetterQuery { reason: Some("read".into()), before: None, limit: 2, bytes_max: 1 << 20 };
     let first = store.find_dead_letters(&question).await.unwrap();
@@ -234,7 +239,7 @@ async fn letters(store: &dyn Store) {
     assert!(store.find_dead_letters(&other).await.unwrap().is_empty());
 }
 
-async fn admission_control(store: &dyn Store) {
+async fn expected_versions(store: &dyn Store) {
     let all = temps(0..6);
     assert_eq!(
         write(store, page("gate", 0, PageKind::Create, false, &all[..2])).await,
@@ -261,7 +266,7 @@ async fn admission_control(store: &dyn Store) {
     assert_eq!(
         write(store, append("removed", 7, false, &all[..2])).await,
         PageWriteResult::Done { count: 2 },
-        "made anew"
+        "created again"
     );
     assert_eq!(load(store, "removed", false).await[0].count, 2);
 }
@@ -305,7 +310,7 @@ async fn mixed(store: &dyn Store) {
 }
 
 async fn loads(store: &dyn Store) {
-    assert!(load(store, "nobody", true).await.is_empty());
+    assert!(load(store, "unknown", true).await.is_empty());
     let kinds = [
         reading(START.0 - 1, &[("ü", Value::Double(-0.0)), ("on", Value::Bool(true))]),
         reading(
@@ -340,10 +345,11 @@ async fn many(store: &dyn Store) {
     }
 }
 
-/// Dead letters are counted, and the oldest of senders go first; those with acknowledged readings never do.
+/// Dead letters are counted, and the oldest ones of senders are evicted first; those with acknowledged readings are
+/// never evicted.
 async fn evicts(store: &dyn Store) {
     let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
-    let letter = |source: &str, age_ms: i64, bytes: usize| {
+    let dead_letter = |source: &str, age_ms: i64, bytes: usize| {
         DeadLetter::keep(now - age_ms, source, format!("{source}/{age_ms}"), &vec![1; bytes], "evicted", "why")
     };
     let bytes = || async { store.dead_letter_bytes().await.unwrap() };
@@ -354,7 +360,7 @@ async fn evicts(store: &dyn Store) {
     };
     assert_eq!((bytes().await, store.evict_dead_letters(1).await.unwrap().dead_letters), (0, 0));
     let all = [("mqtt", 300), ("store", 900), ("http", 500), ("mqtt_direct", 400), ("store", 100), ("mqtt", 200)];
-    let all: Vec<DeadLetter> = all.into_iter().map(|(source, age_ms)| letter(source, age_ms, 100_000)).collect();
+    let all: Vec<DeadLetter> = all.into_iter().map(|(source, age_ms)| dead_letter(source, age_ms, 100_000)).collect();
     assert_eq!(store.write_dead_letters(&all).await.unwrap(), [const { DeadLetterWritten::Done }; 6]);
     let before = bytes().await;
     assert!((600_000..620_000).contains(&before), "{before}");
@@ -368,16 +374,16 @@ async fn evicts(store: &dyn Store) {
     assert_eq!(left().await, ["store/100", "mqtt/200", "mqtt/300", "store/900"]);
     let gone = store.evict_dead_letters(1).await.unwrap();
     assert_eq!((gone.dead_letters, gone.until_ms), (1, now - 300), "no more than needed");
-    store.write_dead_letters(&(0..40).map(|n| letter("http", 1000 + n, 10)).collect::<Vec<_>>()).await.unwrap();
-    let mut letters = 0;
+    store.write_dead_letters(&(0..40).map(|n| dead_letter("http", 1000 + n, 10)).collect::<Vec<_>>()).await.unwrap();
+    let mut dead_letters = 0;
     for _ in 0..100 {
         let gone = store.evict_dead_letters(u64::MAX).await.unwrap();
-        letters += gone.dead_letters;
+        dead_letters += gone.dead_letters;
         if gone.exhausted {
             break;
         }
     }
-    assert_eq!((letters, left().await), (41, vec!["store/100".to_owned(), "store/900".to_owned()]));
+    assert_eq!((dead_letters, left().await), (41, vec!["store/100".to_owned(), "store/900".to_owned()]));
     assert!(bytes().await > 200_000);
 }
 
@@ -395,14 +401,14 @@ async fn mongodb_evicts_the_oldest_dead_letters() {
     evicts(&mongo_v44("evicts_v44").await.0).await;
 }
 
-/// A validator that somebody has put there refuses some letters; nothing of the others is lost or stored twice.
+/// A validator that an operator has added refuses some dead letters; no other one is lost or stored twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_letter_is_told_and_its_neighbours_are_stored() {
+async fn a_refused_dead_letter_is_reported_and_the_others_are_stored() {
     for (store, db) in [mongo("refused").await, mongo_v44("refused_v44").await] {
         let validator = doc! { "topic": { "$nin": ["t/3", "t/700"] } };
         db.run_command(doc! { "collMod": "dead_letters", "validator": validator }).await.unwrap();
-        let letter = |n: i64| DeadLetter::keep(START.0 + n, "store", format!("t/{n}"), b"x", "r", "d");
-        let answers = store.write_dead_letters(&(0..900).map(letter).collect::<Vec<_>>()).await.unwrap();
+        let dead_letter = |n: i64| DeadLetter::keep(START.0 + n, "store", format!("t/{n}"), b"x", "r", "d");
+        let answers = store.write_dead_letters(&(0..900).map(dead_letter).collect::<Vec<_>>()).await.unwrap();
         for (n, answer) in answers.iter().enumerate() {
             match answer {
                 DeadLetterWritten::Done => assert!(![3, 700].contains(&n), "{n} is not stored"),
@@ -415,9 +421,9 @@ async fn a_refused_letter_is_told_and_its_neighbours_are_stored() {
     }
 }
 
-/// Letters of senders expire; those with acknowledged readings did until now, and no longer do.
+/// Dead letters of senders expire; those with acknowledged readings did in earlier versions, and no longer do.
 #[tokio::test(flavor = "multi_thread")]
-async fn letters_of_senders_alone_expire() {
+async fn only_dead_letters_of_senders_expire() {
     for mongod in [Mongod::shared(), Mongod::shared_v44()] {
         let settings = config::Store { uri: config::Secret::new(mongod.uri()), ..settings(&unique_database("expire")) };
         let db = mongodb::Client::with_uri_str(mongod.uri()).await.unwrap().database(&settings.database);
@@ -451,8 +457,8 @@ async fn letters_of_senders_alone_expire() {
         let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(7200)).await.unwrap();
         assert!(store.prepare().await.unwrap().changes.concat().contains("7200 s"));
         assert_eq!(indexes().await, wanted(7200), "the retention follows the setting");
-        assert!(store.prepare().await.unwrap().changes.is_empty(), "what is right is left alone");
-        // The oldest are found by it, however many others are older.
+        assert!(store.prepare().await.unwrap().changes.is_empty(), "correct indexes are not changed");
+        // The index finds the oldest ones, even if many others are older.
         let find = doc! {
             "find": "dead_letters", "filter": { "source": { "$lt": "store" } }, "sort": { "received_at": 1 }, "limit": 5,
         };
@@ -475,7 +481,7 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
     let (store, db) = mongo_v44("contract_v44").await;
     contract(&store).await;
     assert_eq!(store.mode(), "bucket");
-    // As the flush stage does it before the first write.
+    // As the flush stage does before the first write.
     store.raise_high_water(START).await.unwrap();
     let prepared = store.prepare().await.unwrap();
     assert!(prepared.server_version.starts_with("4.4."), "{}", prepared.server_version);
@@ -485,7 +491,7 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
     }
     assert!(prepared.changes.is_empty() && prepared.warnings.is_empty(), "{prepared:?}");
     assert!(!db.list_collection_names().await.unwrap().contains(&"sensor_readings".to_owned()));
-    // Asked for, it is an error that says what to do.
+    // If the mode is required, the result is an error with advice.
     let uri = config::Secret::new(Mongod::shared_v44().uri());
     let settings = config::Store { uri, mode: config::StoreMode::Timeseries, ..settings(db.name()) };
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
@@ -495,7 +501,7 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_is_the_document_of_the_design() {
+async fn a_page_has_the_documented_form() {
     let (store, db) = mongo("document").await;
     let mut builder = BatchBuilder::new(10);
     builder.value("x", hourbucket::model::ValueRef::Int(1)).unwrap();
@@ -577,7 +583,7 @@ async fn view(store: &MongoStore, db: &mongodb::Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn preparing_is_repeatable_follows_the_retention_and_refuses_other_shapes() {
+async fn preparing_is_repeatable_follows_the_retention_and_refuses_other_documents() {
     let name = unique_database("prepare");
     let settings = settings(&name);
     let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();

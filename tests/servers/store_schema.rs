@@ -1,5 +1,5 @@
-//! The collections against real servers: which mode is found, what is refused and with which advice, what changes with
-//! the settings, who may start the service, and that both forms of a bucket give the same answers.
+//! The collections on real servers: the detected mode, what is refused and with which advice, which changes follow the
+//! settings, which privileges are needed, and that both storage modes of a bucket give the same results.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +23,7 @@ const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_709_287_200_000;
 const MODES: [StoreMode; 2] = [StoreMode::Auto, StoreMode::Timeseries];
 
-/// A database of a test, and the settings to open it with.
+/// The database of a test, and the settings to open it with.
 struct Rig {
     settings: config::Store,
     span: Span,
@@ -54,7 +54,7 @@ impl Rig {
         self.store().await.prepare().await
     }
 
-    /// Prepares, and expects a lasting error that holds all `parts`.
+    /// Prepares, and expects a permanent error that contains all `parts`.
     async fn refused(&self, parts: &[&str]) {
         let error = self.prepare().await.unwrap_err();
         assert!(!error.transient, "{error}");
@@ -99,7 +99,7 @@ fn number(value: Option<&Bson>) -> Option<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn native_time_series_is_found_by_doing_and_preparing_again_changes_nothing() {
+async fn native_time_series_is_detected_by_creating_and_preparing_is_repeatable() {
     for mode in MODES {
         let mut rig = Rig::new("native").await;
         rig.settings.mode = mode;
@@ -146,18 +146,18 @@ async fn longer_spans_get_coarser_buckets_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_the_name_and_does_not_fit_is_refused_and_left_alone() {
+async fn a_collection_that_does_not_fit_is_refused_and_not_changed() {
     let mut rig = Rig::new("plain").await;
     let plain = rig.db.collection::<Document>("sensor_readings");
     plain.insert_one(doc! { "mine": true }).await.unwrap();
     for mode in MODES {
         rig.settings.mode = mode;
         rig.refused(&["plain collection", "rename or drop sensor_readings", "store.mode = \"bucket\""]).await;
-        let said = rig.store().await.inspect().await.unwrap_err().to_string();
-        assert!(said.contains("plain collection"), "{said}");
+        let error = rig.store().await.inspect().await.unwrap_err().to_string();
+        assert!(error.contains("plain collection"), "{error}");
     }
     assert_eq!(plain.count_documents(doc! {}).await.unwrap(), 1);
-    assert_eq!(rig.names().await, ["sensor_readings"], "nothing was made before it was refused");
+    assert_eq!(rig.names().await, ["sensor_readings"], "nothing was created before the refusal");
     rig.settings.mode = StoreMode::Bucket;
     let store = rig.store().await;
     let prepared = store.prepare().await.unwrap();
@@ -169,7 +169,7 @@ async fn what_has_the_name_and_does_not_fit_is_refused_and_left_alone() {
     rig.db.run_command(view).await.unwrap();
     rig.refused(&["there is a view of that name", "store.mode = \"bucket\""]).await;
 
-    for (fields, said) in [
+    for (fields, text) in [
         (doc! { "timeField": "time", "metaField": "meta" }, "its time field is `time`"),
         (doc! { "timeField": "ts", "metaField": "tags" }, "meta field `tags`"),
         (doc! { "timeField": "ts" }, "meta field none"),
@@ -178,13 +178,13 @@ async fn what_has_the_name_and_does_not_fit_is_refused_and_left_alone() {
         rig.db.run_command(doc! { "create": "sensor_readings", "timeseries": fields }).await.unwrap();
         for mode in MODES {
             rig.settings.mode = mode;
-            rig.refused(&[said, "`ts` and `meta`", "rename or drop", "store.mode = \"bucket\""]).await;
+            rig.refused(&[text, "`ts` and `meta`", "rename or drop", "store.mode = \"bucket\""]).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emulation_that_makes_a_plain_collection_gets_buckets_and_nothing_is_left() {
+async fn an_emulation_that_creates_a_plain_collection_gets_bucket_mode() {
     let mut rig = Rig::new("emulation").await;
     rig.settings.uri = config::Secret::new(support::emulation::start(Mongod::shared().port()));
     rig.settings.mode = StoreMode::Timeseries;
@@ -197,14 +197,14 @@ async fn an_emulation_that_makes_a_plain_collection_gets_buckets_and_nothing_is_
     assert_eq!(store.mode(), "bucket");
     assert!(prepared.mode_reason.contains("it created a plain collection instead, which was removed"), "{prepared:?}");
     assert!(rig.entry("sensor_readings").await.is_none());
-    // One that was there before is somebody's, empty or not.
+    // An existing collection belongs to someone else, empty or not.
     rig.db.create_collection("sensor_readings").await.unwrap();
     rig.refused(&["plain collection"]).await;
     assert!(rig.entry("sensor_readings").await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collection_made_by_hand_is_used_and_brought_up_to_date() {
+async fn a_manually_created_collection_is_used_and_updated() {
     let rig = Rig::new("by_hand").await;
     let fields = doc! { "timeField": "ts", "metaField": "meta", "granularity": "hours" };
     rig.db.run_command(doc! { "create": "sensor_readings", "timeseries": fields }).await.unwrap();
@@ -221,7 +221,7 @@ async fn a_collection_made_by_hand_is_used_and_brought_up_to_date() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_lacks_rights_is_told_which_and_after_init_few_are_needed() {
+async fn missing_privileges_are_named_and_few_are_needed_after_init() {
     let mongod = Mongod::start_kind(Kind { users: true, ..Kind::default() });
     let mut rig = Rig::on(&mongod, "rights").await;
     let name = rig.db.name().to_owned();
@@ -238,14 +238,14 @@ async fn who_lacks_rights_is_told_which_and_after_init_few_are_needed() {
     rig.refused(&["readWrite", "hourbucket init"]).await;
     assert!(rig.names().await.is_empty());
 
-    // Made by one who may do everything, used by one who may do little.
+    // Created by a user with all privileges, used by one with few.
     rig.settings = config::Store { uri: root.clone(), mode: StoreMode::Auto, ..rig.settings };
     rig.prepare().await.unwrap();
     rig.settings.uri = as_user("writer");
     let store = rig.store().await;
     let prepared = store.prepare().await.unwrap();
     assert_eq!((store.mode(), prepared.changes.len()), ("timeseries", 0), "{prepared:?}");
-    // What needs more says so.
+    // Operations that need more privileges report that.
     rig.settings.retention = Some(Duration::from_secs(DAY_S));
     rig.refused(&["retention", "dbAdmin", "hourbucket init"]).await;
     // On an empty database readWrite is enough.
@@ -258,8 +258,8 @@ async fn who_lacks_rights_is_told_which_and_after_init_few_are_needed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retention_follows_the_setting_in_both_collections() {
     let mut rig = Rig::new("retention").await;
-    // 24855 days is as long as the setting goes, and longer than a time-series collection can say.
-    // The mode in which measurements were written, and a later one in which they are still there.
+    // 24855 days is the maximum of the setting, and more than a time-series collection supports. The mode in which
+    // measurements were written, and a later mode in which they are still stored.
     for mode in [StoreMode::Auto, StoreMode::Bucket] {
         for days in [Some(30), Some(7), None, Some(24_855), None] {
             rig.settings =
@@ -272,8 +272,8 @@ async fn retention_follows_the_setting_in_both_collections() {
             let indexes = rig.indexes("sensor_buckets").await;
             let ttl = indexes.iter().find(|i| i.get_str("name").unwrap() == "bucket_end_ttl");
             assert_eq!(number(ttl.and_then(|i| i.get("expireAfterSeconds"))), kept_s, "{mode:?} {days:?}");
-            let said = changes.iter().filter(|c| c.contains("retention of sensor_") || c.contains("for ever"));
-            assert!(said.count() >= 1, "{mode:?} {days:?}: {changes:?}");
+            let lines = changes.iter().filter(|c| c.contains("retention of sensor_") || c.contains("for ever"));
+            assert!(lines.count() >= 1, "{mode:?} {days:?}: {changes:?}");
             assert!(rig.prepare().await.unwrap().changes.is_empty());
         }
     }
@@ -288,8 +288,8 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
     rig.settings.retention = Some(Duration::from_secs(DAY_S));
     let advice = ["was written with bucket.span = \"1h\"", "bucket.span is \"15m\"", "use another store.database"];
     rig.refused(&advice).await;
-    let said = rig.store().await.inspect().await.unwrap_err().to_string();
-    assert!(advice.iter().all(|part| said.contains(part)), "{said}");
+    let error = rig.store().await.inspect().await.unwrap_err().to_string();
+    assert!(advice.iter().all(|part| error.contains(part)), "{error}");
     assert_eq!(rig.indexes("sensor_buckets").await.len(), 2, "the retention was not set");
     assert_eq!(rig.names().await, names);
     rig.span = Span::HOUR;
@@ -298,7 +298,7 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
     rig.refused(&["newer hourbucket", "schema version 2", "this one supports 1"]).await;
     assert_eq!(rig.indexes("sensor_buckets").await.len(), 2);
 
-    // Written before there was metadata: the pages show it.
+    // Written before the metadata existed: the pages show the span.
     let mut rig = Rig::new("span_legacy").await;
     let date = DateTime::from_millis;
     let page = doc! { "schema_version": 1, "bucket_start": date(START_MS), "bucket_end": date(START_MS + 900_000) };
@@ -313,7 +313,7 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_instances_that_start_at_once_all_agree_on_mode_and_span() {
+async fn instances_that_start_together_agree_on_mode_and_span() {
     let rig = Rig::new("race").await;
     let quarter = Span::from_ms(900_000).unwrap();
     let starts = (0..12).map(|i| {
@@ -334,7 +334,7 @@ async fn of_instances_that_start_at_once_all_agree_on_mode_and_span() {
             (_, _, Err(error)) => assert!(error.transient || error.detail.contains("bucket.span"), "{error}"),
         }
     }
-    assert_eq!(good.len(), 1, "both spans were taken: {good:?}");
+    assert_eq!(good.len(), 1, "both spans were accepted: {good:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -366,7 +366,7 @@ async fn a_standalone_server_is_used_with_a_warning() {
 }
 
 #[test]
-fn sharding_is_refused_where_there_is_no_mongos() {
+fn sharding_is_refused_without_a_mongos() {
     let (mongod, database) = (Mongod::shared(), unique_database("shard"));
     let dir = tempfile::tempdir().unwrap();
     let init = |arguments: &[&str]| {
@@ -394,7 +394,7 @@ fn sharding_is_refused_where_there_is_no_mongos() {
     assert!(text.contains("created time-series collection sensor_readings") && text.contains("ready: "), "{text}");
 }
 
-/// What a mongos asks a shard before it shards a collection with data; a replica set answers it too.
+/// The command that a mongos sends to a shard before it shards a collection with data; a replica set answers it too.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_collections_have_the_indexes_that_their_shard_keys_need() {
     let rig = Rig::new("shard_keys").await;
@@ -406,13 +406,13 @@ async fn the_collections_have_the_indexes_that_their_shard_keys_need() {
     };
     assert!(supports("system.buckets.sensor_readings", doc! { "meta.sensor_id": 1 }).await);
     let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
-    assert!(!supports("sensor_buckets", pages.clone()).await, "then `init --shard` need not make an index of its own");
+    assert!(!supports("sensor_buckets", pages.clone()).await, "`init --shard` does not need to create an index");
     let index = doc! { "createIndexes": "sensor_buckets", "indexes": [{ "key": pages.clone(), "name": "shard_key" }] };
     rig.db.run_command(index).await.unwrap();
     assert!(supports("sensor_buckets", pages).await);
 }
 
-/// Readings of a sensor around two hours: `(ts, values)`, not in order, one `ts` twice with other values.
+/// Readings of a sensor around two hours: `(ts, values)`, not in order, with one `ts` twice with different values.
 fn readings() -> Vec<(i64, Document)> {
     let mut readings: Vec<(i64, Document)> = (0..150)
         .map(|i| {
@@ -429,7 +429,7 @@ fn readings() -> Vec<(i64, Document)> {
     readings
 }
 
-/// The documents of one hour: its summary, as both forms have it.
+/// The documents of one hour: its summary in both modes.
 fn bucket(sensor: &str, start_ms: i64, page: i32, readings: &[(i64, Document)]) -> Document {
     let date = |ms| Bson::DateTime(DateTime::from_millis(ms));
     let times = readings.iter().map(|(ts, _)| *ts);
@@ -450,7 +450,7 @@ fn bucket(sensor: &str, start_ms: i64, page: i32, readings: &[(i64, Document)]) 
     }
 }
 
-/// Writes the readings of the hours in `hours` in one form.
+/// Writes the readings of the hours in `hours` in one mode.
 async fn insert(rig: &Rig, sensor: &str, native: bool, hours: &[i64]) {
     let mut by_hour = BTreeMap::<i64, Vec<(i64, Document)>>::new();
     for (ts, values) in readings() {
@@ -483,7 +483,7 @@ async fn insert(rig: &Rig, sensor: &str, native: bool, hours: &[i64]) {
     }
 }
 
-/// What the documented query gives, without the sensor; in the order of `ts` as it must be, and of `temp` within one.
+/// The result of the documented query, without the sensor; sorted by `ts` as required, and by `temp` within one `ts`.
 async fn rows(rig: &Rig, storage_mode: ReadingsLocation, sensor: &str, from_ms: i64, to_ms: i64) -> Vec<Document> {
     let collection = if storage_mode == ReadingsLocation::Measurements { "sensor_readings" } else { "sensor_buckets" };
     let mut rows =
@@ -498,13 +498,13 @@ async fn rows(rig: &Rig, storage_mode: ReadingsLocation, sensor: &str, from_ms: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_forms_give_the_same_rows() {
+async fn both_modes_give_the_same_rows() {
     let rig = Rig::new("forms").await;
     rig.prepare().await.unwrap();
     let hours = [START_MS - HOUR_MS, START_MS, START_MS + HOUR_MS, START_MS + 2 * HOUR_MS];
     insert(&rig, "pages", false, &hours).await;
     insert(&rig, "native", true, &hours).await;
-    // A change of mode, and one back.
+    // A change of mode, and a change back.
     insert(&rig, "mixed", false, &hours[..2]).await;
     insert(&rig, "mixed", true, &hours[2..3]).await;
     insert(&rig, "mixed", false, &hours[3..]).await;
@@ -523,7 +523,7 @@ async fn both_forms_give_the_same_rows() {
         }
     }
 
-    // The query for both needs no sensor_readings, as on a server that has no time-series.
+    // The query for both modes does not need sensor_readings, so it works on servers without time-series collections.
     let old = Rig::on(Mongod::shared_v44(), "forms_v44").await;
     old.prepare().await.unwrap();
     insert(&old, "pages", false, &hours).await;
@@ -550,7 +550,7 @@ async fn both_forms_give_the_same_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_queries_for_readings_are_answered_by_an_index() {
+async fn the_queries_for_readings_use_an_index() {
     let rig = Rig::new("explain").await;
     rig.prepare().await.unwrap();
     for i in 0..20 {

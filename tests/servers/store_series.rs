@@ -1,5 +1,5 @@
-//! Time-series buckets, the part of the store's contract that pages do not have: against the memory store and a real
-//! MongoDB; and the documents of the design.
+//! Time-series buckets, the part of the store's contract without pages: against the memory store and a real MongoDB;
+//! and the documented form of the documents.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -82,7 +82,7 @@ async fn load(store: &dyn Store, sensor: &str, readings_from: Option<i64>, doubt
 const DONE_3: PageWriteResult = PageWriteResult::Done { count: 3 };
 const AFTER: fn(u32) -> PageKind = |known_count| PageKind::Append { known_count };
 
-/// What both stores must do.
+/// The behaviour that both stores must have.
 async fn contract(store: &dyn Store) {
     let all = temps(0..10);
     assert_eq!(write(store, write_of("a", PageKind::Create, &all[..3])).await, DONE_3);
@@ -93,18 +93,18 @@ async fn contract(store: &dyn Store) {
     let mut bucket = load(store, "a", Some(all[2].ts_ms), false).await;
     bucket.pages[0].keys.sort();
     assert_eq!(bucket.pages[0].keys, all[2..5].iter().map(Reading::key).collect::<Vec<_>>());
-    // What was believed is not so: the measurements are stored, and a load in doubt brings the summary in line.
+    // The expected version was wrong: the measurements are stored, and a load in doubt corrects the summary.
     assert_eq!(write(store, write_of("a", AFTER(4), &all[5..6])).await, PageWriteResult::SummaryConflict);
     assert_eq!(write(store, write_of("a", PageKind::Create, &all[6..8])).await, PageWriteResult::SummaryConflict);
     assert_eq!(load(store, "a", None, false).await.pages[0].count, 5);
     assert_eq!(load(store, "a", None, true).await.pages[0].count, 8);
     assert_eq!(write(store, write_of("a", AFTER(8), &all[8..9])).await, PageWriteResult::Done { count: 9 });
-    // No version guards a measurement.
+    // Measurements are inserted without a version check.
     assert_eq!(write(store, write_of("a", AFTER(9), &all[8..9])).await, PageWriteResult::Done { count: 10 });
     let bucket = load(store, "a", Some(all[8].ts_ms), true).await;
     assert_eq!((bucket.pages[0].count, bucket.pages[0].keys.len()), (10, 2));
     for doubt in [false, true] {
-        let nothing = load(store, "nobody", Some(i64::MIN), doubt).await;
+        let nothing = load(store, "unknown", Some(i64::MIN), doubt).await;
         assert!(nothing.pages.is_empty() && nothing.storage_mode == StorageMode::TimeSeries);
     }
     // Pages and measurements of different sensors in one batch, as after a change of mode.
@@ -130,7 +130,7 @@ async fn contract(store: &dyn Store) {
 async fn the_memory_store_keeps_the_contract() {
     let store = MemoryStore::new().with_form(StorageMode::TimeSeries);
     contract(&store).await;
-    // A process ended between measurements and summary.
+    // A process was killed between measurements and summary.
     let late = temps(3..5);
     store.pages().insert(&write_of("b", AFTER(3), &late));
     store.pages().insert(&write_of("new", PageKind::Create, &late));
@@ -140,7 +140,7 @@ async fn the_memory_store_keeps_the_contract() {
     store.pages().check(1000).unwrap();
 }
 
-/// A summary as the tests of the store see it.
+/// A summary as seen by the tests of the store.
 async fn summary(db: &mongodb::Database, sensor: &str) -> Document {
     let found = db.collection::<Document>("sensor_buckets").find_one(doc! { "sensor_id": sensor }).await.unwrap();
     found.unwrap_or_else(|| panic!("no document of {sensor}"))
@@ -157,7 +157,7 @@ async fn mongodb_keeps_the_contract() {
     };
     assert_eq!(a.get_document("summary").unwrap(), &expected);
     assert_eq!((a.get_i32("count").unwrap(), a.get_str("storage").unwrap()), (10, "timeseries"));
-    // A process ended between measurements and summary, or before there was one.
+    // A process was killed between measurements and summary, or before there was one.
     let measurement = |sensor: &str, r: &Reading| {
         doc! { "ts": DateTime::from_millis(r.ts_ms), "meta": { "sensor_id": sensor, "tags": { "site": "x" } },
         "n": 7i64, "temp": 1.5 }
@@ -180,7 +180,7 @@ async fn mongodb_keeps_the_contract() {
     let new = summary(&db, "new").await;
     assert_eq!(new.get_document("tags").unwrap(), &doc! { "site": "x" });
     assert_eq!(new.get_datetime("bucket_end").unwrap().timestamp_millis(), START.0 + HOUR);
-    // A summary that somebody has removed is made anew, whole.
+    // A removed summary is created again, complete.
     db.collection::<Document>("sensor_buckets").delete_one(doc! { "sensor_id": "b" }).await.unwrap();
     assert_eq!(write(&store, write_of("b", AFTER(5), &temps(5..6))).await, PageWriteResult::SummaryConflict);
     assert_eq!(load(&store, "b", None, true).await.pages[0].count, 6);
@@ -188,7 +188,7 @@ async fn mongodb_keeps_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_without_a_document_may_have_measurements_whatever_the_mode() {
+async fn a_bucket_without_a_document_may_have_measurements_in_any_mode() {
     let (series, db) = mongo("series_then_pages").await;
     write(&series, write_of("a", PageKind::Create, &temps(0..3))).await;
     let buckets = db.collection::<Document>("sensor_buckets");
@@ -208,7 +208,7 @@ async fn a_bucket_without_a_document_may_have_measurements_whatever_the_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_is_measurements_and_a_document_of_the_design() {
+async fn a_bucket_has_measurements_and_a_document_of_the_documented_form() {
     let (store, db) = mongo("series_document").await;
     let mut builder = BatchBuilder::new(10);
     builder.value("x", ValueRef::Int(1)).unwrap();
@@ -258,7 +258,7 @@ async fn a_bucket_is_measurements_and_a_document_of_the_design() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_measurements_than_one_command_takes() {
+async fn more_measurements_than_fit_in_one_command() {
     let (store, db) = mongo("series_many").await;
     let writes: Vec<_> = (0..120).map(|s| write_of(&format!("s{s:03}"), PageKind::Create, &temps(0..1000))).collect();
     let answers = store.write(&writes).await.unwrap();

@@ -1,4 +1,4 @@
-//! Devices' own port with both ends in the test's hands: what is sent to it, and the next stage after it.
+//! Runs the MQTT listener with a test at both ends: the test sends to the port, and plays the next stage.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
@@ -15,10 +15,10 @@ use hourbucket::model::SystemClock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// No wait in these tests takes this long unless something is wrong.
+/// A limit for every wait in these tests; reached only if something is wrong.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The defaults, on any port, with `sensors/+/+` as scalars.
+/// The defaults, on a free port, with `sensors/+/+` as scalars.
 pub fn settings() -> ListenMqtt {
     let mut settings = Config::default().listen.mqtt;
     settings.enabled = true;
@@ -36,22 +36,22 @@ pub fn settings() -> ListenMqtt {
     settings
 }
 
-/// The port, and what the next stage sees of it.
+/// The listener, and the receiving end of the next stage.
 pub struct Direct {
-    /// What is handed over.
+    /// The ingest batches that the listener submits.
     pub ingest_batches: IngestReceiver,
-    /// Opens and closes the door.
+    /// Opens and closes admission.
     pub admission_control: AdmissionControl,
-    /// Cancelled: take no more.
+    /// Cancelled: accept no more.
     pub stop: CancellationToken,
-    /// Where devices connect.
+    /// The port for devices.
     pub port: u16,
     drained: CancellationToken,
     task: Option<JoinHandle<()>>,
 }
 
 impl Direct {
-    /// Opens the port.
+    /// Starts the listener.
     pub async fn start(settings: &ListenMqtt) -> Direct {
         let admission_control = AdmissionControl::default();
         let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
@@ -71,15 +71,15 @@ impl Direct {
         Direct { ingest_batches, admission_control, stop, port, drained, task: Some(listener.spawn()) }
     }
 
-    /// The next parcel.
+    /// Returns the next ingest batch.
     pub async fn ingest_batch(&mut self) -> IngestBatch {
         tokio::time::timeout(PATIENCE, self.ingest_batches.recv())
             .await
-            .expect("no parcel came")
-            .expect("the port has ended")
+            .expect("no ingest batch arrived")
+            .expect("the listener has ended")
     }
 
-    /// Says of each parcel that comes that it is safe, until there were `n` readings and dead letters; the sensors.
+    /// Acknowledges every ingest batch until `n` readings and dead letters have arrived; returns the sensors.
     pub async fn deliver(&mut self, n: usize) -> Vec<String> {
         let (mut sensors, mut dead) = (vec![], 0);
         while sensors.len() + dead < n {
@@ -91,7 +91,7 @@ impl Direct {
         sensors
     }
 
-    /// Says of all parcels, for as long as this is alive, that they are safe; the readings are counted by the metrics.
+    /// Acknowledges every ingest batch for as long as this is alive; the metrics count the readings.
     pub fn deliver_all(mut self) -> JoinHandle<()> {
         tokio::spawn(async move {
             while let Some(ingest_batch) = self.ingest_batches.recv().await {
@@ -100,12 +100,12 @@ impl Direct {
         })
     }
 
-    /// Ends the port as the service does, and waits for it.
+    /// Stops the listener as the service does, and waits for its end.
     pub async fn finish(mut self) {
         self.stop.cancel();
         let task = self.task.take().unwrap();
         let ended = tokio::time::timeout(PATIENCE, task).await;
-        assert!(ended.is_ok_and(|e| e.is_ok()), "the port did not end");
+        assert!(ended.is_ok_and(|e| e.is_ok()), "the listener did not end");
     }
 }
 

@@ -1,34 +1,35 @@
-//! Servers that cannot be had here, as proxies before a real MongoDB:
-//! - one that speaks MongoDB's protocol and says yes to a time-series collection, but makes a plain one, as emulations do:
-//!   the option `timeseries` of a command is turned into a comment ([`start`]);
-//! - MongoDB 7.0 and later, as far as `reconcile` and `convert` see it: a time-series collection from which any measurement can
-//!   be deleted. Really `sensor_readings` is a plain collection; what is said of it is changed ([`deletes_measurements`]).
+//! Servers that are not available here, as proxies before a real MongoDB:
+//! - [`start`]: a server that speaks MongoDB's protocol and accepts the creation of a time-series collection, but
+//!   creates a plain one, as emulations do. The proxy turns the option `timeseries` of a command into a comment.
+//! - [`deletes_measurements`]: MongoDB 7.0 and later, as far as `reconcile` and `convert` see it, where single
+//!   measurements can be deleted from a time-series collection. In fact `sensor_readings` is a plain collection, and
+//!   the proxy changes its description.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
 use mongodb::bson::{Document, doc};
 
-/// The element's type and name as they stand in a command.
+/// The type and name of the element in a command.
 const OPTION: &[u8] = b"\x03timeseries\0";
-/// What it becomes: every command may have one, and the server does nothing with it.
+/// Its replacement: every command may have a comment, which the server ignores.
 const COMMENT: &[u8] = b"\x03comment\0";
-/// Length of a message's head (OP_MSG), of which the first four bytes are the length of the whole.
+/// Length of a message header (OP_MSG). The first four bytes are the length of the message.
 const HEAD: usize = 16;
-/// Behind the head: four bytes of flags and one for the kind of the first section; then the command.
+/// Start of the command, after the header: four bytes of flags, and one for the kind of the first section.
 const COMMAND: usize = HEAD + 5;
 
-/// Starts it before the MongoDB on `port` and returns the URI of the emulation. It ends with the test binary.
+/// Starts the emulation before the MongoDB on `port` and returns its URI. It ends with the test binary.
 pub fn start(port: u16) -> String {
     relay(port, without_option, |message| message)
 }
 
-/// Starts a server from whose time-series collection `sensor_readings` single measurements can be deleted.
+/// Starts a server whose time-series collection `sensor_readings` supports the deletion of single measurements.
 pub fn deletes_measurements(port: u16) -> String {
     relay(port, |message| message, as_time_series)
 }
 
-/// A message of the protocol, changed on its way.
+/// Changes a message of the protocol.
 type Change = fn(Vec<u8>) -> Vec<u8>;
 
 fn relay(port: u16, asked: Change, answered: Change) -> String {
@@ -43,11 +44,11 @@ fn relay(port: u16, asked: Change, answered: Change) -> String {
             std::thread::spawn(move || pass(client, server, asked));
         }
     });
-    // Not by the name of the replica set: the driver would go round the proxy to its member.
+    // Without the name of the replica set: the driver would connect directly to the member.
     format!("mongodb://127.0.0.1:{own}/?directConnection=true")
 }
 
-/// Ends when either side has closed, which is all that there is to know.
+/// Copies until either side closes. Errors are not reported.
 fn pass(mut from: TcpStream, mut to: TcpStream, change: Change) {
     while let Some(message) = message(&mut from) {
         if to.write_all(&change(message)).is_err() {
@@ -57,7 +58,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, change: Change) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// In an answer to `listCollections` the plain collection `sensor_readings` becomes a time-series one.
+/// In an answer to `listCollections`, describes the plain collection `sensor_readings` as a time-series one.
 fn as_time_series(mut message: Vec<u8>) -> Vec<u8> {
     let body = |message: &[u8]| Document::from_reader(&message[COMMAND.min(message.len())..]).ok();
     let Some(mut reply) = body(&message) else { return message };
@@ -83,7 +84,7 @@ fn as_time_series(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// The next message, head included; `None` at the end of the connection.
+/// Reads the next message, header included; `None` at the end of the connection.
 fn message(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut message = vec![0; HEAD];
     from.read_exact(&mut message).ok()?;
@@ -95,7 +96,7 @@ fn message(from: &mut TcpStream) -> Option<Vec<u8>> {
 fn without_option(mut message: Vec<u8>) -> Vec<u8> {
     let Some(at) = message.windows(OPTION.len()).position(|bytes| bytes == OPTION) else { return message };
     message.splice(at..at + OPTION.len(), COMMENT.iter().copied());
-    // The option stands in the command itself, so two lengths change: the message's and the command's.
+    // The option is part of the command itself, so two lengths change: of the message and of the command.
     for at in [0, COMMAND] {
         let shorter = length(&message, at) + COMMENT.len() - OPTION.len();
         message[at..at + 4].copy_from_slice(&(shorter as i32).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Senders that keep their own record of what was acknowledged, outside the process under test.
+//! Senders that record what was acknowledged, outside of the process under test.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,20 +11,21 @@ use rumqttc_v4 as mqtt;
 
 use super::stored::Stored;
 
-/// How long the devices try to reach their broker.
+/// How long devices try to connect to their broker.
 const BROKER_WITHIN: Duration = Duration::from_secs(60);
 
-/// Now, in milliseconds since 1970.
+/// The current time, in milliseconds since 1970.
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64
 }
 
-/// How far the clock of a sensor is ahead: from `-spread_ms` for the first to `spread_ms` for the last, evenly.
+/// How far the clock of a sensor is ahead. Spread evenly, from `-spread_ms` for the first sensor to `spread_ms` for
+/// the last.
 fn skew_ms(sensor: usize, sensors: usize, spread_ms: i64) -> i64 {
     2 * spread_ms * sensor as i64 / (sensors as i64 - 1).max(1) - spread_ms
 }
 
-/// A gateway: posts batches one after the other, each until it is acknowledged.
+/// A gateway: posts batches one after another, and repeats each until it is acknowledged.
 pub struct Gateway {
     stop: Arc<AtomicBool>,
     /// Readings acknowledged so far.
@@ -33,13 +34,13 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts one that posts `batch` readings of `sensors` sensors at a time to `url`.
+    /// Starts a gateway that posts batches of `batch` readings of `sensors` sensors to `url`.
     pub fn start(name: &str, url: String, sensors: usize, batch: usize) -> Gateway {
         Gateway::start_hostile(name, url, sensors, batch, 0)
     }
 
-    /// As [`Gateway::start`], with sensors whose clocks are wrong by up to `spread_ms` ([`skew_ms`]). If there is a spread,
-    /// it also repeats the batch before, which was acknowledged, whenever no answer came: an impatient sender.
+    /// Like [`Gateway::start`], with sensors whose clocks are wrong by up to `spread_ms` ([`skew_ms`]). With a spread,
+    /// it is also an impatient sender: after a request without an answer it repeats the previous, acknowledged batch.
     pub fn start_hostile(name: &str, url: String, sensors: usize, batch: usize, spread_ms: i64) -> Gateway {
         let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopped, count, name) = (stop.clone(), acked.clone(), name.to_owned());
@@ -51,8 +52,8 @@ impl Gateway {
                 .build()
                 .new_agent();
             let (mut record, mut n, mut before) = (vec![], 0i64, String::new());
-            // The same bytes again and again until somebody says 200, also after the flag: what was sent once may be stored.
-            // Whether every try was answered.
+            // Sends the same bytes until the answer is 200, even after the stop flag: a batch that was sent once may
+            // be stored. Returns whether every attempt was answered.
             let send = |lines: &str| {
                 let mut answered = true;
                 loop {
@@ -95,29 +96,29 @@ impl Gateway {
         Gateway { stop, acked, thread }
     }
 
-    /// Lets it finish its batch; what it was acknowledged for.
+    /// Stops after the current batch; returns the acknowledged readings.
     pub fn finish(self) -> Vec<Stored> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the gateway")
     }
 }
 
-/// Devices that publish one reading a message with QoS 1, through one connection.
+/// Devices that publish one reading per message with QoS 1, over one connection.
 pub struct Devices {
     stop: Arc<AtomicBool>,
-    /// Messages that the broker has acknowledged.
+    /// Messages acknowledged by the broker.
     pub acked: Arc<AtomicUsize>,
     record: Arc<Mutex<Vec<Stored>>>,
     thread: JoinHandle<()>,
 }
 
 impl Devices {
-    /// Publishes to `fleet/{sensor}` at most `messages` messages (or until it is stopped), at most `rate` a second.
+    /// Publishes to `fleet/{sensor}`: at most `messages` messages (or until it is stopped), at most `rate` per second.
     pub fn start(port: u16, sensors: usize, messages: usize, rate: usize) -> Devices {
         Devices::start_skewed(port, sensors, messages, rate, 0)
     }
 
-    /// As [`Devices::start`], with clocks that are wrong by up to `spread_ms` ([`skew_ms`]).
+    /// Like [`Devices::start`], with clocks that are wrong by up to `spread_ms` ([`skew_ms`]).
     pub fn start_skewed(port: u16, sensors: usize, messages: usize, rate: usize, spread_ms: i64) -> Devices {
         let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let record: Arc<Mutex<Vec<Stored>>> = Arc::default();
@@ -129,7 +130,7 @@ impl Devices {
         Devices { stop, acked, record, thread }
     }
 
-    /// Waits until all is published, or stops it; what the broker has acknowledged.
+    /// Waits until everything is published, or stops; returns what the broker has acknowledged.
     pub fn finish(self, stop: bool) -> Vec<Stored> {
         self.stop.store(stop, Ordering::Relaxed);
         self.thread.join().expect("the devices");
@@ -137,7 +138,7 @@ impl Devices {
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "what Devices is started with, and what it shares")]
+#[allow(clippy::too_many_arguments, reason = "the arguments of Devices, and its shared state")]
 async fn publish(
     port: u16,
     sensors: usize,
@@ -166,7 +167,10 @@ async fn publish(
             let (sensor, ts) = (format!("d{}", n % sensors), now_ms() + skew_ms(n % sensors, sensors, spread_ms));
             let payload = format!("{{\"ts\":{ts},\"n\":{n},\"temp\":{}}}", n as f64 / 4.0);
             let topic = format!("fleet/{sensor}");
-            client.publish(topic, payload, mqtt::PublishOptions::at_least_once()).await.expect("the broker is there");
+            client
+                .publish(topic, payload, mqtt::PublishOptions::at_least_once())
+                .await
+                .expect("the broker accepts connections");
             record.lock().expect("the record").push((sensor, ts, n as i64));
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -180,10 +184,10 @@ async fn publish(
                     acked.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(Ok(_)) => connected = tokio::time::Instant::now(),
-                // On a busy machine the broker may be late with a ping. The next poll connects again and sends again what
-                // was not acknowledged.
+                // A busy machine may delay the broker's answer to a ping. The next poll reconnects and repeats
+                // unacknowledged messages.
                 Ok(Err(error)) => {
-                    assert!(connected.elapsed() < BROKER_WITHIN, "the broker is not there: {error}");
+                    assert!(connected.elapsed() < BROKER_WITHIN, "the broker does not accept connections: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 Err(_) => {}

@@ -1,10 +1,10 @@
-//! The guides as the tests read them: their fenced blocks, with what stands behind the fence.
+//! The guides as the tests read them: fenced blocks, with the words after the opening fence.
 //!
 //! ```text
-//! ```sh run                  commands that a test runs, one after another as if typed into one shell
-//! ```toml run                the configuration that the service is started with for them
-//! ```js run bucket index=X   a mongosh example; `bucket` or `timeseries`: of that mode alone; `index`: it must use X
-//! ```json output             what the block before it answers; `…` stands for any text
+//! ```sh run                  commands that a test runs in order, as if typed into one shell
+//! ```toml run                the configuration of the service for these commands
+//! ```js run bucket index=X   a mongosh example; `bucket` or `timeseries`: only in that mode; `index`: it must use X
+//! ```json output             the output of the previous block; `…` matches any text
 //! ```text output             the same, line by line
 //! ```
 
@@ -15,45 +15,45 @@ use serde_json::Value;
 /// A fenced block.
 #[derive(Debug, Clone)]
 pub struct Block {
-    /// Where: file and line of its fence.
+    /// File and line of the opening fence.
     pub at: String,
-    /// Its language and the words behind it.
+    /// The language and the words after it.
     pub info: Vec<String>,
-    /// What is in it.
+    /// The text inside.
     pub text: String,
-    /// The block that follows at once and is its output.
+    /// The output block that follows directly.
     pub output: Option<Box<Block>>,
 }
 
 impl Block {
-    /// Whether a word stands behind the fence.
+    /// Whether the opening fence has this word.
     pub fn has(&self, word: &str) -> bool {
         self.info.iter().any(|w| w == word)
     }
 
-    /// Whether it begins so: `is("sh", "run")`.
+    /// Whether the opening fence begins with these words: `is("sh", "run")`.
     pub fn is(&self, language: &str, word: &str) -> bool {
         self.info.first().is_some_and(|w| w == language) && self.has(word)
     }
 }
 
-/// The repository.
+/// The root of the repository.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A file of the repository.
+/// Reads a file of the repository.
 ///
 /// # Panics
-/// It is not there.
+/// The file does not exist.
 pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// The blocks of a text; an output stands in the block that it is of.
+/// The blocks of a text; an output is attached to its block.
 ///
 /// # Panics
-/// A fence that is not closed, or an output of nothing.
+/// A fence is not closed, or an output has no block.
 pub fn blocks(name: &str, text: &str) -> Vec<Block> {
     let mut found: Vec<Block> = vec![];
     let mut open: Option<Block> = None;
@@ -64,9 +64,9 @@ pub fn blocks(name: &str, text: &str) -> Vec<Block> {
                 open = Some(Block { at: format!("{name}:{}", n + 1), info, text: String::new(), output: None });
             }
             (Some(_), Some(_)) => {
-                let block = open.take().expect("it is open");
+                let block = open.take().expect("the block is open");
                 if block.has("output") {
-                    let of = found.last_mut().unwrap_or_else(|| panic!("{}: an output of nothing", block.at));
+                    let of = found.last_mut().unwrap_or_else(|| panic!("{}: an output without a block", block.at));
                     of.output = Some(Box::new(block));
                 } else {
                     found.push(block);
@@ -83,19 +83,19 @@ pub fn blocks(name: &str, text: &str) -> Vec<Block> {
     found
 }
 
-/// Whether `said` is what the output promises.
+/// Compares `actual` with the expected output.
 ///
 /// # Panics
-/// It is not; both are shown.
+/// They differ; the message has both.
 #[track_caller]
-pub fn compare(output: &Block, said: &str) {
+pub fn compare(output: &Block, actual: &str) {
     if output.info[0] == "json" {
         let wanted: Value = serde_json::from_str(&output.text).unwrap_or_else(|e| panic!("{}: {e}", output.at));
-        let got: Value = serde_json::from_str(said).unwrap_or_else(|e| panic!("{}: got {said:?}: {e}", output.at));
+        let got: Value = serde_json::from_str(actual).unwrap_or_else(|e| panic!("{}: got {actual:?}: {e}", output.at));
         assert!(fits(&wanted, &got), "{}: the guide says\n{wanted}\nand it is\n{got}", output.at);
         return;
     }
-    let (wanted, got) = (output.text.trim_end(), said.trim_end());
+    let (wanted, got) = (output.text.trim_end(), actual.trim_end());
     let fit =
         wanted.lines().count() == got.lines().count() && wanted.lines().zip(got.lines()).all(|(w, g)| text_fits(w, g));
     assert!(fit, "{}: the guide says\n{wanted}\nand it is\n{got}", output.at);
@@ -113,13 +113,13 @@ fn fits(wanted: &Value, got: &Value) -> bool {
     }
 }
 
-/// Where `…` stands, anything may.
+/// `…` matches any text.
 fn text_fits(wanted: &str, got: &str) -> bool {
-    let Some((before, behind)) = wanted.split_once('…') else { return wanted == got };
-    got.len() >= before.len() + behind.len() && got.starts_with(before) && got.ends_with(behind)
+    let Some((before, after)) = wanted.split_once('…') else { return wanted == got };
+    got.len() >= before.len() + after.len() && got.starts_with(before) && got.ends_with(after)
 }
 
-/// Everything in Markdown that people read: the guides and what stands beside the code.
+/// All Markdown files for users: the guides and the files next to the code.
 pub fn pages() -> Vec<String> {
     let mut found = vec![];
     for folder in ["", "docs", "loadtest", "deploy", "tests", "config"] {

@@ -1,4 +1,4 @@
-//! A client for HTTPS that keeps its connection.
+//! An HTTPS client with a persistent connection.
 
 #![allow(unreachable_pub, reason = "public for the tests alone")]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -17,20 +17,21 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Who a client trusts and who it is. All of it PEM.
+/// The CA that a client trusts and its own identity, all in PEM.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
     pub ca: &'static str,
     pub identity: Option<(&'static str, &'static str)>,
-    /// No TLS 1.3.
+    /// Disables TLS 1.3.
     pub only_12: bool,
 }
 
-/// A connection that is kept.
+/// A persistent connection.
 pub struct Https(TlsStream<TcpStream>);
 
 impl Https {
-    /// Connects; an error where the handshake fails (with TLS 1.3 a refused client learns that at its first answer).
+    /// Connects. Returns an error if the handshake fails (with TLS 1.3, a refused client sees that only with the first
+    /// answer).
     pub async fn connect(addr: SocketAddr, trust: &Trust) -> io::Result<Https> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(trust.ca.as_bytes()).unwrap()).unwrap();
@@ -53,12 +54,12 @@ impl Https {
         Ok(Https(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
     }
 
-    /// What was agreed on within TLS.
+    /// The protocol negotiated by ALPN.
     pub fn protocol(&self) -> Option<&[u8]> {
         self.0.get_ref().1.alpn_protocol()
     }
 
-    /// Posts JSON; the status.
+    /// Posts JSON; returns the status.
     pub async fn post(&mut self, path: &str, token: Option<&str>, body: &str) -> io::Result<u16> {
         self.post_as("127.0.0.1", path, token, body).await
     }

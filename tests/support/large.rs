@@ -1,4 +1,4 @@
-//! Buckets with more readings than a test can send, written into MongoDB directly, and counted there.
+//! Buckets with more readings than a test can send: writes them directly into MongoDB, and counts them there.
 //!
 //! Reading `i` of such a bucket has the time `start + i * STEP_MS` and the value `n = i`.
 
@@ -15,14 +15,14 @@ use mongodb::{Client, Database};
 
 use super::{block_on, stored};
 
-/// Between two readings: a million of them take 50 minutes.
+/// Time between two readings: a million of them take 50 minutes.
 pub const STEP_MS: i64 = 3;
 const HOUR_MS: i64 = 3_600_000;
-/// Measurements, and pages, in one command.
+/// Measurements and pages per command.
 const MEASUREMENTS: i64 = 50_000;
 const PAGES: usize = 100;
 
-/// Makes the collections, as `init` does.
+/// Creates the collections, as `init` does.
 pub fn prepare(uri: &str, database: &str, mode: StoreMode) {
     let uri = config::Secret::new(uri.to_owned());
     let settings = config::Store { uri, database: database.to_owned(), mode, ..config::Config::default().store };
@@ -32,7 +32,7 @@ pub fn prepare(uri: &str, database: &str, mode: StoreMode) {
     });
 }
 
-/// Writes an hour of `count` measurements for each of these sensors, and its summary.
+/// Writes `count` measurements in one hour for each of these sensors, and their summaries.
 pub fn measured_hours(uri: &str, database: &str, sensors: &[String], start: i64, count: i64) {
     with(uri, database, async |db| {
         let measurements = db.collection::<RawDocumentBuf>("sensor_readings");
@@ -52,7 +52,8 @@ pub fn measured_hours(uri: &str, database: &str, sensors: &[String], start: i64,
     });
 }
 
-/// Writes an hour of `count` readings in pages of `page_max`; the last one has room if `count` is no multiple of it.
+/// Writes `count` readings in one hour, in pages of `page_max`; the last page is open if `count` is not a multiple of
+/// it.
 pub fn paged_hour(uri: &str, database: &str, sensor: &str, start: i64, count: i64, page_max: i64) {
     with(uri, database, async |db| {
         let mut pages = vec![];
@@ -75,8 +76,7 @@ pub fn paged_hour(uri: &str, database: &str, sensor: &str, start: i64, count: i6
     });
 }
 
-/// What MongoDB has of a sensor: its readings and their sum of `n`, and the same two as the summaries say. The server
-/// counts.
+/// Counts on the server: a sensor's readings and the sum of `n`, and the same two values according to the summaries.
 pub fn counted(uri: &str, database: &str, sensor: &str) -> [(i64, i64); 2] {
     with(uri, database, async |db| {
         let one = |count: Bson, sum: Bson| doc! { "$group": { "_id": null, "count": { "$sum": count }, "sum": { "$sum": sum } } };
@@ -99,7 +99,7 @@ pub fn counted(uri: &str, database: &str, sensor: &str) -> [(i64, i64); 2] {
     })
 }
 
-/// How many readings the summaries of a sensor count: cheap, whatever their number.
+/// The number of readings according to the summaries of a sensor. Cheap for any number.
 pub fn summed(uri: &str, database: &str, sensor: &str) -> i64 {
     stored::counted_of(uri, database, doc! { "sensor_id": sensor }) as i64
 }
@@ -114,7 +114,7 @@ fn with<T: Send>(uri: &str, database: &str, ask: impl AsyncFnOnce(Database) -> T
     })
 }
 
-/// A page of the readings from `first` on, without them.
+/// The page of the readings from `first` on, without its readings.
 fn head(sensor: &str, start: i64, page: i32, first: i64, count: i64) -> Document {
     let (start_at, last) = (DateTime::from_millis(start), first + count - 1);
     let sum = (first + last) * count / 2;

@@ -1,9 +1,9 @@
-//! What the tests with real servers share: the servers, the service itself as a process, and waiting without luck.
+//! Shared by the tests with real servers: the servers, the service as a process, and waiting for conditions.
 //!
-//! Every server has a directory and a port of its own, so tests run side by side and twice at once. None outlives its
+//! Every server has its own directory and port, so tests can run in parallel and in several processes. No server outlives its
 //! test binary, however that ends (see [`process`]).
 
-// Each test program uses a part of this; and what is public here is so for the tests alone.
+// Each test program uses a part of this module. Items are `pub` only for the tests.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod direct_rig;
@@ -32,14 +32,14 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Below the range from which the kernel takes ports for outgoing connections: none of these takes it in between.
+/// Below the range from which the kernel assigns ports for outgoing connections, so none of these is assigned in
+/// between.
 const PORTS: Range<u16> = 15_000..32_000;
 
-/// How often [`wait_until`] looks.
+/// Interval at which [`wait_until`] checks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A port on which nothing listens now. Another process may still take it first, so a start that finds it taken is
-/// tried again with another one.
+/// A free port. Another process may take it before it is used; then the start is repeated with another port.
 pub fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(PORTS);
@@ -49,18 +49,18 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A number of the environment, for the long runs.
+/// A number from the environment, for the long runs.
 ///
 /// # Panics
-/// It is not a number.
+/// The value is not a number.
 pub fn setting<T: FromStr>(name: &str, default: T) -> T {
     std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Waits until `condition` gives a value; blocks the thread.
+/// Waits until `condition` returns a value; blocks the thread.
 ///
 /// # Panics
-/// It gave none within `limit`; `what` says in the message what was waited for.
+/// It returned none within `limit`; the message names `what`.
 #[track_caller]
 pub fn wait_until<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
@@ -73,7 +73,7 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut condition: impl FnMut() ->
     }
 }
 
-/// Runs a future to its end from synchronous or asynchronous code alike: on a thread and a runtime of its own.
+/// Runs a future to its end on its own thread and runtime, from synchronous or asynchronous code.
 pub fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -1,5 +1,5 @@
-//! A real MongoDB: a replica set of one member, which majority writes and read concerns need; of two versions, and where a
-//! test asks for it with users, or standalone.
+//! A real MongoDB: a replica set of one member, which majority writes and read concerns need. In two versions, and on
+//! request with users or standalone.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -14,29 +14,29 @@ use mongodb::bson::{Document, doc};
 use super::process::Process;
 use super::{block_on, free_port};
 
-/// From the start until it takes writes, recovery after a SIGKILL included; generous, two cores may be busy.
+/// From the start until it accepts writes, recovery after a SIGKILL included; generous, because two cores may be busy.
 const PRIMARY_WITHIN: Duration = Duration::from_secs(90);
 
-/// Another port is tried where somebody else was faster.
+/// Attempts with other ports, if another process takes a port first.
 const STARTS_MAX: u32 = 5;
 
 /// The first user of a server with users.
 const ROOT: &str = "root";
-/// The password of all of them.
+/// The password of all users.
 const PASSWORD: &str = "test-only";
 
-/// What kind of server to start.
+/// The kind of server to start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Kind {
-    /// MongoDB 4.4, which has no time-series collections, instead of the usual one.
+    /// MongoDB 4.4, which has no time-series collections.
     pub v44: bool,
-    /// With access control: nobody may do anything but [`Mongod::uri`]'s user, and those that a test adds.
+    /// With access control: only [`Mongod::uri`]'s user and the users that a test adds have access.
     pub users: bool,
     /// Not a replica set.
     pub standalone: bool,
 }
 
-/// A running MongoDB, or one that was killed and can be [restarted](Mongod::restart).
+/// A running MongoDB, or a killed one that can be [restarted](Mongod::restart).
 pub struct Mongod {
     kind: Kind,
     port: u16,
@@ -44,7 +44,7 @@ pub struct Mongod {
 }
 
 impl Mongod {
-    /// Starts one and returns when it is primary.
+    /// Starts a server and returns when it is primary.
     ///
     /// # Panics
     /// There is no mongod, or it does not start.
@@ -69,14 +69,15 @@ impl Mongod {
         panic!("mongod found its port taken {STARTS_MAX} times");
     }
 
-    /// One for all tests of this binary; it ends with the binary. Each test takes a [database](unique_database) of its
-    /// own, and none may kill it. `HOURBUCKET_TEST_MONGODB` (a port on 127.0.0.1) names a running server to use instead.
+    /// One server for all tests of this binary; it ends with the binary. Each test uses its own
+    /// [database](unique_database), and no test may kill the server. `HOURBUCKET_TEST_MONGODB` (a port on 127.0.0.1)
+    /// names a running server to use instead.
     pub fn shared() -> &'static Mongod {
         static SHARED: OnceLock<Mongod> = OnceLock::new();
         SHARED.get_or_init(|| Mongod::running("HOURBUCKET_TEST_MONGODB").unwrap_or_else(Mongod::start))
     }
 
-    /// MongoDB 4.4, one for all tests of this binary as well; `HOURBUCKET_TEST_MONGODB44` names a running one.
+    /// MongoDB 4.4, one server for all tests of this binary; `HOURBUCKET_TEST_MONGODB44` names a running one.
     pub fn shared_v44() -> &'static Mongod {
         static SHARED: OnceLock<Mongod> = OnceLock::new();
         SHARED.get_or_init(|| {
@@ -85,8 +86,8 @@ impl Mongod {
         })
     }
 
-    /// The server that the variable names by its port, such as a container with `--replSet rs0`; it is initiated if it has
-    /// not been, and left running.
+    /// The server whose port the variable names, such as a container with `--replSet rs0`. It is initiated if
+    /// necessary, and left running.
     fn running(variable: &str) -> Option<Mongod> {
         let port = std::env::var(variable).ok().filter(|value| !value.is_empty())?;
         let port =
@@ -96,7 +97,7 @@ impl Mongod {
         Some(mongod)
     }
 
-    /// For a client, which may do everything.
+    /// The URI for a client with all privileges.
     pub fn uri(&self) -> String {
         if self.kind.users {
             return self.uri_as(ROOT);
@@ -105,7 +106,7 @@ impl Mongod {
         format!("mongodb://127.0.0.1:{}/?{set}", self.port)
     }
 
-    /// For a client that is one of the users.
+    /// The URI for a client with this user.
     pub fn uri_as(&self, user: &str) -> String {
         format!("mongodb://{user}:{PASSWORD}@127.0.0.1:{}/?replicaSet=rs0", self.port)
     }
@@ -118,7 +119,7 @@ impl Mongod {
         self.create_user(&self.uri(), name, roles);
     }
 
-    /// The first user, whom a server without any lets a client on the same machine make.
+    /// Creates the first user; a server without users lets a local client do that.
     fn add_root(&self) {
         let uri = format!("mongodb://127.0.0.1:{}/?replicaSet=rs0", self.port);
         self.create_user(&uri, ROOT, vec![doc! { "role": "root", "db": "admin" }]);
@@ -137,7 +138,7 @@ impl Mongod {
         self.port
     }
 
-    /// SIGKILL, as a crash would be; returns when it is gone.
+    /// Sends SIGKILL, like a crash; returns when the process has ended.
     pub fn kill9(&mut self) {
         self.process.kill9();
     }
@@ -151,13 +152,13 @@ impl Mongod {
         assert!(self.run(), "port {} was taken by another process meanwhile", self.port);
     }
 
-    /// Starts it without waiting until it is primary, as an outage that ends by itself.
+    /// Starts it without waiting until it is primary, like an outage that ends by itself.
     pub fn restart_in_background(&mut self) {
         self.kill9();
         self.spawn();
     }
 
-    /// What it has logged (JSON lines).
+    /// Its log (JSON lines).
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -188,7 +189,7 @@ impl Mongod {
         self.process.spawn(&mut command);
     }
 
-    /// What the members of a replica set with access control know each other by.
+    /// The shared key of the members of a replica set with access control.
     fn key_file(&self) -> PathBuf {
         let path = self.process.dir().join("key");
         std::fs::write(&path, "aKeyOfATestServer").expect("a key file");
@@ -196,13 +197,13 @@ impl Mongod {
         path
     }
 
-    /// Starts it and waits until it is primary; false where its port was taken.
+    /// Starts it and waits until it is primary; `false` if its port was taken.
     fn run(&mut self) -> bool {
         self.spawn();
         self.primary()
     }
 
-    /// Waits until it is primary, and initiates its set where that was never done; false where its port was taken.
+    /// Waits until it is primary, and initiates the set if that was never done; `false` if its port was taken.
     fn primary(&mut self) -> bool {
         let uri = format!("mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=500", self.port);
         let port = self.port;
@@ -223,7 +224,7 @@ impl Mongod {
                     if hello.get_bool("isWritablePrimary").unwrap_or(false) {
                         return true;
                     }
-                    // A member that was never initiated says so; one that was restarted has its set's name.
+                    // A member that was never initiated reports this error; a restarted one has the name of its set.
                     if !initiated && !hello.contains_key("setName") && hello.contains_key("isreplicaset") {
                         let members = vec![doc! { "_id": 0, "host": format!("127.0.0.1:{port}") }];
                         let set = doc! { "_id": "rs0", "members": members };
@@ -237,8 +238,8 @@ impl Mongod {
     }
 }
 
-/// A name that no other test has, at most 38 bytes long: by the process too, because a server that was running before keeps
-/// the databases of earlier runs.
+/// A unique name of at most 38 bytes. It contains the process id, because an external server keeps the databases of
+/// earlier runs.
 pub fn unique_database(test: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let test: String = test.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(26).collect();
@@ -262,8 +263,8 @@ pub fn binary() -> PathBuf {
     })
 }
 
-/// MongoDB 4.4 and the directory of libraries that it alone needs: `HOURBUCKET_MONGOD44` and `HOURBUCKET_MONGOD44_LIB`,
-/// else what `tests/run.sh` has downloaded.
+/// MongoDB 4.4 and the directory of the libraries that only it needs: `HOURBUCKET_MONGOD44` and
+/// `HOURBUCKET_MONGOD44_LIB`, else the downloads of `tests/run.sh`.
 fn binary_v44() -> (PathBuf, Option<PathBuf>) {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(binary) = named("HOURBUCKET_MONGOD44") {
@@ -278,13 +279,13 @@ fn binary_v44() -> (PathBuf, Option<PathBuf>) {
     (downloaded.join("bin/mongod"), Some(downloaded.join("lib")))
 }
 
-/// Where `tests/run.sh` keeps what it has downloaded.
+/// The directory of the downloads of `tests/run.sh`.
 pub fn tools() -> PathBuf {
     let here = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.tools"));
     std::env::var_os("HOURBUCKET_TOOLS").map_or_else(here, PathBuf::from)
 }
 
-/// Packages of Python: the directory that the variable `named` says, else what `tests/run.sh` has downloaded with
+/// The directory of Python packages that the variable `named` names, else the download of `tests/run.sh` with
 /// `package`.
 pub fn python_packages(named: &str, package: &str) -> PathBuf {
     if let Some(directory) = std::env::var_os(named) {

@@ -1,4 +1,4 @@
-//! A mosquitto of a test's own: on a free port, with a directory of its own, stopped when it is dropped.
+//! A mosquitto for one test: on a free port, with its own directory, stopped when it is dropped.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
@@ -17,11 +17,11 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts one that anyone may use, with no limit on what it keeps for a client. It saves its sessions when it is
-    /// [stopped](Mosquitto::stop), not when it is [killed](Mosquitto::kill). `extra` is added to its configuration, for
-    /// its one listener.
+    /// Starts a broker without authentication and without a limit on what it queues for a client. It saves its
+    /// sessions if it is [stopped](Mosquitto::stop), not if it is [killed](Mosquitto::kill). `extra` is appended to
+    /// the configuration of its one listener.
     pub fn start(extra: &str) -> Mosquitto {
-        // The port is free now; should someone else take it before mosquitto does, mosquitto says so and we try again.
+        // Another process may take the free port first. Then mosquitto reports that, and another port is tried.
         for _ in 0..20 {
             let port = super::free_port();
             let dir = tempfile::tempdir().unwrap();
@@ -33,7 +33,7 @@ impl Mosquitto {
                 dir.path().display(),
             );
             fs::write(dir.path().join("conf"), config).unwrap();
-            // Started by root it becomes the user mosquitto, who must be able to write there.
+            // A mosquitto that root starts becomes the user mosquitto, who must be able to write there.
             let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
             fs::set_permissions(dir.path(), open).unwrap();
             let mut broker = Mosquitto { port, dir, child: None };
@@ -49,7 +49,7 @@ impl Mosquitto {
         if sbin.exists() { sbin } else { "mosquitto".into() }
     }
 
-    /// Runs it until it answers; whether it does.
+    /// Starts it and waits until it answers; returns whether it does.
     fn run(&mut self) -> bool {
         let conf = self.dir.path().join("conf");
         let mut child = Command::new(Mosquitto::binary())
@@ -86,12 +86,12 @@ impl Mosquitto {
         format!("mqtt://127.0.0.1:{}", self.port)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Ends it with SIGKILL: what it has not saved is gone.
+    /// Sends SIGKILL: unsaved state is lost.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -99,7 +99,7 @@ impl Mosquitto {
         }
     }
 
-    /// Ends it in good order: it saves its sessions.
+    /// Stops it normally: it saves its sessions.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = Command::new("kill").arg(child.id().to_string()).status();
@@ -107,12 +107,12 @@ impl Mosquitto {
         }
     }
 
-    /// Loses, while it does not run, what it has saved.
+    /// Deletes its saved state while it is stopped.
     pub fn forget(&self) {
         let _ = fs::remove_file(self.dir.path().join("mosquitto.db"));
     }
 
-    /// Starts it again on the same port, with what it has saved.
+    /// Starts it again on the same port, with its saved state.
     pub fn restart(&mut self) {
         assert!(self.run(), "mosquitto does not start again:\n{}", self.log());
     }
@@ -124,7 +124,7 @@ impl Drop for Mosquitto {
     }
 }
 
-/// Publishes one message with `mosquitto_pub`, by default with QoS 1; `more` are arguments of its own.
+/// Publishes one message with `mosquitto_pub`, by default with QoS 1; `more`: further arguments.
 pub fn publish_by_tool(port: u16, topic: &str, payload: &str, more: &[&str]) {
     let port = port.to_string();
     let arguments = ["-h", "127.0.0.1", "-p", &port, "-q", "1", "-t", topic, "-m", payload];
@@ -133,7 +133,7 @@ pub fn publish_by_tool(port: u16, topic: &str, payload: &str, more: &[&str]) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// What is retained on a topic; empty where nothing is.
+/// The retained message of a topic; empty if there is none.
 pub fn retained_by_tool(port: u16, topic: &str) -> String {
     let port = port.to_string();
     let arguments = ["-h", "127.0.0.1", "-p", &port, "-t", topic, "-C", "1", "-W", "2"];

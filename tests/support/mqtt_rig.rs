@@ -1,4 +1,4 @@
-//! MQTT ingest with both ends in the test's hands: a publisher before the broker, and the next stage after ingest.
+//! Runs MQTT ingest with a test at both ends: a publisher before the broker, and the next stage after ingest.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
@@ -17,15 +17,15 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// No wait in these tests takes this long unless something is wrong.
+/// A limit for every wait in these tests; reached only if something is wrong.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The defaults.
+/// The default settings.
 pub fn decoding() -> Decoding {
     hourbucket::config::Config::default().decoding()
 }
 
-/// A broker's configuration with `sensors/+/+` as scalars.
+/// The configuration of a broker, with `sensors/+/+` as scalars.
 pub fn config(url: &str, protocol: MqttProtocol) -> Mqtt {
     Mqtt {
         url: url.into(),
@@ -61,15 +61,15 @@ pub fn subscription(filter: &str, topic: &str, format: &str) -> Subscription {
     }
 }
 
-/// Ingest of one broker, and what the next stage sees of it.
+/// Ingest of one broker, and the receiving end of the next stage.
 pub struct Ingest {
-    /// What ingest hands over.
+    /// The ingest batches that ingest submits.
     pub ingest_batches: IngestReceiver,
-    /// Opens and closes the door.
+    /// Opens and closes admission.
     pub admission_control: AdmissionControl,
-    /// How the broker is doing.
+    /// The status of the broker's connection.
     pub status: watch::Receiver<BrokerStatus>,
-    /// Cancelled: take no more.
+    /// Cancelled: accept no more.
     pub stop: CancellationToken,
     drained: CancellationToken,
     task: Option<JoinHandle<()>>,
@@ -111,15 +111,15 @@ impl Ingest {
         assert!(seen.is_ok_and(|s| s.is_ok()), "the status stays {:?}", *self.status.borrow());
     }
 
-    /// The next parcel.
+    /// Returns the next ingest batch.
     pub async fn ingest_batch(&mut self) -> IngestBatch {
         tokio::time::timeout(PATIENCE, self.ingest_batches.recv())
             .await
-            .expect("no parcel came")
+            .expect("no ingest batch arrived")
             .expect("ingest has ended")
     }
 
-    /// IngestReceiver with `n` readings and dead letters in all, not more.
+    /// Returns ingest batches with exactly `n` readings and dead letters in total.
     pub async fn ingest_batches(&mut self, n: usize) -> Vec<IngestBatch> {
         let mut ingest_batches = vec![];
         let mut got = 0;
@@ -128,11 +128,11 @@ impl Ingest {
             got += ingest_batch.batch.len() + ingest_batch.dead.len();
             ingest_batches.push(ingest_batch);
         }
-        assert_eq!(got, n, "more came than was sent");
+        assert_eq!(got, n, "more arrived than was sent");
         ingest_batches
     }
 
-    /// Ends ingest as the service does, and waits for it.
+    /// Stops ingest as the service does, and waits for its end.
     pub async fn finish(mut self) {
         self.stop.cancel();
         let task = self.task.take().unwrap();
@@ -140,7 +140,7 @@ impl Ingest {
         assert!(ended.is_ok_and(|e| e.is_ok()), "ingest did not end");
     }
 
-    /// Ends ingest although not all is acknowledged.
+    /// Stops ingest although not everything is acknowledged.
     pub async fn cut(self) {
         self.drained.cancel();
         self.finish().await;
@@ -155,12 +155,12 @@ impl Drop for Ingest {
     }
 }
 
-/// The sensor ids in parcels, in order.
+/// The sensor ids of ingest batches, in order.
 pub fn sensors(ingest_batches: &[IngestBatch]) -> Vec<String> {
     ingest_batches.iter().flat_map(|p| p.batch.to_readings()).map(|r| r.sensor_id).collect()
 }
 
-/// Says of parcels that they are safe.
+/// Acknowledges ingest batches.
 pub fn deliver(ingest_batches: Vec<IngestBatch>) {
     for ingest_batch in ingest_batches {
         ingest_batch.into_parts().2.delivered();
@@ -188,7 +188,7 @@ pub async fn publish<P: Into<Vec<u8>>>(port: u16, messages: impl IntoIterator<It
     };
     tokio::time::timeout(PATIENCE, async { tokio::join!(sending, acknowledged) })
         .await
-        .expect("the broker takes nothing");
+        .expect("the broker accepts nothing");
 }
 
 /// Publishes a scalar for each sensor.

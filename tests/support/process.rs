@@ -1,9 +1,9 @@
-//! A server process with a directory of its own, on a leash.
+//! A server process with its own directory, removed whenever the test ends.
 //!
 //! A test that fails, a test binary that is killed with SIGKILL and a Ctrl-C on `cargo test` must leave no server and no
-//! directory behind, and a server shared by the tests of a binary stands in a `static`, which is never dropped. So
-//! beside each directory waits a small shell that reads from a pipe whose other end only the test binary has. When that
-//! end is gone, for whatever reason, the shell kills the server and removes the directory.
+//! directory behind, and a server shared by the tests of a binary is in a `static`, which is never dropped. So each
+//! directory has a small shell (the leash) that reads from a pipe whose other end only the test binary holds. When that
+//! end is closed, for any reason, the shell kills the server and removes the directory.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// `$0` is the directory. A process id may have been given to another process since, so only one that works in the
-/// directory is killed.
+/// `$0` is the directory. The process id may have been reused, so the process is killed only if it works in the
+/// directory.
 const LEASH: &str = r#"
 trap '' INT TERM HUP
 pid=
@@ -26,10 +26,10 @@ done
 cd / && rm -rf "$0"
 "#;
 
-/// How much of a log a panic shows.
+/// The part of a log that a panic shows.
 const LOG_TAIL_BYTES: usize = 4_000;
 
-/// A directory and the process that works in it, if it runs.
+/// A directory, and the process that works in it, if it runs.
 pub struct Process {
     name: &'static str,
     dir: PathBuf,
@@ -39,11 +39,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// The directory, and nothing running yet. `name` names the log.
+    /// Creates the directory, without a process. `name` is the name of the log.
     pub fn new(name: &'static str) -> Process {
         let dir = tempfile::Builder::new().prefix(&format!("hourbucket-test-{name}.")).tempdir().expect("a directory");
         let dir = dir.keep().canonicalize().expect("a directory");
-        // In a process group of its own: Ctrl-C on the terminal must not reach it before its work is done.
+        // In its own process group: Ctrl-C on the terminal must not reach it before its work is done.
         let mut leash = Command::new("sh")
             .args(["-c", LEASH])
             .arg(&dir)
@@ -60,7 +60,7 @@ impl Process {
         &self.dir
     }
 
-    /// Starts `command` in the directory; what it prints is added to the log.
+    /// Starts `command` in the directory; its output is appended to the log.
     pub fn spawn(&mut self, command: &mut Command) {
         assert!(self.child.is_none(), "{} runs already", self.name);
         let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a log");
@@ -86,28 +86,28 @@ impl Process {
         self.child.is_some()
     }
 
-    /// Whether it runs; its exit status where it has ended by itself.
+    /// Whether it runs; its exit status if it has ended by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().expect("a child of ours");
+        let status = self.child.as_mut()?.try_wait().expect("a child process of this one");
         if status.is_some() {
             self.child = None;
         }
         status
     }
 
-    /// SIGKILL; returns when it is gone. Nothing where it does not run.
+    /// Sends SIGKILL, and returns when the process has ended. Does nothing if it does not run.
     pub fn kill9(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Fails only where it has ended already.
+            // It fails only if the process has ended already.
             let _ = child.kill();
-            child.wait().expect("a child of ours");
+            child.wait().expect("a child process of this one");
         }
     }
 
-    /// SIGTERM, and returns at once.
+    /// Sends SIGTERM, and returns immediately.
     pub fn sigterm(&self) {
         let pid = self.pid().to_string();
-        // The shell's own kill: the program of that name need not be installed.
+        // The built-in kill of the shell: the program of that name may not be installed.
         let status = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status().expect("sh must start");
         assert!(status.success(), "no SIGTERM to {}", self.name);
     }
@@ -115,7 +115,7 @@ impl Process {
     /// Waits until it ends by itself.
     ///
     /// # Panics
-    /// It did not within `limit`.
+    /// It did not end within `limit`.
     #[track_caller]
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         let deadline = Instant::now() + limit;
@@ -129,12 +129,12 @@ impl Process {
         }
     }
 
-    /// All it has printed.
+    /// Its whole output.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
 
-    /// The end of what it has printed.
+    /// The end of its output.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let mut from = log.len().saturating_sub(LOG_TAIL_BYTES);

@@ -1,20 +1,20 @@
-//! Which metrics and labels a PromQL expression names. Prometheus itself says whether it parses; this says whether what it
-//! names exists, which Prometheus does not: a metric that nobody exports is no error there, only for ever no data.
+//! Finds the metrics and labels that a PromQL expression names. Prometheus checks the syntax. It does not check that
+//! the names exist: for a metric that is not exported it returns no data and no error.
 
 #![allow(unreachable_pub, reason = "included by several tests")]
 
 use std::collections::BTreeSet;
 
-/// A metric as it is selected.
+/// A metric with its selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     /// Its name.
     pub metric: String,
-    /// The labels in its braces, with the values that are asked for.
+    /// The labels in its braces, with the selected values.
     pub matchers: Vec<(String, String)>,
 }
 
-/// What an expression names.
+/// The names in an expression.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// In order.
@@ -55,7 +55,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The next character that is no space.
+    /// The next character that is not a space.
     fn peek(&mut self) -> Option<char> {
         self.rest = self.rest.trim_start();
         self.rest.chars().next()
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// A text in quotes, which is next.
+    /// Reads the quoted text that is next.
     fn text(&mut self) -> String {
         let quote = self.rest.chars().next().expect("a quote");
         self.skip(quote);
@@ -89,10 +89,10 @@ impl<'a> Reader<'a> {
             text.push(c);
             escaped = c == '\\' && !escaped;
         }
-        panic!("a text without an end: {text}");
+        panic!("an unterminated text: {text}");
     }
 
-    /// The braces of a selector, which are next.
+    /// Reads the braces of a selector, which are next.
     fn matchers(&mut self) -> Vec<(String, String)> {
         self.skip('{');
         let mut matchers = vec![];
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         matchers
     }
 
-    /// A function, a grouping, a word of the language or a metric.
+    /// Reads a function, a grouping, a keyword or a metric.
     fn word(&mut self, names: &mut Names) {
         let word = self.take(is_word);
         if GROUPINGS.contains(&word) {

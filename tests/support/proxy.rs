@@ -1,8 +1,8 @@
-//! The network between the service and a real MongoDB: a proxy on loopback that delays what passes by time and by size,
+//! The network between the service and a real MongoDB: a proxy on loopback that delays data by time and by size,
 //! stops one direction, withholds the answers to certain commands, and cuts connections.
 //!
-//! Each direction of a connection has a queue: what was read is written when its time has come. So a delay adds to the
-//! round trip and takes nothing from the throughput, as on a real line; a size limit takes throughput too.
+//! Each direction of a connection has a queue, and each chunk is written when it is due. So a delay adds to the
+//! round trip and does not reduce the throughput, as on a real line; a size limit reduces the throughput too.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// Read at once, and pieces that may be under way in one direction of a connection: 64 MiB.
+/// Size of one read, and the maximum number of chunks in flight in one direction of a connection: 64 MiB.
 const PIECE_BYTES: usize = 64 << 10;
 const PIECES_MAX: usize = 1024;
 
@@ -28,7 +28,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// What the line does now.
+/// The current state of the line.
 #[derive(Debug, Clone, Default)]
 struct Line {
     /// For each direction.
@@ -36,7 +36,7 @@ struct Line {
     /// For each direction of each connection.
     per_byte: Duration,
     stopped: Option<Direction>,
-    /// Answers are withheld on connections that have sent this; `generation` numbers these orders from 1 on.
+    /// Answers are withheld on connections that have sent these bytes; `generation` numbers the orders from 1.
     withheld: Option<Vec<u8>>,
     generation: u64,
 }
@@ -50,7 +50,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one before the MongoDB on `port`, without any delay.
+    /// Starts a proxy before the MongoDB on `port`, without any delay.
     pub fn start(port: u16) -> Proxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -72,7 +72,7 @@ impl Proxy {
         Proxy { address, line, connections, runtime: Some(runtime) }
     }
 
-    /// For a client. Not by the name of the replica set: the driver would go round the proxy to its member.
+    /// The URI for a client. Without the name of the replica set: the driver would connect directly to the member.
     pub fn uri(&self) -> String {
         format!("mongodb://{}/?directConnection=true", self.address)
     }
@@ -82,18 +82,18 @@ impl Proxy {
         self.line.send_modify(|line| line.delay = round_trip / 2);
     }
 
-    /// Lets at most this many bytes a second through in each direction of each connection.
+    /// Limits each direction of each connection to this many bytes per second.
     pub fn bytes_per_second(&self, bytes: u32) {
         self.line.send_modify(|line| line.per_byte = Duration::from_secs(1) / bytes);
     }
 
-    /// Stops one direction of all connections, new ones too; `None` lets everything through again. Nothing is lost.
+    /// Stops one direction of all connections, also of new ones; `None` starts it again. Nothing is lost.
     pub fn stop(&self, direction: Option<Direction>) {
         self.line.send_modify(|line| line.stopped = direction);
     }
 
-    /// From now on, a connection on which these bytes are sent to the server gets no answer any more. The server gets
-    /// all of it. (The bytes must stand in one command, such as a sensor's id or the name of a collection.)
+    /// From now on, a connection that sends these bytes to the server gets no answer any more; the server receives
+    /// everything. (The bytes must be within one command, such as a sensor id or the name of a collection.)
     pub fn withhold_answers_to(&self, bytes: &[u8]) {
         self.line.send_modify(|line| {
             line.withheld = Some(bytes.to_vec());
@@ -101,12 +101,12 @@ impl Proxy {
         });
     }
 
-    /// Answers come again, those that were withheld too.
+    /// Lets all answers pass again, also the withheld ones.
     pub fn answer_again(&self) {
         self.line.send_modify(|line| line.withheld = None);
     }
 
-    /// Cuts all connections; new ones are taken.
+    /// Cuts all connections; new ones are accepted.
     pub fn cut(&self) {
         let mut open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         open.drain(..).for_each(|connection| connection.abort());
@@ -121,16 +121,16 @@ impl Drop for Proxy {
     }
 }
 
-/// Carries one connection until either side has closed.
+/// Forwards one connection until either side closes.
 async fn carry(client: TcpStream, port: u16, line: watch::Receiver<Line>) {
-    // A server that is away refuses the connection, and so does the proxy by dropping it.
+    // If the server refuses the connection, the proxy closes its side.
     let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
     for stream in [&client, &server] {
         stream.set_nodelay(true).expect("a TCP connection");
     }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // The order of `withhold_answers_to` that this connection fell under last.
+    // The last order of `withhold_answers_to` that applies to this connection.
     let marked = AtomicU64::new(0);
     tokio::select! {
         () = pump(Direction::ToServer, from_client, to_server, line.clone(), &marked) => {}
@@ -157,7 +157,7 @@ async fn pump(
                 if end.windows(withheld.len()).any(|bytes| bytes == withheld) {
                     marked.store(line.generation, Ordering::Relaxed);
                 }
-                // Enough for what begins in this piece and ends in the next.
+                // Long enough for bytes that begin in this chunk and end in the next.
                 end.drain(..end.len().saturating_sub(withheld.len()));
             }
             free_at = free_at.max(Instant::now()) + line.per_byte * n as u32;

@@ -1,4 +1,4 @@
-//! MQTT by hand: packets as bytes, so that a test can send what no library would, and see each answer.
+//! MQTT packets as bytes, so that a test can send what no library would, and see each answer.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// No answer takes this long unless something is wrong.
+/// A limit for every answer; reached only if something is wrong.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A packet: fixed header, remaining length, the rest.
@@ -31,7 +31,7 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// CONNECT, clean; `protocol` is 4 or 5.
+/// CONNECT with a clean session; `protocol` is 4 or 5.
 pub fn connect(protocol: u8, id: &str, keep_alive: u16, credentials: Option<(&str, &str)>) -> Vec<u8> {
     connect_with(protocol, id, keep_alive, credentials, &[])
 }
@@ -76,13 +76,13 @@ pub fn publish_with(topic: &str, properties: &[u8], payload: &[u8], qos: u8, id:
     if qos > 0 {
         body.extend(id.to_be_bytes());
     }
-    // The length is written as the remaining length of a packet is.
+    // This length is encoded like the remaining length of a packet.
     body.extend(&packet(0, properties)[1..]);
     body.extend(payload);
     packet(0x30 | (qos << 1), &body)
 }
 
-/// The reason code and the Reason String of a DISCONNECT of MQTT 5 that has at most 127 bytes of properties.
+/// The reason code and the Reason String of a DISCONNECT of MQTT 5 with at most 127 bytes of properties.
 pub fn disconnect_reason(body: &[u8]) -> (u8, String) {
     let string = match body.get(1..) {
         Some([_, 0x1f, high, low, rest @ ..]) => &rest[..usize::from(u16::from_be_bytes([*high, *low]))],
@@ -95,14 +95,14 @@ pub fn disconnect_reason(body: &[u8]) -> (u8, String) {
 pub struct Raw(pub TcpStream);
 
 impl Raw {
-    /// Opens a socket and says nothing.
+    /// Opens a socket without sending anything.
     pub async fn open(port: u16) -> Raw {
         let socket = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         socket.set_nodelay(true).unwrap();
         Raw(socket)
     }
 
-    /// Connects and is let in.
+    /// Connects and is accepted.
     pub async fn connect(port: u16, protocol: u8, id: &str) -> Raw {
         let mut raw = Raw::open(port).await;
         raw.send(&connect(protocol, id, 60, None)).await;
@@ -116,9 +116,9 @@ impl Raw {
         self.0.write_all(bytes).await.unwrap();
     }
 
-    /// The next packet: its first byte and its body; `None` where the connection is closed.
+    /// The next packet: its first byte and its body; `None` if the connection is closed.
     pub async fn answer(&mut self) -> Option<(u8, Vec<u8>)> {
-        tokio::time::timeout(PATIENCE, self.read()).await.expect("no answer came")
+        tokio::time::timeout(PATIENCE, self.read()).await.expect("no answer arrived")
     }
 
     async fn read(&mut self) -> Option<(u8, Vec<u8>)> {

@@ -1,7 +1,7 @@
 //! A replica set of three members on loopback, whose members can be stepped down, killed and started again.
 //!
-//! Members die and come back between two looks, so nothing here keeps a connection: every question is asked over a new
-//! one, of one member.
+//! Members end and return between two checks, so no connection is kept: every command is sent over a new connection
+//! to one member.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use super::mongod::binary;
 use super::process::Process;
 use super::{block_on, free_port, wait_until};
 
-/// For everything that a set does by itself; generous, two cores may be busy.
+/// For everything that the set does by itself; generous, because two cores may be busy.
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// Another port is tried where somebody else was faster.
+/// Attempts with other ports, if another process takes a port first.
 const STARTS_MAX: u32 = 5;
 
 struct Member {
@@ -30,15 +30,15 @@ pub struct ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// Starts three members and returns when one is primary and the others are secondaries. A primary that is gone, or
-    /// that has no majority, is missed after `election` (10 s where a set is left as it is).
+    /// Starts three members and returns when one is primary and the others are secondaries. A primary that has ended, or
+    /// that has no majority, is replaced after `election` (MongoDB's default is 10 s).
     ///
     /// # Panics
     /// There is no mongod, or no primary in time.
     pub fn start(election: Duration) -> ReplicaSet {
         let mut set = ReplicaSet { members: (0..3).map(|_| Member::start()).collect() };
         let hosts = set.members.iter().zip(0..).map(|(m, id)| doc! { "_id": id, "host": m.host() });
-        // Several heartbeats an election timeout, and a member that is back is soon seen (2 s where left as it is).
+        // Several heartbeats per election timeout, so that a returning member is found soon (the default is 2 s).
         let election_ms = election.as_millis() as i32;
         let heartbeat_ms = (election_ms / 5).min(500);
         let config = doc! {
@@ -46,31 +46,31 @@ impl ReplicaSet {
             "members": hosts.collect::<Vec<_>>(),
             "settings": { "electionTimeoutMillis": election_ms, "heartbeatIntervalMillis": heartbeat_ms },
         };
-        set.ask(0, doc! { "replSetInitiate": config }).expect("the set begins");
-        // Not to wait for the first election by itself: refused until the others have heard of the set.
+        set.ask(0, doc! { "replSetInitiate": config }).expect("the set is initiated");
+        // Avoids the wait for the first election. Refused until the other members know the set.
         wait_until("the first primary", WITHIN, || set.ask(0, doc! { "replSetStepUp": 1 }).ok());
         set.wait_primary();
         (0..3).for_each(|i| set.wait_member(i));
         set
     }
 
-    /// For a client.
+    /// The URI for a client.
     pub fn uri(&self) -> String {
         let hosts: Vec<String> = self.members.iter().map(Member::host).collect();
         format!("mongodb://{}/?replicaSet=rs0", hosts.join(","))
     }
 
-    /// For a client of this member alone.
+    /// The URI for a direct connection to this member.
     pub fn direct_uri(&self, i: usize) -> String {
         format!("mongodb://{}/?directConnection=true&serverSelectionTimeoutMS=1000", self.members[i].host())
     }
 
-    /// What a member has logged (JSON lines).
+    /// The log of a member (JSON lines).
     pub fn log(&self, i: usize) -> String {
         self.members[i].process.log()
     }
 
-    /// Waits for a primary that the others follow too, and says which it is.
+    /// Waits for a primary that the others follow, and returns its index.
     pub fn wait_primary(&mut self) -> usize {
         let deadline = Instant::now() + WITHIN;
         loop {
@@ -78,7 +78,7 @@ impl ReplicaSet {
             let primary = hellos.iter().position(|h| is(h, "isWritablePrimary"));
             if let Some(i) = primary {
                 let host = self.members[i].host();
-                // One that was cut off may still believe it: a majority must agree.
+                // A member that was cut off may still report itself as primary: a majority must agree.
                 let agree =
                     |h: &&Option<Document>| h.as_ref().is_some_and(|h| h.get_str("primary").is_ok_and(|p| p == host));
                 if hellos.iter().filter(agree).count() >= 2 {
@@ -103,13 +103,13 @@ impl ReplicaSet {
         }
     }
 
-    /// Asks the primary to hand over, in good order; it does not stand again for some seconds.
+    /// Makes the primary step down normally; it is not a candidate for some seconds.
     pub fn step_down(&self, primary: usize) {
         let command = doc! { "replSetStepDown": 6, "secondaryCatchUpPeriodSecs": 5 };
         self.ask(primary, command).unwrap_or_else(|error| panic!("member {primary} does not step down: {error}"));
     }
 
-    /// SIGKILL, as a crash would be; returns when it is gone.
+    /// Sends SIGKILL, like a crash; returns when the process has ended.
     pub fn kill9(&mut self, i: usize) {
         self.members[i].process.kill9();
     }
@@ -120,17 +120,17 @@ impl ReplicaSet {
         self.members[i].spawn();
     }
 
-    /// A command to the `admin` database of one member.
+    /// Sends a command to the `admin` database of one member.
     ///
     /// # Errors
-    /// It does not answer, or refuses.
+    /// The member does not answer, or refuses.
     pub fn ask(&self, i: usize, command: Document) -> mongodb::error::Result<Document> {
         let uri = self.direct_uri(i);
         block_on(async move { Client::with_uri_str(uri).await?.database("admin").run_command(command).await })
     }
 
     fn hello(&mut self, i: usize) -> Option<Document> {
-        // One that was killed need not be waited for.
+        // A killed member is not waited for.
         if self.members[i].process.ended().is_some() {
             panic!("member {i} has ended by itself:\n{}", self.members[i].process.log_tail());
         }
@@ -147,7 +147,7 @@ fn is(hello: &Option<Document>, what: &str) -> bool {
 }
 
 impl Member {
-    /// Starts one that belongs to no set yet, and returns when it answers.
+    /// Starts a member that is not in a set yet, and returns when it answers.
     fn start() -> Member {
         for _ in 0..STARTS_MAX {
             let mut member = Member { port: free_port(), process: Process::new("mongod") };
@@ -174,7 +174,7 @@ impl Member {
         );
     }
 
-    /// Waits until it answers; false where its port was taken.
+    /// Waits until it answers; `false` if its port was taken.
     fn answers(&mut self) -> bool {
         let deadline = Instant::now() + WITHIN;
         loop {

@@ -1,4 +1,4 @@
-//! Stored states made by hand, and the commands that look at them.
+//! Stored states written by tests, and the commands that check them.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -20,10 +20,10 @@ use super::stored::Stored;
 pub const HOUR: i64 = 3_600_000;
 /// 2024-03-01T10:00:00Z
 pub const START: i64 = 1_709_287_200_000;
-/// A span of the commands that holds everything seeded around [`START`].
+/// A time range for the commands that contains all buckets near [`START`].
 pub const SPAN: [&str; 4] = ["--from", "2024-03-01", "--to", "2024-03-02"];
 
-/// A database of its own, with the collections as `init` makes them in bucket mode.
+/// A database for one test, with the collections as `init` creates them in bucket mode.
 pub struct Seed {
     pub name: String,
     pub db: Database,
@@ -32,7 +32,7 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// An empty one.
+    /// Without data.
     pub async fn new(test: &str) -> Seed {
         Seed::with(test, None).await
     }
@@ -59,7 +59,7 @@ impl Seed {
         Seed { db: client.database(&name), name, store, uri }
     }
 
-    /// Makes the native collection of measurements.
+    /// Creates the native collection of measurements.
     pub async fn native(&self) {
         let series = doc! { "timeField": "ts", "metaField": "meta", "granularity": "seconds" };
         self.db.run_command(doc! { "create": "sensor_readings", "timeseries": series }).await.unwrap();
@@ -82,7 +82,7 @@ impl Seed {
         self.db.collection::<Document>("sensor_readings").insert_many(all).await.unwrap();
     }
 
-    /// A page as it is stored.
+    /// A stored page.
     pub async fn page(&self, sensor: &str, start: i64, page: i32) -> Option<Document> {
         self.db.collection::<Document>("sensor_buckets").find_one(of(sensor, start, page)).await.unwrap()
     }
@@ -93,13 +93,13 @@ impl Seed {
         assert_eq!(pages.update_one(of(sensor, start, page), update).await.unwrap().matched_count, 1);
     }
 
-    /// How many measurements there are.
+    /// The number of measurements.
     pub async fn measured(&self) -> u64 {
         self.db.collection::<Document>("sensor_readings").count_documents(doc! {}).await.unwrap()
     }
 
-    /// Every reading, as a reader finds it who goes by the documents: those in pages, and the measurements of buckets
-    /// whose document says so.
+    /// Every reading as seen by a reader that follows the documents: those in pages, and the measurements of buckets
+    /// whose document has time-series mode.
     pub async fn readings(&self) -> BTreeMap<Stored, u32> {
         let measured = doc! { "$match": { "$expr": { "$and": [
             "$$series",
@@ -130,7 +130,7 @@ impl Seed {
         found
     }
 
-    /// Sensor and bucket of the view `sensor_summaries`, and its count and sum of `n`.
+    /// The rows of the view `sensor_summaries`: sensor and bucket, with count and sum of `n`.
     pub async fn summaries(&self) -> BTreeMap<(String, i64), (i64, i64)> {
         let view = self.db.collection::<Document>("sensor_summaries");
         let rows: Vec<Document> = view.find(doc! {}).await.unwrap().try_collect().await.unwrap();
@@ -170,22 +170,22 @@ fn of(sensor: &str, start: i64, page: i32) -> Document {
     doc! { "_id": { "sensor_id": sensor, "bucket_start": DateTime::from_millis(start), "page": page } }
 }
 
-/// A reading as time and `n`; `half` is a double.
+/// A reading as time and `n`; `half`: as a double.
 pub fn reading((ts, n): &(i64, i64)) -> Document {
     doc! { "ts": DateTime::from_millis(*ts), "n": *n, "half": *n as f64 / 2.0 }
 }
 
-/// `range` of readings, a second apart from the start of a bucket on.
+/// `range` of readings, a second apart, from the start of a bucket.
 pub fn readings(start: i64, range: std::ops::Range<i64>) -> Vec<(i64, i64)> {
     range.map(|n| (start + n * 1000, n)).collect()
 }
 
-/// The same, as they are counted.
+/// The same in the form of [`Seed::readings`].
 pub fn sent(sensor: &str, readings: &[(i64, i64)]) -> Vec<Stored> {
     readings.iter().map(|(ts, n)| (sensor.to_owned(), *ts, *n)).collect()
 }
 
-/// A right page.
+/// A correct page.
 pub fn page(sensor: &str, start: i64, number: i32, sealed: bool, all: &[(i64, i64)]) -> Document {
     let mut page = head(sensor, start, number, all);
     page.insert("readings", all.iter().map(|r| Bson::from(reading(r))).collect::<Vec<_>>());
@@ -195,7 +195,7 @@ pub fn page(sensor: &str, start: i64, number: i32, sealed: bool, all: &[(i64, i6
     page
 }
 
-/// A right document in time-series form.
+/// A correct document in time-series mode.
 pub fn series(sensor: &str, start: i64, all: &[(i64, i64)]) -> Document {
     let mut page = head(sensor, start, 0, all);
     page.insert("storage", "timeseries");

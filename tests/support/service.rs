@@ -1,4 +1,4 @@
-//! The service as a user runs it: the binary, as a process that can be killed, with its ports and its journal.
+//! The service as a user runs it: the binary as a process that can be killed, with its ports and its journal.
 
 use std::io::Write;
 use std::process::Command;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::process::Process;
 use super::{free_port, wait_until};
 
-/// From the start until `/readyz` says 200; generous, two cores may be busy.
+/// From the start until `/readyz` returns 200; generous, because two cores may be busy.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Another port is tried where somebody else was faster.
+/// Attempts with other ports, if another process takes a port first.
 const STARTS_MAX: u32 = 5;
 
-/// A running hourbucket, or one that was killed and can be [restarted](Service::restart).
+/// A running hourbucket, or a killed one that can be [restarted](Service::restart).
 pub struct Service {
     process: Process,
     settings: Vec<(String, String)>,
@@ -25,8 +25,8 @@ pub struct Service {
 impl Service {
     /// Starts the binary with `config`, the text of a configuration file, and returns when it is ready.
     ///
-    /// Ports and the journal's directory are the helper's (by environment, which wins over the file). `settings` go into
-    /// the environment as well, for instance `("STORE__URI", uri)`.
+    /// This helper chooses the ports and the directory of the journal (by environment, which overrides the file). `settings` go into
+    /// the environment as well, such as `("STORE__URI", uri)`.
     ///
     /// # Panics
     /// It does not become ready.
@@ -34,7 +34,7 @@ impl Service {
         let process = Process::new("hourbucket");
         let mut file = std::fs::File::create(process.dir().join("hourbucket.toml")).expect("a configuration file");
         file.write_all(config.as_bytes()).expect("a configuration file");
-        // Never through a proxy that the environment may name: everything here is on loopback.
+        // Without the proxy that the environment may name: all connections here are on loopback.
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(90)))
@@ -57,7 +57,7 @@ impl Service {
         format!("http://127.0.0.1:{}", self.http_port)
     }
 
-    /// The same of the admin port.
+    /// The same for the admin port.
     pub fn admin(&self) -> String {
         format!("http://127.0.0.1:{}", self.admin_port)
     }
@@ -72,12 +72,12 @@ impl Service {
         self.process.pid()
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// SIGKILL; returns when it is gone.
+    /// Sends SIGKILL; returns when the process has ended.
     pub fn kill9(&mut self) {
         self.process.kill9();
     }
@@ -94,7 +94,7 @@ impl Service {
         self.spawn();
     }
 
-    /// SIGTERM, waits for its end, and gives its exit code.
+    /// Sends SIGTERM, waits for the end, and returns the exit code.
     ///
     /// # Panics
     /// It has not ended within `limit`, or a signal ended it.
@@ -104,7 +104,8 @@ impl Service {
         status.code().unwrap_or_else(|| panic!("hourbucket ended with {status}:\n{}", self.process.log_tail()))
     }
 
-    /// Posts `body`; the status and the answer's text, or `None` where no answer came (it was killed, for instance).
+    /// Posts `body`; returns status and text of the answer, or `None` without an answer (if it was killed, for
+    /// instance).
     pub fn post(&self, path: &str, content_type: &str, body: &[u8]) -> Option<(u16, String)> {
         let request = self.agent.post(format!("{}{path}", self.http())).header("content-type", content_type);
         let mut answer = request.send(body).ok()?;
@@ -112,7 +113,7 @@ impl Service {
         Some((status, answer.body_mut().read_to_string().ok()?))
     }
 
-    /// Gets a page of the admin port, for instance `/readyz`; `None` where no answer came.
+    /// Requests a page of the admin port, such as `/readyz`; `None` without an answer.
     pub fn get_admin(&self, path: &str) -> Option<(u16, String)> {
         let mut answer = self.agent.get(format!("{}{path}", self.admin())).call().ok()?;
         let status = answer.status().as_u16();
@@ -122,15 +123,15 @@ impl Service {
     /// Scrapes `/metrics`.
     ///
     /// # Panics
-    /// No answer came.
+    /// There is no answer.
     pub fn metrics(&self) -> Metrics {
         let (status, text) = self.get_admin("/metrics").expect("/metrics must answer");
         assert_eq!(status, 200, "{text}");
         Metrics(text)
     }
 
-    /// Waits until its subscriptions are granted. It is ready before that, since a broker may be away; but what is
-    /// published then, nobody has promised to anybody.
+    /// Waits until its subscriptions are granted. It is ready before that, because a broker may be unreachable.
+    /// Messages that are published earlier may be lost.
     #[track_caller]
     pub fn wait_subscribed(&self) {
         wait_until("the subscriptions are granted", READY_WITHIN, || {
@@ -141,7 +142,7 @@ impl Service {
         });
     }
 
-    /// Waits until everything accepted is stored or known as a duplicate, and at least `accepted_min` were accepted.
+    /// Waits until all accepted readings are stored or known as duplicates, and at least `accepted_min` were accepted.
     #[track_caller]
     pub fn wait_settled(&self, accepted_min: u64, limit: Duration) -> Metrics {
         wait_until("everything accepted is stored", limit, || {
@@ -153,11 +154,11 @@ impl Service {
     }
 
     fn spawn(&mut self) {
-        // The long runs name the release binary; what the tests were built with is there in any case.
+        // The long runs name the release binary; the default is the binary that was built with the tests.
         let binary =
             std::env::var_os("HOURBUCKET_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_hourbucket").into());
         let mut command = Command::new(binary);
-        // The settings of whoever runs the tests must not reach the service.
+        // Settings in the environment of the test run must not reach the service.
         for (key, _) in std::env::vars_os() {
             if key.to_string_lossy().starts_with("HOURBUCKET_") {
                 command.env_remove(key);
@@ -172,7 +173,7 @@ impl Service {
         self.process.spawn(&mut command);
     }
 
-    /// Starts it and waits until it is ready; false where a port was taken.
+    /// Starts it and waits until it is ready; `false` if a port was taken.
     fn run(&mut self) -> bool {
         self.spawn();
         wait_until("hourbucket is ready", READY_WITHIN, || {
@@ -190,24 +191,24 @@ impl Service {
 pub struct Metrics(String);
 
 impl Metrics {
-    /// Whether everything accepted is stored or known as a duplicate.
+    /// Whether all accepted readings are stored or known as duplicates.
     pub fn is_settled(&self) -> bool {
         let settled = self.get("readings_stored_total") + self.get("readings_duplicate_total");
         settled == self.get("readings_accepted_total")
     }
 
-    /// The sum of a metric over all its labels; `name` without the prefix `hourbucket_`. 0 where it is absent.
+    /// The sum of a metric over all its labels, 0 if it is absent. `name` is without the prefix `hourbucket_`.
     pub fn get(&self, name: &str) -> f64 {
         self.series(name).map(|(_, value)| value).sum()
     }
 
-    /// The sum over those with this label.
+    /// The sum over the series with this label.
     pub fn labelled(&self, name: &str, label: &str, is: &str) -> f64 {
         let pair = format!("{label}=\"{is}\"");
         self.series(name).filter(|(labels, _)| labels.contains(&pair)).map(|(_, value)| value).sum()
     }
 
-    /// The text as it was scraped.
+    /// The scraped text.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -216,7 +217,7 @@ impl Metrics {
         self.0.lines().filter_map(move |line| {
             let rest = line.strip_prefix("hourbucket_")?.strip_prefix(name)?;
             let (labels, value) = rest.rsplit_once(' ')?;
-            // The name must end here: `{` opens its labels, else it has none.
+            // The name must end here: either `{` opens its labels, or it has none.
             (labels.is_empty() || labels.starts_with('{')).then(|| Some((labels, value.parse().ok()?))).flatten()
         })
     }

@@ -1,5 +1,5 @@
-//! Sensors that send one reading a second each, and how long each of their readings takes from its acknowledgement until
-//! MongoDB has it: what no other sensor may change.
+//! Sensors that send one reading per second each, and a measurement of how long each reading takes from its
+//! acknowledgement until it is stored in MongoDB. No other sensor may delay them.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -16,12 +16,12 @@ use super::fleet::now_ms;
 use super::stored::Stored;
 
 const SEND_EVERY: Duration = Duration::from_secs(1);
-/// The longest that senders are refused.
+/// The longest time for which senders may be refused.
 const ACKED_WITHIN: Duration = Duration::from_secs(60);
-/// How often MongoDB is asked.
+/// Interval of the queries to MongoDB.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The sensors, and a watcher that asks MongoDB what became of their readings.
+/// The sensors, and a watcher that queries MongoDB for their readings.
 pub struct Steady {
     shared: Arc<Shared>,
     sender: JoinHandle<Vec<Stored>>,
@@ -31,19 +31,19 @@ pub struct Steady {
 struct Shared {
     sensors: usize,
     limit: Duration,
-    /// To the sensors.
+    /// Stops the sensors.
     stop: AtomicBool,
-    /// They have stopped: nothing more will be acknowledged.
+    /// The sensors have stopped: nothing more will be acknowledged.
     stopped: AtomicBool,
     /// When the nth reading of every sensor was acknowledged.
     acked: Mutex<Vec<Instant>>,
-    /// The greatest age of a reading that was not stored yet, and which one it was.
+    /// The greatest age of an unstored reading, and which reading it was.
     worst: Mutex<(Duration, String)>,
 }
 
 impl Steady {
-    /// Starts `sensors` of them, which post to `url`; MongoDB is asked directly, at `store_uri`. `limit`: how old an
-    /// acknowledged reading may become before it is stored, in its bucket's summary too, for [`Steady::check`].
+    /// Starts `sensors` sensors that post to `url`; MongoDB is queried directly at `store_uri`. `limit`: the maximum
+    /// age of an acknowledged reading before it is stored and counted in its bucket's summary, for [`Steady::check`].
     pub fn start(url: String, store_uri: String, database: &str, sensors: usize, limit: Duration) -> Steady {
         let shared = Arc::new(Shared {
             sensors,
@@ -71,10 +71,10 @@ impl Steady {
         self.shared.check();
     }
 
-    /// Stops them, waits until all is stored, and gives what was acknowledged and the greatest age.
+    /// Stops the sensors, waits until everything is stored, and returns what was acknowledged and the greatest age.
     ///
     /// # Panics
-    /// As [`Steady::check`].
+    /// See [`Steady::check`].
     #[track_caller]
     pub fn finish(self) -> (Vec<Stored>, Duration) {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Shared {
         );
     }
 
-    /// Posts a reading of every sensor each second, each until it is acknowledged; the record of it.
+    /// Posts a reading of every sensor each second, each until it is acknowledged; returns the record.
     fn send(&self, url: &str) -> Vec<Stored> {
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -140,12 +140,12 @@ impl Shared {
         record
     }
 
-    /// Until they are stopped and all is stored, or a reading is too late.
+    /// Runs until the sensors are stopped and everything is stored, or a reading is too late.
     async fn watch(&self, uri: &str, database: &str) {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
         let pages = client.database(database).collection::<Document>("sensor_buckets");
         let ids: Vec<String> = (0..self.sensors).map(id).collect();
-        // In time-series mode a summary counts measurements that are stored.
+        // In time-series mode a summary counts stored measurements.
         let counts = [
             doc! { "$match": { "sensor_id": { "$in": &ids } } },
             doc! { "$group": { "_id": "$sensor_id", "n": { "$sum": "$count" } } },

@@ -1,4 +1,4 @@
-//! The truth: what stands in MongoDB, read back and recounted.
+//! Reads the contents of MongoDB, and recomputes and checks them.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -8,10 +8,10 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::block_on;
 
-/// A stored reading as sensor, time (ms) and its field `n`.
+/// A stored reading: sensor, time (ms) and its field `n`.
 pub type Stored = (String, i64, i64);
 
-/// Reads every bucket of a database, in either form, checks that each page or summary is what its readings say it is, and
+/// Reads every bucket of a database in either storage mode, checks each page or summary against its readings, and
 /// counts the readings.
 ///
 /// # Panics
@@ -33,7 +33,7 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
             if let Some(held) =
                 series.take_if(|held| page.get_i32("page").unwrap() > 0 && is_series && follows_on(held, &page))
             {
-                // Its pages add up to the measurements together.
+                // The pages together count the measurements.
                 before = Some(page.clone());
                 series = Some(merged(held, &page));
                 continue;
@@ -50,20 +50,20 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
         if let Some(whole) = series.take() {
             measured += series_bucket(&measurements, whole, &mut all).await;
         }
-        // There is no such collection in bucket mode, and so nothing in it.
+        // In bucket mode this collection does not exist and contains nothing.
         let count = measurements.count_documents(doc! {}).await.expect("a count");
         assert_eq!(count, measured, "measurements, and those of buckets with a summary");
         all
     })
 }
 
-/// The readings that the documents count, in either mode. Cheap, and true at any moment: [`readings`] compares documents
-/// with measurements that are read later, so nothing may be written meanwhile.
+/// The number of readings that the documents count, in either mode. Cheap, and correct at any moment. ([`readings`]
+/// compares documents with measurements that are read later, so nothing may be written meanwhile.)
 pub fn counted(uri: &str, database: &str) -> u64 {
     counted_of(uri, database, doc! {})
 }
 
-/// The same of the documents that match.
+/// The same for the documents that match.
 pub fn counted_of(uri: &str, database: &str, filter: Document) -> u64 {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
@@ -78,7 +78,7 @@ pub fn counted_of(uri: &str, database: &str, filter: Document) -> u64 {
     })
 }
 
-/// Counts a time-series bucket, its pages merged; returns its measurements.
+/// Checks the count of a time-series bucket, its pages merged; returns its measurements.
 async fn series_bucket(
     measurements: &mongodb::Collection<Document>,
     mut whole: Document,
@@ -95,7 +95,7 @@ fn follows_on(held: &Document, page: &Document) -> bool {
     held.get("sensor_id") == page.get("sensor_id") && held.get("bucket_start") == page.get("bucket_start")
 }
 
-/// Two pages of a time-series bucket as one.
+/// Merges two pages of a time-series bucket.
 fn merged(mut held: Document, page: &Document) -> Document {
     let time = |d: &Document, name: &str| *d.get_datetime(name).unwrap();
     held.insert("count", held.get_i32("count").unwrap() + page.get_i32("count").unwrap());
@@ -118,7 +118,7 @@ fn merged(mut held: Document, page: &Document) -> Document {
     held
 }
 
-/// The measurements of a time-series bucket, as readings.
+/// The measurements of a time-series bucket as readings.
 async fn measurements_of(collection: &mongodb::Collection<Document>, page: &Document) -> Vec<Document> {
     let (from, to) = (page.get_datetime("bucket_start").unwrap(), page.get_datetime("bucket_end").unwrap());
     assert_eq!(page.get_str("storage").unwrap(), "timeseries");
@@ -134,7 +134,7 @@ async fn measurements_of(collection: &mongodb::Collection<Document>, page: &Docu
     found
 }
 
-/// Pages of a bucket are numbered from 0 without gaps, and exactly those with a next one are sealed.
+/// The pages of a bucket are numbered from 0 without gaps, and exactly those with a successor are sealed.
 fn follows(before: Option<&Document>, page: &Document) {
     let bucket = |p: &Document| (p.get_str("sensor_id").unwrap().to_owned(), *p.get_datetime("bucket_start").unwrap());
     let sealed = |p: &Document| p.get_bool("has_overflow").unwrap_or(false);
@@ -194,10 +194,10 @@ fn recompute_summary(page: &Document, all: &mut BTreeMap<Stored, u32>) {
     }
 }
 
-/// Says what is missing, what is there twice and what nobody sent.
+/// Reports readings that are missing, stored twice or were never sent.
 ///
 /// # Panics
-/// Anything is.
+/// There are any.
 pub fn exactly_once(stored: &BTreeMap<Stored, u32>, sent: impl IntoIterator<Item = Stored>) {
     let (mut missing, mut twice, mut n) = (vec![], vec![], 0u64);
     let mut rest = stored.clone();

@@ -1,4 +1,4 @@
-//! What is shipped for Grafana and Prometheus, and the programs of Prometheus that it is tested with.
+//! The files that are shipped for Grafana and Prometheus, and the programs of Prometheus that check them.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
@@ -9,16 +9,16 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// The rules that are shipped.
+/// The shipped rules.
 pub const RULES: &str = "deploy/prometheus/rules/hourbucket.yml";
-/// The configuration that is shipped.
+/// The shipped configuration.
 pub const CONFIG: &str = "deploy/prometheus/prometheus.yml";
-/// What to do about each alert.
+/// The runbooks for the alerts.
 pub const RUNBOOKS: &str = "docs/runbooks.md";
-/// What there is to watch.
+/// The documentation of the metrics.
 pub const MONITORING: &str = "docs/monitoring.md";
 
-/// A file of the repository.
+/// The path of a file of the repository.
 pub fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
@@ -28,7 +28,7 @@ pub fn text(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// `HOURBUCKET_PROMETHEUS` or `HOURBUCKET_PROMTOOL`, else what `tests/run.sh` has downloaded, else by name on the path.
+/// `HOURBUCKET_PROMETHEUS` or `HOURBUCKET_PROMTOOL`, else the download of `tests/run.sh`, else by name on the path.
 pub fn program(name: &str) -> PathBuf {
     if let Some(named) = std::env::var_os(format!("HOURBUCKET_{}", name.to_uppercase())) {
         return named.into();
@@ -39,7 +39,7 @@ pub fn program(name: &str) -> PathBuf {
     entries.pop().map_or_else(|| name.into(), |dir| dir.join(name))
 }
 
-/// Runs promtool in the repository with `input`; whether it is content, and all it says.
+/// Runs promtool in the repository with `input`; returns whether it succeeded, and its output.
 pub fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
     let mut child = Command::new(program("promtool"))
         .args(arguments)
@@ -51,12 +51,12 @@ pub fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
         .unwrap_or_else(|e| panic!("promtool: {e}; run tests/run.sh once, it gets one"));
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// Every query in PromQL that the documentation gives, with its place: what stands between backquotes or is indented, and
-/// names a metric.
+/// Every PromQL query in the documentation, with its place: text between backquotes or indented text that names a
+/// metric.
 pub fn documented() -> Vec<(String, String)> {
     let mut found = vec![];
     for file in [RUNBOOKS, MONITORING] {
@@ -75,7 +75,7 @@ pub fn documented() -> Vec<(String, String)> {
     found
 }
 
-/// Every dashboard that is shipped: the file's name and its content.
+/// Every shipped dashboard: file name and content.
 pub fn dashboards() -> Vec<(String, Value)> {
     let mut found = vec![];
     for entry in fs::read_dir(path("deploy/grafana/dashboards")).unwrap() {
@@ -92,9 +92,9 @@ pub fn dashboards() -> Vec<(String, Value)> {
 pub struct Query {
     /// Title of its panel.
     pub panel: String,
-    /// As it stands in the panel.
+    /// The expression in the panel.
     pub expr: String,
-    /// Asked for one moment, not for a time.
+    /// Evaluated for one moment, not for a range.
     pub instant: bool,
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# boot.sh ROOT: starts a systemd of its own in ROOT, a Debian with the package in tmp/hourbucket.deb, and lets it start, watch
-# and stop the unit: sandbox, system call filter, credentials, notify protocol and watchdog as they are in the field. For
-# tests/deploy.sh; needs root. systemd is process 1 of namespaces of its own (processes, mounts, network, cgroups), sees the
-# kernel's settings read-only, and goes with them.
+# boot.sh ROOT: starts a separate systemd in ROOT, a Debian with the package in tmp/hourbucket.deb. It starts, watches
+# and stops the unit with sandbox, system call filter, credentials, notify protocol and watchdog as on a real machine.
+# For tests/deploy.sh; needs root. systemd is process 1 of its own namespaces (processes, mounts, network, cgroups),
+# sees the kernel's settings read-only, and ends with them.
 set -euo pipefail
 
 # ---- inside: prepares the root and becomes systemd ----------------------------------------------------------------
@@ -103,7 +103,7 @@ good "$(inside systemctl --version | head -n 1) runs as process 1"
 inside systemctl start hourbucket 2>/dev/null && bad "it starts without the credential"
 [[ $(property ActiveState) == failed || $(property SubState) == auto-restart ]] || bad "without the credential: $(property ActiveState)"
 inside systemctl stop hourbucket
-# MongoDB is away here: that must not matter to systemd.
+# MongoDB is unreachable here: that must not matter to systemd.
 printf 'mongodb://127.0.0.1:1/?replicaSet=rs0' >"$ROOT/etc/hourbucket/credentials/mongodb-uri"
 inside systemctl reset-failed hourbucket 2>/dev/null || true # it may be forgotten already
 inside systemctl start hourbucket || bad "it does not start"
@@ -130,7 +130,7 @@ inside systemctl restart hourbucket
 inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080; printf "POST /v1/readings HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{\"sensor_id\":\"S1\",\"temp\":21.555}" >&3; grep -q "\"accepted\":1" <&3' ||
     bad "a reading is not taken"
 inside systemctl stop hourbucket
-# A unit that has ended well is forgotten at once, and its exit code with it.
+# systemd drops a successfully ended unit immediately, and its exit code with it.
 inside journalctl --no-pager -u hourbucket -n 3 -o cat | grep -q 'the journal keeps the rest' || bad "it did not say that something is left"
 [[ $(inside systemctl is-failed hourbucket) == inactive ]] || bad "exit code 3 counts as a failure"
 good "stopped while MongoDB is away: the journal has the reading, and that is no failure"

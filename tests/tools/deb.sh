@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# deb.sh ROOT MONGOD: what a user does with the package in ROOT/tmp/hourbucket.deb, in that Debian; for tests/deploy.sh, in
-# mount and process namespaces of its own. systemd is not process 1 there, so the unit's lines are taken from the file:
-# its user, directory, environment, credentials and command.
+# deb.sh ROOT MONGOD: the steps of a user with the package in ROOT/tmp/hourbucket.deb, in that Debian; for
+# tests/deploy.sh, in separate mount and process namespaces. systemd is not process 1 there, so the unit's lines are
+# read from the file: its user, directory, environment, credentials and command.
 set -euo pipefail
 ROOT=$1 MONGOD=$2
 
@@ -32,7 +32,7 @@ inside systemd-analyze verify hourbucket.service || bad "systemd-analyze verify,
 [[ $(inside stat -c %a:%U /etc/hourbucket/hourbucket.toml) == 644:root ]] || bad "the settings' rights"
 good "installed by apt: user, unit (disabled, verified in place), settings"
 
-# Where systemd runs, the package's own script does it.
+# If systemd runs, the package's own script does it.
 inside systemd-tmpfiles --create hourbucket.conf
 [[ $(inside stat -c %a:%U /etc/hourbucket/credentials) == 700:root ]] || bad "the credentials' directory"
 
@@ -49,7 +49,7 @@ while not client.admin.command("hello")["isWritablePrimary"]:
     time.sleep(0.1)
 PYTHON
 
-# What systemd makes of StateDirectory= and LoadCredential=.
+# What systemd does for StateDirectory= and LoadCredential=.
 inside install -d -o hourbucket -g hourbucket -m "$(unit StateDirectoryMode)" "/var/lib/$(unit StateDirectory)"
 printf 'mongodb://127.0.0.1:27917/?replicaSet=rs0' >"$ROOT/etc/hourbucket/credentials/mongodb-uri"
 inside install -d -o hourbucket -m 0500 /run/credentials/hourbucket.service
@@ -76,7 +76,7 @@ as_unit "${START[@]/%run/probe}" --ready | grep -q '"ready":true' || bad "it doe
 [[ $(inside stat -c %U /var/lib/hourbucket/journal) == hourbucket ]] || bad "the journal's owner"
 good "run by its unit's lines: user, state directory, credential; ready with a real MongoDB"
 
-# Some readings, and a reload's signal would end a service that does not know it, so none here.
+# Some readings. A reload's signal would end a service that does not handle it, so there is none here.
 body='[{"sensor_id":"S1","temp":1.5},{"sensor_id":"S2","temp":2.5}]'
 python3 -c 'import sys, urllib.request as r; r.build_opener(r.ProxyHandler({})).open(r.Request("http://127.0.0.1:27980/v1/readings", sys.argv[1].encode(), {"Content-Type": "application/json"})).read()' "$body" ||
     bad "a reading is not taken"
@@ -84,9 +84,9 @@ kill -TERM "$(inside pgrep -x hourbucket)"
 wait $RUN || bad "it ended with exit code $?"
 good "a reading taken; SIGTERM: ended with exit code 0"
 
-# What the service has called from its own beginning to its end must be let through by the unit's filter.
+# The unit's filter must allow all system calls of the service from its start to its end.
 if [[ -s $ROOT/tmp/calls ]]; then
-    # members SET: its calls, those of the sets in it too.
+    # members SET: its calls, including those of nested sets.
     members() {
         local name
         while read -r name; do
@@ -119,4 +119,4 @@ inside apt-get remove -y -qq hourbucket >"$ROOT/tmp/apt.log" 2>&1 || bad "remove
 inside apt-get purge -y -qq hourbucket >"$ROOT/tmp/apt.log" 2>&1 || bad "purge"
 [[ ! -e $ROOT/etc/hourbucket && -d $ROOT/var/lib/hourbucket/journal ]] || bad "what purge leaves: $(ls -d "$ROOT"/etc/hourbucket* "$ROOT"/var/lib/hourbucket* 2>/dev/null)"
 grep -q 'the journal, stays' "$ROOT/tmp/apt.log" || bad "purge does not say that the journal stays"
-good "removed and purged: settings and secrets gone, the journal stays and it is said"
+good "removed and purged: settings and secrets gone, the journal stays, and that is reported"

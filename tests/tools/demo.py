@@ -79,14 +79,14 @@ def headline(text):
 
 
 class Demo:
-    """What has been started, so that it can be ended."""
+    """The started processes, so that they can be ended."""
 
     def __init__(self, directory, keep):
         self.directory, self.keep = directory, keep
         self.processes = []
         self.uri = os.environ.get("HOURBUCKET_STORE__URI") or None
         self.theirs = self.uri is not None
-        # On a server of the user's, a database of the demo's own, dropped afterwards.
+        # On the user's server, a separate database for the demo, dropped afterwards.
         self.database = f"hourbucket_demo_{secrets.token_hex(4)}" if self.theirs else "hourbucket"
         self.to_drop = False
         self.fleet = None
@@ -141,7 +141,7 @@ class Demo:
         self.to_drop = True
 
     def watch(self, service):
-        """Lets the fleet send, shows how far everything is, and returns when all that was accepted is stored."""
+        """Lets the fleet send, shows the progress, and returns when everything that was accepted is stored."""
         fleet, progress = self.fleet, Progress()
         fleet.start()
         started = quiet_since = time.monotonic()
@@ -339,7 +339,7 @@ def main():
     arguments = parser.parse_args()
 
     def interrupted(number, _frame):
-        # Python drops an exception raised inside a finaliser: so it is raised again every second until it has passed.
+        # Python drops an exception raised inside a finaliser, so it is raised again every second until it has passed.
         signal.setitimer(signal.ITIMER_REAL, 1.0)
         raise SystemExit(128 + number)
 
@@ -355,7 +355,7 @@ def main():
         print_failure(error, arguments.directory)
         sys.exit(1)
     finally:
-        # A second signal must not stop the clean-up half way.
+        # A second signal must not interrupt the clean-up.
         for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         if not kept:

@@ -63,7 +63,7 @@ def main():
         environment = {**os.environ, "PROFILE": profile, "CARGO_TERM_COLOR": "never"}
         target = environment.get("CARGO_TARGET_DIR")
         if target:
-            # The instructions say target/.
+            # The instructions name target/.
             os.symlink(os.path.abspath(target), f"{source}/target")
             del environment["CARGO_TARGET_DIR"]
         for word, rest in instructions(f"{REPO}/deploy/docker/Dockerfile"):

@@ -13,16 +13,16 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-# The oldest that is meant to work (preStop.sleep is on by default from 1.30), and the newest known.
+# The oldest supported version (preStop.sleep is enabled by default from 1.30), and the newest known one.
 VERSIONS = ("1.30", "1.37")
 
 
-# A CRD has a bare = in a list, which PyYAML takes for something that it then cannot read.
+# A CRD has a bare = in a list, which PyYAML parses as a special value that it cannot construct.
 yaml.SafeLoader.add_constructor("tag:yaml.org,2002:value", yaml.SafeLoader.construct_yaml_str)
 
 
 def closed(schema):
-    """The schema of a CRD, which the API server prunes by, so that it refuses unknown fields as well."""
+    """The schema of a CRD. The API server prunes by it, so unknown fields are refused as well."""
     if isinstance(schema, dict):
         schema = {key: closed(value) for key, value in schema.items() if not key.startswith("x-kubernetes")}
         if isinstance(schema.get("pattern"), str) and "(?i)" in schema["pattern"]:
@@ -49,7 +49,7 @@ def crds(directory):
 
 
 def validate(manifest, custom):
-    """Against what; None where no schema is known. Raises where it does not fit."""
+    """Returns the schema's name; None without a known schema. Raises if the document does not fit."""
     schema = custom.get((manifest["apiVersion"], manifest["kind"]))
     if schema is not None:
         jsonschema.validate(manifest, schema)

@@ -14,7 +14,7 @@ for i in "${!arguments[@]}"; do
         opt-level=*) level=$i ;;
     esac
 done
-# The simulation computes more than it takes to compile.
+# The simulation needs more time to run than to compile.
 if [[ -n $is_test && $name != simulation && -n ${level:-} ]]; then
     arguments[level]=opt-level=0
 fi

@@ -154,7 +154,7 @@ listener {port} 127.0.0.1
 allow_anonymous true
 persistence false
 # The defaults (20 in flight, 1000 queued, then messages are dropped) are far below what a fleet sends while the
-# service waits for its disk: a broker in front of hourbucket should not be the one that loses readings.
+# service waits for its disk: the broker before hourbucket should not be the one that loses readings.
 max_inflight_messages 10000
 max_queued_messages 1000000
 log_dest stderr
@@ -221,7 +221,7 @@ def start_service(directory, binary, config_text, uri, filters, broker, keep):
         config = os.path.join(directory, "hourbucket.toml")
         with open(config, "w", encoding="utf-8") as file:
             file.write(config_text.format(http_port=http, admin_port=admin))
-        # Nothing of the caller's own settings may reach the demo's service; the URI is a secret and stays out of the
+        # None of the caller's own settings may reach the demo's service; the URI is a secret and is not written to the
         # file.
         env = {key: value for key, value in os.environ.items() if not key.startswith("HOURBUCKET_")}
         env["HOURBUCKET_STORE__URI"] = uri
@@ -242,7 +242,7 @@ def start_service(directory, binary, config_text, uri, filters, broker, keep):
 
 
 def get(url):
-    # Never through a proxy that the environment may name: everything here is on loopback.
+    # Without the proxy that the environment may name: all connections here are on loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=10) as answer:
         return answer.read().decode()

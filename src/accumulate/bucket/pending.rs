@@ -57,7 +57,7 @@ impl Pending {
         dedup: &DedupWindow,
         mut external: Option<&mut ExternalWrites>,
     ) -> WriteOutcome {
-        let (mut settled, mut own, mut undecided) = (WriteOutcome::default(), HashSet::new(), false);
+        let (mut outcome, mut own, mut undecided) = (WriteOutcome::default(), HashSet::new(), false);
         self.rows.retain(|row| {
             if !dedup.knows(row.ts_ms) {
                 undecided = true;
@@ -72,14 +72,14 @@ impl Pending {
             match (keep, stored && row.flags.any(RowFlags::LOST)) {
                 (true, _) => {}
                 // Its statement was applied after all: it is this service that stored it.
-                (false, true) => settled.stored += 1,
-                (false, false) => settled.duplicates += 1,
+                (false, true) => outcome.stored += 1,
+                (false, false) => outcome.duplicates += 1,
             }
             keep
         });
         self.keys = None;
         self.check = undecided;
         self.replayed = false;
-        settled
+        outcome
     }
 }

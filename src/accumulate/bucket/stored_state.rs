@@ -23,7 +23,6 @@ pub(super) enum StoredState {
     New,
     /// Its last page.
     Page {
-        /// The page number.
         page: u32,
         /// The version: readings in the page.
         count: u32,
@@ -35,7 +34,6 @@ pub(super) enum StoredState {
 }
 
 impl StoredState {
-    /// The state that a load returned.
     pub(super) fn of(bucket: &LoadedBucket) -> StoredState {
         let Some(last) = bucket.pages.last() else { return StoredState::New };
         StoredState::Page {

@@ -14,7 +14,7 @@ use super::{BucketRef, Shard, bucket_of};
 use crate::model::Now;
 
 /// Faults after which a bucket is quarantined.
-pub const QUARANTINE_FAULTS: u32 = 4;
+pub(crate) const QUARANTINE_FAULTS: u32 = 4;
 /// Maximum number of failing buckets tracked; more than that means that the store fails, not single buckets.
 const FAILING_MAX: usize = 10_000;
 /// Maximum number of quarantined buckets named.
@@ -27,7 +27,7 @@ impl Shard {
     }
 
     /// Number of quarantined buckets, also of those that [`Shard::quarantined`] does not list.
-    pub fn quarantined_count(&self) -> usize {
+    pub(crate) fn quarantined_count(&self) -> usize {
         self.failing.quarantined
     }
 
@@ -39,7 +39,7 @@ impl Shard {
     }
 
     /// Buckets quarantined since the last call, at most [`NAMED_MAX`].
-    pub fn take_quarantined(&mut self) -> Vec<Quarantined> {
+    pub(crate) fn take_quarantined(&mut self) -> Vec<Quarantined> {
         std::mem::take(&mut self.failing.fresh)
     }
 

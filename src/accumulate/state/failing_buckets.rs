@@ -25,7 +25,6 @@ pub(super) struct Failing {
     pub(super) quarantined: bool,
 }
 
-/// The failing buckets of a shard.
 #[derive(Debug, Default)]
 pub(super) struct FailingBuckets {
     pub(super) buckets: HashMap<BucketRef, Failing>,

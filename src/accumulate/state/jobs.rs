@@ -20,7 +20,7 @@ const LOAD_READINGS_MAX: usize = 65_536;
 const AFTER_FAULT_MAX: usize = 16;
 
 /// The maximum number of buckets in a job that contains this one.
-fn companions(bucket: &Bucket) -> usize {
+fn statements_with(bucket: &Bucket) -> usize {
     match bucket.faults() {
         0 => usize::MAX,
         1 => AFTER_FAULT_MAX,
@@ -45,7 +45,7 @@ impl Shard {
     }
 
     /// The next job in this lane, as large as the limits of a command allow.
-    pub fn take_in(&mut self, lane: Lane, storage_mode: StorageMode) -> Option<Job> {
+    pub(crate) fn take_in(&mut self, lane: Lane, storage_mode: StorageMode) -> Option<Job> {
         match lane {
             Lane::Load => self.take_loads(),
             // The longer queue first: it has waited longer or fills a command.
@@ -78,7 +78,7 @@ impl Shard {
             };
             let bucket = &mut sensor.buckets[position];
             if bucket.next_op(self.settings.page) == want {
-                let with = companions(bucket);
+                let with = statements_with(bucket);
                 if others >= with {
                     return None;
                 }

@@ -202,7 +202,7 @@ impl Shard {
 
     /// The same shard; its writes also include the registry's tags.
     #[must_use]
-    pub fn with_registry(self, registry: Registry) -> Shard {
+    pub(crate) fn with_registry(self, registry: Registry) -> Shard {
         Shard { registry, ..self }
     }
 
@@ -265,7 +265,7 @@ impl Shard {
             if replayed {
                 flags = flags.with(RowFlags::REPLAYED);
             }
-            let arriving = IncomingReading {
+            let incoming = IncomingReading {
                 ts_ms: reading.ts_ms,
                 flags,
                 arrived_ms: if reading.receipt_time { self.arrivals.note(reading.ts_ms) } else { i64::MIN },
@@ -277,7 +277,7 @@ impl Shard {
             sensor.interval.note(reading.ts_ms);
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
-            let kept = bucket.arrive(&arriving, &ack, now.mono_ms);
+            let kept = bucket.arrive(&incoming, &ack, now.mono_ms);
             self.usage.bytes = self.usage.bytes + bucket.memory() - before;
             if kept {
                 self.usage.readings += 1;
@@ -385,9 +385,9 @@ impl Shard {
     fn loaded(&mut self, bucket_ref: BucketRef, request: &LoadRequest, answer: LoadResult, now: Now) {
         let keys_max = self.keys_max();
         match answer {
-            Ok(bucket) => self.settle(bucket_ref, now, |b, _| {
-                let settled = b.loaded(&bucket, request.readings_from, keys_max);
-                (settled.stored, settled.duplicates)
+            Ok(bucket) => self.apply_answer(bucket_ref, now, |b, _| {
+                let outcome = b.loaded(&bucket, request.readings_from, keys_max);
+                (outcome.stored, outcome.duplicates)
             }),
             Err(error) if error.is_deferred() => {
                 if let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) {
@@ -396,7 +396,7 @@ impl Shard {
                 }
             }
             Err(error) => {
-                self.settle(bucket_ref, now, |bucket, _| {
+                self.apply_answer(bucket_ref, now, |bucket, _| {
                     bucket.load_failed();
                     (0, 0)
                 });
@@ -406,7 +406,7 @@ impl Shard {
     }
 
     fn lost(&mut self, bucket_ref: BucketRef, write: PageWrite, why: &str, now: Now) {
-        self.settle(bucket_ref, now, |bucket, _| {
+        self.apply_answer(bucket_ref, now, |bucket, _| {
             bucket.lost(write, now.mono_ms);
             (0, 0)
         });
@@ -415,15 +415,15 @@ impl Shard {
 
     fn answered(&mut self, bucket_ref: BucketRef, write: PageWrite, answer: PageWriteResult, now: Now) {
         match answer {
-            PageWriteResult::Done { count } => self.settle(bucket_ref, now, |bucket, _| {
-                let settled = bucket.written(&write, count);
-                (settled.stored, settled.duplicates)
+            PageWriteResult::Done { count } => self.apply_answer(bucket_ref, now, |bucket, _| {
+                let outcome = bucket.written(&write, count);
+                (outcome.stored, outcome.duplicates)
             }),
             PageWriteResult::Conflict | PageWriteResult::SummaryConflict => {
                 self.counts.conflicts += 1;
                 // In a summary conflict the measurements were written by this statement.
                 let flag = if answer == PageWriteResult::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
-                self.settle(bucket_ref, now, |bucket, _| {
+                self.apply_answer(bucket_ref, now, |bucket, _| {
                     bucket.came_back(write, flag, now.mono_ms);
                     if bucket.attempts() > CONFLICTS_MAX {
                         bucket.fault();
@@ -439,7 +439,7 @@ impl Shard {
             PageWriteResult::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
             PageWriteResult::Rejected { detail } => {
                 let rows = write.rows.len();
-                self.settle(bucket_ref, now, |bucket, refused| {
+                self.apply_answer(bucket_ref, now, |bucket, refused| {
                     let acks = bucket.given_up();
                     let (sensor_id, rows) = (write.sensor_id, write.rows);
                     refused.push(RejectedRows { sensor_id, rows, reason: RejectCause::StoreRejected, detail, acks });
@@ -451,7 +451,7 @@ impl Shard {
     }
 
     /// Applies an answer to its bucket, updates usage and counts, and schedules the bucket again.
-    fn settle(
+    fn apply_answer(
         &mut self,
         bucket_ref: BucketRef,
         now: Now,

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sensor_is_silent_by_its_own_measure() {
+    fn a_sensor_is_silent_relative_to_its_own_interval() {
         assert_eq!(size_of::<ReportingInterval>(), 8);
         let silent_after = |times: &[i64]| {
             let mut interval = ReportingInterval::default();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forgotten_are_bounded_and_the_longest_gone_go_first() {
+    fn evicted_sensors_are_bounded_and_the_oldest_are_dropped_first() {
         let mut evicted = EvictedSensors::default();
         for i in 0..(GONE_MAX as i64 * 3) {
             let mut interval = ReportingInterval::default();

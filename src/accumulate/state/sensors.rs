@@ -18,7 +18,7 @@ const SENSOR_BYTES: usize = 100;
 const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
 
-/// What a sweep may forget.
+/// Which buckets a sweep may drop.
 #[derive(Clone, Copy)]
 struct IdleSweep {
     /// Idle buckets of any time, not only old ones.
@@ -103,9 +103,9 @@ impl Shard {
         }
     }
 
-    /// Makes room. Always: drops idle buckets whose time is over, a few sensors per call. When the shard is full: all
-    /// buckets forget most of the stored readings they know, and if buckets and sensors fill the shard, every idle
-    /// bucket is dropped (and loaded again when needed).
+    /// Frees memory. Each call drops the idle buckets of a few sensors whose span has ended. If the shard is full, every
+    /// bucket drops most of its dedup window; if buckets and sensors fill the shard, every idle bucket is dropped too
+    /// (and loaded again when needed).
     pub(super) fn evict_idle(&mut self, now: Now) {
         let since_ms = self.arrivals.over_ms();
         if !self.full() {
@@ -115,7 +115,7 @@ impl Shard {
         let idle = self.usage.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
         let all = self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
         self.sweep(usize::MAX, IdleSweep { all, since_ms, now });
-        // Nothing that waits could make room: first all that is idle goes but what counts, and then that as well.
+        // No pending write could free memory: drop all idle buckets except those that count, then those too.
         for since_ms in [since_ms, i64::MAX] {
             if self.full() && self.empty() {
                 self.sweep(usize::MAX, IdleSweep { all: true, since_ms, now });

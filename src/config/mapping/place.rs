@@ -123,7 +123,6 @@ impl Step {
 }
 
 impl Place {
-    /// Parses a place.
     pub(super) fn parse(text: &str) -> Result<Place, InvalidPlace> {
         let (from_message, rest) = text.strip_prefix('$').map_or((false, text), |rest| (true, rest));
         if text.len() > TEXT_MAX_BYTES {
@@ -200,7 +199,6 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Source {
-    /// Parses a source.
     pub(super) fn parse(text: &str) -> Result<Source, InvalidPlace> {
         if text.starts_with('/') || text.is_empty() || text == "$" || text.starts_with("$/") {
             return Place::parse(text).map(Source::Place);
@@ -268,7 +266,6 @@ impl Piece {
 pub struct Glob(Box<str>);
 
 impl Glob {
-    /// Parses a glob.
     pub(super) fn parse(text: &str) -> Result<Glob, InvalidPlace> {
         if text.is_empty() || text.len() > GLOB_MAX_BYTES {
             return Err(InvalidPlace::GlobBytes);

@@ -69,7 +69,7 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
     }
     let mut rules = Vec::with_capacity(found.len().max(1));
     let mut takes_all: Option<usize> = None;
-    let alone = found.is_empty();
+    let has_no_rules = found.is_empty();
     for (i, (path, entries)) in found.into_iter().take(RULES_MAX).enumerate() {
         let mut section = Section::new(path.clone(), entries, s.report);
         let rule = keys(&mut section).over(&defaults).rule();
@@ -85,7 +85,7 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
         }
         rules.push(rule);
     }
-    if alone {
+    if has_no_rules {
         let rule = defaults.rule();
         check(&path, &rule, s.report);
         rules.push(rule);
@@ -381,8 +381,8 @@ fn condition(node: &Node) -> Result<Condition, Bad> {
         kinds: table.get("kind").map(kinds).transpose()?.unwrap_or_default(),
     };
     table.end()?;
-    let says = condition.there.is_some() || !condition.kinds.is_empty();
-    if !says && condition.is.is_empty() && condition.not.is_empty() {
+    let is_checked = condition.there.is_some() || !condition.kinds.is_empty();
+    if !is_checked && condition.is.is_empty() && condition.not.is_empty() {
         return Err(Bad::new("the condition is without there, is, not and kind", CONDITION));
     }
     if condition.there == Some(false) && (!condition.is.is_empty() || !condition.kinds.is_empty()) {

@@ -40,7 +40,7 @@ fn the_folder_has_no_profile_that_is_not_built_in() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_its_key() {
+fn a_setting_that_cannot_work_is_refused_with_its_key() {
     for (line, key, part) in [
         ("id = \"a{\"", "id", "without its }"),
         ("id = \"}a\"", "id", "without its {"),
@@ -91,7 +91,7 @@ fn what_cannot_work_is_refused_with_its_key() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_those_of_rules_too() {
+fn all_mistakes_are_reported_together_also_those_of_rules() {
     let text = "[formats.json]\n[formats.\"a b\"]\n[[formats.c.rules]]\nid = 1\n[[formats.c.rules]]\ntime = 2\n";
     let found = problems(text);
     let has = |part: &str| assert!(found.iter().any(|problem| problem.contains(part)), "{part}: {found:#?}");
@@ -124,7 +124,7 @@ fn an_id_that_is_always_the_same_is_found() {
 }
 
 #[test]
-fn globs_match_as_everybody_expects() {
+fn globs_match() {
     for (glob, name, matches) in [
         ("temp", "temp", true),
         ("temp", "temp2", false),
@@ -161,7 +161,7 @@ fn places_are_json_pointers() {
 }
 
 #[test]
-fn a_format_is_dumped_as_toml_that_reads_back() {
+fn a_dumped_format_parses_again() {
     for (name, text) in profiles::PROFILES {
         let mapping = one(text);
         assert_eq!(one(&mapping.text), mapping, "{name}:\n{}", mapping.text);

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_line_a_minute_says_how_many_it_stands_for() {
+    async fn one_line_a_minute_reports_how_many_it_replaces() {
         let mut quiet = LogLimit::default();
         let mut written = vec![];
         for _ in 0..150 {

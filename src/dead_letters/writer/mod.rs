@@ -11,8 +11,8 @@
 //! **A dead letter that fails alone** does not delay the others:
 //! - If it was refused, comes from a sender and is large, its beginning ([`CUT_BYTES`]) is stored instead, with the
 //!   store's error in `detail`.
-//! - Otherwise it is set aside, as long as those have at most [`ASIDE_BYTES_MAX`], and retried alone every
-//!   [`AGAIN_AFTER`]. It is not acknowledged, so the journal keeps it too.
+//! - Otherwise it is set aside, as long as those have at most [`RETRY_BYTES_MAX`], and retried alone every
+//!   [`RETRY_AFTER`]. It is not acknowledged, so the journal keeps it too.
 //! - Beyond that limit, refused dead letters of senders are given up, oldest first: counted (`cause="refused"`),
 //!   logged, then acknowledged. Nothing else is ever given up. Dead letters with acknowledged readings stay. One
 //!   without an answer stays at the front of the queue, since data must not be lost because the store does not answer.
@@ -41,16 +41,16 @@ use limit::Limit;
 use log_limit::LogLimit;
 
 /// Maximum dead letters of one command, and bytes after which no more are added.
-const BATCH_LETTERS_MAX: usize = 1000;
+const BATCH_DEAD_LETTERS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
 /// Maximum bytes of dead letters in memory, including those not sent yet. A larger delivery waits until it is alone.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of dead letters set aside, before refused ones of senders are given up.
-const ASIDE_BYTES_MAX: usize = 4 << 20;
+const RETRY_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the payload that are stored of a dead letter that was refused in full.
 const CUT_BYTES: usize = 16 << 10;
 /// Interval between retries of dead letters that were set aside.
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Dead letters that were sent together; acknowledged when the last of them is stored or given up.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl DeadLetters {
     }
 
     /// Like [`DeadLetters::send`], for one acknowledgement.
-    pub async fn send_one(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
+    pub(crate) async fn send_one(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
         let mut acks = Acks::default();
         acks.join(&ack);
         self.send(dead_letters, acks).await;
@@ -140,14 +140,14 @@ struct DeadLetterWriter {
     /// In order of arrival.
     queue: VecDeque<QueuedDeadLetter>,
     /// Dead letters that failed alone.
-    aside: VecDeque<QueuedDeadLetter>,
-    again_at: Instant,
+    retries: VecDeque<QueuedDeadLetter>,
+    retry_at: Instant,
     /// Maximum size of the next batch.
     dead_letters_max: usize,
     /// Failed batches in a row.
     failures: u32,
-    trouble: LogLimit,
-    given_up: LogLimit,
+    retried_log: LogLimit,
+    dropped_log: LogLimit,
 }
 
 impl DeadLetterWriter {
@@ -156,19 +156,19 @@ impl DeadLetterWriter {
             flusher,
             limit,
             queue: VecDeque::new(),
-            aside: VecDeque::new(),
-            again_at: Instant::now(),
-            dead_letters_max: BATCH_LETTERS_MAX,
+            retries: VecDeque::new(),
+            retry_at: Instant::now(),
+            dead_letters_max: BATCH_DEAD_LETTERS_MAX,
             failures: 0,
-            trouble: LogLimit::default(),
-            given_up: LogLimit::default(),
+            retried_log: LogLimit::default(),
+            dropped_log: LogLimit::default(),
         }
     }
 
     /// Ends when every handle is dropped and everything is stored.
     async fn run(mut self, mut rx: mpsc::Receiver<(Vec<DeadLetter>, Delivery)>) {
         let mut open = true;
-        while open || !self.queue.is_empty() || !self.aside.is_empty() {
+        while open || !self.queue.is_empty() || !self.retries.is_empty() {
             while let Ok(delivery) = rx.try_recv() {
                 self.take(delivery);
             }
@@ -178,8 +178,8 @@ impl DeadLetterWriter {
                     self.limit.keep(&self.flusher, self.flusher.permit().await).await;
                 }
             }
-            if !self.aside.is_empty() && Instant::now() >= self.again_at {
-                self.send_again().await;
+            if !self.retries.is_empty() && Instant::now() >= self.retry_at {
+                self.send_retry().await;
             }
             if self.queue.is_empty() {
                 let (due, due_at) = (self.limit.is_due(), self.limit.due_at());
@@ -191,7 +191,7 @@ impl DeadLetterWriter {
                     // There is no permit before the store is prepared, and the task must be able to end before that.
                     permit = self.flusher.permit(), if due && open => self.limit.keep(&self.flusher, permit).await,
                     () = tokio::time::sleep_until(due_at), if !due && open => {}
-                    () = tokio::time::sleep_until(self.again_at), if !self.aside.is_empty() => {}
+                    () = tokio::time::sleep_until(self.retry_at), if !self.retries.is_empty() => {}
                     else => {}
                 }
             }
@@ -200,8 +200,8 @@ impl DeadLetterWriter {
 
     fn take(&mut self, (dead_letters, delivery): (Vec<DeadLetter>, Delivery)) {
         let of = Arc::new(delivery);
-        let on_its_way = |dead_letter| QueuedDeadLetter { dead_letter, of: of.clone(), state: State::New };
-        self.queue.extend(dead_letters.into_iter().map(on_its_way));
+        let queued = |dead_letter| QueuedDeadLetter { dead_letter, of: of.clone(), state: State::New };
+        self.queue.extend(dead_letters.into_iter().map(queued));
     }
 
     /// Sends the front of the queue, as many dead letters as one command may have now.
@@ -215,7 +215,7 @@ impl DeadLetterWriter {
         match self.send(&batch).await {
             Ok(answers) => {
                 self.failures = 0;
-                self.dead_letters_max = (self.dead_letters_max * 2).min(BATCH_LETTERS_MAX);
+                self.dead_letters_max = (self.dead_letters_max * 2).min(BATCH_DEAD_LETTERS_MAX);
                 for (dead_letter, kept) in batch.into_iter().zip(answers) {
                     self.answered(dead_letter, kept);
                 }
@@ -249,7 +249,7 @@ impl DeadLetterWriter {
                 metrics::store_error("refused", 1);
                 let is_small = dead_letter.dead_letter.payload.len() <= CUT_BYTES;
                 if dead_letter.dead_letter.is_own() || is_small || dead_letter.state == State::Cut {
-                    self.set_aside(dead_letter, State::Refused, &detail);
+                    self.retry_later(dead_letter, State::Refused, &detail);
                 } else {
                     let cut =
                         dead_letter.dead_letter.cut(CUT_BYTES, &format!("the store refused it in full: {detail}"));
@@ -266,10 +266,10 @@ impl DeadLetterWriter {
         let is_for_all = error.is_away() || error.kind() == StoreErrorKind::WriteConcern;
         if let [one] = &batch[..]
             && !is_for_all
-            && self.aside_bytes() + one.dead_letter.memory_bytes() <= ASIDE_BYTES_MAX
+            && self.retry_bytes() + one.dead_letter.memory_bytes() <= RETRY_BYTES_MAX
             && let Some(dead_letter) = batch.pop()
         {
-            return self.set_aside(dead_letter, State::Unanswered, &error.to_string());
+            return self.retry_later(dead_letter, State::Unanswered, &error.to_string());
         }
         if !is_for_all {
             self.dead_letters_max = (batch.len() / 2).max(1);
@@ -277,27 +277,27 @@ impl DeadLetterWriter {
         batch.into_iter().rev().for_each(|dead_letter| self.queue.push_front(dead_letter));
     }
 
-    fn aside_bytes(&self) -> usize {
-        self.aside.iter().map(|l| l.dead_letter.memory_bytes()).sum()
+    fn retry_bytes(&self) -> usize {
+        self.retries.iter().map(|l| l.dead_letter.memory_bytes()).sum()
     }
 
-    fn set_aside(&mut self, dead_letter: QueuedDeadLetter, state: State, why: &str) {
-        if self.aside.is_empty() {
-            self.again_at = Instant::now() + AGAIN_AFTER;
+    fn retry_later(&mut self, dead_letter: QueuedDeadLetter, state: State, why: &str) {
+        if self.retries.is_empty() {
+            self.retry_at = Instant::now() + RETRY_AFTER;
         }
         if dead_letter.state != state
-            && let Some(more) = self.trouble.due()
+            && let Some(more) = self.retried_log.due()
         {
             let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
             tracing::error!(%source, %topic, %reason, more, error = why, "dead letter not stored; retrying");
         }
-        self.aside.push_back(QueuedDeadLetter { state, ..dead_letter });
-        let may_go = |l: &QueuedDeadLetter| l.state == State::Refused && !l.dead_letter.is_own();
-        while self.aside_bytes() > ASIDE_BYTES_MAX
-            && let Some(first) = self.aside.iter().position(may_go)
-            && let Some(dead_letter) = self.aside.remove(first)
+        self.retries.push_back(QueuedDeadLetter { state, ..dead_letter });
+        let may_drop = |l: &QueuedDeadLetter| l.state == State::Refused && !l.dead_letter.is_own();
+        while self.retry_bytes() > RETRY_BYTES_MAX
+            && let Some(first) = self.retries.iter().position(may_drop)
+            && let Some(dead_letter) = self.retries.remove(first)
         {
-            if let Some(more) = self.given_up.due() {
+            if let Some(more) = self.dropped_log.due() {
                 let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
                 tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead letter: store refuses it");
             }
@@ -307,17 +307,17 @@ impl DeadLetterWriter {
     }
 
     /// Retries one dead letter that was set aside; after a success the next one follows immediately.
-    async fn send_again(&mut self) {
-        let Some(dead_letter) = self.aside.pop_front() else { return };
+    async fn send_retry(&mut self) {
+        let Some(dead_letter) = self.retries.pop_front() else { return };
         let one = [dead_letter];
         let answer = self.send(&one).await.ok().and_then(|mut answers| answers.pop());
         let [dead_letter] = one;
         if answer != Some(DeadLetterWritten::Done) {
-            self.again_at = Instant::now() + AGAIN_AFTER;
+            self.retry_at = Instant::now() + RETRY_AFTER;
         }
         match answer {
             Some(kept) => self.answered(dead_letter, kept),
-            None => self.aside.push_back(dead_letter),
+            None => self.retries.push_back(dead_letter),
         }
     }
 }

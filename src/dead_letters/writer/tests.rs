@@ -15,7 +15,7 @@ use crate::store::memory::{Fault, MemoryStore, Verdict};
 use crate::telemetry::metrics::Source;
 
 const MIB: usize = 1 << 20;
-const SETTLED: Duration = Duration::from_secs(120);
+const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
 struct Rig {
     store: Arc<MemoryStore>,
@@ -60,11 +60,11 @@ fn names(source: &str, numbers: impl IntoIterator<Item = i64>) -> BTreeSet<Strin
 }
 
 async fn outcome(wait: AckWaiter) -> Option<AckOutcome> {
-    tokio::time::timeout(SETTLED, wait.outcome()).await.ok()
+    tokio::time::timeout(LONG_ENOUGH, wait.outcome()).await.ok()
 }
 
 #[test]
-fn only_the_services_own_dead_letters_are_out_of_reach_of_the_index_by_which_dead_letters_go() {
+fn only_dead_letters_with_acknowledged_readings_are_outside_of_the_eviction_index() {
     for source in [Source::Mqtt, Source::MqttDirect, Source::Http, Source::Replay] {
         assert!(source.label() < OWN_SOURCE, "{}: neither expires nor is evicted", source.label());
     }
@@ -72,7 +72,7 @@ fn only_the_services_own_dead_letters_are_out_of_reach_of_the_index_by_which_dea
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
+async fn dead_letters_in_memory_are_bounded_in_bytes_while_the_store_is_unreachable() {
     let rig = Rig::closed(1 << 30);
     let sent = Arc::new(AtomicUsize::new(0));
     let (dead, count) = (rig.dead.clone(), sent.clone());
@@ -84,7 +84,7 @@ async fn dead_letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
         }
         ack.delivered();
     });
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(sent.load(Ordering::Relaxed), IN_FLIGHT_BYTES_MAX / MIB - 1, "each has a little more than its payload");
     rig.flusher.open(1);
     sender.await.unwrap();
@@ -96,11 +96,11 @@ async fn dead_letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_before_the_store_was_ever_prepared() {
+async fn it_ends_even_if_the_store_was_never_prepared() {
     let Rig { dead, task, .. } = Rig::closed(1 << 30);
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     drop(dead);
-    tokio::time::timeout(SETTLED, task).await.expect("nothing is left to do").unwrap();
+    tokio::time::timeout(LONG_ENOUGH, task).await.expect("nothing is left to do").unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +120,7 @@ async fn no_permit_is_held_while_it_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_letter_that_hangs_is_found_and_holds_up_nobody() {
+async fn a_dead_letter_that_hangs_is_found_and_delays_no_other() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/321" { Verdict::Hangs } else { Verdict::Takes }));
     let others = rig.send((0..300).map(|n| dead_letter("mqtt", n, 10)).collect()).await;
@@ -132,15 +132,15 @@ async fn a_dead_letter_that_hangs_is_found_and_holds_up_nobody() {
     let Rig { store, dead, task, .. } = rig;
     assert_eq!(store.pages().dead.len(), 900, "none is stored twice");
     drop(dead);
-    let still = tokio::time::timeout(SETTLED, with_it.outcome());
+    let still = tokio::time::timeout(LONG_ENOUGH, with_it.outcome());
     assert!(still.await.is_err() && !task.is_finished(), "not acknowledged, and tried again");
     store.set_judge(Box::new(|_| Verdict::Takes));
-    tokio::time::timeout(SETTLED, task).await.expect("all is stored").unwrap();
+    tokio::time::timeout(LONG_ENOUGH, task).await.expect("all is stored").unwrap();
     assert_eq!(store.pages().dead.len(), 901);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_dead_letter_that_is_refused_is_stored_in_part_and_says_so() {
+async fn a_large_refused_dead_letter_is_stored_in_part_and_marked() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.payload.len() > MIB / 2 { Verdict::Refuses } else { Verdict::Takes }));
     let wait =
@@ -148,7 +148,7 @@ async fn a_large_dead_letter_that_is_refused_is_stored_in_part_and_says_so() {
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     let dead = rig.store.pages().dead.clone();
     let part = dead.iter().find(|l| l.topic == "http/2").unwrap();
-    assert_eq!((dead.len(), part.payload.len(), part.is_whole()), (3, CUT_BYTES, false));
+    assert_eq!((dead.len(), part.payload.len(), part.is_complete()), (3, CUT_BYTES, false));
     assert_eq!(
         part.detail,
         "why; the store refused it in full: scripted refusal; the first 16384 of 1048576 bytes are kept"
@@ -156,63 +156,64 @@ async fn a_large_dead_letter_that_is_refused_is_stored_in_part_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_dead_letters_that_are_refused_for_good_those_with_acknowledged_readings_are_never_given_up() {
+async fn refused_dead_letters_with_acknowledged_readings_are_never_dropped() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/0" { Verdict::Takes } else { Verdict::Refuses }));
     let own = rig.send((0..2).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect()).await;
-    let mut junk = vec![];
+    let mut from_senders = vec![];
     for round in 0..30 {
-        junk.push(rig.send((0..20).map(|n| dead_letter("mqtt", 1 + round * 20 + n, CUT_BYTES)).collect()).await);
+        from_senders
+            .push(rig.send((0..20).map(|n| dead_letter("mqtt", 1 + round * 20 + n, CUT_BYTES)).collect()).await);
     }
     let good = rig.send(vec![dead_letter("mqtt", 0, 10)]).await;
     assert_eq!(outcome(good).await, Some(AckOutcome::Delivered), "it does not wait for those");
-    let first = outcome(junk.remove(0)).await;
-    assert_eq!(first, Some(AckOutcome::Delivered), "given up: there are more than {ASIDE_BYTES_MAX} bytes of them");
-    assert_eq!(outcome(junk.pop().unwrap()).await, None, "the last ones are still tried");
+    let first = outcome(from_senders.remove(0)).await;
+    assert_eq!(first, Some(AckOutcome::Delivered), "given up: there are more than {RETRY_BYTES_MAX} bytes of them");
+    assert_eq!(outcome(from_senders.pop().unwrap()).await, None, "the last ones are still tried");
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
     assert_eq!(outcome(own).await, Some(AckOutcome::Delivered));
     let stored = rig.stored();
     assert!(names(OWN_SOURCE, 0..2).is_subset(&stored) && names("mqtt", 590..=600).is_subset(&stored));
     assert!(!stored.contains("mqtt/1"));
-    let whole = rig.store.pages().dead.iter().filter(|l| l.is_own()).all(|l| l.is_whole() && l.payload.len() == MIB);
+    let whole = rig.store.pages().dead.iter().filter(|l| l.is_own()).all(|l| l.is_complete() && l.payload.len() == MIB);
     assert!(whole, "acknowledged readings are never cut");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_nothing_loses_nothing() {
+async fn nothing_is_lost_while_the_store_does_not_answer() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|_| Verdict::Hangs));
     let wait = rig.send((0..12).map(|n| dead_letter("mqtt", n, MIB)).collect()).await;
-    tokio::time::sleep(10 * SETTLED).await;
+    tokio::time::sleep(10 * LONG_ENOUGH).await;
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored().len(), 12);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_dead_letters_of_senders_make_room_and_no_more_than_needed() {
+async fn the_oldest_dead_letters_of_senders_are_evicted_and_no_more_than_needed() {
     let rig = Rig::new(4 * MIB);
     // Not in the order of their receipt.
     for n in [5, 3, 9, 1, 7] {
         rig.send(vec![dead_letter("mqtt", n, MIB / 2), dead_letter(OWN_SOURCE, n, MIB / 20)]).await;
     }
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(rig.stored().len(), 10, "2.75 MiB are below the limit");
     rig.send((20..24).map(|n| dead_letter("http", n, MIB / 2)).collect()).await;
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     let kept = names(OWN_SOURCE, [1, 3, 5, 7, 9]).into_iter();
     let kept: BTreeSet<String> = kept.chain(names("mqtt", [5, 7, 9])).chain(names("http", 20..24)).collect();
     assert_eq!(rig.stored(), kept);
     // Another instance has stored some, and this one nothing since.
     rig.store.pages().dead.extend((30..34).map(|n| dead_letter("mqtt", n, MIB / 2)));
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     let bytes = rig.store.pages().dead_letter_bytes() as usize;
     assert!((3 * MIB..=4 * MIB).contains(&bytes), "{bytes}");
     assert!(names("mqtt", 30..34).is_subset(&rig.stored()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_small_dead_letters_make_room_for_large_ones_as_fast_as_these_come() {
+async fn many_small_dead_letters_are_evicted_as_fast_as_large_ones_arrive() {
     let rig = Rig::new(4 * MIB);
     rig.store.pages().dead.extend((0..8000).map(|n| dead_letter("mqtt", n, 100)));
     for n in 0..40 {
@@ -221,7 +222,7 @@ async fn many_small_dead_letters_make_room_for_large_ones_as_fast_as_these_come(
         let bytes = rig.store.pages().dead_letter_bytes() as usize;
         assert!(bytes <= 4 * MIB + BATCH_BYTES_MAX, "{bytes} after {n}");
     }
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(rig.stored(), names("http", 10_037..10_040), "three of a little more than 1 MiB");
 }
 
@@ -230,6 +231,6 @@ async fn acknowledged_readings_stay_when_they_alone_are_above_the_limit() {
     let rig = Rig::new(2 * MIB);
     rig.send((0..5).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect()).await;
     rig.send((0..5).map(|n| dead_letter("mqtt", n, 100)).collect()).await;
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(rig.stored(), names(OWN_SOURCE, 0..5));
 }

@@ -1,11 +1,10 @@
 //! Reads CBOR (RFC 8949), one head at a time.
 
-use super::source::{Bytes, Head, Malformed, Source};
+use super::source::{Bytes, Head, Malformed, MalformedKind, Source};
 use crate::decode::RejectReason;
 
 const BREAK: u8 = 0xff;
 
-/// A reader of CBOR.
 #[derive(Debug)]
 pub(in crate::decode) struct Cbor<'de>(Bytes<'de>);
 
@@ -24,7 +23,7 @@ impl<'de> Cbor<'de> {
             26 => u64::from(u32::from_be_bytes(bytes.array()?)),
             27 => u64::from_be_bytes(bytes.array()?),
             31 => return Ok(None),
-            _ => return Err(bytes.malformed("a reserved length (RFC 8949 §3)")),
+            _ => return Err(bytes.malformed(MalformedKind::ReservedLength)),
         }))
     }
 
@@ -35,14 +34,14 @@ impl<'de> Cbor<'de> {
             21 => Head::Bool(true),
             22 | 23 => Head::Null,
             24 if bytes.array::<1>()?[0] < 32 => {
-                return Err(bytes.malformed("a simple value in a longer encoding than allowed"));
+                return Err(bytes.malformed(MalformedKind::LongSimple));
             }
             0..=19 | 24 => Head::Other("an unassigned simple value"),
             25 => Head::Double(half(u16::from_be_bytes(bytes.array()?))),
             26 => Head::Double(f64::from(f32::from_be_bytes(bytes.array()?))),
             27 => Head::Double(f64::from_be_bytes(bytes.array()?)),
             31 => Head::Break,
-            _ => return Err(bytes.malformed("a reserved simple value (RFC 8949 §3.3)")),
+            _ => return Err(bytes.malformed(MalformedKind::ReservedSimple)),
         })
     }
 }
@@ -67,7 +66,7 @@ impl<'de> Source<'de> for Cbor<'de> {
             (4, n) => Head::Array(n),
             (5, n) => Head::Map(n),
             (6, Some(n)) => Head::Tag(n),
-            _ => return Err(self.0.malformed("an integer or tag without its argument")),
+            _ => return Err(self.0.malformed(MalformedKind::NoArgument)),
         })
     }
 
@@ -103,16 +102,16 @@ fn half(bits: u16) -> f64 {
 mod tests {
     use super::*;
 
-    fn one(bytes: &[u8]) -> Result<Head<'_>, &'static str> {
+    fn one(bytes: &[u8]) -> Result<Head<'_>, MalformedKind> {
         let mut cbor = Cbor::new(bytes);
-        let head = cbor.head().map_err(|e| e.what)?;
+        let head = cbor.head().map_err(|e| e.kind)?;
         assert!(cbor.is_at_end(), "{bytes:x?}");
         Ok(head)
     }
 
     /// Examples from RFC 8949, appendix A.
     #[test]
-    fn heads_as_the_standard_has_them() {
+    fn heads_match_the_standard() {
         for (bytes, head) in [
             (&[0x00][..], Head::Int(0)),
             (&[0x17], Head::Int(23)),
@@ -157,21 +156,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_formed_is_said() {
-        for bytes in [
-            &[][..],
-            &[0x18],
-            &[0x1b, 0, 0, 0],
-            &[0x62, b'a'],
-            &[0x7b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
-            &[0xfb, 0, 0],
-            &[0x1c],
-            &[0x3f],
-            &[0xdf],
-            &[0xf8, 0x14],
-            &[0xfc],
+    fn malformed_payloads_are_reported() {
+        for (bytes, kind) in [
+            (&[][..], MalformedKind::EndsInsideValue),
+            (&[0x18], MalformedKind::EndsInsideValue),
+            (&[0x1b, 0, 0, 0], MalformedKind::EndsInsideValue),
+            (&[0x62, b'a'], MalformedKind::EndsInsideValue),
+            (&[0x7b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], MalformedKind::EndsInsideValue),
+            (&[0xfb, 0, 0], MalformedKind::EndsInsideValue),
+            (&[0x1c], MalformedKind::ReservedLength),
+            (&[0x3f], MalformedKind::NoArgument),
+            (&[0xdf], MalformedKind::NoArgument),
+            (&[0xf8, 0x14], MalformedKind::LongSimple),
+            (&[0xfc], MalformedKind::ReservedSimple),
         ] {
-            assert!(one(bytes).is_err(), "{bytes:x?}");
+            assert_eq!(one(bytes), Err(kind), "{bytes:x?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::source::{Head, Malformed, Source};
+use super::source::{Head, Malformed, MalformedKind, Source};
 use crate::decode::token::Time;
 
 /// Levels to walk through in search of the end of a skipped value; deeper payloads are malformed.
@@ -75,8 +75,8 @@ impl<'de, S: Source<'de>> Items<'de, S> {
         self.source.is_at_end()
     }
 
-    fn malformed(&self, what: &'static str) -> Malformed {
-        Malformed { at: self.source.at(), what }
+    fn malformed(&self, kind: MalformedKind) -> Malformed {
+        Malformed { at: self.source.at(), kind }
     }
 
     /// The next head that is not a tag. Of several tags, the innermost one with a meaning applies.
@@ -86,7 +86,7 @@ impl<'de, S: Source<'de>> Items<'de, S> {
             match self.source.head()? {
                 Head::Tag(tag @ TAG_EPOCH..=TAG_DECIMAL) => self.tag = Some(tag),
                 Head::Tag(_) => {}
-                Head::Break => return Err(self.malformed("expected a value, found a break")),
+                Head::Break => return Err(self.malformed(MalformedKind::Break)),
                 head => return Ok(head),
             }
         }
@@ -138,7 +138,7 @@ impl<'de, S: Source<'de>> Items<'de, S> {
             Head::Map(len) => Item::Nested("an object", self.pass_over(doubled(len))?),
             Head::Time(nanos) => Item::Time(Time::Ms(saturated_ms(nanos))),
             Head::Other(what) => Item::Other(what),
-            Head::Tag(_) | Head::Break => return Err(self.malformed("expected a value, found a tag or break")),
+            Head::Tag(_) | Head::Break => return Err(self.malformed(MalformedKind::TagOrBreak)),
         })
     }
 
@@ -148,7 +148,7 @@ impl<'de, S: Source<'de>> Items<'de, S> {
         while !self.source.eat_break() {
             match (self.source.head()?, text) {
                 (Head::Text(piece), true) | (Head::Bytes(piece), false) => whole.extend_from_slice(piece),
-                _ => return Err(self.malformed("a chunk of a text or of bytes has another type")),
+                _ => return Err(self.malformed(MalformedKind::ChunkType)),
             }
         }
         Ok(match text {
@@ -181,12 +181,12 @@ impl<'de, S: Source<'de>> Items<'de, S> {
                 Head::Array(len) => self.open.push(len),
                 Head::Map(len) => self.open.push(doubled(len)),
                 Head::Chunked { text } => drop(self.pieces(text)?),
-                Head::Break => return Err(self.malformed("expected a value, found a break")),
+                Head::Break => return Err(self.malformed(MalformedKind::Break)),
                 _ => {}
             }
             depth = depth.max(self.open.len());
             if depth > SKIP_DEPTH_MAX {
-                return Err(self.malformed("nested too deeply to find its end"));
+                return Err(self.malformed(MalformedKind::TooDeep));
             }
         }
         Ok(depth)

@@ -32,7 +32,6 @@ use super::token::Token;
 use super::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
-/// Decodes a payload in CBOR.
 pub(super) fn decode_cbor(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     Walk::new(Cbor::new(payload), cx, out, rejects).run();
 }
@@ -62,8 +61,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
     fn run(mut self) {
         if let Err(e) = self.payload() {
             self.decoder.abort();
-            let detail =
-                format!("invalid {} at byte {}: {}; the rest of the payload is skipped", S::NAME, e.at, e.what);
+            let detail = format!("invalid {} {e}; the rest of the payload is skipped", S::NAME);
             self.rejects.push(self.index, S::REASON, detail);
         }
         self.quota.close("readings", self.rejects);
@@ -96,22 +94,22 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
 
     /// Reads the values after the first object. Any other values between two objects are one reject.
     fn sequence(&mut self) -> Result<(), Malformed> {
-        let mut stray_from = None;
+        let mut other_from = None;
         while !self.items.is_at_end() {
             let at = self.items.at();
             let head = self.items.head()?;
             if let Head::Map(len) = head {
-                if let Some(from) = stray_from.take() {
-                    self.stray(from, at);
+                if let Some(from) = other_from.take() {
+                    self.reject_other(from, at);
                 }
                 self.object(len)?;
             } else {
                 self.items.finish(head)?;
-                stray_from.get_or_insert(at);
+                other_from.get_or_insert(at);
             }
         }
-        if let Some(from) = stray_from {
-            self.stray(from, self.items.at());
+        if let Some(from) = other_from {
+            self.reject_other(from, self.items.at());
         }
         Ok(())
     }
@@ -123,12 +121,12 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
             self.items.finish(head)?;
         }
         if self.items.at() > from {
-            self.stray(from, self.items.at());
+            self.reject_other(from, self.items.at());
         }
         Ok(())
     }
 
-    fn stray(&mut self, from: usize, end: usize) {
+    fn reject_other(&mut self, from: usize, end: usize) {
         let detail = format!("{} bytes of other data at byte {from}", end - from);
         self.reject(Fault::new(RejectReason::TrailingData, detail));
     }

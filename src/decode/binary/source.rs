@@ -2,7 +2,6 @@
 
 use crate::decode::RejectReason;
 
-/// The head of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::decode) enum Head<'de> {
     /// Null, nil, undefined.
@@ -31,11 +30,36 @@ pub(in crate::decode) enum Head<'de> {
     Other(&'static str),
 }
 
-/// A payload that is not well-formed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A payload that is not well-formed, with the offset at which that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("at byte {at}: {kind}")]
 pub(in crate::decode) struct Malformed {
     pub(in crate::decode) at: usize,
-    pub(in crate::decode) what: &'static str,
+    pub(in crate::decode) kind: MalformedKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(in crate::decode) enum MalformedKind {
+    #[error("the payload ends inside a value")]
+    EndsInsideValue,
+    #[error("a reserved length (RFC 8949 §3)")]
+    ReservedLength,
+    #[error("a simple value in a longer encoding than allowed")]
+    LongSimple,
+    #[error("a reserved simple value (RFC 8949 §3.3)")]
+    ReservedSimple,
+    #[error("an integer or tag without its argument")]
+    NoArgument,
+    #[error("the byte c1, which is never used")]
+    NeverUsed,
+    #[error("expected a value, found a break")]
+    Break,
+    #[error("expected a value, found a tag or break")]
+    TagOrBreak,
+    #[error("a chunk of a text or of bytes has another type")]
+    ChunkType,
+    #[error("nested too deeply to find its end")]
+    TooDeep,
 }
 
 /// Reads heads in one of the formats.
@@ -66,21 +90,21 @@ impl<'de> Bytes<'de> {
         Bytes { bytes, at: 0 }
     }
 
-    pub(super) fn malformed(&self, what: &'static str) -> Malformed {
-        Malformed { at: self.at, what }
+    pub(super) fn malformed(&self, kind: MalformedKind) -> Malformed {
+        Malformed { at: self.at, kind }
     }
 
     pub(super) fn take(&mut self, n: u64) -> Result<&'de [u8], Malformed> {
         let rest = &self.bytes[self.at..];
         let taken = usize::try_from(n).ok().and_then(|n| rest.get(..n));
-        let taken = taken.ok_or_else(|| self.malformed("the payload ends inside a value"))?;
+        let taken = taken.ok_or_else(|| self.malformed(MalformedKind::EndsInsideValue))?;
         self.at += taken.len();
         Ok(taken)
     }
 
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let taken = self.bytes[self.at..].first_chunk::<N>().copied();
-        let taken = taken.ok_or_else(|| self.malformed("the payload ends inside a value"))?;
+        let taken = taken.ok_or_else(|| self.malformed(MalformedKind::EndsInsideValue))?;
         self.at += N;
         Ok(taken)
     }

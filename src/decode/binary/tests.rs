@@ -51,7 +51,7 @@ fn only_value(value: &[u8]) -> Result<Value, RejectReason> {
 }
 
 #[test]
-fn values_that_only_cbor_can_say() {
+fn values_that_only_cbor_has() {
     let half = [0xf9, 0x3e, 0x00];
     assert_eq!(only_value(&half), Ok(Value::Double(1.5)));
     assert_eq!(only_value(&[0xfa, 0x41, 0xac, 0, 0]), Ok(Value::Double(21.5)));
@@ -97,7 +97,7 @@ fn values_that_only_cbor_can_say() {
 }
 
 #[test]
-fn times_that_say_their_unit_themselves() {
+fn times_with_an_explicit_unit() {
     let ts = |bytes: &[u8]| {
         let (readings, rejects) = cbor(&timed(bytes));
         readings.first().map(|r| (r.ts_ms, r.receipt_time)).ok_or_else(|| rejects[0].1)
@@ -133,16 +133,16 @@ fn the_timestamps_of_messagepack() {
         (readings[0].ts_ms, readings[0].values["seen"].clone())
     };
     let seconds = (NOW / 1000) as u64;
-    let spoken = |text: &str| Value::Str(text.into());
+    let text = |text: &str| Value::Str(text.into());
     let short = [&[0xd6, 0xff][..], &(seconds as u32).to_be_bytes()].concat();
-    assert_eq!(reading(&short), (NOW, spoken("2024-03-01T11:00:00.000Z")));
+    assert_eq!(reading(&short), (NOW, text("2024-03-01T11:00:00.000Z")));
     let long = [&[0xd7, 0xff][..], &(7_900_000u64 << 34 | seconds).to_be_bytes()].concat();
-    assert_eq!(reading(&long), (NOW + 7, spoken("2024-03-01T11:00:00.007Z")));
+    assert_eq!(reading(&long), (NOW + 7, text("2024-03-01T11:00:00.007Z")));
     let longest = [&[0xc7, 12, 0xff, 0, 0, 0, 1][..], &(seconds - 1).to_be_bytes()].concat();
-    assert_eq!(reading(&longest), (NOW - 1000, spoken("2024-03-01T10:59:59.000Z")));
+    assert_eq!(reading(&longest), (NOW - 1000, text("2024-03-01T10:59:59.000Z")));
     // A clock that started at 1970 is unset. (As a number of nanoseconds without its type this may be another unit.)
     let unset = [&[0xd6, 0xff][..], &5u32.to_be_bytes()].concat();
-    assert_eq!(reading(&unset), (NOW, spoken("1970-01-01T00:00:05.000Z")));
+    assert_eq!(reading(&unset), (NOW, text("1970-01-01T00:00:05.000Z")));
     // It carries its unit, so `ts_unit` does not apply.
     let unit = [&b"\x84\xa9sensor_id\xa2S1\xa7ts_unit\xa1s\xa1v\x01\xa2ts"[..], &short].concat();
     assert_eq!(run(Format::MessagePack, &unit).0[0].ts_ms, NOW);
@@ -202,7 +202,7 @@ fn an_object_an_array_or_objects_one_after_another() {
 }
 
 #[test]
-fn cut_short_it_keeps_what_is_whole() {
+fn a_truncated_payload_keeps_its_complete_readings() {
     let good = valued(&[0x18, 42]);
     let payload = [&[0x83][..], &good, &good, &good].concat();
     for cut in 1..payload.len() {
@@ -248,7 +248,7 @@ fn the_rules_of_the_native_shape() {
 }
 
 #[test]
-fn what_is_deep_or_claims_to_be_long_costs_little() {
+fn deep_payloads_and_false_lengths_cost_little() {
     let good = valued(&[1]);
     let nested = |n: usize| [vec![0x81; n], vec![0x01]].concat();
     let within = |n: usize| map(&[("sensor_id", text("S1")), ("x", nested(n)), ("v", vec![1])]);

@@ -178,7 +178,7 @@ impl<'a, 'de> Walk<'a, 'de> {
                 // No reading follows the last one, so nothing is learned from it.
                 let more = element.end < self.bytes.len();
                 if let Some(templates) = self.templates.as_mut().filter(|_| more) {
-                    templates.learn(element, self.decoder.committed_shape());
+                    templates.learn(element, self.decoder.committed_schema());
                 }
             }
             Err(fault) => self.rejects.fault(self.index, fault),

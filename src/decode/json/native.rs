@@ -106,7 +106,6 @@ impl<'de> Visitor<'de> for ObjectSeed<'_, '_, 'de> {
     }
 }
 
-/// Parses a [`Token`].
 #[derive(Clone, Copy)]
 struct TokenSeed {
     exact: bool,
@@ -237,7 +236,6 @@ impl<'de> Visitor<'de> for Skip {
     }
 }
 
-/// Parses a key.
 struct KeySeed;
 
 impl<'de> DeserializeSeed<'de> for KeySeed {

@@ -31,7 +31,6 @@ struct Template {
     schema: u32,
 }
 
-/// The templates of one payload.
 #[derive(Debug)]
 pub(super) struct Templates<'de> {
     payload: &'de [u8],
@@ -86,7 +85,7 @@ impl Template {
         let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
         decoder.begin_like(self.schema);
         for (literal, slot) in self.parts.iter() {
-            at = template::behind(text.as_bytes(), at, literal)?;
+            at = template::literal_end(text.as_bytes(), at, literal)?;
             if *slot == Slot::End {
                 break;
             }
@@ -288,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_taken_only_where_they_are_exactly_what_they_say() {
+    fn numbers_are_read_the_fast_way_only_if_exact() {
         fn parsed(text: &str) -> Option<(Simple<'_>, &str)> {
             number(text.as_bytes()).map(|(value, n)| (value, &text[n..]))
         }

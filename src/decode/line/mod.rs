@@ -152,8 +152,9 @@ impl<'a, 't> Walk<'a, 't> {
                     Err(fault) => {
                         self.out.abort();
                         let line = lines.of(bytes, begin);
-                        let told = !rejects.is_full();
-                        let detail = if told { format!("line {}: {}", line + 1, fault.detail) } else { String::new() };
+                        let is_listed = !rejects.is_full();
+                        let detail =
+                            if is_listed { format!("line {}: {}", line + 1, fault.detail) } else { String::new() };
                         rejects.push(line, fault.reason, detail);
                         scan::line_end(bytes, begin)
                     }
@@ -207,7 +208,7 @@ impl<'a, 't> Walk<'a, 't> {
                 keys: &keys,
                 sensor_tag: self.sensor.is_some(),
                 topic: self.cx.sensor_id.is_some(),
-                schema: self.out.committed_shape(),
+                schema: self.out.committed_schema(),
             })
         });
         self.templates.learn(template);

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_in_one_pass_is_what_it_is_read_as_otherwise() {
+    fn the_fast_path_for_numbers_agrees_with_the_parser() {
         let mut rng = fastrand::Rng::with_seed(7);
         let alphabet = b"0123456789012345678901234567890123456789..-+eiut";
         let (mut in_one_pass, mut others) = (0, 0);

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::scan::{self, TAG_VALUE};
 use super::series::push_escaped;
 use crate::config::Limits;
-use crate::decode::template::{Parts, TAGS_MAX, behind, keyed};
+use crate::decode::template::{Parts, TAGS_MAX, keyed, literal_end};
 use crate::decode::{Context, names, time};
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -18,7 +18,6 @@ pub(super) enum Slot {
     Tag(u8),
     /// A field's value.
     Value,
-    /// The time.
     Time,
     /// After the last literal part.
     End,
@@ -112,7 +111,7 @@ impl Template {
         let (mut sensor, mut time) = (None, (cx.received_at_ms, true));
         out.begin_like(self.schema);
         for (literal, slot) in self.parts.iter() {
-            at = behind(bytes, at, literal)?;
+            at = literal_end(bytes, at, literal)?;
             match *slot {
                 Slot::Sensor => (sensor, at) = tag_value(text, at).map(|(value, end)| (Some(value), end))?,
                 Slot::Tag(place) => (tags[usize::from(place)].1, at) = tag_value(text, at)?,

@@ -299,7 +299,7 @@ fn bad_lines_and_what_they_get() {
 }
 
 #[test]
-fn text_over_several_lines_belongs_to_its_line_even_where_that_is_bad() {
+fn a_multi_line_text_belongs_to_its_line_even_if_that_is_bad() {
     // The content of the text must not become a separate reading.
     let (readings, rejects) = run("log bad=x,msg=\"one\ncpu v=1 1\ntwo\",n=2 5\nb v=1");
     assert_eq!((readings.len(), readings[0].sensor_id.as_str()), (1, "b"));
@@ -311,7 +311,7 @@ fn text_over_several_lines_belongs_to_its_line_even_where_that_is_bad() {
 }
 
 #[test]
-fn bytes_that_are_no_text_cost_their_line() {
+fn a_line_that_is_not_utf8_is_rejected_alone() {
     let (readings, rejects) = run(b"a v=1\nb,t=\xff v=1\nc s=\"\xe9\",v=1\n# \xff\nd s=\"\xc3\xa9\"\n\xff\n");
     let ids: Vec<&str> = readings.iter().map(|r| r.sensor_id.as_str()).collect();
     assert_eq!((ids, readings[1].values["s"].clone()), (vec!["a", "d"], Value::Str("é".into())));
@@ -322,7 +322,7 @@ fn bytes_that_are_no_text_cost_their_line() {
 }
 
 #[test]
-fn what_is_beyond_the_limit_of_a_payload_is_counted() {
+fn readings_beyond_the_limit_of_a_payload_are_counted() {
     let limits = Limits { batch_max_readings: 2, ..wide() };
     let (readings, rejects) = run_with(b"a v=1\nbad\nb v=1\n# c\nc v=\"1\n2\"\nd\ne v=1", &limits, &line(), None);
     assert_eq!((readings.len(), rejects.total()), (2, 4));

@@ -130,7 +130,7 @@ fn converted<'v>(value: &'v Value, field: Option<&'v FieldRule>, texts: Texts) -
     match (field.and_then(|field| field.kind), token) {
         (Some(Type::Number), Token::Str(text)) => number(text.trim()),
         (Some(Type::Number), Token::Bool(flag)) => Some(Token::Int(flag.into())),
-        (Some(Type::Bool), token) => truth(&token).map(Token::Bool),
+        (Some(Type::Bool), token) => boolean(&token).map(Token::Bool),
         (Some(Type::Text), Token::Str(text)) => Some(Token::Str(text)),
         (Some(Type::Text), _) => scalar_text(value).map(Token::Str),
         (Some(Type::Number), token) => Some(token),
@@ -144,7 +144,6 @@ fn converted<'v>(value: &'v Value, field: Option<&'v FieldRule>, texts: Texts) -
     }
 }
 
-/// Parses a number.
 fn number(text: &str) -> Option<Token<'static>> {
     if !is_number(text) {
         return None;
@@ -162,7 +161,7 @@ fn is_code(text: &str) -> bool {
 }
 
 /// Converts a value to a boolean.
-fn truth(token: &Token<'_>) -> Option<bool> {
+fn boolean(token: &Token<'_>) -> Option<bool> {
     match token {
         Token::Bool(flag) => Some(*flag),
         Token::Int(n @ 0..=1) => Some(*n == 1),

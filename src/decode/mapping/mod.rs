@@ -55,7 +55,6 @@ impl Mapper {
         self.spec.has_topics()
     }
 
-    /// Decodes a payload.
     pub(super) fn decode(
         &self,
         payload: &[u8],

@@ -26,7 +26,7 @@ fn run(text: &str, topic: Option<&str>, payload: impl AsRef<[u8]>) -> (Vec<Readi
 }
 
 /// The readings as `id@time{name=value ...}[tag=text ...]`, with the time in seconds, or `now` for the time of receipt.
-fn shown(text: &str, topic: Option<&str>, payload: &str) -> Vec<String> {
+fn listed(text: &str, topic: Option<&str>, payload: &str) -> Vec<String> {
     let (readings, rejects) = run(text, topic, payload);
     assert_eq!(rejects, [], "{payload}");
     readings.iter().map(show).collect()
@@ -54,27 +54,27 @@ fn rejected(text: &str, topic: Option<&str>, payload: impl AsRef<[u8]>) -> Vec<(
 const PLAIN: &str = "[formats.x]\nid = \"/id\"\ntime = \"/t\"\nvalues = \"/v\"\n";
 
 #[test]
-fn id_time_and_values_stand_where_the_places_say() {
+fn id_time_and_values_are_read_from_the_configured_places() {
     let payload = r#"{"id":"S","t":1709290000,"v":{"b":1.5,"a":{"x":true,"y":[1,{"z":2}],"n":null},"s":"text"}}"#;
-    assert_eq!(shown(PLAIN, None, payload), [r#"S@1709290000{a_x=true a_y[0]=1 a_y[1]_z=2 b=1.5 s="text"}"#]);
+    assert_eq!(listed(PLAIN, None, payload), [r#"S@1709290000{a_x=true a_y[0]=1 a_y[1]_z=2 b=1.5 s="text"}"#]);
     assert_eq!(
-        shown(PLAIN, None, r#"{"id":7,"v":{"a":1}}"#),
+        listed(PLAIN, None, r#"{"id":7,"v":{"a":1}}"#),
         ["7@now{a=1}"],
         "a number is an id, and no time is no fault"
     );
     let slashes = PLAIN.to_owned() + "separator = \"/\"\n";
-    assert_eq!(shown(&slashes, None, r#"{"id":"S","v":{"a":{"b":1},"":{"c":2}}}"#), ["S@now{a/b=1 c=2}"]);
+    assert_eq!(listed(&slashes, None, r#"{"id":"S","v":{"a":{"b":1},"":{"c":2}}}"#), ["S@now{a/b=1 c=2}"]);
 }
 
 #[test]
-fn what_is_used_for_id_time_and_tags_is_no_value_of_the_whole() {
+fn id_time_and_tags_are_excluded_from_the_values() {
     let text = "[formats.x]\nid = \"{/m/id}-{/n}\"\ntime = [\"/t\", \"/u\"]\ntags = { site = \"/place/0\" }\n";
     let payload = r#"{"m":{"id":"S","v":1},"n":2,"t":1709290000,"u":5,"place":["north","x"],"w":3}"#;
-    assert_eq!(shown(text, None, payload), [r#"S-2@1709290000{m_v=1 place[1]="x" w=3}[site=north]"#]);
+    assert_eq!(listed(text, None, payload), [r#"S-2@1709290000{m_v=1 place[1]="x" w=3}[site=north]"#]);
     let include = text.to_owned() + "include = [\"n\", \"w\"]\n";
-    assert_eq!(shown(&include, None, payload), ["S-2@1709290000{n=2 w=3}[site=north]"], "unless `include` names it");
+    assert_eq!(listed(&include, None, payload), ["S-2@1709290000{n=2 w=3}[site=north]"], "unless `include` names it");
     assert_eq!(
-        shown(PLAIN, None, r#"{"id":"S","v":{"id":1,"t":2}}"#),
+        listed(PLAIN, None, r#"{"id":"S","v":{"id":1,"t":2}}"#),
         ["S@now{id=1 t=2}"],
         "another member of that name"
     );
@@ -89,24 +89,24 @@ fn arrays_streams_and_lines_are_many_messages() {
         format!(" {one}\n\n{one}\n"),
         format!("\u{feff}[{one} , {one} ]\0"),
     ] {
-        assert_eq!(shown(PLAIN, None, &payload).len(), 2, "{payload}");
+        assert_eq!(listed(PLAIN, None, &payload).len(), 2, "{payload}");
     }
-    assert_eq!(shown(PLAIN, None, " [ ] "), [""; 0]);
+    assert_eq!(listed(PLAIN, None, " [ ] "), [""; 0]);
 }
 
 #[test]
 fn candidates_are_taken_in_their_order() {
     let text = "[formats.x]\nid = [\"/a\", \"{/b}-{/c|lower}\", \"/d\"]\nvalues = [\"/v\", \"/w\"]\n\
                 time = [{ at = \"/ms\", unit = \"ms\" }, \"/s\"]\ntime_unit = \"s\"\n";
-    assert_eq!(shown(text, None, r#"{"a":"A","d":"D","v":{"x":1},"w":{"x":2}}"#), ["A@now{x=1}"]);
-    assert_eq!(shown(text, None, r#"{"a":"","b":"B","c":"C","w":{"x":2}}"#), ["B-c@now{x=2}"]);
-    assert_eq!(shown(text, None, r#"{"a":null,"b":"B","d":"D","v":null,"w":{"x":2}}"#), ["D@now{x=2}"]);
+    assert_eq!(listed(text, None, r#"{"a":"A","d":"D","v":{"x":1},"w":{"x":2}}"#), ["A@now{x=1}"]);
+    assert_eq!(listed(text, None, r#"{"a":"","b":"B","c":"C","w":{"x":2}}"#), ["B-c@now{x=2}"]);
+    assert_eq!(listed(text, None, r#"{"a":null,"b":"B","d":"D","v":null,"w":{"x":2}}"#), ["D@now{x=2}"]);
     assert_eq!(
-        shown(text, None, r#"{"d":"D","w":{"x":2},"ms":0,"s":"1709290000"}"#),
+        listed(text, None, r#"{"d":"D","w":{"x":2},"ms":0,"s":"1709290000"}"#),
         ["D@1709290000{x=2}"],
         "0 is no time"
     );
-    assert_eq!(shown(text, None, r#"{"d":"D","w":{"x":2},"ms":1709290000000,"s":5}"#), ["D@1709290000{x=2}"]);
+    assert_eq!(listed(text, None, r#"{"d":"D","w":{"x":2},"ms":1709290000000,"s":5}"#), ["D@1709290000{x=2}"]);
 }
 
 #[test]
@@ -114,24 +114,24 @@ fn one_message_has_several_records() {
     let text = "[formats.x]\neach = [\"/tags/{sensor_id}\", \"/list/*\", \"\"]\nid = [\"{sensor_id}\", \"/id\"]\n\
                 time = [\"/t\", \"$/t\"]\nexclude = [\"t\", \"id\"]\ntags = { gw = \"$/gw\" }\nwhere = [{ at = \"/off\", not = [true] }]\n";
     assert_eq!(
-        shown(
+        listed(
             text,
             None,
             r#"{"gw":"G","t":1709290001,"tags":{"A":{"v":1},"B":{"v":2,"t":1709290002},"C":{"off":true,"v":3}}}"#
         ),
         ["A@1709290001{v=1}[gw=G]", "B@1709290002{v=2}[gw=G]"]
     );
-    assert_eq!(shown(text, None, r#"{"list":[{"id":"L","v":1},{"id":"L","v":2}]}"#), ["L@now{v=1}", "L@now{v=2}"]);
-    assert_eq!(shown(text, None, r#"{"id":"M","v":1}"#), ["M@now{v=1}"]);
+    assert_eq!(listed(text, None, r#"{"list":[{"id":"L","v":1},{"id":"L","v":2}]}"#), ["L@now{v=1}", "L@now{v=2}"]);
+    assert_eq!(listed(text, None, r#"{"id":"M","v":1}"#), ["M@now{v=1}"]);
     let nested =
         "[formats.x]\neach = \"/{sensor_id}/*\"\nvalues = [\"/values\", \"\"]\ntime = \"/ts\"\nexclude = [\"ts\"]\n";
     assert_eq!(
-        shown(nested, None, r#"{"A":[{"ts":1709290000,"values":{"v":1}},{"v":2}],"B":[{"v":3}],"C":5}"#),
+        listed(nested, None, r#"{"A":[{"ts":1709290000,"values":{"v":1}},{"v":2}],"B":[{"v":3}],"C":5}"#),
         ["A@1709290000{v=1}", "A@now{v=2}", "B@now{v=3}"]
     );
     let pairs =
         "[formats.x]\nid = \"S\"\neach = \"/{field}\"\nwhere = [{ at = \"/1\", kind = \"number\" }]\nvalues = \"/1\"\n";
-    assert_eq!(shown(pairs, None, r#"{"n":5,"hum":["x",35.2]}"#), ["S@now{hum=35.2}"]);
+    assert_eq!(listed(pairs, None, r#"{"n":5,"hum":["x",35.2]}"#), ["S@now{hum=35.2}"]);
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn rules_are_chosen_by_topic_and_conditions() {
                 [[formats.x.rules]]\ntopic = \"g/{sensor_id#}\"\nwhen = [{ at = \"/type\", is = [\"up\", 2] }, { at = \"/d\", kind = \"object\" }]\nvalues = \"/d\"\n\
                 [[formats.x.rules]]\ntopic = \"g/{sensor_id}/{site}/{field}\"\nwhen = [{ at = \"\", kind = \"scalar\" }]\n\
                 [[formats.x.rules]]\nwhen = [{ at = \"/id\", there = true }]\nid = \"/id\"\nexclude = [\"id\"]\n";
-    assert_eq!(shown(text, Some("g/status"), "anything"), [""; 0]);
-    assert_eq!(shown(text, Some("g/a/b"), r#"{"type":"up","d":{"v":1}}"#), ["a/b@now{v=1}"]);
-    assert_eq!(shown(text, Some("g/a"), r#"{"type":2.0,"d":{"v":1}}"#), ["a@now{v=1}"]);
-    assert_eq!(shown(text, Some("g/a/n/t"), "21.5"), ["a@now{t=21.5}[site=n]"]);
-    assert_eq!(shown(text, Some("g/a/n/t"), "ON"), [r#"a@now{t="ON"}[site=n]"#]);
-    assert_eq!(shown(text, None, r#"{"id":"I","v":1}"#), ["I@now{v=1}"]);
+    assert_eq!(listed(text, Some("g/status"), "anything"), [""; 0]);
+    assert_eq!(listed(text, Some("g/a/b"), r#"{"type":"up","d":{"v":1}}"#), ["a/b@now{v=1}"]);
+    assert_eq!(listed(text, Some("g/a"), r#"{"type":2.0,"d":{"v":1}}"#), ["a@now{v=1}"]);
+    assert_eq!(listed(text, Some("g/a/n/t"), "21.5"), ["a@now{t=21.5}[site=n]"]);
+    assert_eq!(listed(text, Some("g/a/n/t"), "ON"), [r#"a@now{t="ON"}[site=n]"#]);
+    assert_eq!(listed(text, None, r#"{"id":"I","v":1}"#), ["I@now{v=1}"]);
     for (topic, payload) in [
         (Some("g/a"), r#"{"type":"down","d":{"v":1}}"#),
         (Some("g/a"), r#"{"type":"up","d":5}"#),
@@ -157,7 +157,7 @@ fn rules_are_chosen_by_topic_and_conditions() {
 }
 
 #[test]
-fn what_says_that_there_is_no_value_is_neither_reading_nor_reject() {
+fn a_non_value_is_neither_reading_nor_reject() {
     let text = PLAIN.to_owned() + "none = [-1000, \"error\", \"\"]\nfields = [{ match = \"t\", none = [85] }]\n";
     for payload in [
         r#"{"id":"S","v":{"a":null}}"#,
@@ -169,9 +169,9 @@ fn what_says_that_there_is_no_value_is_neither_reading_nor_reject() {
         "\"unavailable\"",
         "null",
     ] {
-        assert_eq!(shown(&text, None, payload), [""; 0], "{payload}");
+        assert_eq!(listed(&text, None, payload), [""; 0], "{payload}");
     }
-    assert_eq!(shown(&text, None, r#"{"id":"S","v":{"a":-1000,"b":0,"u":85}}"#), ["S@now{b=0 u=85}"]);
+    assert_eq!(listed(&text, None, r#"{"id":"S","v":{"a":-1000,"b":0,"u":85}}"#), ["S@now{b=0 u=85}"]);
 }
 
 #[test]
@@ -184,16 +184,16 @@ fn fields_are_chosen_renamed_scaled_and_converted() {
     let payload = r#"{"id":"S","v":{"temp":257,"BME_hum":40,"xa":1,"y":2,"door":"OPEN","lamp":0,"n1":"21.5","n2":"bad","n3":true,
         "code":7,"lock":"UNLOCK","serial":12}}"#;
     assert_eq!(
-        shown(&text, None, payload),
+        listed(&text, None, payload),
         [r#"S@now{code="7" door=true hum=40 lamp=false lock=false n1=21.5 n3=1 temperature=21.7}[serial=12]"#]
     );
-    assert_eq!(shown(&text, None, r#"{"id":"S","v":{"lock":"JAM","door":"ajar","temp":"none"}}"#), ["S@now{lock=2}"]);
+    assert_eq!(listed(&text, None, r#"{"id":"S","v":{"lock":"JAM","door":"ajar","temp":"none"}}"#), ["S@now{lock=2}"]);
 }
 
 #[test]
-fn texts_become_what_the_setting_says() {
+fn texts_are_converted_as_configured() {
     let payload = r#"{"id":"S","v":{"a":"21.5","b":"x","c":"0042","d":" 7 ","e":"1_000","f":"21,5"}}"#;
-    let with = |texts: &str| shown(&format!("{PLAIN}texts = \"{texts}\"\n"), None, payload);
+    let with = |texts: &str| listed(&format!("{PLAIN}texts = \"{texts}\"\n"), None, payload);
     assert_eq!(with("keep"), [r#"S@now{a="21.5" b="x" c="0042" d=" 7 " e="1_000" f="21,5"}"#]);
     assert_eq!(with("numbers"), [r#"S@now{a=21.5 b="x" c="0042" d=7 e="1_000" f="21,5"}"#]);
     assert_eq!(with("only-numbers"), ["S@now{a=21.5 c=42 d=7}"]);
@@ -204,16 +204,16 @@ fn texts_become_what_the_setting_says() {
 fn names_of_values_can_be_put_together() {
     let text = "[formats.x]\ntopic = \"s/{sensor_id}/{field#}\"\nlevel_separator = \"-\"\n\
                 [[formats.x.rules]]\nwhen = [{ at = \"\", kind = \"object\" }]\nprefix = \"{field}\"\n[[formats.x.rules]]\n";
-    assert_eq!(shown(text, Some("s/A/em/0/power"), "5"), ["A@now{em-0-power=5}"]);
-    assert_eq!(shown(text, Some("s/A/in/0"), r#"{"n":5}"#), ["A@now{in-0_n=5}"]);
+    assert_eq!(listed(text, Some("s/A/em/0/power"), "5"), ["A@now{em-0-power=5}"]);
+    assert_eq!(listed(text, Some("s/A/in/0"), r#"{"n":5}"#), ["A@now{in-0_n=5}"]);
     let named = "[formats.x]\nid = \"S\"\nvalues = { t = [\"/a\", \"/b\"], o = \"/o\", g = \"$/g\" }\n";
-    assert_eq!(shown(named, None, r#"{"b":1,"o":{"x":2},"g":3,"h":4}"#), ["S@now{g=3 o_x=2 t=1}"]);
+    assert_eq!(listed(named, None, r#"{"b":1,"o":{"x":2},"g":3,"h":4}"#), ["S@now{g=3 o_x=2 t=1}"]);
     assert_eq!(rejected(named, None, r#"{"h":4}"#), [(0, RejectReason::NoValues)]);
 }
 
 #[test]
 fn json_within_a_text_is_opened() {
-    assert_eq!(shown(PLAIN, None, r#"{"id":"S","v":"{\"a\":1,\"b\":{\"c\":2}}"}"#), ["S@now{a=1 b_c=2}"]);
+    assert_eq!(listed(PLAIN, None, r#"{"id":"S","v":"{\"a\":1,\"b\":{\"c\":2}}"}"#), ["S@now{a=1 b_c=2}"]);
     assert_eq!(rejected(PLAIN, None, r#"{"id":"S","v":"{\"a\":1"}"#), [(0, RejectReason::MissingField)]);
 }
 
@@ -234,18 +234,18 @@ fn tags_come_from_the_payload_the_templates_and_each() {
 fn times_that_cannot_be_read() {
     let local = r#"{"id":"S","t":"2024-03-01 10:00:00","v":{"a":1}}"#;
     assert_eq!(rejected(PLAIN, None, local), [(0, RejectReason::BadTimestamp)]);
-    assert_eq!(shown(&(PLAIN.to_owned() + "time_unreadable = \"receive\"\n"), None, local), ["S@now{a=1}"]);
-    assert_eq!(shown(&(PLAIN.to_owned() + "zone = \"Europe/Berlin\"\n"), None, local), ["S@1709283600{a=1}"]);
+    assert_eq!(listed(&(PLAIN.to_owned() + "time_unreadable = \"receive\"\n"), None, local), ["S@now{a=1}"]);
+    assert_eq!(listed(&(PLAIN.to_owned() + "zone = \"Europe/Berlin\"\n"), None, local), ["S@1709283600{a=1}"]);
     for unset in ["0", "188", "1.61", "\"0001-01-01T00:00:00Z\"", "\"\"", "\"1970-01-01T00:00:03Z\""] {
         let payload = format!(r#"{{"id":"S","t":{unset},"v":{{"a":1}}}}"#);
-        assert_eq!(shown(PLAIN, None, &payload), ["S@now{a=1}"], "{unset}");
+        assert_eq!(listed(PLAIN, None, &payload), ["S@now{a=1}"], "{unset}");
     }
     let ahead = format!(r#"{{"id":"S","t":{},"v":{{"a":1}}}}"#, NOW / 1000 + 3600);
     assert_eq!(rejected(PLAIN, None, ahead), [(0, RejectReason::TooFarAhead)]);
 }
 
 #[test]
-fn a_bad_record_costs_itself() {
+fn a_bad_record_rejects_only_itself() {
     let payload =
         r#"[{"id":"A","v":{"a":1}},{"v":{"a":1}},{"id":"C"},7,{"id":"E","v":{"a":1}},{"id":"F","v":{"a":1,"x":}}]"#;
     let (readings, rejects) = run(PLAIN, None, payload);
@@ -259,7 +259,7 @@ fn a_bad_record_costs_itself() {
 }
 
 #[test]
-fn what_is_no_json_is_said() {
+fn invalid_json_is_reported() {
     for (payload, reason) in [
         (&br#"{"id":"S","v":{"a":nan}}"#[..], RejectReason::NotFinite),
         (br#"{"id":"S","v":{"a":1e999}}"#, RejectReason::NotFinite),
@@ -320,7 +320,7 @@ fn numbers_keep_what_can_be_kept() {
     let payload =
         r#"{"id":"S","v":{"a":9007199254740993,"b":9223372036854775808,"c":-9223372036854775808,"d":1.0,"a":5}}"#;
     assert_eq!(
-        shown(PLAIN, None, payload),
+        listed(PLAIN, None, payload),
         ["S@now{a=5 b=9.223372036854776e18 c=-9223372036854775808 d=1.0}"],
         "of a key that comes twice the last counts"
     );
@@ -336,6 +336,6 @@ fn an_eui_has_one_form() {
         ("01:02:03", "01:02:03"),
     ] {
         let payload = format!(r#"{{"eui":"{eui}","v":{{"a":1}}}}"#);
-        assert_eq!(shown(text, None, &payload), [format!("{id}@now{{a=1}}")]);
+        assert_eq!(listed(text, None, &payload), [format!("{id}@now{{a=1}}")]);
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn decode(
     let mut points = Points::new(otlp, cx, out, rejects);
     let malformed = match (encoding, std::str::from_utf8(payload)) {
         (Encoding::Protobuf, _) => proto::read(payload, &mut points)
-            .map_err(|e| (RejectReason::InvalidProtobuf, format!("not an ExportMetricsServiceRequest: {}", e.0))),
+            .map_err(|e| (RejectReason::InvalidProtobuf, format!("not an ExportMetricsServiceRequest: {e}"))),
         (Encoding::Json, Ok(text)) => json::read(text, &mut points).map_err(|e| {
             (RejectReason::InvalidJson, format!("not an ExportMetricsServiceRequest: {}", json::message(&e)))
         }),

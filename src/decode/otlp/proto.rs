@@ -7,24 +7,31 @@
 use super::points::{Attributes, Number, Point, Points};
 use crate::decode::protobuf::{FieldValue, Fields, Malformed};
 
-/// Reads a request.
-pub(super) fn read(payload: &[u8], points: &mut Points<'_>) -> Result<(), Malformed> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InvalidRequest {
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("metrics in the format used before OTLP 0.15; update the sender")]
+    BeforeOtlp0_15,
+}
+
+pub(super) fn read(payload: &[u8], points: &mut Points<'_>) -> Result<(), InvalidRequest> {
     for field in Fields::new(payload) {
         if let (1, resource_metrics) = field? {
-            resource_metrics.bytes().and_then(|bytes| read_resource(bytes, points))?;
+            read_resource(resource_metrics.bytes()?, points)?;
         }
     }
     Ok(())
 }
 
-fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), Malformed> {
+fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), InvalidRequest> {
     let mut resource = Attributes::default();
     for field in Fields::new(bytes) {
         match field? {
             (1, message) => attributes(message.bytes()?, 1, &mut resource)?,
             // `instrumentation_library_metrics` was removed in 0.15. Without this check an older sender would get a
             // success answer.
-            (1000, _) => return Err(Malformed("metrics in the format used before OTLP 0.15; update the sender")),
+            (1000, _) => return Err(InvalidRequest::BeforeOtlp0_15),
             _ => {}
         }
     }

@@ -31,7 +31,6 @@ fn reasons_of(rejects: &Rejects) -> Vec<(usize, &'static str)> {
 
 const T_NS: u64 = 1_709_290_799_123_999_999;
 
-/// A request of one resource and scope.
 fn request(resource: &str, metrics: &str) -> String {
     format!(
         "{{\"resourceMetrics\":[{{\"resource\":{{\"attributes\":[{resource}]}},\"scopeMetrics\":[{{\"metrics\":[{metrics}]}}]}}]}}"
@@ -155,7 +154,7 @@ fn the_sensor_is_the_first_attribute_that_is_there() {
 }
 
 #[test]
-fn points_that_cannot_be_told_apart_are_remarked() {
+fn points_that_cannot_be_distinguished_are_reported() {
     let point = |cpu: &str, ns: u64| {
         format!("{{\"attributes\":[{}],\"timeUnixNano\":\"{ns}\",\"asInt\":1}}", attribute("cpu", cpu))
     };
@@ -173,7 +172,7 @@ fn points_that_cannot_be_told_apart_are_remarked() {
 }
 
 #[test]
-fn one_bad_point_costs_only_itself() {
+fn a_bad_point_rejects_only_itself() {
     let points = [
         r#"{"asDouble":"NaN"}"#,
         r#"{"asDouble":1e999}"#,
@@ -216,7 +215,7 @@ fn one_bad_point_costs_only_itself() {
 }
 
 #[test]
-fn what_is_not_well_formed_gives_nothing_and_what_is_empty_is_fine() {
+fn malformed_payloads_give_nothing_and_empty_ones_are_accepted() {
     for empty in [
         "{}",
         r#"{"other":true}"#,

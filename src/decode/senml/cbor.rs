@@ -13,7 +13,7 @@ pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut Batc
     }
     let mut walk = Walk { items: Items::new(Cbor::new(payload)), pack: Pack::new(cx, out, rejects) };
     if let Err(e) = walk.payload() {
-        let detail = format!("invalid CBOR at byte {}: {}; the rest of the payload is skipped", e.at, e.what);
+        let detail = format!("invalid CBOR {e}; the rest of the payload is skipped");
         walk.pack.reject(Fault::new(RejectReason::InvalidCbor, detail));
     }
     walk.pack.finish();

@@ -36,7 +36,6 @@ pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut Batc
 struct Walk<'a, 'de> {
     bytes: &'de [u8],
     pack: Pack<'a, 'de>,
-    /// The current record.
     record: Record<'de>,
 }
 
@@ -150,7 +149,6 @@ fn item(raw: &str) -> Item<'_> {
     }
 }
 
-/// Parses a record.
 struct RecordSeed<'x, 'de>(&'x mut Record<'de>);
 
 impl RecordSeed<'_, '_> {

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_label_stands_where_its_number_says() {
+    fn every_label_is_at_the_index_of_its_number() {
         for (i, (label, name, _)) in LABELS.iter().enumerate() {
             assert_eq!((*label as usize, label.name()), (i, *name));
         }

@@ -39,7 +39,7 @@ fn expected(sensor: &str, time: Option<i64>, values: &[(&str, Value)]) -> Short 
 }
 
 #[test]
-fn bases_hold_for_what_follows() {
+fn bases_apply_to_the_following_records() {
     let (readings, rejects) = senml(
         r#"[{"bn":"urn:dev:1:","bt":1709290700,"bu":"V","bv":100,"bs":10.5,"n":"a","v":1,"s":1},
             {"n":"b","u":"A","t":-60,"v":0.5},
@@ -149,7 +149,7 @@ fn the_values_of_a_record() {
 }
 
 #[test]
-fn a_pack_that_asks_for_more_than_is_understood_is_refused_whole() {
+fn a_pack_that_needs_unsupported_features_is_rejected() {
     let good = r#"{"n":"a","v":1}"#;
     for bad in [
         r#"{"n":"b","v":1,"bver":11}"#,
@@ -172,7 +172,7 @@ fn a_pack_that_asks_for_more_than_is_understood_is_refused_whole() {
 }
 
 #[test]
-fn what_depends_on_a_bad_base_is_not_guessed() {
+fn records_that_depend_on_a_bad_base_are_rejected() {
     let ids = |pack: &str| {
         let (readings, rejects) = senml(pack);
         let ids: Vec<_> = readings.iter().map(|r| r.sensor_id.clone()).collect();
@@ -228,7 +228,7 @@ fn records_of_one_sensor_and_time_are_one_reading() {
 }
 
 #[test]
-fn where_the_topic_names_the_sensor_the_name_is_the_field() {
+fn if_the_topic_names_the_sensor_the_name_is_the_field() {
     let (limits, line) = (limits(), line());
     let cx = Context { sensor_id: Some("gw1"), tags: &[("site", "north")], ..bare(&limits, &line) };
     let (readings, rejects) = run_with(
@@ -259,7 +259,7 @@ fn where_the_topic_names_the_sensor_the_name_is_the_field() {
 }
 
 #[test]
-fn what_is_no_pack() {
+fn values_that_are_not_a_pack() {
     for (payload, reason) in [
         (&b""[..], RejectReason::EmptyPayload),
         (b" \n", RejectReason::EmptyPayload),

@@ -4,7 +4,6 @@
 /// Metrics kept for one birth.
 pub(super) const METRICS_MAX: usize = 65_536;
 
-/// The definition of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Definition {
     pub(super) name: Box<str>,
@@ -19,7 +18,6 @@ pub(super) enum Alias<'b> {
     Ambiguous,
 }
 
-/// The definitions of one birth.
 #[derive(Debug, Default)]
 pub(super) struct Births {
     /// Sorted by name.

@@ -7,7 +7,6 @@ use crate::decode::protobuf::{FieldValue, Fields, Malformed, put_bytes, put_vari
 use crate::decode::rejects::Fault;
 use crate::model::ValueRef;
 
-/// A message.
 #[derive(Debug, Default)]
 pub(super) struct Payload<'a> {
     /// Milliseconds since 1970.
@@ -46,7 +45,6 @@ pub(super) enum Raw<'a> {
     Other(&'static str),
 }
 
-/// One metric.
 #[derive(Debug, Default)]
 pub(super) struct Metric<'a> {
     name: Option<&'a [u8]>,
@@ -60,7 +58,6 @@ pub(super) struct Metric<'a> {
 }
 
 impl<'a> Metric<'a> {
-    /// Parses a metric.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Metric<'a>, Malformed> {
         let mut metric = Metric::default();
         for field in Fields::new(bytes) {
@@ -259,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sign_is_told_by_the_type() {
+    fn the_type_determines_the_sign() {
         for (raw, datatype, expected) in [
             (Raw::Int(251), 1, Some(-5)),
             (Raw::Int(0xffff_fffb), 1, Some(-5)),

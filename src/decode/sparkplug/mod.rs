@@ -79,7 +79,6 @@ pub struct Sparkplug {
     connection: u32,
 }
 
-/// An edge node.
 #[derive(Debug, Default)]
 struct Node {
     own: Births,
@@ -170,11 +169,7 @@ impl Sparkplug {
         let payload = match Payload::read(payload) {
             Ok(payload) => payload,
             Err(e) => {
-                rejects.push(
-                    0,
-                    RejectReason::InvalidSparkplug,
-                    format!("the payload is not a Sparkplug message: {}", e.0),
-                );
+                rejects.push(0, RejectReason::InvalidSparkplug, format!("the payload is not a Sparkplug message: {e}"));
                 return None;
             }
         };
@@ -266,8 +261,8 @@ impl Sparkplug {
         let Some(node) = self.nodes.get(id) else { return };
         let asked_ms = node.asked_ms;
         // A death of an older session, which the broker detected late, does not end this one.
-        if let (Some(ours), Some(theirs)) = (node.bd_seq, bd_seq(payload))
-            && ours != theirs
+        if let (Some(in_birth), Some(in_death)) = (node.bd_seq, bd_seq(payload))
+            && in_birth != in_death
         {
             return;
         }
@@ -314,7 +309,7 @@ fn is_protocol(name: &str) -> bool {
 }
 
 fn malformed(e: protobuf::Malformed) -> Fault {
-    Fault::new(RejectReason::InvalidSparkplug, format!("the metric is malformed: {}", e.0))
+    Fault::new(RejectReason::InvalidSparkplug, format!("the metric is malformed: {e}"))
 }
 
 /// The session number in a death.

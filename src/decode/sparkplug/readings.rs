@@ -44,7 +44,6 @@ impl<'r, 'a> Gathered<'r, 'a> {
         metrics.iter().copied().enumerate().take(max).collect()
     }
 
-    /// Rejects a metric.
     pub(super) fn reject(&mut self, index: usize, fault: Fault) {
         self.rejects.fault(index, fault);
     }
@@ -106,8 +105,9 @@ impl<'r, 'a> Gathered<'r, 'a> {
                 taken += 1;
                 continue;
             };
-            let goes_on = matches!(fault.reason, RejectReason::DuplicateKey | RejectReason::TooManyFields) && taken > 0;
-            if goes_on {
+            let continues =
+                matches!(fault.reason, RejectReason::DuplicateKey | RejectReason::TooManyFields) && taken > 0;
+            if continues {
                 break;
             }
             // The batch has no space for the name. This field is rejected; those before it are committed.

@@ -111,7 +111,7 @@ fn birth_metrics() -> Vec<M> {
 }
 
 #[test]
-fn births_give_names_and_types_to_what_follows() {
+fn births_define_names_and_types_of_later_metrics() {
     let mut rig = Rig::new();
     let (readings, rejects, asked) = rig.send("NBIRTH", 0, &birth_metrics());
     let values = vec![("level".to_owned(), Value::Int(3)), ("temp".to_owned(), Value::Double(21.5))];
@@ -138,7 +138,7 @@ fn births_give_names_and_types_to_what_follows() {
 }
 
 #[test]
-fn without_a_birth_nothing_is_guessed_and_a_rebirth_is_asked_for() {
+fn without_a_birth_nothing_is_guessed_and_a_rebirth_is_requested() {
     let mut rig = Rig::new();
     assert_eq!(rig.send("NDATA", 5, &[M::alias(1).double(1.0)]), unknown(true));
     // Once a minute for each node, whatever its state.
@@ -163,7 +163,7 @@ fn without_a_birth_nothing_is_guessed_and_a_rebirth_is_asked_for() {
 }
 
 #[test]
-fn the_command_is_one_that_nodes_understand() {
+fn the_rebirth_command_matches_the_specification() {
     let mut rig = Rig::new();
     let (_, _, rebirth) = rig.run("spBv1.0/My Group/DDATA/N 1/D", &payload(Some(1), &[M::alias(1).double(1.0)]));
     let rebirth = rebirth.unwrap();
@@ -176,7 +176,7 @@ fn the_command_is_one_that_nodes_understand() {
 }
 
 #[test]
-fn numbers_wrap_repeat_and_have_gaps() {
+fn packet_numbers_wrap_repeat_and_have_gaps() {
     let mut rig = Rig::new();
     let data = [M::alias(1).double(1.0)];
     let good = one("G/N", "temp", Value::Double(1.0));
@@ -213,7 +213,7 @@ fn numbers_wrap_repeat_and_have_gaps() {
 }
 
 #[test]
-fn a_birth_or_death_makes_an_end_of_what_was() {
+fn a_birth_or_death_invalidates_the_previous_names() {
     let mut rig = Rig::new();
     let data = [M::alias(1).double(1.0)];
     let device = [M::named("x").varint(2, 3).is(DOUBLE).double(0.5)];
@@ -260,7 +260,7 @@ fn times_of_metrics_and_of_the_message() {
 }
 
 #[test]
-fn what_is_no_value_never_becomes_one() {
+fn non_values_never_become_values() {
     let mut rig = Rig::new();
     let good = M::named("good").double(1.0);
     for (metric, reason) in [
@@ -299,7 +299,7 @@ fn what_is_no_value_never_becomes_one() {
 }
 
 #[test]
-fn messages_that_are_none() {
+fn messages_without_sparkplug_metrics() {
     let mut rig = Rig::new();
     for (topic, payload, reason) in [
         ("spBv1.0/G/NDATA/N", &b"{\"online\":true}"[..], Some(RejectReason::InvalidSparkplug)),
@@ -318,7 +318,7 @@ fn messages_that_are_none() {
 }
 
 #[test]
-fn more_metrics_than_a_reading_can_have_are_several_readings() {
+fn too_many_metrics_for_one_reading_become_several_readings() {
     let mut rig = Rig::new();
     let metrics: Vec<M> =
         (0..150).map(|i| M::named(&format!("m{i}")).varint(2, i).is(DOUBLE).double(i as f64)).collect();
@@ -328,7 +328,7 @@ fn more_metrics_than_a_reading_can_have_are_several_readings() {
 }
 
 #[test]
-fn a_birth_that_finds_no_room_says_so_and_its_values_count() {
+fn a_birth_without_free_memory_is_reported_and_its_values_count() {
     let mut rig = Rig::new();
     rig.send("NBIRTH", 0, &birth_metrics());
     rig.state.bytes += BYTES_MAX;

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_are_taken_apart() {
+    fn topics_are_parsed() {
         let parse = |topic| Address::parse(topic).map(|a| a.map(|a| (a.kind, a.sensor_id(), a.command_topic())));
         let ok = |kind, id: &str| Ok(Some((kind, id.to_owned(), "spBv1.0/G/NCMD/N".to_owned())));
         assert_eq!(parse("spBv1.0/G/NBIRTH/N"), ok(Kind::NodeBirth, "G/N"));

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_word_about_an_older_connection_acknowledges_nothing() {
+    fn a_late_outcome_of_an_older_connection_acknowledges_nothing() {
         let mut ack_tracker = AckTracker::default();
         ack_tracker.receive(1);
         let old = ack_tracker.close();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_delivered_is_not_passed() {
+    fn undelivered_entries_are_not_passed() {
         let mut ack_tracker = AckTracker::default();
         let groups: Vec<_> = (1..=3)
             .map(|id| {

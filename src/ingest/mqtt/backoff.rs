@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_their_limit_and_begin_anew() {
+    fn waits_grow_to_their_limit_and_start_again() {
         let mut backoff = Backoff::default();
         let first = backoff.wait();
         assert!(first >= FIRST / 2 && first <= FIRST);

@@ -79,7 +79,7 @@ pub(super) struct Broker {
     /// Certificates and password of the last connection.
     pub(super) material: Option<Credentials>,
     pub(super) backoff: Backoff,
-    pub(super) pending_shown: i64,
+    pub(super) pending_reported: i64,
 }
 
 impl Broker {
@@ -92,9 +92,9 @@ impl Broker {
     /// gauge.
     pub(super) fn show_pending(&mut self) {
         let pending = self.ack_tracker.pending() as i64;
-        if pending != self.pending_shown {
-            metrics::acks_pending_change(Source::Mqtt, pending - self.pending_shown);
-            self.pending_shown = pending;
+        if pending != self.pending_reported {
+            metrics::acks_pending_change(Source::Mqtt, pending - self.pending_reported);
+            self.pending_reported = pending;
         }
     }
 }

@@ -62,7 +62,7 @@ pub fn spawn(config: Mqtt, deps: IngestDeps, on_status: OnStatus) -> Result<Join
         target,
         material: None,
         backoff: Backoff::default(),
-        pending_shown: 0,
+        pending_reported: 0,
     };
     Ok(tokio::spawn(broker.run()))
 }

@@ -34,7 +34,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CloseReason {
-    /// The service is stopping.
     #[error("stopping")]
     Stopped,
     /// It was never opened: the configuration is wrong.
@@ -157,8 +156,8 @@ impl<'a> Connection<'a> {
         tracing::info!(broker = %broker.name, session_present, "MQTT connected");
         broker.collector.connected(session_present);
         // The broker sends retained messages again only on a new SUBSCRIBE.
-        let anew = broker.config.subscriptions.iter().any(|s| s.retained == Retained::Always);
-        if !session_present || anew {
+        let always_retained = broker.config.subscriptions.iter().any(|s| s.retained == Retained::Always);
+        if !session_present || always_retained {
             broker.status.subscribed = false;
         }
         broker.status.connected = true;
@@ -250,7 +249,7 @@ impl<'a> Connection<'a> {
         let oldest_ms = broker.ack_tracker.oldest().map(|pending| pending.since_ms);
         let Some(sample) = broker.window.observe(broker.ack_tracker.pending(), oldest_ms, now.mono_ms) else { return };
         metrics::mqtt_window(&broker.name, sample.pending as u64, sample.oldest_seconds, sample.full_seconds);
-        if sample.speak {
+        if sample.log_due {
             let cause = cause(broker.admission.check(), broker.ack, sample.oldest_seconds);
             let (unacked, oldest_seconds) = (sample.pending, sample.oldest_seconds);
             tracing::warn!(broker = %broker.name, unacked, oldest_seconds, cause, "acknowledgements are slow");
@@ -291,8 +290,8 @@ impl<'a> Connection<'a> {
     /// Hands over the collected batch, unless the submit task is busy: then larger batches are better.
     fn hand_over_if_wanted(&mut self) {
         // One batch in progress and one queued keep the submit task busy.
-        let is_behind = self.queue.capacity() + 2 <= BATCHES_MAX;
-        if self.stopping || !is_behind || self.broker.collector.is_full() {
+        let is_busy = self.queue.capacity() + 2 <= BATCHES_MAX;
+        if self.stopping || !is_busy || self.broker.collector.is_full() {
             self.hand_over();
         }
     }
@@ -402,7 +401,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_what_is_there_at_once_is_given() {
+    async fn polling_once_returns_only_an_output_that_is_ready() {
         assert_eq!(now(pin!(async { 1 })).await, Some(1));
         assert_eq!(now(pin!(std::future::pending::<()>())).await, None);
     }

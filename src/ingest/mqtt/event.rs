@@ -42,7 +42,6 @@ pub(in crate::ingest) struct Message {
 pub(in crate::ingest) struct AdmissionError {
     /// The reason of the dead letter.
     pub(in crate::ingest) reason: RejectReason,
-    /// For a person.
     pub(in crate::ingest) detail: String,
     /// Size of the payload as sent; the message may contain only its beginning.
     pub(in crate::ingest) payload_bytes: usize,
@@ -57,7 +56,6 @@ pub(super) enum Grant {
     Refused(String),
 }
 
-/// An incoming event.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The connection is open; whether the broker still has the session.

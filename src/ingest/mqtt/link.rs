@@ -23,7 +23,6 @@ use super::target::{SetupError, Target};
 use super::{v4, v5};
 use crate::config::{Mqtt, MqttProtocol};
 
-/// Timeout to close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a connection ended, with rumqttc's text.

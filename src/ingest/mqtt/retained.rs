@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_of_each_topic_is_known() {
+    fn the_newest_message_of_each_topic_is_known() {
         let mut taken = Accepted::default();
         let [a, b, other] = [(b"t/1", b"a"), (b"t/1", b"b"), (b"t/2", b"a")].map(|(t, p)| taken.note(t, p));
         assert!(!taken.contains(a));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn more_topics_than_places_forget_and_never_confuse() {
+    fn with_too_many_topics_old_ones_are_dropped_and_none_is_confused() {
         let mut taken = Accepted::default();
         for i in 0..2 * PLACES {
             taken.remember(taken.note(format!("t/{i}").as_bytes(), b"x"));

@@ -55,8 +55,8 @@ impl<S: AsyncRead + Unpin> Handle<S> {
     pub(super) async fn linger(&self) {
         let left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut socket) = left else { return };
-        let mut scrap = [0; 4096];
-        while socket.read(&mut scrap).await.is_ok_and(|n| n > 0) {}
+        let mut discarded = [0; 4096];
+        while socket.read(&mut discarded).await.is_ok_and(|n| n > 0) {}
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn flushed_bytes_go_out_together_when_something_is_read() {
+    async fn flushed_bytes_are_sent_together_before_the_next_read() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let mut socket = Coalescing::new(near, Handle::default());
         for byte in 1..=3 {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_and_an_eager_flush_is_real() {
+    async fn unsent_bytes_are_bounded_and_an_eager_flush_sends() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let handle = Handle::default();
         let mut socket = Coalescing::new(near, handle.clone());

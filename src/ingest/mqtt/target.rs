@@ -13,13 +13,9 @@ use crate::ingest::tls::{self, Identity, TlsError};
 /// The scheme of a broker's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// `mqtt://`
     Mqtt,
-    /// `mqtts://`
     Mqtts,
-    /// `ws://`
     Ws,
-    /// `wss://`
     Wss,
 }
 
@@ -135,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let parse = |url: &str| Target::parse(url).map(|t| (t.scheme, t.label())).ok();
         assert_eq!(parse("mqtt://127.0.0.1:1883"), Some((Scheme::Mqtt, "127.0.0.1:1883".into())));
         assert_eq!(parse("mqtts://broker.example/"), Some((Scheme::Mqtts, "broker.example:8883".into())));

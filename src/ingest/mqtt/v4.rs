@@ -69,7 +69,6 @@ pub(super) fn open(
     Ok((client, events))
 }
 
-/// The next relevant event.
 pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
     loop {
         let rumqttc_v4::Event::Incoming(packet) = events.poll().await? else { continue };

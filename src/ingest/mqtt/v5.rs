@@ -77,7 +77,6 @@ pub(super) fn open(
     AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))
 }
 
-/// The next relevant event.
 pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
     loop {
         let rumqttc_v5::Event::Incoming(packet) = events.poll().await? else { continue };

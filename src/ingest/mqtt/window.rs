@@ -8,7 +8,6 @@
 use crate::admission::AdmissionError;
 use crate::config::AckMode;
 
-/// Interval of samples.
 const SAMPLE_MS: u64 = 1000;
 /// Thresholds for a log line: the age of the oldest message, and the share of recent time that the window was full.
 const OLD_SECONDS: f64 = 5.0;
@@ -30,7 +29,7 @@ pub(super) struct Sample {
     /// Whole seconds for which the window was full; fractions are carried into the next one.
     pub(super) full_seconds: u64,
     /// A log line is due: a threshold is exceeded, and none was written for a while.
-    pub(super) speak: bool,
+    pub(super) log_due: bool,
 }
 
 #[derive(Debug)]
@@ -42,13 +41,13 @@ pub(super) struct Window {
     sampled_ms: u64,
     /// Share of recent time that the window was full, 0 to 1.
     share: f64,
-    spoke_ms: Option<u64>,
+    logged_ms: Option<u64>,
 }
 
 impl Window {
     /// A window of `size` messages.
     pub(super) fn new(size: usize) -> Window {
-        Window { size, full_since_ms: None, full_ms: 0, sampled_ms: 0, share: 0.0, spoke_ms: None }
+        Window { size, full_since_ms: None, full_ms: 0, sampled_ms: 0, share: 0.0, logged_ms: None }
     }
 
     /// Records the number of waiting messages and the receipt time of the oldest. Call at changes, and once a second
@@ -70,11 +69,11 @@ impl Window {
         self.full_ms %= 1000;
         let oldest_seconds = oldest_ms.map_or(0.0, |since| now_ms.saturating_sub(since) as f64 / 1000.0);
         let is_bad = oldest_seconds >= OLD_SECONDS || self.share >= FULL_SHARE;
-        let speak = is_bad && self.spoke_ms.is_none_or(|at| now_ms.saturating_sub(at) >= LOG_MS);
-        if speak {
-            self.spoke_ms = Some(now_ms);
+        let log_due = is_bad && self.logged_ms.is_none_or(|at| now_ms.saturating_sub(at) >= LOG_MS);
+        if log_due {
+            self.logged_ms = Some(now_ms);
         }
-        Some(Sample { pending, oldest_seconds, full_seconds, speak })
+        Some(Sample { pending, oldest_seconds, full_seconds, log_due })
     }
 }
 
@@ -100,15 +99,15 @@ mod tests {
     #[test]
     fn full_time_is_counted_in_whole_seconds_and_nothing_of_it_is_lost() {
         let mut window = Window::new(10);
-        let (mut told, mut now) = (0, 0);
+        let (mut reported, mut now) = (0, 0);
         // 700 ms of each second.
         for _ in 0..100 {
-            told += window.observe(10, Some(now), now).map_or(0, |s| s.full_seconds);
+            reported += window.observe(10, Some(now), now).map_or(0, |s| s.full_seconds);
             now += 700;
-            told += window.observe(9, Some(now), now).map_or(0, |s| s.full_seconds);
+            reported += window.observe(9, Some(now), now).map_or(0, |s| s.full_seconds);
             now += 300;
         }
-        assert!((68..=70).contains(&told), "{told}");
+        assert!((68..=70).contains(&reported), "{reported}");
     }
 
     #[test]
@@ -117,22 +116,22 @@ mod tests {
         let samples: Vec<Sample> =
             (0..=120_000).step_by(100).filter_map(|now| window.observe(2, Some(0), now)).collect();
         assert_eq!(samples.len(), 120);
-        assert_eq!(samples.iter().filter(|s| s.speak).count(), 2);
+        assert_eq!(samples.iter().filter(|s| s.log_due).count(), 2);
         assert_eq!(samples.iter().map(|s| s.full_seconds).sum::<u64>(), 120);
         assert_eq!(samples[119].oldest_seconds, 120.0);
         let mut idle = Window::new(2);
-        assert!((0..=600_000).step_by(500).filter_map(|now| idle.observe(1, Some(now), now)).all(|s| !s.speak));
+        assert!((0..=600_000).step_by(500).filter_map(|now| idle.observe(1, Some(now), now)).all(|s| !s.log_due));
     }
 
     #[test]
-    fn an_old_message_is_told_though_the_window_is_not_full() {
+    fn an_old_message_is_logged_even_if_the_window_is_not_full() {
         let mut window = Window::new(100);
-        let first = (0..).step_by(1000).find(|now| window.observe(1, Some(0), *now).is_some_and(|s| s.speak));
+        let first = (0..).step_by(1000).find(|now| window.observe(1, Some(0), *now).is_some_and(|s| s.log_due));
         assert_eq!(first, Some(5000));
     }
 
     #[test]
-    fn causes_are_told_apart() {
+    fn causes_are_distinguished() {
         let journal = AckMode::Journal;
         for (admission, ack, oldest, part) in [
             (Err(AdmissionError::Full), journal, 9.0, "journal is full"),

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::server::Acceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::x509::Facts;
-use super::{Identity, Speech, TlsError, server};
+use super::{Identity, ServerSettings, TlsError, server};
 use crate::config::{ClientAuth, ListenMqtt, Tls, TlsVersion};
 use crate::model::Clock;
 use crate::telemetry::metrics;
@@ -88,14 +88,14 @@ impl Files {
     /// Reads the files; blocks for some milliseconds.
     pub(crate) fn read(self) -> Result<Loaded, TlsError> {
         let seen = self.seen();
-        let speech = Speech {
+        let settings = ServerSettings {
             identity: Identity { cert: &self.cert, key: &self.key },
             client_ca: self.client_ca.as_deref(),
             client_optional: self.client_optional,
             only_13: self.only_13,
             protocols: self.protocols,
         };
-        let (config, chain) = server(speech)?;
+        let (config, chain) = server(settings)?;
         let chain = Chain::of(&chain).ok_or_else(|| TlsError::Pem { path: self.cert.clone(), what: "certificate" })?;
         Ok(Loaded { files: self, seen, config: Arc::new(config), chain })
     }
@@ -230,7 +230,7 @@ struct State {
     /// State of the files that could not be used, and the error.
     failed: Option<(Seen, String)>,
     /// The last logged warning about expiry.
-    said: Option<String>,
+    logged: Option<String>,
 }
 
 impl Certificates {
@@ -244,7 +244,7 @@ impl Certificates {
         let cert = files.cert.clone();
         let read = tokio::task::spawn_blocking(move || files.read()).await;
         let loaded = read.map_err(|error| TlsError::Read { path: cert, error: io::Error::other(error) })??;
-        let state = RwLock::new(State { loaded, failed: None, said: None });
+        let state = RwLock::new(State { loaded, failed: None, logged: None });
         let certificates = Certificates(Arc::new(Inner { port, clock, on_status, state }));
         certificates.loaded();
         Ok(certificates)
@@ -317,11 +317,11 @@ impl Certificates {
         if let Some(disorder) = chain.disorder() {
             tracing::warn!(port, problem = %disorder, "certificate chain out of order");
         }
-        let said = chain.problem(now_s).map(|problem| problem.to_string()).or_else(|| chain.soon(now_s));
-        if let Some(said) = &said {
-            tracing::warn!(port, problem = said, "certificate not valid now or expires soon");
+        let problem = chain.problem(now_s).map(|problem| problem.to_string()).or_else(|| chain.soon(now_s));
+        if let Some(problem) = &problem {
+            tracing::warn!(port, problem, "certificate not valid now or expires soon");
         }
-        self.write().said = said;
+        self.write().logged = problem;
         metrics::tls_read(port, true);
         self.report();
     }
@@ -342,11 +342,11 @@ impl Certificates {
         let failed = state.failed.as_ref().map(|(_, why)| format!("{why}; the previous certificates stay in use"));
         drop(state);
         let expired = chain.problem(now_s).map(|problem| problem.to_string());
-        let news = expired.clone().or_else(|| chain.soon(now_s));
+        let warning = expired.clone().or_else(|| chain.soon(now_s));
         // The text contains the days left, so it is logged once a day.
-        if let Some(said) = news.filter(|news| self.read().said.as_ref() != Some(news)) {
-            tracing::warn!(port, problem = said, "certificate not valid now or expires soon");
-            self.write().said = Some(said);
+        if let Some(warning) = warning.filter(|warning| self.read().logged.as_ref() != Some(warning)) {
+            tracing::warn!(port, problem = warning, "certificate not valid now or expires soon");
+            self.write().logged = Some(warning);
         }
         metrics::tls(port, chain.not_after_s, failed.is_none());
         let problems: Vec<String> = failed.into_iter().chain(expired).collect();

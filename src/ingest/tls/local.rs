@@ -12,9 +12,9 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, Signature
 
 /// Accepts any certificate whose private key the server proves to have.
 #[derive(Debug)]
-struct Anybody(CryptoProvider);
+struct AcceptAny(CryptoProvider);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAny {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -62,7 +62,7 @@ pub(crate) async fn connect_to_any(
         .with_safe_default_protocol_versions()
         .map_err(std::io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        .with_custom_certificate_verifier(Arc::new(AcceptAny(provider)))
         .with_no_client_auth();
     TlsConnector::from(Arc::new(config)).connect(ServerName::from(ip), stream).await
 }

@@ -130,7 +130,7 @@ pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Resul
 
 /// TLS settings of one of our ports.
 #[derive(Debug, Clone, Copy)]
-struct Speech<'a> {
+struct ServerSettings<'a> {
     identity: Identity<'a>,
     /// The CA of client certificates; `None`: none are requested.
     client_ca: Option<&'a Path>,
@@ -146,25 +146,25 @@ struct Speech<'a> {
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
 /// Server configuration and certificate chain. Reads files.
-fn server(speech: Speech<'_>) -> Result<(ServerConfig, Vec<CertificateDer<'static>>), TlsError> {
+fn server(settings: ServerSettings<'_>) -> Result<(ServerConfig, Vec<CertificateDer<'static>>), TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let versions = if speech.only_13 { &VERSIONS[..1] } else { &VERSIONS };
+    let versions = if settings.only_13 { &VERSIONS[..1] } else { &VERSIONS };
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .map_err(TlsError::Setup)?;
-    let builder = match speech.client_ca {
+    let builder = match settings.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider);
-            let verifier = if speech.client_optional { verifier.allow_unauthenticated() } else { verifier };
+            let verifier = if settings.client_optional { verifier.allow_unauthenticated() } else { verifier };
             let verifier =
                 verifier.build().map_err(|_| TlsError::Pem { path: ca.to_owned(), what: "CA certificate" })?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let identity = speech.identity;
+    let identity = settings.identity;
     let (chain, key) = identity.load()?;
     let mut config = builder.with_single_cert(chain.clone(), key).map_err(|error| identity.refused(error))?;
-    config.alpn_protocols = speech.protocols.iter().map(|name| name.to_vec()).collect();
+    config.alpn_protocols = settings.protocols.iter().map(|name| name.to_vec()).collect();
     Ok((config, chain))
 }

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_no_certificate_is_none() {
+    fn a_truncated_or_invalid_certificate_is_refused() {
         let whole = der(include_bytes!("../../../tests/support/mqtt_tls/server.pem"));
         for n in 0..whole.len() {
             assert_eq!(Facts::read(&whole[..n]), None, "{n}");

@@ -15,7 +15,7 @@ use fastrand::Rng;
 use super::{DirLock, Fs, FsFile};
 
 /// The unit that a disk writes. Smaller than a real page, so that small tests tear in many places.
-pub const PAGE_BYTES: usize = 512;
+pub(crate) const PAGE_BYTES: usize = 512;
 
 /// The calls that faults can be injected into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,7 +137,7 @@ impl MemFs {
         let torn = matches!(crash, Crash::Random(_));
         let mut inodes = Vec::new();
         for inode in &disk.inodes {
-            let bytes = survivors(inode, torn, &mut rng, &mut keep);
+            let bytes = surviving_bytes(inode, torn, &mut rng, &mut keep);
             inodes.push(Inode { cached: bytes.clone(), durable: bytes, dirty: BTreeSet::new() });
         }
         let mut names = disk.durable_names.clone();
@@ -172,7 +172,7 @@ impl MemFs {
 }
 
 /// The bytes of a file after a crash.
-fn survivors(inode: &Inode, torn: bool, rng: &mut Rng, keep: &mut impl FnMut(&mut Rng) -> bool) -> Vec<u8> {
+fn surviving_bytes(inode: &Inode, torn: bool, rng: &mut Rng, keep: &mut impl FnMut(&mut Rng) -> bool) -> Vec<u8> {
     let mut bytes = inode.durable.clone();
     if inode.cached.len() != bytes.len() && keep(rng) {
         bytes.resize(inode.cached.len(), 0);

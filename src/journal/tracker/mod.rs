@@ -125,7 +125,7 @@ impl Tracker {
         self.out.first().copied().unwrap_or(self.next)
     }
 
-    /// Start of a replay: everything before this sequence is stored and has no twin of an unstored reading. Never
+    /// Start of a replay: everything before this sequence is stored and holds no reading equal to an unstored one. Never
     /// decreases.
     pub(super) fn replay_from(&self) -> u64 {
         self.chunks.first_key_value().map_or(self.next, |(&first, _)| first)
@@ -139,12 +139,12 @@ impl Tracker {
         let useless = |(first, chunk): (&u64, &Chunk)| {
             let unknown = || line.is_some_and(|line| line.in_moment_of(&chunk.last_at));
             let later = || out.range(first..).map(|later| &chunks[later]);
-            let twin = || {
+            let has_equal = || {
                 later()
                     .take_while(|later| later.first_at.in_moment_of(&chunk.last_at))
                     .any(|later| later.receipt_times.overlap(&chunk.receipt_times))
             };
-            let needed = !chunk.receipt_times.is_empty() && (unknown() || twin());
+            let needed = !chunk.receipt_times.is_empty() && (unknown() || has_equal());
             (!needed && !out.contains(first)).then_some(*first)
         };
         let useless: Vec<u64> = chunks.iter().filter_map(useless).collect();
@@ -159,8 +159,9 @@ impl Tracker {
             return;
         }
         let kept = self.chunks.split_off(&before);
-        let straddles = std::mem::replace(&mut self.chunks, kept).pop_last().filter(|(_, chunk)| chunk.end > before);
-        self.chunks.extend(straddles.map(|(_, chunk)| (before, chunk)));
+        let partly_stored =
+            std::mem::replace(&mut self.chunks, kept).pop_last().filter(|(_, chunk)| chunk.end > before);
+        self.chunks.extend(partly_stored.map(|(_, chunk)| (before, chunk)));
     }
 
     /// Append time of the oldest unstored entry; `end` is the end of the journal.
@@ -196,7 +197,6 @@ pub(super) struct Place {
     pub(super) offset: u64,
 }
 
-/// An entry for the follower.
 #[derive(Debug)]
 pub(super) struct TrackedEntry {
     pub(super) seq: u64,

@@ -17,7 +17,7 @@ fn times(all: &[i64]) -> ReceiptTimes {
 }
 
 #[test]
-fn the_line_moves_only_over_stored_chunks_and_never_over_one_given_up() {
+fn the_low_water_mark_moves_only_over_stored_chunks() {
     let mut tracker = Tracker::new(10, at(1, 100));
     assert_eq!((tracker.unstored_from(), tracker.oldest(10)), (10, None));
     assert_eq!(tracker.oldest(11), Some(at(1, 100)));
@@ -35,7 +35,7 @@ fn the_line_moves_only_over_stored_chunks_and_never_over_one_given_up() {
 }
 
 #[test]
-fn a_replay_begins_before_the_stored_entries_that_may_hold_a_twin() {
+fn a_replay_begins_before_stored_entries_that_may_hold_an_equal_reading() {
     let mut tracker = Tracker::new(10, at(1, 0));
     // End, append time, receipt times. The clock is set back by an hour before the last.
     let chunks: [(u64, u64, &[i64]); 5] =
@@ -57,7 +57,7 @@ fn a_replay_begins_before_the_stored_entries_that_may_hold_a_twin() {
 }
 
 #[test]
-fn what_waits_unread_keeps_its_moment_and_another_run_has_none() {
+fn unread_entries_keep_their_times_but_not_after_a_restart() {
     let mut tracker = Tracker::new(10, at(1, 0));
     let a = tracker.hand_out(20, at(1, 1000), times(&[7]));
     tracker.stored(a);
@@ -69,7 +69,7 @@ fn what_waits_unread_keeps_its_moment_and_another_run_has_none() {
 }
 
 #[test]
-fn a_segment_is_given_up_alone_and_only_if_all_of_it_is_stored() {
+fn a_segment_is_given_up_only_if_all_of_it_is_stored() {
     let mut tracker = Tracker::new(10, at(1, 0));
     let chunks: Vec<u64> = [20, 30, 40].map(|end| tracker.hand_out(end, at(1, 0), times(&[7]))).to_vec();
     tracker.stored(chunks[0]);
@@ -168,7 +168,7 @@ impl World {
             }
             Step::Forget => {
                 self.tracker.forget(self.end(), Some(self.now));
-                self.goes_on();
+                self.advances();
             }
             Step::Restart(part) => {
                 let from = self.tracker.replay_from() * part / 100;
@@ -213,9 +213,9 @@ impl World {
             assert!(from <= later, "{later} is not stored, but the replay starts at {from}");
             let entry = &self.entries[later as usize];
             for earlier in (0..later).filter(|seq| self.near(*seq, entry.at)) {
-                let twin = self.entries[earlier as usize].received.iter().any(|ms| entry.received.contains(ms));
+                let has_equal = self.entries[earlier as usize].received.iter().any(|ms| entry.received.contains(ms));
                 assert!(
-                    !twin || from <= earlier,
+                    !has_equal || from <= earlier,
                     "{earlier} may hold a twin of {later}, but the replay starts at {from}"
                 );
             }
@@ -224,7 +224,7 @@ impl World {
 
     /// A replay never starts too early: only unstored entries are kept, those appended within [`MOMENT_MS`] before, and
     /// the rest of their chunks.
-    fn goes_on(&self) {
+    fn advances(&self) {
         let unread = self.tracker.next() < self.end();
         let last_out = self.tracker.next().checked_sub(1).map(|seq| self.entries[seq as usize].at);
         let line = if unread { last_out } else { Some(self.now) };
@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_the_wall_clock_does_twins_are_replayed_and_the_line_goes_on(
+    fn under_any_wall_clock_equal_readings_are_replayed_and_the_replay_start_advances(
         steps in prop::collection::vec(step(), 1..80),
     ) {
         let now = at(0, 0);
@@ -268,7 +268,7 @@ proptest! {
 }
 
 #[test]
-fn the_tail_forgets_the_oldest_and_gives_the_rest_in_order() {
+fn the_tail_drops_the_oldest_and_returns_the_rest_in_order() {
     let item = |seq| TrackedEntry {
         seq,
         kind: EntryKind::Dead(vec![]),

@@ -94,12 +94,12 @@ impl Kind {
     }
 
     /// Whether it is only a note and does not count as a difference.
-    pub fn is_note(&self) -> bool {
+    pub(crate) fn is_note(&self) -> bool {
         matches!(self, Kind::Leftover { .. })
     }
 
     /// Why a repair is impossible; `None` if it is possible.
-    pub fn beyond_repair(&self) -> Option<&'static str> {
+    pub(crate) fn beyond_repair(&self) -> Option<&'static str> {
         match self {
             Kind::Outside { .. } => Some("readings are not moved to another bucket: find out how they got there"),
             Kind::Unreadable { .. } => Some("not written by hourbucket: inspect the document"),
@@ -155,7 +155,7 @@ fn field_json(summary: Option<&FieldSummary>) -> Value {
 
 /// Returns everything that is wrong with a bucket, page by page. (The pages of a time-series bucket are compared with
 /// the measurements together, and differences are reported for page 0.)
-pub fn audit(bucket: &StoredBucket) -> Vec<Finding> {
+pub(crate) fn audit(bucket: &StoredBucket) -> Vec<Finding> {
     match (bucket.storage_mode(), &bucket.measured) {
         (StorageMode::TimeSeries, Some(_)) => time_series(bucket),
         _ => pages(bucket),

@@ -56,7 +56,7 @@ fn doubles(range: std::ops::Range<i64>) -> Vec<(i64, V)> {
 }
 
 #[test]
-fn what_is_right_is_not_found_whatever_the_order_of_additions() {
+fn a_correct_summary_has_no_finding_in_any_order_of_addition() {
     let mut sound = bucket(vec![page(0, true, &doubles(0..60)), page(1, false, &doubles(60..90))]);
     assert_eq!(kinds(&sound), []);
     let t = sound.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap();
@@ -72,7 +72,7 @@ fn what_is_right_is_not_found_whatever_the_order_of_additions() {
 }
 
 #[test]
-fn a_sum_that_overflows_is_neither_reported_nor_repaired_again_and_again() {
+fn an_overflowing_sum_is_not_a_finding() {
     let large: Vec<(i64, V)> =
         [1e308, 1e308, -1e308, -1e308].iter().zip(0..).map(|(v, i)| (i, V::Double(*v))).collect();
     let mut stored = bucket(vec![page(0, false, &large)]);
@@ -87,8 +87,8 @@ fn a_sum_that_overflows_is_neither_reported_nor_repaired_again_and_again() {
     for sum in [f64::INFINITY, f64::NAN] {
         wrong.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(sum);
         assert_eq!(kinds(&wrong), [(Some(0), "summary")], "{sum}");
-        let said = audit(&wrong)[0].kind.stored();
-        assert!(said["sum"].is_null() && said["min"] == 0.0, "JSON cannot represent {sum}: {said}");
+        let stored = audit(&wrong)[0].kind.stored();
+        assert!(stored["sum"].is_null() && stored["min"] == 0.0, "JSON cannot represent {sum}: {stored}");
     }
 }
 
@@ -115,7 +115,7 @@ fn every_difference_of_a_page_is_found() {
 }
 
 #[test]
-fn duplicates_strangers_gaps_and_seals_are_found() {
+fn duplicates_foreign_data_gaps_and_missing_seals_are_found() {
     let mut broken = bucket(vec![page(0, true, &doubles(0..3)), page(2, false, &doubles(2..5)), {
         let mut last = page(3, false, &[(HOUR, V::Int(1)), (-1, V::Int(1))]);
         (last.unreadable, last.count) = (2, Some(4));
@@ -137,7 +137,7 @@ fn duplicates_strangers_gaps_and_seals_are_found() {
 }
 
 #[test]
-fn the_time_series_form_is_held_against_its_measurements() {
+fn a_page_in_time_series_mode_is_compared_with_its_measurements() {
     let readings = doubles(0..10);
     let head = StoredPage { storage_mode: StorageMode::TimeSeries, rows: Rows::default(), ..page(0, false, &readings) };
     let mut sound = bucket(vec![head.clone()]);
@@ -159,7 +159,7 @@ fn the_time_series_form_is_held_against_its_measurements() {
 }
 
 #[test]
-fn the_pages_of_the_time_series_form_are_held_against_its_measurements_together() {
+fn pages_in_time_series_mode_are_compared_with_their_measurements_together() {
     let readings = doubles(0..10);
     let series = |n, sealed, readings: &[(i64, V)]| StoredPage {
         storage_mode: StorageMode::TimeSeries,

@@ -199,7 +199,7 @@ impl BatchBuilder {
         value.encode(&mut self.values);
     }
 
-    /// Starts a reading with the fields of this schema, a [`BatchBuilder::committed_shape`] of this batch. Add its
+    /// Starts a reading with the fields of this schema, a [`BatchBuilder::committed_schema`] of this batch. Add its
     /// values with [`BatchBuilder::next_value`], one for each field, in order.
     pub fn begin_like(&mut self, schema: u32) {
         self.begin();
@@ -290,7 +290,7 @@ impl BatchBuilder {
     }
 
     /// The schema of the last committed reading.
-    pub fn committed_shape(&self) -> u32 {
+    pub fn committed_schema(&self) -> u32 {
         self.committed
     }
 

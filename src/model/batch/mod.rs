@@ -180,7 +180,7 @@ impl ReadingBatch {
     }
 
     /// Number of field schemas.
-    pub fn shape_count(&self) -> usize {
+    pub fn schema_count(&self) -> usize {
         self.schemas.len()
     }
 
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_gives_back_what_was_pushed_directly_by_offset_and_encoded() {
+    fn a_batch_returns_its_readings_directly_by_offset_and_encoded() {
         let batch: ReadingBatch = readings().into_iter().collect();
         assert_eq!(batch.to_readings(), readings());
         for (offset, reading) in batch.iter() {

@@ -45,7 +45,7 @@ const OWNERS_MAX: usize = 16_384;
 /// Lifetime of the set of shared names, in milliseconds of receipt time.
 const EPOCH_MS: i64 = 60 * 60 * 1000;
 /// Number of recent field schemas that are kept per sensor and bucket.
-const SHAPES_KEPT: usize = 4;
+const SCHEMAS_KEPT: usize = 4;
 
 /// The maximum number of shared names.
 const fn shared_max(fields_max: usize) -> usize {
@@ -94,8 +94,8 @@ struct Used {
     key: u64,
     /// The epoch in which its names were last recorded.
     epoch: u32,
-    schemas: [u64; SHAPES_KEPT],
-    shapes_next: u8,
+    schemas: [u64; SCHEMAS_KEPT],
+    next_schema: u8,
     /// Upper halves of the names' hashes, sorted.
     names: Vec<u32>,
 }
@@ -183,7 +183,7 @@ impl Stripe {
             self.young_bytes += used.memory_bytes();
             self.young.insert_unique(key, used, |used| used.key);
         }
-        let new = || Used { key, epoch, schemas: [0; SHAPES_KEPT], shapes_next: 0, names: vec![] };
+        let new = || Used { key, epoch, schemas: [0; SCHEMAS_KEPT], next_schema: 0, names: vec![] };
         self.young.entry(key, |used| used.key == key, |used| used.key).or_insert_with(new).into_mut()
     }
 
@@ -217,15 +217,15 @@ impl Used {
         if used + new.len() > max {
             return Err(BucketFieldsFull { used, new: new.len(), max });
         }
-        let (before, news) = (if used == 0 { 0 } else { self.memory_bytes() }, new.len());
+        let (before, added) = (if used == 0 { 0 } else { self.memory_bytes() }, new.len());
         if !new.is_empty() {
             // Two sorted runs, which this sort merges efficiently.
             self.names.extend(new);
             self.names.sort();
         }
-        self.schemas[usize::from(self.shapes_next)] = schema;
-        self.shapes_next = (self.shapes_next + 1) % SHAPES_KEPT as u8;
-        Ok((news, self.memory_bytes() - before))
+        self.schemas[usize::from(self.next_schema)] = schema;
+        self.next_schema = (self.next_schema + 1) % SCHEMAS_KEPT as u8;
+        Ok((added, self.memory_bytes() - before))
     }
 }
 
@@ -261,7 +261,7 @@ impl FieldGuard {
         if self.schemas.len() <= schema as usize {
             self.learn(names, schemas);
         }
-        let Some(shape_hash) = self.schemas[schema as usize] else { return Ok(()) };
+        let Some(schema_hash) = self.schemas[schema as usize] else { return Ok(()) };
         let BucketStart(start) = self.inner.span.floor(ts_ms);
         let sensor = xxh3_64_with_seed(sensor_id.as_bytes(), self.inner.seed);
         let key = xxh3_64_with_seed(&start.to_le_bytes(), sensor);
@@ -270,15 +270,15 @@ impl FieldGuard {
         }
         let mut stripe = lock(&self.inner.stripes[(key >> 8) as usize % STRIPES]);
         let used = stripe.used(key, self.epoch);
-        let is_of_old = used.epoch != self.epoch;
-        if is_of_old || !used.schemas.contains(&shape_hash) {
+        let is_previous_epoch = used.epoch != self.epoch;
+        if is_previous_epoch || !used.schemas.contains(&schema_hash) {
             let hashes: Vec<u64> =
                 schemas[schema as usize].iter().map(|&name| self.hashes[usize::from(name)]).collect();
-            let (news, grown) = used.admit(shape_hash, &hashes, self.fields_max)?;
+            let (added, grown) = used.admit(schema_hash, &hashes, self.fields_max)?;
             used.epoch = self.epoch;
             stripe.grew(grown);
             drop(stripe);
-            if news > 0 || is_of_old {
+            if added > 0 || is_previous_epoch {
                 self.inner.note_owners(sensor, &hashes, self.fields_max);
             }
         }

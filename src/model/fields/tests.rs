@@ -92,7 +92,7 @@ fn a_fleet_with_the_same_names_is_not_counted() {
 }
 
 #[test]
-fn the_memory_is_bounded_whatever_arrives() {
+fn memory_is_bounded_for_every_input() {
     let limiter = FieldLimiter::new(Span::HOUR);
     let mut most = 0;
     for sensor in 0..30_000 {
@@ -114,7 +114,7 @@ fn readings() -> impl Strategy<Value = Vec<Vec<(u8, u8, Vec<u8>)>>> {
 
 proptest! {
     #[test]
-    fn nobody_within_the_limit_is_refused_and_nobody_gets_far_beyond(batches in readings(), max in 4usize..24) {
+    fn no_sensor_within_the_limit_is_refused_and_none_gets_far_beyond(batches in readings(), max in 4usize..24) {
         let limiter = FieldLimiter::new(Span::HOUR);
         let mut sent = BTreeMap::<(u8, u8), BTreeSet<u8>>::new();
         let mut kept = BTreeMap::<(u8, u8), BTreeSet<u8>>::new();

@@ -34,9 +34,9 @@ impl ChunkedBuffer {
             self.last.reserve_exact(more);
         } else {
             let next = Vec::with_capacity(row_bytes.max(PIECE_BYTES));
-            let piece = std::mem::replace(&mut self.last, next);
-            self.full_bytes += held(&piece);
-            self.full.get_or_insert_default().push_back(piece);
+            let chunk = std::mem::replace(&mut self.last, next);
+            self.full_bytes += held(&chunk);
+            self.full.get_or_insert_default().push_back(chunk);
         }
         &mut self.last
     }
@@ -63,10 +63,10 @@ impl ChunkedBuffer {
         let front_bytes = front.iter().map(held).sum();
         self.full_bytes -= front_bytes;
         let last = match full.front_mut() {
-            Some(piece) => {
-                self.full_bytes -= held(piece);
-                let last = cut(piece, bytes);
-                self.full_bytes += held(piece);
+            Some(chunk) => {
+                self.full_bytes -= held(chunk);
+                let last = cut(chunk, bytes);
+                self.full_bytes += held(chunk);
                 last
             }
             None => cut(&mut self.last, bytes),
@@ -84,17 +84,17 @@ impl ChunkedBuffer {
 }
 
 /// Memory of a full chunk.
-fn held(piece: &Vec<u8>) -> usize {
-    piece.capacity() + size_of::<Vec<u8>>()
+fn held(chunk: &Vec<u8>) -> usize {
+    chunk.capacity() + size_of::<Vec<u8>>()
 }
 
 /// Removes and returns the first bytes of a chunk.
-fn cut(piece: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
-    if bytes == piece.len() {
-        return std::mem::take(piece);
+fn cut(chunk: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
+    if bytes == chunk.len() {
+        return std::mem::take(chunk);
     }
-    let rest = piece.split_off(bytes);
-    std::mem::replace(piece, rest)
+    let rest = chunk.split_off(bytes);
+    std::mem::replace(chunk, rest)
 }
 
 #[cfg(test)]
@@ -114,12 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_stay_in_one_piece_and_little_of_the_memory_is_empty() {
+    fn no_row_is_split_and_little_memory_is_unused() {
         for (rows, row_bytes) in [(0, 1), (1, 36), (3, 36), (1000, 83), (5, 9000), (10_000, 7)] {
             let chunks = filled(rows, row_bytes);
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();
             assert!(all.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));
-            assert!(chunks.iter().all(|piece| piece.len() % row_bytes == 0 && piece.len() <= row_bytes.max(4096)));
+            assert!(chunks.iter().all(|chunk| chunk.len() % row_bytes == 0 && chunk.len() <= row_bytes.max(4096)));
             assert_eq!(all.len(), rows * row_bytes);
             assert_eq!(chunks.memory_bytes(), held_by(&chunks));
             let empty = chunks.memory_bytes() - all.len();
@@ -128,12 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn the_front_goes_by_pieces_and_the_rest_keeps_its_order_and_its_books() {
+    fn taking_from_the_front_keeps_order_and_counts_of_the_rest() {
         let (rows, row_bytes) = (500, 83);
-        let per_piece = 4096 / row_bytes;
-        for taken in [0, 1, per_piece - 1, per_piece, per_piece + 1, 3 * per_piece, rows - 1, rows] {
+        let rows_per_chunk = 4096 / row_bytes;
+        for taken in [0, 1, rows_per_chunk - 1, rows_per_chunk, rows_per_chunk + 1, 3 * rows_per_chunk, rows - 1, rows]
+        {
             let mut chunks = filled(rows, row_bytes);
-            let front = chunks.take_front(taken / per_piece, taken % per_piece * row_bytes);
+            let front = chunks.take_front(taken / rows_per_chunk, taken % rows_per_chunk * row_bytes);
             let joined: Vec<u8> = front.iter().chain(chunks.iter()).flatten().copied().collect();
             assert_eq!(front.iter().map(<[u8]>::len).sum::<usize>(), taken * row_bytes);
             assert!(joined.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));

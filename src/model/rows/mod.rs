@@ -204,10 +204,10 @@ impl Rows {
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
         let mut front = Rows::default();
         let (mut array_bytes, mut end) = (0, None);
-        'chunks: for (i, piece) in self.data.iter().enumerate() {
-            let mut rest = piece;
+        'chunks: for (i, chunk) in self.data.iter().enumerate() {
+            let mut rest = chunk;
             loop {
-                let at = piece.len() - rest.len();
+                let at = chunk.len() - rest.len();
                 let Some(row) = next_row(&self.schemas, &mut rest) else { break };
                 let bytes = row.stored_bytes();
                 array_bytes += bytes + ARRAY_KEY_BYTES_MAX;
@@ -220,7 +220,7 @@ impl Rows {
         }
         let Some((whole, bytes)) = end else {
             let all = std::mem::take(self);
-            if all.taken > 0 && all.schemas.len() > SHAPES_KEPT {
+            if all.taken > 0 && all.schemas.len() > SCHEMAS_KEPT {
                 return Rows::of(all.iter());
             }
             return Rows { schemas: all.schemas, data: all.data, ..front };
@@ -234,14 +234,14 @@ impl Rows {
         } else {
             (front.schemas, front.data) = (self.schemas.clone(), data);
         }
-        self.let_go_of_shapes();
+        self.drop_unused_schemas();
         front
     }
 
     /// Drops schemas that no remaining row uses. The cost depends on the remaining rows, so it runs only if more rows
     /// were removed since the last time.
-    fn let_go_of_shapes(&mut self) {
-        if self.schemas.len() > SHAPES_KEPT && self.taken > self.count {
+    fn drop_unused_schemas(&mut self) {
+        if self.schemas.len() > SCHEMAS_KEPT && self.taken > self.count {
             *self = Rows::of(self.iter());
         }
     }
@@ -277,10 +277,10 @@ impl Rows {
 
     /// Adds `flags` to every row.
     pub fn mark(&mut self, flags: RowFlags) {
-        for piece in self.data.iter_mut() {
+        for chunk in self.data.iter_mut() {
             let mut at = 0;
-            while let Some(&length) = piece.get(at + PAYLOAD_BYTES_AT..).and_then(<[u8]>::first_chunk) {
-                piece[at + FLAGS_AT] |= flags.0;
+            while let Some(&length) = chunk.get(at + PAYLOAD_BYTES_AT..).and_then(<[u8]>::first_chunk) {
+                chunk[at + FLAGS_AT] |= flags.0;
                 at += HEAD_BYTES + u32::from_le_bytes(length) as usize;
             }
         }
@@ -308,11 +308,11 @@ impl Rows {
 }
 
 /// Unused schemas are kept up to this number.
-const SHAPES_KEPT: usize = 16;
+const SCHEMAS_KEPT: usize = 16;
 
 fn rows<'a>(schemas: &'a RowSchemas, data: &'a ChunkedBuffer) -> impl Iterator<Item = Row<'a>> {
-    data.iter().flat_map(move |piece| {
-        let mut rest = piece;
+    data.iter().flat_map(move |chunk| {
+        let mut rest = chunk;
         std::iter::from_fn(move || next_row(schemas, &mut rest))
     })
 }
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_never_repeat_cost_by_their_number_and_are_let_go() {
+    fn memory_of_names_that_never_repeat_is_proportional_and_freed() {
         const ROWS: usize = 250_000;
         let mut rows = Rows::default();
         for i in 0..ROWS {
@@ -403,7 +403,7 @@ mod tests {
         while !rows.is_empty() {
             let front = rows.take_front(1000, u64::MAX);
             assert_eq!(front.fields().len(), 1001, "only those of its rows");
-            assert!(rows.schemas.len() <= 2 * rows.len() + 1000 + SHAPES_KEPT, "{} left", rows.len());
+            assert!(rows.schemas.len() <= 2 * rows.len() + 1000 + SCHEMAS_KEPT, "{} left", rows.len());
             for (i, row) in front.iter().enumerate() {
                 assert_eq!(row.named().nth(1), Some((&*format!("n{}", taken + i), ValueRef::Int((taken + i) as i64))));
             }

@@ -10,7 +10,6 @@ use hashbrown::HashTable;
 use crate::model::field_schema::{FieldSchema, hash_of_name, hash_of_names};
 use crate::model::memory;
 
-/// The field schemas of [`super::Rows`].
 #[derive(Debug, Clone, Default)]
 pub(super) enum RowSchemas {
     #[default]
@@ -20,7 +19,6 @@ pub(super) enum RowSchemas {
     MultiSchema(Box<MultiSchema>),
 }
 
-/// Several schemas.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MultiSchema {
     /// Each schema with the indexes of its names in `fields`.

@@ -71,7 +71,7 @@ mod tests {
     const ANY: StatementLimits = StatementLimits { rows: usize::MAX, bytes: u64::MAX, summary_bytes: u64::MAX };
 
     #[test]
-    fn rows_go_while_the_summary_of_their_fields_has_room() {
+    fn rows_are_taken_while_the_summary_of_their_fields_fits() {
         let all: [&[&str]; 6] = [&["a"], &["b", "a"], &["a", "b"], &["c"], &["d"], &["a"]];
         let two = StatementLimits { summary_bytes: 2 * entry_bytes("a"), ..ANY };
         let mut rest = rows(&all);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_with_more_fields_than_there_is_room_for_goes_alone() {
+    fn a_row_with_too_many_fields_for_the_page_is_taken_alone() {
         let mut rest = rows(&[&["a", "b", "c"], &["a"], &["d"]]);
         let small = StatementLimits { summary_bytes: 1, ..ANY };
         let lengths: Vec<_> = (0..3).map(|_| rest.take_room(small)).map(|(rows, cut)| (rows.len(), cut)).collect();

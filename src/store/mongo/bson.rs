@@ -75,7 +75,6 @@ impl Writer {
         self.open()
     }
 
-    /// Opens an array.
     pub(super) fn array(&mut self, name: &str) -> Open {
         self.name(ARRAY, name);
         self.open()

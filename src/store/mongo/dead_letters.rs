@@ -58,7 +58,6 @@ pub struct DeadLetterDocument {
     pub dead_letter: DeadLetter,
 }
 
-/// A dead letter as a BSON document.
 fn document(dead_letter: &DeadLetter) -> Document {
     doc! {
         "received_at": DateTime::from_millis(dead_letter.received_at_ms),
@@ -261,7 +260,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed.
-    pub async fn dead_letters_after(
+    pub(crate) async fn dead_letters_after(
         &self,
         filter: &DeadLetterFilter,
         after: Option<&DeadLetterDocument>,
@@ -272,8 +271,8 @@ impl MongoStore {
         if let Some(DeadLetterDocument { id, dead_letter }) = after {
             let at = DateTime::from_millis(dead_letter.received_at_ms);
             let later = doc! { "received_at": { "$gt": at } };
-            let behind = doc! { "received_at": at, "_id": { "$gt": &id.0 } };
-            query = doc! { "$and": [query, { "$or": [later, behind] }] };
+            let same_time = doc! { "received_at": at, "_id": { "$gt": &id.0 } };
+            query = doc! { "$and": [query, { "$or": [later, same_time] }] };
         }
         self.dead_letters(query, 1, dead_letters_max, bytes_max).await
     }
@@ -282,7 +281,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed.
-    pub async fn newest_dead_letters(
+    pub(crate) async fn newest_dead_letters(
         &self,
         filter: &DeadLetterFilter,
         dead_letters_max: usize,
@@ -314,7 +313,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed; some of them may be removed.
-    pub async fn remove_dead_letters(&self, dead_letters: &[DeadLetterId]) -> Result<u64, MaintainError> {
+    pub(crate) async fn remove_dead_letters(&self, dead_letters: &[DeadLetterId]) -> Result<u64, MaintainError> {
         let ids: Vec<Bson> = dead_letters.iter().map(|id| id.0.clone()).collect();
         self.delete(doc! { "_id": { "$in": ids } }).await
     }
@@ -323,7 +322,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed; some of them may be removed.
-    pub async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, MaintainError> {
+    pub(crate) async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, MaintainError> {
         self.delete(query(filter)).await
     }
 

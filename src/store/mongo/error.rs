@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_known_faults_of_the_data_are_given_up() {
+    fn only_known_faults_of_the_data_are_final() {
         for (code, means) in [
             (11000, StatementError::Conflict),
             (121, StatementError::Data),

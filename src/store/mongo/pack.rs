@@ -24,7 +24,6 @@ pub(super) struct CommandOptions {
     pub(super) wtimeout_ms: i32,
 }
 
-/// The `w` of a write concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteConcern {
     Majority,
@@ -114,7 +113,6 @@ pub fn packed_bytes(writes: &[PageWrite], span: Span) -> mongodb::bson::error::R
     Ok(command(&writes, &options, None)?.as_bytes().len())
 }
 
-/// The `_id` of a page.
 fn id(w: &mut Writer, write: &PageWrite) {
     let id = w.document("_id");
     w.str("sensor_id", &write.sensor_id);
@@ -183,10 +181,10 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     id(w, write);
     w.str("sensor_id", &write.sensor_id);
     w.date("bucket_start", write.start.0);
-    let admission_control = w.document("count");
+    let expected = w.document("count");
     w.i32("$gte", known_count as i32);
     w.i32("$lte", known_count as i32);
-    w.close(admission_control);
+    w.close(expected);
     let open = w.document("has_overflow");
     w.bool("$ne", true);
     w.close(open);

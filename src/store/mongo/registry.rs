@@ -16,7 +16,6 @@ use crate::store::registry::{
 };
 use crate::store::{BoxFuture, StoreError, StoreErrorKind};
 
-/// A registry in MongoDB.
 #[derive(Debug)]
 pub(super) struct MongoRegistry {
     collection: Collection<RawDocumentBuf>,

@@ -20,7 +20,7 @@ pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 /// ShutdownInProgress, WriteConflict, ConflictingOperationInProgress, FailedToSatisfyReadPreference,
 /// ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, ExceededTimeLimit, SocketException, NotPrimary and related
 /// codes, and the interruptions.
-const PASSING: [i32; 21] =
+const TRANSIENT: [i32; 21] =
     [6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436];
 
 /// An error while the collections are inspected, prepared or sharded, with a text for the operator.
@@ -33,17 +33,19 @@ pub struct SchemaError {
     pub(super) detail: String,
     /// Whether a retry may succeed (no server, no primary).
     pub(super) transient: bool,
+    /// The driver's error, if a command failed.
+    pub(super) source: Option<Box<mongodb::error::Error>>,
 }
 
 impl SchemaError {
     /// An error that needs an operator's action; a retry cannot succeed.
-    pub(super) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
-        SchemaError { step: step.into(), detail: detail.into(), transient: false }
+    pub(super) fn permanent(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
+        SchemaError { step: step.into(), detail: detail.into(), transient: false, source: None }
     }
 }
 
 /// A command that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Failure {
     /// The server's error code, if the server responded.
     pub(super) code: Option<i32>,
@@ -51,7 +53,18 @@ pub(super) struct Failure {
     pub(super) detail: String,
     /// Whether a retry may succeed.
     pub(super) transient: bool,
+    /// The driver's error; `None` if the server reported the failure in a reply.
+    pub(super) source: Option<Box<mongodb::error::Error>>,
 }
+
+/// The driver's errors cannot be compared.
+impl PartialEq for Failure {
+    fn eq(&self, other: &Failure) -> bool {
+        (self.code, &self.detail, self.transient) == (other.code, &other.detail, other.transient)
+    }
+}
+
+impl Eq for Failure {}
 
 impl Failure {
     fn of(error: &mongodb::error::Error) -> Failure {
@@ -60,7 +73,8 @@ impl Failure {
             code,
             detail: describe(error),
             transient: !matches!(error.kind.as_ref(), mongodb::error::ErrorKind::Command(_))
-                || code.is_some_and(|c| PASSING.contains(&c)),
+                || code.is_some_and(|c| TRANSIENT.contains(&c)),
+            source: Some(Box::new(error.clone())),
         }
     }
 
@@ -73,7 +87,8 @@ impl Failure {
             }
             _ => "",
         };
-        SchemaError { step: step.into(), detail: format!("{}{advice}", self.detail), transient: self.transient }
+        let detail = format!("{}{advice}", self.detail);
+        SchemaError { step: step.into(), detail, transient: self.transient, source: self.source }
     }
 }
 
@@ -110,6 +125,7 @@ impl<'a> Setup<'a> {
                 code: concern.get_i32("code").ok(),
                 detail: concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned(),
                 transient: true,
+                source: None,
             }),
             Err(_) => Ok(reply),
         }
@@ -156,5 +172,21 @@ impl Listing {
     /// The options it was created with, including later changes.
     pub(super) fn options(&self, name: &str) -> Option<&Document> {
         self.get(name)?.get_document("options").ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_command_keeps_the_drivers_error_as_its_source() {
+        let error = mongodb::error::Error::custom("no such host");
+        let failure = Failure::of(&error).at("listing the collections");
+        assert!(failure.to_string().starts_with("listing the collections: ") && failure.transient);
+        assert_eq!(failure.source().expect("the driver's error").to_string(), error.to_string());
+        assert!(SchemaError::permanent("a step", "a reason").source().is_none());
     }
 }

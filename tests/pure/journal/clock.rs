@@ -1,5 +1,5 @@
-//! A wall clock that is set ahead or back: what is stored is used again as soon as ever, what may hold a twin comes back,
-//! and ages are those of the monotonic clock.
+//! A wall clock that is set ahead or back: segments are recycled as soon as otherwise, entries that may hold an equal
+//! reading are replayed, and ages are measured by the monotonic clock.
 
 use hourbucket::admission::AdmissionError;
 use hourbucket::journal::fs::memory::Crash;
@@ -8,7 +8,7 @@ use super::support::{MOMENT_MS, World};
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// Stores everything that was given out, but for so many of the last.
+/// Stores everything that was handed out, except for the last entries.
 fn store_but(world: &mut World, kept: usize) {
     world.take(usize::from(u16::MAX));
     while world.held.len() > kept {
@@ -19,7 +19,7 @@ fn store_but(world: &mut World, kept: usize) {
 }
 
 #[test]
-fn segments_are_used_again_whatever_the_wall_clock_does() {
+fn segments_are_recycled_under_any_wall_clock() {
     for step in [0, -HOUR_MS, HOUR_MS, -1000, i64::from(i32::MIN) * 1000] {
         let mut world = World::new(8192, 1 << 20, 1 << 20);
         world.received = true;
@@ -34,7 +34,7 @@ fn segments_are_used_again_whatever_the_wall_clock_does() {
         store_but(&mut world, 1);
         world.tick();
         assert!(world.stats().segments <= 2, "{step}: {} of {full} segments are kept", world.stats().segments);
-        // And so it goes on, with what is not stored always of the time before the last step.
+        // The same continues while the unstored entries are always from before the last step.
         for i in 0..30 {
             world.clock.step(if i % 2 == 0 { -step } else { step });
             world.append(&[(40, false), (40, false)]);
@@ -50,13 +50,13 @@ fn segments_are_used_again_whatever_the_wall_clock_does() {
 }
 
 #[test]
-fn what_may_hold_a_twin_comes_back_after_a_step_and_after_two_crashes() {
+fn entries_that_may_hold_an_equal_reading_are_replayed_after_a_step_and_two_crashes() {
     for step in [0, HOUR_MS, -HOUR_MS, -700] {
         let mut world = World::new(8192, 1 << 20, 1 << 20);
         world.received = true;
         world.open();
         (0..10).for_each(|_| world.append(&[(1, false)]));
-        // Two twins, in chunks of their own; between them the clock steps away, and back to where it was.
+        // Two equal readings in separate chunks; between them the clock steps away, and back again.
         world.append(&[(1, false)]);
         world.clock.step(step);
         world.clock.advance(600);
@@ -67,10 +67,10 @@ fn what_may_hold_a_twin_comes_back_after_a_step_and_after_two_crashes() {
         world.clock.advance(1000);
         world.tick();
         for crash in [Crash::KeepAll, Crash::LoseAll] {
-            // `open` holds what comes back against the rule.
+            // `open` compares the replayed entries with the rule.
             world.crash(crash);
             world.open();
-            assert!(world.held.len() >= 2, "the twin that was stored, and the one that was not");
+            assert!(world.held.len() >= 2, "the stored reading, and the equal unstored one");
             store_but(&mut world, 1);
             world.clock.advance(2 * MOMENT_MS);
             world.tick();
@@ -79,7 +79,7 @@ fn what_may_hold_a_twin_comes_back_after_a_step_and_after_two_crashes() {
 }
 
 #[test]
-fn for_want_of_room_one_segment_after_the_other_is_given_up_whatever_is_unstored_behind_it() {
+fn without_space_segments_are_given_up_one_by_one() {
     let mut world = World::new(8192, 12 * 8192, 1 << 20);
     world.received = true;
     world.open();
@@ -88,10 +88,10 @@ fn for_want_of_room_one_segment_after_the_other_is_given_up_whatever_is_unstored
     }
     assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
     let full = world.stats().segments;
-    // All is of one moment, and the last is not stored.
+    // All entries are within one window, and the last is not stored.
     world.clock.step(-HOUR_MS);
     store_but(&mut world, 1);
-    assert_eq!(world.stats().segments, full, "the moment of what is stored has not passed");
+    assert_eq!(world.stats().segments, full, "an equal reading may still arrive");
     world.tick();
     assert_eq!(world.admission_control.check(), Ok(()));
     assert_eq!(world.stats().segments, full - 1, "one is enough");
@@ -100,13 +100,17 @@ fn for_want_of_room_one_segment_after_the_other_is_given_up_whatever_is_unstored
         assert_eq!(world.admission_control.check(), Ok(()));
         store_but(&mut world, 1);
     }
-    assert!(world.stats().segments >= full - 2, "no more are given up than are needed: {}", world.stats().segments);
+    assert!(
+        world.stats().segments >= full - 2,
+        "no more segments are given up than necessary: {}",
+        world.stats().segments
+    );
     world.crash(Crash::LoseAll);
     world.open();
 }
 
 #[test]
-fn the_age_of_the_oldest_unstored_entry_is_that_of_the_monotonic_clock() {
+fn the_age_of_the_oldest_unstored_entry_follows_the_monotonic_clock() {
     let mut world = World::new(8192, 1 << 20, 1 << 20);
     world.open();
     let age = |world: &World| world.stats().oldest_unstored_age_ms;
@@ -119,7 +123,8 @@ fn the_age_of_the_oldest_unstored_entry_is_that_of_the_monotonic_clock() {
         world.append(&[(1, false)]);
     }
     assert_eq!((age(&world), world.stats().oldest_unstored_ms), (Some(30_000), at));
-    // Of an earlier process: since the start, and what the wall clock says that it was before.
+    // Entries of an earlier process: their age is the time since the start, plus the time before it according to the
+    // wall clock.
     world.crash(Crash::KeepAll);
     world.open();
     assert_eq!(age(&world), Some(30_000 + 2 * HOUR_MS as u64), "the wall clock was not set back since it was appended");

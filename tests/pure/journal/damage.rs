@@ -1,5 +1,5 @@
-//! Damage to what was acknowledged is refused with the place and the remedy, also in the last group; only what nothing
-//! proves to have been synced is cut off, and that is said.
+//! Damage to acknowledged entries is refused with place and remedy, also in the last group; only bytes that were never
+//! proven to be synced are cut off, and that is reported.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn dir() -> &'static Path {
     Path::new(DIR)
 }
 
-/// A journal with a few groups, whose process has ended at once; no checkpoint knows the last ones.
+/// A journal with a few groups, whose process was killed; no checkpoint has the last ones.
 fn killed() -> World {
     let mut world = World::new(32 << 10, 1 << 20, 1 << 20);
     world.open();
@@ -31,9 +31,10 @@ fn last(world: &World) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// What a start on these files must do: refuse, with the file and the remedy, or give everything that was acknowledged.
+/// The expected behaviour of a start on these files: it refuses, with file and remedy, or returns everything that was
+/// acknowledged.
 fn refuses_or_gives_all(world: &mut World, path: &Path, what: &str) -> bool {
-    // As it was before the start, which may change it.
+    // The files before the start, which may change them.
     let files: Vec<(PathBuf, Vec<u8>)> = world
         .fs
         .list(dir())
@@ -64,7 +65,7 @@ fn refuses_or_gives_all(world: &mut World, path: &Path, what: &str) -> bool {
 }
 
 #[test]
-fn no_bit_of_an_acknowledged_group_flips_unseen_after_a_kill() {
+fn every_flipped_bit_of_an_acknowledged_group_is_detected_after_a_kill() {
     let mut world = killed();
     let (path, sound) = last(&world);
     let end = frames_end(&sound) as usize;
@@ -83,7 +84,7 @@ fn no_bit_of_an_acknowledged_group_flips_unseen_after_a_kill() {
 }
 
 #[test]
-fn no_sector_of_an_acknowledged_group_is_lost_unseen_after_a_kill() {
+fn every_lost_sector_of_an_acknowledged_group_is_detected_after_a_kill() {
     let mut world = killed();
     let (path, sound) = last(&world);
     let end = frames_end(&sound) as usize;
@@ -101,7 +102,7 @@ fn no_sector_of_an_acknowledged_group_is_lost_unseen_after_a_kill() {
 }
 
 #[test]
-fn after_an_orderly_end_nothing_is_cut_off_unseen_whichever_file_is_damaged() {
+fn after_a_normal_stop_every_lost_entry_is_detected_in_any_file() {
     let mut world = World::new(32 << 10, 1 << 20, 1 << 20);
     world.open();
     world.append(&[(20, false), (2, true)]);
@@ -109,16 +110,16 @@ fn after_an_orderly_end_nothing_is_cut_off_unseen_whichever_file_is_damaged() {
     world.finish();
     let (path, sound) = last(&world);
     let checkpoint = dir().join("checkpoint");
-    let said = world.fs.read(&checkpoint).unwrap();
+    let content = world.fs.read(&checkpoint).unwrap();
     let end = frames_end(&sound) as usize;
     let padding = padding(&sound);
     for at in (4096..end).step_by(3).filter(|at| !padding.contains(at)) {
-        // A bit; all from here on; and the same where the frame that says so is lost, or the checkpoint.
+        // One bit; all bytes from here; and both without the synced frame, or without the checkpoint.
         for (without_frame, without_checkpoint, cut) in
             [(false, false, false), (false, true, false), (true, false, false), (true, false, true)]
         {
             if cut && sound[at..end].iter().all(|byte| *byte == 0) {
-                // Zeros where zeros are is no damage.
+                // Zeros instead of zeros are not damage.
                 continue;
             }
             let mut bad = sound.clone();
@@ -131,7 +132,7 @@ fn after_an_orderly_end_nothing_is_cut_off_unseen_whichever_file_is_damaged() {
                 bad[at] ^= 0x10;
             }
             world.fs.replace(&path, bad);
-            world.fs.replace(&checkpoint, if without_checkpoint { vec![0; said.len()] } else { said.clone() });
+            world.fs.replace(&checkpoint, if without_checkpoint { vec![0; content.len()] } else { content.clone() });
             let what = format!("byte {at}, frame {without_frame}, checkpoint {without_checkpoint}, cut {cut}");
             assert!(refuses_or_gives_all(&mut world, &path, &what), "{what}");
         }
@@ -155,11 +156,11 @@ fn a_start_without_readings_keeps_the_proof() {
 }
 
 #[test]
-fn a_cut_is_described_and_damage_that_can_be_told_from_it_is_not_one() {
+fn a_cut_is_described_and_distinguished_from_damage() {
     let mut world = killed();
     let (path, sound) = last(&world);
     let end = frames_end(&sound);
-    // The machine, and not only the process, stopped: nothing says that the last group was synced.
+    // The machine stopped, not only the process: nothing proves that the last group was synced.
     let (mut at, mut frames) = (4096, vec![]);
     while at < end as usize {
         let (length, seq, _) = frame_at(&sound, at);
@@ -176,10 +177,10 @@ fn a_cut_is_described_and_damage_that_can_be_told_from_it_is_not_one() {
     let cut = report.segments.last().unwrap().cut.unwrap();
     let first = frames[frames.len() - 4].1;
     assert_eq!((cut.offset, cut.bytes), (group as u64, end - group as u64));
-    assert_eq!((cut.sequences, cut.frames), ((first, first + 4), 3), "three whole frames behind the one that is not");
+    assert_eq!((cut.sequences, cut.frames), ((first, first + 4), 3), "three complete frames after the damaged one");
     let text = cut.to_string();
     assert!(text.contains(&format!("offset {group}")) && text.contains(&format!("sequences {first}..")), "{text}");
-    // The same in the group before it: the frames of the last one say that it was synced.
+    // The same in the previous group: the frames of the last one prove that it was synced.
     let before = frames[frames.len() - 5].0;
     let mut bad = sound.clone();
     bad[end as usize..].fill(0);
@@ -201,20 +202,20 @@ fn a_write_that_a_kill_cuts_short_is_cut_off_and_the_groups_before_it_stay_prove
     let (path, torn) = last(&world);
     let cut = inspect(&world.fs, dir()).unwrap().segments.last().unwrap().cut.unwrap();
     assert!(cut.bytes > 1000 && cut.frames == 0, "{cut:?}");
-    // Damage before the torn write overwrote the frame that said that this was synced. The checkpoint, or its copy in
-    // another sector, may still say it; here the copy does.
+    // Damage before a torn write that overwrote the synced frame. The checkpoint, or the copy of the frame in another
+    // sector, may still prove the sync; here the copy does.
     let mut bad = torn.clone();
     bad[4096 + 60] ^= 1;
     world.fs.replace(&path, bad);
     assert!(refuses_or_gives_all(&mut world, &path, "before a torn write"));
     world.fs.replace(&path, torn);
     world.open();
-    let (_, settled) = last(&world);
-    assert_eq!(settled.len() as u64, cut.offset + 40);
+    let (_, kept) = last(&world);
+    assert_eq!(kept.len() as u64, cut.offset + 40);
 }
 
 #[test]
-fn salvage_keeps_what_is_sound_and_names_what_is_lost_of_the_last_group() {
+fn salvage_keeps_valid_entries_and_names_the_lost_ones_of_the_last_group() {
     let mut world = killed();
     let (path, sound) = last(&world);
     let (mut at, mut before) = (4096, 4096);
@@ -233,7 +234,7 @@ fn salvage_keeps_what_is_sound_and_names_what_is_lost_of_the_last_group() {
     world.open();
 }
 
-/// The frames of a segment in the form of format 2; see `journal/segment.rs`.
+/// The frames of a segment in format version 2; see `journal/segment.rs`.
 fn as_version_2(segment: &[u8]) -> Vec<u8> {
     let mut old = segment.to_vec();
     let end = frames_end(segment) as usize;
@@ -260,7 +261,7 @@ fn as_version_2(segment: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_journal_of_format_2_is_taken_over() {
+fn a_journal_of_format_2_is_continued() {
     let mut world = World::new(8192, 1 << 20, 1 << 20);
     world.open();
     (0..12).for_each(|i| world.append(&[(20, i % 3 == 0), (2, false)]));

@@ -1,4 +1,4 @@
-//! A file system that fails: at every call in turn, and in the ways that have an answer of their own.
+//! A file system that fails: at every call in turn, and in ways with special handling.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,7 +10,7 @@ use hourbucket::journal::fs::memory::{Crash, Fault, Op};
 
 use super::support::{World, batch, segment_paths};
 
-/// A bit of everything: rotation, a large one, removal, reading from the segments.
+/// Rotation, a large ingest batch, removal, and reading from the segments.
 fn history(world: &mut World) {
     for round in 0..6 {
         world.append(&[(3, false), (0, true), (10, round % 2 == 0)]);
@@ -51,7 +51,7 @@ fn every_call_may_fail_once_and_nothing_acknowledged_is_lost() {
         Fault::Freeze,
     ];
     let crashes = [Crash::LoseAll, Crash::KeepAll, Crash::Random(1), Crash::Random(2)];
-    // `JOURNAL_CASES` for every combination; otherwise the crashes take turns.
+    // `JOURNAL_CASES` for every combination; otherwise the kinds of crash alternate.
     let all = std::env::var_os("JOURNAL_CASES").is_some();
     for (i, fault) in faults.into_iter().enumerate() {
         for at in 0..calls {
@@ -82,7 +82,7 @@ fn every_call_may_fail_from_some_point_on() {
             if world.try_open().is_ok() {
                 history(&mut world);
             }
-            // The process starts again on the same machine, which is well, and then that stops.
+            // The process restarts on the same machine, which works, and then the machine stops.
             world.fs.heal();
             world.finish();
             world.open();
@@ -93,7 +93,7 @@ fn every_call_may_fail_from_some_point_on() {
 }
 
 #[test]
-fn a_failed_sync_is_final_and_what_was_synced_before_is_still_given() {
+fn a_failed_sync_is_final_and_entries_synced_before_are_still_returned() {
     let mut world = new_world();
     world.open();
     world.append(&[(3, false)]);
@@ -104,10 +104,10 @@ fn a_failed_sync_is_final_and_what_was_synced_before_is_still_given() {
     let before = world.fs.ops().len();
     let ingest_batch = IngestBatch::new(batch(9, 1), vec![], Ack::none());
     assert!(!world.opened.as_mut().unwrap().journal.append_now(vec![ingest_batch]));
-    assert_eq!(world.fs.ops().len(), before, "never tried again");
+    assert_eq!(world.fs.ops().len(), before, "never retried");
     world.take(10);
     assert_eq!(world.held.len(), 1);
-    // The next process finds the unsynced entry in the page cache and takes it over: it must be durable from then on.
+    // The next process finds the unsynced entry in the page cache and accepts it: from then on it must be durable.
     world.finish();
     world.open();
     assert_eq!(world.due.len(), 2);
@@ -117,7 +117,7 @@ fn a_failed_sync_is_final_and_what_was_synced_before_is_still_given() {
 }
 
 #[test]
-fn a_full_disk_closes_the_door_until_there_is_room() {
+fn a_full_disk_closes_admission_until_there_is_space() {
     let mut world = World::new(8192, 1 << 20, 4000);
     world.fs.set_capacity(Some(30_000));
     world.open();
@@ -157,7 +157,7 @@ fn a_full_journal_opens_when_a_segment_is_stored() {
     assert!(stats(&world).segments < segments);
     world.append(&[(20, false)]);
     assert_eq!(world.admission_control.check(), Ok(()));
-    // One that never fits is refused alone.
+    // An ingest batch that never fits is refused alone.
     world.append(&[(5000, false), (1, false)]);
     assert_eq!(world.admission_control.check(), Ok(()));
     world.crash(Crash::LoseAll);
@@ -165,7 +165,7 @@ fn a_full_journal_opens_when_a_segment_is_stored() {
 }
 
 #[test]
-fn a_failed_write_refuses_its_group_and_the_next_one_begins_a_new_segment() {
+fn a_failed_write_rejects_its_group_and_the_next_one_starts_a_new_segment() {
     let mut world = new_world();
     world.open();
     world.append(&[(3, false)]);
@@ -192,7 +192,7 @@ fn entries_given_up_are_reported_kept_and_replayed() {
     while let Some((_, ack)) = world.held.pop() {
         ack.delivered();
     }
-    // Once the last part of its chunk is gone.
+    // After the last part of its chunk is dropped.
     assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("a restart replays them"));
     assert_eq!(world.admission_control.check(), Ok(()), "the journal itself is sound");
     world.tick();
@@ -201,7 +201,7 @@ fn entries_given_up_are_reported_kept_and_replayed() {
 }
 
 #[tokio::test]
-async fn with_threads_a_full_disk_opens_again_by_itself() {
+async fn with_threads_admission_opens_after_a_full_disk() {
     let mut world = World::new(8192, 1 << 20, 4000);
     world.fs.set_capacity(Some(30_000));
     world.try_open().unwrap();

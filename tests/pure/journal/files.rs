@@ -1,4 +1,4 @@
-//! Real files: threads, rotation, removal, restart, a second process, damage and the way out of it.
+//! Real files: threads, rotation, removal, restart, a second process, damage and its repair.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use hourbucket::journal::{Follower, Journal, JournalDeps, JournalError, OpenedJo
 use hourbucket::model::SystemClock;
 use tempfile::TempDir;
 
-use super::support::{batch, frames_end, letter, segment_paths};
+use super::support::{batch, dead_letter, frames_end, segment_paths};
 
 struct Service {
     journal: Journal,
@@ -45,11 +45,11 @@ fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
 impl Service {
     async fn put(&self, id: u64, readings: usize) {
         let (ack, wait) = Ack::channel();
-        self.admission.submit(IngestBatch::new(batch(id, readings), vec![letter(id)], ack)).await.unwrap();
+        self.admission.submit(IngestBatch::new(batch(id, readings), vec![dead_letter(id)], ack)).await.unwrap();
         assert_eq!(wait.outcome().await, AckOutcome::Delivered);
     }
 
-    /// The ids of the readings' entries that come, `n` entries of all.
+    /// The ids of the readings' entries among the next `n` entries.
     async fn take(&mut self, n: usize, store: bool) -> (Vec<u64>, Vec<Ack>) {
         let (mut ids, mut acks) = (vec![], vec![]);
         for _ in 0..n {
@@ -65,7 +65,7 @@ impl Service {
 }
 
 impl Service {
-    /// Asks for more when there is nothing: the chunk of what was taken is closed then.
+    /// Waits without an entry, which closes the chunk of the previous ones.
     async fn idle(&mut self) {
         let more = tokio::time::timeout(std::time::Duration::from_millis(500), self.follower.next()).await;
         assert!(more.is_err(), "{more:?}");
@@ -82,7 +82,7 @@ async fn rotates_removes_and_replays_only_what_is_not_stored() {
     let mut service = open(dir.path(), 100_000).unwrap();
     for id in 0..200 {
         if id % 40 == 39 {
-            // What is stored is kept for the moment of what is not.
+            // Stored entries stay for the window in which equal readings may arrive.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }
         service.put(id, 50).await;
@@ -94,7 +94,7 @@ async fn rotates_removes_and_replays_only_what_is_not_stored() {
     let (_, acks) = service.take(100, false).await;
     service.journal.finish().await;
     drop(acks);
-    assert!(service.broken.lock().unwrap().is_none(), "giving up after the end is no news");
+    assert!(service.broken.lock().unwrap().is_none(), "giving up after the end is not reported");
     assert!(files(dir.path()).len() < before);
 
     let mut service = open(dir.path(), 100_000).unwrap();
@@ -124,7 +124,7 @@ async fn a_second_one_on_the_directory_is_refused_by_name() {
     open(dir.path(), 1000).unwrap();
 }
 
-/// Five segments or so with ids from 0, closed.
+/// About five closed segments with ids from 0.
 async fn filled(dir: &Path) -> u64 {
     let mut service = open(dir, 1000).unwrap();
     for id in 0..100 {
@@ -138,7 +138,7 @@ fn poke(path: &Path, offset: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// Salvages, then takes everything.
+/// Salvages, then returns all ids.
 async fn ids_after_salvage(dir: &Path) -> (hourbucket::journal::Salvaged, Vec<u64>) {
     let journal = dir.join("journal");
     let done = salvage(&RealFs, &journal).unwrap();
@@ -212,14 +212,14 @@ async fn a_torn_tail_is_cut_off_and_damage_before_synced_frames_is_not() {
     service.journal.close().await;
     drop(service);
     let path = files(dir.path()).pop().unwrap();
-    // As after a crash: the checkpoint is older, and behind the frames half a write.
+    // As after a crash: an older checkpoint, and half a write after the frames.
     std::fs::remove_file(dir.path().join("journal/checkpoint")).unwrap();
     let length = frames_end(&std::fs::read(&path).unwrap());
     poke(&path, length, &[7; 1000]);
     assert!(inspect(&RealFs, &dir.path().join("journal")).unwrap().segments[0].torn);
     let mut service = open(dir.path(), 1000).unwrap();
     let bytes = std::fs::metadata(&path).unwrap().len();
-    assert_eq!(bytes, length + 40, "the frames, and the one that says that they are synced");
+    assert_eq!(bytes, length + 40, "the frames, and the synced frame");
     assert_eq!(service.take(10, false).await.0, [0, 1, 2, 3, 4]);
     drop(service);
     poke(&path, 4096 + 60, b"rubbish");
@@ -238,7 +238,7 @@ async fn another_format_is_refused_with_its_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_callers_while_the_follower_reads_and_while_it_does_not() {
+async fn many_callers_with_a_reading_and_a_paused_follower() {
     let dir = TempDir::new().unwrap();
     let mut service = open(dir.path(), 20_000).unwrap();
     let callers: Vec<_> = (0..8)

@@ -1,4 +1,4 @@
-//! Random histories with crashes at any call of the file system: what was acknowledged comes back, once and in order.
+//! Random histories with crashes at any call of the file system: acknowledged entries are returned, once and in order.
 
 use hourbucket::journal::fs::memory::{Crash, Fault};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ enum Step {
     Clock(i64),
     Finish,
     Crash(Option<u64>),
-    /// The machine stops at this call of the file system, whatever comes next.
+    /// The machine stops at this call of the file system, whichever it is.
     CrashIn(u64, u64),
 }
 
@@ -37,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Starts again, and once more where the machine stops in the middle of it.
+/// Starts again, and once more if the machine stops during the start.
 fn restart(world: &mut World, seed: u64) {
     if world.try_open().is_ok() && !world.fs.frozen() {
         return world.verify_replay();
@@ -79,7 +79,7 @@ fn run(max_bytes: u64, received: bool, steps: &[Step]) {
         }
         if world.fs.frozen() {
             world.crash(if seed % 5 == 0 { Crash::LoseAll } else { Crash::Random(seed) });
-            // The start may be cut short as well.
+            // The start may be interrupted as well.
             world.fs.fail(None, seed % 9, 1, Fault::Freeze);
             restart(&mut world, seed ^ 1);
             world.fs.heal();
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_acknowledged_comes_back_whatever_a_crash_takes(
+    fn acknowledged_entries_are_returned_after_any_crash(
         max_bytes in prop_oneof![Just(64 << 10), Just(1 << 20)],
         received in any::<bool>(),
         steps in prop::collection::vec(step(), 1..60),

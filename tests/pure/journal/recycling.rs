@@ -1,5 +1,5 @@
-//! Files that were a segment before: what they still hold behind the new frames is never taken for a reading, whatever
-//! a crash leaves, and what they take of the disk is counted.
+//! Recycled segment files: old bytes after the new frames are never read as entries after any crash, and their space
+//! on the disk is counted.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use hourbucket::journal::{JournalError, inspect, salvage};
 use super::support::{DIR, World, segment_paths};
 
 const SEGMENT: u64 = 8192;
-/// Where a header says that its file is a recycled one, see `journal/segment.rs`.
+/// The flag in a header that marks a recycled file, see `journal/segment.rs`.
 const FLAGS_AT: usize = 36;
 
 fn dir() -> &'static Path {
@@ -28,7 +28,7 @@ fn spares(fs: &MemFs) -> Vec<String> {
     names
 }
 
-/// Stores everything and lets the keeper work.
+/// Stores everything and lets the segment manager work.
 fn store_all(world: &mut World) {
     world.take(usize::from(u16::MAX));
     while !world.held.is_empty() {
@@ -41,7 +41,7 @@ fn newest(world: &World) -> Option<PathBuf> {
     segment_paths(&world.fs, dir()).pop()
 }
 
-/// A journal whose newest segment is a recycled file with one group in it and old frames behind.
+/// A journal whose newest segment is a recycled file with one group, and old frames after it.
 fn recycled_tail() -> World {
     let mut world = World::new(SEGMENT, 128 << 10, 1 << 20);
     world.open();
@@ -57,20 +57,20 @@ fn recycled_tail() -> World {
 }
 
 #[test]
-fn a_stored_segment_is_used_again_and_its_old_frames_never_come_back() {
+fn a_stored_segment_is_recycled_and_its_old_frames_are_never_returned() {
     for crash in [Crash::LoseAll, Crash::KeepAll, Crash::Random(1), Crash::Random(2)] {
         let mut world = recycled_tail();
         let newest = newest(&world).unwrap();
         let bytes = world.fs.read(&newest).unwrap();
         assert_eq!(bytes.len() as u64, SEGMENT);
         let old = bytes[5500..].iter().filter(|&&b| b != 0).count();
-        assert!(old > 500, "{old} bytes of old frames: the test shows nothing");
+        assert!(old > 500, "{old} bytes of old frames, so the test shows nothing");
         world.crash(crash);
         let report = inspect(&world.fs, dir()).unwrap();
         assert!(report.is_sound(), "{:?}", report.problems);
-        assert!(report.segments.iter().all(|s| !s.torn), "old frames are no torn write: {:?}", report.segments);
+        assert!(report.segments.iter().all(|s| !s.torn), "old frames are not a torn write: {:?}", report.segments);
         world.open();
-        assert!(spares(&world.fs).is_empty(), "what was to become a segment is removed");
+        assert!(spares(&world.fs).is_empty(), "an unfinished segment is removed");
         world.append(&[(20, false)]);
         world.crash(crash);
         world.open();
@@ -87,7 +87,7 @@ fn a_write_torn_over_old_frames_is_cut_off_and_damage_before_synced_ones_is_not(
         world.crash(if seed == 0 { Crash::KeepAll } else { Crash::Random(seed) });
         if seed == 0 {
             let report = inspect(&world.fs, dir()).unwrap();
-            assert!(report.segments.last().unwrap().torn, "the half of it that was written is seen");
+            assert!(report.segments.last().unwrap().torn, "the half that was written is seen");
         }
         world.open();
     }
@@ -111,12 +111,12 @@ fn every_step_of_recycling_may_be_the_last_one() {
         cycle(&mut world);
         let ops = world.fs.ops()[before..].to_vec();
         let count = |op| ops.iter().filter(|&&o| o == op).count();
-        assert!(count(Op::Rename) > count(Op::Create) + 2, "two renames a segment that is used again: {ops:?}");
+        assert!(count(Op::Rename) > count(Op::Create) + 2, "two renames per recycled segment: {ops:?}");
         ops.len() as u64
     };
     for at in 0..calls {
         let crashes = [Crash::LoseAll, Crash::KeepAll, Crash::Random(at), Crash::Random(at + 1000)];
-        // `JOURNAL_CASES` for every combination; otherwise the crashes take turns.
+        // `JOURNAL_CASES` for every combination; otherwise the kinds of crash alternate.
         let all = std::env::var_os("JOURNAL_CASES").is_some();
         for crash in crashes.into_iter().skip(if all { 0 } else { at as usize % 4 }).take(if all { 4 } else { 1 }) {
             let mut world = recycled_tail();
@@ -132,7 +132,7 @@ fn every_step_of_recycling_may_be_the_last_one() {
     }
 }
 
-/// Some segments are filled and stored, more than are kept, and some are begun.
+/// Fills and stores more segments than are kept in the pool, and starts some more.
 fn cycle(world: &mut World) {
     for _ in 0..2 {
         (0..10).for_each(|_| world.append(&[(60, false)]));
@@ -146,7 +146,7 @@ fn cycle(world: &mut World) {
 }
 
 #[test]
-fn salvage_brings_nothing_back_from_behind_the_frames_or_out_of_the_stock() {
+fn salvage_returns_nothing_from_after_the_frames_or_from_the_pool() {
     let mut world = recycled_tail();
     world.append(&[(2, false)]);
     let newest = newest(&world).unwrap();
@@ -165,7 +165,7 @@ fn salvage_brings_nothing_back_from_behind_the_frames_or_out_of_the_stock() {
 }
 
 #[test]
-fn the_stock_is_within_max_bytes_and_gives_way() {
+fn the_pool_is_within_max_bytes_and_shrinks_if_necessary() {
     let mut world = World::new(SEGMENT, 16 * SEGMENT, 1 << 20);
     world.open();
     let stats = |world: &World| world.opened.as_ref().unwrap().journal.handle().stats();
@@ -188,11 +188,11 @@ fn the_stock_is_within_max_bytes_and_gives_way() {
         assert_eq!(stats(&world).bytes, on_disk(&world));
         assert_eq!(spares(&world.fs).len(), 4, "no more are kept");
     }
-    assert_eq!(full, [(16 * SEGMENT, 16); 3], "what is in stock takes no room from the readings");
-    // One that needs a file of its own, for which the stock has to go.
+    assert_eq!(full, [(16 * SEGMENT, 16); 3], "the pool takes no space from the readings");
+    // An ingest batch that needs its own file, for which the pool must shrink.
     let before = stats(&world).segments;
     world.append(&[(2400, false)]);
-    assert_eq!(world.due.len(), 1, "it was taken");
+    assert_eq!(world.due.len(), 1, "it was accepted");
     assert_eq!(world.admission_control.check(), Ok(()));
     assert_eq!(stats(&world).segments, before + 1);
     assert_eq!(stats(&world).bytes, on_disk(&world));
@@ -201,17 +201,17 @@ fn the_stock_is_within_max_bytes_and_gives_way() {
     world.open();
     assert_eq!(stats(&world).bytes, on_disk(&world), "and after a restart");
     world.finish();
-    assert!(spares(&world.fs).is_empty(), "the end leaves none behind");
+    assert!(spares(&world.fs).is_empty(), "none is left after the stop");
 }
 
 #[test]
-fn a_file_of_another_process_or_size_is_not_used_again() {
+fn a_file_of_another_process_or_size_is_not_recycled() {
     let mut world = World::new(SEGMENT, 128 << 10, 1 << 20);
     world.open();
     (0..30).for_each(|_| world.append(&[(40, false)]));
     world.crash(Crash::KeepAll);
     world.open();
-    // Everything from before is given and stored now; the salts of that process are not known to differ from the next.
+    // All earlier entries are returned and stored now; the salts of that process may equal those of the next.
     while !world.held.is_empty() {
         world.store(0);
     }
@@ -220,5 +220,5 @@ fn a_file_of_another_process_or_size_is_not_used_again() {
     world.tick();
     assert_eq!(segment_paths(&world.fs, dir()).len(), 0);
     assert_eq!(world.fs.ops().iter().filter(|&&op| op == Op::Rename).count(), before);
-    assert_eq!(spares(&world.fs).len(), 1, "the one that was made");
+    assert_eq!(spares(&world.fs).len(), 1, "the new one");
 }

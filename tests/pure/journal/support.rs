@@ -1,4 +1,4 @@
-//! A journal without threads on a file system in memory, and the naive model it is compared with.
+//! A journal without threads on a file system in memory, and the naive model that it is compared with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use hourbucket::journal::fs::{Fs, MemFs};
 use hourbucket::journal::{EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal};
 use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
-/// A clock that a test moves, and whose wall half it sets.
+/// A clock that a test advances, and whose wall time it sets.
 #[derive(Debug, Default)]
 pub(crate) struct TestClock(AtomicU64, AtomicI64);
 
@@ -46,7 +46,7 @@ pub(crate) fn batch(id: u64, readings: usize) -> ReadingBatch {
     batch_received(id, readings, None)
 }
 
-/// The same, with the time of receipt where there is one.
+/// The same, optionally with the time of receipt.
 pub(crate) fn batch_received(id: u64, readings: usize, received_ms: Option<i64>) -> ReadingBatch {
     let mut builder = BatchBuilder::new(8);
     for i in 0..readings {
@@ -58,7 +58,7 @@ pub(crate) fn batch_received(id: u64, readings: usize, received_ms: Option<i64>)
     builder.finish()
 }
 
-pub(crate) fn letter(id: u64) -> DeadLetter {
+pub(crate) fn dead_letter(id: u64) -> DeadLetter {
     DeadLetter {
         received_at_ms: id as i64,
         source: "mqtt".into(),
@@ -69,7 +69,7 @@ pub(crate) fn letter(id: u64) -> DeadLetter {
     }
 }
 
-/// What a parcel held, and when it was appended: by which start, on its monotonic clock.
+/// The content of an ingest batch, and when it was appended: in which process, at which monotonic time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     readings: usize,
@@ -78,13 +78,13 @@ pub(crate) struct Sent {
     mono_ms: u64,
 }
 
-/// Entries appended within this may hold twins, see `journal/tracker.rs` (ms).
+/// Entries appended within this time may hold equal readings, see `journal/tracker.rs` (ms).
 pub(crate) const MOMENT_MS: u64 = 5000;
 
-/// An entry by its parcel, and whether it is the one with the dead letters.
+/// An entry by the id of its ingest batch, and whether it is the one with the dead letters.
 pub(crate) type Key = (u64, bool);
 
-/// What an entry is, having verified that it is all of it.
+/// The key of an entry, after its content was verified.
 pub(crate) fn key_of(entry: &JournalEntry, sent: &BTreeMap<u64, Sent>) -> Key {
     match &entry.kind {
         EntryKind::Readings(got) => {
@@ -93,15 +93,15 @@ pub(crate) fn key_of(entry: &JournalEntry, sent: &BTreeMap<u64, Sent>) -> Key {
             assert_eq!(got.to_readings(), batch_received(id, sent[&id].readings, sent[&id].received_ms).to_readings());
             (id, false)
         }
-        EntryKind::Dead(letters) => {
-            let id = letters[0].received_at_ms as u64;
-            assert_eq!(*letters, [letter(id)]);
+        EntryKind::Dead(dead_letters) => {
+            let id = dead_letters[0].received_at_ms as u64;
+            assert_eq!(*dead_letters, [dead_letter(id)]);
             (id, true)
         }
     }
 }
 
-/// The journal under test, and what must be true of it.
+/// The journal under test, and the state that it must have.
 pub(crate) struct World {
     pub(crate) fs: MemFs,
     pub(crate) clock: Arc<TestClock>,
@@ -113,19 +113,19 @@ pub(crate) struct World {
     sent: BTreeMap<u64, Sent>,
     /// Whether readings get the time of receipt, which is that of their append.
     pub(crate) received: bool,
-    /// Whether there may have been no room once: twins may have been given up then.
+    /// Whether the journal may have been without space: then entries with equal readings may have been given up.
     crowded: bool,
     starts: u32,
     outcomes: Arc<Mutex<BTreeMap<u64, AckOutcome>>>,
     next_id: u64,
-    /// Entries that were promised (acknowledged, or seen after a restart) and not reported as stored.
+    /// Promised entries (acknowledged, or returned after a restart) that were not reported as stored.
     pub(crate) due: BTreeSet<Key>,
-    /// Entries that were neither promised nor stored: they may come back at the next start, or never.
+    /// Entries that were neither promised nor stored: the next start may return them or not.
     maybe: BTreeSet<Key>,
-    /// The last group, where the crash may have cut it.
+    /// The last group, if the crash may have cut it.
     last_group: Vec<Key>,
     gone: BTreeSet<Key>,
-    /// What the follower gave and the test has not answered.
+    /// Entries from the follower that the test has not reported as stored.
     pub(crate) held: Vec<(Key, Ack)>,
     last_seq: u64,
 }
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Opens without looking at what comes back.
+    /// Opens without checking the returned entries.
     pub(crate) fn try_open(&mut self) -> Result<(), JournalError> {
         self.starts += 1;
         self.admission_control = AdmissionControl::default();
@@ -173,7 +173,7 @@ impl World {
         Ok(())
     }
 
-    /// Opens and compares everything that comes back with what was promised.
+    /// Opens and compares all returned entries with the promised ones.
     pub(crate) fn open(&mut self) {
         self.try_open().unwrap();
         self.verify_replay();
@@ -185,13 +185,13 @@ impl World {
         while let Some((key, seq, replayed)) = self.take_one() {
             assert!(replayed, "{key:?} is from an earlier run");
             assert!(back.last().is_none_or(|last| *last < key), "{key:?} came after {back:?}");
-            assert!(!self.gone.contains(&key), "{key:?} was not there at an earlier start");
+            assert!(!self.gone.contains(&key), "{key:?} was missing at an earlier start");
             let _ = seq;
             back.insert(key);
         }
         let lost: Vec<_> = self.due.difference(&back).collect();
-        assert!(lost.is_empty(), "acknowledged and lost: {lost:?}, came back: {back:?}");
-        self.verify_twins(&back);
+        assert!(lost.is_empty(), "acknowledged and lost: {lost:?}, returned: {back:?}");
+        self.verify_equal_readings(&back);
         let group: Vec<bool> = self.last_group.iter().map(|key| back.contains(key)).collect();
         assert!(group.is_sorted_by(|a, b| a >= b), "of the last group {:?} not a prefix: {group:?}", self.last_group);
         for key in std::mem::take(&mut self.maybe) {
@@ -204,17 +204,20 @@ impl World {
         self.last_group.clear();
     }
 
-    /// Whatever may hold the twin of an unstored reading came back too.
-    fn verify_twins(&self, back: &BTreeSet<Key>) {
+    /// Entries that may hold a reading equal to an unstored one were returned too.
+    fn verify_equal_readings(&self, back: &BTreeSet<Key>) {
         for (id, _) in self.due.iter().filter(|(_, dead)| !dead && !self.crowded) {
             let later = self.sent[id];
-            let twin = |s: &Sent| {
+            let has_equal = |s: &Sent| {
                 let near = s.start == later.start && s.mono_ms + MOMENT_MS >= later.mono_ms;
                 near && s.readings > 0 && s.received_ms.is_some() && s.received_ms == later.received_ms
             };
-            let twins = self.sent.range(..id).filter(|(_, sent)| twin(sent));
-            for (earlier, _) in twins.filter(|(id, _)| self.acknowledged(**id)) {
-                assert!(back.contains(&(*earlier, false)), "{earlier} may hold a twin of {id} and was not replayed");
+            let earlier_entries = self.sent.range(..id).filter(|(_, sent)| has_equal(sent));
+            for (earlier, _) in earlier_entries.filter(|(id, _)| self.acknowledged(**id)) {
+                assert!(
+                    back.contains(&(*earlier, false)),
+                    "{earlier} may hold a reading equal to one of {id} and was not replayed"
+                );
             }
         }
     }
@@ -241,13 +244,14 @@ impl World {
             let ack = Ack::with(move |outcome| {
                 assert!(outcomes.lock().unwrap().insert(id, outcome).is_none());
             });
-            let dead: Vec<DeadLetter> = dead.then(|| letter(id)).into_iter().collect();
+            let dead: Vec<DeadLetter> = dead.then(|| dead_letter(id)).into_iter().collect();
             keys.extend((readings > 0).then_some((id, false)));
             keys.extend(dead.iter().map(|_| (id, true)));
             group.push(IngestBatch::new(batch_received(id, readings, received_ms), dead, ack));
         }
         let Some(opened) = &mut self.opened else { return };
-        // A parcel refused for want of room would not be part of the write; five large ones need less than this.
+        // An ingest batch rejected for lack of space would not be part of the write; five large ones need less than
+        // this.
         let one_write = opened.journal.handle().stats().bytes + (200 << 10) < self.config.max_bytes;
         opened.journal.append_now(group);
         self.crowded |= !one_write;
@@ -277,7 +281,7 @@ impl World {
         for _ in 0..n {
             let Some((key, _, replayed)) = self.take_one() else { return };
             assert!(!replayed);
-            assert!(self.due.contains(&key), "{key:?} was given out and not acknowledged");
+            assert!(self.due.contains(&key), "{key:?} was returned and not acknowledged");
         }
     }
 
@@ -303,7 +307,7 @@ impl World {
         self.fs = after;
     }
 
-    /// The process ends in order and the machine goes on.
+    /// The process stops normally and the machine continues.
     pub(crate) fn finish(&mut self) {
         self.opened = None;
         self.held.clear();
@@ -317,7 +321,7 @@ pub(crate) fn segment_paths(fs: &dyn Fs, dir: &Path) -> Vec<PathBuf> {
     names.iter().map(|name| dir.join(name)).collect()
 }
 
-/// The bytes of a sound segment between its frames, which no checksum covers.
+/// The bytes between the frames of a valid segment, which no checksum covers.
 pub(crate) fn padding(segment: &[u8]) -> BTreeSet<usize> {
     let (mut at, end, mut padding) = (4096, frames_end(segment) as usize, BTreeSet::new());
     while at < end {
@@ -329,7 +333,7 @@ pub(crate) fn padding(segment: &[u8]) -> BTreeSet<usize> {
     padding
 }
 
-/// Length, sequence and kind of the frame at an offset; see `journal/segment.rs`. No length where there is none.
+/// Length, sequence and kind of the frame at an offset; see `journal/segment.rs`. No length if there is no frame.
 pub(crate) fn frame_at(segment: &[u8], at: usize) -> (usize, u64, u8) {
     let number = |from: usize| u64::from_le_bytes(segment[from..from + 8].try_into().unwrap());
     let Some(head) = segment.get(at..at + 40).filter(|head| head.iter().any(|b| *b != 0)) else { return (0, 0, 0) };
@@ -337,10 +341,10 @@ pub(crate) fn frame_at(segment: &[u8], at: usize) -> (usize, u64, u8) {
     ((40 + payload).next_multiple_of(8), number(at + 8), head[37])
 }
 
-/// The kind of the frame that says that everything before it is synced.
+/// The kind of the synced frame: everything before it is synced.
 pub(crate) const SYNCED: u8 = 4;
 
-/// Where the frames of a sound segment end.
+/// The end of the frames of a valid segment.
 pub(crate) fn frames_end(segment: &[u8]) -> u64 {
     let (mut at, mut expected) = (4096, None);
     loop {

@@ -12,7 +12,7 @@ const SHORT: Duration = Duration::from_millis(100);
 
 /// Sends `GET /ping` and reads the answer; false if the connection has ended.
 async fn ping(stream: &mut TcpStream) -> bool {
-    if stream.write_all(b"GET /ping HTTP/1.1\r\nhost: test\r\n\r\n").await.is_err() {
+    if stream.write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n").await.is_err() {
         return false;
     }
     Answer::read(stream).await.is_some_and(|answer| answer.status == 204)

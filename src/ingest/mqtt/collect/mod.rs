@@ -60,7 +60,6 @@ enum PayloadDecoder {
     Alone(Decoder),
     /// With the state of earlier messages (Sparkplug B).
     Sparkplug,
-    /// The format is unknown.
     Unknown,
 }
 

@@ -31,7 +31,7 @@ fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {
 }
 
 #[test]
-fn a_message_is_read_as_the_first_subscription_that_matches_says() {
+fn the_first_matching_subscription_decides_how_a_message_is_read() {
     let mut collector =
         collector(&[("$share/g/a/+/b", "a/{sensor_id}/b", "json"), ("a/#", "a/{sensor_id}/{field}/{site}", "scalar")]);
     collector.take(&message("a/S/temp/north", "1"), NOW_MS).unwrap();
@@ -45,7 +45,7 @@ fn a_message_is_read_as_the_first_subscription_that_matches_says() {
 }
 
 #[test]
-fn a_subscription_has_a_zone_of_its_own() {
+fn a_subscription_can_set_its_time_zone() {
     let mut collector = collector(&[("k/+", "k/{sensor_id}", "json"), ("u/+", "u/{sensor_id}", "ndjson")]);
     let payload = r#"{"ts": "2024-03-01T10:00:00", "v": 1}"#;
     collector.take(&message("k/S", payload), NOW_MS).unwrap();
@@ -82,7 +82,7 @@ fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter(
 }
 
 #[test]
-fn what_is_wrong_with_a_message_as_such_is_said() {
+fn problems_of_a_whole_message_are_reported() {
     let mut collector = collector(&[("a/+", "a/x/{sensor_id}", "json"), ("b/+", "b/{sensor_id}", "punchcard")]);
     let cases = [
         (message("a/S", ""), RejectReason::EmptyPayload),
@@ -105,7 +105,7 @@ fn what_is_wrong_with_a_message_as_such_is_said() {
 }
 
 #[test]
-fn a_message_whose_names_do_not_fit_beside_others_is_taken_after_them() {
+fn a_message_whose_names_do_not_fit_starts_the_next_batch() {
     let fields = |from: usize, n: usize| {
         let objects: Vec<String> = (from..from + n)
             .step_by(200)
@@ -150,7 +150,7 @@ fn take(collector: &mut Collector, message: &Message) -> bool {
 }
 
 #[test]
-fn what_is_retained_is_taken_once() {
+fn a_retained_message_is_accepted_once() {
     let mut collector = collector(&[("a/#", "a/{sensor_id}/{field}", "scalar"), ("$share/g/#", "#", "json")]);
     let retained = |payload: &str| Message { is_retained: true, ..message("a/S/f", payload) };
     assert!(take(&mut collector, &retained("1")));
@@ -170,7 +170,7 @@ fn what_is_retained_is_taken_once() {
 }
 
 #[test]
-fn never_and_always_are_what_they_say_and_our_own_state_is_no_reading() {
+fn retained_never_and_always_apply_and_our_own_status_is_not_a_reading() {
     for (setting, taken) in [(Retained::Never, false), (Retained::Always, true)] {
         let mut collector = collector(&[("#", "{sensor_id}/{field}", "scalar")]);
         collector.routes[0].retained = setting;

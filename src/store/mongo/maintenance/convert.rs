@@ -57,7 +57,7 @@ use crate::maintain::{Converted, MaintainError, Progress, ReadingCounts, Selecti
 use crate::model::{BucketKey, SensorId, StorageMode};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::command_code;
-use crate::store::mongo::maintenance::convert_bucket::Turn;
+use crate::store::mongo::maintenance::convert_bucket::Attempt;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_of, measured_in, selected};
@@ -152,7 +152,7 @@ impl MongoStore {
 }
 
 impl Run<'_> {
-    fn told(&self, step: Step, key: &BucketKey) -> Result<(), MaintainError> {
+    fn on_step(&self, step: Step, key: &BucketKey) -> Result<(), MaintainError> {
         match &self.options.hook {
             Some(hook) if hook(step, key) => Err(MaintainError::Stopped { step, bucket: key.clone() }),
             _ => Ok(()),
@@ -195,19 +195,21 @@ impl Run<'_> {
 
     /// Converts some buckets concurrently. Completes all of them, then returns the first error.
     async fn buckets(&mut self, keys: Vec<BucketKey>) -> Result<(), MaintainError> {
-        let turns = join_all(keys.iter().map(|key| self.bucket(key))).await;
+        let attempts = join_all(keys.iter().map(|key| self.bucket(key))).await;
         let mut first = Ok(());
-        for (key, turn) in keys.into_iter().zip(turns) {
+        for (key, attempt) in keys.into_iter().zip(attempts) {
             self.at.buckets += 1;
-            match turn {
-                Ok((Turn::Done(readings), removal)) => {
+            match attempt {
+                Ok((Attempt::Done(readings), removal)) => {
                     self.done.buckets += 1;
                     self.done.readings += readings;
                     self.removed(key, removal);
                 }
-                Ok((Turn::Nothing, _)) => {}
-                Ok((Turn::Again, _)) => self.done.skip(key, "other writers kept changing it: try again later".into()),
-                Ok((Turn::Skip(why), _)) => self.done.skip(key, why),
+                Ok((Attempt::Nothing, _)) => {}
+                Ok((Attempt::Again, _)) => {
+                    self.done.skip(key, "other writers kept changing it: try again later".into())
+                }
+                Ok((Attempt::Skip(why), _)) => self.done.skip(key, why),
                 Err(error) => first = first.and(Err(error)),
             }
         }
@@ -216,22 +218,22 @@ impl Run<'_> {
     }
 
     /// Converts one bucket; gives up after [`TRIES`] conflicts with other writers.
-    async fn bucket(&self, key: &BucketKey) -> Result<(Turn, Removal), MaintainError> {
-        let told = |step, key: &BucketKey| self.told(step, key);
+    async fn bucket(&self, key: &BucketKey) -> Result<(Attempt, Removal), MaintainError> {
+        let on_step = |step, key: &BucketKey| self.on_step(step, key);
         for _ in 0..TRIES {
-            let turn = match self.options.into {
-                StorageMode::TimeSeries => self.all.move_to_series(key, &told).await?,
-                StorageMode::Bucket => self.all.move_to_pages(key, self.options.page, false, &told).await?,
+            let attempt = match self.options.into {
+                StorageMode::TimeSeries => self.all.move_to_series(key, &on_step).await?,
+                StorageMode::Bucket => self.all.move_to_pages(key, self.options.page, false, &on_step).await?,
             };
-            match turn {
-                Turn::Again => {}
-                Turn::Done(_) if self.options.into == StorageMode::Bucket => {
-                    return Ok((turn, self.remove(key).await?));
+            match attempt {
+                Attempt::Again => {}
+                Attempt::Done(_) if self.options.into == StorageMode::Bucket => {
+                    return Ok((attempt, self.remove(key).await?));
                 }
-                turn => return Ok((turn, Removal::Nothing)),
+                attempt => return Ok((attempt, Removal::Nothing)),
             }
         }
-        Ok((Turn::Again, Removal::Nothing))
+        Ok((Attempt::Again, Removal::Nothing))
     }
 
     fn removed(&mut self, key: BucketKey, removal: Removal) {
@@ -251,7 +253,7 @@ impl Run<'_> {
         let bucket = self.all.bucket(key, true).await?;
         match held(&bucket) {
             Ok(0) => return Ok(Removal::Nothing),
-            Ok(_) => self.told(Step::Verified, key)?,
+            Ok(_) => self.on_step(Step::Verified, key)?,
             Err(error) => return Ok(Removal::Kept(error.to_string())),
         }
         let removal = match self.all.measurements.delete_many(measured_in(key, bucket.end_ms)).await {
@@ -260,7 +262,7 @@ impl Run<'_> {
             Err(error) if is_refusal(&error) => Removal::Refused,
             Err(error) => return Err(failed("removing measurements")(error)),
         };
-        self.told(Step::Removed, key)?;
+        self.on_step(Step::Removed, key)?;
         Ok(removal)
     }
 
@@ -269,7 +271,7 @@ impl Run<'_> {
         let (all, mut sensors) = (self.all.clone(), BTreeSet::new());
         let mut hours = all.hours(&self.selection).await?;
         while let Some(keys) = hours.next().await? {
-            for (key, storage_mode) in all.forms(&keys).await? {
+            for (key, storage_mode) in all.storage_modes(&keys).await? {
                 if storage_mode == StorageMode::Bucket {
                     let removal = self.remove(&key).await?;
                     self.removed(key.clone(), removal);
@@ -306,7 +308,7 @@ impl Run<'_> {
     async fn leftovers_of(&self, sensor: &SensorId) -> Result<u64, MaintainError> {
         let keys = self.hours_of(sensor).await?;
         let mut n = 0;
-        for (key, storage_mode) in self.all.forms(&keys).await? {
+        for (key, storage_mode) in self.all.storage_modes(&keys).await? {
             if storage_mode == StorageMode::Bucket {
                 let filter = measured_in(&key, key.start.0 + self.all.span_ms);
                 n += self.all.measurements.count_documents(filter).await.map_err(failed("counting measurements"))?;

@@ -14,7 +14,7 @@ use crate::model::rows::{Row, StatementLimits};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, Rows, StorageMode};
 use crate::store::mongo::error::command_code;
-use crate::store::mongo::maintenance::repair::{admission_control, document, readings, summaries};
+use crate::store::mongo::maintenance::repair::{document, is_duplicate, readings, summaries, unchanged_filter};
 use crate::store::mongo::read::bucket_reader::{Collections, failed, tags_document, value_bson};
 
 /// Measurements per insert. Each takes some hundred bytes with `meta`, so an insert stays far below the size limit of a
@@ -25,7 +25,7 @@ const COMMITS: u32 = 5;
 
 /// The outcome of one attempt to convert a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store::mongo) enum Turn {
+pub(in crate::store::mongo) enum Attempt {
     /// The documents now have the new storage mode; number of readings.
     Done(u64),
     /// There was nothing to do.
@@ -36,33 +36,33 @@ pub(in crate::store::mongo) enum Turn {
     Skip(String),
 }
 
-/// Told after each step; an error ends the conversion there, as a crash would.
+/// Called after each step; an error ends the conversion there, as a crash would.
 pub(in crate::store::mongo) type StepHook<'a> =
     &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
 
 /// The writes of a swap: a replacement for page 0, pages to delete and pages to insert. Atomic.
 struct BucketConversion {
     head: (Document, Document),
-    gone: Vec<Document>,
-    new: Vec<Document>,
+    removed: Vec<Document>,
+    inserted: Vec<Document>,
 }
 
 impl Collections {
-    /// Pages into measurements; or, where the document says time-series already, the pages beside it.
+    /// Converts pages to measurements. If the bucket is in time-series mode already, converts only its stray pages.
     pub(in crate::store::mongo) async fn move_to_series(
         &self,
         key: &BucketKey,
-        told: StepHook<'_>,
-    ) -> Result<Turn, MaintainError> {
+        on_step: StepHook<'_>,
+    ) -> Result<Attempt, MaintainError> {
         let bucket = self.bucket(key, true).await?;
         let mixed = bucket.storage_mode() == StorageMode::TimeSeries;
         if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
-            return Ok(Turn::Nothing);
+            return Ok(Attempt::Nothing);
         }
         if let Some(why) = unfit(&bucket) {
-            return Ok(Turn::Skip(why));
+            return Ok(Attempt::Skip(why));
         }
-        told(Step::Read, key)?;
+        on_step(Step::Read, key)?;
         let before = bucket.measured.as_ref().map(|m| ReadingCounts::of([&m.rows])).unwrap_or_default();
         let mut there = before.clone();
         let sources: Vec<&StoredPage> = if mixed { bucket.strays().collect() } else { bucket.pages.iter().collect() };
@@ -80,7 +80,7 @@ impl Collections {
             }
         }
         if !mixed && there.total() > 0 {
-            return Ok(Turn::Skip(format!(
+            return Ok(Attempt::Skip(format!(
                 "sensor_readings has {} measurements of it that are not in its pages: remove them first",
                 there.total()
             )));
@@ -89,46 +89,46 @@ impl Collections {
         for (i, chunk) in missing.chunks(INSERT_MAX).enumerate() {
             self.measurements.insert_many(chunk).ordered(false).await.map_err(failed("inserting measurements"))?;
             if i == 0 {
-                told(Step::PartCopied, key)?;
+                on_step(Step::PartCopied, key)?;
             }
         }
-        told(Step::Copied, key)?;
+        on_step(Step::Copied, key)?;
         // Read back with majority read concern: what is compared here is not rolled back.
         let mut copy = StoredBucket { measured: None, ..bucket.clone() };
         self.measure(&mut copy).await?;
-        let Some(measured) = &copy.measured else { return Ok(Turn::Again) };
+        let Some(measured) = &copy.measured else { return Ok(Attempt::Again) };
         let now = ReadingCounts::of([&measured.rows]);
-        let whole = if mixed {
+        let is_complete = if mixed {
             now.total() == before.total() + n as u64
                 && sources.iter().all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
         } else {
             now == ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows))
         };
-        if !whole {
-            return Ok(Turn::Again);
+        if !is_complete {
+            return Ok(Attempt::Again);
         }
-        told(Step::Verified, key)?;
+        on_step(Step::Verified, key)?;
         // The tags of the last page that has any.
         let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
         let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
         let mut pages = summaries(&bucket, &tags, &Recomputed::of([&measured.rows])).into_iter();
-        let Some(head) = pages.next() else { return Ok(Turn::Again) };
+        let Some(head) = pages.next() else { return Ok(Attempt::Again) };
         let swap = BucketConversion {
-            head: (admission_control(key, &bucket.pages[0]), head),
-            gone: bucket.pages[1..].iter().map(|p| admission_control(key, p)).collect(),
-            new: pages.collect(),
+            head: (unchanged_filter(key, &bucket.pages[0]), head),
+            removed: bucket.pages[1..].iter().map(|p| unchanged_filter(key, p)).collect(),
+            inserted: pages.collect(),
         };
-        if !self.swap(swap, key, told).await? {
-            return Ok(Turn::Again);
+        if !self.swap(swap, key, on_step).await? {
+            return Ok(Attempt::Again);
         }
-        told(Step::Swapped, key)?;
-        Ok(Turn::Done(if mixed { n as u64 } else { bucket.paged() }))
+        on_step(Step::Swapped, key)?;
+        Ok(Attempt::Done(if mixed { n as u64 } else { bucket.paged() }))
     }
 
     /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another writer changed the
     /// bucket.
     pub(in crate::store::mongo) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
-        Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Turn::Done(_) | Turn::Nothing))
+        Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Attempt::Done(_) | Attempt::Nothing))
     }
 
     /// Converts measurements to pages of at most `limits` readings and bytes; `once`: keep only the first of equal
@@ -138,50 +138,55 @@ impl Collections {
         key: &BucketKey,
         limits: (u32, u64),
         once: bool,
-        told: StepHook<'_>,
-    ) -> Result<Turn, MaintainError> {
+        on_step: StepHook<'_>,
+    ) -> Result<Attempt, MaintainError> {
         let bucket = self.bucket(key, true).await?;
         let (Some(head), Some(measured), StorageMode::TimeSeries) =
             (bucket.pages.first(), &bucket.measured, bucket.storage_mode())
         else {
-            return Ok(Turn::Nothing);
+            return Ok(Attempt::Nothing);
         };
         if bucket.strays().next().is_some() {
-            return Ok(Turn::Skip("has stray pages: run `hourbucket reconcile --repair` first".into()));
+            return Ok(Attempt::Skip("has stray pages: run `hourbucket reconcile --repair` first".into()));
         }
         if let Some(why) = unfit(&bucket) {
-            return Ok(Turn::Skip(why));
+            return Ok(Attempt::Skip(why));
         }
-        told(Step::Read, key)?;
+        on_step(Step::Read, key)?;
         let single = once.then(|| without_duplicates(&measured.rows, &mut HashSet::new()));
         let rows = single.as_ref().unwrap_or(&measured.rows);
         let mut pages = cut(&bucket, rows, limits).into_iter();
-        let Some(first) = pages.next() else { return Ok(Turn::Nothing) };
-        let gone = bucket.pages[1..].iter().map(|page| admission_control(key, page)).collect();
-        let swap = BucketConversion { head: (admission_control(key, head), first), gone, new: pages.collect() };
-        if !self.swap(swap, key, told).await? {
-            return Ok(Turn::Again);
+        let Some(first) = pages.next() else { return Ok(Attempt::Nothing) };
+        let removed = bucket.pages[1..].iter().map(|page| unchanged_filter(key, page)).collect();
+        let swap = BucketConversion { head: (unchanged_filter(key, head), first), removed, inserted: pages.collect() };
+        if !self.swap(swap, key, on_step).await? {
+            return Ok(Attempt::Again);
         }
-        told(Step::Swapped, key)?;
-        Ok(Turn::Done(rows.len() as u64))
+        on_step(Step::Swapped, key)?;
+        Ok(Attempt::Done(rows.len() as u64))
     }
 
-    /// Executes a swap under the guards of all its documents; returns `false` if one has changed since it was read.
-    async fn swap(&self, swap: BucketConversion, key: &BucketKey, told: StepHook<'_>) -> Result<bool, MaintainError> {
+    /// Executes a swap if all its documents are unchanged; returns `false` if one has changed since it was read.
+    async fn swap(
+        &self,
+        swap: BucketConversion,
+        key: &BucketKey,
+        on_step: StepHook<'_>,
+    ) -> Result<bool, MaintainError> {
         let what = failed("replacing the documents of a bucket");
         let head = raw(&swap.head.1)?;
-        if swap.gone.is_empty() && swap.new.is_empty() {
-            told(Step::Swapping, key)?;
+        if swap.removed.is_empty() && swap.inserted.is_empty() {
+            on_step(Step::Swapping, key)?;
             return Ok(self.buckets.replace_one(swap.head.0, head).await.map_err(&what)?.matched_count == 1);
         }
-        let new = swap.new.iter().map(raw).collect::<Result<Vec<_>, _>>()?;
+        let inserted = swap.inserted.iter().map(raw).collect::<Result<Vec<_>, _>>()?;
         let mut session = self.buckets.client().start_session().await.map_err(&what)?;
         let begun = session.start_transaction().read_concern(ReadConcern::snapshot());
         begun.write_concern(WriteConcern::majority()).await.map_err(&what)?;
-        let sent = self.statements(&mut session, swap.head.0, head, swap.gone, new).await;
+        let sent = self.statements(&mut session, swap.head.0, head, swap.removed, inserted).await;
         let done = match sent {
             Ok(true) => {
-                told(Step::Swapping, key)?;
+                on_step(Step::Swapping, key)?;
                 commit(&mut session).await
             }
             other => {
@@ -205,24 +210,24 @@ impl Collections {
     async fn statements(
         &self,
         session: &mut ClientSession,
-        admission_control: Document,
+        filter: Document,
         head: RawDocumentBuf,
-        gone: Vec<Document>,
-        new: Vec<RawDocumentBuf>,
+        removed: Vec<Document>,
+        inserted: Vec<RawDocumentBuf>,
     ) -> mongodb::error::Result<bool> {
-        if self.buckets.replace_one(admission_control, head).session(&mut *session).await?.matched_count != 1 {
+        if self.buckets.replace_one(filter, head).session(&mut *session).await?.matched_count != 1 {
             return Ok(false);
         }
-        for admission_control in gone {
-            if self.buckets.delete_one(admission_control).session(&mut *session).await?.deleted_count != 1 {
+        for filter in removed {
+            if self.buckets.delete_one(filter).session(&mut *session).await?.deleted_count != 1 {
                 return Ok(false);
             }
         }
-        for page in new {
+        for page in inserted {
             match self.buckets.insert_one(page).session(&mut *session).await {
                 Ok(_) => {}
-                // A page that somebody has written beside the document: the next look finds it.
-                Err(e) if crate::store::mongo::maintenance::repair::is_duplicate(&e) => return Ok(false),
+                // Another writer inserted this page; the next attempt reads it.
+                Err(e) if is_duplicate(&e) => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
@@ -258,9 +263,9 @@ fn unfit(bucket: &StoredBucket) -> Option<String> {
 }
 
 fn measurement(row: &Row<'_>, meta: &Document) -> Result<RawDocumentBuf, MaintainError> {
-    let mut whole = doc! { "ts": DateTime::from_millis(row.ts_ms), "meta": meta };
-    whole.extend(row.named().map(|(name, value)| (name.to_owned(), value_bson(value))));
-    raw(&whole)
+    let mut document = doc! { "ts": DateTime::from_millis(row.ts_ms), "meta": meta };
+    document.extend(row.named().map(|(name, value)| (name.to_owned(), value_bson(value))));
+    raw(&document)
 }
 
 fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {

@@ -26,7 +26,7 @@ use crate::maintain::{MaintainError, StoredBucket};
 use crate::model::ReadingKey;
 use crate::store::mongo::document::key_of;
 use crate::store::mongo::maintenance::convert::is_refusal;
-use crate::store::mongo::maintenance::convert_bucket::Turn;
+use crate::store::mongo::maintenance::convert_bucket::Attempt;
 use crate::store::mongo::read::bucket_reader::{Collections, failed, measured_in};
 
 /// Measurements deleted per command.
@@ -67,8 +67,8 @@ impl Collections {
             return Ok(Dropped::Deleted);
         }
         match self.move_to_pages(&bucket.key, pages, true, &|_, _| Ok(())).await {
-            Ok(Turn::Done(_)) => Ok(Dropped::Converted),
-            Ok(Turn::Nothing | Turn::Again | Turn::Skip(_)) => Ok(Dropped::Again),
+            Ok(Attempt::Done(_)) => Ok(Dropped::Converted),
+            Ok(Attempt::Nothing | Attempt::Again | Attempt::Skip(_)) => Ok(Dropped::Again),
             Err(MaintainError::Refused(_)) => Ok(Dropped::NoTransactions),
             Err(error) => Err(error),
         }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_there_more_than_once_or_is_none_of_the_servers_deletes_nothing() {
+    fn a_repeated_or_foreign_id_deletes_nothing() {
         let found = extras(vec![(key(1), Some(id(1))), (key(1), Some(id(1)))]);
         assert_eq!((found.ids.len(), found.alike), (0, 1), "a delete would remove both");
         let found = extras(vec![(key(1), Some(id(1))), (key(1), Some(id(2))), (key(2), Some(id(2)))]);

@@ -2,10 +2,10 @@
 //! service runs.
 //!
 //! The steps for a bucket: it is streamed in index order, recomputed and compared ([`crate::maintain::audit`]). If it
-//! differs it is set aside and read again separately after a pause; only what still differs is reported or repaired. So
+//! differs it is read again separately after a pause; only what still differs is reported or repaired. So
 //! a write in progress is not a finding. A repair consists of guarded statements ([`super::repair`]): read, compare,
 //! and write if unchanged. If the bucket has changed, the repair starts again, at most [`TRIES`] times. Memory: one
-//! bucket, and the keys of the buckets that are set aside ([`ASIDE_MAX`]).
+//! bucket, and the keys of the buckets to read again ([`RECHECK_MAX`]).
 //!
 //! A concurrently running service may do the following, and this is why it is safe (docs/design.md, section 2):
 //! - *It appends to a page.* This changes `count`, which guards the repair: the second of the two writers finds the
@@ -62,13 +62,13 @@ use crate::store::mongo::write::recompute_summary;
 use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
 
 /// Pause before buckets that differ are read again, if measurements may be ahead of their document.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const RECHECK_PAUSE: Duration = Duration::from_secs(2);
 /// Pause before a repair that collided with a writer is retried, multiplied by the number of attempts.
-const TRY_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Attempts per bucket. A busy page gets an append every `flush.max_age` at most, so two are nearly always enough.
 const TRIES: u32 = 10;
-/// Maximum buckets that are set aside before they are read again.
-const ASIDE_MAX: usize = 10_000;
+/// Maximum buckets that wait to be read again.
+const RECHECK_MAX: usize = 10_000;
 /// Sensor-hours of measurements whose documents are read together.
 const HOURS_MAX: usize = 500;
 
@@ -95,13 +95,13 @@ pub struct ReconcileOptions {
     pub listed_max: usize,
 }
 
-/// Why a bucket was set aside.
+/// Why a bucket is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Aside {
+enum RecheckReason {
     Pages,
     TimeSeries,
     /// Measurements exist that no document counts; other differences of the bucket are reported already.
-    Unspoken,
+    Uncounted,
 }
 
 struct Run<'a> {
@@ -109,7 +109,7 @@ struct Run<'a> {
     series: Arc<TimeSeriesWriter>,
     options: &'a ReconcileOptions,
     report: Reconciled,
-    aside: Vec<(BucketKey, Aside)>,
+    rechecks: Vec<(BucketKey, RecheckReason)>,
     /// Buckets that were converted to pages, since the server cannot delete single measurements.
     converted: u64,
     /// The current bucket needs a transaction, and the server has none.
@@ -134,12 +134,12 @@ impl MongoStore {
         let mut report = Reconciled::new(selection, options.listed_max);
         report.notes = notes;
         let (all, series) = (self.collections(), self.series.clone());
-        let mut run = Run { all, series, options, report, aside: vec![], converted: 0, no_transactions: false };
+        let mut run = Run { all, series, options, report, rechecks: vec![], converted: 0, no_transactions: false };
         run.documents().await?;
-        run.look_again().await?;
+        run.recheck_all().await?;
         if native != Native::Absent {
             run.measurements().await?;
-            run.look_again().await?;
+            run.recheck_all().await?;
         }
         if run.converted > 0 {
             run.report.notes.push(format!(
@@ -179,8 +179,12 @@ impl Run<'_> {
             self.report.documents += bucket.pages.len() as u64;
             self.report.readings += bucket.paged() + bucket.measured.as_ref().map_or(0, |m| m.rows.len() as u64);
             if !self.findings(&bucket).is_empty() {
-                let aside = if storage_mode == StorageMode::TimeSeries { Aside::TimeSeries } else { Aside::Pages };
-                self.put_aside(bucket.key, aside).await?;
+                let reason = if storage_mode == StorageMode::TimeSeries {
+                    RecheckReason::TimeSeries
+                } else {
+                    RecheckReason::Pages
+                };
+                self.recheck_later(bucket.key, reason).await?;
             }
         }
         Ok(())
@@ -191,28 +195,28 @@ impl Run<'_> {
         let all = self.all.clone();
         let mut hours = all.hours(&self.report.selection).await?;
         while let Some(keys) = hours.next().await? {
-            let spoken = all.forms(&keys).await?;
+            let modes = all.storage_modes(&keys).await?;
             for key in keys {
-                if spoken.iter().all(|(k, storage_mode)| *k != key || *storage_mode != StorageMode::TimeSeries) {
-                    self.put_aside(key, Aside::Unspoken).await?;
+                if modes.iter().all(|(k, storage_mode)| *k != key || *storage_mode != StorageMode::TimeSeries) {
+                    self.recheck_later(key, RecheckReason::Uncounted).await?;
                 }
             }
         }
         Ok(())
     }
 
-    async fn put_aside(&mut self, key: BucketKey, aside: Aside) -> Result<(), MaintainError> {
-        self.aside.push((key, aside));
-        if self.aside.len() >= ASIDE_MAX { self.look_again().await } else { Ok(()) }
+    async fn recheck_later(&mut self, key: BucketKey, reason: RecheckReason) -> Result<(), MaintainError> {
+        self.rechecks.push((key, reason));
+        if self.rechecks.len() >= RECHECK_MAX { self.recheck_all().await } else { Ok(()) }
     }
 
-    /// Reads the buckets that were set aside again, and reports or repairs what still differs.
-    async fn look_again(&mut self) -> Result<(), MaintainError> {
-        if self.aside.iter().any(|(_, aside)| *aside != Aside::Pages) {
-            tokio::time::sleep(LOOK_AGAIN).await;
+    /// Reads the waiting buckets again, and reports or repairs what still differs.
+    async fn recheck_all(&mut self) -> Result<(), MaintainError> {
+        if self.rechecks.iter().any(|(_, reason)| *reason != RecheckReason::Pages) {
+            tokio::time::sleep(RECHECK_PAUSE).await;
         }
-        for (key, aside) in std::mem::take(&mut self.aside) {
-            self.settle(key, aside).await?;
+        for (key, reason) in std::mem::take(&mut self.rechecks) {
+            self.recheck(key, reason).await?;
         }
         Ok(())
     }
@@ -228,11 +232,11 @@ impl Run<'_> {
         found
     }
 
-    /// Handles one bucket separately.
-    async fn settle(&mut self, key: BucketKey, aside: Aside) -> Result<(), MaintainError> {
+    /// Reads one bucket again, and reports or repairs what still differs.
+    async fn recheck(&mut self, key: BucketKey, reason: RecheckReason) -> Result<(), MaintainError> {
         self.no_transactions = false;
-        let mut bucket = self.read(&key, aside).await?;
-        let first = self.told(&bucket, aside);
+        let mut bucket = self.read(&key, reason).await?;
+        let first = self.to_report(&bucket, reason);
         if !self.options.repair {
             for finding in first {
                 self.report.add(Entry { bucket: key.clone(), finding, outcome: RepairOutcome::Found });
@@ -244,11 +248,11 @@ impl Run<'_> {
             if left.iter().all(|f| self.why_not(&bucket, f).is_some()) {
                 break;
             }
-            if !self.mend(&bucket, &left).await? {
-                tokio::time::sleep(TRY_AGAIN * n).await;
+            if !self.repair(&bucket, &left).await? {
+                tokio::time::sleep(RETRY_PAUSE * n).await;
             }
-            bucket = self.read(&key, aside).await?;
-            left = self.told(&bucket, aside);
+            bucket = self.read(&key, reason).await?;
+            left = self.to_report(&bucket, reason);
         }
         let same = |a: &Finding, b: &Finding| {
             a.page == b.page && a.kind.name() == b.kind.name() && a.kind.field() == b.kind.field()
@@ -268,14 +272,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn read(&self, key: &BucketKey, aside: Aside) -> Result<StoredBucket, MaintainError> {
-        self.all.bucket(key, aside != Aside::Pages).await
+    async fn read(&self, key: &BucketKey, reason: RecheckReason) -> Result<StoredBucket, MaintainError> {
+        self.all.bucket(key, reason != RecheckReason::Pages).await
     }
 
     /// The findings to report: if no document counts the measurements, only that.
-    fn told(&self, bucket: &StoredBucket, aside: Aside) -> Vec<Finding> {
+    fn to_report(&self, bucket: &StoredBucket, reason: RecheckReason) -> Vec<Finding> {
         let mut found = self.findings(bucket);
-        if aside == Aside::Unspoken {
+        if reason == RecheckReason::Uncounted {
             found.retain(|f| matches!(f.kind, Kind::NoDocument { .. } | Kind::Leftover { .. }));
         }
         found
@@ -310,14 +314,14 @@ impl Run<'_> {
     }
 
     /// Repairs what it can; returns `false` if a statement collided with another writer.
-    async fn mend(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
+    async fn repair(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         match bucket.storage_mode() {
-            StorageMode::TimeSeries => self.mend_series(bucket, findings).await,
-            StorageMode::Bucket => self.mend_pages(bucket, findings).await,
+            StorageMode::TimeSeries => self.repair_series(bucket, findings).await,
+            StorageMode::Bucket => self.repair_pages(bucket, findings).await,
         }
     }
 
-    async fn mend_series(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
+    async fn repair_series(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         if bucket.strays().next().is_some() {
             // This also rewrites the documents from the measurements.
             return self.all.fold(bucket).await;
@@ -330,14 +334,14 @@ impl Run<'_> {
             }
             return Ok(applied);
         }
-        let mendable = |f: &&Finding| self.why_not(bucket, f).is_none();
-        if bucket.pages.is_empty() || findings.iter().filter(mendable).any(|f| f.page.is_some()) {
+        let repairable = |f: &&Finding| self.why_not(bucket, f).is_none();
+        if bucket.pages.is_empty() || findings.iter().filter(repairable).any(|f| f.page.is_some()) {
             // Uses as many pages as needed, under their guards; fails after repeated collisions with writers.
             let recomputed = recompute_summary::recompute_summary(&self.series, &bucket.key, true).await;
             recomputed.map_err(failed("recomputing a bucket"))?;
             return Ok(true);
         }
-        if !findings.iter().filter(mendable).any(|f| matches!(f.kind, Kind::Duplicates { .. })) {
+        if !findings.iter().filter(repairable).any(|f| matches!(f.kind, Kind::Duplicates { .. })) {
             return Ok(true);
         }
         let dropped = self.all.drop_measured(bucket, self.options.page).await?;
@@ -350,7 +354,7 @@ impl Run<'_> {
         Ok(dropped != Dropped::Again)
     }
 
-    async fn mend_pages(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
+    async fn repair_pages(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         let mut applied = true;
         for page in bucket.gaps() {
             applied &= self.all.fill_gap(bucket, page).await?;
@@ -425,7 +429,7 @@ impl Collections {
     }
 
     /// The storage mode according to page 0 of each bucket, if there is one.
-    pub(in crate::store::mongo) async fn forms(
+    pub(in crate::store::mongo) async fn storage_modes(
         &self,
         keys: &[BucketKey],
     ) -> Result<Vec<(BucketKey, StorageMode)>, MaintainError> {
@@ -434,13 +438,13 @@ impl Collections {
         let projection: Document = doc! { "sensor_id": 1, "bucket_start": 1, "storage": 1 };
         let found = self.buckets.find(doc! { "_id": { "$in": ids } }).projection(projection).await;
         let mut cursor = found.map_err(&what)?;
-        let mut forms = vec![];
+        let mut modes = vec![];
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
             let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
             if let Some(key) = key_of(&found) {
-                forms.push((key, if series { StorageMode::TimeSeries } else { StorageMode::Bucket }));
+                modes.push((key, if series { StorageMode::TimeSeries } else { StorageMode::Bucket }));
             }
         }
-        Ok(forms)
+        Ok(modes)
     }
 }

@@ -16,12 +16,12 @@ use crate::store::summary_pages::chunks;
 
 /// A filter that matches a page only if it is exactly as it was read: same version, seal and storage mode. Every writer
 /// changes at least one of them. The number of `readings` is compared as well, against manual changes.
-pub(in crate::store::mongo) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document {
+pub(in crate::store::mongo) fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
     let count = match page.count {
         Some(n) => Bson::Int64(n),
         None => Bson::from(doc! { "$not": { "$type": "number" } }),
     };
-    let mut admission_control = doc! {
+    let mut filter = doc! {
         "_id": page_id(key, page.page),
         "sensor_id": &*key.sensor_id,
         "bucket_start": DateTime::from_millis(key.start.0),
@@ -29,18 +29,17 @@ pub(in crate::store::mongo) fn admission_control(key: &BucketKey, page: &StoredP
         "has_overflow": if page.sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
     };
     if page.storage_mode == StorageMode::TimeSeries {
-        admission_control.insert("storage", SERIES);
+        filter.insert("storage", SERIES);
     } else {
-        admission_control.insert("storage", doc! { "$ne": SERIES });
+        filter.insert("storage", doc! { "$ne": SERIES });
         let n = page.rows.len() + page.unreadable as usize;
         if n > 0 {
-            admission_control.insert("readings", doc! { "$size": n as i32 });
+            filter.insert("readings", doc! { "$size": n as i32 });
         }
     }
-    admission_control
+    filter
 }
 
-/// The `summary` of a document.
 pub(in crate::store::mongo) fn summary(recomputed: &Recomputed) -> Document {
     let num = |n: Number| match n {
         Number::Int(v) => Bson::Int64(v),
@@ -52,7 +51,6 @@ pub(in crate::store::mongo) fn summary(recomputed: &Recomputed) -> Document {
     recomputed.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
 }
 
-/// The `readings` of a page.
 pub(in crate::store::mongo) fn readings(rows: &Rows) -> Array {
     let reading = |row: crate::model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
@@ -75,7 +73,7 @@ fn counted(recomputed: &Recomputed, unreadable: u32) -> Document {
     set
 }
 
-/// A whole document of a bucket, without readings.
+/// A complete document of a bucket, without readings.
 pub(in crate::store::mongo) fn document(
     bucket: &StoredBucket,
     page: u32,
@@ -83,7 +81,7 @@ pub(in crate::store::mongo) fn document(
     recomputed: &Recomputed,
 ) -> Document {
     let start = DateTime::from_millis(bucket.key.start.0);
-    let mut whole = doc! {
+    let mut document = doc! {
         "_id": page_id(&bucket.key, page),
         "schema_version": SCHEMA_VERSION,
         "sensor_id": &*bucket.key.sensor_id,
@@ -96,12 +94,12 @@ pub(in crate::store::mongo) fn document(
         "last_ts": start,
         "summary": {},
     };
-    whole.extend(counted(recomputed, 0));
-    whole
+    document.extend(counted(recomputed, 0));
+    document
 }
 
-/// The documents of a bucket in time-series form: one, or as many as its fields take. Which of them counts how many of the
-/// measurements is of no meaning ([`crate::store::summary_pages`]); all but the last are sealed.
+/// The documents of a bucket in time-series mode: one, or as many as its fields need. How the count of measurements is
+/// distributed over them has no meaning ([`crate::store::summary_pages`]); all but the last are sealed.
 pub(in crate::store::mongo) fn summaries(
     bucket: &StoredBucket,
     tags: &Document,
@@ -115,14 +113,14 @@ pub(in crate::store::mongo) fn summaries(
         let count = left.div_ceil(pages - n);
         left -= count;
         let fields = chunk.into_iter().map(|(name, field)| (name, (field, 0.0))).collect();
-        let mut whole = document(bucket, n as u32, tags.clone(), &Recomputed { count, fields, ..*recomputed });
-        whole.insert("first_ts", DateTime::from_millis(recomputed.first_ts_ms));
-        whole.insert("last_ts", DateTime::from_millis(recomputed.last_ts_ms));
-        whole.insert("storage", SERIES);
+        let mut document = document(bucket, n as u32, tags.clone(), &Recomputed { count, fields, ..*recomputed });
+        document.insert("first_ts", DateTime::from_millis(recomputed.first_ts_ms));
+        document.insert("last_ts", DateTime::from_millis(recomputed.last_ts_ms));
+        document.insert("storage", SERIES);
         if n + 1 < pages {
-            whole.insert("has_overflow", true);
+            document.insert("has_overflow", true);
         }
-        whole
+        document
     };
     (0..).zip(chunks).map(document).collect()
 }
@@ -131,12 +129,8 @@ pub(in crate::store::mongo) fn summaries(
 pub(in crate::store::mongo) type Applied = Result<bool, MaintainError>;
 
 impl Collections {
-    async fn set(&self, admission_control: Document, set: Document) -> Applied {
-        let result = self
-            .buckets
-            .update_one(admission_control, doc! { "$set": set })
-            .await
-            .map_err(failed("repairing a page"))?;
+    async fn set(&self, filter: Document, set: Document) -> Applied {
+        let result = self.buckets.update_one(filter, doc! { "$set": set }).await.map_err(failed("repairing a page"))?;
         Ok(result.matched_count == 1)
     }
 
@@ -162,32 +156,32 @@ impl Collections {
         if let Some(rows) = &kept {
             set.insert("readings", readings(rows));
         }
-        self.set(admission_control(key, page), set).await
+        self.set(unchanged_filter(key, page), set).await
     }
 
     /// Seals a page that has a successor.
     pub(in crate::store::mongo) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
-        self.set(admission_control(key, page), doc! { "has_overflow": true }).await
+        self.set(unchanged_filter(key, page), doc! { "has_overflow": true }).await
     }
 
     /// Inserts an empty sealed page in place of a missing one, so that the pages after it are found again.
     pub(in crate::store::mongo) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else { return Ok(false) };
-        let mut whole = document(bucket, page, tags_document(&next.tags), &Recomputed::default());
+        let mut document = document(bucket, page, tags_document(&next.tags), &Recomputed::default());
         // Times within those of the bucket: the view uses the earliest and the latest of all pages.
         for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
-            whole.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
+            document.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
         }
         match bucket.storage_mode() {
-            StorageMode::Bucket => whole.insert("readings", Array::new()),
-            StorageMode::TimeSeries => whole.insert("storage", SERIES),
+            StorageMode::Bucket => document.insert("readings", Array::new()),
+            StorageMode::TimeSeries => document.insert("storage", SERIES),
         };
-        whole.insert("has_overflow", true);
-        self.insert(whole).await
+        document.insert("has_overflow", true);
+        self.insert(document).await
     }
 
-    async fn insert(&self, whole: Document) -> Applied {
-        let raw = RawDocumentBuf::try_from(&whole).map_err(|e| MaintainError::Server(e.to_string()))?;
+    async fn insert(&self, document: Document) -> Applied {
+        let raw = RawDocumentBuf::try_from(&document).map_err(|e| MaintainError::Server(e.to_string()))?;
         match self.buckets.insert_one(raw).await {
             Ok(_) => Ok(true),
             // Another writer inserted it first: read again.

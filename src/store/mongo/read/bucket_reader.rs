@@ -78,7 +78,6 @@ impl MongoStore {
     }
 }
 
-/// The filter for a selection.
 pub(in crate::store::mongo) fn selected(selection: &Selection) -> Document {
     let span = doc! {
         "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
@@ -90,7 +89,6 @@ pub(in crate::store::mongo) fn selected(selection: &Selection) -> Document {
     filter
 }
 
-/// The filter for the documents of one bucket.
 pub(in crate::store::mongo) fn of_bucket(key: &BucketKey) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0) }
 }
@@ -101,15 +99,14 @@ pub(in crate::store::mongo) fn measured_in(key: &BucketKey, end_ms: i64) -> Docu
     doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
 }
 
-/// The `_id` of a page.
 pub(in crate::store::mongo) fn page_id(key: &BucketKey, page: u32) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0), "page": page as i32 }
 }
 
 impl Collections {
-    /// Reads one bucket; `measured`: its measurements too, whatever its form. The pages are read from the last to the
-    /// first: a page is sealed before the next one is made, so what is read in this order never shows an unsealed page
-    /// before another that was written properly.
+    /// Reads one bucket; `measured`: its measurements too, in either storage mode. The pages are read from the last to
+    /// the first. A page is sealed before the next one is created, so in this order a correctly written page is never
+    /// seen unsealed if it has a successor.
     pub(in crate::store::mongo) async fn bucket(
         &self,
         key: &BucketKey,
@@ -199,7 +196,6 @@ pub(in crate::store::mongo) fn key_of(found: &RawDocument) -> Option<BucketKey> 
     Some(BucketKey { sensor_id, start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()) })
 }
 
-/// A stream of buckets.
 pub(in crate::store::mongo) struct Stream<'a> {
     of: &'a Collections,
     cursor: Cursor<RawDocumentBuf>,
@@ -207,7 +203,6 @@ pub(in crate::store::mongo) struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Returns the next bucket.
     pub(in crate::store::mongo) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
         let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
         while let Some(found) = self.cursor.try_next().await.map_err(failed("reading the buckets"))? {
@@ -275,7 +270,6 @@ fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
     meta.get_document("tags").map(entries).unwrap_or_default()
 }
 
-/// Tags as a BSON document.
 pub(in crate::store::mongo) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
     tags.iter().map(|(k, v)| (k.clone(), Bson::from(v.as_str()))).collect()
 }

@@ -81,14 +81,14 @@ impl Load<'_> {
         };
         for &r in &group.places {
             let count = counts.get(&r).copied();
-            if let Err(error) = self.settle(r, count, keys.remove(&r).unwrap_or_default()).await {
+            if let Err(error) = self.complete(r, count, keys.remove(&r).unwrap_or_default()).await {
                 self.fail(&[r], &error);
             }
         }
     }
 
     /// Recomputes the summary if it is in doubt and does not count the stored number, and completes the request.
-    async fn settle(&self, r: usize, count: Option<Count>, keys: Vec<ReadingKey>) -> Result<(), StoreError> {
+    async fn complete(&self, r: usize, count: Option<Count>, keys: Vec<ReadingKey>) -> Result<(), StoreError> {
         let request = &self.requests[r];
         let (there, last_ts_ms) = count.unwrap_or((0, i64::MIN));
         let counted: u64 = self.slots_of(r, |bucket| bucket.pages.iter().map(|p| u64::from(p.count)).sum());
@@ -200,7 +200,7 @@ impl Load<'_> {
                 return Ok(keys);
             }
             let document = cursor.current();
-            let Some((sensor, ts_ms)) = whose(document) else { continue };
+            let Some((sensor, ts_ms)) = sensor_and_time(document) else { continue };
             let Some(&r) = by_bucket.get(&(sensor, span.floor(ts_ms).0)) else { continue };
             if wants(&r).is_some_and(|from_ms| ts_ms >= from_ms) {
                 keys.entry(r).or_insert_with(Vec::new).extend(key_of(document));
@@ -214,7 +214,7 @@ impl Load<'_> {
     }
 }
 
-fn whose(document: &RawDocument) -> Option<(&str, i64)> {
+fn sensor_and_time(document: &RawDocument) -> Option<(&str, i64)> {
     let id = document.get_document("meta").ok()?.get_str("sensor_id").ok()?;
     Some((id, document.get_datetime("ts").ok()?.timestamp_millis()))
 }

@@ -90,8 +90,8 @@ impl MongoStore {
 impl Load<'_> {
     async fn run(&self) {
         let fence = &self.store.series.fence;
-        let behind = |r: &usize| self.requests[*r].doubt && fence.covers(&self.requests[*r].bucket);
-        let (fenced, free): (Vec<usize>, Vec<usize>) = (0..self.requests.len()).partition(behind);
+        let is_fenced = |r: &usize| self.requests[*r].doubt && fence.covers(&self.requests[*r].bucket);
+        let (fenced, free): (Vec<usize>, Vec<usize>) = (0..self.requests.len()).partition(is_fenced);
         let after_fence = async {
             if fenced.is_empty() {
                 return;

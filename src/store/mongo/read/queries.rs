@@ -86,12 +86,12 @@ impl MongoStore {
         let (of, sensors, latest) = (self.collections(), sensors.to_vec(), self.optional_indexes.latest);
         let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(crate::store::mongo::LATEST));
         self.read(async move {
-            let looks = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
-            let mut news: Vec<StoredSensor> = looks.try_collect().await?;
+            let lookups = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
+            let mut found: Vec<StoredSensor> = lookups.try_collect().await?;
             if let Some(latest) = latest {
-                merge_latest(&latest, &sensors, &mut news).await?;
+                merge_latest(&latest, &sensors, &mut found).await?;
             }
-            Ok(news)
+            Ok(found)
         })
         .await
     }
@@ -251,15 +251,15 @@ async fn next_sensors(buckets: &Collection<RawDocumentBuf>, q: &SensorQuery) -> 
 }
 
 async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
-    let mut news = StoredSensor::default();
+    let mut sensor = StoredSensor::default();
     let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
     let find = of.buckets.find(doc! { "sensor_id": &*sensor_id }).sort(sort).limit(1).max_time(TIME_MAX);
     let mut cursor = find.projection(doc! { "readings": { "$slice": -LAST_READINGS } }).await?;
     if !cursor.advance().await? {
-        return Ok(news);
+        return Ok(sensor);
     }
-    let Some((key, _, page)) = of.parse(cursor.current()) else { return Ok(news) };
-    (news.last_ts_ms, news.tags) = (page.last_ts_ms, page.tags);
+    let Some((key, _, page)) = of.parse(cursor.current()) else { return Ok(sensor) };
+    (sensor.last_ts_ms, sensor.tags) = (page.last_ts_ms, page.tags);
     let (start, at) = (key.start, DateTime::from_millis(key.start.0));
     if page.storage_mode == StorageMode::TimeSeries {
         let end = DateTime::from_millis(start.0 + of.span_ms);
@@ -269,47 +269,47 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
         while cursor.advance().await? {
             let Ok(ts) = cursor.current().get_datetime("ts") else { continue };
             let ts_ms = ts.timestamp_millis();
-            news.last_ts_ms = news.last_ts_ms.max(Some(ts_ms));
-            keep_newer(&mut news.values, ts_ms, values(cursor.current()));
+            sensor.last_ts_ms = sensor.last_ts_ms.max(Some(ts_ms));
+            keep_newer(&mut sensor.values, ts_ms, values(cursor.current()));
         }
-        return Ok(news);
+        return Ok(sensor);
     }
-    page.rows.iter().for_each(|row| keep_newer(&mut news.values, row.ts_ms, row.named()));
+    page.rows.iter().for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
     if page.sealed {
         let filter = doc! { "sensor_id": &*sensor_id, "bucket_start": at, "page": { "$gt": 0 } };
         let find = of.buckets.find(filter).sort(doc! { "page": -1 }).limit(LAST_PAGES_MAX).max_time(TIME_MAX);
         let mut cursor = find.projection(doc! { "readings": { "$slice": -LAST_READINGS } }).await?;
         while cursor.advance().await? {
             let Some((_, _, page)) = of.parse(cursor.current()) else { continue };
-            news.last_ts_ms = news.last_ts_ms.max(page.last_ts_ms);
-            page.rows.iter().for_each(|row| keep_newer(&mut news.values, row.ts_ms, row.named()));
+            sensor.last_ts_ms = sensor.last_ts_ms.max(page.last_ts_ms);
+            page.rows.iter().for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
         }
     }
-    Ok(news)
+    Ok(sensor)
 }
 
 /// Merges the state in `sensor_latest`, which also has fields that were not reported for a long time.
 async fn merge_latest(
     latest: &Collection<RawDocumentBuf>,
     sensors: &[SensorId],
-    news: &mut [StoredSensor],
+    found: &mut [StoredSensor],
 ) -> Found<()> {
     let ids: Vec<&str> = sensors.iter().map(|id| &**id).collect();
     let find = latest.find(doc! { "_id": { "$in": ids } }).projection(doc! { "recent": 0 }).max_time(TIME_MAX);
-    let found: Vec<RawDocumentBuf> = find.await?.try_collect().await?;
+    let documents: Vec<RawDocumentBuf> = find.await?.try_collect().await?;
     let mut by_id: BTreeMap<&str, &RawDocumentBuf> = BTreeMap::new();
-    for document in &found {
+    for document in &documents {
         by_id.insert(document.get_str("_id").unwrap_or_default(), document);
     }
-    for (id, news) in sensors.iter().zip(news) {
+    for (id, sensor) in sensors.iter().zip(found) {
         let Some(document) = by_id.get(&**id) else { continue };
         let last = document.get_datetime("last_ts").ok().map(|ts| ts.timestamp_millis());
-        news.last_ts_ms = news.last_ts_ms.max(last);
+        sensor.last_ts_ms = sensor.last_ts_ms.max(last);
         for (name, field) in document.get_document("values").into_iter().flatten().flatten() {
             let Some(field) = field.as_document() else { continue };
             let (Ok(ts), Some((_, value))) = (field.get_datetime("ts"), values(field).next()) else { continue };
             let ts_ms = ts.timestamp_millis();
-            keep_newer(&mut news.values, ts_ms, std::iter::once((name.as_str(), value)));
+            keep_newer(&mut sensor.values, ts_ms, std::iter::once((name.as_str(), value)));
         }
     }
     Ok(())

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_at_fault_are_named_with_the_one_to_go_to() {
+    fn affected_versions_are_named_with_the_fixed_one() {
         for (version, names, update) in [
             ("5.0.32", &["8053"][..], "5.0.33"),
             ("6.0.5", &["8053"], "6.0.28"),

@@ -198,7 +198,7 @@ async fn view(setup: &Setup<'_>, found: &Listing) -> Result<Option<String>, Sche
     }
     if found.get(SUMMARIES).is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view")) {
         let detail = format!("a collection with that name exists: rename or drop it (hourbucket creates {SUMMARIES})");
-        return Err(SchemaError::lasting("updating the view sensor_summaries", detail));
+        return Err(SchemaError::permanent("updating the view sensor_summaries", detail));
     }
     let mut change = doc! { "collMod": SUMMARIES };
     change.extend(wanted);

@@ -58,14 +58,14 @@ pub(in crate::store::mongo) enum Obstacle {
     /// The user must not create it.
     NoRights(String),
     /// Created, but not listed.
-    Unseen,
+    NotListed,
     /// Another error, such as no primary.
     Failed(Failure),
 }
 
 /// The observations about the collection.
 #[derive(Debug, Default)]
-pub(in crate::store::mongo) struct Seen<'a> {
+pub(in crate::store::mongo) struct Observed<'a> {
     /// Its entry in `listCollections` before the creation.
     pub(in crate::store::mongo) before: Option<&'a Document>,
     /// The response to `create`, if it was sent.
@@ -75,7 +75,7 @@ pub(in crate::store::mongo) struct Seen<'a> {
 }
 
 /// Classifies the observations; see the table above.
-pub(in crate::store::mongo) fn classify(seen: Seen<'_>) -> Result<Native, Obstacle> {
+pub(in crate::store::mongo) fn classify(seen: Observed<'_>) -> Result<Native, Obstacle> {
     if let Some(found) = seen.before {
         return fits(found).map(|()| Native::Fits { made: false });
     }
@@ -86,10 +86,10 @@ pub(in crate::store::mongo) fn classify(seen: Seen<'_>) -> Result<Native, Obstac
             Err(obstacle) => Err(obstacle),
         },
         (_, Some(found)) => fits(found).map(|()| Native::Fits { made: false }),
-        (Some(Ok(())), None) => Err(Obstacle::Unseen),
+        (Some(Ok(())), None) => Err(Obstacle::NotListed),
         (Some(Err(failure)), None) => match failure.code {
             Some(UNAUTHORIZED) => Err(Obstacle::NoRights(failure.detail)),
-            Some(NAMESPACE_EXISTS) => Err(Obstacle::Unseen),
+            Some(NAMESPACE_EXISTS) => Err(Obstacle::NotListed),
             Some(code) if UNKNOWN_OPTION.contains(&code) => Ok(Native::Missing(failure.detail)),
             _ => Err(Obstacle::Failed(failure)),
         },
@@ -133,11 +133,11 @@ impl Obstacle {
                      `{META_FIELD}`: {instead}"
                 )
             }
-            Obstacle::NoRights(said) => format!(
-                "{said}; the user of store.uri lacks the privilege createCollection there: grant the role readWrite on \
+            Obstacle::NoRights(detail) => format!(
+                "{detail}; the user of store.uri lacks the privilege createCollection there: grant the role readWrite on \
                  {database}, or run `hourbucket init` once as a user who has it, or set store.mode = \"bucket\""
             ),
-            Obstacle::Unseen => format!(
+            Obstacle::NotListed => format!(
                 "it exists, but listCollections does not show it: grant the user of store.uri the privilege \
                  listCollections on {database} (role readWrite), or set store.mode = \"bucket\""
             ),
@@ -147,7 +147,7 @@ impl Obstacle {
                 return SchemaError { detail: format!("{}{advice}", error.detail), ..error };
             }
         };
-        SchemaError::lasting(step, detail)
+        SchemaError::permanent(step, detail)
     }
 }
 
@@ -185,7 +185,7 @@ pub(in crate::store::mongo) async fn detect(
         created = Some(setup.create(READINGS, &create_options(span, expire_s)).await);
         after = setup.list(&[READINGS]).await?;
     }
-    let seen = Seen { before: before.get(READINGS), created, after: after.get(READINGS) };
+    let seen = Observed { before: before.get(READINGS), created, after: after.get(READINGS) };
     let native = classify(seen).map_err(|o| o.error(setup.db.name()))?;
     if native == Native::Emulated {
         remove_if_empty(setup).await?;
@@ -203,7 +203,7 @@ async fn remove_if_empty(setup: &Setup<'_>) -> Result<(), SchemaError> {
         let detail = format!(
             "it contains documents already: inspect it, and drop it or set store.mode = \"bucket\" ({BUCKETS} only)"
         );
-        return Err(SchemaError::lasting(step, detail));
+        return Err(SchemaError::permanent(step, detail));
     }
     setup.change(doc! { "drop": READINGS }).await.map(drop).map_err(|f| f.at(step))
 }
@@ -223,16 +223,16 @@ mod tests {
     }
 
     fn failure(code: i32) -> Failure {
-        Failure { code: Some(code), detail: format!("error {code}"), transient: false }
+        Failure { code: Some(code), detail: format!("error {code}"), transient: false, source: None }
     }
 
     fn after_create(created: Result<(), Failure>, after: Option<&Document>) -> Result<Native, Obstacle> {
-        classify(Seen { before: None, created: Some(created), after })
+        classify(Observed { before: None, created: Some(created), after })
     }
 
     #[test]
-    fn what_is_there_is_used_only_where_it_fits() {
-        let seen = |found: &Document| classify(Seen { before: Some(found), ..Seen::default() });
+    fn an_existing_collection_is_used_only_if_it_fits() {
+        let seen = |found: &Document| classify(Observed { before: Some(found), ..Observed::default() });
         assert_eq!(seen(&native()), Ok(Native::Fits { made: false }));
         for (kind, name) in [("collection", "plain collection"), ("view", "a view")] {
             let obstacle = seen(&doc! { "name": READINGS, "type": kind, "options": {} }).unwrap_err();
@@ -254,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_create_is_believed_only_with_the_collection_to_show() {
+    fn create_succeeded_only_if_the_collection_is_listed() {
         assert_eq!(after_create(Ok(()), Some(&native())), Ok(Native::Fits { made: true }));
-        assert_eq!(after_create(Ok(()), None), Err(Obstacle::Unseen));
+        assert_eq!(after_create(Ok(()), None), Err(Obstacle::NotListed));
         let plain = doc! { "name": READINGS, "type": "collection", "options": {} };
         assert_eq!(after_create(Ok(()), Some(&plain)), Ok(Native::Emulated));
         // Another instance or program created it first.
@@ -266,7 +266,7 @@ mod tests {
             Err(Obstacle::OtherKind("collection".into())),
             "not made by this run, so never removed"
         );
-        assert_eq!(after_create(Err(failure(48)), None), Err(Obstacle::Unseen));
+        assert_eq!(after_create(Err(failure(48)), None), Err(Obstacle::NotListed));
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(after_create(Err(failure(code)), None), Ok(Native::Missing(format!("error {code}"))));
         }
         assert_eq!(after_create(Err(failure(13)), None), Err(Obstacle::NoRights("error 13".into())));
-        for failure in [failure(1), Failure { code: None, detail: "no server".into(), transient: true }] {
+        for failure in [failure(1), Failure { code: None, detail: "no server".into(), transient: true, source: None }] {
             let obstacle = after_create(Err(failure.clone()), None).unwrap_err();
             assert_eq!(obstacle, Obstacle::Failed(failure.clone()));
             assert_eq!(obstacle.error("db").transient, failure.transient);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_buckets_cover_ours() {
+    fn the_servers_buckets_are_at_least_one_span_long() {
         for (minutes, wanted) in [(1, "seconds"), (15, "seconds"), (60, "seconds"), (90, "minutes"), (1440, "minutes")]
         {
             assert_eq!(granularity(Span::from_ms(minutes * 60_000).expect("a divisor of a day")), wanted, "{minutes}m");

@@ -58,7 +58,7 @@ async fn create_latest(setup: &Setup<'_>) -> Result<bool, SchemaError> {
             return Ok(false);
         }
         let detail = format!("a {kind} with that name exists; rename or drop it, or set latest.enabled = false");
-        return Err(SchemaError::lasting(step, detail));
+        return Err(SchemaError::permanent(step, detail));
     }
     match setup.create(LATEST, &doc! {}).await {
         Ok(()) => Ok(true),

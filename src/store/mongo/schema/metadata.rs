@@ -42,7 +42,7 @@ pub(in crate::store::mongo) async fn check(setup: &Setup<'_>, span: Span) -> Res
 ///
 /// # Errors
 /// What does not match, and what to do.
-pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
+pub(in crate::store::mongo) async fn record_span(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
     check(setup, span).await?;
     let command = doc! {
         "findAndModify": META,
@@ -62,7 +62,7 @@ pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>, span: Span) -> Re
     let existing = reply.get_document("lastErrorObject").and_then(|o| o.get_bool("updatedExisting")).unwrap_or(false);
     match reply.get_document("value") {
         Ok(now) => fits(now, span, setup.db.name()).map(|()| !existing),
-        Err(_) => Err(SchemaError::lasting(STEP, "the server did not return the document after the upsert")),
+        Err(_) => Err(SchemaError::permanent(STEP, "the server did not return the document after the upsert")),
     }
 }
 
@@ -71,8 +71,8 @@ async fn read(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
 }
 
 async fn one_page(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
-    let shown = doc! { "schema_version": 1, "bucket_start": 1, "bucket_end": 1 };
-    first(setup, doc! { "find": BUCKETS, "projection": shown, "limit": 1 }).await
+    let projection = doc! { "schema_version": 1, "bucket_start": 1, "bucket_end": 1 };
+    first(setup, doc! { "find": BUCKETS, "projection": projection, "limit": 1 }).await
 }
 
 /// The first document of a `find` with majority read concern.
@@ -112,7 +112,7 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
             "database {database} was written by a newer hourbucket (schema version {version}; this one supports \
              {SCHEMA_VERSION}): start that version, or use another store.database; nothing was changed"
         );
-        return Err(SchemaError::lasting(STEP, detail));
+        return Err(SchemaError::permanent(STEP, detail));
     }
     match int(found, "span_ms") {
         Some(ms) if ms == span.ms() => Ok(()),
@@ -123,13 +123,13 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
                  mixed, but bucket.span is \"{ours}\": set bucket.span = \"{theirs}\", or use another store.database \
                  for buckets of \"{ours}\" (or drop this one if its data is not needed); nothing was changed"
             );
-            Err(SchemaError::lasting(STEP, detail))
+            Err(SchemaError::permanent(STEP, detail))
         }
         None => {
             let detail = format!(
                 "the document in {database}.{META} has no span_ms: restore the field, which defines bucket.span"
             );
-            Err(SchemaError::lasting(STEP, detail))
+            Err(SchemaError::permanent(STEP, detail))
         }
     }
 }

@@ -84,11 +84,11 @@ impl MongoStore {
         let mut changes = vec![];
         metadata::check(&setup, span).await?;
         let (native, why) = self.choose(&setup, keep.readings_s(span), &mut changes).await?;
-        if metadata::settle(&setup, span).await? {
+        if metadata::record_span(&setup, span).await? {
             changes.push(format!("noted bucket.span in {}", META));
         }
         changes.extend(collections::prepare(&setup, span, keep).await?);
-        if high_water::settle(&setup).await? {
+        if high_water::create_if_missing(&setup).await? {
             changes.push(format!("noted in {} up to which hour buckets were written", META));
         }
         changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
@@ -121,7 +121,7 @@ impl MongoStore {
                 let why = format!("store.mode is {configured}, and {READINGS} is a native time-series collection");
                 return Ok((true, why));
             }
-            detect::Native::Missing(said) => said,
+            detect::Native::Missing(reason) => reason,
             detect::Native::Emulated => "it created a plain collection instead, which was removed".into(),
         };
         if self.mode == StoreMode::Timeseries {
@@ -152,11 +152,11 @@ impl MongoStore {
     }
 }
 
-fn no_time_series(said: &str) -> SchemaError {
-    SchemaError::lasting(
+fn no_time_series(reason: &str) -> SchemaError {
+    SchemaError::permanent(
         "store.mode is timeseries",
         format!(
-            "the server has no native time-series collections ({said}): use MongoDB 5.0 or later, or set store.mode to \
+            "the server has no native time-series collections ({reason}): use MongoDB 5.0 or later, or set store.mode to \
              auto or bucket"
         ),
     )

@@ -47,7 +47,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server is not a mongos; the text includes what to do.
-    pub async fn can_shard(&self) -> Result<(), SchemaError> {
+    pub(crate) async fn can_shard(&self) -> Result<(), SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology"))?;
         if is_mongos(&hello) {
@@ -59,7 +59,7 @@ impl MongoStore {
             "store.uri points to {what}, not to a mongos of a sharded cluster: omit --shard, or set store.uri to a \
              mongos; nothing was changed"
         );
-        Err(SchemaError::lasting("init --shard", detail))
+        Err(SchemaError::permanent("init --shard", detail))
     }
 
     /// Shards the collections, which [`prepare`](crate::store::Store::prepare) has created. Returns one line per

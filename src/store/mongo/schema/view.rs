@@ -58,12 +58,12 @@ fn entry(name: &str, value: &str) -> Document {
 }
 
 fn row_of_one_page() -> Document {
-    let shown = doc! { "$map": {
+    let summary = doc! { "$map": {
         "input": { "$slice": [fields(), FIELDS_MAX] }, "as": "f", "in": entry("$$f.k", "$$f.v"),
     } };
     doc! { "$project": {
         "_id": 0, "sensor_id": 1, "bucket_start": 1, "count": 1, "first_ts": 1, "last_ts": 1,
-        "summary": { "$arrayToObject": shown },
+        "summary": { "$arrayToObject": summary },
         "summary_truncated": { "$cond": [{ "$gt": [{ "$size": fields() }, FIELDS_MAX] }, true, "$$REMOVE"] },
     } }
 }
@@ -72,8 +72,8 @@ fn row_of_one_page() -> Document {
 /// themselves. (The server parses this pipeline again for each bucket, so everything that can be outside of it is.)
 fn all_pages() -> Vec<Document> {
     let of_bucket = doc! { "$and": [{ "$eq": ["$sensor_id", "$$sensor"] }, { "$eq": ["$bucket_start", "$$start"] }] };
-    let shown = doc! { "$cond": [{ "$lt": ["$page", PAGES_MAX] }, fields(), []] };
-    let all = doc! { "$concatArrays": [[{ "v": { "count": "$count" } }], shown] };
+    let fields = doc! { "$cond": [{ "$lt": ["$page", PAGES_MAX] }, fields(), []] };
+    let all = doc! { "$concatArrays": [[{ "v": { "count": "$count" } }], fields] };
     vec![
         doc! { "$match": { "$expr": of_bucket } },
         doc! { "$project": { "page": 1, "first_ts": 1, "last_ts": 1, "f": all } },
@@ -92,7 +92,7 @@ fn all_pages() -> Vec<Document> {
 
 fn row_of_several_pages() -> Document {
     let about = |name: &str| doc! { "$arrayElemAt": [format!("$merged.{name}"), 0] };
-    let shown = doc! { "$map": {
+    let summary = doc! { "$map": {
         "input": { "$slice": ["$merged", 1, FIELDS_MAX] }, "as": "f", "in": entry("$$f._id", "$$f"),
     } };
     let cut = doc! { "$or": [
@@ -101,7 +101,7 @@ fn row_of_several_pages() -> Document {
     doc! { "$project": {
         "_id": 0, "sensor_id": 1, "bucket_start": 1,
         "count": about("count"), "first_ts": about("first_ts"), "last_ts": about("last_ts"),
-        "summary": { "$arrayToObject": shown },
+        "summary": { "$arrayToObject": summary },
         "summary_truncated": { "$cond": [cut, true, "$$REMOVE"] },
     } }
 }

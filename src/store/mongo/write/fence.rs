@@ -44,7 +44,6 @@ pub(in crate::store::mongo) struct Fence {
 #[derive(Debug)]
 struct GivenUp {
     name: String,
-    /// The buckets that it writes.
     buckets: HashSet<BucketKey>,
 }
 

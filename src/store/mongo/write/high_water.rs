@@ -35,7 +35,7 @@ const STEP: &str = "recording the high-water mark (hourbucket_meta)";
 ///
 /// # Errors
 /// The server's error, with the step.
-pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+pub(in crate::store::mongo) async fn create_if_missing(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
     let found = first(setup, find).await?.and_then(|d| d.get_datetime("bucket_start").copied().ok());
     let never = DateTime::from_millis(NEVER_MS);
@@ -61,7 +61,7 @@ pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>) -> Result<bool, S
         None => Ok(true),
         // Another instance created it in the meantime.
         Some(e) if e.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(false),
-        Some(e) => Err(SchemaError::lasting(STEP, e.get_str("errmsg").unwrap_or("refused"))),
+        Some(e) => Err(SchemaError::permanent(STEP, e.get_str("errmsg").unwrap_or("refused"))),
     }
 }
 
@@ -102,7 +102,7 @@ impl MongoStore {
         }
         // The document was deleted. Derive the mark again from the stored data.
         let (db, options) = (self.db.clone(), self.options.clone());
-        let made = self.limited(async move { Ok(settle(&Setup::new(&db, &options)).await) }).await?;
+        let made = self.limited(async move { Ok(create_if_missing(&Setup::new(&db, &options)).await) }).await?;
         let made = made.map_err(|e| command_error(&e))?;
         made.map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Command, detail: e.to_string() })?;
         let missing = || StoreError::NotApplied {

@@ -126,12 +126,12 @@ fn recent(w: &mut Writer, new: &Newest<'_>, recent_max: usize) {
     w.date("1", first.ts_ms);
     w.close(both);
     w.close(later);
-    let behind = w.document("1");
+    let appended = w.document("1");
     let both = w.array("$concatArrays");
     w.str("0", "$$old");
     w.str("1", "$$new");
     w.close(both);
-    w.close(behind);
+    w.close(appended);
     merged(w, "2");
     w.close(cond);
     w.close(either);

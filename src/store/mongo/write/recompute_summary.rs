@@ -42,8 +42,7 @@ const VALUES_MAX: usize = 255;
 const GAP_MAX: usize = 10_000;
 const DUPLICATE_KEY: i32 = 11000;
 
-/// The measurements of a bucket, added up: all of them, and of their fields those whose names come behind `after`, as many
-/// as may be held.
+/// The totals of a bucket's measurements. Only fields whose names sort after `after` are summed, as many as fit.
 #[derive(Default)]
 struct Total {
     count: u32,
@@ -112,7 +111,6 @@ impl Total {
     }
 }
 
-/// A recomputed bucket.
 pub(in crate::store::mongo) struct RecomputedSummary {
     /// Number of measurements.
     pub(in crate::store::mongo) count: u32,
@@ -247,7 +245,7 @@ impl Run<'_> {
         }
         let mut fields = Fields::new(self, &mut total);
         let total = &total;
-        let (counts, mut behind, last) = match &several {
+        let (counts, mut next_page, last) = match &several {
             Several::Rising { pages, .. } => (pages.clone(), pages.len(), None),
             Several::Falling { pages, rest, last } => {
                 let page = total.page(*rest, &fields.next().await?.unwrap_or_default());
@@ -268,13 +266,13 @@ impl Run<'_> {
         }
         while let Some(next) = fields.next().await? {
             let page = total.page(several.share(), &std::mem::replace(&mut held, next));
-            if !self.insert(behind, total, page, true).await? {
+            if !self.insert(next_page, total, page, true).await? {
                 return Ok(false);
             }
-            behind += 1;
+            next_page += 1;
         }
         match several {
-            Several::Rising { rest, .. } => self.insert(behind, total, total.page(rest, &held), true).await,
+            Several::Rising { rest, .. } => self.insert(next_page, total, total.page(rest, &held), true).await,
             Several::Falling { pages, last, .. } => self.rewrite(last, total, total.page(pages[last], &held)).await,
         }
     }
