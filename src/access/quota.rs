@@ -136,7 +136,7 @@ pub struct GrantDefaults {
 }
 
 impl GrantDefaults {
-    /// No limits, and usages that nobody else counts: to check a file, and for tests.
+    /// No limits, and usages of its own: to check a file, and for tests.
     pub fn unlimited() -> GrantDefaults {
         GrantDefaults { quota: None, journal_bytes_max: u64::MAX, usages: Usages::default() }
     }

@@ -18,7 +18,7 @@ use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::ingest::{self, IngestDeps};
 
 impl ServiceContext {
-    /// What grants are made with; their usages are counted anew.
+    /// What grants are made with; their usages start at zero.
     fn grants(&self) -> GrantDefaults {
         let quota = Some(self.config.quota.clone());
         GrantDefaults { quota, journal_bytes_max: self.config.journal.max_bytes, usages: Usages::default() }

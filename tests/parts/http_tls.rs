@@ -230,6 +230,7 @@ async fn an_invalid_handshake_is_answered_or_closed_in_time() {
     let rig = Rig::start(dir.path(), |config| {
         (config.http.tls, config.admin.tls) = (tls, of_admin);
         config.http.times.header_timeout = Duration::from_millis(400);
+        config.http.times.keep_alive = Duration::from_millis(400);
     })
     .await;
     let long =

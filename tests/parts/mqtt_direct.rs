@@ -127,13 +127,13 @@ async fn what_a_token_may_not_write_is_refused_or_kept_apart() {
         let (mut own, mut dead) = (0, vec![]);
         // The two of d2 are refused with MQTT 5, and dead letters with 3.1.1.
         while own + dead.len() < if protocol == 5 { 2 } else { 4 } {
-            let (batch, letters, ack) = direct.ingest_batch().await.into_parts();
+            let (batch, dead_letters, ack) = direct.ingest_batch().await.into_parts();
             assert!(batch.to_readings().iter().all(|r| r.sensor_id == "d1"));
             own += batch.len();
-            dead.extend(letters);
+            dead.extend(dead_letters);
             ack.delivered();
         }
-        assert!(dead.iter().all(|letter| letter.reason == "not_allowed" && letter.topic == "sensors/d2/temp"));
+        assert!(dead.iter().all(|one| one.reason == "not_allowed" && one.topic == "sensors/d2/temp"));
         assert_eq!((own, dead.len()), if protocol == 5 { (2, 0) } else { (2, 2) });
         let refusal = |id| if protocol == 5 { vec![0, id, 0x87, 0] } else { vec![0, id] };
         let expected = [(0x40, vec![0, 1]), (0x40, refusal(2)), (0x50, refusal(3)), (0x40, vec![0, 4])];
