@@ -14,6 +14,7 @@ use crate::model::Clock;
 #[derive(Clone)]
 pub(crate) struct Port {
     /// The section of the configuration.
+    #[expect(dead_code, reason = "the metrics of refused connections will name the port")]
     pub(crate) name: &'static str,
     pub(crate) clock: Arc<dyn Clock>,
     /// A connection keeps those that are current when it is opened.
