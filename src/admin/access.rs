@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answer::ApiError;
+use crate::ingest::http::Peer;
 use crate::ingest::http::tokens::Tokens;
 
 /// The tokens in effect. A reload can replace them while requests are served.
@@ -46,7 +47,7 @@ impl Access {
     }
 
     /// The error response, or `None` if the request is authorized.
-    fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
+    fn refuse(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Option<Response> {
         let Some(tokens) = self.tokens.current() else {
             return match (self.is_loopback, is_local(headers)) {
                 (true, true) => None,
@@ -54,7 +55,7 @@ impl Access {
                 (false, _) => Some(ApiError::NoTokens.into_response()),
             };
         };
-        tokens.refuse(headers)
+        tokens.refuse(headers, peer)
     }
 }
 
@@ -72,7 +73,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 /// The middleware around the read API.
 pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
-    match access.refuse(request.headers()) {
+    match access.refuse(request.headers(), Peer::of(request.extensions())) {
         None => next.run(request).await,
         Some(refused) => refused,
     }
@@ -89,7 +90,7 @@ mod tests {
         let ask = |listen: &str, host: Option<&'static str>| {
             let access = Access::new(TokenSource::default(), listen.parse().unwrap());
             let headers = host.map(|host| (HOST, HeaderValue::from_static(host)));
-            access.refuse(&headers.into_iter().collect()).map_or(200, |r| r.status().as_u16())
+            access.refuse(&headers.into_iter().collect(), None).map_or(200, |r| r.status().as_u16())
         };
         for host in ["127.0.0.1:8081", "localhost:8081", "LOCALHOST", "[::1]:8081", "[::1]", "10.0.0.1"] {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 200, "{host}");

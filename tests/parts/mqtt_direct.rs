@@ -200,7 +200,7 @@ async fn what_devices_cannot_do_is_refused_in_their_protocols_words() {
 #[tokio::test]
 async fn connections_are_limited_and_those_that_are_silent_are_ended() {
     let mut small = settings();
-    small.connections_max = 1;
+    small.connections.max = 1;
     small.connect_timeout = Duration::from_secs(1);
     let direct = Direct::start(&small).await;
     let mut silent = Raw::open(direct.port).await;

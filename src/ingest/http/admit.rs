@@ -17,6 +17,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
+use super::peer::{Peer, judge};
 use super::routes::ROUTES;
 use super::tokens::Tokens;
 use crate::admission::{Admission, AdmissionError};
@@ -55,18 +56,26 @@ impl Shared {
     ///
     /// A body that is still arriving takes no permit: its sender decides how long that lasts. [`Shared::start`] takes it.
     /// The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
-    pub(super) fn admit(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
-        self.open(check)?;
+    pub(super) fn admit(
+        &self,
+        peer: Option<&Peer>,
+        check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
+    ) -> Result<(), IngestError> {
+        self.open(peer, check)?;
         self.admission.check()?;
         if self.running.available_permits() > 0 { Ok(()) } else { Err(IngestError::Concurrency) }
     }
 
     /// Like [`Shared::admit`], for senders that send only once: they wait for room in [`Shared::start_patiently`].
-    pub(super) fn open(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
+    pub(super) fn open(
+        &self,
+        peer: Option<&Peer>,
+        check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
+    ) -> Result<(), IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
-        self.tokens.as_deref().map_or(Ok(()), check)
+        self.tokens.as_deref().map_or(Ok(()), |tokens| judge(peer, check(tokens)))
     }
 
     /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`: otherwise the sender
@@ -117,7 +126,7 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
 
 /// Middleware of the routes: tokens, open admission, concurrency.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(|tokens| tokens.check(request.headers())) {
+    match shared.admit(Peer::of(request.extensions()), |tokens| tokens.check(request.headers())) {
         Ok(()) => next.run(request).await,
         Err(error) => refuse(request, error).await,
     }
@@ -125,14 +134,19 @@ pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, n
 
 /// Answers a request whose body is discarded.
 pub(super) async fn refuse(request: Request, error: IngestError) -> Response {
-    drained(request).await;
+    discard(request, &error).await;
     error.into_response()
 }
 
-/// Discards a request's body.
-pub(super) async fn drained(request: Request) {
-    let asked = asks_before_sending(request.headers());
-    drain(request.into_body(), asked).await;
+/// Discards a request's body, so that its sender reads the error. A sender whose address is paused has read it before.
+pub(super) async fn discard(request: Request, error: &IngestError) {
+    if let Some(peer) = Peer::of(request.extensions()) {
+        peer.refused();
+    }
+    if !matches!(error, IngestError::Paused { .. }) {
+        let asked = asks_before_sending(request.headers());
+        drain(request.into_body(), asked).await;
+    }
 }
 
 /// Outermost middleware: counts the request, and turns a panic into an answer instead of a broken connection.

@@ -24,6 +24,8 @@ pub(crate) enum IngestError {
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,
+    #[error("too many failed authentications from this address; try again with a valid token")]
+    Paused { seconds: u64 },
     #[error("no such path: {path}; send readings to POST {}", WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
     #[error("{detail}; expected the path /v1/hooks/FORMAT")]
@@ -89,7 +91,9 @@ impl IngestError {
             }
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            IngestError::Concurrency | IngestError::Memory => StatusCode::TOO_MANY_REQUESTS,
+            IngestError::Concurrency | IngestError::Memory | IngestError::Paused { .. } => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
             IngestError::Admission(AdmissionError::Stopping | AdmissionError::Broken) => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -105,6 +109,7 @@ impl IngestError {
             IngestError::NoToken => "no_token",
             IngestError::MalformedToken => "malformed_token",
             IngestError::WrongToken => "invalid_token",
+            IngestError::Paused { .. } => "paused",
             IngestError::NotFound { .. } => "not_found",
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method { .. } => "method_not_allowed",
@@ -131,6 +136,7 @@ impl IngestError {
             IngestError::Concurrency | IngestError::Memory | IngestError::Admission(AdmissionError::Busy) => {
                 Some(RETRY_BUSY_S)
             }
+            IngestError::Paused { seconds } => Some(*seconds),
             IngestError::Admission(AdmissionError::Full) => Some(RETRY_FULL_S),
             IngestError::Admission(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
             IngestError::Admission(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
@@ -158,7 +164,8 @@ impl IngestError {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
             }
             // The rest of the body may still arrive on this connection, or the next server has another address.
-            IngestError::BodyTimeout { .. }
+            IngestError::Paused { .. }
+            | IngestError::BodyTimeout { .. }
             | IngestError::BodyTooSlow { .. }
             | IngestError::Admission(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));

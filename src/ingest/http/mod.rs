@@ -34,6 +34,7 @@ mod hooks;
 mod influx;
 mod media;
 mod otlp;
+mod peer;
 mod pipeline;
 mod port;
 mod readings;
@@ -48,7 +49,8 @@ pub mod tokens;
 mod tests;
 
 pub(crate) use self::hooks::Target as HookTarget;
-pub(crate) use self::port::Port;
+pub(crate) use self::peer::Peer;
+pub(crate) use self::port::{Port, PortSetter};
 pub use self::routes::ROUTES;
 pub use self::server::BindError;
 
@@ -68,10 +70,9 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::BodyBudget;
 use self::routes::READINGS;
-use self::server::CONNECTIONS_MAX;
 use self::tokens::{Tokens, TokensError};
 use crate::admission::Admission;
-use crate::config::{self, HttpTimes, Live, Setter};
+use crate::config;
 use crate::decode::Formats;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
@@ -106,7 +107,7 @@ pub struct HttpIngest {
     addr: SocketAddr,
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
-    times: (Setter<HttpTimes>, Live<HttpTimes>),
+    port: (Arc<Port>, PortSetter),
     certificates: Option<Certificates>,
 }
 
@@ -114,7 +115,7 @@ pub struct HttpIngest {
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
-    times: Setter<HttpTimes>,
+    port: PortSetter,
     pub(crate) certificates: Option<Certificates>,
 }
 
@@ -139,7 +140,7 @@ impl Renewal {
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
-        self.times.set(cfg.times);
+        self.port.set(cfg.connections, cfg.times);
         // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
     }
@@ -201,8 +202,9 @@ impl HttpIngest {
         let formats = Formats::new(&decoding);
         let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });
         let routes = watch::Sender::new(router(shared.clone()));
-        let times = Live::new(shared.cfg.times);
-        Ok(HttpIngest { listener, addr, shared, routes, times, certificates })
+        let (connections, times) = (shared.cfg.connections, shared.cfg.times);
+        let port = Port::new("http", shared.clock.clone(), connections, times);
+        Ok(HttpIngest { listener, addr, shared, routes, port, certificates })
     }
 
     /// The bound address; differs from the setting if the setting has port 0.
@@ -216,8 +218,8 @@ impl HttpIngest {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let (shared, routes, times) = (self.shared.clone(), self.routes.clone(), self.times.0.clone());
-        Renewal { shared, routes, times, certificates: self.certificates.clone() }
+        let (shared, routes, port) = (self.shared.clone(), self.routes.clone(), self.port.1.clone());
+        Renewal { shared, routes, port, certificates: self.certificates.clone() }
     }
 
     /// Serves until `shutdown` is cancelled, then completes running requests for at most `deadline`, then closes all
@@ -227,14 +229,12 @@ impl HttpIngest {
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
-        let HttpIngest { listener, addr, shared, routes, times, certificates } = self;
+        let HttpIngest { listener, addr, shared, routes, port: (port, _), certificates } = self;
         let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
         tracing::info!(%addr, tokens, tls, "HTTP ingest listening");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
-        let (clock, places) = (shared.clock.clone(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-        let port = Port { name: "http", clock, times: times.1, places };
         let handle = Handle::new();
         let server = server::serve(listener, routes.subscribe(), port, handle.clone(), certificates);
         let stop = async {

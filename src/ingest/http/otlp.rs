@@ -18,9 +18,10 @@ use axum::response::Response;
 use axum::routing::post;
 use serde_json::json;
 
-use super::admit::{Shared, drained};
+use super::admit::{Shared, discard};
 use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
+use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::METRICS;
 use crate::decode::otlp::Encoding;
@@ -39,11 +40,11 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`]; exporters send `Basic` as well as `Bearer`.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(|tokens| tokens.check_influx(request.headers())) {
+    match shared.admit(Peer::of(request.extensions()), |tokens| tokens.check_influx(request.headers())) {
         Ok(()) => next.run(request).await,
         Err(error) => {
             let encoding = encoding_of(request.headers());
-            drained(request).await;
+            discard(request, &error).await;
             refuse(encoding.unwrap_or(Encoding::Json), &error)
         }
     }

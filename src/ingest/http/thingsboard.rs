@@ -22,6 +22,7 @@ use super::admit::{Shared, refuse};
 use super::answer;
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::TELEMETRY;
 
@@ -44,7 +45,7 @@ async fn admit(
     next: Next,
 ) -> Response {
     let mut device = None;
-    let admitted = shared.admit(|tokens| {
+    let admitted = shared.admit(Peer::of(request.extensions()), |tokens| {
         device = Some(tokens.owner(&token).ok_or(IngestError::WrongToken)?.to_owned());
         Ok(())
     });

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
 use super::error::IngestError;
+use super::peer::{Peer, judge};
 pub use crate::ingest::tokens::{TOKEN_ID_MAX_BYTES, Tokens, TokensError, hash_secret};
 
 impl Tokens {
@@ -27,8 +28,8 @@ impl Tokens {
     }
 
     /// The answer (401) to a request on the admin port if its header `Authorization` is not valid.
-    pub(crate) fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
-        self.check(headers).err().map(IntoResponse::into_response)
+    pub(crate) fn refuse(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Option<Response> {
+        judge(peer, self.check(headers)).err().map(IntoResponse::into_response)
     }
 
     /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Basic`, with the token as password of any user, and

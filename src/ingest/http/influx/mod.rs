@@ -21,10 +21,11 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 use self::dialect::Dialect;
-use super::admit::{Shared, asks_before_sending, drained};
+use super::admit::{Shared, asks_before_sending, discard};
 use super::body::{BodyLimits, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
 use crate::decode::{Format, RejectReason, Rejects, TsUnit};
@@ -50,14 +51,14 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`], with the token locations and error bodies of these clients.
 async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
-    let admitted = shared.admit(|tokens| {
+    let admitted = shared.admit(Peer::of(request.extensions()), |tokens| {
         let in_query = dialect.token_in_query(request.uri());
         in_query.map_or_else(|| tokens.check_influx(request.headers()), |token| tokens.check_text(&token))
     });
     match admitted {
         Ok(()) => next.run(request).await,
         Err(error) => {
-            drained(request).await;
+            discard(request, &error).await;
             dialect.refuse(&error)
         }
     }
