@@ -224,7 +224,8 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     let of_admin = tls.clone();
     let rig = Rig::start(dir.path(), |config| {
         (config.http.tls, config.admin.tls) = (tls, of_admin);
-        config.http.times.header_timeout = Duration::from_millis(400);
+        let times = &mut config.http.times;
+        (times.header_timeout, times.keep_alive) = (Duration::from_millis(400), Duration::from_millis(400));
     })
     .await;
     let long = format!("POST /v1/readings HTTP/1.1\r\nhost: t\r\ncontent-length: 50000\r\n\r\n{}", "x".repeat(50_000));
@@ -259,6 +260,23 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     let begun = Instant::now();
     rig.end().await;
     assert!(begun.elapsed() < Duration::from_secs(10), "handshakes that never end hold the end up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_never_end_shut_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let tls = put(dir.path(), FIRST);
+    let rig = Rig::start(dir.path(), |config| (config.http.tls, config.http.connections.max) = (tls, 2)).await;
+    let mut silent = vec![];
+    for n in 1..=4 {
+        for _ in 0..2 {
+            silent.push(TcpStream::connect(rig.http).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut good = Https::connect(rig.http, &trust(CA)).await.expect("shut out by handshakes that never end");
+        assert_eq!(good.post("/v1/readings", None, &reading(1, n)).await.unwrap(), 200);
+    }
+    rig.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
