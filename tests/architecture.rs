@@ -176,6 +176,7 @@ const PURE: &[&str] = &[
     "src/read/hours",
     "src/read/merge",
     "src/enrich/registry",
+    "src/ingest/connections/address_limits",
     "src/ingest/listen/codec",
     "src/ingest/listen/exchanges",
     "src/ingest/listen/frames",

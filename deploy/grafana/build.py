@@ -232,6 +232,25 @@ def traffic(board):
         [(rate("hourbucket_http_requests_total", "route, status"), "{{instance}} {{route}} {{status}}")], "reqps",
         alerts=["HourbucketHttpFailing"],
     )
+    board.graph(
+        "HTTP connections", "Open connections of the HTTP ports, idle ones included.",
+        [(f"hourbucket_http_connections{S}", "{{instance}} {{port}}")], "short", width=6, min=0,
+    )
+    board.graph(
+        "HTTP connections refused and ended",
+        "Refused: the port or one address has too many, or the address is paused. Ended: idle for keep_alive or to make room "
+        "(evicted), an incomplete head, or a peer that takes nothing of a response.",
+        [
+            (rate("hourbucket_http_connections_refused_total", "port, reason"), "{{instance}} {{port}} refused: {{reason}}"),
+            (rate("hourbucket_http_connections_closed_total", "port, reason"), "{{instance}} {{port}} ended: {{reason}}"),
+        ],
+        "cps", width=12, min=0, alerts=["HourbucketConnectionsRefused"],
+    )
+    board.graph(
+        "Failed authentications", "Requests and MQTT connections whose token was missing or wrong.",
+        [(rate("hourbucket_auth_failures_total", "port, reason"), "{{instance}} {{port}} {{reason}}")], "cps", width=6, min=0,
+        alerts=["HourbucketAuthFailures"],
+    )
 
 
 def senders(board):

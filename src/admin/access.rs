@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::answer::{ApiError, token_text};
 use crate::access::{Grant, Protocol, Tokens};
+use crate::ingest::http::Peer;
 use crate::ingest::http::foreign::is_local;
 use crate::model::Clock;
 
@@ -81,11 +82,11 @@ impl Access {
     }
 
     /// Who reads, or the error response.
-    fn reader(&self, headers: &HeaderMap) -> Result<Reader, Box<Response>> {
+    fn reader(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Reader, Box<Response>> {
         let refuse = |error: ApiError| Err(Box::new(error.into_response()));
         match (self.tokens.current(), self.is_loopback, is_local(headers)) {
             (Some(tokens), _, _) => {
-                let grant = tokens.check(headers).map_err(|fault| Box::new(fault.response(token_text(fault))))?;
+                let grant = tokens.check_reader(headers, peer, token_text)?;
                 match grant.check(Protocol::Http, self.clock.now().wall_ms) {
                     Ok(()) => Ok(Reader(Some(grant))),
                     Err(denied) => refuse(ApiError::Denied(denied)),
@@ -100,7 +101,7 @@ impl Access {
 
 /// The middleware around the read API.
 pub(super) async fn guard(State(access): State<Access>, mut request: Request, next: Next) -> Response {
-    match access.reader(request.headers()) {
+    match access.reader(request.headers(), Peer::of(request.extensions())) {
         Ok(reader) => {
             request.extensions_mut().insert(reader);
             next.run(request).await
@@ -122,7 +123,9 @@ mod tests {
             let clock = Arc::new(crate::model::SystemClock::new());
             let access = Access::new(TokenSource::default(), listen.parse().unwrap(), clock);
             let headers = host.map(|host| (HOST, HeaderValue::from_static(host)));
-            access.reader(&headers.into_iter().collect()).map_or_else(|refused| refused.status().as_u16(), |_| 200)
+            access
+                .reader(&headers.into_iter().collect(), None)
+                .map_or_else(|refused| refused.status().as_u16(), |_| 200)
         };
         for host in ["127.0.0.1:8081", "localhost:8081", "LOCALHOST", "[::1]:8081", "[::1]", "10.0.0.1"] {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 200, "{host}");
@@ -153,7 +156,7 @@ mod tests {
         let access = Access::new(TokenSource::new(Some(tokens())), "0.0.0.0:8081".parse().unwrap(), clock);
         let ask = |value: Option<&'static str>| {
             let headers = value.map(|value| (AUTHORIZATION, HeaderValue::from_static(value)));
-            access.reader(&headers.into_iter().collect()).err()
+            access.reader(&headers.into_iter().collect(), None).err()
         };
         // `r:secret` and `any:r.secret` in Base64.
         for value in ["Bearer r.secret", "Token r.secret", "Basic cjpzZWNyZXQ=", "Basic YW55OnIuc2VjcmV0"] {

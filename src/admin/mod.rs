@@ -2,7 +2,8 @@
 //! ports.
 //!
 //! A separate port lets it stay on an internal network while readings arrive from outside. The app stops it last, so
-//! that it answers during the whole shutdown. Nothing here waits for another stage.
+//! that it answers during the whole shutdown. Nothing here waits for another stage, and its connections have limits of
+//! their own: probes and scrapes are answered whatever the ports for readings have to endure.
 
 pub mod access;
 mod answer;
@@ -31,15 +32,14 @@ use axum::routing::get;
 use axum_server::Handle;
 use futures_util::FutureExt;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
 use self::answer::ApiError;
-use crate::config::{self, HttpTimes, Live, Setter};
+use crate::config;
 use crate::ingest::http::answer::json;
-use crate::ingest::http::server::CONNECTIONS_MAX;
-use crate::ingest::http::{BindError, Port, open_tls, server};
+use crate::ingest::http::{BindError, Port, PortSetter, open_tls, server};
 use crate::ingest::tls::{Certificates, OnTls, TlsError};
 use crate::model::Clock;
 use crate::read::ReadService;
@@ -73,8 +73,7 @@ pub struct Admin {
     listener: TcpListener,
     addr: SocketAddr,
     health: Arc<Health>,
-    port: Port,
-    times: Setter<HttpTimes>,
+    port: (Arc<Port>, PortSetter),
     certificates: Option<Certificates>,
     reads: Option<Arc<ReadService>>,
     access: Access,
@@ -83,15 +82,15 @@ pub struct Admin {
 
 /// Replaces settings and certificates of a port that is being served.
 pub(crate) struct Renewal {
-    times: Setter<HttpTimes>,
+    port: PortSetter,
     /// `None` without TLS.
     pub(crate) certificates: Option<Certificates>,
 }
 
 impl Renewal {
-    /// Applies the settings from the next connection on.
+    /// Applies the limits and time limits of connections.
     pub(crate) fn put(&self, cfg: &config::Admin) {
-        self.times.set(cfg.times);
+        self.port.set(cfg.connections, cfg.times);
     }
 }
 
@@ -109,14 +108,12 @@ impl Admin {
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let access = Access::new(TokenSource::default(), addr, clock.clone());
-        let (setter, times) = Live::new(cfg.times);
-        let port =
-            Port { name: "admin", clock: clock.clone(), times, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
-        Ok(Admin { listener, addr, health, port, times: setter, certificates, reads: None, access, clock })
+        let port = Port::new("admin", clock.clone(), cfg.connections, cfg.times);
+        Ok(Admin { listener, addr, health, port, certificates, reads: None, access, clock })
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        Renewal { times: self.times.clone(), certificates: self.certificates.clone() }
+        Renewal { port: self.port.1.clone(), certificates: self.certificates.clone() }
     }
 
     /// Enables the read API for senders that have one of these tokens.
@@ -142,7 +139,7 @@ impl Admin {
         }
         let handle = Handle::new();
         let routes = watch::Sender::new(router(self.health, self.reads, self.access)).subscribe();
-        let server = server::serve(self.listener, routes, self.port, handle.clone(), self.certificates);
+        let server = server::serve(self.listener, routes, self.port.0, handle.clone(), self.certificates);
         tokio::pin!(server);
         tokio::select! {
             ended = &mut server => ended,

@@ -13,6 +13,7 @@
 //! before it ended.
 
 mod context;
+mod files;
 mod on_store;
 mod ports;
 mod progress;

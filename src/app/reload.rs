@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
 
+use super::files::within_files;
 use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::admin::{self, Health, TokenSource};
 use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
@@ -147,14 +148,16 @@ impl Running {
         for (certificates, loaded) in ready.certificates {
             certificates.put(loaded);
         }
-        self.admin.put(&ready.config.admin);
+        let fitted = within_files(&ready.config);
+        self.admin.put(&fitted.admin);
         self.readers.replace(ready.http_tokens.clone());
         let decoding = ready.config.decoding();
         if let Some(http) = &mut self.http {
-            http.put(&ready.config.http, Arc::new(decoding.clone()), ready.http_tokens);
+            http.put(&fitted.http, Arc::new(decoding.clone()), ready.http_tokens);
         }
         if let Some(devices) = &self.devices {
             devices.tokens.set(ready.device_tokens);
+            devices.connections.put(fitted.listen.mqtt.connections);
         }
         self.decoding.set(decoding);
         self.config = ready.config;

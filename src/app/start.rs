@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{ServiceContext, logged};
+use super::files::within_files;
 use super::ports::{IngestPorts, start_front};
 use super::stages::Stages;
 use super::{Service, StartError};
@@ -32,9 +33,10 @@ impl Service {
         let (context, admission, ingest_batches) = ServiceContext::new(config, store.clone(), clock);
         let ServiceContext { config, health, clock, .. } = &*context;
         // Ports first: they fail most often, and nothing else has started yet.
-        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await?;
+        let fitted = within_files(config);
+        let admin = Admin::bind(&fitted.admin, health.clone(), clock.clone()).await?;
         let (decoding, deps) = context.ingest_deps(&admission);
-        let ports = IngestPorts::bind(config, &deps).await?;
+        let ports = IngestPorts::bind(&fitted, &deps).await?;
         let readers = ports.readers(config, repeats)?;
         let reloader = ports.reloader(&context, decoding, &admin, readers.clone(), deps.grants.clone());
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
@@ -79,7 +81,9 @@ impl ServiceContext {
     /// Answers queries from the store, the shards and the journal.
     fn reads(&self, stages: &Stages, query_handles: Vec<QueryHandle>, store: Arc<dyn Store>) -> ReadService {
         let journal = stages.journal.as_ref().map(Journal::handle);
-        ReadService::new(query_handles, journal, store, self.clock.clone(), self.config.bucket.span)
+        let config = &self.config;
+        let limits = (config.admin.queries_max, config.admin.answers_max);
+        ReadService::new(query_handles, journal, store, self.clock.clone(), config.bucket.span, limits)
     }
 
     /// Starts the background tasks: preparation of the store, and upkeep.

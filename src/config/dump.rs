@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::units::{write_duration, write_size};
 use super::{
-    AckMode, ClientAuth, Config, HttpTimes, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained,
-    StoreMode, Subscription, Tls, TlsVersion, uri,
+    AckMode, ClientAuth, Config, Connections, HttpTimes, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes,
+    Retained, StoreMode, Subscription, Tls, TlsVersion, uri,
 };
 
 /// Replaces a secret.
@@ -101,6 +101,7 @@ impl Config {
         out.plain("allow_anonymous", self.http.allow_anonymous);
         out.size("body_max_bytes", self.http.body_max_bytes);
         out.size("bodies_max_bytes", self.http.bodies_max_bytes);
+        mask_connections(out, &self.http.connections);
         mask_times(out, &self.http.times);
         out.duration("body_timeout", self.http.body_timeout);
         out.duration("body_grace", self.http.body_grace);
@@ -112,7 +113,10 @@ impl Config {
 
         out.section("[admin]");
         out.text("listen", self.admin.listen);
+        mask_connections(out, &self.admin.connections);
         mask_times(out, &self.admin.times);
+        out.plain("queries_max", self.admin.queries_max);
+        out.plain("answers_max", self.admin.answers_max);
         mask_tls(out, "[admin.tls]", &self.admin.tls);
     }
 
@@ -226,6 +230,13 @@ impl Config {
     }
 }
 
+fn mask_connections(out: &mut Lines, connections: &Connections) {
+    out.plain("connections_max", connections.max);
+    out.plain("connections_per_address_max", connections.per_address_max);
+    out.plain("failed_auth_max", connections.failed_auth_max);
+    out.duration("failed_auth_pause", connections.failed_auth_pause);
+}
+
 fn mask_times(out: &mut Lines, times: &HttpTimes) {
     out.duration("header_timeout", times.header_timeout);
     out.duration("keep_alive", times.keep_alive);
@@ -291,7 +302,7 @@ fn mask_listen(out: &mut Lines, mqtt: &ListenMqtt) {
     out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
     out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
     out.text_opt("client_ca_file", mqtt.client_ca_file.as_ref().map(|path| path.display()));
-    out.plain("connections_max", mqtt.connections_max);
+    mask_connections(out, &mqtt.connections);
     out.duration("connect_timeout", mqtt.connect_timeout);
     out.duration("keep_alive_max", mqtt.keep_alive_max);
     out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::connections::connections;
 use super::mapping::Mapping;
 use super::mqtt::topics;
 use super::reader::{Report, Section};
@@ -29,7 +30,7 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
         cert_file: s.file("cert_file"),
         key_file: s.file("key_file"),
         client_ca_file: s.file("client_ca_file"),
-        connections_max: s.count("connections_max", 10_000, 1..=1_000_000),
+        connections: connections(&mut s, 10_000),
         connect_timeout: s.duration("connect_timeout", 10 * SECOND, SECOND..=600 * SECOND),
         // MQTT's keep-alive is a 16-bit number of seconds.
         keep_alive_max: s.duration("keep_alive_max", HOUR, SECOND..=65_535 * SECOND),

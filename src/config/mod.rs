@@ -14,6 +14,7 @@
 //! double underscore belong to other tools and are ignored; with one, an unknown name is an error.
 
 mod check;
+mod connections;
 mod dump;
 mod error;
 mod formats;
@@ -37,6 +38,7 @@ mod units;
 mod uri;
 mod warnings;
 
+pub use connections::{Connections, HttpTimes};
 pub use error::{ConfigErrors, Problem};
 pub use live::{Live, Setter};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
@@ -184,6 +186,8 @@ pub struct Http {
     pub allow_anonymous: bool,
     /// `body_max_bytes`: limit before and after decompression (default 8388608).
     pub body_max_bytes: u64,
+    /// Limits on connections (default 8192 in total for `[http]`, 256 for `[admin]`).
+    pub connections: Connections,
     /// Time limits of connections.
     pub times: HttpTimes,
     /// `bodies_max_bytes`: limit of all bodies in progress (default 128MiB); further ones get 429.
@@ -204,17 +208,6 @@ pub struct Http {
     pub tls: Tls,
 }
 
-/// Time limits of the connections of an HTTP port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HttpTimes {
-    /// `header_timeout`: for the head of a request, from its first byte (default 10s).
-    pub header_timeout: Duration,
-    /// `keep_alive`: how long a connection may be idle between two requests (default 75s).
-    pub keep_alive: Duration,
-    /// `write_timeout`: how long a response may make no progress (default 10s).
-    pub write_timeout: Duration,
-}
-
 impl Http {
     /// Whether the port may listen on other addresses than loopback: writing needs a token or a certificate, or
     /// anonymous writing is explicitly allowed.
@@ -228,8 +221,14 @@ impl Http {
 pub struct Admin {
     /// `listen` (default 127.0.0.1:8081).
     pub listen: SocketAddr,
+    /// Limits on connections (default 8192 in total for `[http]`, 256 for `[admin]`).
+    pub connections: Connections,
     /// Time limits of connections.
     pub times: HttpTimes,
+    /// `queries_max`: concurrent queries of the read API (default 8); others wait for a second.
+    pub queries_max: usize,
+    /// `answers_max`: responses with readings that are being sent (default 64); further ones get 503.
+    pub answers_max: usize,
     /// `[admin.tls]`
     pub tls: Tls,
 }
@@ -558,8 +557,8 @@ pub struct ListenMqtt {
     pub key_file: Option<PathBuf>,
     /// `client_ca_file`: PEM; devices must present a certificate from this CA.
     pub client_ca_file: Option<PathBuf>,
-    /// `connections_max` (default 10,000).
-    pub connections_max: usize,
+    /// Limits on connections (default 10,000 in total); further ones are closed.
+    pub connections: Connections,
     /// `connect_timeout`: time limit for TLS and CONNECT together (default 10s).
     pub connect_timeout: Duration,
     /// `keep_alive_max`: a device is disconnected after a silence of at most one and a half times this (default 1h).

@@ -33,10 +33,14 @@ const TAKEN_OVER: &[&str] = &[
     "http.body_rate_min",
     "http.queue_timeout",
     "http.ack_timeout",
+    "http.connections_",
+    "http.failed_auth_",
     "http.header_timeout",
     "http.keep_alive",
     "http.write_timeout",
     "http.tls.",
+    "admin.connections_",
+    "admin.failed_auth_",
     "admin.header_timeout",
     "admin.keep_alive",
     "admin.write_timeout",
@@ -46,6 +50,8 @@ const TAKEN_OVER: &[&str] = &[
     "otlp.",
     "formats.",
     "log.level",
+    "listen.mqtt.connections_",
+    "listen.mqtt.failed_auth_",
     "listen.mqtt.tokens_file",
     "listen.mqtt.cert_file",
     "listen.mqtt.key_file",
@@ -107,6 +113,7 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     (http.body_max_bytes, http.bodies_max_bytes) = (from.body_max_bytes, from.bodies_max_bytes);
     (http.body_timeout, http.body_grace, http.body_rate_min) = (from.body_timeout, from.body_grace, from.body_rate_min);
     (http.times, config.admin.times) = (from.times, new.admin.times);
+    (http.connections, config.admin.connections) = (from.connections, new.admin.connections);
     (http.queue_timeout, http.ack_timeout) = (from.queue_timeout, from.ack_timeout);
     for (tls, from) in [(&mut config.http.tls, &new.http.tls), (&mut config.admin.tls, &new.admin.tls)] {
         if tls.is_on() == from.is_on() {
@@ -114,7 +121,7 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
         }
     }
     let (mqtt, from) = (&mut config.listen.mqtt, &new.listen.mqtt);
-    mqtt.tokens_file = from.tokens_file.clone();
+    (mqtt.tokens_file, mqtt.connections) = (from.tokens_file.clone(), from.connections);
     if mqtt.cert_file.is_some() == from.cert_file.is_some() {
         (mqtt.cert_file, mqtt.key_file) = (from.cert_file.clone(), from.key_file.clone());
         mqtt.client_ca_file = from.client_ca_file.clone();
@@ -255,6 +262,9 @@ mod tests {
             ("[log]\nformat = \"json\"", "log.format", true),
             ("[store]\nuri = \"mongodb://u:p@127.0.0.1:27017/?replicaSet=rs0\"", "store.uri", true),
             ("[http]\nbody_max_bytes = 4096", "http.body_max_bytes", false),
+            ("[http]\nconnections_max = 96", "http.connections_max", false),
+            ("[admin]\nkeep_alive = \"5s\"", "admin.keep_alive", false),
+            ("[listen.mqtt]\nfailed_auth_max = 1", "listen.mqtt.failed_auth_max", false),
             ("[http]\nlisten = \"127.0.0.1:1\"", "http.listen", true),
             ("[formats.own]\nid = \"/id\"", "formats.own", false),
             ("[line]\nfield_prefix = true", "line.field_prefix", false),

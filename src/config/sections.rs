@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::connections::{connections, http_times};
 use super::reader::{Bad, Report, Section, wrong};
 use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
-    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, HttpTimes, Ingest, Journal, Latest,
-    Limits, Line, Log, LogFormat, Otlp, PointAttributes, Quota, Secret, Shutdown, Store, StoreMode, listen, mapping,
-    mqtt, tls, uri,
+    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
+    Line, Log, LogFormat, Otlp, PointAttributes, Quota, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, tls,
+    uri,
 };
 use crate::model::Span;
 
@@ -102,6 +103,7 @@ fn http(mut s: Section<'_>) -> Http {
         allow_anonymous: s.flag("allow_anonymous", false),
         body_max_bytes: s.size("body_max_bytes", 8 * MIB, KIB..=512 * MIB),
         bodies_max_bytes: s.size("bodies_max_bytes", 128 * MIB, MIB..=64 * GIB),
+        connections: connections(&mut s, 8192),
         times: http_times(&mut s),
         body_timeout: s.duration("body_timeout", 30 * SECOND, MS..=HOUR),
         body_grace: s.duration("body_grace", 10 * SECOND, MS..=HOUR),
@@ -115,18 +117,13 @@ fn http(mut s: Section<'_>) -> Http {
     http
 }
 
-fn http_times(s: &mut Section<'_>) -> HttpTimes {
-    HttpTimes {
-        header_timeout: s.duration("header_timeout", 10 * SECOND, MS..=10 * MINUTE),
-        keep_alive: s.duration("keep_alive", 75 * SECOND, MS..=HOUR),
-        write_timeout: s.duration("write_timeout", 10 * SECOND, MS..=10 * MINUTE),
-    }
-}
-
 fn admin(mut s: Section<'_>) -> Admin {
     let admin = Admin {
         listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
+        connections: connections(&mut s, 256),
         times: http_times(&mut s),
+        queries_max: s.count("queries_max", 8, 1..=1000),
+        answers_max: s.count("answers_max", 64, 1..=10_000),
         tls: tls::read(s.section("tls")),
     };
     s.end();

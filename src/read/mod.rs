@@ -25,7 +25,7 @@
 //! stored before the shard was queried. Otherwise the measurements are added up. A bucket without a document is also
 //! searched for among the measurements.
 //!
-//! **Limits.** [`READS_MAX`] queries run concurrently; others wait for a second and then fail as busy. Each has a time
+//! **Limits.** `admin.queries_max` queries run concurrently; others wait for a second and then fail as busy. Each has a time
 //! limit ([`TIME_MAX`]). An answer copies up to 16 MiB of rows from a shard and 32 MiB of stored readings, then ends
 //! early with a cursor. An unavailable store causes an error, never an unlimited wait.
 
@@ -53,10 +53,6 @@ use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use merge::{MergedReadings, ReadingMerge, Window};
 
-/// Maximum number of concurrent queries.
-const READS_MAX: usize = 8;
-/// Maximum number of answers with readings being sent, some MiB each.
-const ANSWERS_MAX: usize = 64;
 /// How long a query waits for its turn.
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// Time limit of one query.
@@ -111,16 +107,17 @@ pub struct ReadService {
 }
 
 impl ReadService {
-    /// `journal`: with `ack = "journal"`, else `None`.
+    /// `journal`: with `ack = "journal"`, else `None`. `queries_max` and `answers_max`: see [`crate::config::Admin`].
     pub fn new(
         shards: Vec<QueryHandle>,
         journal: Option<JournalHandle>,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         span: Span,
+        (queries_max, answers_max): (usize, usize),
     ) -> ReadService {
-        let (turns, fleet) = (Semaphore::new(READS_MAX), FleetCache::default());
-        let answers = Arc::new(Semaphore::new(ANSWERS_MAX));
+        let (turns, fleet) = (Semaphore::new(queries_max), FleetCache::default());
+        let answers = Arc::new(Semaphore::new(answers_max));
         ReadService { shards, journal, store, clock, span, turns, answers, fleet }
     }
 

@@ -90,6 +90,24 @@ fn start_at_zero() {
         acks_pending(source, 0);
     }
     mqtt_direct_connections_change(0);
+    for port in ["http", "admin"] {
+        http_connections_change(port, 0);
+        for reason in ["limit", "address_limit", "paused"] {
+            counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason).increment(0);
+        }
+        for reason in ["evicted", "header_timeout", "keep_alive", "write_timeout"] {
+            counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason).increment(0);
+        }
+        for reason in ["no_token", "malformed_token", "invalid_token"] {
+            counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(0);
+        }
+    }
+    for reason in ["no_credentials", "wrong_credentials"] {
+        counter!("hourbucket_auth_failures_total", "port" => "listen.mqtt", "reason" => reason).increment(0);
+    }
+    for result in ["too_many", "address_limit", "paused"] {
+        counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(0);
+    }
     duplicate(0);
     store_conflicts(0);
     counter!("hourbucket_store_retries_total").increment(0);
@@ -316,6 +334,23 @@ pub(crate) fn mqtt_direct_connect(result: &'static str) {
 
 pub(crate) fn mqtt_direct_disconnect(reason: &'static str) {
     counter!("hourbucket_mqtt_direct_disconnects_total", "reason" => reason).increment(1);
+}
+
+/// Adds `change` to the number of open connections of an HTTP port.
+pub(crate) fn http_connections_change(port: &'static str, change: i64) {
+    gauge!("hourbucket_http_connections", "port" => port).increment(change as f64);
+}
+
+pub(crate) fn http_connection_refused(port: &'static str, reason: &'static str) {
+    counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason).increment(1);
+}
+
+pub(crate) fn http_connection_closed(port: &'static str, reason: &'static str) {
+    counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason).increment(1);
+}
+
+pub(crate) fn auth_failure(port: &'static str, reason: &'static str) {
+    counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(1);
 }
 
 /// `route` is the pattern, not the path: the number of series is bounded.

@@ -3,6 +3,7 @@
 
 pub mod catalog;
 pub mod log;
+pub(crate) mod log_limit;
 pub mod metrics;
 mod process;
 pub mod rejected;

@@ -269,6 +269,23 @@ async fn an_invalid_handshake_is_answered_or_closed_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_never_end_do_not_keep_others_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let tls = put(dir.path(), FIRST);
+    let rig = Rig::start(dir.path(), |config| (config.http.tls, config.http.connections.max) = (tls, 2)).await;
+    let mut silent = vec![];
+    for n in 1..=4 {
+        for _ in 0..2 {
+            silent.push(TcpStream::connect(rig.http).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut good = Https::connect(rig.http, &trust(CA)).await.expect("shut out by handshakes that never end");
+        assert_eq!(good.post("/v1/readings", None, &reading(1, n)).await.unwrap(), 200);
+    }
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_expired_certificate_is_used_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let tls = put(dir.path(), EXPIRED);

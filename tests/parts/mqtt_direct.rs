@@ -302,7 +302,7 @@ async fn unsupported_requests_are_refused_with_the_codes_of_the_protocol() {
 #[tokio::test]
 async fn connections_are_limited_and_silent_ones_are_closed() {
     let mut small = settings();
-    small.connections_max = 1;
+    small.connections.max = 1;
     small.connect_timeout = Duration::from_secs(1);
     let direct = Direct::start(&small).await;
     let mut silent = Raw::open(direct.port).await;

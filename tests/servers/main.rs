@@ -4,6 +4,7 @@
 mod support;
 
 mod chaos;
+mod connections;
 mod convert;
 mod dead_letters;
 mod enrich;

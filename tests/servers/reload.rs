@@ -206,7 +206,7 @@ fn under_load_settings_are_applied_or_refused_and_nothing_is_lost() {
 
     stop.store(true, Ordering::Relaxed);
     let sent: Vec<Stored> = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
-    assert!(sent.len() > 100, "{} readings are too few", sent.len());
+    assert!(sent.len() > 20, "{} readings are too few", sent.len());
     rig.service.wait_settled(sent.len() as u64 + 2, PATIENCE);
     let stored = stored::readings(&Mongod::shared().uri(), &database);
     let mapped: Vec<i64> = stored.keys().filter(|(name, ..)| name == "mapped").map(|(.., n)| *n).collect();

@@ -82,7 +82,6 @@ impl Phase {
     }
 
     /// Cuts the connection if it still waits since then.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a full port will close its longest idle connection"))]
     pub(crate) fn cut(&self, since_ms: u64) -> bool {
         let cut = [word(since_ms, false), word(since_ms, true)]
             .into_iter()

@@ -17,6 +17,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
+use super::peer::{Peer, judge};
 use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
 use super::sender::Sender;
 use super::tokens::TokenFault;
@@ -62,9 +63,10 @@ impl Shared {
     /// The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
     pub(super) fn admit(
         &self,
+        peer: Option<&Peer>,
         check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
     ) -> Result<Sender, IngestError> {
-        let sender = self.open(check)?;
+        let sender = self.open(peer, check)?;
         self.admission.check()?;
         drop(hold(sender.0.as_ref())?);
         if self.running.available_permits() > 0 { Ok(sender) } else { Err(IngestError::Concurrency) }
@@ -73,13 +75,15 @@ impl Shared {
     /// Like [`Shared::admit`], for senders that send only once: they wait for room in [`Shared::start_patiently`].
     pub(super) fn open(
         &self,
+        peer: Option<&Peer>,
         check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
     ) -> Result<Sender, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
         let Some(tokens) = &self.tokens else { return Ok(Sender(None)) };
-        let (grant, now) = (check(tokens)?, self.clock.now());
+        let grant = judge(peer, check(tokens).map_err(IngestError::from))?;
+        let now = self.clock.now();
         grant.check_sender(Protocol::Http, now.wall_ms)?;
         grant.check_quota(now).inspect_err(|exceeded| metrics::quota_exceeded(exceeded.limit.as_str()))?;
         Ok(Sender(Some(grant)))
@@ -136,7 +140,7 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
 
 /// Middleware of the routes: tokens, open admission, concurrency.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(|tokens| tokens.check(request.headers())) {
+    match shared.admit(Peer::of(request.extensions()), |tokens| tokens.check(request.headers())) {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => refuse(request, error).await,
     }
@@ -144,14 +148,19 @@ pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, n
 
 /// Answers a request whose body is discarded.
 pub(super) async fn refuse(request: Request, error: IngestError) -> Response {
-    drained(request).await;
+    discard(request, &error).await;
     error.into_response()
 }
 
-/// Discards a request's body.
-pub(super) async fn drained(request: Request) {
-    let asked = asks_before_sending(request.headers());
-    drain(request.into_body(), asked).await;
+/// Discards a request's body, so that its sender reads the error. A sender whose address is paused has read it before.
+pub(super) async fn discard(request: Request, error: &IngestError) {
+    if let Some(peer) = Peer::of(request.extensions()) {
+        peer.refused();
+    }
+    if !matches!(error, IngestError::Paused { .. }) {
+        let asked = asks_before_sending(request.headers());
+        drain(request.into_body(), asked).await;
+    }
 }
 
 /// Outermost middleware: counts the request, and turns a panic into an answer instead of a broken connection.

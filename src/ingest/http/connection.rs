@@ -16,19 +16,20 @@ use tokio::net::TcpStream;
 use tower::Service;
 
 use super::current::Current;
+use super::peer::Peer;
 use super::port::{Connection, Port};
 use super::timed_stream::TimedStream;
 
 /// Puts the time limits on the stream of a connection, whose requests the routes handle.
 pub(super) fn serve<S>(connection: Arc<Connection>, stream: S, routes: Current) -> (TimedStream<S>, Requests) {
-    connection.phase.start_over(connection.now_ms());
+    connection.place.phase().start_over(connection.now_ms());
     let times = *connection.port.times.now();
     (TimedStream::new(stream, connection.clone(), times), Requests { routes, connection })
 }
 
 /// Accepts connections up to a limit.
 #[derive(Clone)]
-pub(super) struct Limited(pub(super) Port);
+pub(super) struct Limited(pub(super) Arc<Port>);
 
 impl Accept<TcpStream, Current> for Limited {
     type Stream = TimedStream<TcpStream>;
@@ -36,7 +37,7 @@ impl Accept<TcpStream, Current> for Limited {
     type Future = Ready<io::Result<(TimedStream<TcpStream>, Requests)>>;
 
     fn accept(&self, stream: TcpStream, routes: Current) -> Self::Future {
-        ready(self.0.enter(&stream).map(|connection| serve(connection, stream, routes)))
+        ready(self.0.enter(&stream, routes.peer).map(|connection| serve(connection, stream, routes)))
     }
 }
 
@@ -59,7 +60,8 @@ where
         self.routes.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        request.extensions_mut().insert(Peer(self.connection.clone()));
         let working = Working::begin(&self.connection);
         Answering { response: self.routes.call(request), working: Some(working) }
     }
@@ -70,16 +72,14 @@ struct Working(Arc<Connection>);
 
 impl Working {
     fn begin(connection: &Arc<Connection>) -> Working {
-        if !connection.phase.begin() {
-            connection.phase.resume();
-        }
+        connection.place.begin();
         Working(connection.clone())
     }
 }
 
 impl Drop for Working {
     fn drop(&mut self) {
-        self.0.phase.rest(self.0.now_ms());
+        self.0.rest();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The routes that a reload can replace while requests are served.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use axum::Router;
@@ -8,9 +9,13 @@ use axum::http::Request;
 use tokio::sync::watch;
 use tower::Service;
 
-/// The current routes. A request keeps the routes that it started with.
+/// The current routes, for the requests of one connection. A request keeps the routes that it started with.
 #[derive(Debug, Clone)]
-pub(super) struct Current(pub(super) watch::Receiver<Router>);
+pub(super) struct Current {
+    pub(super) routes: watch::Receiver<Router>,
+    /// The other side of the connection.
+    pub(super) peer: SocketAddr,
+}
 
 impl<B> Service<Request<B>> for Current
 where
@@ -26,7 +31,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let mut router = self.0.borrow().clone();
+        let mut router = self.routes.borrow().clone();
         router.call(request)
     }
 }

@@ -47,6 +47,8 @@ pub(crate) enum IngestError {
     NotFound { is_device_api: bool },
     #[error("unknown format in the path /v1/hooks/FORMAT; {advice}")]
     NoFormat { advice: String },
+    #[error("too many failed authentications from this address; try again with a valid token")]
+    Paused { seconds: u64 },
     #[error("unsupported Content-Type {given:?}; expected application/x-protobuf or application/json")]
     NotOtlp { given: String },
     #[error("method not allowed at this path; the header Allow lists the allowed methods")]
@@ -114,7 +116,9 @@ impl IngestError {
             }
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            IngestError::Quota(_) | IngestError::Concurrency | IngestError::Memory => StatusCode::TOO_MANY_REQUESTS,
+            IngestError::Quota(_) | IngestError::Concurrency | IngestError::Memory | IngestError::Paused { .. } => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
             IngestError::Admission(AdmissionError::Stopping | AdmissionError::Broken) => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -134,6 +138,7 @@ impl IngestError {
             IngestError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
             IngestError::Quota(_) => "quota",
             IngestError::Foreign(_) => "foreign_origin",
+            IngestError::Paused { .. } => "paused",
             IngestError::NotFound { .. } => "not_found",
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method => "method_not_allowed",
@@ -161,6 +166,7 @@ impl IngestError {
                 Some(RETRY_BUSY_S)
             }
             IngestError::Quota(exceeded) => Some((exceeded.retry_after.as_secs_f64().ceil() as u64).max(1)),
+            IngestError::Paused { seconds } => Some(*seconds),
             IngestError::Admission(AdmissionError::Full) => Some(RETRY_FULL_S),
             IngestError::Admission(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
             IngestError::Admission(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
@@ -188,7 +194,8 @@ impl IngestError {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
             }
             // The rest of the body may still arrive on this connection, or the next server has another address.
-            IngestError::BodyTimeout { .. }
+            IngestError::Paused { .. }
+            | IngestError::BodyTimeout { .. }
             | IngestError::BodyTooSlow { .. }
             | IngestError::Admission(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -36,6 +36,7 @@ mod hooks;
 mod influx;
 mod media;
 mod otlp;
+mod peer;
 mod pipeline;
 mod port;
 mod readings;
@@ -51,7 +52,8 @@ pub(crate) mod tokens;
 mod tests;
 
 pub(crate) use self::hooks::Target as HookTarget;
-pub(crate) use self::port::Port;
+pub(crate) use self::peer::Peer;
+pub(crate) use self::port::{Port, PortSetter};
 pub use self::routes::ROUTES;
 pub use self::server::BindError;
 
@@ -74,10 +76,9 @@ use self::admit::Shared;
 use self::body::BodyBudget;
 use self::error::IngestError;
 use self::routes::READINGS;
-use self::server::CONNECTIONS_MAX;
 use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::admission::Admission;
-use crate::config::{self, HttpTimes, Live, Setter};
+use crate::config;
 use crate::decode::Formats;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
@@ -112,7 +113,7 @@ pub struct HttpIngest {
     addr: SocketAddr,
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
-    times: (Setter<HttpTimes>, Live<HttpTimes>),
+    port: (Arc<Port>, PortSetter),
     certificates: Option<Certificates>,
 }
 
@@ -120,7 +121,7 @@ pub struct HttpIngest {
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
-    times: Setter<HttpTimes>,
+    port: PortSetter,
     pub(crate) certificates: Option<Certificates>,
 }
 
@@ -145,7 +146,7 @@ impl Renewal {
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
-        self.times.set(cfg.times);
+        self.port.set(cfg.connections, cfg.times);
         // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
     }
@@ -208,8 +209,9 @@ impl HttpIngest {
         let formats = Formats::new(&decoding);
         let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });
         let routes = watch::Sender::new(router(shared.clone()));
-        let times = Live::new(shared.cfg.times);
-        Ok(HttpIngest { listener, addr, shared, routes, times, certificates })
+        let (connections, times) = (shared.cfg.connections, shared.cfg.times);
+        let port = Port::new("http", shared.clock.clone(), connections, times);
+        Ok(HttpIngest { listener, addr, shared, routes, port, certificates })
     }
 
     /// The bound address; differs from the setting if the setting has port 0.
@@ -223,8 +225,8 @@ impl HttpIngest {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let (shared, routes, times) = (self.shared.clone(), self.routes.clone(), self.times.0.clone());
-        Renewal { shared, routes, times, certificates: self.certificates.clone() }
+        let (shared, routes, port) = (self.shared.clone(), self.routes.clone(), self.port.1.clone());
+        Renewal { shared, routes, port, certificates: self.certificates.clone() }
     }
 
     /// Serves until `shutdown` is cancelled, then completes running requests for at most `deadline`, then closes all
@@ -234,14 +236,12 @@ impl HttpIngest {
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
-        let HttpIngest { listener, addr, shared, routes, times, certificates } = self;
+        let HttpIngest { listener, addr, shared, routes, port: (port, _), certificates } = self;
         let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
         tracing::info!(%addr, tokens, tls, "HTTP ingest listening");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
-        let (clock, places) = (shared.clock.clone(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-        let port = Port { name: "http", clock, times: times.1, places };
         let handle = Handle::new();
         let server = server::serve(listener, routes.subscribe(), port, handle.clone(), certificates);
         let stop = async {
@@ -288,7 +288,7 @@ async fn refuse_foreign(State(shared): State<Arc<Shared>>, request: Request, nex
         Ok(()) => next.run(request).await,
         Err(foreign) => {
             let (error, form) = (IngestError::Foreign(foreign), influx::Dialect::of_path(request.uri().path()));
-            admit::drained(request).await;
+            admit::discard(request, &error).await;
             match form {
                 Some(dialect) => dialect.refuse(&error),
                 None => error.into_response(),

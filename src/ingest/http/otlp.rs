@@ -18,9 +18,10 @@ use axum::response::Response;
 use axum::routing::post;
 use serde_json::json;
 
-use super::admit::{Shared, drained};
+use super::admit::{Shared, discard};
 use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
+use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::METRICS;
 use super::sender::shown_sender;
@@ -40,11 +41,11 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(|tokens| tokens.check(request.headers())) {
+    match shared.admit(Peer::of(request.extensions()), |tokens| tokens.check(request.headers())) {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => {
             let encoding = encoding_of(request.headers());
-            drained(request).await;
+            discard(request, &error).await;
             refuse(encoding.unwrap_or(Encoding::Json), &error)
         }
     }

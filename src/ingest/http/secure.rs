@@ -36,13 +36,13 @@ const PLAIN_BODY: &str =
 /// Accepts connections and performs the TLS handshake.
 #[derive(Clone)]
 pub(super) struct Secured {
-    port: Port,
+    port: Arc<Port>,
     certificates: Certificates,
     handshakes: Arc<Semaphore>,
 }
 
 impl Secured {
-    pub(super) fn new(port: Port, certificates: Certificates) -> Secured {
+    pub(super) fn new(port: Arc<Port>, certificates: Certificates) -> Secured {
         Secured { port, certificates, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)) }
     }
 
@@ -71,9 +71,12 @@ impl Accept<TcpStream, Current> for Secured {
     fn accept(&self, stream: TcpStream, routes: Current) -> Self::Future {
         let this = self.clone();
         Box::pin(async move {
-            let connection = this.port.enter(&stream)?;
+            let connection = this.port.enter(&stream, routes.peer)?;
             let limit = this.port.times.now().header_timeout;
-            let shaken = tokio::time::timeout(limit, this.shake_hands(stream)).await;
+            let shaken = tokio::select! {
+                shaken = tokio::time::timeout(limit, this.shake_hands(stream)) => shaken,
+                () = connection.place.cut() => Ok(Err(Failed("evicted"))),
+            };
             let port = this.certificates.port();
             match shaken.unwrap_or(Err(Failed("timeout"))) {
                 Ok(stream) => {

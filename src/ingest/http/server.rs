@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,11 +25,8 @@ use super::port::Port;
 use super::secure::Secured;
 use crate::ingest::tls::Certificates;
 
-/// Maximum connections of one port, idle ones included; one more is closed immediately. Each may hold a read buffer.
-pub(crate) const CONNECTIONS_MAX: usize = 8192;
-
 /// Largest head of a request, and the maximum that is read ahead of a body (hyper's default is 400 KiB). With
-/// [`CONNECTIONS_MAX`] that is at most 512 MiB.
+/// 8192 connections (`http.connections_max`) that is at most 512 MiB.
 const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// hyper's own limit for a head, which includes the time that a connection is idle. The limits are those of
@@ -59,14 +57,22 @@ pub(crate) async fn bind(addr: SocketAddr, key: &'static str) -> Result<TcpListe
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: watch::Receiver<Router>,
-    port: Port,
+    port: Arc<Port>,
     handle: Handle<SocketAddr>,
     certificates: Option<Certificates>,
 ) -> io::Result<()> {
-    match certificates {
-        None => serve_with(listener, Limited(port), routes, handle).await,
-        Some(certificates) => serve_with(listener, Secured::new(port, certificates), routes, handle).await,
-    }
+    let serve = async {
+        match certificates {
+            None => serve_with(listener, Limited(port.clone()), routes, handle).await,
+            Some(certificates) => serve_with(listener, Secured::new(port.clone(), certificates), routes, handle).await,
+        }
+    };
+    let served = tokio::select! {
+        served = serve => served,
+        never = port.tell_what_was_left_out() => match never {},
+    };
+    port.close_log();
+    served
 }
 
 async fn serve_with<A>(
@@ -83,6 +89,6 @@ where
     let mut server = Server::<SocketAddr>::from_listener(listener).acceptor(acceptor).http1_only();
     let mut http1 = server.http_builder().http1();
     http1.timer(TokioTimer::new()).header_read_timeout(HYPER_HEADER_TIMEOUT).max_buf_size(READ_BUFFER_BYTES_MAX);
-    let connection = service_fn(move |_: SocketAddr| ready(Ok::<_, Infallible>(Current(routes.clone()))));
+    let connection = service_fn(move |peer| ready(Ok::<_, Infallible>(Current { routes: routes.clone(), peer })));
     server.handle(handle).serve(connection).await
 }

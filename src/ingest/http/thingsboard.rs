@@ -22,6 +22,7 @@ use super::admit::{Shared, refuse};
 use super::answer;
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::TELEMETRY;
 use super::tokens::TokenFault;
@@ -44,7 +45,9 @@ async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match shared.admit(|tokens| tokens.of_text(&token).cloned().ok_or(TokenFault::Wrong)) {
+    match shared
+        .admit(Peer::of(request.extensions()), |tokens| tokens.of_text(&token).cloned().ok_or(TokenFault::Wrong))
+    {
         Ok(sender) => {
             let device = sender.0.as_ref().map_or(token, |grant| grant.id.to_string());
             request.extensions_mut().insert(Device(device));

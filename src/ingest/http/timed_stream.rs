@@ -22,6 +22,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use super::port::Connection;
 use crate::config::HttpTimes;
 use crate::ingest::connections::phase::Doing;
+use crate::telemetry::metrics;
 
 pub(super) struct TimedStream<S> {
     stream: S,
@@ -31,24 +32,27 @@ pub(super) struct TimedStream<S> {
     reading: Option<Pin<Box<Sleep>>>,
     /// The limit of the write that is pending.
     writing: Option<Pin<Box<Sleep>>>,
+    is_over: bool,
 }
 
 impl<S> TimedStream<S> {
     pub(super) fn new(stream: S, connection: Arc<Connection>, times: HttpTimes) -> TimedStream<S> {
-        TimedStream { stream, connection, times, reading: None, writing: None }
+        TimedStream { stream, connection, times, reading: None, writing: None, is_over: false }
     }
 
     /// Whether the wait for a request is over, because of its limit or because the connection was cut.
     fn poll_end_of_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.connection.phase.poll_cut(cx).is_ready() {
-                return Poll::Ready(());
+            if self.connection.place.phase().poll_cut(cx).is_ready() {
+                return self.over("evicted");
             }
-            let Doing::Waiting { since_ms, is_head } = self.connection.phase.now() else { return Poll::Pending };
+            let Doing::Waiting { since_ms, is_head } = self.connection.place.phase().now() else {
+                return Poll::Pending;
+            };
             let limit = if is_head { self.times.header_timeout } else { self.times.keep_alive };
             let waited = Duration::from_millis(self.connection.now_ms().saturating_sub(since_ms));
             let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                return Poll::Ready(());
+                return self.over(if is_head { "header_timeout" } else { "keep_alive" });
             };
             let at = Instant::now() + left;
             let timer = self.reading.get_or_insert_with(|| Box::pin(sleep_until(at)));
@@ -57,6 +61,14 @@ impl<S> TimedStream<S> {
             }
             std::task::ready!(timer.as_mut().poll(cx));
         }
+    }
+
+    /// The wait is over; counts why, once.
+    fn over(&mut self, reason: &'static str) -> Poll<()> {
+        if !std::mem::replace(&mut self.is_over, true) {
+            metrics::http_connection_closed(self.connection.port.name, reason);
+        }
+        Poll::Ready(())
     }
 
     /// The result of a write, or an error if it has been pending for too long.
@@ -68,6 +80,9 @@ impl<S> TimedStream<S> {
         let limit = self.times.write_timeout;
         let timer = self.writing.get_or_insert_with(|| Box::pin(sleep(limit)));
         std::task::ready!(timer.as_mut().poll(cx));
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.connection.stuck();
+        }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -78,9 +93,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
         let before = buf.filled().len();
         match Pin::new(&mut this.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
-                if !this.connection.phase.heard(this.connection.now_ms()) {
+                if !this.connection.place.phase().heard(this.connection.now_ms()) {
                     // Its place is given away already.
                     buf.set_filled(before);
+                    return this.over("evicted").map(Ok);
                 }
                 Poll::Ready(Ok(()))
             }
@@ -123,11 +139,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::sync::Semaphore;
 
     use super::super::port::Port;
     use super::*;
-    use crate::config::Live;
+    use crate::config::Config;
     use crate::model::SystemClock;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -135,10 +150,10 @@ mod tests {
     /// A connection that has just been opened, and its peer. Up to 64 bytes wait between them.
     fn pair() -> (TimedStream<DuplexStream>, DuplexStream) {
         let times = HttpTimes { header_timeout: 10 * SECOND, keep_alive: 75 * SECOND, write_timeout: 10 * SECOND };
-        let (clock, places) = (Arc::new(SystemClock::new()), Arc::new(Semaphore::new(1)));
-        let port = Port { name: "http", clock, times: Live::fixed(times), places };
+        let connections = Config::default().http.connections;
+        let (port, _) = Port::new("http", Arc::new(SystemClock::new()), connections, times);
         let (stream, peer) = duplex(64);
-        (TimedStream::new(stream, port.entered().unwrap(), times), peer)
+        (TimedStream::new(stream, port.entered(([127, 0, 0, 1], 1).into()).unwrap(), times), peer)
     }
 
     #[tokio::test(start_paused = true)]
@@ -171,9 +186,9 @@ mod tests {
         let (mut stream, mut peer) = pair();
         let connection = stream.connection.clone();
         let since = Instant::now();
-        connection.phase.begin();
+        connection.place.begin();
         tokio::time::sleep(100 * SECOND).await;
-        connection.phase.rest(connection.now_ms());
+        connection.rest();
         tokio::time::sleep(70 * SECOND).await;
         peer.write_all(b"GET").await.unwrap();
         assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 3);
@@ -187,7 +202,7 @@ mod tests {
         let connection = stream.connection.clone();
         let reading = tokio::spawn(async move { (stream.read(&mut [0; 64]).await.unwrap(), stream) });
         tokio::task::yield_now().await;
-        assert!(connection.phase.cut(0));
+        assert!(connection.place.phase().cut(0));
         let (n, mut stream) = reading.await.unwrap();
         peer.write_all(b"GET").await.unwrap();
         assert_eq!((n, stream.read(&mut [0; 64]).await.unwrap()), (0, 0));

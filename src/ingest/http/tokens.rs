@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
 use super::answer::json;
 use super::error::IngestError;
+use super::peer::{Peer, judge};
 use crate::access::{Grant, Tokens};
 
 /// Why a request is not authorized.
@@ -61,6 +62,24 @@ impl Tokens {
         } else {
             Err(TokenFault::Malformed)
         }
+    }
+
+    /// Like [`Tokens::check`], for a port on which nothing is sent; `text` describes a fault.
+    ///
+    /// # Errors
+    /// The answer (401, or 429 if the address is paused).
+    pub(crate) fn check_reader(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        text: fn(TokenFault) -> &'static str,
+    ) -> Result<Arc<Grant>, Box<Response>> {
+        let checked = self.check(headers);
+        let fault = checked.as_ref().err().copied();
+        judge(peer, checked.map_err(IngestError::from)).map_err(|error| match fault {
+            Some(fault) if !matches!(error, IngestError::Paused { .. }) => Box::new(fault.response(text(fault))),
+            _ => Box::new(error.into_response()),
+        })
     }
 
     /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Token user:password`, with which version 2 clients send

@@ -37,7 +37,7 @@
 //! flight are stored. The device sends unacknowledged ones again; they are stored once if they have their own
 //! timestamp.
 //!
-//! Limits: connections (one more is closed), time for TLS and CONNECT, silence (one and a half keep-alives), size of a
+//! Limits: connections, in total and per address (one more is closed, [`super::connections`]), time for TLS and CONNECT, silence (one and a half keep-alives), size of a
 //! packet and a topic, messages in flight per connection (receive maximum: MQTT 5 closes the connection of a device
 //! that exceeds it with 0x93, MQTT 3.1.1 is read no further), the batchers' queues, and the bytes of all messages:
 //!
@@ -70,6 +70,8 @@ mod frames;
 mod inflight;
 mod log_limit;
 mod port;
+#[cfg(test)]
+mod port_tests;
 mod shared;
 mod strict;
 #[cfg(test)]
@@ -88,10 +90,12 @@ use self::batcher::{Batcher, Incoming};
 use self::port::{Batchers, Port};
 use self::shared::Shared;
 use super::IngestDeps;
+use super::connections::OpenConnections;
 use super::mqtt::collect::{Collector, Settings};
 use super::tls::{CertificateError, Certificates, Files};
 use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::config::{ListenMqtt, Live, Setter};
+use crate::telemetry::log_limit::LOG_EVERY;
 use crate::telemetry::metrics::Source;
 
 /// The setting that names the file of tokens.
@@ -110,6 +114,7 @@ pub struct MqttListener {
 /// Replaces tokens and certificates of a port that is being served.
 pub(crate) struct Renewal {
     pub(crate) tokens: Setter<Option<Tokens>>,
+    pub(crate) connections: OpenConnections,
     pub(crate) certificates: Option<Certificates>,
 }
 
@@ -144,7 +149,8 @@ impl MqttListener {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        Renewal { tokens: self.tokens.clone(), certificates: self.port.certificates().cloned() }
+        let (tokens, connections) = (self.tokens.clone(), self.shared.connections.clone());
+        Renewal { tokens, connections, certificates: self.port.certificates().cloned() }
     }
 
     /// Serves until `stop`, then until all accepted messages are acknowledged, or until `drained`. If a batcher panics,
@@ -183,7 +189,7 @@ impl MqttListener {
 /// Logs the number of suppressed log lines from time to time; never ends.
 async fn tell_what_was_left_out(shared: &Shared) {
     loop {
-        tokio::time::sleep(log_limit::LOG_EVERY / 4).await;
+        tokio::time::sleep(LOG_EVERY / 4).await;
         shared.logs.end();
     }
 }

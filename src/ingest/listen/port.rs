@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -20,14 +20,13 @@ use super::shared::Shared;
 use crate::access::{Tokens, TokensError};
 use crate::config::ListenMqtt;
 use crate::ingest::IngestDeps;
+use crate::ingest::connections::{Pause, Place, Refusal};
 use crate::ingest::mqtt::SetupError;
 use crate::ingest::tls::{Certificates, Files, TlsError};
 use crate::telemetry::metrics;
 
 /// Pause after an error of the port itself (usually no file descriptor left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Open files that the process needs in addition to the connections: journal, store, HTTP.
-const FILES_BESIDE: u64 = 1024;
 /// Bytes per read until CONNECT is complete.
 const READ_BYTES: usize = 1024;
 
@@ -80,7 +79,6 @@ impl Port {
         };
         let listener = TcpListener::bind(settings.listen).await.map_err(|error| bind_error(settings.listen, error))?;
         let addr = listener.local_addr().unwrap_or(settings.listen);
-        allow_files(settings.connections_max as u64 + FILES_BESIDE);
         Ok(Port { listener, addr, certificates })
     }
 
@@ -97,7 +95,6 @@ impl Port {
         let tokens = shared.tokens.now().as_ref().as_ref().map(Tokens::len);
         let is_tls = self.certificates.is_some();
         tracing::info!(addr = %self.addr, tokens, tls = is_tls, "MQTT listener ready for devices");
-        let places = Arc::new(Semaphore::new(shared.settings.connections_max));
         if let Some(certificates) = self.certificates.clone() {
             tasks.spawn(certificates.watch(shared.deps.stop.clone()));
         }
@@ -116,18 +113,21 @@ impl Port {
                     continue;
                 }
             };
-            let Ok(place) = places.clone().try_acquire_owned() else {
-                metrics::mqtt_direct_connect("too_many");
-                shared.logs.turned_away(peer, None, "too_many", "listen.mqtt.connections_max reached");
-                continue;
+            let place = match shared.connections.enter(peer) {
+                Ok(place) => place,
+                Err(refusal) => {
+                    let label = if refusal == Refusal::Limit { "too_many" } else { refusal.label() };
+                    metrics::mqtt_direct_connect(label);
+                    shared.logs.turned_away(peer, None, label, &refusal.to_string());
+                    continue;
+                }
             };
             let batchers = batchers.clone();
             let (shared, certificates) = (shared.clone(), self.certificates.clone());
             tasks.spawn(async move {
-                welcome(stream, peer, certificates, shared, &batchers, n).await;
+                welcome(stream, place, certificates, shared, &batchers, n).await;
                 // Batchers end when the last of these senders is dropped.
                 drop(batchers);
-                drop(place);
             });
         }
     }
@@ -137,29 +137,10 @@ fn bind_error(addr: SocketAddr, source: std::io::Error) -> ListenError {
     ListenError::Bind { addr, source }
 }
 
-/// Raises the soft limit on open files as far as needed and allowed, and warns if that is too low.
-fn allow_files(needed: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let now = getrlimit(Resource::Nofile);
-    if now.current.is_none_or(|soft| soft >= needed) {
-        return;
-    }
-    let wanted = now.maximum.map_or(needed, |hard| hard.min(needed));
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: now.maximum }).is_ok();
-    if !raised || wanted < needed {
-        let files = if raised { wanted } else { now.current.unwrap_or_default() };
-        tracing::warn!(
-            files,
-            needed,
-            "listen.mqtt.connections_max needs more open files than the process may have (ulimit -n)"
-        );
-    }
-}
-
 /// TLS if configured, then CONNECT, within one time limit for both.
 async fn welcome(
     stream: TcpStream,
-    peer: SocketAddr,
+    place: Place,
     certificates: Option<Certificates>,
     shared: Arc<Shared>,
     batchers: &[mpsc::Sender<Incoming>],
@@ -169,14 +150,31 @@ async fn welcome(
     // read reports that.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
-    let Some(certificates) = certificates else { return connected(stream, peer, shared, batchers, n, deadline).await };
-    match tokio::time::timeout_at(deadline, certificates.accept(stream, std::future::ready(()))).await {
-        Ok(Ok(stream)) => connected(Box::new(stream), peer, shared, batchers, n, deadline).await,
+    let Some(certificates) = certificates else { return connected(stream, place, shared, batchers, n, deadline).await };
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout_at(deadline, certificates.accept(stream, std::future::ready(()))) => shaken,
+        () = place.cut() => return metrics::mqtt_direct_connect("evicted"),
+    };
+    match shaken {
+        Ok(Ok(stream)) => connected(Box::new(stream), place, shared, batchers, n, deadline).await,
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
-            shared.logs.turned_away(peer, None, "tls", &format!("TLS handshake failed: {error}"));
+            shared.logs.turned_away(place.peer(), None, "tls", &format!("TLS handshake failed: {error}"));
         }
-        Err(_) => late(&shared, peer),
+        Err(_) => late(&shared, place.peer()),
+    }
+}
+
+/// Counts a CONNECT that was refused because of its credentials. Without any it is no attempt to guess.
+fn failed(shared: &Shared, place: &Place, error: ConnectError) {
+    if !matches!(error, ConnectError::NoCredentials | ConnectError::WrongCredentials) {
+        return;
+    }
+    metrics::auth_failure("listen.mqtt", error.label());
+    let pause = if error == ConnectError::WrongCredentials { place.failed() } else { None };
+    if let Some(Pause { left, is_new: true }) = pause {
+        let detail = format!("too many failed authentications; paused for {} s", left.as_secs());
+        shared.logs.turned_away(place.peer(), None, "paused", &detail);
     }
 }
 
@@ -189,17 +187,18 @@ fn late(shared: &Shared, peer: SocketAddr) {
 /// CONNECT and its answer, then the rest of the connection.
 async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
-    peer: SocketAddr,
+    place: Place,
     shared: Arc<Shared>,
     batchers: &[mpsc::Sender<Incoming>],
     n: u64,
     deadline: tokio::time::Instant,
 ) {
-    let mut buf = BytesMut::new();
+    let (mut buf, peer) = (BytesMut::new(), place.peer());
     let stop = shared.deps.stop.clone();
     let request = tokio::select! {
         request = tokio::time::timeout_at(deadline, request(&mut stream, &mut buf)) => request,
         () = stop.cancelled() => return metrics::mqtt_direct_connect("stopping"),
+        () = place.cut() => return metrics::mqtt_direct_connect("evicted"),
     };
     let Ok(request) = request else { return late(&shared, peer) };
     let admitted = match request {
@@ -233,6 +232,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
             metrics::mqtt_direct_connect(error.label());
             let id = request.as_ref().map(connect::ConnectRequest::shown_id);
             shared.logs.turned_away(peer, id, error.label(), &error.to_string());
+            failed(&shared, &place, error);
             let answer = connect::refuse(request.map(|request| request.version), error);
             let said = async {
                 stream.write_all(&answer).await?;
@@ -243,12 +243,15 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     metrics::mqtt_direct_connect("accepted");
-    let place = shared.clients.enter(&client.token, &client.id);
+    place.proved();
+    // From here on it is not cut for another one: a device that is silent has nothing to report.
+    place.begin();
+    let registration = shared.clients.enter(&client.token, &client.id);
     let _counted = Counted::new();
     // By client id, so that messages of a device on successive connections use the same batcher and stay in order.
     let at = xxh3_64(client.id.as_bytes()) as usize % batchers.len();
     let batcher = batchers[at].clone();
-    let end = Connection::new(stream, shared, client, authorization, batcher, buf, out).serve(place).await;
+    let end = Connection::new(stream, shared, client, authorization, batcher, buf, out).serve(registration).await;
     metrics::mqtt_direct_disconnect(end.label());
 }
 

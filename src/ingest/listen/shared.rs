@@ -10,6 +10,7 @@ use crate::access::Tokens;
 use crate::config::{ListenMqtt, Live};
 use crate::decode::topic::filter_matches;
 use crate::ingest::IngestDeps;
+use crate::ingest::connections::OpenConnections;
 
 /// Bytes of messages that may wait for the batchers, over all connections.
 pub(super) const BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -22,6 +23,7 @@ pub(super) struct Shared {
     pub(super) deps: IngestDeps,
     pub(super) tokens: Live<Option<Tokens>>,
     pub(super) clients: Clients,
+    pub(super) connections: OpenConnections,
     /// [`BYTES_MAX`].
     pub(super) bytes: Arc<Semaphore>,
     /// [`LARGE_BYTES_MAX`].
@@ -40,6 +42,7 @@ impl Shared {
         Shared {
             settings: settings.clone(),
             logs: LimitedLog::new(deps.clock.clone()),
+            connections: OpenConnections::new(settings.connections, deps.clock.clone()),
             deps,
             tokens,
             clients: Clients::default(),

@@ -34,6 +34,7 @@ use super::answer;
 use super::body::{BodyLimits, ReceivedBody, drain, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
 use super::routes::HOOKS;
 use crate::model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
@@ -59,7 +60,8 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Middleware like [`super::admit::admit`]: accepts a token in more places, and does not check for room yet.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
-    match shared.open(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
+    let peer = Peer::of(request.extensions());
+    match shared.open(peer, |tokens| tokens.check_hook(request.headers(), token.as_deref())) {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => refuse(request, error).await,
     }

@@ -21,10 +21,11 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 pub(super) use self::dialect::Dialect;
-use super::admit::{Shared, asks_before_sending, drained};
+use super::admit::{Shared, asks_before_sending, discard};
 use super::body::{BodyLimits, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
 use super::sender::shown_sender;
@@ -51,14 +52,15 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`], with the token locations and error bodies of these clients.
 async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
-    let admitted = shared.admit(|tokens| match dialect.credentials_in_query(request.uri()) {
-        Some((user, password)) => tokens.check_pair(&user, &password),
-        None => tokens.check_influx(request.headers()),
-    });
+    let admitted =
+        shared.admit(Peer::of(request.extensions()), |tokens| match dialect.credentials_in_query(request.uri()) {
+            Some((user, password)) => tokens.check_pair(&user, &password),
+            None => tokens.check_influx(request.headers()),
+        });
     match admitted {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => {
-            drained(request).await;
+            discard(request, &error).await;
             dialect.refuse(&error)
         }
     }

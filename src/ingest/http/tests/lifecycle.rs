@@ -95,7 +95,7 @@ async fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
 }
 
 /// The value of the metric line that starts with `name` and contains each of `labels`; 0 if there is none.
-fn metric(name: &str, labels: &[&str]) -> f64 {
+pub(super) fn metric(name: &str, labels: &[&str]) -> f64 {
     let text = metrics::render();
     let found = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
     text.lines().find(found).map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())

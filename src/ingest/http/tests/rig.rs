@@ -13,7 +13,7 @@ use crate::access::GrantDefaults;
 use crate::ack::Ack;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config;
-use crate::ingest::http::{HttpError, HttpIngest};
+use crate::ingest::http::{HttpError, HttpIngest, PortSetter};
 use crate::model::{FieldLimiter, Reading, Span, SystemClock};
 
 /// No test takes this long. A test that hangs fails with its name instead.
@@ -28,6 +28,7 @@ pub(super) fn http() -> config::Http {
         body_max_bytes: 1 << 20,
         times: config::HttpTimes { header_timeout: LONG, keep_alive: LONG, write_timeout: LONG },
         bodies_max_bytes: 128 << 20,
+        connections: config::Config::default().http.connections,
         body_timeout: LONG,
         body_grace: LONG,
         body_rate_min: 256,
@@ -50,6 +51,7 @@ pub(super) struct Rig {
     pub(super) admission_control: AdmissionControl,
     pub(super) admission: Admission,
     pub(super) ingest_batches: IngestReceiver,
+    pub(super) limits: PortSetter,
     pub(super) shutdown: CancellationToken,
     pub(super) task: JoinHandle<std::io::Result<()>>,
 }
@@ -81,9 +83,9 @@ impl Rig {
         let grants = GrantDefaults { quota: Some(config::Config::default().quota), ..GrantDefaults::unlimited() };
         let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
         let ingest = HttpIngest::bind(&cfg, Arc::new(decoding), admission.clone(), clock, &on_tls, &grants).await?;
-        let (addr, shutdown) = (ingest.local_addr(), CancellationToken::new());
+        let (addr, limits, shutdown) = (ingest.local_addr(), ingest.port.1.clone(), CancellationToken::new());
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
-        Ok(Rig { addr, admission_control, admission, ingest_batches, shutdown, task })
+        Ok(Rig { addr, admission_control, admission, ingest_batches, limits, shutdown, task })
     }
 
     /// The next ingest batch.

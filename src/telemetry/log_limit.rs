@@ -1,0 +1,91 @@
+//! Rate-limited log lines: what a peer can cause any number of times gets a few lines a minute
+//! ([`LINES_MAX`]), and then one line with the number of suppressed lines.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Lines of one kind within [`LOG_EVERY`].
+const LINES_MAX: u32 = 10;
+/// The period over which lines are counted.
+pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// Allows a few lines per period, and counts the suppressed ones. Pure.
+#[derive(Debug, Default)]
+struct Quota {
+    since_ms: Option<u64>,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl Quota {
+    /// Ends the period if it is over; returns the number of suppressed lines, if any.
+    fn end(&mut self, now_ms: u64) -> Option<u64> {
+        self.since_ms.filter(|since| now_ms.saturating_sub(*since) >= LOG_EVERY.as_millis() as u64)?;
+        let suppressed = std::mem::take(self).suppressed;
+        (suppressed > 0).then_some(suppressed)
+    }
+
+    /// Whether a line may be written now; call after [`Quota::end`].
+    fn allows(&mut self, now_ms: u64) -> bool {
+        self.since_ms.get_or_insert(now_ms);
+        let allows = self.lines < LINES_MAX;
+        if allows {
+            self.lines += 1;
+        } else {
+            self.suppressed += 1;
+        }
+        allows
+    }
+}
+
+/// The limit of one kind of log line.
+pub(crate) struct LineLimit {
+    name: &'static str,
+    quota: Mutex<Quota>,
+}
+
+impl LineLimit {
+    /// `name` says in the log which lines were suppressed.
+    pub(crate) fn new(name: &'static str) -> LineLimit {
+        LineLimit { name, quota: Mutex::default() }
+    }
+
+    /// Writes a line, or counts it.
+    pub(crate) fn line(&self, now_ms: u64, write: impl FnOnce()) {
+        self.end(now_ms);
+        // Two numbers and a time, each valid by itself, so the lock stays usable after a panic.
+        if self.quota.lock().unwrap_or_else(PoisonError::into_inner).allows(now_ms) {
+            write();
+        }
+    }
+
+    /// Logs the number of suppressed lines if the period is over.
+    pub(crate) fn end(&self, now_ms: u64) {
+        let suppressed = self.quota.lock().unwrap_or_else(PoisonError::into_inner).end(now_ms);
+        if let Some(suppressed) = suppressed {
+            tracing::warn!(suppressed, kind = self.name, "log lines suppressed within the last minute");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_lines_a_minute_and_the_number_of_the_others() {
+        let mut quota = Quota::default();
+        let (mut lines, mut told) = (0, 0);
+        // A hundred seconds of one event every 10 ms.
+        for now in (0..100_000).step_by(10) {
+            told += quota.end(now).unwrap_or_default();
+            lines += u64::from(quota.allows(now));
+        }
+        assert_eq!((lines, told), (20, 5990));
+        assert_eq!(quota.end(119_990), None, "not yet");
+        assert_eq!(quota.end(120_000), Some(3990));
+        assert_eq!(quota.end(500_000), None, "logged once");
+        assert!(quota.allows(500_000));
+        assert_eq!(quota.end(600_000), None, "none was suppressed");
+    }
+}
