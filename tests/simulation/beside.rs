@@ -74,7 +74,7 @@ impl Sim {
     /// another one then. So a measurement of the first time may be left behind in a bucket that nobody writes any more,
     /// and its summary does not count it before the next `reconcile`.
     pub(super) fn reconcile_leftovers(&mut self) {
-        let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
+        let mut stored: Identities<u32> = Identities::default();
         for reading in self.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;
         }
@@ -82,7 +82,7 @@ impl Sim {
             let counted = self.counted(&sensor, start);
             let left = |r: &&Reading| {
                 let id = identity(r);
-                self.receipt[&id] && stored[&id] > self.acked.get(&id).copied().unwrap_or(0)
+                self.known[&id].receipt_time && stored[&id] > self.known[&id].acked
             };
             let left = readings.iter().filter(left).count();
             if readings.len() <= counted as usize + left {

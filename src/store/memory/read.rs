@@ -62,7 +62,8 @@ impl Pages {
 
     /// See [`crate::store::Store::measurements`].
     pub fn read_measurements(&self, q: &MeasurementQuery) -> MeasurementResults {
-        let of_sensor = self.series.iter().filter(|((sensor, _), _)| **sensor == *q.sensor_id);
+        let bucket = |start: i64| (q.sensor_id.to_string(), BucketStart(start));
+        let of_sensor = self.series.range(bucket(i64::MIN)..bucket(q.to_ms.max(i64::MIN + 1)));
         let mut found: Vec<_> =
             of_sensor.flat_map(|(_, list)| list).filter(|r| (q.from_ms..q.to_ms).contains(&r.ts_ms)).collect();
         found.sort_by_key(|r| r.ts_ms);

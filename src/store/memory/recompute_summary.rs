@@ -8,7 +8,8 @@ use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan}
 impl Pages {
     /// The pages of a bucket from page 0, without gaps.
     pub(super) fn of_bucket(&self, sensor_id: &str, start: BucketStart) -> Vec<&Page> {
-        (0..).map_while(|n| self.pages.get(&(sensor_id.to_owned(), start, n))).collect()
+        let pages = self.pages.range((sensor_id.to_owned(), start, 0)..=(sensor_id.to_owned(), start, u32::MAX));
+        (0..).zip(pages).map_while(|(n, (key, page))| (key.2 == n).then_some(page)).collect()
     }
 
     /// Recomputes the summary if it does not count all measurements.
