@@ -36,7 +36,14 @@ impl Pages {
         PageResults { pages: wanted.into_iter().map(shown).collect(), next }
     }
 
-    fn stored_page(&self, sensor: &str, start: BucketStart, n: u32, page: &super::Page, readings: bool) -> StoredPage {
+    pub(super) fn stored_page(
+        &self,
+        sensor: &str,
+        start: BucketStart,
+        n: u32,
+        page: &super::Page,
+        readings: bool,
+    ) -> StoredPage {
         let of_page = match page.storage_mode {
             StorageMode::Bucket => Some(&page.readings),
             StorageMode::TimeSeries => self.series.get(&(sensor.to_owned(), start)),
