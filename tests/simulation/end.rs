@@ -13,6 +13,7 @@ impl Sim {
             let ms = if round < 20_000 { 10 } else { 100 };
             self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
             self.zombie();
+            self.finish_conversions(round);
             for i in 0..self.instances.len() {
                 self.sync(i);
                 self.route(i);
@@ -30,7 +31,8 @@ impl Sim {
             }
             self.settle_outcomes();
             let rest = |p: &Process| p.backlog.is_empty() && p.shards.iter().all(Shard::empty);
-            if self.zombies.is_empty() && self.instances.iter().all(|i| rest(&i.process)) {
+            if self.zombies.is_empty() && self.conversions.is_empty() && self.instances.iter().all(|i| rest(&i.process))
+            {
                 return;
             }
             assert!(round < 29_999, "seed {}: not at rest: {:?}", self.seed, self.instances[0].process.shards);
@@ -44,6 +46,7 @@ impl Sim {
         if !self.journaled {
             self.reconcile_leftovers();
         }
+        self.convert_again();
         if let Err(wrong) = self.pages.check(self.page.readings) {
             panic!("seed {}: {wrong}; journaled: {}", self.seed, self.journaled);
         }
@@ -59,11 +62,11 @@ impl Sim {
         }
         let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.key.ts_ms));
         for (id, n) in stored.iter().filter(|(id, _)| !is_expired(id)) {
-            let most = self.known[id].most();
+            let most = *self.expected(id).end();
             assert!(*n <= most, "seed {}: stored {n} times, at most {most} were sent: {id:?}", self.seed);
         }
-        for (id, known) in self.known.iter().filter(|(id, _)| !is_expired(id)) {
-            let least = known.least();
+        for id in self.known.keys().filter(|id| !is_expired(id)) {
+            let least = *self.expected(id).start();
             let n = stored.get(id).copied().unwrap_or(0);
             assert!(n >= least, "seed {}: acknowledged {least}, stored {n}: {id:?}", self.seed);
         }

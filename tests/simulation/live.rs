@@ -402,7 +402,7 @@ impl Life {
             for (sensor_id, start) in buckets {
                 let bucket = hourbucket::model::BucketKey { sensor_id: sensor_id.as_str().into(), start };
                 let request = hourbucket::store::LoadRequest { bucket, readings_from: None, doubt: true };
-                state.pages.load(&request, StorageMode::TimeSeries);
+                state.pages.load(&request, StorageMode::TimeSeries).expect("it has no pages with readings");
             }
         }
         state.pages.check(self.world.settings.page.readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));

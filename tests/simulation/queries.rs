@@ -22,7 +22,7 @@ impl Sim {
         // A second instance has a memory of its own; and what is not routed yet is told by `complete`.
         let all = self.instances.len() == 1 && self.instances[0].process.backlog.is_empty();
         let least: Vec<(Identity, u32)> = match all {
-            true => self.known.iter().filter(|(id, _)| asked(id)).map(|(id, known)| (*id, known.least())).collect(),
+            true => self.known.keys().filter(|id| asked(id)).map(|id| (*id, *self.expected(id).start())).collect(),
             false => vec![],
         };
         let (limit, generation) = (self.rng.usize(1..20), self.instances[0].generation);
@@ -43,7 +43,7 @@ impl Sim {
         }
         let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.key.ts_ms));
         for (id, n) in shown.iter().filter(|(id, _)| !is_expired(id)) {
-            let most = self.known[id].most();
+            let most = *self.expected(id).end();
             assert!(*n <= most, "seed {}: shown {n} times, at most {most} were sent: {id:?}", self.seed);
         }
         // A crash between two pages: the replay is not in memory yet, which the later pages tell by `complete`.
@@ -78,7 +78,9 @@ impl Sim {
             readings_from_ms: Some(window.begin_ms()),
         };
         let until_ms = loop {
+            self.reading = query.after.map(|(start, _)| (sensor.to_owned(), start));
             self.meanwhile();
+            self.reading = None;
             let found = self.pages.read_pages(&query);
             for (start, page) in &found.pages {
                 gather.page(*start, page);

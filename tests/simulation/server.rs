@@ -410,7 +410,7 @@ impl Server {
             state.hit(&request.bucket.sensor_id);
             return Err(unknown());
         }
-        Ok(state.pages.load(request, storage_mode))
+        state.pages.load(request, storage_mode)
     }
 
     /// Raises the mark; a lost answer leaves it raised or not.

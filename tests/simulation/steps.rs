@@ -10,12 +10,15 @@
 
 #[path = "beside.rs"]
 mod beside;
+#[path = "convert.rs"]
+mod convert;
 #[path = "end.rs"]
 mod end;
 #[path = "queries.rs"]
 mod queries;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +29,7 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
-use hourbucket::store::memory::Pages;
+use hourbucket::store::memory::{Conversion, Pages};
 use hourbucket::store::{PageWriteResult, StoreError, StoreErrorKind};
 
 use super::{HOUR, Identities, Identity, identities, identity};
@@ -40,18 +43,6 @@ struct Known {
     acked: u32,
     /// One was stored at some time, or kept as a dead letter.
     stored: bool,
-}
-
-impl Known {
-    /// How often it must be in the store.
-    fn least(&self) -> u32 {
-        if self.receipt_time { self.acked } else { self.acked.min(1) }
-    }
-
-    /// How often it may be in the store.
-    fn most(&self) -> u32 {
-        if self.receipt_time { self.sent } else { 1 }
-    }
 }
 
 fn note_stored(known: &mut Identities<Known>, write: &PageWrite) {
@@ -150,6 +141,13 @@ struct Sim {
     retention_ms: Option<i64>,
     /// Time-series buckets that a `reconcile` may have left half done.
     interrupted: HashSet<(String, BucketStart)>,
+    /// Whether buckets are converted, which ones were, and those under way.
+    converts: bool,
+    converted: BTreeMap<(String, BucketStart), StorageMode>,
+    conversions: Vec<Conversion>,
+    /// Whether a query is under way, and the bucket of which it has read some pages.
+    asked: bool,
+    reading: Option<(String, BucketStart)>,
     pages: Pages,
     /// Statements sent by somebody who no longer waits for the answer: applied at any later time, or never.
     zombies: Vec<PageWrite>,
@@ -193,6 +191,11 @@ impl Sim {
             wrong_ms: 0,
             clocks,
             interrupted: HashSet::new(),
+            converts: false,
+            converted: BTreeMap::new(),
+            conversions: vec![],
+            asked: false,
+            reading: None,
             retention_ms: (rng.u8(0..3) == 0).then(|| rng.i64(2 * HOUR..12 * HOUR)),
             pages: Pages { summary_bytes_max: Some(page.summary_bytes), ..Pages::default() },
             zombies: vec![],
@@ -215,11 +218,26 @@ impl Sim {
         if series {
             sim.storage_mode = StorageMode::TimeSeries;
         }
+        sim.converts = instances == 1 && sim.rng.bool();
         for _ in 0..instances {
             let process = sim.start();
             sim.instances.push(Instance { journal: vec![], process, generation: 0 });
         }
         sim
+    }
+
+    /// How often a reading must be in the store, and how often it may be.
+    fn expected(&self, id: &Identity) -> RangeInclusive<u32> {
+        let known = self.known[id];
+        if !known.receipt_time {
+            return known.acked.min(1)..=1;
+        }
+        let bucket = (id.sensor.as_str().to_owned(), Span::HOUR.floor(id.key.ts_ms));
+        match known.sent > 1 && self.converted.contains_key(&bucket) {
+            // See `convert.rs`.
+            true => known.acked.min(1)..=u32::MAX,
+            false => known.acked..=known.sent,
+        }
     }
 
     fn start(&mut self) -> Process {
@@ -408,7 +426,7 @@ impl Sim {
                         };
                         settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.known, series);
                     }
-                    let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.storage_mode))).collect();
+                    let loaded = requests.iter().map(|r| self.pages.load(r, self.storage_mode)).collect();
                     JobResult::Load(tickets, requests, Ok(loaded))
                 }
             }
@@ -472,6 +490,7 @@ impl Sim {
             self.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
         }
         if self.storage_mode == StorageMode::TimeSeries
+            || self.converts
             || !self.pages.series.is_empty()
             || self.zombies.iter().any(|w| w.storage_mode == StorageMode::TimeSeries)
         {
@@ -509,12 +528,17 @@ impl Sim {
 
     fn step(&mut self) {
         if self.rng.u8(0..60) == 0 {
+            self.asked = true;
             self.ask();
+            self.asked = false;
         }
         self.go_on();
     }
 
     fn go_on(&mut self) {
+        if self.converts && self.rng.u8(0..8) == 0 {
+            return self.convert();
+        }
         let instance = self.rng.usize(0..self.instances.len());
         match self.rng.u32(0..100) {
             0..12 => self.send(instance),
