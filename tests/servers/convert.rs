@@ -16,10 +16,10 @@ use hourbucket::model::StorageMode;
 use hourbucket::store::mongo::{ConvertOptions, Hook};
 use mongodb::bson::{DateTime, Document, doc};
 
-/// Three buckets: of one full page, of one page that is not full, and of three pages.
+/// Three buckets: two of one page, and one of three.
 async fn pages(seed: &Seed) -> Vec<Stored> {
     let (a, b, c) = (readings(START, 0..90), readings(START + HOUR, 0..7), readings(START, 0..2500));
-    seed.pages([page("A", START, 0, true, &a), page("A", START + HOUR, 0, false, &b)]).await;
+    seed.pages([page("A", START, 0, false, &a), page("A", START + HOUR, 0, false, &b)]).await;
     seed.pages([
         page("C", START, 0, true, &c[..1000]),
         page("C", START, 1, true, &c[1000..2000]),
@@ -49,14 +49,19 @@ fn stop_at(wanted: Step, sensor: &'static str) -> Hook {
     Arc::new(move |step, bucket| step == wanted && &*bucket.sensor_id == sensor)
 }
 
-/// Storage modes by sensor and bucket; checks that a time-series bucket has one document.
+/// Storage modes by sensor and bucket; checks that all documents of a bucket have the same one, and that it has as many
+/// as before.
 async fn storage_modes(seed: &Seed) -> BTreeSet<&'static str> {
     let mut storage_modes = BTreeSet::new();
     for (sensor, start) in [("A", START), ("A", START + HOUR), ("C", START)] {
-        let head = seed.page(sensor, start, 0).await.unwrap();
-        let native = head.get_str("storage").is_ok();
-        assert!(native != head.contains_key("readings"), "{head}");
-        assert!(!native || !head.contains_key("has_overflow") && seed.page(sensor, start, 1).await.is_none());
+        let native = seed.page(sensor, start, 0).await.unwrap().get_str("storage").is_ok();
+        let last = if sensor == "C" { 2 } else { 0 };
+        for n in 0..=last {
+            let page = seed.page(sensor, start, n).await.unwrap();
+            assert!(page.get_str("storage").is_ok() == native && page.contains_key("readings") != native, "{page}");
+            assert_eq!(page.get_bool("has_overflow").unwrap_or(false), n < last, "{page}");
+        }
+        assert!(seed.page(sensor, start, last + 1).await.is_none());
         storage_modes.insert(if native { "timeseries" } else { "pages" });
     }
     storage_modes
@@ -174,9 +179,6 @@ async fn an_append_before_the_swap_is_converted_too() {
         seed.native().await;
         let mut all = pages(&seed).await;
         let (sensor, known) = if number == 2 { ("C", 500) } else { ("A", 90) };
-        if number == 0 {
-            seed.update("A", START, 0, doc! { "$unset": { "has_overflow": 1 } }).await;
-        }
         let (db, met) = (seed.db.clone(), Arc::new(AtomicU32::new(0)));
         let count = met.clone();
         let hook: Hook = Arc::new(move |at, bucket| {
@@ -203,6 +205,58 @@ async fn an_append_before_the_swap_is_converted_too() {
     }
 }
 
+/// Whether a statement was refused because the page exists, in another version or another mode.
+fn conflicts(result: mongodb::error::Result<impl Sized>) -> bool {
+    result.is_err_and(|e| e.to_string().contains("E11000"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_has_loaded_the_bucket_before_the_swap_conflicts_with_each_of_its_pages() {
+    let seed = Seed::new("expected").await;
+    seed.native().await;
+    let all = pages(&seed).await;
+    // The next page of a sealed one is expected, too.
+    seed.update("A", START, 0, doc! { "$set": { "has_overflow": true } }).await;
+    let summaries = seed.summaries().await;
+    let buckets = seed.db.collection::<Document>("sensor_buckets");
+    for into in [StorageMode::TimeSeries, StorageMode::Bucket, StorageMode::TimeSeries] {
+        let before: Vec<(&str, i32, Option<i32>)> = match into {
+            StorageMode::TimeSeries => vec![("A", 0, Some(90)), ("A", 1, None), ("C", 2, Some(500))],
+            // The pages share the count.
+            StorageMode::Bucket => vec![("A", 1, Some(45)), ("C", 2, Some(833))],
+        };
+        convert(&seed, into, None).await.unwrap();
+        for (sensor, number, known) in before {
+            let there = seed.page(sensor, START, number).await.unwrap();
+            match known {
+                Some(known) => {
+                    let filter = doc! {
+                        "_id": there.get_document("_id").unwrap(),
+                        "sensor_id": sensor,
+                        "bucket_start": DateTime::from_millis(START),
+                        "count": { "$gte": known, "$lte": known },
+                        "has_overflow": { "$ne": true },
+                        "storage": match into {
+                            StorageMode::TimeSeries => doc! { "$ne": "timeseries" },
+                            StorageMode::Bucket => doc! { "$eq": "timeseries" },
+                        },
+                    };
+                    let mut new = page(sensor, START, number, false, &readings(START, 90..91));
+                    ["_id", "sensor_id", "bucket_start", "count"].map(|name| new.remove(name));
+                    let update = doc! { "$inc": { "count": 1 }, "$setOnInsert": new };
+                    let append = buckets.update_one(filter, update).upsert(true).await;
+                    assert!(conflicts(append), "{into:?}: page {number} of {sensor}: {there}");
+                }
+                None => {
+                    let create = page(sensor, START, number, false, &readings(START, 90..91));
+                    assert!(conflicts(buckets.insert_one(create).await), "{into:?}: page {number} of {sensor}");
+                }
+            }
+        }
+        whole(&seed, &all, &summaries, &format!("{into:?}")).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_created_after_the_swap_is_folded_in() {
     for command in ["convert", "reconcile"] {
@@ -210,6 +264,11 @@ async fn a_page_created_after_the_swap_is_folded_in() {
         seed.native().await;
         let mut all = pages(&seed).await;
         convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
+        // As an earlier version left it.
+        let single = doc! { "$set": { "count": 2500 }, "$unset": { "has_overflow": 1 } };
+        seed.update("C", START, 0, single).await;
+        let others = doc! { "sensor_id": "C", "page": { "$gt": 0 } };
+        seed.db.collection::<Document>("sensor_buckets").delete_many(others).await.unwrap();
         // Two appends of a service that had loaded page 2 before; one of them repeats a stored reading.
         for (known, new) in [(500, (START + 777, 7777)), (1, (START + 3000, 3))] {
             assert!(append(&seed.db, "C", 2, known, new).await);

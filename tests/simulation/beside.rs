@@ -35,17 +35,11 @@ impl Sim {
             return;
         }
         let (sensor, start) = self.pages.series.keys().nth(self.rng.usize(0..buckets)).expect("it is there").clone();
-        if self.is_time_series(&sensor, start) {
+        if self.pages.is_time_series(&sensor, start) {
             let statements = if self.rng.bool() { usize::MAX } else { self.rng.usize(0..5) };
             self.pages.recompute_in_part(&sensor, start, statements);
             self.interrupted.insert((sensor, start));
         }
-    }
-
-    /// Whether no page of a bucket holds its readings.
-    fn is_time_series(&self, sensor: &str, start: BucketStart) -> bool {
-        let first = self.pages.pages.get(&(sensor.to_owned(), start, 0));
-        first.is_none_or(|page| page.storage_mode == StorageMode::TimeSeries)
     }
 
     /// Whether the pages of a bucket count what it holds. They need not after a `reconcile` that was ended early, and
@@ -64,7 +58,7 @@ impl Sim {
     /// What was ended early is done again.
     pub(super) fn reconcile_interrupted(&mut self) {
         for (sensor, start) in std::mem::take(&mut self.interrupted) {
-            if self.is_time_series(&sensor, start) {
+            if self.pages.is_time_series(&sensor, start) {
                 self.pages.recompute_in_part(&sensor, start, usize::MAX);
             }
         }
@@ -74,7 +68,7 @@ impl Sim {
     /// another one then. So a measurement of the first time may be left behind in a bucket that nobody writes any more,
     /// and its summary does not count it before the next `reconcile`.
     pub(super) fn reconcile_leftovers(&mut self) {
-        let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
+        let mut stored: Identities<u32> = Identities::default();
         for reading in self.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;
         }
@@ -82,7 +76,7 @@ impl Sim {
             let counted = self.counted(&sensor, start);
             let left = |r: &&Reading| {
                 let id = identity(r);
-                self.receipt[&id] && stored[&id] > self.acked.get(&id).copied().unwrap_or(0)
+                self.known[&id].receipt_time && stored.get(&id).is_some_and(|n| *n > self.known[&id].acked)
             };
             let left = readings.iter().filter(left).count();
             if readings.len() <= counted as usize + left {

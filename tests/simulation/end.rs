@@ -1,6 +1,7 @@
 //! The end of a history: the faults stop, everything comes to rest, and what is stored is compared with what was sent and
 //! acknowledged.
 
+use super::super::Sensor;
 use super::*;
 
 impl Sim {
@@ -12,6 +13,7 @@ impl Sim {
             let ms = if round < 20_000 { 10 } else { 100 };
             self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
             self.zombie();
+            self.finish_conversions(round);
             for i in 0..self.instances.len() {
                 self.sync(i);
                 self.route(i);
@@ -29,7 +31,8 @@ impl Sim {
             }
             self.settle_outcomes();
             let rest = |p: &Process| p.backlog.is_empty() && p.shards.iter().all(Shard::empty);
-            if self.zombies.is_empty() && self.instances.iter().all(|i| rest(&i.process)) {
+            if self.zombies.is_empty() && self.conversions.is_empty() && self.instances.iter().all(|i| rest(&i.process))
+            {
                 return;
             }
             assert!(round < 29_999, "seed {}: not at rest: {:?}", self.seed, self.instances[0].process.shards);
@@ -43,6 +46,7 @@ impl Sim {
         if !self.journaled {
             self.reconcile_leftovers();
         }
+        self.convert_again();
         if let Err(wrong) = self.pages.check(self.page.readings) {
             panic!("seed {}: {wrong}; journaled: {}", self.seed, self.journaled);
         }
@@ -52,17 +56,17 @@ impl Sim {
             let (bytes, most) = (page.summary_bytes(), self.page.summary_bytes + 2 * 4 * 60);
             assert!(bytes <= most, "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}", self.seed);
         }
-        let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
+        let mut stored: Identities<u32> = Identities::default();
         for reading in self.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;
         }
-        let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.1.ts_ms));
+        let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.key.ts_ms));
         for (id, n) in stored.iter().filter(|(id, _)| !is_expired(id)) {
-            let most = if self.receipt[id] { self.sent[id] } else { 1 };
+            let most = *self.expected(id).end();
             assert!(*n <= most, "seed {}: stored {n} times, at most {most} were sent: {id:?}", self.seed);
         }
-        for (id, acked) in self.acked.iter().filter(|(id, _)| !is_expired(id)) {
-            let least = if self.receipt[id] { *acked } else { 1 };
+        for id in self.known.keys().filter(|id| !is_expired(id)) {
+            let least = *self.expected(id).start();
             let n = stored.get(id).copied().unwrap_or(0);
             assert!(n >= least, "seed {}: acknowledged {least}, stored {n}: {id:?}", self.seed);
         }
@@ -89,7 +93,8 @@ impl Sim {
                 let start = Span::HOUR.floor(row.ts_ms);
                 assert!(self.is_expired(start), "seed {}: {start:?} was given up: {}", self.seed, rejected.detail);
                 // Kept, if not as a page.
-                self.stored.insert((rejected.sensor_id.to_string(), row.key()));
+                let id = Identity { sensor: Sensor::new(&rejected.sensor_id), key: row.key() };
+                self.known.get_mut(&id).expect("it was sent").stored = true;
             }
             rejected.acks.delivered();
         }

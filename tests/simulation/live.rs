@@ -3,7 +3,7 @@
 //! faults on, the readings of each innocent sensor are stored within `flush.max_age` + 15 s in which the database
 //! answers, and no entry keeps the journal for longer than `flush.quarantine_after` beyond that.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::process::{Instance, World};
 use super::server::{AWKWARD, Pace, Server, Trouble};
-use super::{HOUR, Identity, identity};
+use super::{HOUR, Identities, Identity, identity};
 
 /// Beyond `flush.max_age`, while the database answers.
 const GRACE_MS: u64 = 15_000;
@@ -43,7 +43,7 @@ struct Life {
     /// Each sensor's clock error.
     sensors: BTreeMap<String, i64>,
     /// What was handed in, and whether it came without a time.
-    sent: HashMap<Identity, bool>,
+    sent: Identities<bool>,
     watched: Vec<Watched>,
     batches: Vec<Vec<Reading>>,
     trouble: Trouble,
@@ -55,7 +55,7 @@ struct Life {
     backfill: usize,
     letters_seen: usize,
     /// Readings without a time that were in a dead letter, and how often.
-    replayed: HashMap<Identity, u32>,
+    replayed: Identities<u32>,
 }
 
 pub(crate) fn run(seed: u64) {
@@ -153,7 +153,7 @@ impl Life {
             world: Arc::new(world),
             instances,
             sensors,
-            sent: HashMap::new(),
+            sent: Identities::default(),
             watched: vec![],
             batches: vec![],
             trouble,
@@ -161,7 +161,7 @@ impl Life {
             up_ms: 0,
             backfill,
             letters_seen: 0,
-            replayed: HashMap::new(),
+            replayed: Identities::default(),
         }
     }
 
@@ -236,7 +236,7 @@ impl Life {
         for reading in &readings {
             let id = identity(reading);
             let fresh = !self.sent.contains_key(&id);
-            self.sent.entry(id.clone()).or_insert(reading.receipt_time);
+            self.sent.entry(id).or_insert(reading.receipt_time);
             if fresh && reading.sensor_id != AWKWARD {
                 self.watched.push(Watched { id, instance, since_ms: self.up_ms, hits_from });
             }
@@ -319,7 +319,7 @@ impl Life {
             }
         }
         self.letters_seen = state.pages.dead.len();
-        self.watched.retain(|w| !state.stored.contains(&w.id));
+        self.watched.retain(|w| !state.stored.contains_key(&w.id));
         let pace = self.world.server.pace;
         // A failure that hit this very bucket costs a time limit, a wait, and the same once more for the load.
         let hit_ms = 2 * (pace.timeout + self.world.settings.backoff.max).as_millis() as u64;
@@ -328,7 +328,7 @@ impl Life {
         let bound_ms = self.max_age_ms() + GRACE_MS + hang_ms;
         let line_ms = bound_ms + self.world.settings.quarantine_after_ms + 4 * hit_ms;
         for w in &self.watched {
-            let names = [w.id.0.as_str(), ""];
+            let names = [w.id.sensor.as_str(), ""];
             let hits = names.iter().filter_map(|s| state.hits.get(*s)).flatten();
             let hits = hits.filter(|at| **at >= w.hits_from).count() as u64;
             // One that has failed twice queues up with those that always fail.
@@ -402,11 +402,11 @@ impl Life {
             for (sensor_id, start) in buckets {
                 let bucket = hourbucket::model::BucketKey { sensor_id: sensor_id.as_str().into(), start };
                 let request = hourbucket::store::LoadRequest { bucket, readings_from: None, doubt: true };
-                state.pages.load(&request, StorageMode::TimeSeries);
+                state.pages.load(&request, StorageMode::TimeSeries).expect("it has no pages with readings");
             }
         }
         state.pages.check(self.world.settings.page.readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        let mut stored: HashMap<Identity, u32> = HashMap::new();
+        let mut stored: Identities<u32> = Identities::default();
         for reading in state.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;
         }

@@ -17,18 +17,80 @@ mod process;
 mod server;
 mod steps;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use hourbucket::model::{Reading, ReadingKey, Value};
+use hourbucket::model::{PageWrite, Reading, ReadingKey, Value};
 
 const HOUR: i64 = 3_600_000;
 
-type Identity = (String, ReadingKey);
+/// The id of a sensor, of at most eight bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Sensor([u8; 8]);
+
+impl Sensor {
+    fn new(id: &str) -> Sensor {
+        let mut bytes = [0; 8];
+        bytes[..id.len()].copy_from_slice(id.as_bytes());
+        Sensor(bytes)
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("text").trim_end_matches('\0')
+    }
+}
+
+impl fmt::Debug for Sensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The identity of a reading. A history looks up thousands of them, so it is small and its hash is cheap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    sensor: Sensor,
+    key: ReadingKey,
+}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from_le_bytes(self.sensor.0) ^ self.key.values_hash ^ self.key.ts_ms as u64);
+    }
+}
+
+/// For [`Identity`], which has a hash in it.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("an identity writes a number");
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let wide = u128::from(n) * 0x9E37_79B9_7F4A_7C15;
+        self.0 = (wide >> 64) as u64 ^ wide as u64;
+    }
+}
+
+type Identities<T> = HashMap<Identity, T, BuildHasherDefault<Spread>>;
 
 fn identity(reading: &Reading) -> Identity {
-    (reading.sensor_id.clone(), reading.key())
+    Identity { sensor: Sensor::new(&reading.sensor_id), key: reading.key() }
+}
+
+/// The identities of the readings of a statement.
+fn identities(write: &PageWrite) -> impl Iterator<Item = Identity> {
+    let sensor = Sensor::new(&write.sensor_id);
+    write.rows.iter().map(move |row| Identity { sensor, key: row.key() })
 }
 
 /// Numbers whose sums round, are near the end of the integers, or overflow now and then.

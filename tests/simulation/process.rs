@@ -170,7 +170,7 @@ impl Instance {
         done.iter().for_each(|(id, _)| journal[*id].stored = true);
         for (id, outcome) in done {
             assert_eq!(outcome, AckOutcome::Delivered, "seed {seed}: an acknowledgement was dropped without a crash");
-            for reading in journal[id].readings.iter().filter(|r| !state.stored.contains(&identity(r))) {
+            for reading in journal[id].readings.iter().filter(|r| !state.stored.contains_key(&identity(r))) {
                 let is = |r: &Reading| identity(r) == identity(reading);
                 // A repetition of what is on its way to the dead letters: the journal has the first one.
                 let journaled = || journal.iter().filter(|e| !e.stored).any(|e| e.readings.iter().any(is));

@@ -1,8 +1,6 @@
 //! Questions asked in the middle of everything: what was acknowledged and handed to the shards before a question is in its
 //! answer, each exactly once, whatever the store and the process do between the three looks of `hourbucket::read`.
 
-use std::collections::BTreeMap;
-
 use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::model::stable_hash;
 use hourbucket::read::hours::{Hour, OpenHour};
@@ -10,6 +8,7 @@ use hourbucket::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
 use hourbucket::route::shard_of;
 use hourbucket::store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
 
+use super::super::Sensor;
 use super::*;
 
 impl Sim {
@@ -18,21 +17,22 @@ impl Sim {
         let sensor = format!("s{}", self.rng.u64(0..self.sensors));
         let to_ms = self.now.wall_ms - self.wrong_ms + self.rng.i64(-HOUR..HOUR / 2);
         let from_ms = to_ms - self.rng.i64(1..6 * HOUR);
-        let asked = |id: &Identity| id.0 == sensor && (from_ms..to_ms).contains(&id.1.ts_ms);
+        let of = Sensor::new(&sensor);
+        let asked = |id: &Identity| id.sensor == of && (from_ms..to_ms).contains(&id.key.ts_ms);
         // A second instance has a memory of its own; and what is not routed yet is told by `complete`.
         let all = self.instances.len() == 1 && self.instances[0].process.backlog.is_empty();
-        let least: BTreeMap<Identity, u32> = match all {
-            true => self.acked.iter().filter(|(id, _)| asked(id)).map(|(id, n)| (id.clone(), *n)).collect(),
-            false => BTreeMap::new(),
+        let least: Vec<(Identity, u32)> = match all {
+            true => self.known.keys().filter(|id| asked(id)).map(|id| (*id, *self.expected(id).start())).collect(),
+            false => vec![],
         };
         let (limit, generation) = (self.rng.usize(1..20), self.instances[0].generation);
-        let mut shown: BTreeMap<Identity, u32> = BTreeMap::new();
+        let mut shown: Identities<u32> = Identities::default();
         let mut after: Option<Cursor> = None;
         for page in 0.. {
             let gathered = self.readings(&sensor, Window { from_ms, to_ms, after, limit });
             assert!(gathered.rows.len() <= limit, "seed {}: more than was asked for", self.seed);
             for row in gathered.rows.iter() {
-                *shown.entry((sensor.clone(), row.key())).or_default() += 1;
+                *shown.entry(Identity { sensor: of, key: row.key() }).or_default() += 1;
             }
             match gathered.next {
                 None => break,
@@ -41,19 +41,16 @@ impl Sim {
             assert!(page < 10_000, "seed {}: an answer without an end", self.seed);
             self.meanwhile();
         }
-        let both = shown.keys().chain(least.keys());
-        let expired = both.filter(|id| self.is_expired(Span::HOUR.floor(id.1.ts_ms)));
-        let expired: HashSet<Identity> = expired.cloned().collect();
-        for (id, n) in shown.iter().filter(|(id, _)| !expired.contains(*id)) {
-            let most = if self.receipt[id] { self.sent[id] } else { 1 };
+        let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.key.ts_ms));
+        for (id, n) in shown.iter().filter(|(id, _)| !is_expired(id)) {
+            let most = *self.expected(id).end();
             assert!(*n <= most, "seed {}: shown {n} times, at most {most} were sent: {id:?}", self.seed);
         }
         // A crash between two pages: the replay is not in memory yet, which the later pages tell by `complete`.
         let same = self.instances[0].generation == generation;
-        for (id, acked) in least.iter().filter(|(id, _)| same && !expired.contains(*id)) {
-            let least = if self.receipt[id] { *acked } else { 1 };
+        for (id, least) in least.iter().filter(|(id, _)| same && !is_expired(id)) {
             let n = shown.get(id).copied().unwrap_or(0);
-            assert!(n >= least, "seed {}: acknowledged {least}, shown {n}: {id:?}", self.seed);
+            assert!(n >= *least, "seed {}: acknowledged {least}, shown {n}: {id:?}", self.seed);
         }
         self.compare_hours(&sensor, from_ms, to_ms);
     }
@@ -81,7 +78,9 @@ impl Sim {
             readings_from_ms: Some(window.begin_ms()),
         };
         let until_ms = loop {
+            self.reading = query.after.map(|(start, _)| (sensor.to_owned(), start));
             self.meanwhile();
+            self.reading = None;
             let found = self.pages.read_pages(&query);
             for (start, page) in &found.pages {
                 gather.page(*start, page);

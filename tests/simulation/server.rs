@@ -20,7 +20,7 @@ use hourbucket::store::{
 };
 use tokio::time::Instant;
 
-use super::{Identity, identity};
+use super::{Identities, identities};
 
 /// The sensor whose buckets are in trouble.
 pub(crate) const AWKWARD: &str = "awkward";
@@ -81,7 +81,7 @@ struct Running {
 pub(crate) struct State {
     pub(crate) pages: Pages,
     /// Every identity that was ever stored.
-    pub(crate) stored: HashSet<Identity>,
+    pub(crate) stored: Identities<()>,
     running: BTreeMap<u64, Running>,
     next: u64,
     pub(crate) rng: fastrand::Rng,
@@ -104,7 +104,7 @@ impl Server {
     pub(crate) fn new(seed: u64, pace: Pace) -> Server {
         let state = State {
             pages: Pages::default(),
-            stored: HashSet::new(),
+            stored: Identities::default(),
             running: BTreeMap::new(),
             next: 0,
             rng: fastrand::Rng::with_seed(seed),
@@ -300,7 +300,7 @@ impl State {
     }
 
     fn note(&mut self, write: &PageWrite) {
-        self.stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
+        self.stored.extend(identities(write).map(|id| (id, ())));
     }
 }
 
@@ -410,7 +410,7 @@ impl Server {
             state.hit(&request.bucket.sensor_id);
             return Err(unknown());
         }
-        Ok(state.pages.load(request, storage_mode))
+        state.pages.load(request, storage_mode)
     }
 
     /// Raises the mark; a lost answer leaves it raised or not.

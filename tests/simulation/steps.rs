@@ -10,12 +10,16 @@
 
 #[path = "beside.rs"]
 mod beside;
+#[path = "convert.rs"]
+mod convert;
 #[path = "end.rs"]
 mod end;
 #[path = "queries.rs"]
 mod queries;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::RangeInclusive;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use hourbucket::accumulate::PageLimits;
@@ -25,16 +29,33 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
-use hourbucket::store::memory::Pages;
+use hourbucket::store::memory::{Conversion, Pages};
 use hourbucket::store::{PageWriteResult, StoreError, StoreErrorKind};
 
-use super::{HOUR, Identity, identity};
+use super::{HOUR, Identities, Identity, identities, identity};
+
+/// What is known about the readings of one identity.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    receipt_time: bool,
+    /// How often one was sent, and acknowledged.
+    sent: u32,
+    acked: u32,
+    /// One was stored at some time, or kept as a dead letter.
+    stored: bool,
+}
+
+fn note_stored(known: &mut Identities<Known>, write: &PageWrite) {
+    for id in identities(write) {
+        known.get_mut(&id).expect("it was sent").stored = true;
+    }
+}
 
 /// Carries out one statement and notes what it stored.
-fn apply(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) -> PageWriteResult {
+fn apply(pages: &mut Pages, known: &mut Identities<Known>, write: &PageWrite) -> PageWriteResult {
     let written = pages.write(write);
     if matches!(written, PageWriteResult::Done { .. }) || write.storage_mode == StorageMode::TimeSeries {
-        stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
+        note_stored(known, write);
     }
     written
 }
@@ -44,9 +65,18 @@ struct Entry {
     id: usize,
     /// When it was handed in.
     wall_ms: i64,
-    readings: Vec<Reading>,
+    readings: Rc<[Reading]>,
+    batch: ReadingBatch,
+    ids: Rc<[Identity]>,
     synced: bool,
     stored: bool,
+}
+
+impl Entry {
+    /// It keeps its place in the journal.
+    fn clear(&mut self) {
+        (self.readings, self.ids, self.batch) = (Rc::default(), Rc::default(), ReadingBatch::default());
+    }
 }
 
 /// Up to where the mark must have been raised before this job is sent.
@@ -56,10 +86,10 @@ fn through(job: &Job) -> BucketStart {
 }
 
 /// The measurements of a statement, and not its summary; or not all of the statements of its recount.
-fn insert(rng: &mut fastrand::Rng, pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) {
+fn insert(rng: &mut fastrand::Rng, pages: &mut Pages, known: &mut Identities<Known>, write: &PageWrite) {
     pages.insert(write);
     pages.recompute_in_part(&write.sensor_id, write.start, rng.usize(0..6).saturating_sub(1));
-    stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
+    note_stored(known, write);
 }
 
 /// Lets statements that nobody waits for come to their end: not at all, a time-series one by half, or whole.
@@ -67,14 +97,14 @@ fn settle(
     rng: &mut fastrand::Rng,
     zombies: &mut Vec<PageWrite>,
     pages: &mut Pages,
-    stored: &mut HashSet<Identity>,
+    known: &mut Identities<Known>,
     which: impl Fn(&PageWrite) -> bool,
 ) {
     for write in zombies.extract_if(.., |w| which(w)) {
         match rng.u8(0..3) {
             0 => {}
-            1 if write.storage_mode == StorageMode::TimeSeries => insert(rng, pages, stored, &write),
-            _ => drop(apply(pages, stored, &write)),
+            1 if write.storage_mode == StorageMode::TimeSeries => insert(rng, pages, known, &write),
+            _ => drop(apply(pages, known, &write)),
         }
     }
 }
@@ -111,9 +141,14 @@ struct Sim {
     retention_ms: Option<i64>,
     /// Time-series buckets that a `reconcile` may have left half done.
     interrupted: HashSet<(String, BucketStart)>,
+    /// Whether buckets are converted, which ones were, and those under way.
+    converts: bool,
+    converted: BTreeMap<(String, BucketStart), StorageMode>,
+    conversions: Vec<Conversion>,
+    /// Whether a query is under way, and the bucket of which it has read some pages.
+    asked: bool,
+    reading: Option<(String, BucketStart)>,
     pages: Pages,
-    /// Every identity that ever was stored.
-    stored: HashSet<Identity>,
     /// Statements sent by somebody who no longer waits for the answer: applied at any later time, or never.
     zombies: Vec<PageWrite>,
     instances: Vec<Instance>,
@@ -124,13 +159,11 @@ struct Sim {
     journaled: bool,
     /// Of new buckets; another one now and then after a start.
     storage_mode: StorageMode,
-    /// How often each reading must be, and may be, in the store.
-    acked: BTreeMap<Identity, u32>,
-    sent: BTreeMap<Identity, u32>,
-    receipt: HashMap<Identity, bool>,
+    /// Every identity that was ever sent.
+    known: Identities<Known>,
     sensors: u64,
     budget: usize,
-    batches_seen: Vec<Vec<Reading>>,
+    batches_seen: Vec<Rc<[Reading]>>,
     /// The last reading without a time of its own, and the instance that it went to.
     receipt_last: Option<(usize, Reading)>,
 }
@@ -158,9 +191,13 @@ impl Sim {
             wrong_ms: 0,
             clocks,
             interrupted: HashSet::new(),
+            converts: false,
+            converted: BTreeMap::new(),
+            conversions: vec![],
+            asked: false,
+            reading: None,
             retention_ms: (rng.u8(0..3) == 0).then(|| rng.i64(2 * HOUR..12 * HOUR)),
             pages: Pages { summary_bytes_max: Some(page.summary_bytes), ..Pages::default() },
-            stored: HashSet::new(),
             zombies: vec![],
             instances: vec![],
             outcomes: Outcomes::default(),
@@ -168,9 +205,7 @@ impl Sim {
             due,
             faulty: true,
             journaled: rng.u8(0..3) > 0,
-            acked: BTreeMap::new(),
-            sent: BTreeMap::new(),
-            receipt: HashMap::new(),
+            known: Identities::default(),
             sensors: rng.u64(1..6),
             budget: if rng.u8(0..3) == 0 { 24_000 } else { 1 << 20 },
             batches_seen: vec![],
@@ -183,11 +218,26 @@ impl Sim {
         if series {
             sim.storage_mode = StorageMode::TimeSeries;
         }
+        sim.converts = instances == 1 && sim.rng.bool();
         for _ in 0..instances {
             let process = sim.start();
             sim.instances.push(Instance { journal: vec![], process, generation: 0 });
         }
         sim
+    }
+
+    /// How often a reading must be in the store, and how often it may be.
+    fn expected(&self, id: &Identity) -> RangeInclusive<u32> {
+        let known = self.known[id];
+        if !known.receipt_time {
+            return known.acked.min(1)..=1;
+        }
+        let bucket = (id.sensor.as_str().to_owned(), Span::HOUR.floor(id.key.ts_ms));
+        match known.sent > 1 && self.converted.contains_key(&bucket) {
+            // See `convert.rs`.
+            true => known.acked.min(1)..=u32::MAX,
+            false => known.acked..=known.sent,
+        }
     }
 
     fn start(&mut self) -> Process {
@@ -250,19 +300,21 @@ impl Sim {
         if let Some(reading) = readings.iter().find(|r| r.receipt_time) {
             self.receipt_last = Some((instance, reading.clone()));
         }
+        let readings: Rc<[Reading]> = readings.into();
         self.batches_seen.push(readings.clone());
         self.hand_in(instance, readings);
     }
 
-    fn hand_in(&mut self, instance: usize, readings: Vec<Reading>) {
-        for reading in &readings {
-            let id = identity(reading);
-            self.receipt.insert(id.clone(), reading.receipt_time);
-            *self.sent.entry(id).or_default() += 1;
+    fn hand_in(&mut self, instance: usize, readings: Rc<[Reading]>) {
+        let ids: Rc<[Identity]> = readings.iter().map(identity).collect();
+        for (reading, id) in readings.iter().zip(&*ids) {
+            let known = self.known.entry(*id).or_default();
+            known.receipt_time = reading.receipt_time;
+            known.sent += 1;
         }
         let inst = &mut self.instances[instance];
-        let id = inst.journal.len();
-        inst.journal.push(Entry { id, wall_ms: self.now.wall_ms, readings, synced: !self.journaled, stored: false });
+        let (id, batch, wall_ms) = (inst.journal.len(), readings.iter().cloned().collect(), self.now.wall_ms);
+        inst.journal.push(Entry { id, wall_ms, readings, batch, ids, synced: !self.journaled, stored: false });
         if !self.journaled {
             inst.process.backlog.push_back((id, false));
         }
@@ -271,11 +323,12 @@ impl Sim {
     /// The journal's fdatasync: everything appended is durable, acknowledged, and goes on to the router.
     fn sync(&mut self, instance: usize) {
         let inst = &mut self.instances[instance];
-        for entry in inst.journal.iter_mut().filter(|e| !e.synced) {
+        let first = inst.journal.iter().rposition(|e| e.synced).map_or(0, |at| at + 1);
+        for entry in &mut inst.journal[first..] {
             entry.synced = true;
             inst.process.backlog.push_back((entry.id, false));
-            for reading in &entry.readings {
-                *self.acked.entry(identity(reading)).or_default() += 1;
+            for id in &*entry.ids {
+                self.known.get_mut(id).expect("it was sent").acked += 1;
             }
         }
     }
@@ -286,17 +339,17 @@ impl Sim {
             return;
         }
         let Some((id, replayed)) = inst.process.backlog.pop_front() else { return };
-        let batch: ReadingBatch = inst.journal[id].readings.iter().cloned().collect();
+        let batch = &inst.journal[id].batch;
         let (outcomes, generation) = (self.outcomes.clone(), inst.generation);
         let ack = Ack::with(move |outcome| {
             let key = instance * 1_000_000 + generation;
             outcomes.lock().unwrap().push((key, id, outcome));
         });
-        let row_refs = row_refs(&batch, inst.process.shards.len());
+        let row_refs = row_refs(batch, inst.process.shards.len());
         for (shard, row_refs) in inst.process.shards.iter_mut().zip(row_refs) {
             if !row_refs.is_empty() {
                 shard.set_new_buckets(inst.process.new);
-                shard.accept(&batch, &row_refs, ack.clone(), replayed, self.now);
+                shard.accept(batch, &row_refs, ack.clone(), replayed, self.now);
             }
         }
         ack.delivered();
@@ -316,16 +369,10 @@ impl Sim {
                 "seed {}: an acknowledgement was dropped without a crash",
                 self.seed
             );
-            let readings = self.instances[instance].journal[id].readings.clone();
-            for reading in &readings {
-                assert!(
-                    self.stored.contains(&identity(reading)),
-                    "seed {}: acknowledged before it was stored: {reading:?}",
-                    self.seed
-                );
-                if !self.journaled {
-                    *self.acked.entry(identity(reading)).or_default() += 1;
-                }
+            for id in &*self.instances[instance].journal[id].ids {
+                let known = self.known.get_mut(id).expect("it was sent");
+                assert!(known.stored, "seed {}: acknowledged before it was stored: {id:?}", self.seed);
+                known.acked += u32::from(!self.journaled);
             }
             self.instances[instance].journal[id].stored = true;
         }
@@ -377,17 +424,16 @@ impl Sim {
                             w.storage_mode == StorageMode::TimeSeries
                                 && requests.iter().any(|r| r.doubt && r.bucket == w.bucket())
                         };
-                        settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, series);
+                        settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.known, series);
                     }
-                    let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.storage_mode))).collect();
+                    let loaded = requests.iter().map(|r| self.pages.load(r, self.storage_mode)).collect();
                     JobResult::Load(tickets, requests, Ok(loaded))
                 }
             }
             Job::Write(tickets, writes) => {
-                let (pages, stored) = (&mut self.pages, &mut self.stored);
-                let mut apply = |n: usize| -> Vec<PageWriteResult> {
-                    writes[..n].iter().map(|w| apply(pages, stored, w)).collect()
-                };
+                let (pages, known) = (&mut self.pages, &mut self.known);
+                let mut apply =
+                    |n: usize| -> Vec<PageWriteResult> { writes[..n].iter().map(|w| apply(pages, known, w)).collect() };
                 let answer = match fault {
                     0 => Err(StoreError::NotApplied { kind: StoreErrorKind::Network, detail: String::new() }),
                     1 => {
@@ -404,7 +450,7 @@ impl Sim {
                         Err(unknown())
                     }
                     5 if writes.iter().all(|w| w.storage_mode == StorageMode::TimeSeries) => {
-                        writes.iter().for_each(|w| insert(&mut self.rng, pages, stored, w));
+                        writes.iter().for_each(|w| insert(&mut self.rng, pages, known, w));
                         Err(unknown())
                     }
                     _ => Ok(apply(writes.len())),
@@ -444,11 +490,12 @@ impl Sim {
             self.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
         }
         if self.storage_mode == StorageMode::TimeSeries
+            || self.converts
             || !self.pages.series.is_empty()
             || self.zombies.iter().any(|w| w.storage_mode == StorageMode::TimeSeries)
         {
             // Where there is a time-series collection, the next process waits for the statements of this one.
-            settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, |_| true);
+            settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.known, |_| true);
         }
         let inst = &mut self.instances[instance];
         let mut resend = vec![];
@@ -460,32 +507,38 @@ impl Sim {
                     inst.process.backlog.push_back((entry.id, true));
                 } else {
                     // Lost with the crash, and never sent again: its id stays as an empty entry.
-                    entry.readings.clear();
+                    entry.clear();
                     (entry.synced, entry.stored) = (true, true);
                 }
             }
         } else {
             for entry in inst.journal.iter_mut().filter(|e| !e.stored) {
                 entry.stored = true;
-                resend.push(std::mem::take(&mut entry.readings));
+                resend.push(entry.readings.to_vec());
+                entry.clear();
             }
         }
         // Unacknowledged messages are redelivered by the broker, to any instance; receipt times are then new.
         for mut readings in resend {
             readings.iter_mut().filter(|r| r.receipt_time).for_each(|r| r.ts_ms = self.now.wall_ms);
             let to = self.rng.usize(0..self.instances.len());
-            self.hand_in(to, readings);
+            self.hand_in(to, readings.into());
         }
     }
 
     fn step(&mut self) {
         if self.rng.u8(0..60) == 0 {
+            self.asked = true;
             self.ask();
+            self.asked = false;
         }
         self.go_on();
     }
 
     fn go_on(&mut self) {
+        if self.converts && self.rng.u8(0..8) == 0 {
+            return self.convert();
+        }
         let instance = self.rng.usize(0..self.instances.len());
         match self.rng.u32(0..100) {
             0..12 => self.send(instance),
@@ -524,7 +577,7 @@ impl Sim {
         if !self.zombies.is_empty() {
             let write = self.zombies.swap_remove(self.rng.usize(0..self.zombies.len()));
             if self.rng.bool() {
-                apply(&mut self.pages, &mut self.stored, &write);
+                apply(&mut self.pages, &mut self.known, &write);
             }
         }
     }

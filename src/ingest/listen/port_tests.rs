@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::access::{GrantDefaults, hash_secret};
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config};
-use crate::access::{GrantDefaults, hash_secret};
 use crate::model::SystemClock;
 use crate::telemetry::metrics;
 

@@ -5,6 +5,7 @@
 //! [`MemoryStore`] implements the [`Store`] trait with it; a [`Script`] decides the fault of each command.
 
 mod check;
+mod convert_bucket;
 mod dead_letters;
 mod judge;
 pub mod latest;
@@ -12,6 +13,7 @@ mod read;
 mod recompute_summary;
 
 pub use check::{BrokenInvariant, InvalidPage};
+pub use convert_bucket::{Conclusion, Conversion};
 pub use judge::{Judge, Verdict};
 
 use std::collections::BTreeMap;
@@ -140,16 +142,17 @@ impl Pages {
     }
 
     /// Loads one bucket; `storage_mode` is that of new buckets.
-    pub fn load(&mut self, request: &LoadRequest, storage_mode: StorageMode) -> LoadedBucket {
+    ///
+    /// # Errors
+    /// It is in doubt, and pages with readings prevent that its summary is recomputed.
+    pub fn load(&mut self, request: &LoadRequest, storage_mode: StorageMode) -> LoadResult {
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
-        if request.doubt
-            && self.pages.get(&(key.0.clone(), key.1, 0)).is_none_or(|p| p.storage_mode == StorageMode::TimeSeries)
-        {
-            self.recompute_summary(&key.0, key.1);
+        if request.doubt && self.is_time_series(&key.0, key.1) {
+            self.recompute_summary(&key.0, key.1)?;
         }
         let storage_mode = self.pages.get(&(key.0.clone(), key.1, 0)).map_or(storage_mode, |page| page.storage_mode);
         if storage_mode == StorageMode::Bucket {
-            return self.load_pages(request);
+            return Ok(self.load_pages(request));
         }
         let readings = self.series.get(&key).map(Vec::as_slice).unwrap_or_default();
         let last_ts_ms = readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
@@ -162,11 +165,11 @@ impl Pages {
             summary_bytes: page.summary_bytes(),
             keys: vec![],
         };
-        let mut pages: Vec<LoadedPage> = self.of_bucket(&key.0, key.1).iter().map(loaded).collect();
+        let mut pages: Vec<LoadedPage> = self.heads(&key.0, key.1).iter().map(loaded).collect();
         if let Some(head) = pages.first_mut() {
             head.keys = readings.iter().filter(|r| r.ts_ms >= from_ms).map(Reading::key).collect();
         }
-        LoadedBucket { storage_mode, pages }
+        Ok(LoadedBucket { storage_mode, pages })
     }
 
     fn load_pages(&self, request: &LoadRequest) -> LoadedBucket {
@@ -177,13 +180,21 @@ impl Pages {
             let summary_bytes = page.summary_bytes();
             LoadedPage { count: page.count, sealed: page.sealed, last_ts_ms, bytes: page.bytes, summary_bytes, keys }
         };
-        let pages = self.of_bucket(&request.bucket.sensor_id, request.bucket.start);
+        let pages = self.heads(&request.bucket.sensor_id, request.bucket.start);
         LoadedBucket { storage_mode: StorageMode::Bucket, pages: pages.into_iter().map(loaded).collect() }
     }
 
-    /// Every stored reading, from pages and measurements.
+    /// Every stored reading that a reader finds, in pages and measurements. (A conversion may have left measurements behind
+    /// in a bucket of pages.)
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
-        self.pages.values().flat_map(|p| &p.readings).chain(self.series.values().flatten())
+        let series = self.series.iter().filter(|((sensor, start), _)| self.is_time_series(sensor, *start));
+        self.pages.values().flat_map(|p| &p.readings).chain(series.flat_map(|(_, readings)| readings))
+    }
+
+    /// Whether the readings of a bucket are its measurements.
+    pub fn is_time_series(&self, sensor_id: &str, start: BucketStart) -> bool {
+        let first = self.pages.get(&(sensor_id.to_owned(), start, 0));
+        first.is_none_or(|page| page.storage_mode == StorageMode::TimeSeries)
     }
 }
 
@@ -357,12 +368,12 @@ impl Store for MemoryStore {
             pause(delay).await;
             let load = |r: &LoadRequest| self.pages().load(r, self.storage_mode);
             match fault {
-                Fault::None | Fault::Rejected => Ok(requests.iter().map(load).map(Ok).collect()),
+                Fault::None | Fault::Rejected => Ok(requests.iter().map(load).collect()),
                 // The second half of the results is missing.
                 Fault::LostHalf => {
                     let half = requests.len() / 2;
                     let missing = requests[half..].iter().map(|_| Err(unknown()));
-                    Ok(requests[..half].iter().map(load).map(Ok).chain(missing).collect())
+                    Ok(requests[..half].iter().map(load).chain(missing).collect())
                 }
                 Fault::LostAfter => Err(unknown()),
                 _ => Err(not_applied()),

@@ -36,7 +36,14 @@ impl Pages {
         PageResults { pages: wanted.into_iter().map(shown).collect(), next }
     }
 
-    fn stored_page(&self, sensor: &str, start: BucketStart, n: u32, page: &super::Page, readings: bool) -> StoredPage {
+    pub(super) fn stored_page(
+        &self,
+        sensor: &str,
+        start: BucketStart,
+        n: u32,
+        page: &super::Page,
+        readings: bool,
+    ) -> StoredPage {
         let of_page = match page.storage_mode {
             StorageMode::Bucket => Some(&page.readings),
             StorageMode::TimeSeries => self.series.get(&(sensor.to_owned(), start)),
@@ -62,7 +69,8 @@ impl Pages {
 
     /// See [`crate::store::Store::measurements`].
     pub fn read_measurements(&self, q: &MeasurementQuery) -> MeasurementResults {
-        let of_sensor = self.series.iter().filter(|((sensor, _), _)| **sensor == *q.sensor_id);
+        let bucket = |start: i64| (q.sensor_id.to_string(), BucketStart(start));
+        let of_sensor = self.series.range(bucket(i64::MIN)..bucket(q.to_ms.max(i64::MIN + 1)));
         let mut found: Vec<_> =
             of_sensor.flat_map(|(_, list)| list).filter(|r| (q.from_ms..q.to_ms).contains(&r.ts_ms)).collect();
         found.sort_by_key(|r| r.ts_ms);

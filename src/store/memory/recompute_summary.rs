@@ -4,19 +4,43 @@ use super::{Page, Pages};
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
 use crate::model::{BucketStart, Rows, StorageMode};
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
+use crate::store::{StoreError, StoreErrorKind};
 
 impl Pages {
     /// The pages of a bucket from page 0, without gaps.
     pub(super) fn of_bucket(&self, sensor_id: &str, start: BucketStart) -> Vec<&Page> {
-        (0..).map_while(|n| self.pages.get(&(sensor_id.to_owned(), start, n))).collect()
+        let pages = self.pages.range((sensor_id.to_owned(), start, 0)..=(sensor_id.to_owned(), start, u32::MAX));
+        (0..).zip(pages).map_while(|(n, (key, page))| (key.2 == n).then_some(page)).collect()
+    }
+
+    /// The pages of a bucket as a load finds them: the others are looked for if page 0 is sealed.
+    pub(super) fn heads(&self, sensor_id: &str, start: BucketStart) -> Vec<&Page> {
+        let mut pages = self.of_bucket(sensor_id, start);
+        if pages.first().is_some_and(|page| !page.sealed) {
+            pages.truncate(1);
+        }
+        pages
     }
 
     /// Recomputes the summary if it does not count all measurements.
-    pub(super) fn recompute_summary(&mut self, sensor_id: &str, start: BucketStart) {
+    pub(super) fn recompute_summary(&mut self, sensor_id: &str, start: BucketStart) -> Result<(), StoreError> {
+        let counted: usize = self.heads(sensor_id, start).iter().map(|page| page.count as usize).sum();
+        let there = self.series.get(&(sensor_id.to_owned(), start)).map_or(0, Vec::len);
+        if counted != there && self.has_readings(sensor_id, start) {
+            let detail = "a time-series bucket also has pages with readings".to_owned();
+            return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail });
+        }
         self.recompute_in_part(sensor_id, start, usize::MAX);
+        Ok(())
     }
 
-    /// The same, but ended by a crash after this many statements.
+    /// Whether a page of a bucket is not in time-series mode.
+    fn has_readings(&self, sensor_id: &str, start: BucketStart) -> bool {
+        let mut pages = self.pages.range((sensor_id.to_owned(), start, 0)..=(sensor_id.to_owned(), start, u32::MAX));
+        pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
+    }
+
+    /// The same, but ended by a crash after this many statements; nothing is done in a bucket that has pages with readings.
     pub fn recompute_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
         for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
             self.pages.insert((sensor_id.to_owned(), start, n), page);
@@ -26,7 +50,7 @@ impl Pages {
     fn steps(&self, sensor_id: &str, start: BucketStart) -> Vec<(u32, Page)> {
         let mut rows = Rows::default();
         self.series.get(&(sensor_id.to_owned(), start)).into_iter().flatten().for_each(|r| rows.push_reading(r));
-        if rows.is_empty() {
+        if rows.is_empty() || self.has_readings(sensor_id, start) {
             return vec![];
         }
         let fields = by_name(rows.fields(), &summarise(&rows));

@@ -33,14 +33,17 @@
 //!
 //! Concurrency with a running service. An append, a seal or a new page before the swap makes the guard fail, and the
 //! bucket is converted again from the start ([`TRIES`]). A service that loaded the bucket before the swap and writes
-//! after it does one of these:
-//! - It appends to page 0. `count` or `storage` differs, so this is a conflict, and the service loads the bucket. (If
-//!   the pages on both sides have the same count, only `storage` differs: the service's guard must contain the mode.)
-//! - It appends to a deleted page (its upsert recreates it), or creates the next one. The result is a *stray* page next
-//!   to a document in time-series mode. Its readings are stored once, in this page only. They are folded in, under the
-//!   guards of document and page, at the end of this run, by the next run, and by `reconcile --repair`.
-//! - It inserts measurements for a bucket that consists of pages now. Its document write is a conflict; the service
-//!   loads the pages and writes there. The measurements are leftovers.
+//! after it finds each page that it expects, in the other storage mode. (A swap leaves no fewer pages than there were, and
+//! one more behind a sealed last page: empty ones if need be.) So its statement is a conflict, and it loads the bucket:
+//! - It appends to a page. `count` or `storage` differs. (If the pages on both sides have the same count, only `storage`
+//!   differs: the service's guard must contain the mode.)
+//! - It creates the page after a sealed one. There is one.
+//! - It inserts measurements for a bucket that consists of pages now, before its document write conflicts. The
+//!   measurements are leftovers; the service writes their readings to pages.
+//!
+//! A *stray* page next to a document in time-series mode comes from a version that left fewer pages. Its readings are
+//! stored once, in this page only. They are folded in, under the guards of document and page, by the next run and by
+//! `reconcile --repair`.
 //!
 //! The window for these cases is from a load to its write: seconds at most, except for a bucket kept in memory in
 //! between, which has ended only recently. So only buckets that ended before `ended_before_ms` are converted. Two

@@ -272,7 +272,7 @@ fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
     RawDocumentBuf::try_from(document).map_err(|e| MaintainError::Server(e.to_string()))
 }
 
-/// Splits readings into pages; all but the last are sealed.
+/// Splits readings into pages, and adds empty ones if a writer expects more; all but the last are sealed.
 fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
     let tags = bucket.measured.as_ref().map(|m| tags_document(&m.tags)).unwrap_or_default();
     let room = StatementLimits { rows: readings_max as usize, bytes: bytes_max, summary_bytes: PAGE_SUMMARY_BYTES_MAX };
@@ -281,7 +281,12 @@ fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)
         let (part, _) = rest.take_room(room);
         let mut page = document(bucket, pages.len() as u32, tags.clone(), &Recomputed::of([&part]));
         page.insert("readings", Bson::Array(readings(&part)));
-        if rest.is_empty() {
+        if part.is_empty() {
+            // Times within those of the bucket: the view uses the earliest and the latest of all pages.
+            page.insert("first_ts", DateTime::from_millis(rows.last_ts_ms()));
+            page.insert("last_ts", DateTime::from_millis(rows.last_ts_ms()));
+        }
+        if rest.is_empty() && pages.len() + 1 >= bucket.expected_pages() {
             pages.push(page);
             return pages;
         }

@@ -98,8 +98,9 @@ pub(in crate::store::mongo) fn document(
     document
 }
 
-/// The documents of a bucket in time-series mode: one, or as many as its fields need. How the count of measurements is
-/// distributed over them has no meaning ([`crate::store::summary_pages`]); all but the last are sealed.
+/// The documents of a bucket in time-series mode: one, or as many as its fields need or a writer expects.
+/// How the count of measurements is distributed over them has no meaning ([`crate::store::summary_pages`]); all but the
+/// last are sealed.
 pub(in crate::store::mongo) fn summaries(
     bucket: &StoredBucket,
     tags: &Document,
@@ -107,7 +108,8 @@ pub(in crate::store::mongo) fn summaries(
 ) -> Vec<Document> {
     let fields: BTreeMap<String, FieldSummary> =
         recomputed.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
-    let chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
+    let mut chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
+    chunks.resize(chunks.len().max(bucket.expected_pages()), vec![]);
     let (pages, mut left) = (chunks.len() as u64, recomputed.count);
     let document = |(n, chunk): (u64, Vec<(String, FieldSummary)>)| {
         let count = left.div_ceil(pages - n);

@@ -1,0 +1,136 @@
+//! `hourbucket convert` beside the service: conversions of single buckets in both directions, a statement now and one
+//! later, ended early now and then. As an operator does it: only buckets that ended some time ago by the true time, no two
+//! conversions of one bucket at once, and one that was ended early is run again.
+//!
+//! Three things are known to go wrong, and are left out:
+//! - A query that reads the pages of a bucket in several parts, while the bucket is converted, may return readings twice or
+//!   not at all. (The parts are small here; in MongoDB they are of 8 MiB.)
+//! - A query that reads a document in time-series mode, before the bucket becomes pages, and the measurements after they were
+//!   removed, returns none of its readings.
+//! - Of readings without a time of their own that are equal in all values, too few or too many may be stored when their bucket
+//!   is converted while they are written: in pages it is the position that tells whose a reading is, and measurements have
+//!   none.
+
+use hourbucket::model::{BucketKey, PageKind, Rows, summary};
+use hourbucket::store::memory::{Conclusion, Conversion};
+
+use super::*;
+
+const AT_ONCE: usize = 2;
+/// How long ago a bucket must have ended, as in the command.
+const SETTLED_MS: i64 = HOUR + HOUR / 12;
+
+impl Sim {
+    /// A conversion begins, goes on by a statement, or is ended early.
+    pub(super) fn convert(&mut self) {
+        if self.conversions.len() < AT_ONCE && self.rng.u8(0..4) == 0 {
+            return self.begin_conversion();
+        }
+        if self.conversions.is_empty() {
+            return;
+        }
+        let at = self.rng.usize(0..self.conversions.len());
+        let key = self.conversions[at].key();
+        if self.reading.as_ref().is_some_and(|(sensor, start)| (&**sensor, *start) == (&*key.sensor_id, key.start)) {
+            return;
+        }
+        // They are fast, if nobody else is.
+        let steps = if self.rng.bool() { 1 } else { self.rng.usize(1..12) };
+        let (conversion, asked) = (&mut self.conversions[at], self.asked);
+        let ended =
+            (0..steps).any(|_| !(asked && conversion.is_removing()) && conversion.step(&mut self.pages).is_some());
+        if ended || self.rng.u8(0..40) == 0 {
+            self.conversions.swap_remove(at);
+        }
+    }
+
+    fn begin_conversion(&mut self) {
+        let line_ms = self.true_ms() - SETTLED_MS;
+        let has_ended = |start: &BucketStart| Span::HOUR.end(*start) <= line_ms;
+        let mut ended: Vec<(&String, BucketStart)> =
+            self.pages.pages.keys().filter(|(_, start, _)| has_ended(start)).map(|(s, start, _)| (s, *start)).collect();
+        ended.dedup();
+        ended.retain(|(s, start)| self.conversions.iter().all(|c| (&*c.key().sensor_id, c.key().start) != (s, *start)));
+        if ended.is_empty() {
+            return;
+        }
+        let (sensor, start) = ended[self.rng.usize(0..ended.len())];
+        // Now and then once more into the mode that it has: for what others have left beside it.
+        let into = match self.pages.is_time_series(sensor, start) == (self.rng.u8(0..4) == 0) {
+            true => StorageMode::TimeSeries,
+            false => StorageMode::Bucket,
+        };
+        let key = BucketKey { sensor_id: sensor.as_str().into(), start };
+        self.converted.insert((sensor.clone(), start), into);
+        self.conversions.push(self.conversion(key, into));
+    }
+
+    fn conversion(&self, key: BucketKey, into: StorageMode) -> Conversion {
+        Conversion::new(key, into, (self.page.readings, self.page.bytes))
+    }
+
+    fn run(&mut self, (sensor, start): &(String, BucketStart), into: StorageMode) -> Conclusion {
+        let mut conversion = self.conversion(BucketKey { sensor_id: sensor.as_str().into(), start: *start }, into);
+        (0..10_000).find_map(|_| conversion.step(&mut self.pages)).expect("it comes to its end")
+    }
+
+    /// At the end of a history: what runs goes on, and stray pages, which keep a bucket from being loaded, are folded in.
+    pub(super) fn finish_conversions(&mut self, round: u32) {
+        let pages = &mut self.pages;
+        self.conversions.retain_mut(|conversion| conversion.step(pages).is_none());
+        if self.conversions.is_empty() && round % 50 == 0 {
+            let mixed: Vec<_> = self.converted.keys().filter(|(s, start)| self.is_mixed(s, *start)).cloned().collect();
+            mixed.iter().for_each(|bucket| {
+                self.run(bucket, StorageMode::TimeSeries);
+            });
+        }
+    }
+
+    fn is_mixed(&self, sensor: &str, start: BucketStart) -> bool {
+        let id = |n: u32| (sensor.to_owned(), start, n);
+        let mut pages = self.pages.pages.range(id(0)..=id(u32::MAX));
+        self.pages.is_time_series(sensor, start) && pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
+    }
+
+    /// Every conversion once more, to its end. Without a journal, a measurement may be left that no page holds: see
+    /// [`Sim::reconcile_leftovers`].
+    pub(super) fn convert_again(&mut self) {
+        for (bucket, into) in self.converted.clone() {
+            let conclusion = self.run(&bucket, into);
+            let excused = !self.journaled || self.is_expired(bucket.1);
+            assert!(conclusion == Conclusion::Done || excused, "seed {}: {bucket:?}: {conclusion:?}", self.seed);
+        }
+    }
+}
+
+/// A statement that writes readings with these values, at as many milliseconds after the start.
+fn statement(storage_mode: StorageMode, page: u32, seal: bool, values: std::ops::Range<i64>) -> PageWrite {
+    let (sensor_id, start, mut rows) = ("s".into(), BucketStart(0), Rows::default());
+    values.for_each(|n| rows.push_named(n, Default::default(), &[("n", Value::Int(n).as_ref())]));
+    let (summary, rows) = (summary::summarise(&rows), Arc::new(rows));
+    PageWrite { sensor_id, start, page, kind: PageKind::Create, storage_mode, seal, tags: None, rows, summary }
+}
+
+/// As earlier versions left it: a document in time-series mode, and a page that a service has written beside it. Some of its
+/// readings are among the measurements.
+#[test]
+fn a_stray_page_is_folded_in() {
+    let mut pages = Pages::default();
+    pages.write(&statement(StorageMode::TimeSeries, 0, false, 0..10));
+    pages.write(&statement(StorageMode::Bucket, 2, true, 7..14));
+    let key = BucketKey { sensor_id: "s".into(), start: BucketStart(0) };
+    let convert = |pages: &mut Pages, into| {
+        let mut conversion = Conversion::new(key.clone(), into, (4, 1000));
+        (0..100).find_map(|_| conversion.step(pages)).expect("it ends")
+    };
+    assert_eq!(convert(&mut pages, StorageMode::Bucket), Conclusion::Unfit("stray_page"));
+    assert_eq!(convert(&mut pages, StorageMode::TimeSeries), Conclusion::Done);
+    for (into, count) in [(StorageMode::TimeSeries, 4), (StorageMode::Bucket, 4), (StorageMode::TimeSeries, 4)] {
+        assert_eq!(convert(&mut pages, into), Conclusion::Done);
+        pages.check(14).expect("the pages are those of the readings");
+        let mut readings: Vec<i64> = pages.readings().map(|reading| reading.ts_ms).collect();
+        readings.sort();
+        assert_eq!(readings, (0..14).collect::<Vec<_>>(), "{into:?}");
+        assert_eq!((pages.pages.len(), pages.series.is_empty()), (count, into == StorageMode::Bucket), "{into:?}");
+    }
+}
