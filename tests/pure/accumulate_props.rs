@@ -83,7 +83,7 @@ fn flush(shard: &mut Shard, pages: &mut Pages, mut now: Now, storage_mode: Stora
                 JobResult::Write(tickets, writes, Ok(answers))
             }
             Job::Load(tickets, requests) => {
-                let loaded = requests.iter().map(|r| Ok(pages.load(r, storage_mode))).collect();
+                let loaded = requests.iter().map(|r| pages.load(r, storage_mode)).collect();
                 JobResult::Load(tickets, requests, Ok(loaded))
             }
         };

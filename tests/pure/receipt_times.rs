@@ -68,7 +68,7 @@ impl Rig {
                     JobResult::Write(tickets, writes, Ok(answers))
                 }
                 Job::Load(tickets, requests) => {
-                    let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.storage_mode))).collect();
+                    let loaded = requests.iter().map(|r| self.pages.load(r, self.storage_mode)).collect();
                     JobResult::Load(tickets, requests, Ok(loaded))
                 }
             };

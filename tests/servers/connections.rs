@@ -229,7 +229,7 @@ fn seed(service: &Service) {
 const BIG: &str = "/v1/sensors/big/readings?limit=30000";
 const SMALL: &str = "/v1/sensors/big/readings?limit=10";
 
-/// no one takes `n` responses; returns after how long a good reader gets one again.
+/// No one takes `n` responses; returns after how long a good reader gets one again.
 async fn unread_responses(service: &Service, n: usize) -> Duration {
     let admin = addr(&service.admin());
     let attack = Attack::unread(admin, n, BIG);

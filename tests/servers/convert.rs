@@ -242,7 +242,7 @@ async fn a_writer_that_has_loaded_the_bucket_before_the_swap_conflicts_with_each
                         },
                     };
                     let mut new = page(sensor, START, number, false, &readings(START, 90..91));
-                    ["_id", "sensor_id", "bucket_start", "count"].map(|name| new.remove(name));
+                    ["_id", "sensor_id", "bucket_start", "count"].iter().for_each(|name| drop(new.remove(name)));
                     let update = doc! { "$inc": { "count": 1 }, "$setOnInsert": new };
                     let append = buckets.update_one(filter, update).upsert(true).await;
                     assert!(conflicts(append), "{into:?}: page {number} of {sensor}: {there}");

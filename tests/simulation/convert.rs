@@ -78,7 +78,7 @@ impl Sim {
     pub(super) fn finish_conversions(&mut self, round: u32) {
         let pages = &mut self.pages;
         self.conversions.retain_mut(|conversion| conversion.step(pages).is_none());
-        if self.conversions.is_empty() && round % 50 == 0 {
+        if self.conversions.is_empty() && round.is_multiple_of(50) {
             let mixed: Vec<_> = self.converted.keys().filter(|(s, start)| self.is_mixed(s, *start)).cloned().collect();
             mixed.iter().for_each(|bucket| {
                 self.run(bucket, StorageMode::TimeSeries);
