@@ -139,6 +139,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::timeout;
 
     use super::super::port::Port;
     use super::*;
@@ -166,7 +167,8 @@ mod tests {
             tokio::time::sleep(9 * SECOND).await;
             peer.read_exact(&mut [0; 64]).await.unwrap();
         }
-        let error = writing.await.unwrap().unwrap_err();
+        let written = timeout(100 * SECOND, writing).await.expect("the write is pending for ever");
+        let error = written.unwrap().unwrap_err();
         assert_eq!((error.kind(), since.elapsed().as_secs()), (io::ErrorKind::TimedOut, 55));
     }
 
