@@ -139,7 +139,16 @@ impl Tokens {
         Tokens::parse(key, &text, path, defaults)
     }
 
-    fn parse(key: &'static str, text: &str, path: &Path, defaults: &GrantDefaults) -> Result<Tokens, TokensError> {
+    /// Checks the text of a file, like [`Tokens::load`].
+    ///
+    /// # Errors
+    /// Entries are not valid; the error names all of them.
+    pub(crate) fn parse(
+        key: &'static str,
+        text: &str,
+        path: &Path,
+        defaults: &GrantDefaults,
+    ) -> Result<Tokens, TokensError> {
         let path = path.to_owned();
         let table: toml::Table = match text.parse() {
             Ok(table) => table,

@@ -11,6 +11,7 @@ mod output;
 mod probe;
 mod run;
 mod store;
+mod tokens;
 
 use std::error::Error;
 use std::io::Read;
@@ -91,6 +92,11 @@ enum Command {
         #[command(subcommand)]
         command: journal::JournalCommand,
     },
+    /// Add, list, revoke or rotate tokens of senders and readers
+    Tokens {
+        #[command(subcommand)]
+        command: tokens::TokensCommand,
+    },
     /// Read a secret from standard input and print its line for http.tokens_file
     HashToken,
     /// Print docs/configuration.md
@@ -116,6 +122,7 @@ pub fn main() -> ExitCode {
             }
         }
         Command::HashToken => hash_token(),
+        Command::Tokens { command } => tokens::run(command, arguments.config.as_deref()),
         Command::ConfigReference => {
             print_line(config::reference().trim_end());
             ExitCode::SUCCESS

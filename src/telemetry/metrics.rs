@@ -110,6 +110,9 @@ fn start_at_zero() {
     }
     duplicate(0);
     store_conflicts(0);
+    for limit in ["readings", "bytes", "journal", "requests", "connections"] {
+        quota_exceeded_by(limit, 0);
+    }
     counter!("hourbucket_store_retries_total").increment(0);
     // `queue_full` loses messages that no sender repeats (QoS 0). `store_rejected` concerns acknowledged readings.
     rejected(Source::Mqtt, "queue_full", 0);
@@ -320,7 +323,11 @@ pub(crate) fn sparkplug_rebirth(broker: &str) {
 }
 
 pub(crate) fn quota_exceeded(limit: &'static str) {
-    counter!("hourbucket_quota_exceeded_total", "limit" => limit).increment(1);
+    quota_exceeded_by(limit, 1);
+}
+
+fn quota_exceeded_by(limit: &'static str, n: u64) {
+    counter!("hourbucket_quota_exceeded_total", "limit" => limit).increment(n);
 }
 
 /// Adds `change` to the number of connected devices.

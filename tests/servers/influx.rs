@@ -87,6 +87,7 @@ fn lines_over_mqtt() {
         broker.url()
     );
     let service = Service::start(&text, &settings(&uri, &database));
+    service.wait_subscribed();
     let ts = (now_ms() - HOUR) / 1000 * 1000;
     // As Telegraf's output writes it with `batch`; the last line is invalid.
     let payload = format!("cpu,cpu=cpu0,host=a usage=1.5,n=1i {ts}000000\nmem,host=a used=3i {ts}000001\ncpu,host=a\n");

@@ -160,6 +160,8 @@ fn an_invalid_message_becomes_a_dead_letter_and_blocks_nothing() {
         broker.url()
     );
     let (service, database) = service("poison", &text);
+    // The broker drops what is published before the first subscription.
+    service.wait_subscribed();
     let publish = |payload: &str| {
         let port = broker.port().to_string();
         let arguments = ["-p", &port, "-q", "1", "-t", "fleet/S1", "-m", payload];
@@ -177,9 +179,12 @@ fn an_invalid_message_becomes_a_dead_letter_and_blocks_nothing() {
         ("invalid_json", "fleet/S1")
     );
     assert_eq!(dead_letters[0].get_binary_generic("payload").unwrap(), b"{\"t\": 1");
-    let metrics = service.metrics();
-    assert_eq!(metrics.labelled("dead_letters_total", "reason", "invalid_json"), 1.0);
-    assert_eq!(metrics.get("readings_rejected_total"), 1.0);
+    // Counted when the answers have come, which may be after the document can be read.
+    wait_until("both are counted", PATIENCE, || {
+        let metrics = service.metrics();
+        let counted = metrics.labelled("dead_letters_total", "reason", "invalid_json");
+        (counted == 1.0 && metrics.get("readings_rejected_total") == 1.0).then_some(())
+    });
 }
 
 #[test]

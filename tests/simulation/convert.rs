@@ -7,9 +7,9 @@
 //!   not at all. (The parts are small here; in MongoDB they are of 8 MiB.)
 //! - A query that reads a document in time-series mode, before the bucket becomes pages, and the measurements after they were
 //!   removed, returns none of its readings.
-//! - Of readings without a time of their own that are equal in all values, too few or too many may be stored when their bucket
-//!   is converted while they are written: in pages it is the position that tells whose a reading is, and measurements have
-//!   none.
+//! - Readings without a time of their own may be stored twice, and of equal ones too few may be stored, when their bucket is
+//!   converted while they are written: it is the position in the pages that tells whose a reading is, measurements have none,
+//!   and pages that are made from them have others.
 
 use hourbucket::model::{BucketKey, PageKind, Rows, summary};
 use hourbucket::store::memory::{Conclusion, Conversion};

@@ -233,7 +233,7 @@ impl Sim {
             return known.acked.min(1)..=1;
         }
         let bucket = (id.sensor.as_str().to_owned(), Span::HOUR.floor(id.key.ts_ms));
-        match known.sent > 1 && self.converted.contains_key(&bucket) {
+        match self.converted.contains_key(&bucket) {
             // See `convert.rs`.
             true => known.acked.min(1)..=u32::MAX,
             false => known.acked..=known.sent,
