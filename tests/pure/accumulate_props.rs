@@ -13,6 +13,7 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
+use hourbucket::store::PageWriteResult;
 use hourbucket::store::memory::Pages;
 use proptest::prelude::*;
 
@@ -175,4 +176,33 @@ fn names_schemas_and_tags_are_counted_and_released_when_unused() {
         now.wall_ms -= 2 * HOUR;
     }
     assert_eq!(shard.take_counts().stored, sent as u64);
+}
+
+#[test]
+fn a_bucket_that_has_failed_is_written_after_its_load_and_not_held_for_a_full_page() {
+    let mut shard = shard(4, 10);
+    let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1000 };
+    let reading = |i: i64| Reading {
+        sensor_id: "s".into(),
+        ts_ms: 472_001 * HOUR + i,
+        receipt_time: false,
+        tags: BTreeMap::new(),
+        values: BTreeMap::from([("n".into(), Value::Int(i))]),
+    };
+    let batch: ReadingBatch = (0..3).map(reading).collect();
+    shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
+    let pages = &mut Pages::default();
+    // Due at first; then after a backoff of a millisecond, and with three quarters of a page within that time.
+    for wait_ms in [2000, 5, 5, 5] {
+        now.mono_ms += wait_ms;
+        shard.promote(now);
+        let Some(Job::Write(tickets, writes)) = shard.take(StorageMode::Bucket) else { panic!("it waits") };
+        let answers = vec![PageWriteResult::Conflict; writes.len()];
+        shard.finished(JobResult::Write(tickets, writes, Ok(answers)), now);
+        now.mono_ms += 5;
+        shard.promote(now);
+        let Some(Job::Load(tickets, requests)) = shard.take(StorageMode::Bucket) else { panic!("it waits") };
+        let loaded = requests.iter().map(|r| pages.load(r, StorageMode::Bucket)).collect();
+        shard.finished(JobResult::Load(tickets, requests, Ok(loaded)), now);
+    }
 }

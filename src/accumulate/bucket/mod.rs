@@ -279,8 +279,9 @@ impl Bucket {
 
     /// Until when a due bucket may still be held, see [`DuePolicy::hold_until_ms`].
     pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64) -> Option<u64> {
-        let pending =
-            self.pending.as_ref().filter(|_| matches!(self.next_op(limits), NextOp::Create | NextOp::Append))?;
+        // After a failure it is not held: while it waits, another writer may be faster once more.
+        let may_wait = self.attempts == 0 && matches!(self.next_op(limits), NextOp::Create | NextOp::Append);
+        let pending = self.pending.as_ref().filter(|_| may_wait)?;
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
         due.hold_until_ms(now_ms, pending.since_ms, pending.rows.len(), room)
     }
