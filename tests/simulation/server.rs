@@ -200,14 +200,19 @@ impl Server {
     /// Measurements first, then pages and summaries, half of them at a time.
     async fn carry_out(&self, id: u64, writes: Vec<PageWrite>, time: Duration, fate: Fate) -> Vec<PageWriteResult> {
         tokio::time::sleep(time / 3).await;
-        for write in writes.iter().filter(|w| w.storage_mode == StorageMode::TimeSeries && !self.refuses(w)) {
+        // Both parts of a statement are refused, or none.
+        let list: Vec<(&PageWrite, bool)> = writes.iter().map(|w| (w, self.refuses(w))).collect();
+        for (write, _) in list.iter().filter(|(w, refused)| w.storage_mode == StorageMode::TimeSeries && !refused) {
             self.state().insert(write);
         }
         let mut answers = vec![];
-        for half in writes.chunks(writes.len().div_ceil(2).max(1)) {
+        for half in list.chunks(list.len().div_ceil(2).max(1)) {
             tokio::time::sleep(time / 3).await;
-            for write in half {
-                answers.push(self.statement(write, fate));
+            for (write, refused) in half {
+                answers.push(match refused {
+                    true => PageWriteResult::Unknown { detail: "scripted".to_owned() },
+                    false => self.statement(write, fate),
+                });
             }
         }
         self.state().running.remove(&id);
@@ -220,10 +225,6 @@ impl Server {
     }
 
     fn statement(&self, write: &PageWrite, fate: Fate) -> PageWriteResult {
-        let detail = || "scripted".to_owned();
-        if self.refuses(write) {
-            return PageWriteResult::Unknown { detail: detail() };
-        }
         let mut state = self.state();
         if let (Trouble::FieldsMax(most), true) = (state.trouble, state.awkward(&write.sensor_id, write.start)) {
             let page = state.pages.pages.get(&(write.sensor_id.to_string(), write.start, write.page));
@@ -239,7 +240,7 @@ impl Server {
                 state.write(write);
             }
             state.hit(&write.sensor_id);
-            return PageWriteResult::Unknown { detail: detail() };
+            return PageWriteResult::Unknown { detail: "scripted".to_owned() };
         }
         match write.storage_mode {
             StorageMode::TimeSeries => state.pages.summarise(write),
@@ -322,7 +323,7 @@ pub(crate) fn trace(line: impl FnOnce() -> String) {
 }
 
 /// Loads that run at the same time.
-const LOADS_AT_ONCE: usize = 8;
+pub(crate) const LOADS_AT_ONCE: usize = 8;
 
 impl Server {
     /// Looks at buckets, a few at a time; the answers are those of [`hourbucket::store::Store::load`].
