@@ -51,6 +51,7 @@ fn main() {
             sensor_id: None,
             field: None,
             tags: &[],
+            ..Context::usual()
         };
         let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::new());
         let before = cpu_seconds();

@@ -117,7 +117,12 @@ impl Drop for Bare {
 }
 
 fn open(dir: &Path) -> Result<(OpenedJournal, AdmissionControl), Box<dyn std::error::Error>> {
-    let config = config::Journal { dir: dir.join("journal"), max_bytes: 16 << 30, segment_bytes: FILE_BYTES };
+    let config = config::Journal {
+        dir: dir.join("journal"),
+        max_bytes: 16 << 30,
+        segment_bytes: FILE_BYTES,
+        commit_delay: Duration::from_millis(2),
+    };
     let admission_control = AdmissionControl::default();
     let env = JournalDeps {
         fs: Arc::new(RealFs),

@@ -37,6 +37,7 @@ fn shard() -> Shard {
         sensors_max: 1_000_000,
         dedup_keys_max: 8192,
         quarantine_after_ms: 600_000,
+        arrival_step_ms: 3_600_000,
         backoff: Backoff { min: Duration::from_millis(100), max: Duration::from_secs(30) },
     });
     shard.set_new_buckets(NewBuckets::NONE.raised(BucketStart(i64::MIN), BucketStart(i64::MAX)));

@@ -33,7 +33,7 @@ Environment:
   HOURBUCKET_STORE__URI   use this MongoDB, in a separate database, which is dropped at the end
   HOURBUCKET_MONGOD       otherwise start this mongod (default: the one on the path, else one from a Python package)
   HOURBUCKET_TOOLS        directory for downloaded tools (default: .tools in the repository)
-  HOURBUCKET_PROFILE      cargo profile, release (default) or dev
+  HOURBUCKET_PROFILE      cargo profile: demo (default: the quickest to compile), dev or release
   HOURBUCKET_BIN          use this hourbucket instead of building one
 TEXT
 }
@@ -122,6 +122,8 @@ clean_up_at_exit 200 end_demo
 trap 'echo >&2; say "interrupted; cleaning up" >&2; exit 130' INT
 
 SECONDS=0
+DEMO_STARTED=$(date +%s)
+export DEMO_STARTED
 DIRECTORY=$(mktemp -d "${TMPDIR:-/tmp}/hourbucket-demo.XXXXXXXX") || fail "cannot create a directory in ${TMPDIR:-/tmp}"
 DIRECTORY=$(cd -P "$DIRECTORY" && pwd)
 
@@ -132,9 +134,9 @@ ensure_mosquitto
 
 # Builds, with progress: cargo's bar on a terminal, otherwise a line every 15 s. Sets BINARY.
 build() {
-    local profile=${HOURBUCKET_PROFILE:-release} log=$DIRECTORY/build.log target code watcher
+    local profile=${HOURBUCKET_PROFILE:-demo} log=$DIRECTORY/build.log target code watcher
     local command=(cargo build --locked --bin hourbucket --profile "$profile" --manifest-path "$REPO/Cargo.toml")
-    step "building hourbucket (profile $profile; the first time takes some minutes)"
+    step "building hourbucket (profile $profile; the first time it compiles some 300 crates, which takes some minutes)"
     if [[ -t 2 ]]; then
         run_child "${command[@]}" || fail "the build failed (above)"
     else

@@ -2,7 +2,11 @@
 # Builds the release binary from the lock file alone. The same commit and the same compiler should give the same file in
 # any directory: the build removes paths, and the binary contains no time stamp.
 #
-#   deploy/release.sh [OUT]     builds and writes OUT/hourbucket and OUT/hourbucket.sha256 (default: target/dist)
+#   deploy/release.sh [OUT]     builds and writes OUT/hourbucket, OUT/hourbucket.debug and OUT/hourbucket.sha256
+#                               (default: target/dist)
+#
+# The binary is stripped. Beside it, where gdb, perf and addr2line find it, hourbucket.debug has the line numbers of its
+# functions; keep it with the release, and nothing needs it to run.
 #
 # Environment: CARGO_TARGET_DIR as in cargo.
 set -euo pipefail
@@ -27,9 +31,13 @@ export RUSTFLAGS="$remap"
 # If two prefixes match, the last one wins, in rustc and in the C compiler.
 export CFLAGS="-ffile-prefix-map=$REPO=/hourbucket -ffile-prefix-map=$target=/target -ffile-prefix-map=$cargo_home=/cargo"
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
-export SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo LC_ALL=C TZ=UTC
+export SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0 LC_ALL=C TZ=UTC
 
 step "building from Cargo.lock with $(rustc --version)"
 cargo build --locked --release --bin hourbucket
+command -v objcopy >/dev/null || fail "objcopy is missing; install the package binutils"
+objcopy --only-keep-debug "$target/release/hourbucket" "$out/hourbucket.debug"
 install -m 755 "$target/release/hourbucket" "$out/hourbucket"
+# The names of functions stay, for backtraces. The link holds the file's name and checksum.
+(cd "$out" && objcopy --strip-debug --add-gnu-debuglink=hourbucket.debug hourbucket)
 (cd "$out" && sha256sum hourbucket | tee hourbucket.sha256)

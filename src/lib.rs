@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Optional stages: [`latest`] maintains the newest state of each sensor; [`enrich`] adds the tags of a registry to
-//! pages. [`dead_letters`] keeps what could not be decoded or stored, and replays it. [`read`] returns acknowledged readings, stored
-//! or not.
+//! pages; [`rollup`] maintains daily summaries. [`dead_letters`] keeps what could not be decoded or stored, and replays it.
+//! [`read`] returns acknowledged readings, stored or not. [`promql`] evaluates queries over them.
 //!
 //! An acknowledgement ([`ack`]) travels with every reading and returns when the reading is safe. Apart from it, only
 //! backpressure (a full channel) flows upstream. [`app`] is the only module that depends on all stages.
@@ -27,9 +27,10 @@
 //! a label with a sensor id, a second place that decides what is a duplicate ([`accumulate::bucket`] does), a retry
 //! that does not check what the first attempt did.
 //!
-//! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], `dead_letters::{filter, redecode}`, `accumulate::{bucket, state}`,
-//! `flush::{due, backoff}`, `app::progress`, `ingest::mqtt::{acks, collect, retained, window}`,
-//! `ingest::listen::{codec, exchanges, frames, inflight, strict}`, `latest::state`, `enrich::registry`, `read::{hours, merge}`.
+//! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], [`promql`], `dead_letters::{filter, redecode}`, `accumulate::{bucket, state}`,
+//! `flush::{age, due, backoff}`, `commit_delay`, `app::progress`, `ingest::mqtt::{acks, collect, retained, window}`,
+//! `ingest::proxy::{forwarded, header}`, `ingest::listen::{codec, exchanges, frames, inflight, strict}`, `latest::state`,
+//! `rollup::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
 
 pub mod access;
@@ -39,6 +40,7 @@ pub mod admin;
 pub mod admission;
 pub mod app;
 pub mod cli;
+pub mod commit_delay;
 pub mod config;
 pub mod dead_letters;
 pub mod decode;
@@ -49,7 +51,9 @@ pub mod journal;
 pub mod latest;
 pub mod maintain;
 pub mod model;
+pub mod promql;
 pub mod read;
+pub mod rollup;
 pub mod route;
 pub mod shutdown;
 pub mod store;

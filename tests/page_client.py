@@ -240,6 +240,10 @@ def sent_is_shown(browser):
         sensor_view(look, fleet)
         letters_view(look)
         look.done()
+    look = Look(browser)
+    live_view(look)
+    look.done()
+    silent_for_days(browser)
     limits(browser)
     keyboard(browser)
     phone(browser)
@@ -379,12 +383,17 @@ def sensor_view(look, fleet):
 def letters_view(look):
     page = look.page
     look.go("#/letters")
+    groups = page.locator("details.kind")
+    expect(groups).to_have_count(2)
+    # The newest group is open.
+    expect(page.locator("article").first).to_be_visible()
+    expect(page.locator("article").last).to_be_hidden()
+    groups.last.locator("summary").click()
     letters = page.locator("article")
-    expect(letters).to_have_count(2)
-    newer, older = letters.all_inner_texts()
-    assert "ff fe 00 01 02 ff" in newer and "6 B" in newer, newer
+    newer, older = groups.all_inner_texts()
+    assert "ff fe 00 01 02 ff" in newer and "6 B" in newer and "one message" in newer, newer
     assert f'{{"temp": {EVIL}' in older and "/v1/hooks/json" in older and "http" in older, older
-    reason = letters.last.locator(".reason").inner_text()
+    reason = groups.last.locator(".reason").inner_text()
     look.go(f"#/letters?reason={reason}")
     expect(page.get_by_role("link", name="Show all")).to_be_visible()
     expect(letters.last).to_contain_text(EVIL)
@@ -486,6 +495,54 @@ def phone(browser):
         expect(look.page.locator(ready).first).to_be_visible()
         fits(look)
         readable(look)
+        labels(look)
+    look.done()
+
+
+def labels(look):
+    """No label stands alone on a phone."""
+    empty = """[...document.querySelectorAll(".stack td[data-label]")].filter(
+        (cell) => cell.offsetParent && !cell.textContent.trim()).map((cell) => cell.dataset.label)"""
+    assert look.page.evaluate(empty) == [], look.page.url
+
+
+def unstored(page):
+    """Two readings, not the preallocated segments."""
+    shown = figures(page, "Backlog")["Unstored"][0]
+    return (bool(re.fullmatch(r"\d+ B", shown)) and shown != "0 B") or shown
+
+
+def live_view(look):
+    """Readings are shown as they are accepted, and only while someone watches."""
+    page = look.page
+    look.go()
+    tail = card(page, "Live")
+    tail.get_by_label("Only these sensors").fill("tail*")
+    tail.get_by_role("button", name="Watch").click()
+    expect(tail).to_contain_text("waiting for readings")
+    send([{"sensor_id": "tail 1", "values": {"temp": 7.25}}, {"sensor_id": "other", "values": {"temp": 1}}])
+    expect(tail.locator("li")).to_have_count(1)
+    expect(tail.locator("li")).to_contain_text("temp 7.25")
+    expect(tail.get_by_role("link", name="tail 1")).to_be_visible()
+    readable(look)
+    tail.get_by_role("button", name="Stop").click()
+    send([{"sensor_id": "tail 1", "values": {"temp": 8.25}}])
+    expect(tail.locator("li")).to_have_count(1)
+
+
+def silent_for_days(browser):
+    """The page of a sensor that is silent for long opens on its last data, on its newest field; plus leads to the end."""
+    end = early_now() - 30 * 24 * HOUR
+    send([{"sensor_id": "old", "ts": (end - 7200 + s) * 1000, "values": {"a": s}} for s in range(0, 3600, 60)])
+    send([{"sensor_id": "old", "ts": (end - 1200 + s) * 1000, "values": {"b": s}} for s in range(0, 1200, 60)])
+    look = Look(browser)
+    look.go("#/sensor/old")
+    expect(look.page.get_by_role("radio", name="b")).to_be_checked()
+    until("the band is drawn", lambda: drawn(look.page, ".band"))
+    look.page.get_by_role("button", name="Zoom in").click()
+    expect(look.page.locator(".note")).to_contain_text("readings in this window")
+    to = int(re.search(r"to=(\d+)", look.page.url)[1]) / 1000
+    assert end - 60 <= to <= end + 2 * HOUR, (to, end)
     look.done()
 
 
@@ -547,7 +604,13 @@ def store_away(browser):
     ask_the_test("kill the store")
     send([{"sensor_id": "room 1", "ts": at + 500, "values": {"temp": 21.5}}])
     expect(page.locator("#state")).to_have_text("degraded")
-    expect(page.locator("#notices")).to_contain_text("the journal keeps the readings")
+    expect(page.locator("#notices .sentence")).to_have_text(re.compile("MongoDB is away; readings are kept in the journal, "))
+    expect(page.locator("#notices li").first).to_be_hidden()
+    page.locator("#notices summary").click()
+    expect(page.locator("#notices li").first).to_contain_text("the journal keeps the readings")
+    backlog = figures(page, "Backlog")
+    until("the backlog is what is unstored", lambda: unstored(page))
+    assert "Lasts for" in backlog, backlog
     expect(card(page, "Store").locator("dd").first).to_have_text("unreachable")
     look.go("#/letters")
     expect(page.locator(".problem")).to_contain_text("Try again")

@@ -20,10 +20,13 @@ ensure_mongod
 ensure_mongod44
 ensure_mosquitto
 ensure_prometheus
+ensure_fail2ban
 ensure_python
 ensure_influxdb_client
+ensure_otlp_client
 ensure_guide_tools
 ensure_mongosh
+ensure_sparkplug_client
 ensure_schemathesis
 ensure_browser
 

@@ -161,7 +161,7 @@ def now(board):
         all_steps=BAD_BELOW_ONE, alerts=["HourbucketMqttDisconnected"], width=3,
     )
     board.stat(
-        "Oldest unstored", "Age of the oldest accepted reading that MongoDB has not stored. Normally at most about flush.max_age.",
+        "Oldest unstored", "Age of the oldest accepted reading that MongoDB has not stored. Normally at most about the present flush age.",
         f"hourbucket_oldest_unstored_seconds{S}", "s", steps=[(60, YELLOW), (120, RED)], alerts=["HourbucketNotFresh"], width=3,
     )
     board.stat(
@@ -222,6 +222,16 @@ def traffic(board):
         "cps", stack=True, alerts=["HourbucketDuplicatesHigh"],
     )
     board.graph(
+        "Stored otherwise than sent",
+        "Readings with the time of receipt in place of their own, members that are not stored, and messages without a payload.",
+        [
+            (rate("hourbucket_readings_retimed_total", "source"), "{{instance}} {{source}} retimed"),
+            (rate("hourbucket_values_left_out_total", "source"), "{{instance}} {{source}} left out"),
+            (rate("hourbucket_messages_empty_total", "source"), "{{instance}} {{source}} empty"),
+        ],
+        "cps",
+    )
+    board.graph(
         "Dead letters by reason", "Messages and readings added to dead_letters within an hour.",
         [(f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h]))", "{{instance}} {{reason}}")], "short",
         alerts=["HourbucketDeadLetters"], min=0,
@@ -250,6 +260,14 @@ def traffic(board):
         "Failed authentications", "Requests and MQTT connections whose token was missing or wrong.",
         [(rate("hourbucket_auth_failures_total", "port, reason"), "{{instance}} {{port}} {{reason}}")], "cps", width=6, min=0,
         alerts=["HourbucketAuthFailures"],
+    )
+    board.graph(
+        "Audit events", "Events of the audit log, and lines that audit.file does not have: beyond its rate (limit), or lost.",
+        [
+            (rate("hourbucket_audit_events_total", "event"), "{{instance}} {{event}}"),
+            (rate("hourbucket_audit_dropped_total", "reason"), "{{instance}} not in the file: {{reason}}"),
+        ],
+        "cps", min=0, alerts=["HourbucketAuditDropped"],
     )
 
 
@@ -283,8 +301,13 @@ def senders(board):
 def backlog(board):
     board.row("Freshness and backlog")
     board.graph(
-        "Oldest unstored reading", "Age of the oldest accepted reading that is not in MongoDB.",
-        [(f"hourbucket_oldest_unstored_seconds{S}", "{{instance}}")], "s", min=0, steps=[(120, RED)],
+        "Oldest unstored reading",
+        "Age of the oldest accepted reading that is not in MongoDB, and the present age at which readings are written.",
+        [
+            (f"hourbucket_oldest_unstored_seconds{S}", "{{instance}}"),
+            (f"hourbucket_flush_age_seconds{S}", "{{instance}} flush age"),
+        ],
+        "s", min=0, steps=[(120, RED)],
         alerts=["HourbucketNotFresh"],
     )
     board.graph(
@@ -311,9 +334,16 @@ def backlog(board):
         "Journal", "Its size on disk, and journal.max_bytes. The size includes up to four empty segments kept for reuse.",
         [
             (f"hourbucket_journal_bytes{S}", "{{instance}}"),
+            (f"hourbucket_journal_unstored_bytes{S}", "{{instance}} unstored"),
             (f"hourbucket_journal_max_bytes{S}", "{{instance}} limit"),
         ],
         "bytes", min=0, alerts=["HourbucketJournalFilling", "HourbucketJournalNearlyFull"],
+    )
+    board.graph(
+        "Journal lasts for", "Time until it is full if nothing were stored, at the rate of the last ten minutes.",
+        [(f"(hourbucket_journal_max_bytes{S} - hourbucket_journal_unstored_bytes{S}) "
+          f"/ rate(hourbucket_journal_written_bytes_total{S}[10m])", "{{instance}}")],
+        "s", min=0, alerts=["HourbucketJournalFilling"],
     )
     board.graph(
         "Unstored journal entries", "One entry is one request or one group of messages.",
@@ -471,9 +501,14 @@ def process(board):
         [(f"time() - process_start_time_seconds{OWN}", "{{instance}}")], "s", min=0, alerts=["HourbucketRestarting"],
     )
     board.graph(
-        "Certificates", "Time until a port's certificate expires. The service reads the files again when they change.",
-        [(f"hourbucket_tls_not_after_seconds{S} - time()", "{{instance}} {{port}}")], "s", width=6, min=0,
-        alerts=["HourbucketCertificateExpires"],
+        "Certificates",
+        "Time until a port's certificate expires, and until its revocation list is to be replaced. The service reads the"
+        " files again when they change.",
+        [
+            (f"hourbucket_tls_not_after_seconds{S} - time()", "{{instance}} {{port}}"),
+            (f"hourbucket_tls_crl_next_update_seconds{S} - time() < +Inf", "{{instance}} {{port}} revocation list"),
+        ],
+        "s", width=6, min=0, alerts=["HourbucketCertificateExpires", "HourbucketRevocationListOutdated"],
     )
     board.graph(
         "Certificate files", "0 while the files of a port are unusable and an older certificate is in use; and failed reads.",
@@ -495,13 +530,62 @@ def process(board):
         ],
         "short", width=6, min=0, alerts=["HourbucketSettingsRefused"],
     )
+    board.graph(
+        "PromQL queries running", "Queries below /prometheus that are evaluated now; promql.queries_max is the limit.",
+        [(f"hourbucket_promql_queries_running{S}", "{{instance}}")], "short", min=0, width=6,
+    )
 
 
 def side(board):
-    board.row("Latest state and registry (if enabled)")
+    board.row("Daily rollup (if enabled)")
     board.graph(
-        "Updates of sensor_latest", "By result. \"refused\": MongoDB rejects them because of their content.",
-        [(rate("hourbucket_latest_updates_total", "result"), "{{instance}} {{result}}")], "ops", min=0, width=6,
+        "Daily rollup overdue", "How long the most overdue day has been due to be computed.",
+        [(f"hourbucket_rollup_overdue_seconds{S}", "{{instance}}")], "s", min=0, width=6, steps=[(900, RED)],
+        alerts=["HourbucketRollupBehind"],
+    )
+    board.graph(
+        "Days computed", "By result. \"failed\": tried again; \"refused\": by MongoDB; \"expired\": hours may be missing.",
+        [(rate("hourbucket_rollup_computed_total", "result"), "{{instance}} {{result}}")], "ops", min=0, width=6,
+    )
+    board.graph(
+        "Days with changes", "Open days, and days that are to be computed again.",
+        [(f"hourbucket_rollup_pending{S}", "{{instance}}")], "short", min=0, width=6,
+    )
+    board.graph(
+        "Memory for days with changes",
+        "Relative to rollup.max_bytes.", [(f"hourbucket_rollup_bytes{S}", "{{instance}}")], "bytes", min=0, width=6,
+    )
+    board.row("Removal of old readings (if enabled)")
+    board.graph(
+        "Oldest readings to be removed", "For how long the oldest page with readings has been due to lose them.",
+        [(f"hourbucket_readings_removal_lag_seconds{S}", "{{instance}}")], "s", min=0, width=12, steps=[(86400, RED)],
+        alerts=["HourbucketReadingsNotRemoved"],
+    )
+    board.graph(
+        "Pages without readings, and failures", "Pages whose readings were removed, and commands that failed.",
+        [
+            (rate("hourbucket_readings_removed_pages_total"), "{{instance}} pages"),
+            (rate("hourbucket_readings_removal_errors_total"), "{{instance}} failures"),
+        ],
+        "ops", min=0, width=12,
+    )
+    board.row("Catalogue; latest state and registry (if enabled)")
+    board.graph(
+        "Silent sensors", "Sensors of which nothing has arrived for sensors.silent_after. All instances show the same.",
+        [(f"hourbucket_sensors_silent{S}", "{{instance}}")], "short", min=0, width=12, alerts=["HourbucketSensorsSilent"],
+    )
+    board.graph(
+        "Known sensors", "Sensors in sensor_catalog.",
+        [(f"hourbucket_sensors_known{S}", "{{instance}}")], "short", min=0, width=12,
+    )
+    board.graph(
+        "Updates of sensor_catalog and sensor_latest",
+        "By result. \"refused\": MongoDB rejects them because of their content.",
+        [
+            (rate("hourbucket_catalog_updates_total", "result"), "{{instance}} catalog {{result}}"),
+            (rate("hourbucket_latest_updates_total", "result"), "{{instance}} latest {{result}}"),
+        ],
+        "ops", min=0, width=6,
     )
     board.graph(
         "Sensors with a pending update", "Sensors whose document in sensor_latest is to be updated.",

@@ -97,6 +97,7 @@ impl Bench {
             sensor_id: payload.len().is_multiple_of(3).then_some("S"),
             field: payload.len().is_multiple_of(2).then_some("field"),
             tags: &[("site", "north")],
+            ..Context::usual()
         };
         let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
         let Some(decoder) = decoder else {

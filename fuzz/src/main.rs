@@ -1,5 +1,5 @@
 //! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to, separated by commas (default:
-//! all). `mqtt-listen`, alone, is the codec of the port for devices, and `rows`, alone, the rows of a bucket. `run.sh` builds
+//! all). `mqtt-listen`, alone, is the codec of the port for devices, `proxy-header`, alone, what proxies send, and `rows`, alone, the rows of a bucket. `run.sh` builds
 //! and runs it.
 //!
 //! The modules are compiled here directly. They are pure and name nothing else of the service (`tests/architecture.rs`
@@ -15,12 +15,17 @@ mod config;
 mod decode;
 #[path = "../../src/ingest/listen/frames.rs"]
 mod frames;
+#[path = "../../src/ingest/proxy/forwarded.rs"]
+mod forwarded;
+#[path = "../../src/ingest/proxy/header.rs"]
+mod header;
 #[path = "../../src/model/mod.rs"]
 mod model;
 #[path = "../../src/ingest/listen/strict.rs"]
 mod strict;
 
 mod invariants;
+mod proxies;
 mod rows;
 mod wire;
 
@@ -36,6 +41,7 @@ fuzz_target!(|payload: &[u8]| {
     let names = NAMES.get_or_init(|| std::env::var("HOURBUCKET_FUZZ").unwrap_or_default());
     match names.as_str() {
         wire::NAME => wire::check(payload),
+        proxies::NAME => proxies::check(payload),
         "rows" => rows::check(payload),
         _ => {
             let bench = BENCH.get_or_init(|| Bench::new(names.split(',').filter(|name| !name.is_empty())));

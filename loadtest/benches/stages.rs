@@ -86,6 +86,7 @@ fn decoding(c: &mut Criterion) {
                     sensor_id: None,
                     field: None,
                     tags: &[],
+                    ..Context::usual()
                 };
                 let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::default());
                 decode(format, black_box(&body), &cx, &mut out, &mut rejects);
@@ -101,8 +102,12 @@ fn journal(c: &mut Criterion) {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let _guard = runtime.enter();
-    let config =
-        hourbucket::config::Journal { dir: dir.path().join("journal"), max_bytes: 16 << 30, segment_bytes: 64 << 20 };
+    let config = hourbucket::config::Journal {
+        dir: dir.path().join("journal"),
+        max_bytes: 16 << 30,
+        segment_bytes: 64 << 20,
+        commit_delay: Duration::from_millis(2),
+    };
     let admission_control = AdmissionControl::default();
     let env = JournalDeps {
         fs: Arc::new(RealFs),
@@ -160,6 +165,7 @@ fn accumulating(c: &mut Criterion) {
         sensors_max: 1_000_000,
         dedup_keys_max: 8192,
         quarantine_after_ms: 600_000,
+        arrival_step_ms: 3_600_000,
         backoff: Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) },
     };
     let now = Now { wall_ms: base_ms, mono_ms: 1 };
@@ -203,6 +209,7 @@ fn packing(c: &mut Criterion) {
             tags: None,
             rows: rows.into(),
             summary,
+            catalog: None,
         }
     };
     let pages: Vec<PageWrite> = (0..12).map(|i| write(i, PageKind::Create, 1000)).collect();

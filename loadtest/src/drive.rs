@@ -68,7 +68,7 @@ pub(crate) fn prepare(spec: &Spec, plan: &Plan, target: Target) -> (Vec<Lane>, K
     let host = format!("127.0.0.1:{}", target.port);
     let envelope = match target.transport {
         Transport::Http => Envelope::Http { host: &host },
-        Transport::Mqtt => Envelope::Mqtt,
+        Transport::Mqtt | Transport::DirectMqtt => Envelope::Mqtt,
     };
     let mut lanes = vec![];
     for number in 0..plan.lanes {
@@ -148,7 +148,7 @@ impl<'a> Drive<'a> {
     fn run(mut self, target: Target, window: u16) -> Result<Driven, Failure> {
         match target.transport {
             Transport::Http => self.http(target.port)?,
-            Transport::Mqtt => self.mqtt(target.port, window)?,
+            Transport::Mqtt | Transport::DirectMqtt => self.mqtt(target.port, window)?,
         }
         Ok(self.result)
     }
@@ -220,7 +220,8 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Publishes with up to `window` messages unacknowledged. mosquitto acknowledges in the order of receipt.
+    /// Publishes with up to `window` messages unacknowledged. mosquitto and `listen.mqtt` acknowledge in the order of
+    /// receipt.
     fn mqtt(&mut self, port: u16, window: u16) -> Result<(), Failure> {
         let mut connection = mqtt::Connection::open(port, &format!("loadtest-{}", self.lane.number))?;
         let mut unacknowledged = std::collections::VecDeque::with_capacity(usize::from(window));

@@ -59,6 +59,9 @@ pub(crate) struct Ring<'a> {
     pub(crate) values: &'a [Vec<Values>],
 }
 
+/// The token of loadtest/tokens.toml; ignored by a service without tokens.
+const AUTHORIZATION: &str = "Authorization: Bearer loadtest.a secret only for the load test\r\n";
+
 /// The message of a group in a round of the ring.
 pub(crate) fn message(ring: &Ring<'_>, round: usize, format: Format, envelope: &Envelope<'_>) -> Message {
     let mut body = Message::default();
@@ -78,7 +81,7 @@ pub(crate) fn message(ring: &Ring<'_>, round: usize, format: Format, envelope: &
                 Format::Line => ("/api/v2/write?precision=ms", "text/plain; charset=utf-8"),
             };
             let head = format!(
-                "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+                "POST {path} HTTP/1.1\r\nHost: {host}\r\n{AUTHORIZATION}Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
                 body.bytes.len()
             );
             prefixed(body, head.as_bytes(), 0)

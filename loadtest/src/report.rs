@@ -37,6 +37,9 @@ pub(crate) struct PhaseReport {
     pub(crate) rate: Option<f64>,
     /// Number of retries.
     pub(crate) again: u64,
+    /// CPU time of the service during the phase, and fdatasyncs of its journal.
+    pub(crate) service_cpu_s: f64,
+    pub(crate) syncs: u64,
     pub(crate) latency_ms: Latency,
     /// Open loop: latency of a concurrent write of 4 KiB with fdatasync.
     pub(crate) disk_ms: Option<Latency>,
@@ -169,6 +172,13 @@ impl Report {
             lines.push(format!(
                 "  {:<12}{:>12}{:>9.1}{asked:>12}{:>12.0}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}{:>7}",
                 p.name, p.readings, p.seconds, p.acked_per_s, p.again
+            ));
+            let readings = p.readings.max(1) as f64;
+            lines.push(format!(
+                "  {:<12}service {:.2} CPU-s/million, {:.1} readings per sync of the journal",
+                "",
+                p.service_cpu_s * 1e6 / readings,
+                readings / p.syncs.max(1) as f64
             ));
             if let Some(Latency { p50, p99, p999, max }) = p.disk_ms {
                 lines.push(format!(

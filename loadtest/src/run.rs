@@ -83,8 +83,18 @@ impl Rig {
             set("MQTT__0__SUBSCRIPTIONS__0__TOPIC", "sensors/{sensor_id}".into());
             set("MQTT__0__SUBSCRIPTIONS__0__FORMAT", "json".into());
         }
+        if spec.transport == Transport::DirectMqtt {
+            set("LISTEN__MQTT__ENABLED", "true".into());
+            set("LISTEN__MQTT__TOPICS__0__FILTER", "sensors/+".into());
+            set("LISTEN__MQTT__TOPICS__0__TOPIC", "sensors/{sensor_id}".into());
+            set("LISTEN__MQTT__TOPICS__0__FORMAT", "json".into());
+        }
         let service = Service::start(binary, &settings)?;
-        let port = broker.as_ref().map_or(service.http_port, |broker| broker.port);
+        let port = match (spec.transport, &broker) {
+            (_, Some(broker)) => broker.port,
+            (Transport::DirectMqtt, None) => service.mqtt_port,
+            (_, None) => service.http_port,
+        };
         Ok(Rig { mongod, broker, service, target: Target { transport: spec.transport, port } })
     }
 
@@ -219,10 +229,12 @@ fn phases(
             *waited += until_stored(rig, report.readings)?;
         }
         let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.lasting_per_s);
-        let rate = phase.rate.or(phase.share.map(|share| share * reached));
+        // A short first phase may end before anything is stored.
+        let rate = phase.rate.or(phase.share.map(|share| (share * reached).max(1.0)));
         if let Some(rate) = rate.filter(|rate| !(1.0..=1e9).contains(rate)) {
             return Err(format!("phase {}: rate of {rate} readings/s is out of range", phase.name).into());
         }
+        let (before, syncs) = (rig.service.usage(), rig.service.metrics()?.count("journal_sync_seconds_count"));
         let stop = AtomicBool::new(false);
         let (target, mongod) = (rig.target, &mut rig.mongod);
         let (driven, outage, disk) = std::thread::scope(|scope| {
@@ -247,7 +259,8 @@ fn phases(
         report.acked_s += driven.seconds;
         report.readings += driven.readings;
         let acked_per_s = driven.readings as f64 / driven.seconds;
-        let stored_per_s = match rig.service.metrics()?.settled() {
+        let (used, metrics) = (rig.service.usage().since(before), rig.service.metrics()?);
+        let stored_per_s = match metrics.settled() {
             // The phase ended before a page was full: the rate of MongoDB is unknown.
             0 => f64::INFINITY,
             settled => settled as f64 / report.acked_s,
@@ -260,6 +273,8 @@ fn phases(
             lasting_per_s: acked_per_s.min(stored_per_s),
             rate,
             again: driven.again,
+            service_cpu_s: used.cpu_s,
+            syncs: metrics.count("journal_sync_seconds_count") - syncs,
             latency_ms: Latency::of(&driven.latency_us),
             disk_ms: disk.transpose()?,
             outage: outage.transpose()?,

@@ -20,10 +20,13 @@ pub(crate) enum Format {
 
 /// The protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
     Http,
+    /// Through mosquitto.
     Mqtt,
+    /// On `listen.mqtt`.
+    DirectMqtt,
 }
 
 /// A part of a run with its own rate. Ends after `seconds` or after `readings`, whichever is first.
@@ -131,7 +134,7 @@ impl Spec {
         if self.connections > self.sensors {
             return wrong("connections must not exceed sensors");
         }
-        if self.transport == Transport::Mqtt && (self.batch != 1 || self.format != Format::Ndjson) {
+        if self.transport != Transport::Http && (self.batch != 1 || self.format != Format::Ndjson) {
             return wrong("MQTT requires batch = 1 and format = ndjson");
         }
         if !["bucket", "timeseries"].contains(&self.mode.as_str()) {

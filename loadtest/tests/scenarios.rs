@@ -99,6 +99,23 @@ fn direct() {
 }
 
 #[test]
+fn direct_mqtt() {
+    let report = sound("direct-mqtt");
+    let rate = &report["phases"][1];
+    assert!(rate["syncs"].as_u64().unwrap() > 0 && rate["service_cpu_s"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
+fn direct_mqtt_1k() {
+    sound("direct-mqtt-1k");
+}
+
+#[test]
+fn quiet() {
+    assert_eq!(sound("quiet")["phases"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn wide() {
     let report = sound("wide");
     assert!(report["rss_settled_bytes"].as_u64().unwrap() > 0, "{report}");

@@ -1,8 +1,10 @@
 //! What a sender or reader may do.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::quota::{Quota, QuotaExceeded, Usage};
+use crate::config::ClientIdentity;
 use crate::model::batch::SenderTag;
 use crate::model::{BatchBuilder, Now, SensorPatterns};
 
@@ -50,10 +52,34 @@ impl Protocols {
     }
 }
 
+/// What authenticated the holder of a grant. Compared again when the credentials change.
+#[derive(Clone)]
+pub enum Proof {
+    /// Nothing: it is not from credentials.
+    None,
+    /// A token; the hash of its secret.
+    Token([u8; 32]),
+    /// This JWT. (As text, because new keys or other settings can mean another grant. Most have less than 1 KiB.)
+    Jwt(Box<str>),
+    /// A client certificate, by a name of this kind. (Its connection notices when it ends.)
+    Certificate(ClientIdentity),
+}
+
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Proof::None => "None",
+            Proof::Token(_) => "Token",
+            Proof::Jwt(_) => "Jwt",
+            Proof::Certificate(_) => "Certificate",
+        })
+    }
+}
+
 /// What a sender or reader may do. `None` means no limit.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The id of its token. Not secret.
+    /// The id of its token, or the identity in its JWT or certificate. Not secret.
     pub id: Arc<str>,
     /// The sensors that it may write.
     pub write: Option<SensorPatterns>,
@@ -63,18 +89,25 @@ pub struct Grant {
     pub via: Protocols,
     /// From this time on it is not valid, in milliseconds since 1970.
     pub expires_ms: Option<i64>,
+    /// Before this time it is not valid, in milliseconds since 1970.
+    pub valid_from_ms: Option<i64>,
     /// How much it may send.
     pub quota: Quota,
     /// What it uses of that.
     pub usage: Arc<Usage>,
+    /// What authenticated its holder.
+    pub proof: Proof,
 }
 
 /// Why a grant does not allow something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// The time in `expires` has come.
+    /// The time in `expires` or `exp` has come.
     #[error("expired")]
     Expired,
+    /// The time in `nbf` has not come yet.
+    #[error("not valid yet")]
+    NotYetValid,
     /// The protocol is not in `via`.
     #[error("not valid for this protocol")]
     Protocol,
@@ -87,16 +120,29 @@ impl Grant {
     /// A grant that allows everything.
     pub fn unlimited(id: &str) -> Grant {
         let (quota, usage) = (Quota::unlimited(), Arc::default());
-        Grant { id: id.into(), write: None, read: None, via: Protocols::ALL, expires_ms: None, quota, usage }
+        Grant {
+            id: id.into(),
+            write: None,
+            read: None,
+            via: Protocols::ALL,
+            expires_ms: None,
+            valid_from_ms: None,
+            quota,
+            usage,
+            proof: Proof::None,
+        }
     }
 
     /// Checks whether it is valid now for this protocol.
     ///
     /// # Errors
-    /// It has expired, or the protocol is not one of its own.
+    /// It has expired, is not valid yet, or the protocol is not one of its own.
     pub fn check(&self, protocol: Protocol, now_ms: i64) -> Result<(), Denied> {
         if self.expires_ms.is_some_and(|expires_ms| now_ms >= expires_ms) {
             return Err(Denied::Expired);
+        }
+        if self.valid_from_ms.is_some_and(|from_ms| now_ms < from_ms) {
+            return Err(Denied::NotYetValid);
         }
         if !self.via.has(protocol) {
             return Err(Denied::Protocol);
@@ -152,6 +198,9 @@ mod tests {
         let grant = Grant { expires_ms: Some(1000), ..Grant::unlimited("gw1") };
         assert_eq!(grant.check(Protocol::Http, 999), Ok(()));
         assert_eq!(grant.check(Protocol::Http, 1000), Err(Denied::Expired));
+        let later = Grant { valid_from_ms: Some(500), ..grant };
+        assert_eq!(later.check(Protocol::Http, 499), Err(Denied::NotYetValid));
+        assert_eq!(later.check(Protocol::Http, 500), Ok(()));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Access: who a sender or reader is, and what it may do. The same for HTTP, the MQTT listener and the read API.
 //!
-//! A sender authenticates with a token ([`tokens`]). What it may do is its [`Grant`]: the sensors that it may write and
-//! read, the protocols that it may use, and until when. A grant without a rule allows everything, as do ports without
-//! tokens.
+//! A sender authenticates with a token of a file ([`tokens`]), a JWT ([`jwt`]) or its client certificate;
+//! [`Credentials`] are what a port accepts. What it may do is its [`Grant`]: the sensors that it may write and read, the protocols that it may use, and
+//! from when until when. A grant without a rule allows everything, as do ports without credentials.
 //!
 //! Where the rules apply:
 //! - `via` and `expires`: when a request or a connection authenticates, and again while an MQTT connection is open.
@@ -12,16 +12,23 @@
 //! - [`quota`]: how much it may send, where a message is accepted.
 //!
 //! Invariants:
-//! - A secret is never stored, only its hash; neither appears in an error, a log line or a metric.
-//! - A grant is immutable. A reload makes new grants; what holds an old one asks [`Tokens::renewed`] whether it is still
-//!   valid.
+//! - A secret is never stored, only its hash; neither appears in an error, a log line or a metric, nor does a JWT.
+//! - A grant is immutable. A reload makes new grants; what holds an old one asks [`Credentials::renewed`] whether it is
+//!   still valid.
 
+mod credentials;
 mod grant;
+mod identity;
+pub mod jwt;
+mod last_used;
 mod quota;
 mod token_entry;
 pub mod tokens;
 
-pub use grant::{Denied, Grant, Protocol, Protocols};
+pub use credentials::{CredentialFault, Credentials};
+pub use grant::{Denied, Grant, Proof, Protocol, Protocols};
+pub use jwt::{Jwt, JwtFault, JwtKeysError, KeyFault, KeyFaults};
+pub use last_used::{LAST_USED_FILE, LastUsed};
 pub use quota::{GrantDefaults, Held, Quota, QuotaExceeded, QuotaLimit, Usage, Usages};
 pub use token_entry::InvalidToken;
 pub use tokens::{TokenFaults, Tokens, TokensError, hash_secret};

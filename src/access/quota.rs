@@ -13,14 +13,16 @@
 //! Beyond a limit only this sender is refused (HTTP) or read more slowly (MQTT).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::jwt::Jwt;
+use super::last_used::LastUsed;
 use crate::admission::JournalAccount;
-use crate::config::Quota as QuotaSettings;
+use crate::config::{Certificates as CertificateSettings, Quota as QuotaSettings};
 
 /// Bytes of one sender that may wait for admission: one group of the journal, some milliseconds.
 const QUEUE_BYTES: u32 = 4 << 20;
@@ -133,12 +135,22 @@ pub struct GrantDefaults {
     pub journal_bytes_max: u64,
     /// The usage of all senders.
     pub usages: Usages,
+    /// What JWTs are verified with; `None`: none are accepted.
+    pub jwt: Option<Arc<Jwt>>,
+    /// `[certificates]`
+    pub certificates: CertificateSettings,
 }
 
 impl GrantDefaults {
     /// No limits, and usages of its own: to check a file, and for tests.
     pub fn unlimited() -> GrantDefaults {
-        GrantDefaults { quota: None, journal_bytes_max: u64::MAX, usages: Usages::default() }
+        GrantDefaults {
+            quota: None,
+            journal_bytes_max: u64::MAX,
+            usages: Usages::default(),
+            jwt: None,
+            certificates: CertificateSettings::default(),
+        }
     }
 
     /// The limits of a sender that has none of its own, one of `senders`.
@@ -148,21 +160,68 @@ impl GrantDefaults {
     }
 }
 
-/// The usage of every sender, by token id. Bounded by the ids that were ever configured.
+/// The usage of every sender, by its id. Those of configured tokens stay. Those of JWTs, whose issuer decides how many
+/// there are, are forgotten when nothing refers to them, nothing is unstored and their rates were not asked for in the
+/// last hour.
 #[derive(Debug, Clone, Default)]
-pub struct Usages(Arc<Mutex<HashMap<Box<str>, Arc<Usage>>>>);
+pub struct Usages(Arc<Mutex<AllUsages>>);
+
+#[derive(Debug, Default)]
+struct AllUsages {
+    by_id: HashMap<Box<str>, Arc<Usage>>,
+    /// With this many, unused ones are forgotten.
+    full_at: usize,
+}
+
+/// Usages are not searched for unused ones below this number.
+const USAGES_KEPT: usize = 1024;
+/// The longest burst: a debt or credit that is this old is gone.
+const UNUSED_MS: u64 = 60 * 60 * 1000;
 
 impl Usages {
     /// The usage of a sender.
     pub fn of(&self, id: &str) -> Arc<Usage> {
         // Each entry is valid by itself, so the lock stays usable after a panic.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(usage) = all.get(id) {
+        if let Some(usage) = all.by_id.get(id) {
             return usage.clone();
         }
+        if all.by_id.len() >= all.full_at.max(USAGES_KEPT) {
+            all.forget_unused();
+        }
         let usage = Arc::new(Usage::default());
-        all.insert(id.into(), usage.clone());
+        all.by_id.insert(id.into(), usage.clone());
         usage
+    }
+
+    /// Whether no sender is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).by_id.is_empty()
+    }
+
+    /// Sets in `last` when each sender was last accepted.
+    pub fn note_last_uses(&self, last: &mut LastUsed) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, usage) in &all.by_id {
+            let used_s = usage.used_s.load(Ordering::Relaxed);
+            if used_s > 0 {
+                last.set(id, used_s);
+            }
+        }
+    }
+}
+
+impl AllUsages {
+    fn forget_unused(&mut self) {
+        // The clock that rates are counted by, as far as it is known here.
+        let now_ms = self.by_id.values().map(|usage| usage.asked_ms()).max().unwrap_or_default();
+        self.by_id.retain(|_, usage| {
+            Arc::strong_count(usage) > 1
+                || usage.account.unstored_bytes() > 0
+                || usage.asked_ms().saturating_add(UNUSED_MS) > now_ms && usage.asked_ms() > 0
+        });
+        // Twice the number that is in use, so that the search costs each new sender little.
+        self.full_at = 2 * self.by_id.len();
     }
 }
 
@@ -174,6 +233,8 @@ pub struct Usage {
     queue: Arc<Semaphore>,
     requests: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
+    /// When it was last accepted, in seconds since 1970; 0: never.
+    used_s: AtomicI64,
 }
 
 impl Default for Usage {
@@ -184,6 +245,7 @@ impl Default for Usage {
             queue: Arc::new(Semaphore::new(QUEUE_BYTES as usize)),
             requests: Arc::default(),
             connections: Arc::default(),
+            used_s: AtomicI64::new(0),
         }
     }
 }
@@ -248,6 +310,21 @@ impl Usage {
             }
         }
         Ok(())
+    }
+
+    /// Notes that its credentials are accepted now, in milliseconds since 1970.
+    pub fn note_used(&self, wall_ms: i64) {
+        let now_s = wall_ms / 1000;
+        // Most calls are in the second of the one before, and other cores need not wait for a read.
+        if self.used_s.load(Ordering::Relaxed) != now_s {
+            self.used_s.store(now_s, Ordering::Relaxed);
+        }
+    }
+
+    /// When its rates were last asked for, by the monotonic clock; 0: never.
+    fn asked_ms(&self) -> u64 {
+        let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        rates.readings.at_ms.max(rates.bytes.at_ms)
     }
 
     /// Charges a message that passed [`Usage::check`].
@@ -366,6 +443,22 @@ mod tests {
         assert!(usages.of("a").request(&quota).is_ok());
         let _one = usages.of("a").connection(&quota).unwrap();
         assert_eq!(usages.of("a").connection(&quota).unwrap_err().limit, QuotaLimit::Connections);
+    }
+
+    #[test]
+    fn usages_that_are_not_used_any_more_are_forgotten() {
+        let (usages, quota) = (Usages::default(), quota(Some(1), None));
+        let ids = |range: std::ops::Range<usize>| range.map(|n| format!("d{n}"));
+        let held: Vec<_> = ids(0..10).map(|id| usages.of(&id)).collect();
+        usages.of("unstored").account().add(1);
+        assert!(usages.of("recent").check(&quota, 10_000_000).is_ok());
+        assert!(usages.of("old").check(&quota, 1000).is_ok());
+        ids(10..USAGES_KEPT * 4).for_each(|id| drop(usages.of(&id)));
+        let all = usages.0.lock().unwrap();
+        assert!(all.by_id.len() <= USAGES_KEPT, "{}", all.by_id.len());
+        assert!(ids(0..10).zip(&held).all(|(id, held)| Arc::ptr_eq(held, &all.by_id[&*id])));
+        assert!(["unstored", "recent"].iter().all(|id| all.by_id.contains_key(*id)));
+        assert!(!all.by_id.contains_key("old"));
     }
 
     #[tokio::test]

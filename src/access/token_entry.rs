@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use chrono::{DateTime, NaiveDate, NaiveTime};
 
-use super::grant::{Grant, Protocol, Protocols};
+use super::grant::{Grant, Proof, Protocol, Protocols};
+use super::identity::{own_patterns, valid_identity};
 use super::quota::{GrantDefaults, Quota, share};
 use crate::config::{parse_duration, parse_size};
 use crate::model::SensorPatterns;
@@ -22,6 +23,14 @@ pub(super) struct Token {
     pub(super) grant: Arc<Grant>,
 }
 
+/// An entry: a token, a certificate, or both.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) token: Option<Token>,
+    /// The grant of the client certificate with this id as its name.
+    pub(super) certificate: Option<Arc<Grant>>,
+}
+
 /// The rule that an entry of a tokens file breaks. No variant holds anything of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the texts say it")]
@@ -29,8 +38,8 @@ pub enum InvalidToken {
     #[error("is not a table")]
     NotATable,
     #[error(
-        "has an unknown key; expected id, sha256 (never the secret itself), and optionally write, read, via, expires, \
-         note, rate"
+        "has an unknown key; expected id, sha256 (never the secret itself) or certificate = true, and optionally write, \
+         read, via, expires, note, rate"
     )]
     UnknownKey,
     #[error("has no id")]
@@ -39,8 +48,12 @@ pub enum InvalidToken {
     IdNotText,
     #[error("id must be 1 to 64 letters, digits, - or _")]
     Id,
-    #[error("has no sha256")]
+    #[error("id of a certificate must be 1 to 128 letters, digits and characters of - _ . : @ / | + =")]
+    CertificateId,
+    #[error("has no sha256, and not certificate = true")]
     NoHash,
+    #[error("certificate must be true or false")]
+    Certificate,
     #[error("sha256 must be a string")]
     HashNotText,
     #[error("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")]
@@ -66,19 +79,19 @@ pub enum InvalidToken {
     Rate,
 }
 
-pub(super) fn valid_id(id: &str) -> bool {
+fn valid_id(id: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     !id.is_empty() && id.len() <= TOKEN_ID_MAX_BYTES && id.bytes().all(allowed)
 }
 
-/// The token of an entry; `None` if it has faults, which are all reported.
+/// The parts of an entry; `None` if it has faults, which are all reported.
 pub(super) fn parse_entry(
     entry: &toml::Value,
     defaults: &GrantDefaults,
     senders: usize,
     fault: &mut impl FnMut(InvalidToken),
-) -> Option<Token> {
-    const KEYS: [&str; 8] = ["id", "sha256", "write", "read", "via", "expires", "note", "rate"];
+) -> Option<Entry> {
+    const KEYS: [&str; 9] = ["id", "sha256", "certificate", "write", "read", "via", "expires", "note", "rate"];
     let Some(entry) = entry.as_table() else {
         fault(InvalidToken::NotATable);
         return None;
@@ -87,7 +100,8 @@ pub(super) fn parse_entry(
         fault(InvalidToken::UnknownKey);
     }
     let mut part = |result: Result<(), InvalidToken>| result.map_err(&mut *fault).is_ok();
-    let (id, hash) = (parse_id(entry), parse_hash(entry));
+    let (is_certificate, hash) = (parse_certificate(entry), parse_hash(entry));
+    let id = parse_id(entry);
     let own_id = id.unwrap_or_default();
     let (write, read) = (parse_patterns(entry, "write", own_id), parse_patterns(entry, "read", own_id));
     let (via, expires, note) = (parse_via(entry), parse_expires(entry), parse_note(entry));
@@ -96,6 +110,7 @@ pub(super) fn parse_entry(
     let is_valid = [
         part(id.map(drop)),
         part(hash.map(drop)),
+        part(is_certificate.map(drop)),
         part(write.as_ref().map(drop).map_err(|e| *e)),
         part(read.as_ref().map(drop).map_err(|e| *e)),
         part(via.map(drop)),
@@ -112,19 +127,44 @@ pub(super) fn parse_entry(
         read: read.ok()?,
         via: via.ok()?,
         expires_ms: expires.ok()?,
+        valid_from_ms: None,
         quota: quota.ok()?,
         usage: defaults.usages.of(own_id),
+        proof: Proof::Certificate(defaults.certificates.identity),
     };
-    Some(Token { hash: hash.ok()?, grant: Arc::new(grant) })
+    let of_token = |hash| Token { hash, grant: Arc::new(Grant { proof: Proof::Token(hash), ..grant.clone() }) };
+    let token = hash.ok()?.map(of_token);
+    Some(Entry { token, certificate: is_certificate.ok()?.then(|| Arc::new(grant)) })
 }
 
-fn parse_id(entry: &toml::Table) -> Result<&str, InvalidToken> {
+/// The id, if it is valid: an invalid one may be a whole token.
+pub(super) fn parse_id(entry: &toml::Table) -> Result<&str, InvalidToken> {
     let id = entry.get("id").ok_or(InvalidToken::NoId)?.as_str().ok_or(InvalidToken::IdNotText)?;
-    if valid_id(id) { Ok(id) } else { Err(InvalidToken::Id) }
+    // The id of a token ends at the first dot.
+    let is_only_certificate = !entry.contains_key("sha256") && is_certificate(entry);
+    match is_only_certificate {
+        true => Some(id).filter(|id| valid_identity(id)).ok_or(InvalidToken::CertificateId),
+        false => Some(id).filter(|id| valid_id(id)).ok_or(InvalidToken::Id),
+    }
 }
 
-fn parse_hash(entry: &toml::Table) -> Result<Hash, InvalidToken> {
-    let hex = entry.get("sha256").ok_or(InvalidToken::NoHash)?.as_str().ok_or(InvalidToken::HashNotText)?;
+fn is_certificate(entry: &toml::Table) -> bool {
+    entry.get("certificate").and_then(toml::Value::as_bool) == Some(true)
+}
+
+fn parse_certificate(entry: &toml::Table) -> Result<bool, InvalidToken> {
+    match entry.get("certificate") {
+        None | Some(toml::Value::Boolean(_)) => Ok(is_certificate(entry)),
+        Some(_) => Err(InvalidToken::Certificate),
+    }
+}
+
+/// `None`: the entry is only for a certificate.
+fn parse_hash(entry: &toml::Table) -> Result<Option<Hash>, InvalidToken> {
+    let Some(hex) = entry.get("sha256") else {
+        return if is_certificate(entry) { Ok(None) } else { Err(InvalidToken::NoHash) };
+    };
+    let hex = hex.as_str().ok_or(InvalidToken::HashNotText)?;
     if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(InvalidToken::Hash);
     }
@@ -132,16 +172,14 @@ fn parse_hash(entry: &toml::Table) -> Result<Hash, InvalidToken> {
     for (i, byte) in hash.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| InvalidToken::Hash)?;
     }
-    Ok(hash)
+    Ok(Some(hash))
 }
 
 fn parse_patterns(entry: &toml::Table, key: &'static str, id: &str) -> Result<Option<SensorPatterns>, InvalidToken> {
     let Some(value) = entry.get(key) else { return Ok(None) };
     let texts: Option<Vec<&str>> = value.as_array().and_then(|list| list.iter().map(toml::Value::as_str).collect());
     let texts = texts.ok_or(InvalidToken::NotPatterns(key))?;
-    let own: Vec<String> = texts.iter().map(|text| text.replace("{id}", id)).collect();
-    let patterns = SensorPatterns::parse(own.iter().map(String::as_str));
-    patterns.map(Some).map_err(|error| InvalidToken::Pattern(key, error))
+    own_patterns(&texts, id).map(Some).map_err(|error| InvalidToken::Pattern(key, error))
 }
 
 fn parse_via(entry: &toml::Table) -> Result<Protocols, InvalidToken> {

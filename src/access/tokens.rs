@@ -13,6 +13,10 @@
 //! expires = 2027-01-31T12:00:00Z  # a date without a time is its begin, in UTC; absent: never
 //! note = "roof of hall 3"         # for people
 //! rate = 500                      # readings per second, or more of `[quota]`: { readings_per_second = 500, … }
+//!
+//! [[tokens]]
+//! id = "device-7.example"         # the name in a client certificate, where that is the identity
+//! certificate = true              # in place of sha256, or in addition
 //! ```
 //!
 //! A plain hash is enough, because a secret is long and random, not chosen by a person: it cannot be guessed from the
@@ -29,7 +33,7 @@ use subtle::ConstantTimeEq;
 
 use super::grant::Grant;
 use super::quota::GrantDefaults;
-use super::token_entry::{Hash, InvalidToken, Token, parse_entry, valid_id};
+use super::token_entry::{Entry, Hash, InvalidToken, Token, parse_entry, parse_id};
 
 /// Faults of one file that an error lists.
 const FAULTS_MAX: usize = 20;
@@ -42,6 +46,8 @@ pub struct Tokens {
     by_id: HashMap<Box<str>, Token>,
     /// The id whose secret has this hash; `None` if several ids share it.
     by_hash: HashMap<Hash, Option<Box<str>>>,
+    /// The grants of client certificates, by their id.
+    certificates: HashMap<Box<str>, Arc<Grant>>,
 }
 
 /// Why a tokens file is not usable.
@@ -166,16 +172,25 @@ impl Tokens {
         if entries.is_empty() {
             return Err(TokensError::Empty { key, path });
         }
-        let (mut tokens, mut faults) = (Tokens { by_id: HashMap::new(), by_hash: HashMap::new() }, vec![]);
+        let (mut tokens, mut faults) =
+            (Tokens { by_id: HashMap::new(), by_hash: HashMap::new(), certificates: HashMap::new() }, vec![]);
         let mut ids = HashSet::new();
+        // Those with a JWT are others.
+        let senders = entries.len() + usize::from(defaults.jwt.is_some());
         for (i, entry) in entries.iter().enumerate() {
-            let id = entry.get("id").and_then(toml::Value::as_str).filter(|id| valid_id(id));
+            let id = entry.as_table().and_then(|entry| parse_id(entry).ok());
             let mut fault = |problem| faults.push(TokenFault { entry: i + 1, id: id.map(Box::from), problem });
             if id.is_some_and(|id| !ids.insert(id)) {
                 fault(InvalidToken::SameId);
             }
-            if let Some(token) = parse_entry(entry, defaults, entries.len(), &mut fault) {
+            let Some(Entry { token, certificate }) = parse_entry(entry, defaults, senders, &mut fault) else {
+                continue;
+            };
+            if let Some(token) = token {
                 tokens.add(token);
+            }
+            if let Some(grant) = certificate {
+                tokens.certificates.insert(grant.id.as_ref().into(), grant);
             }
         }
         match faults.is_empty() {
@@ -190,19 +205,25 @@ impl Tokens {
         self.by_id.insert(id, token);
     }
 
-    /// Number of tokens.
+    /// Number of ids.
     pub fn len(&self) -> usize {
-        self.by_id.len()
+        self.grants().count()
     }
 
-    /// Never true of a loaded file: a file without tokens is refused.
+    /// Never true of a loaded file: a file without entries is refused.
     pub fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
+        self.len() == 0
     }
 
-    /// The grants of all tokens, in no particular order.
+    /// The grant of the client certificate with this identity.
+    pub(super) fn of_certificate(&self, id: &str) -> Option<&Arc<Grant>> {
+        self.certificates.get(id)
+    }
+
+    /// The grant of each id, in no particular order.
     pub fn grants(&self) -> impl Iterator<Item = &Grant> {
-        self.by_id.values().map(|token| &*token.grant)
+        let only_certificates = self.certificates.values().filter(|grant| !self.by_id.contains_key(&*grant.id));
+        self.by_id.values().map(|token| &token.grant).chain(only_certificates).map(|grant| &**grant)
     }
 
     /// The grant of a token. The token is `id.secret`, or a secret alone for devices whose tokens were issued elsewhere
@@ -224,21 +245,26 @@ impl Tokens {
         known.filter(|_| is_equal).map(|token| &token.grant)
     }
 
-    /// What a grant that `before` gave is now: its successor if the token is still there with the same secret.
-    pub fn renewed(&self, before: &Tokens, grant: &Grant) -> Option<&Arc<Grant>> {
-        let (now, then) = (self.by_id.get(&*grant.id)?, before.by_id.get(&*grant.id)?);
-        (now.hash == then.hash).then_some(&now.grant)
+    /// Whether there is a token with this id.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.by_id.contains_key(id)
+    }
+
+    /// The grant of the token with this id if its secret has this hash.
+    pub(super) fn of_hash(&self, id: &str, hash: &Hash) -> Option<&Arc<Grant>> {
+        self.by_id.get(id).filter(|token| token.hash == *hash).map(|token| &token.grant)
     }
 }
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({})", self.by_id.len())
+        write!(f, "Tokens({})", self.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::credentials::Credentials;
     use super::super::grant::Protocols;
     use super::super::quota::Quota;
     use super::*;
@@ -266,7 +292,7 @@ mod tests {
         );
         let error = parse(&text).unwrap_err().to_string();
         for fault in [
-            "entry 1 (gw1): has no sha256; entry 1 (gw1): via must not be empty",
+            "entry 1 (gw1): has no sha256, and not certificate = true; entry 1 (gw1): via must not be empty",
             "entry 1 (gw1): expires",
             "entry 3 (gw2): another entry has the same id",
             "entry 4 (gw3): has no sha256",
@@ -327,10 +353,10 @@ mod tests {
     fn a_grant_is_renewed_if_its_token_is_still_there() {
         let before = parse(&format!("{}{}", file("gw1", "x"), file("gw2", "y"))).unwrap();
         let grant = before.of_secret("gw1", "x").unwrap();
-        let same = parse(&rule("write = []")).unwrap();
-        assert!(same.renewed(&before, grant).unwrap().write.as_ref().unwrap().is_none());
-        assert!(parse(&file("gw1", "other")).unwrap().renewed(&before, grant).is_none(), "another secret");
-        assert!(parse(&file("gw2", "y")).unwrap().renewed(&before, grant).is_none(), "removed");
+        let renewed = |text: &str| Credentials::from(parse(text).unwrap()).renewed(grant);
+        assert!(renewed(&rule("write = []")).unwrap().write.as_ref().unwrap().is_none());
+        assert!(renewed(&file("gw1", "other")).is_none(), "another secret");
+        assert!(renewed(&file("gw2", "y")).is_none(), "removed");
     }
 
     #[test]

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot};
 
 use super::state::Shard;
+use super::state::catalog::CatalogScan;
 use super::state::snapshot::{FleetScan, IdScan, SensorSnapshot, ShardFleet, UnstoredRows};
-use crate::model::{Now, SensorId, stable_hash};
+use crate::model::{CatalogUpdate, Now, SensorId, stable_hash};
 
 /// Queries in one shard's queue; further callers wait.
 const QUERIES_MAX: usize = 16;
@@ -39,6 +40,17 @@ pub enum ShardQuery {
         /// The maximum number of ids.
         limit: usize,
     },
+    /// What the first of these sensors (or of all), in byte order, have in memory that the catalogue may not know.
+    Catalog {
+        /// Only these sensors.
+        sensor_ids: Option<Vec<SensorId>>,
+        /// Only sensors whose id begins with this; empty for all.
+        prefix: String,
+        /// Only sensors after this one.
+        after: Option<SensorId>,
+        /// The maximum number of sensors.
+        limit: usize,
+    },
     /// The newest state of these sensors.
     Snapshots(Vec<SensorId>),
     /// This shard's part of the fleet.
@@ -52,6 +64,8 @@ pub enum ShardResponse {
     View(UnstoredRows),
     /// To [`ShardQuery::Ids`], in byte order.
     Ids(Vec<SensorId>),
+    /// To [`ShardQuery::Catalog`], ordered by sensor.
+    Catalog(Vec<CatalogUpdate>),
     /// To [`ShardQuery::Snapshots`], in the order of the query.
     Snapshots(Vec<SensorSnapshot>),
     /// To [`ShardQuery::Fleet`].
@@ -109,6 +123,7 @@ impl QueryHandle {
 enum RunningQuery {
     View { sensor_id: SensorId, from_ms: i64, to_ms: i64 },
     Ids(IdScan),
+    Catalog(CatalogScan),
     SensorSnapshot { ids: VecDeque<SensorId>, snapshot: Vec<SensorSnapshot> },
     Fleet(FleetScan),
 }
@@ -178,10 +193,13 @@ impl QueryWorker {
         let work = match query.query {
             ShardQuery::View { sensor_id, from_ms, to_ms } => RunningQuery::View { sensor_id, from_ms, to_ms },
             ShardQuery::Ids { prefix, after, limit } => RunningQuery::Ids(IdScan::new(prefix, after, limit)),
+            ShardQuery::Catalog { sensor_ids, prefix, after, limit } => {
+                RunningQuery::Catalog(CatalogScan::new(sensor_ids, prefix, after, limit))
+            }
             ShardQuery::Snapshots(ids) => {
                 RunningQuery::SensorSnapshot { snapshot: Vec::with_capacity(ids.len()), ids: ids.into() }
             }
-            ShardQuery::Fleet => RunningQuery::Fleet(FleetScan::new(now.wall_ms)),
+            ShardQuery::Fleet => RunningQuery::Fleet(FleetScan::new(now)),
         };
         self.work = Some((work, query.reply, incomplete));
     }
@@ -196,6 +214,10 @@ fn run_step(work: RunningQuery, shard: &Shard) -> Result<ShardResponse, RunningQ
         RunningQuery::Ids(mut scan) => match shard.scan_ids(&mut scan) {
             true => Ok(ShardResponse::Ids(scan.into_ids())),
             false => Err(RunningQuery::Ids(scan)),
+        },
+        RunningQuery::Catalog(mut scan) => match shard.scan_catalog(&mut scan) {
+            true => Ok(ShardResponse::Catalog(scan.into_updates())),
+            false => Err(RunningQuery::Catalog(scan)),
         },
         RunningQuery::SensorSnapshot { mut ids, mut snapshot } => {
             for id in ids.drain(..ids.len().min(SNAPSHOTS_STEP)) {

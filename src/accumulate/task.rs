@@ -16,6 +16,7 @@ use crate::enrich::Registry;
 use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
 use crate::model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
+use crate::rollup::RollupHandle;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
@@ -156,6 +157,7 @@ pub struct ShardTask {
     /// Jobs in flight and their maximum, by lane.
     in_flight: [(usize, usize); 3],
     latest: Option<LatestHandle>,
+    rollup: Option<RollupHandle>,
 }
 
 impl ShardTask {
@@ -186,6 +188,7 @@ impl ShardTask {
                 jobs,
                 in_flight,
                 latest: None,
+                rollup: None,
             },
         )
     }
@@ -194,6 +197,13 @@ impl ShardTask {
     #[must_use]
     pub fn with_latest_and_tags(self, registry: Registry, latest: Option<LatestHandle>) -> ShardTask {
         ShardTask { state: self.state.with_registry(registry), latest, ..self }
+    }
+
+    /// The same task; it passes readings on to the daily rollup.
+    #[must_use]
+    pub fn with_rollup(self, rollup: Option<RollupHandle>) -> ShardTask {
+        let state = if rollup.is_some() { self.state.reporting_settled() } else { self.state };
+        ShardTask { state, rollup, ..self }
     }
 
     /// Runs until every handle is dropped and everything is stored. A panic of the state or of a command ends it: its
@@ -211,7 +221,7 @@ impl ShardTask {
                 permit = self.flusher.permit_in(Lane::Write), if write => self.launch(permit),
                 permit = self.flusher.permit_in(Lane::Load), if load => self.launch(permit),
                 permit = self.flusher.permit_in(Lane::Retry), if retry => self.launch(permit),
-                shard_batch = self.shard_batches.recv(), if !draining && !self.state.full() => match shard_batch {
+                shard_batch = self.shard_batches.recv(), if !draining && !self.full() => match shard_batch {
                     Some(p) => {
                         self.accept(p).await;
                         self.query_worker.accepted_shard_batch();
@@ -221,6 +231,7 @@ impl ShardTask {
                 },
                 _ = ticks.tick() => {
                     self.state.set_store_answers(self.flusher.answered_within(ANSWERS_WITHIN));
+                    self.state.set_age_ms(self.flusher.age_ms());
                     self.state.tick(self.clock.now());
                     self.gauges.set_quarantined(&self.state);
                     self.query_worker.step(&self.state, self.clock.now());
@@ -230,8 +241,15 @@ impl ShardTask {
             if draining {
                 self.state.drain();
             }
+            if let Some(rollup) = &self.rollup {
+                rollup.settled(&self.state.take_settled());
+            }
             self.report();
         }
+    }
+
+    fn full(&self) -> bool {
+        self.state.full() || self.rollup.as_ref().is_some_and(RollupHandle::full)
     }
 
     /// Adds readings, and passes them on to the latest state, duplicates too: after a crash that stage may not have
@@ -240,6 +258,9 @@ impl ShardTask {
         let ShardBatch { batch, row_refs, ack, replayed } = shard_batch;
         let held = self.latest.as_ref().and_then(|latest| latest.hold(&ack));
         self.state.set_new_buckets(self.flusher.new_buckets());
+        if let Some(rollup) = &self.rollup {
+            rollup.accept(&batch, &row_refs, &ack);
+        }
         self.state.accept(&batch, &row_refs, ack, replayed, self.clock.now());
         if let Some(latest) = &self.latest {
             self.gauges.waiting_for(latest.send(batch, row_refs, held)).await;
@@ -312,7 +333,10 @@ impl ShardTask {
     }
 
     fn report(&mut self) {
-        let ShardCounts { stored, duplicates, conflicts } = self.state.take_counts();
+        let ShardCounts { stored, duplicates, conflicts, began } = self.state.take_counts();
+        if began > 0 {
+            self.flusher.note_began(began);
+        }
         if stored > 0 {
             metrics::stored(self.flusher.mode(), stored);
         }

@@ -1,4 +1,4 @@
-//! Authorization of the read API: a token of `http.tokens_file`, or, without tokens, a client on the same machine.
+//! Authorization of the read API: a token of `http.tokens_file` or a JWT, or, without both, a client on the same machine.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,27 +9,27 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answer::{ApiError, token_text};
-use crate::access::{Grant, Protocol, Tokens};
+use crate::access::{Credentials, Grant, Protocol};
 use crate::ingest::http::Peer;
 use crate::ingest::http::foreign::is_local;
-use crate::model::Clock;
+use crate::model::{Clock, SensorPatterns};
 
-/// The tokens in effect. A reload can replace them while requests are served.
+/// The credentials in effect. A reload can replace them while requests are served.
 #[derive(Debug, Clone, Default)]
-pub struct TokenSource(Arc<RwLock<Option<Arc<Tokens>>>>);
+pub struct TokenSource(Arc<RwLock<Option<Arc<Credentials>>>>);
 
 impl TokenSource {
-    /// `None`: no `http.tokens_file`.
-    pub fn new(tokens: Option<Arc<Tokens>>) -> TokenSource {
+    /// `None`: neither `http.tokens_file` nor `jwt.keys_file`.
+    pub fn new(tokens: Option<Arc<Credentials>>) -> TokenSource {
         TokenSource(Arc::new(RwLock::new(tokens)))
     }
 
     /// Applies to requests that arrive afterwards.
-    pub fn replace(&self, tokens: Option<Arc<Tokens>>) {
+    pub fn replace(&self, tokens: Option<Arc<Credentials>>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = tokens;
     }
 
-    fn current(&self) -> Option<Arc<Tokens>> {
+    fn current(&self) -> Option<Arc<Credentials>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -69,6 +69,11 @@ impl Reader {
         }
     }
 
+    /// The sensors that it may read; `None`: all.
+    pub(super) fn patterns(&self) -> Option<SensorPatterns> {
+        self.0.as_ref().and_then(|grant| grant.read.clone())
+    }
+
     /// Whether it may read this sensor.
     pub(super) fn may_read(&self, sensor_id: &str) -> bool {
         self.check(sensor_id).is_ok()
@@ -82,14 +87,22 @@ impl Access {
     }
 
     /// Who reads, or the error response.
-    fn reader(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Reader, Box<Response>> {
+    pub(super) fn reader(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Reader, Box<Response>> {
         let refuse = |error: ApiError| Err(Box::new(error.into_response()));
         match (self.tokens.current(), self.is_loopback, is_local(headers)) {
             (Some(tokens), _, _) => {
                 let grant = tokens.check_reader(headers, peer, token_text)?;
-                match grant.check(Protocol::Http, self.clock.now().wall_ms) {
-                    Ok(()) => Ok(Reader(Some(grant))),
-                    Err(denied) => refuse(ApiError::Denied(denied)),
+                let now_ms = self.clock.now().wall_ms;
+                match grant.check(Protocol::Http, now_ms) {
+                    Ok(()) => {
+                        grant.usage.note_used(now_ms);
+                        Ok(Reader(Some(grant)))
+                    }
+                    Err(denied) => {
+                        let error = ApiError::Denied(denied);
+                        peer.inspect(|peer| peer.denied(&grant, error.reason()));
+                        refuse(error)
+                    }
                 }
             }
             (None, true, true) => Ok(Reader(None)),
@@ -101,10 +114,16 @@ impl Access {
 
 /// The middleware around the read API.
 pub(super) async fn guard(State(access): State<Access>, mut request: Request, next: Next) -> Response {
-    match access.reader(request.headers(), Peer::of(request.extensions())) {
+    let peer = Peer::of(request.extensions()).cloned();
+    match access.reader(request.headers(), peer.as_ref()) {
         Ok(reader) => {
+            let (grant, path) = (reader.0.clone(), request.uri().path().to_owned());
             request.extensions_mut().insert(reader);
-            next.run(request).await
+            let response = next.run(request).await;
+            if let (Some(peer), Some(grant)) = (peer, grant) {
+                peer.queried(&grant, &path, response.status().as_u16());
+            }
+            response
         }
         Err(refused) => *refused,
     }
@@ -140,11 +159,12 @@ mod tests {
     }
 
     /// A tokens file with `r.secret`.
-    fn tokens() -> Arc<Tokens> {
+    fn tokens() -> Arc<Credentials> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let hash = crate::access::hash_secret("secret");
         std::fs::write(file.path(), format!("[[tokens]]\nid = \"r\"\nsha256 = \"{hash}\"\n")).unwrap();
-        Arc::new(Tokens::load("http.tokens_file", file.path(), &crate::access::GrantDefaults::unlimited()).unwrap())
+        let grants = crate::access::GrantDefaults::unlimited();
+        Arc::new(Credentials::load("http.tokens_file", Some(file.path()), false, &grants).unwrap().unwrap())
     }
 
     #[tokio::test]

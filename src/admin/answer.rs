@@ -1,13 +1,16 @@
 //! Errors of the read API and their HTTP statuses.
 
+use std::borrow::Cow;
+
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::access::Denied;
+use crate::access::{CredentialFault, Denied};
 use crate::ingest::http::answer::json;
 use crate::ingest::http::tokens::TokenFault;
 use crate::read::ReadError;
+use crate::telemetry::tail::TooManyWatchers;
 
 /// Why a request fails.
 #[derive(Debug, thiserror::Error)]
@@ -22,10 +25,11 @@ pub(super) enum ApiError {
          `Authorization: Bearer <id>.<secret>`"
     )]
     ForeignHost,
-    #[error("this token may not read what was requested (`read` in the tokens file)")]
+    #[error("this token may not read what was requested (`read` in the tokens file, or the JWT's claim)")]
     NotAllowed,
     #[error("{}", match .0 {
         Denied::Expired => "token expired; use a new one to read",
+        Denied::NotYetValid => "token not valid yet (`nbf`); compare the clocks of its issuer and of this machine",
         Denied::Protocol | Denied::Write => "this token may not be used over HTTP (`via` in the tokens file)",
     })]
     Denied(Denied),
@@ -39,13 +43,15 @@ pub(super) enum ApiError {
     Read(#[from] ReadError),
     #[error("the read API is not available on this port")]
     Off,
+    #[error(transparent)]
+    Watchers(#[from] TooManyWatchers),
     #[error("internal error; see the log of the service")]
     Internal,
 }
 
 /// Why a reader is refused (401), and what to do.
-pub(super) fn token_text(fault: TokenFault) -> &'static str {
-    match fault {
+pub(super) fn token_text(fault: TokenFault) -> Cow<'static, str> {
+    let text = match fault {
         TokenFault::Missing => {
             "reading requires a token of http.tokens_file: send it as `Authorization: Bearer <id>.<secret>`, or its id \
              and secret as user name and password (HTTP Basic)"
@@ -57,7 +63,10 @@ pub(super) fn token_text(fault: TokenFault) -> &'static str {
         TokenFault::Wrong => {
             "token rejected, so it cannot read: its id is not in http.tokens_file, or its secret does not match"
         }
-    }
+        TokenFault::Jwt(fault) => return fault.to_string().into(),
+        TokenFault::NoIdentity => return CredentialFault::NoIdentity.to_string().into(),
+    };
+    text.into()
 }
 
 /// Value of the header Retry-After, in seconds.
@@ -70,28 +79,29 @@ impl ApiError {
 
     fn status(&self) -> StatusCode {
         match self {
-            ApiError::Denied(Denied::Expired) => StatusCode::UNAUTHORIZED,
+            ApiError::Denied(Denied::Expired | Denied::NotYetValid) => StatusCode::UNAUTHORIZED,
             ApiError::NoTokens | ApiError::ForeignHost | ApiError::NotAllowed | ApiError::Denied(_) => {
                 StatusCode::FORBIDDEN
             }
             ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => StatusCode::BAD_REQUEST,
-            ApiError::Read(_) | ApiError::Off => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Off => StatusCode::SERVICE_UNAVAILABLE,
             ApiError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
-    fn reason(&self) -> &'static str {
+    pub(super) fn reason(&self) -> &'static str {
         match self {
             ApiError::NoTokens => "no_tokens",
             ApiError::ForeignHost => "foreign_host",
             ApiError::Denied(Denied::Expired) => "expired_token",
+            ApiError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
             ApiError::NotAllowed | ApiError::Denied(_) => "not_allowed",
             ApiError::Parameter { .. } => "bad_parameter",
             ApiError::Query(_) => "bad_query",
             ApiError::Path(_) => "bad_path",
             ApiError::Read(ReadError::Store(_)) => "store_away",
             ApiError::Read(ReadError::TimedOut) => "timed_out",
-            ApiError::Read(ReadError::Busy) => "busy",
+            ApiError::Read(ReadError::Busy | ReadError::NotKnownYet) | ApiError::Watchers(_) => "busy",
             ApiError::Read(ReadError::Gone) | ApiError::Off => "stopping",
             ApiError::Internal => "internal",
         }

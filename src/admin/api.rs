@@ -17,22 +17,31 @@ use serde_json::{Value as Json, json};
 use super::access::{self, Access, Reader};
 use super::answer::ApiError;
 use super::params::{bounded, format_of, time, window_of};
-use super::render::{readings_body, rfc3339, value_json};
+use super::render::{readings_body, value_json};
 use crate::ingest::http::answer;
-use crate::model::{BucketStart, DeadLetter, FieldSummary, Number, ValueRef};
+use crate::model::{BucketStart, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339};
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
-use crate::read::sensors::SensorState;
+use crate::read::sensors::{SensorListQuery, SensorState};
 use crate::read::{QueryResult, ReadService};
 use crate::store::reading::{DeadLetterQuery, StoredDeadLetter};
 use crate::telemetry::rejected;
 
 /// The routes of the read API.
-pub const ROUTES: [&str; 5] =
-    ["/v1/sensors", "/v1/sensors/{id}/hourly", "/v1/sensors/{id}/readings", "/v1/fleet", "/v1/dead-letters"];
+pub const ROUTES: [&str; 6] = [
+    "/v1/sensors",
+    "/v1/sensors/{id}/hourly",
+    "/v1/sensors/{id}/daily",
+    "/v1/sensors/{id}/readings",
+    "/v1/fleet",
+    "/v1/dead-letters",
+];
 
 /// Buckets that one response may span: more than two years of hours.
 const BUCKETS_MAX: i64 = 20_000;
+/// Days that one response may span.
+const DAYS_MAX: i64 = 20_000;
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 /// A list of dead letters ends when its payloads reach this many bytes.
 const LETTERS_BYTES_MAX: usize = 4 << 20;
 /// Entries in the list of rejected senders.
@@ -42,10 +51,11 @@ const REJECTED_MAX: usize = 20;
 pub(super) type Shared = State<Option<Arc<ReadService>>>;
 
 pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router {
-    let [sensors_at, hourly_at, readings_at, fleet_at, dead_letters_at] = ROUTES;
+    let [sensors_at, hourly_at, daily_at, readings_at, fleet_at, dead_letters_at] = ROUTES;
     Router::new()
         .route(sensors_at, get(sensors))
         .route(hourly_at, get(hourly))
+        .route(daily_at, get(daily))
         .route(readings_at, get(readings))
         .route(fleet_at, get(fleet))
         .route(dead_letters_at, get(dead_letters))
@@ -70,6 +80,7 @@ struct SensorsParams {
     prefix: Option<String>,
     after: Option<String>,
     limit: Option<String>,
+    silent: Option<String>,
 }
 
 async fn sensors(
@@ -79,8 +90,13 @@ async fn sensors(
 ) -> Result<Response, ApiError> {
     let params = query(params)?;
     let limit = bounded("limit", params.limit.as_deref(), 100, 1..=1000)?;
-    let prefix = params.prefix.unwrap_or_default();
-    let list = known(&reads)?.sensors(&prefix, params.after.as_deref(), limit).await?;
+    let is_silent = match params.silent.as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(ApiError::parameter("silent", "expected true or false")),
+    };
+    let query = SensorListQuery { prefix: params.prefix.unwrap_or_default(), after: params.after, limit, is_silent };
+    let list = known(&reads)?.sensors(&query).await?;
     // A page may be shorter than its limit, or empty, although others follow.
     let sensors: Vec<Json> = list.sensors.iter().filter(|s| reader.may_read(&s.sensor_id)).map(sensor).collect();
     Ok(ok(&json!({ "sensors": sensors, "next": list.next.as_deref() })))
@@ -94,29 +110,48 @@ fn sensor(state: &SensorState) -> Json {
             (name.as_str(), json!({ "value": value_json(value.as_ref()), "ts": rfc3339(*ts_ms) }))
         })
         .collect();
+    let entry = state.entry.as_ref();
+    let kinds = |(name, kinds): (&String, &FieldKinds)| (name.clone(), kinds.names().collect::<Vec<_>>());
+    let fields = entry.map(|entry| entry.fields.iter().map(kinds).collect::<BTreeMap<_, _>>());
     json!({
         "sensor_id": &*state.sensor_id,
         "last_ts": state.last_ts_ms.map(rfc3339),
         "tags": state.tags,
         "last": last,
+        "first_ts": entry.map(|entry| rfc3339(entry.first_ts_ms)),
+        "last_arrival": entry.map(|entry| rfc3339(entry.arrived_ms)),
+        "fields": fields,
+        "silent": state.is_silent,
     })
 }
 
 #[derive(Deserialize)]
-struct HourlyParams {
+struct RangeParams {
     from: Option<String>,
     to: Option<String>,
+}
+
+/// The sensor of a request, which the reader may read, and the range of time (ms).
+fn sensor_and_range(
+    reads: &ReadService,
+    reader: &Reader,
+    id: Result<Path<String>, PathRejection>,
+    params: Result<Query<RangeParams>, QueryRejection>,
+) -> Result<(String, i64, i64), ApiError> {
+    let (id, params) = (sensor_id(id)?, query(params)?);
+    reader.check(&id)?;
+    let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
+    Ok((id, from_ms, to_ms))
 }
 
 async fn hourly(
     State(reads): Shared,
     Extension(reader): Extension<Reader>,
     id: Result<Path<String>, PathRejection>,
-    params: Result<Query<HourlyParams>, QueryRejection>,
+    params: Result<Query<RangeParams>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
-    reader.check(&id)?;
-    let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
+    let reads = known(&reads)?;
+    let (id, from_ms, to_ms) = sensor_and_range(reads, &reader, id, params)?;
     let span = reads.span();
     if (to_ms - span.floor(from_ms).0) / span.ms() > BUCKETS_MAX {
         let most = BUCKETS_MAX * span.ms() / 3_600_000;
@@ -129,7 +164,41 @@ async fn hourly(
     })))
 }
 
+async fn daily(
+    State(reads): Shared,
+    Extension(reader): Extension<Reader>,
+    id: Result<Path<String>, PathRejection>,
+    params: Result<Query<RangeParams>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let reads = known(&reads)?;
+    let (id, from_ms, to_ms) = sensor_and_range(reads, &reader, id, params)?;
+    if (to_ms - from_ms) / DAY_MS >= DAYS_MAX {
+        return Err(ApiError::parameter("from", format!("time range too long; request at most {DAYS_MAX} days")));
+    }
+    let QueryResult { answer: days, complete } = reads.days(&id, from_ms, to_ms).await?;
+    let days: Vec<Json> = days.iter().map(|(day, hour)| day_json(*day, hour)).collect();
+    Ok(ok(&json!({
+        "sensor_id": id, "from": rfc3339(from_ms), "to": rfc3339(to_ms), "zone": reads.zone().name(), "days": days,
+        "complete": complete,
+    })))
+}
+
+fn day_json(day: Day, hour: &Hour) -> Json {
+    let mut shown = summary(hour);
+    shown["day"] = rfc3339(day.start_ms).into();
+    shown["day_end"] = rfc3339(day.end_ms).into();
+    shown
+}
+
 fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
+    let mut shown = summary(hour);
+    shown["bucket_start"] = rfc3339(start.0).into();
+    shown["bucket_end"] = rfc3339(end_ms).into();
+    shown
+}
+
+/// Count, times and fields.
+fn summary(hour: &Hour) -> Json {
     let number = |n: Number| match n {
         Number::Int(v) => value_json(ValueRef::Int(v)),
         Number::Double(v) => value_json(ValueRef::Double(v)),
@@ -144,8 +213,6 @@ fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
         (name.clone(), of)
     };
     let mut shown = json!({
-        "bucket_start": rfc3339(start.0),
-        "bucket_end": rfc3339(end_ms),
         "count": hour.count,
         "first_ts": hour.first_ts_ms.map(rfc3339),
         "last_ts": hour.last_ts_ms.map(rfc3339),
@@ -195,7 +262,7 @@ async fn fleet(State(reads): Shared, Extension(reader): Extension<Reader>) -> Re
     });
     let newest = fleet.newest.iter().map(|m| json!({ "sensor_id": &*m.sensor_id, "first_seen": rfc3339(m.at_ms) }));
     let silent = fleet.silent.iter().map(|s| {
-        let seconds = (fleet.as_of_ms - s.last_ts_ms).max(0) / 1000;
+        let seconds = (fleet.as_of_ms - s.arrived_ms).max(0) / 1000;
         json!({ "sensor_id": &*s.sensor_id, "last_ts": rfc3339(s.last_ts_ms), "silent_seconds": seconds })
     });
     let rejected = rejected::latest(REJECTED_MAX).into_iter().map(|r| {
@@ -207,6 +274,8 @@ async fn fleet(State(reads): Shared, Extension(reader): Extension<Reader>) -> Re
     Ok(ok(&json!({
         "as_of": rfc3339(fleet.as_of_ms),
         "sensors": fleet.sensors,
+        "known": fleet.known,
+        "silent_total": fleet.silent_total,
         "busiest": busiest.collect::<Vec<_>>(),
         "newest": newest.collect::<Vec<_>>(),
         "silent": silent.collect::<Vec<_>>(),

@@ -33,8 +33,10 @@ struct State {
     tls: BTreeMap<&'static str, TlsStatus>,
     config: ConfigState,
     stalled: Option<String>,
+    rollup: Option<String>,
     stuck: bool,
     quarantine: Quarantine,
+    flush_age_ms: Option<u64>,
 }
 
 /// The buckets whose reads or writes keep failing while others succeed.
@@ -104,6 +106,11 @@ pub struct JournalState {
     pub bytes: u64,
     /// The setting `journal.max_bytes`.
     pub max_bytes: u64,
+    /// Bytes from the first unstored entry on.
+    pub unstored_bytes: u64,
+    /// Seconds until it is full if nothing were stored and readings kept arriving as in the last minutes; absent if none
+    /// arrive.
+    pub lasts_seconds: Option<u64>,
     /// Whether it rejects entries until the store has caught up or the disk has space.
     pub full: bool,
     /// Entries from the first unstored one to the newest.
@@ -120,6 +127,8 @@ pub struct JournalState {
 pub struct Report {
     /// Whether readings sent now are accepted.
     pub ready: bool,
+    /// The state in one sentence; absent if there is no reason.
+    pub summary: Option<String>,
     /// Problems that prevent readiness, then those that do not.
     pub reasons: Vec<String>,
     /// `bucket` or `timeseries`; absent until the store has been reached.
@@ -142,6 +151,9 @@ pub struct Report {
     pub config: ConfigReport,
     /// Buckets whose reads or writes keep failing while others succeed; at most 20.
     pub quarantine: Vec<QuarantinedBucket>,
+    /// How old readings may get before they are written, in milliseconds: `flush.max_age` to `flush.max_age_busy`. Absent
+    /// with `ack = "stored"`.
+    pub flush_age_ms: Option<u64>,
 }
 
 /// A port with TLS in [`Report`].
@@ -151,7 +163,7 @@ pub struct TlsReport {
     pub port: &'static str,
     /// Expiry of the certificate (RFC 3339).
     pub not_after: Option<String>,
-    /// Unusable files, or an expired certificate.
+    /// Unusable files, a certificate that is not valid now, or a revocation list that is out of date.
     pub problem: Option<String>,
 }
 
@@ -269,6 +281,11 @@ impl Health {
         self.write().stalled = why;
     }
 
+    /// Why the daily rollup is behind; `None` if it is not.
+    pub fn rollup(&self, why: Option<String>) {
+        self.write().rollup = why;
+    }
+
     /// Whether no acknowledgement completes any more, so that only a restart may help.
     pub fn stuck(&self, stuck: bool) {
         self.write().stuck = stuck;
@@ -282,6 +299,11 @@ impl Health {
     /// Replaces the list of quarantined buckets.
     pub fn quarantine(&self, quarantine: Quarantine) {
         self.write().quarantine = quarantine;
+    }
+
+    /// How old readings may get now before they are written.
+    pub fn flush_age(&self, ms: u64) {
+        self.write().flush_age_ms = Some(ms);
     }
 
     /// Replaces the state of the journal.
@@ -326,11 +348,13 @@ impl Health {
         };
         let tls = state.tls.values().map(tls).collect();
         let ready = blocking.is_empty();
-        let reasons = blocking.into_iter().chain(degraded).collect();
+        let reasons: Vec<String> = blocking.into_iter().chain(degraded).collect();
+        let summary = (!reasons.is_empty()).then(|| state.summary(self.ack));
         let (http, journal) = (state.http.clone(), state.journal);
         let quarantine = state.quarantine.buckets.clone();
         Report {
             ready,
+            summary,
             reasons,
             mode,
             mode_reason,
@@ -342,6 +366,7 @@ impl Health {
             tls,
             config,
             quarantine,
+            flush_age_ms: state.flush_age_ms,
         }
     }
 
@@ -352,6 +377,17 @@ impl Health {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A duration as people say it.
+fn about(seconds: u64) -> String {
+    match seconds {
+        0..120 => "a minute".to_owned(),
+        120..7200 => format!("{} minutes", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        172_800..31_536_000 => format!("{} days", seconds / 86_400),
+        _ => "more than a year".to_owned(),
     }
 }
 
@@ -388,6 +424,7 @@ impl State {
             reasons.extend(self.store_away().map(|r| format!("{r}; the journal keeps the readings")));
         }
         reasons.extend(self.stalled.clone());
+        reasons.extend(self.rollup.clone());
         reasons.extend(self.quarantined());
         for (broker, state) in self.mqtt.iter().filter(|(_, state)| !state.connected) {
             let detail = state.detail.as_deref().unwrap_or("not connected");
@@ -400,6 +437,46 @@ impl State {
             reasons.push(format!("config: reload failed, the previous settings stay in effect: {why}"));
         }
         reasons
+    }
+
+    /// The worst problem in one sentence, for people.
+    fn summary(&self, ack: AckMode) -> String {
+        let journal = self.journal.unwrap_or_default();
+        let room = match journal.lasts_seconds {
+            Some(seconds) => format!("room for about {}", about(seconds)),
+            None => "with room for more".to_owned(),
+        };
+        let away = self.mqtt.values().filter(|broker| !broker.connected).count();
+        let store_away = self.store.ok == Some(false);
+        if self.broken.is_some() {
+            "A part of the service has failed; it accepts no readings until it is restarted.".to_owned()
+        } else if self.stopping {
+            "The service is stopping.".to_owned()
+        } else if !self.started {
+            "The service is starting.".to_owned()
+        } else if journal.full {
+            "The journal is full: readings are refused, and their senders send them again, until MongoDB has caught up."
+                .to_owned()
+        } else if store_away && ack == AckMode::Stored {
+            "MongoDB is away: readings are refused, and their senders send them again.".to_owned()
+        } else if store_away {
+            format!("MongoDB is away; readings are kept in the journal, {room}.")
+        } else if self.stalled.is_some() {
+            format!("MongoDB answers, but readings are not being stored; they are kept in the journal, {room}.")
+        } else if away > 0 {
+            let of = self.mqtt.len();
+            format!("{away} of {of} MQTT brokers cannot be reached: their messages do not arrive.")
+        } else if self.quarantine.count > 0 {
+            format!("MongoDB keeps failing {} buckets; all others are stored.", self.quarantine.count)
+        } else if self.tls.values().any(|tls| tls.problem.is_some()) {
+            "The TLS files of a port need attention: a certificate or a revocation list.".to_owned()
+        } else if self.store.ok.is_none() {
+            "MongoDB has not been reached yet; readings are kept in the journal.".to_owned()
+        } else if self.rollup.is_some() {
+            "Readings are stored, but the daily summaries are behind.".to_owned()
+        } else {
+            "The new settings are invalid; the previous ones stay in effect.".to_owned()
+        }
     }
 
     fn quarantined(&self) -> Option<String> {
@@ -468,6 +545,15 @@ mod tests {
             health.store_ok(0);
             assert_eq!((health.is_ready(), health.report().store.error), (true, None));
         }
+    }
+
+    #[test]
+    fn a_rollup_that_is_behind_is_summarised_as_that() {
+        let health = running(AckMode::Journal);
+        health.rollup(Some("rollup: a day has been due for 20 min".into()));
+        let report = health.report();
+        assert!(report.ready);
+        assert_eq!(report.summary.as_deref(), Some("Readings are stored, but the daily summaries are behind."));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The admin port, for operators: the fleet page, metrics, health, the read API, and the OpenAPI description of both
-//! ports.
+//! The admin port, for operators: the fleet page, metrics, health, the read API, Prometheus' API, and the OpenAPI
+//! description of both ports.
 //!
 //! A separate port lets it stay on an internal network while readings arrive from outside. The app stops it last, so
 //! that it answers during the whole shutdown. Nothing here waits for another stage, and its connections have limits of
@@ -11,7 +11,9 @@ pub mod api;
 pub mod health;
 mod page;
 mod params;
+pub mod prometheus;
 mod render;
+mod tail;
 
 pub use self::access::TokenSource;
 pub use self::health::{Health, JournalState};
@@ -39,6 +41,7 @@ use self::access::Access;
 use self::answer::ApiError;
 use crate::config;
 use crate::ingest::http::answer::json;
+use crate::ingest::http::refused_body::discard_rest;
 use crate::ingest::http::{BindError, Port, PortSetter, open_tls, server};
 use crate::ingest::tls::{Certificates, OnTls, TlsError};
 use crate::model::Clock;
@@ -46,7 +49,7 @@ use crate::read::ReadService;
 use crate::telemetry::metrics;
 
 /// All routes except those of [`api`].
-pub const ROUTES: [&str; 5] = ["/", "/metrics", "/livez", "/readyz", "/openapi.json"];
+pub const ROUTES: [&str; 6] = ["/", "/metrics", "/livez", "/readyz", "/openapi.json", tail::ROUTE];
 
 /// How long open connections may take to finish at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
@@ -75,7 +78,7 @@ pub struct Admin {
     health: Arc<Health>,
     port: (Arc<Port>, PortSetter),
     certificates: Option<Certificates>,
-    reads: Option<Arc<ReadService>>,
+    reads: Option<(Arc<ReadService>, config::Promql)>,
     access: Access,
     clock: Arc<dyn Clock>,
 }
@@ -90,7 +93,7 @@ pub(crate) struct Renewal {
 impl Renewal {
     /// Applies the limits and time limits of connections.
     pub(crate) fn put(&self, cfg: &config::Admin) {
-        self.port.set(cfg.connections, cfg.times);
+        self.port.set(cfg.connections, cfg.proxies.clone(), cfg.times);
     }
 }
 
@@ -108,7 +111,7 @@ impl Admin {
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let access = Access::new(TokenSource::default(), addr, clock.clone());
-        let port = Port::new("admin", clock.clone(), cfg.connections, cfg.times);
+        let port = Port::new("admin", clock.clone(), cfg.connections, cfg.proxies.clone(), cfg.times);
         Ok(Admin { listener, addr, health, port, certificates, reads: None, access, clock })
     }
 
@@ -116,11 +119,11 @@ impl Admin {
         Renewal { port: self.port.1.clone(), certificates: self.certificates.clone() }
     }
 
-    /// Enables the read API for senders that have one of these tokens.
+    /// Enables the read API and queries for senders that have one of these tokens.
     #[must_use]
-    pub fn with_reads(self, reads: Arc<ReadService>, tokens: TokenSource) -> Admin {
+    pub fn with_reads(self, reads: Arc<ReadService>, promql: config::Promql, tokens: TokenSource) -> Admin {
         let access = Access::new(tokens, self.addr, self.clock.clone());
-        Admin { reads: Some(reads), access, ..self }
+        Admin { reads: Some((reads, promql)), access, ..self }
     }
 
     /// The bound address. Differs from the setting if that has port 0.
@@ -151,8 +154,8 @@ impl Admin {
     }
 }
 
-fn router(health: Arc<Health>, reads: Option<Arc<ReadService>>, access: Access) -> Router {
-    let [root, metrics, livez, readyz, openapi] = ROUTES;
+fn router(health: Arc<Health>, reads: Option<(Arc<ReadService>, config::Promql)>, access: Access) -> Router {
+    let [root, metrics, livez, readyz, openapi, _] = ROUTES;
     let not_found = async || {
         error(
             StatusCode::NOT_FOUND,
@@ -171,18 +174,20 @@ fn router(health: Arc<Health>, reads: Option<Arc<ReadService>>, access: Access) 
         .route(readyz, get(ready))
         .route(openapi, get(async || text("application/json", OPENAPI)))
         .with_state(health)
-        .merge(api::routes(reads, access))
+        .merge(tail::routes(access.clone()))
+        .merge(prometheus::routes(reads.clone(), access.clone()))
+        .merge(api::routes(reads.map(|(reads, _)| reads), access))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn(discard_rest))
         .layer(from_fn(observe))
 }
 
 /// Counts the request, and turns a panic into a response instead of a broken connection.
 async fn observe(request: Request, next: Next) -> Response {
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .and_then(|path| ROUTES.iter().chain(&api::ROUTES).find(|route| **route == path.as_str()).copied());
+    let route = request.extensions().get::<MatchedPath>().and_then(|path| {
+        ROUTES.iter().chain(&api::ROUTES).chain(&prometheus::ROUTES).find(|route| **route == path.as_str()).copied()
+    });
     let (route, begun) = (route.unwrap_or("unmatched"), Instant::now());
     let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!(route, "request handler panicked; please report this bug");
@@ -275,7 +280,8 @@ mod tests {
         let openapi: Value = serde_json::from_str(OPENAPI).unwrap();
         assert!(openapi["openapi"].as_str().unwrap().starts_with("3.1"));
         let mut described: Vec<&str> = openapi["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let mut served = [&ROUTES[..], &api::ROUTES[..], &crate::ingest::http::ROUTES[..]].concat();
+        let mut served =
+            [&ROUTES[..], &api::ROUTES[..], &prometheus::ROUTES[..], &crate::ingest::http::ROUTES[..]].concat();
         described.sort_unstable();
         served.sort_unstable();
         assert_eq!(described, served);

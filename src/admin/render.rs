@@ -6,29 +6,23 @@ use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
-use chrono::{DateTime, SecondsFormat};
 use futures_util::stream;
 use serde_json::Value as Json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::params::Format;
 use crate::model::rows::Row;
-use crate::model::{Rows, ValueRef};
+use crate::model::{Rows, ValueRef, rfc3339};
 use crate::read::QueryResult;
 use crate::read::merge::MergedReadings;
 
 /// Readings per chunk.
 const PIECE: usize = 512;
 
-/// Headers in which NDJSON and CSV carry what JSON has as `next` and `complete`.
+/// Headers in which NDJSON and CSV carry what JSON has as `next`, `complete` and `readings_until`.
 const NEXT: HeaderName = HeaderName::from_static("x-hourbucket-next");
 const COMPLETE: HeaderName = HeaderName::from_static("x-hourbucket-complete");
-
-/// The time format of all responses: UTC with milliseconds.
-pub(super) fn rfc3339(ms: i64) -> String {
-    let time = DateTime::from_timestamp_millis(ms).unwrap_or_default();
-    time.to_rfc3339_opts(SecondsFormat::Millis, true)
-}
+const READINGS_UNTIL: HeaderName = HeaderName::from_static("x-hourbucket-readings-until");
 
 pub(super) fn value_json(value: ValueRef<'_>) -> Json {
     match value {
@@ -59,7 +53,8 @@ pub(super) fn readings_body(
     found: QueryResult<MergedReadings>,
     sending: OwnedSemaphorePermit,
 ) -> Response {
-    let QueryResult { answer: MergedReadings { rows, next }, complete } = found;
+    let QueryResult { answer: MergedReadings { rows, next, removed_until_ms }, complete } = found;
+    let until = removed_until_ms.map(rfc3339);
     let next = next.map(|cursor| cursor.to_string());
     let mut columns: Vec<String> = rows.fields().iter().map(ToString::to_string).collect();
     columns.sort();
@@ -69,7 +64,9 @@ pub(super) fn readings_body(
             let id = Json::from(sensor_id);
             let (from, to) = (rfc3339(from_ms), rfc3339(to_ms));
             let begin = format!("{{\"sensor_id\":{id},\"from\":\"{from}\",\"to\":\"{to}\",\"readings\":[");
-            ("application/json", begin, format!("],\"next\":{},\"complete\":{complete}}}", Json::from(next.clone())))
+            let until = until.as_ref().map(|until| format!(",\"readings_until\":\"{until}\"")).unwrap_or_default();
+            let end = format!("],\"next\":{},\"complete\":{complete}{until}}}", Json::from(next.clone()));
+            ("application/json", begin, end)
         }
         Format::Ndjson => ("application/x-ndjson", String::new(), String::new()),
         Format::Csv | Format::CsvExcel => {
@@ -92,6 +89,9 @@ pub(super) fn readings_body(
     headers.insert(COMPLETE, HeaderValue::from_static(if complete { "true" } else { "false" }));
     if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
         headers.insert(NEXT, next);
+    }
+    if let Some(until) = until.and_then(|until| HeaderValue::from_str(&until).ok()) {
+        headers.insert(READINGS_UNTIL, until);
     }
     response
 }
@@ -207,7 +207,7 @@ mod tests {
 
     async fn body(format: Format, rows: Rows) -> String {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let found = QueryResult { answer: MergedReadings { rows, next: None }, complete: true };
+        let found = QueryResult { answer: MergedReadings { rows, next: None, removed_until_ms: None }, complete: true };
         let response = readings_body(format, "a\"b", (0, 1), found, permit);
         String::from_utf8(to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec()).unwrap()
     }

@@ -37,7 +37,8 @@ impl ServiceContext {
         let failure_signal = FailureSignal::new(admission_control.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
         let on_store = on_store(health.clone(), clock.clone());
-        let flusher = Flusher::new(store, backoff(&config), config.bucket.span, on_store);
+        let flusher = Flusher::new(store, backoff(&config), config.bucket.span, on_store)
+            .with_ages(config.flush.max_age, config.flush.max_age_busy);
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
         let (admission, ingest_batches) =
             admission_channel(config.ingest.queue_max, bytes_max, admission_control.clone());

@@ -5,6 +5,7 @@
 //!  listen ┤
 //!  mqtt ──┴──> journal ──Follower──> router ──ShardBatch (4 a shard)──> shards ──permits (flush.commands_max)──> store
 //!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘
+//!                                                               └──> rollup (shared state, rollup.max_bytes) ──┘
 //! ```
 //!
 //! Start (`start`, with `context`, `ports` and `stages`): store (nothing is sent) → shards → journal or admission →
@@ -12,16 +13,23 @@
 //! (`shut_down`): the phases of [`crate::shutdown`], upstream stages first, so that every stage ends because the one
 //! before it ended.
 
+mod catalog;
 mod context;
 mod files;
+mod instance;
+mod last_used;
 mod on_store;
 mod ports;
 mod progress;
 mod reload;
+mod retention;
+mod rollup;
 mod shut_down;
+mod silence;
 mod stages;
 mod start;
 mod start_error;
+mod unstored;
 mod upkeep;
 mod watch;
 
@@ -35,6 +43,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::context::ServiceContext;
+use self::last_used::LastUsedFile;
 use self::stages::Stages;
 use crate::admission::Admission;
 use crate::config::{AckMode, Config};
@@ -59,6 +68,7 @@ pub struct Service {
     /// The ingest tasks, in no order; they hold admission handles.
     front: Vec<JoinHandle<()>>,
     stages: Stages,
+    last_used: Arc<LastUsedFile>,
     side: Vec<JoinHandle<()>>,
     admin: JoinHandle<()>,
     notifier: Arc<Notifier>,
@@ -130,7 +140,7 @@ impl Service {
     }
 
     /// The handle that applies changed settings at runtime.
-    pub(crate) fn reloader(&self) -> Reloader {
+    pub fn reloader(&self) -> Reloader {
         self.reloader.clone()
     }
 

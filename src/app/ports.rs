@@ -1,6 +1,7 @@
 //! The ports for senders, which are bound first and served last, and the connections to brokers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -8,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::StartError;
 use super::context::{ServiceContext, logged};
 use super::reload::{Reloader, Running};
-use crate::access::{GrantDefaults, Usages};
+use crate::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
 use crate::admin::{Admin, TokenSource};
 use crate::admission::Admission;
-use crate::config::{Config, Decoding, Live, Setter};
+use crate::config::{AckMode, Config, Decoding, Live, Setter};
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
@@ -19,25 +20,32 @@ use crate::ingest::{self, IngestDeps};
 
 impl ServiceContext {
     /// What grants are made with; their usages start at zero.
-    fn grants(&self) -> GrantDefaults {
-        let quota = Some(self.config.quota.clone());
-        GrantDefaults { quota, journal_bytes_max: self.config.journal.max_bytes, usages: Usages::default() }
+    fn grants(&self) -> Result<GrantDefaults, JwtKeysError> {
+        let (quota, jwt) = (Some(self.config.quota.clone()), Jwt::load(&self.config.jwt)?.map(Arc::new));
+        let certificates = self.config.certificates.clone();
+        let journal_bytes_max = self.config.journal.max_bytes;
+        Ok(GrantDefaults { quota, journal_bytes_max, usages: Usages::default(), jwt, certificates })
     }
 
     /// What all protocols need, and the setter of the decoders' settings.
-    pub(super) fn ingest_deps(&self, admission: &Admission) -> (Setter<Decoding>, IngestDeps) {
+    pub(super) fn ingest_deps(&self, admission: &Admission) -> Result<(Setter<Decoding>, IngestDeps), StartError> {
         let ((setter, decoding), health) = (Live::new(self.config.decoding()), self.health.clone());
         let deps = IngestDeps {
             decoding,
             on_tls: Arc::new(move |status| health.tls(status)),
             ack: self.config.ingest.ack,
-            grants: self.grants(),
+            grants: self.grants()?,
             admission: admission.clone(),
+            commit_delay: match self.config.ingest.ack {
+                AckMode::Journal => self.config.journal.commit_delay,
+                AckMode::Stored => Duration::ZERO,
+            },
             clock: self.clock.clone(),
+            births_dir: Some(self.config.journal.dir.clone()),
             stop: CancellationToken::new(),
             drained: CancellationToken::new(),
         };
-        (setter, deps)
+        Ok((setter, deps))
     }
 }
 
@@ -62,15 +70,19 @@ impl IngestPorts {
         Ok(ports)
     }
 
-    /// The tokens that authorize readers: those of HTTP writers, also if the HTTP port is disabled. None for a second
-    /// instance (`repeats`), which serves no readings.
-    pub(super) fn readers(&self, config: &Config, repeats: bool) -> Result<TokenSource, StartError> {
-        let tokens = match &self.http {
-            Some(http) => http.tokens(),
-            None if repeats => None,
-            None => ingest::http::tokens(&config.http, &GrantDefaults::unlimited())?,
-        };
-        Ok(TokenSource::new(tokens))
+    /// The credentials that authorize readers: tokens and JWTs are those of HTTP writers, also if the HTTP port is
+    /// disabled. None for a second instance (`repeats`), which serves no readings.
+    pub(super) fn readers(
+        &self,
+        config: &Config,
+        grants: &GrantDefaults,
+        repeats: bool,
+    ) -> Result<TokenSource, StartError> {
+        if repeats {
+            return Ok(TokenSource::new(None));
+        }
+        let of_writers = self.http.as_ref().and_then(HttpIngest::credentials);
+        Ok(TokenSource::new(ingest::http::reader_credentials(config, grants, of_writers)?))
     }
 
     /// The handle that applies changed settings to these ports.

@@ -22,6 +22,8 @@ pub(super) struct Observation {
     pub(super) settled: u64,
     /// Whether the store has answered lately.
     pub(super) store_answers: bool,
+    /// By how much readings may now be older than `max_age`, because the store is busy (ms).
+    pub(super) held_ms: u64,
 }
 
 /// The result of an observation.
@@ -68,8 +70,8 @@ impl Progress {
         }
         let stalled_ms = now_ms - self.oldest.1;
         ProgressStatus {
-            stalled_ms: (stalled_ms > self.stalled_after_ms).then_some(stalled_ms),
-            stuck: now_ms - self.settled.1 > self.stuck_after_ms,
+            stalled_ms: (stalled_ms > self.stalled_after_ms + seen.held_ms).then_some(stalled_ms),
+            stuck: now_ms - self.settled.1 > self.stuck_after_ms + seen.held_ms,
         }
     }
 }
@@ -83,7 +85,17 @@ mod tests {
     }
 
     fn seen(oldest: u64, settled: u64) -> Observation {
-        Observation { oldest: Some(oldest), settled, store_answers: true }
+        Observation { oldest: Some(oldest), settled, store_answers: true, held_ms: 0 }
+    }
+
+    #[test]
+    fn readings_that_are_held_while_the_store_is_busy_are_no_stall() {
+        let mut progress = progress();
+        for s in 0..2000 {
+            let status = progress.observe(Observation { held_ms: 285_000, ..seen(7, 1) }, s * 1000);
+            assert_eq!(status.stalled_ms, (s > 315).then_some(s * 1000), "{s} s");
+            assert_eq!(status.stuck, s > 915 + 285, "{s} s");
+        }
     }
 
     #[test]

@@ -1,20 +1,21 @@
 //! Reloads the configuration while the service runs (SIGHUP): reads and checks all of it, then applies the keys that
 //! can change and names the others.
 //!
-//! - If anything is wrong, in the settings or in the token and certificate files that they name, nothing is changed.
+//! - If anything is wrong, in the settings or in the files of tokens, keys and certificates that they name, nothing is changed.
 //! - Otherwise every key that can change applies from the next request, ingest batch, connection and handshake on, even
-//!   if other keys need a restart. Token and certificate files are read again in any case.
+//!   if other keys need a restart. These files are read again in any case.
 //! - Work in progress keeps the settings that it started with. Nothing waits for a reload, and no data is lost by one.
 //!
 //! Reloads run one at a time, in the order of the requests.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
 
 use super::files::within_files;
-use crate::access::{GrantDefaults, Tokens, TokensError};
+use crate::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
 use crate::admin::{self, Health, TokenSource};
 use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
@@ -22,7 +23,7 @@ use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
 use crate::ingest::{TlsError, http, listen};
 use crate::model::Clock;
 use crate::telemetry::metrics::ReloadResult;
-use crate::telemetry::{log, metrics};
+use crate::telemetry::{audit, log, metrics};
 
 /// Applies changed settings. Clones share the state.
 #[derive(Clone)]
@@ -44,9 +45,11 @@ pub(super) struct Running {
 /// Settings and files that were read and checked.
 struct Ready {
     config: Config,
-    http_tokens: Option<Arc<Tokens>>,
-    device_tokens: Option<Tokens>,
+    of_http: Option<Arc<Credentials>>,
+    of_readers: Option<Arc<Credentials>>,
+    of_devices: Option<Credentials>,
     certificates: Vec<(Certificates, LoadedTls)>,
+    audit: Option<File>,
 }
 
 /// Why a reload changed nothing.
@@ -58,8 +61,12 @@ enum ReloadError {
     Conflict(#[from] ReloadConflict),
     #[error(transparent)]
     Tokens(#[from] TokensError),
+    #[error(transparent)]
+    Jwt(#[from] JwtKeysError),
     #[error("{port}: {source}")]
     Certificates { port: &'static str, source: Box<TlsError> },
+    #[error(transparent)]
+    Audit(#[from] audit::AuditError),
     #[error(transparent)]
     Level(#[from] log::LogError),
     #[error(transparent)]
@@ -103,6 +110,7 @@ impl Reloader {
         state.taken_over_ms = Some(at_ms);
         running.health.config(state);
         metrics::config_taken_over(at_ms / 1000);
+        metrics::config_valid(true);
         Reloader(Arc::new(Mutex::new(running)))
     }
 
@@ -145,19 +153,20 @@ impl Running {
         let ready = self.prepare(config).await?;
         log::set_level(&ready.config.log.level)?;
         // Nothing can fail from here on.
+        audit::put(&ready.config.audit, ready.audit);
         for (certificates, loaded) in ready.certificates {
             certificates.put(loaded);
         }
         let fitted = within_files(&ready.config);
         self.admin.put(&fitted.admin);
-        self.readers.replace(ready.http_tokens.clone());
+        self.readers.replace(ready.of_readers);
         let decoding = ready.config.decoding();
         if let Some(http) = &mut self.http {
-            http.put(&fitted.http, Arc::new(decoding.clone()), ready.http_tokens);
+            http.put(&fitted.http, Arc::new(decoding.clone()), ready.of_http);
         }
         if let Some(devices) = &self.devices {
-            devices.tokens.set(ready.device_tokens);
-            devices.connections.put(fitted.listen.mqtt.connections);
+            devices.credentials.set(ready.of_devices);
+            devices.connections.put(fitted.listen.mqtt.connections, fitted.listen.mqtt.proxies.clone());
         }
         self.decoding.set(decoding);
         self.config = ready.config;
@@ -174,10 +183,18 @@ impl Running {
             (devices, Files::of_devices(&config.listen.mqtt)),
         ];
         let has_devices = self.devices.is_some();
-        let grants = GrantDefaults { quota: Some(config.quota.clone()), ..self.grants.clone() };
+        let grants = self.grants.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let http_tokens = http::tokens(&config.http, &grants)?;
-            let device_tokens = if has_devices { listen::tokens(&config.listen.mqtt, &grants)? } else { None };
+            let jwt = Jwt::load(&config.jwt)?.map(Arc::new);
+            let grants = GrantDefaults {
+                quota: Some(config.quota.clone()),
+                jwt,
+                certificates: config.certificates.clone(),
+                ..grants
+            };
+            let of_http = http::credentials(&config.http, &grants)?;
+            let of_readers = http::reader_credentials(&config, &grants, of_http.as_deref())?;
+            let of_devices = if has_devices { listen::credentials(&config.listen.mqtt, &grants)? } else { None };
             let mut certificates = vec![];
             for (port, files) in ports.into_iter().filter_map(|(port, files)| Some((port?, files?))) {
                 let loaded = files
@@ -185,7 +202,8 @@ impl Running {
                     .map_err(|source| ReloadError::Certificates { port: port.port(), source: Box::new(source) })?;
                 certificates.push((port, loaded));
             }
-            Ok(Ready { config, http_tokens, device_tokens, certificates })
+            let audit = audit::open(&config.audit)?;
+            Ok(Ready { config, of_http, of_readers, of_devices, certificates, audit })
         });
         read.await?
     }
@@ -211,13 +229,16 @@ impl Running {
                 let (done, waiting) = (names(false), names(true));
                 let done = if done.is_empty() { "no key".to_owned() } else { done };
                 let waiting = if waiting.is_empty() { waiting } else { format!("; restart needed for {waiting}") };
-                let detail = format!("applied: {done}; token and certificate files read again{waiting}");
+                let detail = format!(
+                    "applied: {done}; files of tokens, keys, certificates and the audit log opened again{waiting}"
+                );
                 tracing::info!(detail, "configuration reloaded");
                 detail
             }
         };
         let result = done.result();
         metrics::config_reload(result, 1);
+        metrics::config_valid(result != ReloadResult::Invalid);
         let at_ms = self.clock.now().wall_ms;
         let mut state = self.health.config_state();
         state.reload = Some((at_ms, result.label(), detail));

@@ -9,6 +9,8 @@ use super::Service;
 use crate::config::AckMode;
 use crate::shutdown::ExitReason;
 
+/// Time to write when tokens were last used, beyond the deadline.
+const LAST_USED_GRACE: Duration = Duration::from_secs(1);
 /// Time for the admin port's last responses, beyond the deadline.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
@@ -32,8 +34,14 @@ impl Service {
             in_time &= tokio::time::timeout_at(deadline, journal.close()).await.is_ok();
         }
         in_time &= tokio::time::timeout_at(deadline, &mut stages.router).await.is_ok();
-        // Shards send dead letters and latest states, so those tasks end after them.
-        for task in stages.shards.iter_mut().chain(&mut stages.latest).chain([&mut stages.dead]) {
+        // Shards send dead letters, latest states and changed days, so those tasks end after them.
+        for task in stages
+            .shards
+            .iter_mut()
+            .chain(&mut stages.latest)
+            .chain(&mut stages.rollups.tasks)
+            .chain([&mut stages.dead])
+        {
             in_time &= tokio::time::timeout_at(deadline, task).await.is_ok();
         }
         let mut left = stages.gauges.iter().map(|g| g.get().readings as u64).sum();
@@ -43,9 +51,11 @@ impl Service {
             left = handle.stats().unstored_entries;
         }
         // Tasks that did not end in time are aborted: the journal has their readings, or these were not acknowledged.
-        stages.shards.iter().chain(&stages.latest).chain(&self.front).chain(&self.side).for_each(JoinHandle::abort);
+        let tasks = stages.shards.iter().chain(&stages.latest).chain(&stages.rollups.tasks);
+        tasks.chain(&self.front).chain(&self.side).for_each(JoinHandle::abort);
         stages.router.abort();
         stages.dead.abort();
+        let _ = tokio::time::timeout(LAST_USED_GRACE, self.last_used.update()).await;
         self.admin_stop.cancel();
         let _ = tokio::time::timeout(ADMIN_GRACE, &mut self.admin).await;
         let took_ms = self.context.clock.now().mono_ms - begun;

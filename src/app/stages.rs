@@ -1,4 +1,4 @@
-//! Starts and connects the stages between admission and the store: shards, latest state, journal, router, dead letters.
+//! Starts and connects the stages between admission and the store: shards, latest state, daily rollup, journal, router, dead letters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::StartError;
 use super::context::{ServiceContext, backoff};
+use super::rollup::Rollups;
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{ShardGauges, ShardTask};
 use crate::accumulate::{PageLimits, QueryHandle, ShardHandle};
@@ -18,6 +19,7 @@ use crate::flush::due::DuePolicy;
 use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
+use crate::model::catalog::arrival_step_ms;
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
@@ -36,6 +38,7 @@ pub(super) struct Stages {
     pub(super) shards: Vec<JoinHandle<()>>,
     /// One per shard with `latest.enabled`, else empty.
     pub(super) latest: Vec<JoinHandle<()>>,
+    pub(super) rollups: Rollups,
     pub(super) dead: JoinHandle<()>,
     pub(super) gauges: Vec<Arc<ShardGauges>>,
     pub(super) latest_gauges: Vec<Arc<LatestGauges>>,
@@ -51,6 +54,7 @@ struct ShardSet {
     /// One per shard with `latest.enabled`, else empty.
     latest: Vec<JoinHandle<()>>,
     latest_gauges: Vec<Arc<LatestGauges>>,
+    rollups: Rollups,
 }
 
 impl ServiceContext {
@@ -65,22 +69,24 @@ impl ServiceContext {
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) =
             DeadLetters::new(self.flusher.clone(), DEAD_QUEUE_MAX, self.config.dead_letters.max_bytes);
-        let ShardSet { handles, tasks: shards, gauges, latest, latest_gauges } = self.shards(&dead_handle, registry);
+        let ShardSet { handles, tasks: shards, gauges, latest, latest_gauges, rollups } =
+            self.shards(&dead_handle, registry)?;
         let query_handles = handles.iter().map(ShardHandle::query_handle).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = self.route(router, ingest_batches, oldest.clone()).await?;
         let dead = self.spawn("dead letters", dead);
-        Ok((Stages { journal, router, shards, latest, dead, gauges, latest_gauges, oldest }, query_handles))
+        Ok((Stages { journal, router, shards, latest, rollups, dead, gauges, latest_gauges, oldest }, query_handles))
     }
 
-    fn shards(&self, dead: &DeadLetters, registry: &Registry) -> ShardSet {
+    fn shards(&self, dead: &DeadLetters, registry: &Registry) -> Result<ShardSet, StartError> {
         let config = &self.config;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n = if config.accumulate.shards == 0 { cores } else { config.accumulate.shards };
         let settings = shard_settings(config, n);
-        let mut shards = ShardSet::default();
+        let mut shards = ShardSet { rollups: self.rollups()?, ..ShardSet::default() };
         for i in 0..n {
             let latest = config.latest.enabled.then(|| self.latest(i, n, &mut shards));
+            let rollup = self.rollup(i, n, &mut shards.rollups);
             let gauge = Arc::new(ShardGauges::default());
             let (flusher, clock) = (self.flusher.clone(), self.clock.clone());
             let (handle, task) = ShardTask::new(
@@ -91,12 +97,12 @@ impl ServiceContext {
                 clock,
                 gauge.clone(),
             );
-            let task = task.with_latest_and_tags(registry.clone(), latest);
+            let task = task.with_latest_and_tags(registry.clone(), latest).with_rollup(rollup);
             shards.handles.push(handle);
             shards.tasks.push(self.spawn(format!("shard {i}"), task.run()));
             shards.gauges.push(gauge);
         }
-        shards
+        Ok(shards)
     }
 
     /// Spawns the latest-state task of shard `i` of `n`.
@@ -188,6 +194,7 @@ fn shard_settings(config: &Config, n: usize) -> ShardSettings {
         sensors_max: (config.accumulate.max_sensors / n).max(1),
         dedup_keys_max: SEEN_MAX,
         quarantine_after_ms: ms(config.flush.quarantine_after),
+        arrival_step_ms: arrival_step_ms(config.sensors.silent_after),
         backoff: backoff(config),
     }
 }

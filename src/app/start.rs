@@ -7,8 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::{ServiceContext, logged};
 use super::files::within_files;
+use super::last_used::LastUsedFile;
 use super::ports::{IngestPorts, start_front};
 use super::stages::Stages;
+use super::unstored::Unstored;
 use super::{Service, StartError};
 use crate::accumulate::QueryHandle;
 use crate::admin::Admin;
@@ -18,8 +20,9 @@ use crate::enrich::{Enrichment, Registry};
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::journal::Journal;
-use crate::model::Clock;
+use crate::model::{Clock, Zone};
 use crate::read::ReadService;
+use crate::read::silence::Silence;
 use crate::store::Store;
 
 impl Service {
@@ -35,9 +38,9 @@ impl Service {
         // Ports first: they fail most often, and nothing else has started yet.
         let fitted = within_files(config);
         let admin = Admin::bind(&fitted.admin, health.clone(), clock.clone()).await?;
-        let (decoding, deps) = context.ingest_deps(&admission);
+        let (decoding, deps) = context.ingest_deps(&admission)?;
         let ports = IngestPorts::bind(&fitted, &deps).await?;
-        let readers = ports.readers(config, repeats)?;
+        let readers = ports.readers(config, &deps.grants, repeats)?;
         let reloader = ports.reloader(&context, decoding, &admin, readers.clone(), deps.grants.clone());
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = context.enrichment(&store, &registry, deps.decoding.clone());
@@ -48,9 +51,13 @@ impl Service {
         let http_addr = ports.http.as_ref().map(HttpIngest::local_addr);
         let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
         let admin_addr = admin.local_addr();
-        let reads = context.reads(&stages, query_handles, store.clone());
-        let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), readers) };
-        let side = context.start_side(store, &stages, enrichment);
+        let sensors = &config.sensors;
+        let silence = Arc::new(Silence::new(sensors.silent_after, sensors.retired_after));
+        let reads = context.reads(&stages, query_handles, store.clone()).with_silence(silence.clone());
+        let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), config.promql.clone(), readers) };
+        let mut side = context.start_side(store, &stages, enrichment, silence, repeats);
+        let last_used = LastUsedFile::new(config, clock.clone(), deps.grants.usages.clone());
+        side.push(context.spawn("last uses", last_used.clone().run()));
         let admin_stop = CancellationToken::new();
         let admin = context.spawn("admin port", logged("admin port", admin.serve(admin_stop.clone())));
         let (stop, drained) = (deps.stop.clone(), deps.drained.clone());
@@ -68,6 +75,7 @@ impl Service {
             admin_stop,
             front,
             stages,
+            last_used,
             side,
             admin,
             notifier,
@@ -84,18 +92,32 @@ impl ServiceContext {
         let config = &self.config;
         let limits = (config.admin.queries_max, config.admin.answers_max);
         ReadService::new(query_handles, journal, store, self.clock.clone(), config.bucket.span, limits)
+            .with_rollup(Zone::from(config.rollup.zone), stages.rollups.views.clone())
     }
 
-    /// Starts the background tasks: preparation of the store, and upkeep.
+    /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings nor records that the service
+    /// runs, which decides which sensors are silent.
     fn start_side(
         self: &Arc<Self>,
         store: Arc<dyn Store>,
         stages: &Stages,
         enrichment: Option<Enrichment>,
+        silence: Arc<Silence>,
+        repeats: bool,
     ) -> Vec<JoinHandle<()>> {
         let (gauges, latest_gauges) = (stages.gauges.clone(), stages.latest_gauges.clone());
         let journal = stages.journal.as_ref().map(Journal::handle);
         let upkeep = self.clone().upkeep(store.clone(), gauges, latest_gauges, journal, stages.oldest.clone());
-        vec![self.spawn("store preparation", self.clone().prepare(store, enrichment)), self.spawn("upkeep", upkeep)]
+        let preparation = self.spawn("store preparation", self.clone().prepare(store.clone(), enrichment));
+        let unstored = Unstored::of(stages);
+        let removal = self.clone().remove_readings(store.clone(), unstored.clone());
+        let removal = (!repeats).then(|| self.spawn("removal of readings", removal));
+        let silence = self.clone().silence(store.clone(), silence, unstored);
+        let silence = (!repeats).then(|| self.spawn("silent sensors", silence));
+        let catalogue = self.spawn("catalogue", self.clone().catalogue(store));
+        let upkeep = self.spawn("upkeep", upkeep);
+        let rollup = self.rollup_upkeep(&stages.rollups);
+        let tasks = [Some(catalogue), silence, Some(preparation), Some(upkeep), removal, rollup];
+        tasks.into_iter().flatten().collect()
     }
 }

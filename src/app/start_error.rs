@@ -1,8 +1,10 @@
 //! Why the service cannot start.
 
+use std::path::PathBuf;
+
 use tokio::task::JoinError;
 
-use crate::access::TokensError;
+use crate::access::{JwtKeysError, TokensError};
 use crate::admin::AdminError;
 use crate::ingest::http::HttpError;
 use crate::ingest::listen::ListenError;
@@ -24,6 +26,9 @@ pub enum StartError {
     /// The tokens of readers, if the HTTP port is disabled.
     #[error(transparent)]
     Tokens(#[from] TokensError),
+    /// The keys of JWTs.
+    #[error(transparent)]
+    Jwt(#[from] JwtKeysError),
     /// The connection to a broker.
     #[error(transparent)]
     Broker(#[from] SetupError),
@@ -33,6 +38,17 @@ pub enum StartError {
     /// The task that opens the journal panicked.
     #[error(transparent)]
     JournalTask(JoinError),
+    /// The file with the id of this instance.
+    #[error(
+        "the file `instance` in journal.dir ({}) cannot be read or created: {error}; the service must be able to write there",
+        .dir.display()
+    )]
+    Instance {
+        /// `journal.dir`
+        dir: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
     /// The threads of the journal.
     #[error(transparent)]
     JournalThreads(std::io::Error),

@@ -1,10 +1,12 @@
 //! Background tasks: prepare the store, ping it, and update gauges and health.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{ServiceContext, backoff};
 use super::progress::{Observation, Progress};
+use crate::accumulate::state::ShardUsage;
 use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::JournalState;
@@ -17,13 +19,14 @@ use crate::latest::LatestGauges;
 use crate::model::Now;
 use crate::route::oldest::Oldest;
 use crate::store::Store;
+use crate::telemetry::audit;
 use crate::telemetry::metrics::{self, AdmissionClosed};
 
 /// How often gauges and health are updated.
 const UPKEEP: Duration = Duration::from_secs(1);
 /// How often the store is pinged.
 const PING: Duration = Duration::from_secs(5);
-/// The histograms are cleaned up once in this many updates.
+/// The histograms are cleaned up, and the numbers of suppressed lines of the audit log written, once in this many updates.
 const TIDY_EVERY: u32 = 5;
 /// How often a stall is logged while it lasts.
 const STALL_LOG_MS: u64 = 60_000;
@@ -120,9 +123,10 @@ impl ServiceContext {
             AckMode::Stored => self.config.flush.linger,
         };
         let mut progress = ProgressReport::new(Progress::new(age, self.config.flush.quarantine_after));
+        let mut growth = JournalGrowth::default();
         for n in 1u32.. {
             ticks.tick().await;
-            self.report(gauges, journal, oldest);
+            self.report(gauges, journal, oldest, &mut growth);
             let line = match journal {
                 Some(journal) => journal.stats().unstored_from,
                 None => oldest.since_ms(),
@@ -136,14 +140,22 @@ impl ServiceContext {
             }
             if n.is_multiple_of(TIDY_EVERY) {
                 metrics::run_upkeep();
+                audit::log_suppressed();
             }
         }
     }
 
-    fn report(&self, gauges: &[Arc<ShardGauges>], journal: Option<&journal::JournalHandle>, oldest: &Oldest) {
+    fn report(
+        &self,
+        gauges: &[Arc<ShardGauges>],
+        journal: Option<&journal::JournalHandle>,
+        oldest: &Oldest,
+        growth: &mut JournalGrowth,
+    ) {
         let now = self.clock.now();
         let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
-        let sum = |f: fn(&crate::accumulate::state::ShardUsage) -> usize| holding.iter().map(f).sum::<usize>() as u64;
+        self.adjust_age(&holding);
+        let sum = |f: fn(&ShardUsage) -> usize| holding.iter().map(f).sum::<usize>() as u64;
         metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
         metrics::accumulate_max_bytes(self.config.accumulate.max_bytes);
         metrics::readings_in_flight(sum(|h| h.readings));
@@ -153,10 +165,32 @@ impl ServiceContext {
             AdmissionError::Stopping => AdmissionClosed::Stopping,
             AdmissionError::Broken => AdmissionClosed::Broken,
         }));
-        self.report_journal(now, journal, oldest, closed == Some(AdmissionError::Full));
+        let full = closed == Some(AdmissionError::Full);
+        self.report_journal(now, journal, oldest, (full, growth));
         let health = self.health.report();
         metrics::ready(health.ready);
         metrics::store_up(health.store.ok);
+    }
+
+    /// Adjusts how old readings may get, and reports it.
+    fn adjust_age(&self, holding: &[ShardUsage]) {
+        if self.config.ingest.ack == AckMode::Stored {
+            // Senders wait for each write, so nothing is held.
+            return;
+        }
+        let fullest = holding.iter().map(|h| h.bytes).max().unwrap_or(0) * holding.len();
+        self.flusher.adjust_age(fullest as f64 / self.config.accumulate.max_bytes as f64);
+        let age_ms = self.flusher.age_ms();
+        metrics::flush_age_seconds(age_ms as f64 / 1000.0);
+        self.health.flush_age(age_ms);
+    }
+
+    /// By how much readings may now be older than `flush.max_age`. A change of the age reaches every bucket within
+    /// `flush.max_age`, so that is added while it is stretched.
+    fn held_ms(&self) -> u64 {
+        let max_age_ms = self.config.flush.max_age.as_millis() as u64;
+        let age_ms = self.flusher.age_ms();
+        if self.config.ingest.ack == AckMode::Journal && age_ms > max_age_ms { age_ms } else { 0 }
     }
 
     /// Reports progress in the gauges, the health and the log. `oldest` identifies the oldest unstored reading.
@@ -164,7 +198,8 @@ impl ServiceContext {
         let settled = gauges.iter().map(|g| g.settled()).sum();
         let store_answers = self.flusher.answered_within(ANSWERS_WITHIN);
         let now_ms = self.clock.now().mono_ms;
-        let status = progress.progress.observe(Observation { oldest, settled, store_answers }, now_ms);
+        let observation = Observation { oldest, settled, store_answers, held_ms: self.held_ms() };
+        let status = progress.progress.observe(observation, now_ms);
         let count: usize = gauges.iter().map(|g| g.quarantined()).sum();
         let named = gauges.iter().flat_map(|g| g.named()).take(NAMED_MAX);
         let buckets: Vec<_> =
@@ -184,7 +219,13 @@ impl ServiceContext {
         self.health.quarantine(Quarantine { count, buckets });
     }
 
-    fn report_journal(&self, now: Now, journal: Option<&journal::JournalHandle>, oldest: &Oldest, full: bool) {
+    fn report_journal(
+        &self,
+        now: Now,
+        journal: Option<&journal::JournalHandle>,
+        oldest: &Oldest,
+        (full, growth): (bool, &mut JournalGrowth),
+    ) {
         let Some(journal) = journal else {
             let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
             return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
@@ -194,14 +235,43 @@ impl ServiceContext {
         metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
         metrics::journal_bytes(stats.bytes);
         metrics::journal(stats.bytes_max, stats.unstored_entries);
+        metrics::journal_backlog(stats.unstored_bytes, stats.written_bytes);
+        let rate = growth.bytes_per_second(now.mono_ms, stats.written_bytes);
+        let left = stats.bytes_max.saturating_sub(stats.unstored_bytes);
         self.health.journal(JournalState {
             bytes: stats.bytes,
             max_bytes: stats.bytes_max,
+            unstored_bytes: stats.unstored_bytes,
+            lasts_seconds: (rate >= 1.0).then(|| (left as f64 / rate) as u64),
             full,
             unstored_entries: stats.unstored_entries,
             replayed: stats.replay_done,
             replay_total: stats.replay_total,
         });
+    }
+}
+
+/// How fast the journal is written, over the last minutes.
+#[derive(Default)]
+struct JournalGrowth {
+    /// Time (monotonic ms) and bytes written, every [`GROWTH_EVERY_MS`], oldest first.
+    seen: VecDeque<(u64, u64)>,
+}
+
+/// Ten minutes in steps of ten seconds.
+const GROWTH_EVERY_MS: u64 = 10_000;
+const GROWTH_STEPS: usize = 60;
+
+impl JournalGrowth {
+    fn bytes_per_second(&mut self, now_ms: u64, written: u64) -> f64 {
+        if self.seen.back().is_none_or(|(at_ms, _)| now_ms >= at_ms + GROWTH_EVERY_MS) {
+            self.seen.push_back((now_ms, written));
+            if self.seen.len() > GROWTH_STEPS {
+                self.seen.pop_front();
+            }
+        }
+        let (since_ms, before) = self.seen.front().copied().unwrap_or((now_ms, written));
+        (written - before) as f64 * 1000.0 / now_ms.saturating_sub(since_ms).max(1) as f64
     }
 }
 
@@ -251,6 +321,18 @@ mod tests {
     use crate::model::{Clock, DeadLetter, ReadingBatch, SystemClock};
     use crate::shutdown::FailureSignal;
     use crate::store::memory::{Fault, MemoryStore};
+
+    #[test]
+    fn the_growth_is_that_of_the_last_ten_minutes() {
+        let mut growth = JournalGrowth::default();
+        assert_eq!(growth.bytes_per_second(0, 500), 0.0);
+        for s in 1..=600u64 {
+            let rate = growth.bytes_per_second(s * 1000, 500 + s * 1000);
+            assert!((rate - 1000.0).abs() < 1.0, "{rate}");
+        }
+        let rates: Vec<f64> = (601..1300u64).map(|s| growth.bytes_per_second(s * 1000, 600_500)).collect();
+        assert!(rates.is_sorted_by(|a, b| a >= b) && rates.last() == Some(&0.0), "{:?}", rates.last());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn gauges_are_updated_while_a_ping_hangs_and_only_one_ping_runs() {

@@ -1,52 +1,23 @@
 //! `hourbucket check`: checks that everything the configuration names can be used, one line each.
 
-use std::error::Error;
-use std::fmt;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-use tokio::net::TcpStream;
-
+use super::disk;
+use super::finding::Finding;
+use crate::config::hardening::{ChecklistLine, Verdict};
 use crate::config::{AckMode, Config};
 use crate::ingest::mqtt;
 use crate::journal::{self, Report, Salvaged, SegmentReport};
 use crate::model::{Clock, SystemClock};
 use crate::store::mongo::{MongoStore, StoreConfigError};
 
-/// Time for a broker to accept a connection.
-const CONNECT: Duration = Duration::from_secs(5);
-
-/// The result of one check.
-#[derive(Debug)]
-pub(super) struct Finding {
-    what: String,
-    result: Result<String, Box<dyn Error>>,
-}
-
 /// A problem that only this command looks for.
 #[derive(Debug, thiserror::Error)]
 enum CheckError {
     #[error("{}", describe(.0))]
     Journal(Report),
-    #[error("{address}: {source}; check that the broker is running, and mqtt.url")]
-    Broker { address: String, source: std::io::Error },
-    #[error("{address}: no answer within {CONNECT:?}")]
-    BrokerTimeout { address: String },
-}
-
-impl Finding {
-    /// Whether the check succeeded.
-    pub(super) fn good(&self) -> bool {
-        self.result.is_ok()
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.result {
-            Ok(text) => write!(f, "ok       {:<14} {text}", self.what),
-            Err(text) => write!(f, "PROBLEM  {:<14} {text}", self.what),
-        }
-    }
+    #[error("audit.file: {}: {source}; create this directory, writable for the service", parent.display())]
+    Audit { parent: PathBuf, source: std::io::Error },
 }
 
 /// Checks everything except the configuration itself, which the caller has loaded. Makes no changes.
@@ -65,12 +36,15 @@ pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfig
         Err(error) => findings.push(Finding { what: "store".into(), result: Err(error) }),
     }
     for broker in &config.mqtt {
-        findings.push(Finding { what: "mqtt".into(), result: reachable(&broker.url).await });
+        let result = mqtt::check(broker).await.map_err(Box::from);
+        findings.push(Finding { what: "mqtt".into(), result });
     }
     if config.ingest.ack == AckMode::Journal {
         let dir = config.journal.dir.clone();
+        findings.extend(disk::check(&config.journal));
+        let path = disk::absolute(&dir);
         let result = match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir)).await {
-            Ok(Ok(report)) if report.is_sound() => Ok(brief(&report)),
+            Ok(Ok(report)) if report.is_sound() => Ok(format!("{}: {}", path.display(), brief(&report))),
             Ok(Ok(report)) => Err(CheckError::Journal(report).into()),
             Ok(Err(error)) => Err(error.into()),
             Err(error) => Err(error.into()),
@@ -82,6 +56,11 @@ pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfig
         let result = result.map(|t| format!("{} tokens", t.len())).map_err(Box::from);
         findings.push(Finding { what: "http tokens".into(), result });
     }
+    match crate::access::Jwt::load(&config.jwt) {
+        Ok(None) => {}
+        Ok(Some(jwt)) => findings.push(Finding { what: "jwt".into(), result: Ok(format!("{} keys", jwt.len())) }),
+        Err(error) => findings.push(Finding { what: "jwt".into(), result: Err(error.into()) }),
+    }
     let now_s = SystemClock::new().now().wall_ms / 1000;
     let ports = [("http tls", config.http.enabled.then_some(&config.http.tls)), ("admin tls", Some(&config.admin.tls))];
     for (what, tls) in ports {
@@ -89,11 +68,35 @@ pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfig
             findings.push(Finding { what: what.into(), result: result.map_err(Box::from) });
         }
     }
+    if let Some(result) = audit_directory(config) {
+        findings.push(Finding { what: "audit".into(), result: result.map_err(Box::from) });
+    }
     if config.listen.mqtt.enabled {
         let result = crate::ingest::listen::check(&config.listen.mqtt, now_s);
         findings.push(Finding { what: "listen.mqtt".into(), result: result.map_err(Box::from) });
     }
     findings
+}
+
+/// Whether the directory of the audit file exists; the file itself is made at the start.
+fn audit_directory(config: &Config) -> Option<Result<String, CheckError>> {
+    let path = config.audit.file.as_ref()?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = std::fs::metadata(parent).map(|_| path.display().to_string());
+    Some(found.map_err(|source| CheckError::Audit { parent: parent.to_owned(), source }))
+}
+
+/// A line of the hardening checklist.
+pub(super) fn hardening(line: &ChecklistLine) -> String {
+    let ChecklistLine { key, goal, verdict } = line;
+    let (word, more) = match verdict {
+        Verdict::Good => ("good", ""),
+        Verdict::NotNeeded => ("good", " (not needed with these settings)"),
+        Verdict::Improve(remedy) => ("advice", remedy.as_str()),
+        Verdict::Unknown(look) => ("look", *look),
+    };
+    let gap = if matches!(verdict, Verdict::Improve(_) | Verdict::Unknown(_)) { " " } else { "" };
+    format!("{word:8} {:14} {key}: {goal}{gap}{more}", "hardening")
 }
 
 /// The journal in one line.
@@ -103,7 +106,11 @@ fn brief(report: &Report) -> String {
     }
     let sum = |f: fn(&SegmentReport) -> u64| report.segments.iter().map(f).sum::<u64>();
     let (bytes, readings) = (sum(|s| s.bytes), sum(|s| s.readings));
-    format!("{} segments, {bytes} bytes, {readings} readings", report.segments.len())
+    let state = match sum(|s| s.unstored) {
+        0 => "all stored".to_owned(),
+        n => format!("{n} of them not known to be stored: keep the directory, and start hourbucket on it"),
+    };
+    format!("{} segments, {bytes} bytes, {readings} readings, {state}", report.segments.len())
 }
 
 /// The journal in full: one line per segment and per problem.
@@ -114,8 +121,8 @@ pub(super) fn describe(report: &Report) -> String {
         let torn = torn.unwrap_or_default();
         let (path, (first, end)) = (s.path.display(), s.sequences);
         lines.push(format!(
-            "{path}: {} bytes, entries {first}..{end}, {} readings, {} dead letters{torn}",
-            s.bytes, s.readings, s.dead_letters
+            "{path}: {} bytes, entries {first}..{end}, {} readings ({} unstored), {} dead letters{torn}",
+            s.bytes, s.readings, s.unstored, s.dead_letters
         ));
     }
     lines.extend(report.problems.iter().map(|damage| format!("damage: {damage}")));
@@ -136,14 +143,4 @@ pub(super) fn describe_salvage(salvaged: &Salvaged) -> String {
     let moved = salvaged.moved.iter().map(|p| format!("moved aside: {}", p.display()));
     let lost = salvaged.lost.iter().map(|(first, end)| format!("lost: entries {first}..{end}"));
     moved.chain(lost).collect::<Vec<_>>().join("\n")
-}
-
-/// Whether the broker's address accepts connections. Opens no session, which would end the one of the service.
-async fn reachable(url: &str) -> Result<String, Box<dyn Error>> {
-    let address = mqtt::address(url)?;
-    match tokio::time::timeout(CONNECT, TcpStream::connect(&address)).await {
-        Ok(Ok(_)) => Ok(format!("{address} accepts connections")),
-        Ok(Err(source)) => Err(CheckError::Broker { address, source }.into()),
-        Err(_) => Err(CheckError::BrokerTimeout { address }.into()),
-    }
 }

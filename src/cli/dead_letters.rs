@@ -1,5 +1,6 @@
 //! The commands `dead-letters list`, `replay` and `purge`: arguments, output, exit codes.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
-use crate::config::Config;
+use crate::accumulate::state::RejectCause;
+use crate::config::{self, Config};
 use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
 use crate::decode::RejectReason;
@@ -58,7 +60,7 @@ pub(crate) enum DeadLetters {
 #[derive(Args)]
 pub(crate) struct Which {
     /// With this reason, such as too_old; can be repeated
-    #[arg(long = "reason", value_name = "REASON")]
+    #[arg(long = "reason", value_name = "REASON", value_parser = reason)]
     reasons: Vec<String>,
     /// From mqtt, http or store; can be repeated
     #[arg(long = "source", value_name = "SOURCE")]
@@ -82,6 +84,27 @@ impl Which {
     }
 }
 
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("unknown reason; {near}expected one of {known}")]
+struct UnknownReason {
+    near: String,
+    known: String,
+}
+
+/// A reason that a dead letter can have: those of the decoders, and those of readings that could not be stored.
+fn reason(text: &str) -> Result<String, UnknownReason> {
+    let of_store =
+        [RejectCause::StoreRejected, RejectCause::Quarantined, RejectCause::ReadingsRemoved].map(RejectCause::as_str);
+    let decoders = RejectReason::ALL.iter().map(|reason| reason.as_str());
+    let known: BTreeSet<&str> = decoders.chain(of_store).collect();
+    if known.contains(text) {
+        return Ok(text.to_owned());
+    }
+    let near = config::nearest(text, known.iter().copied());
+    let near = near.map(|near| format!("did you mean {near}? ")).unwrap_or_default();
+    Err(UnknownReason { near, known: known.into_iter().collect::<Vec<_>>().join(", ") })
+}
+
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("expected a duration, such as 7d or 12h")]
 struct InvalidAge;
@@ -95,9 +118,10 @@ pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters
         DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
         DeadLetters::Replay { which } => {
             let mut filter = which.filter();
-            // Their senders were not allowed to send them, and a replay does not ask again.
+            // Their senders were not allowed to send them, and a replay does not ask again; or they cannot be stored.
             if filter.reasons.is_empty() {
-                filter.except_reasons = vec![RejectReason::NotAllowed.to_string()];
+                let late = RejectCause::ReadingsRemoved.as_str().to_owned();
+                filter.except_reasons = vec![RejectReason::NotAllowed.to_string(), late];
             }
             replay_dead_letters(config, store, &filter).await
         }

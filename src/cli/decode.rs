@@ -1,19 +1,36 @@
-//! The command `decode`: prints the readings and rejects of a payload.
+//! Decodes one payload for the command `decode`, and prints its readings and rejects.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use super::output::{fail, print_line};
-use crate::config::{self, Config};
+use super::output::print_line;
+use crate::config::{self, Config, Decoding};
 use crate::decode::topic::{Captured, TopicTemplate};
 use crate::decode::{Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, time};
-use crate::model::{BatchBuilder, Clock, ReadingBatch, ReadingRef, SystemClock, ValueRef};
+use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
+
+/// What payloads are decoded with.
+pub(super) struct Decode {
+    decoding: Decoding,
+    pub(super) formats: Formats,
+}
+
+impl Decode {
+    pub(super) fn of(config: &Config) -> Decode {
+        let decoding = config.decoding();
+        Decode { formats: Formats::new(&decoding), decoding }
+    }
+}
 
 /// The payload's format and context.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DecodeRequest<'a> {
     /// The name of a format: built-in, a built-in mapping, or one of the configuration.
     pub(super) format: &'a str,
+    /// Prints nothing besides the lines.
+    pub(super) quiet: bool,
+    /// A Sparkplug birth, decoded before the payload.
+    pub(super) birth: Option<&'a [u8]>,
     /// The MQTT topic of the payload.
     pub(super) topic: Option<&'a str>,
     /// The subscription's template.
@@ -23,11 +40,13 @@ pub(super) struct DecodeRequest<'a> {
 }
 
 /// Counts of the printed results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DecodeOutput {
     pub(super) readings: usize,
     /// Rejects, including those that were counted but not printed.
     pub(super) rejects: usize,
+    /// All values in the readings.
+    pub(super) values: usize,
 }
 
 /// Decodes one payload and writes a JSON line for each reading and each reject.
@@ -46,18 +65,25 @@ pub(super) struct DecodeOutput {
 ///
 /// # Errors
 /// `InvalidInput` for an unknown format or unit or an invalid template; otherwise errors of writing.
-fn run(
+pub(super) fn run(
     request: DecodeRequest<'_>,
     payload: &[u8],
     out: &mut impl Write,
-    config: &Config,
+    settings: &Decode,
     received_at_ms: i64,
 ) -> io::Result<DecodeOutput> {
     if request.format == sparkplug::NAME {
-        return run_sparkplug(request.topic, payload, out, config, received_at_ms);
+        return run_sparkplug(request, payload, out, settings, received_at_ms);
     }
-    let decoder = Formats::new(&config.decoding()).get(request.format).map_err(invalid)?;
-    let unit = request.ts_unit.map(str::parse::<TsUnit>).transpose().map_err(invalid)?;
+    if payload.is_empty() && request.topic.is_some() {
+        // As in the service: a sign-off, or a retained message that is cleared.
+        return Ok(DecodeOutput::default());
+    }
+    let Decode { decoding, formats } = settings;
+    let decoder = formats.get(request.format).map_err(invalid)?;
+    let by_magnitude = request.ts_unit == Some("auto");
+    let given = request.ts_unit.filter(|_| !by_magnitude);
+    let unit = given.map(str::parse::<TsUnit>).transpose().map_err(invalid)?;
     let usual = decoder.usual_templates();
     let given = request.template.map(|t| [t]);
     let templates = given.as_ref().map_or(usual, |t| t.as_slice());
@@ -66,37 +92,59 @@ fn run(
     let captured = request.topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
 
     let mut rejects = Rejects::new();
-    let mut builder = BatchBuilder::new(config.limits.fields_max);
+    let mut builder = BatchBuilder::new(decoding.limits.fields_max);
     if captured.is_none() && request.topic.is_some() && request.template.is_some() {
         rejects.push(0, RejectReason::TopicMismatch, "the topic does not match the template");
     } else {
         let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
-        let (limits, line, ts_unit) = (&config.limits, &config.line, unit.or(decoder.ts_unit_usual()));
-        let cx = Context { limits, line, received_at_ms, ts_unit, sensor_id, field, tags: &tags };
+        let ts_unit = unit.or(decoder.ts_unit_usual().filter(|_| !by_magnitude));
+        let cx = Context { ts_unit, sensor_id, field, tags: &tags, ..Context::of(decoding, received_at_ms) };
         decoder.decode(payload, request.topic, &cx, &mut builder, &mut rejects);
     }
-    show(&builder.finish(), &rejects, out)
+    show(&builder.finish(), &rejects, out, request.quiet)
 }
 
-/// Decodes a single Sparkplug B message. A birth yields everything; data with aliases is rejected because its birth is
-/// unknown.
+/// Decodes a single Sparkplug B message, after the given birth. A birth yields everything; data with aliases is rejected
+/// if its birth is unknown.
 fn run_sparkplug(
-    topic: Option<&str>,
+    request: DecodeRequest<'_>,
     payload: &[u8],
     out: &mut impl Write,
-    config: &Config,
+    settings: &Decode,
     received_at_ms: i64,
 ) -> io::Result<DecodeOutput> {
     let needs_topic = "format sparkplug needs --topic, such as spBv1.0/group/NDATA/node";
-    let topic = topic.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
-    let (limits, line) = (&config.limits, &config.line);
-    let cx = Context { limits, line, received_at_ms, ts_unit: None, sensor_id: None, field: None, tags: &[] };
-    let (mut rejects, mut builder) = (Rejects::new(), BatchBuilder::new(limits.fields_max));
-    sparkplug::Sparkplug::new().decode(topic, payload, &cx, &mut builder, &mut rejects);
-    show(&builder.finish(), &rejects, out)
+    let topic = request.topic.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
+    let decoding = &settings.decoding;
+    let cx = Context::of(decoding, received_at_ms);
+    let (mut rejects, mut builder) = (Rejects::new(), BatchBuilder::new(decoding.limits.fields_max));
+    let mut state = sparkplug::Sparkplug::new();
+    if let Some(birth) = request.birth {
+        for birth_topic in birth_topics(topic) {
+            state.decode(&birth_topic, birth, &cx, &mut builder, &mut rejects);
+        }
+        builder.finish();
+        let broken = rejects.list().iter().find(|reject| reject.reason == RejectReason::InvalidSparkplug);
+        if let Some(reject) = broken {
+            let what = format!("the birth cannot be decoded: {}", reject.detail);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        rejects.clear();
+    }
+    state.decode(topic, payload, &cx, &mut builder, &mut rejects);
+    show(&builder.finish(), &rejects, out, request.quiet)
 }
 
-fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Result<DecodeOutput> {
+/// The topics of the births that may define the aliases of a message: of its node, then of its device.
+fn birth_topics(topic: &str) -> Vec<String> {
+    let levels: Vec<&str> = topic.split('/').collect();
+    let [namespace, group, _, node, device @ ..] = &levels[..] else { return vec![] };
+    let of_node = format!("{namespace}/{group}/NBIRTH/{node}");
+    let of_device = device.first().map(|device| format!("{namespace}/{group}/DBIRTH/{node}/{device}"));
+    std::iter::once(of_node).chain(of_device).collect()
+}
+
+fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write, quiet: bool) -> io::Result<DecodeOutput> {
     for (_, reading) in batch.iter() {
         writeln!(out, "{}", reading_line(batch, &reading))?;
     }
@@ -106,7 +154,18 @@ fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Re
         writeln!(out, "{}", serde_json::json!({ "reject": line }))?;
     }
     out.flush()?;
-    Ok(DecodeOutput { readings: batch.len(), rejects: rejects.total() })
+    if batch.retimed() > 0 && !quiet {
+        let n = batch.retimed();
+        eprintln!(
+            "hourbucket: {n} readings with a time that cannot be used (unset, unreadable, or without a zone); they get the time of receipt"
+        );
+    }
+    let left_out = rejects.left_out();
+    if left_out.total() > 0 && !quiet {
+        eprintln!("hourbucket: left out, not stored ({}): {}", left_out.total(), left_out.names().join(", "));
+    }
+    let values = batch.iter().map(|(_, reading)| reading.values().count()).sum();
+    Ok(DecodeOutput { readings: batch.len(), rejects: rejects.total(), values })
 }
 
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
@@ -158,34 +217,6 @@ pub(super) fn list_formats(config: &Config) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-pub(super) fn decode_stdin(request: DecodeRequest<'_>, mut config: Config) -> ExitCode {
-    if std::io::stdin().is_terminal() {
-        eprintln!("hourbucket: reading the payload from the terminal; end it with Ctrl-D");
-    }
-    let mut payload = vec![];
-    if let Err(error) = std::io::stdin().lock().read_to_end(&mut payload) {
-        return fail(format!("standard input: {error}"));
-    }
-    // Samples may be of any age; the limits for times apply only to the running service.
-    let century = std::time::Duration::from_secs(1000 * 365 * 24 * 3600);
-    (config.limits.past, config.limits.future) = (century, century);
-    let received_at_ms = SystemClock::new().now().wall_ms;
-    let mut out = std::io::stdout().lock();
-    match run(request, &payload, &mut out, &config, received_at_ms) {
-        Ok(printed) if printed.readings > 0 => ExitCode::SUCCESS,
-        Ok(printed) => {
-            if printed.rejects == 0 {
-                eprintln!(
-                    "hourbucket: no reading and no error: all values are null, nan, unavailable or similar, or the \
-                     format skips this message"
-                );
-            }
-            ExitCode::FAILURE
-        }
-        Err(error) => fail(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,8 +226,8 @@ mod tests {
         config.limits.past = std::time::Duration::from_secs(100 * 365 * 86_400);
         config.limits.unset_before_ms = i64::MIN;
         let mut out = vec![];
-        let request = DecodeRequest { format, topic, template, ts_unit: None };
-        let printed = run(request, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
+        let request = DecodeRequest { format, topic, template, ..DecodeRequest::default() };
+        let printed = run(request, payload.as_bytes(), &mut out, &Decode::of(&config), 1_709_290_800_000).unwrap();
         (printed.readings > 0, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
     }
 
@@ -252,7 +283,7 @@ mod tests {
         let line = r#"{"sensor_id":"G/N/D","ts":"1970-01-01T00:00:00.001Z","values":{"v":true},"tags":{}}"#;
         assert!(any && printed == [line], "{printed:?}");
         let request = DecodeRequest { format: "sparkplug", ..DecodeRequest::default() };
-        let error = run(request, b"", &mut vec![], &Config::default(), 0).unwrap_err();
+        let error = run(request, b"", &mut vec![], &Decode::of(&Config::default()), 0).unwrap_err();
         assert!(error.to_string().contains("--topic"));
     }
 
@@ -260,8 +291,8 @@ mod tests {
     fn a_wrong_format_or_template_is_an_error() {
         let mut out = vec![];
         let mut error = |format, template| {
-            let request = DecodeRequest { format, topic: Some("a"), template, ts_unit: None };
-            run(request, b"1", &mut out, &Config::default(), 0).unwrap_err().to_string()
+            let request = DecodeRequest { format, topic: Some("a"), template, ..DecodeRequest::default() };
+            run(request, b"1", &mut out, &Decode::of(&Config::default()), 0).unwrap_err().to_string()
         };
         let unknown = error("yaml", None);
         assert!(unknown.starts_with("unknown format `yaml`; expected one of json, ndjson"), "{unknown}");
@@ -279,7 +310,10 @@ mod tests {
             [r#"{"sensor_id":"kitchen/motion","ts":"2024-03-01T10:59:59.000Z","values":{"occupancy":true},"tags":{}}"#]
         );
         let (_, printed) = lines("zigbee2mqtt", None, None, r#"{"occupancy":true}"#);
-        assert!(printed[0].contains("no_rule") && printed[0].contains("need the topic"), "{printed:?}");
+        assert!(
+            printed[0].contains("no_rule") && printed[0].contains("need the topic, such as zigbee2mqtt/{sensor_id#}"),
+            "{printed:?}"
+        );
     }
 
     #[test]
@@ -288,11 +322,62 @@ mod tests {
             let request = DecodeRequest { format: "json", ts_unit, ..DecodeRequest::default() };
             let mut out = vec![];
             let payload = br#"{"sensor_id":"S","ts":1709290799000,"v":1}"#;
-            run(request, payload, &mut out, &Config::default(), 1_709_290_800_000).map_err(|e| e.to_string())?;
+            run(request, payload, &mut out, &Decode::of(&Config::default()), 1_709_290_800_000)
+                .map_err(|e| e.to_string())?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
         assert!(printed(Some("ms")).unwrap().contains("10:59:59.000Z"));
         assert!(printed(Some("s")).unwrap().contains("too_far_ahead"));
         assert!(printed(Some("h")).unwrap_err().contains("s, ms, us or ns"));
+    }
+
+    #[test]
+    fn the_unit_of_line_protocol_can_be_by_magnitude() {
+        let printed = |ts_unit| {
+            let request = DecodeRequest { format: "line", ts_unit, ..DecodeRequest::default() };
+            let mut out = vec![];
+            run(request, b"m v=1 1709290799", &mut out, &Decode::of(&Config::default()), 1_709_290_800_000).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(printed(None).contains("too_old"));
+        assert!(printed(Some("auto")).contains("2024-03-01T10:59:59.000Z"));
+    }
+
+    #[test]
+    fn a_birth_resolves_the_aliases_of_a_message() {
+        // {name: "temp", alias: 7, datatype: Double, double_value: 1.0}, then {alias: 7, double_value: 2.5}
+        let metric = |head: &[u8], v: f64| {
+            let metric = [head, &[0x69], &v.to_le_bytes()].concat();
+            [&[0x12, metric.len() as u8][..], &metric, &[0x18, 0]].concat()
+        };
+        let birth = metric(b"\x0a\x04temp\x10\x07\x20\x0a", 1.0);
+        let data = metric(b"\x10\x07", 2.5);
+        for topic in ["spBv1.0/G/NDATA/N", "spBv1.0/G/DDATA/N/D"] {
+            let decoded = |birth| {
+                let request =
+                    DecodeRequest { format: "sparkplug", topic: Some(topic), birth, ..DecodeRequest::default() };
+                let mut out = vec![];
+                let printed = run(request, &data, &mut out, &Decode::of(&Config::default()), 1_709_290_800_000);
+                printed.map(|_| String::from_utf8(out).unwrap()).map_err(|e| e.to_string())
+            };
+            let alone = decoded(None).unwrap();
+            assert!(alone.contains("unknown_metric") && !alone.contains("rebirth"), "{alone}");
+            assert!(decoded(Some(&birth)).unwrap().contains(r#""values":{"temp":2.5}"#));
+            assert!(decoded(Some(b"\x12\x99")).unwrap_err().contains("the birth cannot be decoded"));
+        }
+    }
+
+    #[test]
+    fn details_are_escaped_once_and_compressed_payloads_are_named() {
+        let (_, printed) = lines("json", Some("a/S"), None, r#"{"ts":"x\"y\n","v":1}"#);
+        let line: serde_json::Value = serde_json::from_str(&printed[0]).unwrap();
+        assert_eq!(line["reject"]["detail"], "ts `x\"y\u{240a}` is neither RFC 3339 nor a number");
+        let request = DecodeRequest { format: "json", ..DecodeRequest::default() };
+        let mut out = vec![];
+        run(request, b"\x1f\x8b\x08\0\0\0", &mut out, &Decode::of(&Config::default()), 0).unwrap();
+        let printed = String::from_utf8(out).unwrap();
+        assert!(printed.contains("compressed") && printed.contains("gzip"), "{printed}");
+        assert!(lines("json", None, None, r#"{"v":nan}"#).1[0].contains("NaN is not a number in JSON; send null"));
+        assert!(lines("scalar", None, None, "1").1[0].contains("does not name its sensor"));
     }
 }

@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 use super::output::{maintenance_failed, print_line};
 use crate::config::Config;
 use crate::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
-use crate::model::{Clock, StorageMode, SystemClock};
-use crate::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
+use crate::model::{Clock, StorageMode, SystemClock, Zone};
+use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions};
 
 /// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -95,12 +95,79 @@ pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Rec
         page: (config.bucket.max_readings, config.bucket.max_bytes),
         listed_max: arguments.list,
     };
-    match store.reconcile(&options).await {
-        Ok(report) => {
-            print_line(&if arguments.json { format!("{:#}", report.json()) } else { report.table() });
-            verdict(report.is_equal())
+    let checked = async {
+        let report = store.reconcile(&options).await?;
+        // After the hours, which may have been repaired.
+        let (zone, selection) = (Zone::from(config.rollup.zone), &options.selection);
+        let days = match config.rollup.days {
+            true => Some(store.check_days(zone, selection, now_ms, options.repair).await?),
+            false => None,
+        };
+        Ok::<_, MaintainError>((report, days))
+    };
+    match checked.await {
+        Ok((report, days)) => {
+            if arguments.json {
+                let mut json = report.json();
+                json["days"] = days.as_ref().map_or(serde_json::Value::Null, days_json);
+                print_line(&format!("{json:#}"));
+            } else {
+                print_line(&report.table());
+                days.iter().for_each(print_days);
+            }
+            verdict(report.is_equal() && days.is_none_or(|days| days.is_equal()))
         }
         Err(failure) => maintenance_failed(failure),
+    }
+}
+
+fn days_json(checked: &DaysChecked) -> serde_json::Value {
+    let finding = |(sensor, day_ms, stored, actual): &(String, i64, u64, u64)| serde_json::json!({ "sensor_id": sensor, "day": report::time(*day_ms), "stored": stored, "actual": actual });
+    serde_json::json!({
+        "days": checked.days, "pending": checked.pending, "differences": checked.differences,
+        "repaired": checked.repaired, "equal": checked.is_equal(),
+        "findings": checked.listed.iter().map(finding).collect::<Vec<_>>(),
+    })
+}
+
+fn print_days(checked: &DaysChecked) {
+    for (sensor, day_ms, stored, actual) in &checked.listed {
+        let day = report::time(*day_ms);
+        print_line(&format!("day {sensor} {day}: its document counts {stored} readings, its hours {actual}"));
+    }
+    print_line(&format!(
+        "{} days, {} not compared because they are open or marked: {} differences, {} repaired",
+        checked.days, checked.pending, checked.differences, checked.repaired
+    ));
+}
+
+/// Computes the days from a date on, with progress on standard error.
+pub(crate) async fn fill_days(
+    config: &Config,
+    store: &MongoStore,
+    date: chrono::NaiveDate,
+) -> Result<(), MaintainError> {
+    let zone = Zone::from(config.rollup.zone);
+    let from_ms = zone.start_of(date);
+    let from_ms = from_ms.ok_or_else(|| MaintainError::Refused(format!("--rollup-from: {date} is out of range")))?;
+    let (now_ms, mut drawn) = (SystemClock::new().now().wall_ms, Instant::now());
+    let filled = store.fill_days(zone, from_ms, now_ms, |sensor, at| {
+        if drawn.elapsed() >= Duration::from_secs(1) {
+            drawn = Instant::now();
+            let line = format!("{} sensors, {} days; at sensor {sensor}", at.sensors, at.days);
+            let _ = writeln!(std::io::stderr().lock(), "{line}");
+        }
+    });
+    let filled = filled.await.inspect_err(|_| {
+        let _ = writeln!(std::io::stderr().lock(), "interrupted; the same command continues after the last sensor");
+    })?;
+    if let Some(after) = &filled.continued_after {
+        print_line(&format!("continued after sensor {after}"));
+    }
+    print_line(&format!("computed {} days of {} sensors", filled.days, filled.sensors));
+    match filled.refused {
+        0 => Ok(()),
+        n => Err(MaintainError::Server(format!("MongoDB refused {n} days; `hourbucket reconcile` lists them"))),
     }
 }
 
@@ -131,8 +198,15 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
         }
     };
     print_converted(&converted);
+    let settled = ended_before_ms - config.bucket.span.ms() + 1;
+    if arguments.to.is_some_and(|asked| asked > settled) {
+        print_line(&format!(
+            "note: --to was shortened to {}: later buckets ended less than an hour ago, or have not ended; run it again",
+            report::time(settled)
+        ));
+    }
     // Compares counts, times and summaries of all buckets in the range with the readings in their new place.
-    let to_ms = to_ms.min(ended_before_ms - config.bucket.span.ms() + 1);
+    let to_ms = to_ms.min(settled);
     let check = check(config, store, Selection { to_ms, ..selection }, now_ms).await;
     match check {
         Ok(report) => {

@@ -3,14 +3,23 @@
 #![allow(clippy::disallowed_macros, reason = "commands print for a person or a script")]
 
 mod check;
+mod client;
 mod dead_letters;
 mod decode;
+mod decode_all;
+mod decode_command;
+mod disk;
+mod finding;
+mod generated;
+mod import;
+mod init_config;
 mod journal;
 mod maintain;
 mod output;
 mod probe;
 mod run;
 mod store;
+mod tail;
 mod tokens;
 
 use std::error::Error;
@@ -18,7 +27,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use output::{MAINTENANCE_FAILED, fail, maintenance_failed, print_line};
 use store::store;
@@ -29,7 +38,7 @@ use crate::store::mongo::MongoStore;
 
 /// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged reading exactly once
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "hourbucket", version, after_long_help = AFTER)]
 struct Arguments {
     /// The configuration file [default: config/hourbucket.toml, if it exists]
     #[arg(long, global = true)]
@@ -37,6 +46,11 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const AFTER: &str = "\
+Files of the Debian package: /etc/hourbucket/hourbucket.toml (every setting with its default), \
+/etc/hourbucket/credentials/mongodb-uri (the URI of MongoDB), /var/lib/hourbucket/journal (acknowledged readings that are \
+not in MongoDB yet).";
 
 #[derive(Subcommand)]
 enum Command {
@@ -52,17 +66,27 @@ enum Command {
     },
     /// Check configuration, connections, server and journal; exit code 1 on a problem
     Check,
-    /// Create or update the collections, indexes, validator and view; exit code 1 on a problem
+    /// Create or update the collections, indexes, validator and view; exit code 1 on a problem. `init config` writes a
+    /// configuration
+    #[command(args_conflicts_with_subcommands = true)]
     Init {
         /// Also shard the collections; store.uri must point to a mongos
         #[arg(long)]
         shard: bool,
+        #[command(subcommand)]
+        command: Option<InitCommand>,
+        /// Also compute the days from this date on (rollup.days), such as 2023-01-01; can be interrupted and repeated, and
+        /// the service may run
+        #[arg(long, value_name = "DATE")]
+        rollup_from: Option<chrono::NaiveDate>,
     },
-    /// Decode a payload from standard input and print the result; exit code 1 if it has no reading
+    /// Decode a payload from standard input and print the result; exit code 0: at least one reading, 1: none, because of
+    /// rejects, 3: none, and rightly so (skipped by a rule, empty, or without a value)
     Decode {
         /// A built-in format (json, ndjson, scalar, line, ...), a shipped profile such as zigbee2mqtt, or one of
-        /// [formats.NAME] in the configuration; --list shows all
-        #[arg(long, required_unless_present = "list")]
+        /// [formats.NAME] in the configuration; --list shows all. Without it, all formats are tried, and those that fit
+        /// are shown with what they would store, the best first
+        #[arg(long)]
         format: Option<String>,
         /// The MQTT topic of the message
         #[arg(long)]
@@ -70,13 +94,21 @@ enum Command {
         /// The subscription's topic template, such as sensors/{sensor_id}/{field}
         #[arg(long)]
         template: Option<String>,
-        /// Unit of numeric times: s, ms, us or ns [default: by magnitude]
+        /// Unit of numeric times: s, ms, us, ns, or auto for by magnitude [default: auto; ns for line]
         #[arg(long)]
         ts_unit: Option<String>,
+        /// A file with the birth of a Sparkplug node or device, which defines the aliases of its data
+        #[arg(long)]
+        birth: Option<PathBuf>,
         /// Only list the formats
         #[arg(long)]
         list: bool,
     },
+    /// Import files (CSV, NDJSON, line protocol, any other format) through the running service; exit code 0: everything
+    /// is stored, 1: some records were rejected, 2: failed. Can be interrupted and repeated: readings are stored once
+    Import(Box<import::Import>),
+    /// Show readings as the running service accepts them, and rejects with their reason
+    Tail(tail::Tail),
     /// Compare stored buckets with their readings; exit code 0: all equal (or repaired), 1: they differ, 2: failed
     Reconcile(maintain::Reconcile),
     /// Convert stored buckets from pages to the time-series collection or back; can be interrupted and repeated; exit
@@ -99,30 +131,57 @@ enum Command {
     },
     /// Read a secret from standard input and print its line for http.tokens_file
     HashToken,
+    /// Print the completion script of a shell
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
     /// Print docs/configuration.md
     #[command(hide = true)]
     ConfigReference,
 }
 
+#[derive(Subcommand)]
+enum InitCommand {
+    /// Write a small commented configuration for your case, from options or a few questions
+    Config(Box<init_config::InitConfig>),
+}
+
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Command::Init { command: Some(InitCommand::Config(options)), .. } = arguments.command {
+        return init_config::run(*options);
+    }
     match &arguments.command {
-        Command::Decode { format, topic, template, ts_unit, list } => {
-            let request = decode::DecodeRequest {
-                format: format.as_deref().unwrap_or_default(),
+        Command::Decode { format, topic, template, ts_unit, birth, list } => {
+            let request = decode_command::Request {
+                format: format.as_deref(),
+                birth: birth.as_deref(),
                 topic: topic.as_deref(),
                 template: template.as_deref(),
                 ts_unit: ts_unit.as_deref(),
             };
             match decode::settings(arguments.config.as_deref()) {
                 Ok(config) if *list => decode::list_formats(&config),
-                Ok(config) => decode::decode_stdin(request, config),
+                Ok(config) => decode_command::decode_stdin(request, config),
                 Err(errors) => fail(errors),
             }
         }
+        Command::Import(options) => match decode::settings(arguments.config.as_deref()) {
+            Ok(config) => import::run(options, &config),
+            Err(errors) => maintenance_failed(errors),
+        },
+        Command::Tail(options) => match decode::settings(arguments.config.as_deref()) {
+            Ok(config) => tail::run(options, &config),
+            Err(errors) => fail(errors),
+        },
         Command::HashToken => hash_token(),
         Command::Tokens { command } => tokens::run(command, arguments.config.as_deref()),
+        Command::Completions { shell } => {
+            generated::completions(Arguments::command(), *shell);
+            ExitCode::SUCCESS
+        }
         Command::ConfigReference => {
             print_line(config::reference().trim_end());
             ExitCode::SUCCESS
@@ -132,6 +191,14 @@ pub fn main() -> ExitCode {
             Err(errors) => config_failed(&arguments.command, errors),
         },
     }
+}
+
+/// The man pages and completion scripts of `deploy/`: paths below the root of the repository, and contents.
+///
+/// # Errors
+/// None, since they are written to memory.
+pub fn generated_files() -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    generated::files(&Arguments::command())
 }
 
 /// EX_CONFIG of sysexits.h: a service manager should not restart.
@@ -163,7 +230,7 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
             }
             Err(error) => fail(error),
         },
-        Command::Init { shard } => runtime.block_on(init(&loaded.config, shard)),
+        Command::Init { shard, rollup_from, .. } => runtime.block_on(init(&loaded.config, shard, rollup_from)),
         Command::Reconcile(arguments) => runtime.block_on(with_store(&loaded.config, async |config, store| {
             maintain::reconcile(config, store, arguments).await
         })),
@@ -188,9 +255,12 @@ async fn with_store(config: &Config, command: impl AsyncFnOnce(&Config, MongoSto
     }
 }
 
-async fn init(config: &Config, shard: bool) -> ExitCode {
+async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDate>) -> ExitCode {
     let done = async {
         let store = store(config).await?;
+        if rollup_from.is_some() && !config.rollup.days {
+            return Err("--rollup-from needs rollup.days = true".into());
+        }
         if shard {
             // Before anything is created.
             store.can_shard().await?;
@@ -202,6 +272,9 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
             store.shard().await?.iter().for_each(|line| print_line(line));
         }
         print_line(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
+        if let Some(date) = rollup_from {
+            maintain::fill_days(config, &store, date).await?;
+        }
         Ok::<(), Box<dyn Error>>(())
     };
     match done.await {
@@ -217,12 +290,17 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
     for warning in loaded.config.warnings().iter().chain(&exposed).chain(&journal) {
         print_line(&format!("warning  configuration  {warning}"));
     }
+    for remark in loaded.config.remarks() {
+        print_line(&format!("look     configuration  {remark}"));
+    }
     let store = store(&loaded.config).await;
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {
         good &= finding.good();
         print_line(&finding.to_string());
     }
+    // No problems: a service on a private network may do without.
+    loaded.config.hardening().iter().for_each(|line| print_line(&check::hardening(line)));
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -3,14 +3,14 @@
 //! With `admin.tls` it connects over TLS and accepts any certificate: it connects to its own machine and sends nothing
 //! secret, and a certificate that is about to be replaced is no reason for a restart.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::client::on_this_machine;
 use crate::config;
-use crate::config::ClientAuth;
 use crate::ingest::tls;
 
 /// Time limit for connection and response together.
@@ -45,10 +45,10 @@ enum ProbeFault {
 /// # Errors
 /// No response, or not 200.
 pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, ProbeError> {
-    let (addr, path) = (reachable(admin.listen), if ready { "/readyz" } else { "/livez" });
+    let (addr, path) = (on_this_machine(admin.listen), if ready { "/readyz" } else { "/livez" });
     let secure = admin.tls.cert_file.is_some();
     let url = format!("{}://{addr}{path}", if secure { "https" } else { "http" });
-    if secure && admin.tls.client_ca_file.is_some() && admin.tls.client_auth == ClientAuth::Required {
+    if secure && admin.tls.is_gate() {
         return Err(ProbeError { url, fault: ProbeFault::ClientCertificate });
     }
     let fault = match tokio::time::timeout(WITHIN, connect_and_ask(addr, path, secure)).await {
@@ -58,16 +58,6 @@ pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, 
         Err(_) => ProbeFault::Timeout,
     };
     Err(ProbeError { url, fault })
-}
-
-/// The unspecified address is valid for listening, not for connecting.
-fn reachable(listen: SocketAddr) -> SocketAddr {
-    let ip = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listen.port())
 }
 
 async fn connect_and_ask(addr: SocketAddr, path: &str, secure: bool) -> std::io::Result<(u16, String)> {
@@ -96,6 +86,7 @@ async fn ask(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::sync::Arc;
 
     use tokio_util::sync::CancellationToken;

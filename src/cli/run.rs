@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use super::disk;
 use super::output::fail;
 use super::store::store;
 use crate::app::Service;
@@ -11,11 +12,15 @@ use crate::config;
 use crate::model::{Clock, SystemClock};
 use crate::shutdown;
 use crate::systemd::Notifier;
-use crate::telemetry::{log, metrics};
+use crate::telemetry::{audit, log, metrics};
 
 pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
     if let Err(error) = log::init(&loaded.config.log) {
         return fail(error);
+    }
+    match audit::open(&loaded.config.audit) {
+        Ok(file) => audit::put(&loaded.config.audit, file),
+        Err(error) => return fail(error),
     }
     if let Err(error) = metrics::install() {
         return fail(error);
@@ -26,9 +31,13 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCo
     };
     let (exposed, config) = (loaded.exposed_secrets(), loaded.config);
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
+    let journal = disk::absolute(&config.journal.dir).display().to_string();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, journal, "starting");
     for warning in config.warnings().iter().chain(&exposed).chain(&config.exposed_journal()) {
         tracing::warn!(%warning, "configuration warning");
+    }
+    for remark in config.remarks() {
+        tracing::info!(remark, "configuration remark");
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = match store(&config).await {
@@ -50,7 +59,9 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCo
                     notifier.ready(done.status()).await;
                 }
             });
-            ExitCode::from(service.run_until(signal).await.exit_code())
+            let ended = service.run_until(signal).await;
+            audit::close();
+            ExitCode::from(ended.exit_code())
         }
         Err(error) => {
             tracing::error!(%error, "cannot start");

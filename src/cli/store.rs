@@ -1,10 +1,13 @@
 //! The store of the configuration, for commands that work on it.
 
 use crate::config::Config;
-use crate::store::mongo::{MongoStore, OptionalIndexes, StoreConfigError};
+use crate::model::Zone;
+use crate::store::mongo::{MongoStore, OptionalIndexes, RollupSchema, StoreConfigError};
 
 pub(super) async fn store(config: &Config) -> Result<MongoStore, StoreConfigError> {
     let optional_indexes = OptionalIndexes { latest: config.latest.enabled, tags_index: config.store.tags_index };
     let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
-    Ok(store.with_latest_and_tags(optional_indexes))
+    let (zone, retention) = (Zone::from(config.rollup.zone), config.rollup.retention);
+    let rollup = config.rollup.days.then_some(RollupSchema { zone, retention });
+    Ok(store.with_latest_and_tags(optional_indexes).with_rollup(rollup))
 }

@@ -1,8 +1,17 @@
 //! Checks combinations across sections: each value is valid by itself, but together they cannot work.
 
+use std::time::Duration;
+
 use super::reader::Report;
 use super::units::{write_duration, write_size};
 use super::{AckMode, Config};
+use crate::model::Zone;
+
+/// The longest `bucket.span` with a daily rollup.
+const ROLLUP_SPAN_MAX_MS: i64 = 12 * 60 * 60 * 1000;
+/// A day is computed from its hours up to this long after `limits.past`: a day may begin 25 hours before its last
+/// reading, and the rest is for the time until it is computed.
+const ROLLUP_MARGIN: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 
 /// Reports every impossible combination.
 pub(super) fn combinations(config: &Config, report: &mut Report) {
@@ -10,11 +19,21 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
     sizes(config, report);
     counts(config, report);
     times(config, report);
+    rollup(config, report);
+    let sensors = &config.sensors;
+    if sensors.retired_after < 2 * sensors.silent_after {
+        report.impossible(
+            &["sensors.retired_after", "sensors.silent_after"],
+            "a sensor would be retired before or soon after it counts as silent",
+            format!("set sensors.retired_after to at least {}", write_duration(2 * sensors.silent_after)),
+        );
+    }
 }
 
 fn listening(config: &Config, report: &mut Report) {
     let http = &config.http;
-    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() {
+    let has_jwt = config.jwt.is_on();
+    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() && !has_jwt {
         report.impossible(
             &["http.listen", "http.tokens_file", "http.allow_anonymous"],
             format!("{} is not a loopback address, and without tokens anyone could write", http.listen),
@@ -36,6 +55,29 @@ fn listening(config: &Config, report: &mut Report) {
         );
     }
     let mqtt = &config.listen.mqtt;
+    if mqtt.enabled && !mqtt.listen.ip().is_loopback() && !mqtt.is_guarded() && !has_jwt {
+        report.impossible(
+            &[
+                "listen.mqtt.listen",
+                "listen.mqtt.tokens_file",
+                "listen.mqtt.client_ca_file",
+                "listen.mqtt.allow_anonymous",
+            ],
+            format!("{} is not a loopback address, and without tokens anyone could write", mqtt.listen),
+            "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true to allow it",
+        );
+    }
+    let anonymous = [
+        ("http.allow_anonymous", http.enabled && http.allow_anonymous),
+        ("listen.mqtt.allow_anonymous", mqtt.enabled && mqtt.allow_anonymous),
+    ];
+    for (key, _) in anonymous.into_iter().filter(|(_, is_on)| *is_on && has_jwt) {
+        report.impossible(
+            &[key, "jwt.keys_file"],
+            "anonymous writing is allowed, but JWTs are configured, which every port then requires (or a token)",
+            "remove one of them",
+        );
+    }
     let ports = [("http.listen", http.enabled.then_some(http.listen)), ("admin.listen", Some(config.admin.listen))];
     for (key, addr) in ports.into_iter().filter(|_| mqtt.enabled) {
         if addr == Some(mqtt.listen) && mqtt.listen.port() != 0 {
@@ -119,6 +161,71 @@ fn times(config: &Config, report: &mut Report) {
                 write_duration(retention)
             ),
             "increase store.retention to at least limits.past, or decrease limits.past",
+        );
+    }
+    let Some(readings) = config.store.retention_readings else { return };
+    if readings < past {
+        report.impossible(
+            &["store.retention_readings", "limits.past"],
+            format!(
+                "limits.past accepts readings up to {} old, but store.retention_readings removes readings after {}, and \
+                 no other reading of their hour can be stored then",
+                write_duration(past),
+                write_duration(readings)
+            ),
+            "decrease limits.past to at most store.retention_readings, or increase store.retention_readings",
+        );
+    }
+    if let Some(retention) = config.store.retention.filter(|retention| readings >= *retention) {
+        report.impossible(
+            &["store.retention_readings", "store.retention"],
+            format!("store.retention removes hours after {}, with their readings", write_duration(retention)),
+            "set store.retention_readings to less than store.retention, or remove it",
+        );
+    }
+}
+
+fn rollup(config: &Config, report: &mut Report) {
+    let rollup = &config.rollup;
+    if !rollup.days {
+        return;
+    }
+    let (span, zone) = (config.bucket.span, Zone::from(rollup.zone));
+    if span.ms() > ROLLUP_SPAN_MAX_MS {
+        report.impossible(
+            &["bucket.span", "rollup.days"],
+            "with this span a day would be a single bucket",
+            "set rollup.days = false, or use a bucket.span of at most \"12h\"",
+        );
+    } else if let Some(day) = zone.misaligned(span) {
+        report.impossible(
+            &["rollup.zone", "bucket.span"],
+            format!("{} begins within a bucket in {}, and a bucket cannot belong to two days", zone.date(day.start_ms), zone.name()),
+            "use a bucket.span that divides the zone's offset from UTC, such as \"15m\" (only in a new store.database), or \
+             another zone",
+        );
+    }
+    let (hours, past) = (config.store.retention, config.limits.past);
+    if let Some(hours) = hours.filter(|hours| *hours < past + ROLLUP_MARGIN) {
+        report.impossible(
+            &["store.retention", "limits.past", "rollup.days"],
+            format!(
+                "store.retention removes hours after {}, but limits.past accepts readings up to {} old, and their days \
+                 are computed from all hours of the day",
+                write_duration(hours),
+                write_duration(past)
+            ),
+            format!(
+                "set store.retention to at least {}, or decrease limits.past",
+                write_duration(past + ROLLUP_MARGIN)
+            ),
+        );
+    }
+    if let Some(days) = rollup.retention.filter(|days| hours.is_none_or(|hours| *days < hours)) {
+        report.impossible(
+            &["rollup.retention", "store.retention"],
+            format!("days are removed after {}, before the hours that they summarize", write_duration(days)),
+            "set rollup.retention to at least store.retention, or remove it to keep days forever",
         );
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::units::{write_duration, write_size};
 use super::{
-    AckMode, ClientAuth, Config, Connections, HttpTimes, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes,
-    Retained, StoreMode, Subscription, Tls, TlsVersion, uri,
+    AckMode, ClientAuth, ClientIdentity, Config, Connections, HttpTimes, Jwt, ListenMqtt, LogFormat, Mqtt,
+    MqttProtocol, Nested, PointAttributes, Proxies, Retained, StoreMode, Subscription, Tls, TlsVersion, uri,
 };
 
 /// Replaces a secret.
@@ -43,6 +43,11 @@ impl Lines {
 
     fn duration(&mut self, key: &str, duration: Duration) {
         self.text(key, write_duration(duration));
+    }
+
+    fn texts(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) {
+        let values = values.into_iter().map(|value| toml::Value::String(value.to_string()));
+        self.plain(key, toml::Value::Array(values.collect()));
     }
 
     fn text_opt(&mut self, key: &str, value: Option<impl Display>) {
@@ -94,6 +99,17 @@ impl Config {
         out.plain("requests_max", quota.requests_max.unwrap_or_default());
         out.plain("journal_share_percent", quota.journal_share_percent);
 
+        mask_jwt(out, &self.jwt);
+
+        out.section("[certificates]");
+        let identity = self.certificates.identity;
+        out.text_opt(
+            "identity",
+            ClientIdentity::CHOICES.iter().find(|(_, one)| *one == identity).map(|(name, _)| name),
+        );
+        out.texts("write_default", &self.certificates.write_default);
+        out.texts("read_default", &self.certificates.read_default);
+
         out.section("[http]");
         out.plain("enabled", self.http.enabled);
         out.text("listen", self.http.listen);
@@ -102,6 +118,7 @@ impl Config {
         out.size("body_max_bytes", self.http.body_max_bytes);
         out.size("bodies_max_bytes", self.http.bodies_max_bytes);
         mask_connections(out, &self.http.connections);
+        mask_proxies(out, &self.http.proxies, true);
         mask_times(out, &self.http.times);
         out.duration("body_timeout", self.http.body_timeout);
         out.duration("body_grace", self.http.body_grace);
@@ -114,10 +131,19 @@ impl Config {
         out.section("[admin]");
         out.text("listen", self.admin.listen);
         mask_connections(out, &self.admin.connections);
+        mask_proxies(out, &self.admin.proxies, true);
         mask_times(out, &self.admin.times);
         out.plain("queries_max", self.admin.queries_max);
         out.plain("answers_max", self.admin.answers_max);
         mask_tls(out, "[admin.tls]", &self.admin.tls);
+        let promql = &self.promql;
+        out.section("[promql]");
+        out.duration("lookback", promql.lookback);
+        out.duration("timeout", promql.timeout);
+        out.plain("queries_max", promql.queries_max);
+        out.plain("series_max", promql.series_max);
+        out.plain("samples_max", promql.samples_max);
+        out.duration("slow", promql.slow);
     }
 
     fn mask_store(&self, out: &mut Lines) {
@@ -133,6 +159,7 @@ impl Config {
             },
         );
         out.text_opt("retention", self.store.retention.map(write_duration));
+        out.text_opt("retention_readings", self.store.retention_readings.map(write_duration));
         out.text("write_concern", &self.store.write_concern);
         out.duration("timeout", self.store.timeout);
         out.duration("connect_timeout", self.store.connect_timeout);
@@ -148,6 +175,7 @@ impl Config {
 
         out.section("[flush]");
         out.duration("max_age", self.flush.max_age);
+        out.duration("max_age_busy", self.flush.max_age_busy);
         out.duration("linger", self.flush.linger);
         out.plain("commands_max", self.flush.commands_max);
         out.size("command_max_bytes", self.flush.command_max_bytes);
@@ -165,6 +193,7 @@ impl Config {
         out.text("dir", self.journal.dir.display());
         out.size("max_bytes", self.journal.max_bytes);
         out.size("segment_bytes", self.journal.segment_bytes);
+        out.duration("commit_delay", self.journal.commit_delay);
     }
 
     fn mask_patterns(&self, out: &mut Lines) {
@@ -174,12 +203,23 @@ impl Config {
         out.plain("recent", self.latest.recent);
         out.size("max_bytes", self.latest.max_bytes);
 
+        out.section("[rollup]");
+        out.plain("days", self.rollup.days);
+        out.text("zone", self.rollup.zone.name());
+        out.text_opt("retention", self.rollup.retention.map(write_duration));
+        out.duration("settle", self.rollup.settle);
+        out.duration("late", self.rollup.late);
+        out.size("max_bytes", self.rollup.max_bytes);
+
+        out.section("[sensors]");
+        out.duration("silent_after", self.sensors.silent_after);
+        out.duration("retired_after", self.sensors.retired_after);
+
         out.section("[enrich]");
         out.text_opt("collection", self.enrich.collection.as_ref());
         out.text("id_field", &self.enrich.id_field);
         if !self.enrich.fields.is_empty() {
-            let fields = self.enrich.fields.iter().cloned().map(toml::Value::String).collect();
-            out.plain("fields", toml::Value::Array(fields));
+            out.texts("fields", &self.enrich.fields);
         }
         out.duration("interval", self.enrich.interval);
         out.plain("max_sensors", self.enrich.max_sensors);
@@ -189,8 +229,10 @@ impl Config {
         out.section("[limits]");
         out.duration("past", self.limits.past);
         out.duration("future", self.limits.future);
+        out.duration("import_past", self.limits.import_past);
         let unset_before = chrono::DateTime::from_timestamp_millis(self.limits.unset_before_ms);
         out.text_opt("unset_before", unset_before.map(|at| at.format("%Y-%m-%d")));
+        out.text("unset_over_http", if self.limits.unset_over_http_refused { "reject" } else { "receive" });
         out.text_opt("zone", self.limits.zone.map(|zone| zone.name()));
         out.plain("fields_max", self.limits.fields_max);
         out.plain("bucket_fields_max", self.limits.bucket_fields_max);
@@ -204,12 +246,31 @@ impl Config {
         out.text("sensor_id_tag", &self.line.sensor_id_tag);
         out.plain("field_prefix", self.line.field_prefix);
 
+        out.section("[native]");
+        let nested = match self.native.nested {
+            Nested::Flatten => "flatten",
+            Nested::Reject => "reject",
+            Nested::LeaveOut => "leave-out",
+        };
+        out.text("nested", nested);
+        let names = self.native.time.iter().cloned().map(toml::Value::String).collect();
+        out.plain("time", toml::Value::Array(names));
+
+        out.section("[scalar]");
+        out.text("texts", if self.scalar.texts_allowed { "keep" } else { "reject" });
+        out.plain("decimal_comma", self.scalar.decimal_comma);
+
         out.section("[otlp]");
-        let names = self.otlp.sensor_id_attributes.iter().cloned().map(toml::Value::String).collect();
-        out.plain("sensor_id_attributes", toml::Value::Array(names));
+        out.texts("sensor_id_attributes", &self.otlp.sensor_id_attributes);
         out.text("sensor_id_default", &self.otlp.sensor_id_default);
         let place = if self.otlp.point_attributes == PointAttributes::Tags { "tags" } else { "sensor_id" };
         out.text("point_attributes", place);
+
+        out.section("[remote_write]");
+        let names = self.remote_write.sensor_id_labels.iter().cloned().map(toml::Value::String).collect();
+        out.plain("sensor_id_labels", toml::Value::Array(names));
+        let place = if self.remote_write.other_labels == PointAttributes::Tags { "tags" } else { "sensor_id" };
+        out.text("other_labels", place);
 
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);
@@ -217,6 +278,10 @@ impl Config {
 
         out.section("[shutdown]");
         out.duration("deadline", self.shutdown.deadline);
+
+        out.section("[audit]");
+        out.text_opt("file", self.audit.file.as_ref().map(|path| path.display()));
+        out.plain("lines_per_second", self.audit.lines_per_second);
 
         out.section("[log]");
         out.text("level", &self.log.level);
@@ -237,10 +302,38 @@ fn mask_connections(out: &mut Lines, connections: &Connections) {
     out.duration("failed_auth_pause", connections.failed_auth_pause);
 }
 
+/// `is_http`: the port has a key for the header.
+fn mask_proxies(out: &mut Lines, proxies: &Proxies, is_http: bool) {
+    if proxies.trusted.is_empty() {
+        return;
+    }
+    let networks = proxies.trusted.iter().map(|network| toml::Value::String(network.to_string())).collect();
+    out.plain("trusted_proxies", toml::Value::Array(networks));
+    if is_http {
+        out.text("proxy_header", proxies.header.as_str());
+    }
+}
+
 fn mask_times(out: &mut Lines, times: &HttpTimes) {
     out.duration("header_timeout", times.header_timeout);
     out.duration("keep_alive", times.keep_alive);
     out.duration("write_timeout", times.write_timeout);
+}
+
+fn mask_jwt(out: &mut Lines, jwt: &Jwt) {
+    out.section("[jwt]");
+    out.text_opt("keys_file", jwt.keys_file.as_ref().map(|path| path.display()));
+    out.texts("algorithms", jwt.algorithms.iter().map(|algorithm| algorithm.as_str()));
+    out.text_opt("issuer", jwt.issuer.as_ref());
+    if !jwt.audience.is_empty() {
+        out.texts("audience", &jwt.audience);
+    }
+    out.duration("leeway", jwt.leeway);
+    out.text("id_claim", &jwt.id_claim);
+    out.text("write_claim", &jwt.write_claim);
+    out.text("read_claim", &jwt.read_claim);
+    out.texts("write_default", &jwt.write_default);
+    out.texts("read_default", &jwt.read_default);
 }
 
 fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {
@@ -248,17 +341,23 @@ fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {
     out.text_opt("cert_file", tls.cert_file.as_ref().map(|path| path.display()));
     out.text_opt("key_file", tls.key_file.as_ref().map(|path| path.display()));
     out.text_opt("client_ca_file", tls.client_ca_file.as_ref().map(|path| path.display()));
-    // Without a CA it has no meaning, and the reader refuses it.
-    let auth = match tls.client_auth {
-        ClientAuth::Required => "required",
-        ClientAuth::Optional => "optional",
-    };
-    out.text_opt("client_auth", tls.client_ca_file.as_ref().map(|_| auth));
+    out.text_opt("client_crl_file", tls.client_crl_file.as_ref().map(|path| path.display()));
+    mask_client_auth(out, tls.client_ca_file.is_some(), tls.client_auth);
     let version = match tls.min_version {
         TlsVersion::V12 => "1.2",
         TlsVersion::V13 => "1.3",
     };
     out.text("min_version", version);
+}
+
+/// Without a CA it has no meaning, and the reader refuses it.
+fn mask_client_auth(out: &mut Lines, has_ca: bool, client_auth: ClientAuth) {
+    let auth = match client_auth {
+        ClientAuth::Required => "required",
+        ClientAuth::Optional => "optional",
+        ClientAuth::Identity => "identity",
+    };
+    out.text_opt("client_auth", has_ca.then_some(auth));
 }
 
 fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
@@ -302,10 +401,16 @@ fn mask_listen(out: &mut Lines, mqtt: &ListenMqtt) {
     out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
     out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
     out.text_opt("client_ca_file", mqtt.client_ca_file.as_ref().map(|path| path.display()));
+    out.text_opt("client_crl_file", mqtt.client_crl_file.as_ref().map(|path| path.display()));
+    mask_client_auth(out, mqtt.client_ca_file.is_some(), mqtt.client_auth);
     mask_connections(out, &mqtt.connections);
+    mask_proxies(out, &mqtt.proxies, false);
     out.duration("connect_timeout", mqtt.connect_timeout);
     out.duration("keep_alive_max", mqtt.keep_alive_max);
     out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
+    out.duration("write_timeout", mqtt.write_timeout);
+    out.duration("packet_grace", mqtt.packet_grace);
+    out.size("packet_rate_min", mqtt.packet_rate_min);
     out.plain("topic_max_bytes", mqtt.topic_max_bytes);
     out.plain("window", mqtt.window);
     for topic in &mqtt.topics {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::connections::connections;
 use super::mapping::Mapping;
 use super::mqtt::topics;
+use super::proxies::mqtt_proxies;
 use super::reader::{Report, Section};
 use super::units::{KIB, MIB};
-use super::{Listen, ListenMqtt, tls};
+use super::{ClientAuth, Listen, ListenMqtt, tls};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -30,11 +31,21 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
         cert_file: s.file("cert_file"),
         key_file: s.file("key_file"),
         client_ca_file: s.file("client_ca_file"),
+        client_crl_file: s.file("client_crl_file"),
+        client_auth: s.choice(
+            "client_auth",
+            ClientAuth::Required,
+            &[("required", ClientAuth::Required), ("identity", ClientAuth::Identity)],
+        ),
         connections: connections(&mut s, 10_000),
+        proxies: mqtt_proxies(&mut s),
         connect_timeout: s.duration("connect_timeout", 10 * SECOND, SECOND..=600 * SECOND),
         // MQTT's keep-alive is a 16-bit number of seconds.
         keep_alive_max: s.duration("keep_alive_max", HOUR, SECOND..=65_535 * SECOND),
         packet_max_bytes: u32::try_from(s.size("packet_max_bytes", 256 * KIB, KIB..=256 * MIB - 1)).unwrap_or(u32::MAX),
+        write_timeout: s.duration("write_timeout", 30 * SECOND, SECOND..=600 * SECOND),
+        packet_grace: s.duration("packet_grace", 30 * SECOND, SECOND..=HOUR),
+        packet_rate_min: s.size("packet_rate_min", 2 * KIB, 1..=MIB),
         topic_max_bytes: s.count("topic_max_bytes", 1024, 1..=65_535),
         window: s.count("window", 100, 1..=65_535),
         topics: topics(&mut s, formats),
@@ -49,6 +60,7 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
 fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     tls::check_files(path, "device", [&mqtt.cert_file, &mqtt.key_file, &mqtt.client_ca_file], report);
+    tls::check_clients(path, mqtt.client_ca_file.is_some(), report);
     if mqtt.allow_anonymous && mqtt.tokens_file.is_some() {
         report.impossible(
             &[&key("allow_anonymous"), &key("tokens_file")],
@@ -64,14 +76,6 @@ fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
             &[&key("topics"), &key("enabled")],
             "no topics are configured, so no message could be accepted",
             "add [[listen.mqtt.topics]] below it, with filter, topic and format",
-        );
-    }
-    let is_open = mqtt.tokens_file.is_none() && mqtt.client_ca_file.is_none() && !mqtt.allow_anonymous;
-    if is_open && !mqtt.listen.ip().is_loopback() {
-        report.impossible(
-            &[&key("listen"), &key("tokens_file"), &key("client_ca_file"), &key("allow_anonymous")],
-            format!("{} is not a loopback address, and without tokens anyone could write", mqtt.listen),
-            "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true to allow it",
         );
     }
 }

@@ -13,23 +13,33 @@
 //! `http.tokens_file`, keeps its meaning). An empty variable counts as not set. `HOURBUCKET_` variables without a
 //! double underscore belong to other tools and are ignored; with one, an unknown name is an error.
 
+mod certificates;
 mod check;
 mod connections;
 mod dump;
 mod error;
 mod formats;
+pub mod hardening;
+mod jwt;
 mod listen;
 mod live;
 mod load;
 mod manager;
 pub mod mapping;
 mod mqtt;
+mod mqtt_settings;
+mod native;
+mod patterns;
 mod permissions;
+mod proxies;
+mod quota;
 mod reader;
 mod reference;
 pub mod reload;
+mod rollup;
 mod secret;
 mod sections;
+mod sensors;
 mod suggest;
 mod tls;
 mod topic;
@@ -38,14 +48,22 @@ mod units;
 mod uri;
 mod warnings;
 
+pub use certificates::{Certificates, ClientIdentity};
 pub use connections::{Connections, HttpTimes};
 pub use error::{ConfigErrors, Problem};
+pub use jwt::{Jwt, JwtAlgorithm};
 pub use live::{Live, Setter};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
+pub use mqtt_settings::{Listen, ListenMqtt, Mqtt, MqttProtocol, Retained, Subscription};
+pub use native::{Native, Nested, ScalarFormat};
+pub use proxies::{Network, Proxies, ProxyHeader};
+pub use quota::Quota;
 pub use reader::SecretFileError;
 pub use reference::reference;
+pub use rollup::Rollup;
 pub use secret::Secret;
+pub use sensors::Sensors;
 pub(crate) use suggest::nearest;
 pub use tls::{ClientAuth, Tls, TlsVersion};
 pub(crate) use units::write_duration;
@@ -68,10 +86,16 @@ pub struct Config {
     pub ingest: Ingest,
     /// `[quota]`
     pub quota: Quota,
+    /// `[jwt]`
+    pub jwt: Jwt,
+    /// `[certificates]`
+    pub certificates: Certificates,
     /// `[http]`
     pub http: Http,
     /// `[admin]`
     pub admin: Admin,
+    /// `[promql]`
+    pub promql: Promql,
     /// `[store]`
     pub store: Store,
     /// `[bucket]`
@@ -84,18 +108,30 @@ pub struct Config {
     pub journal: Journal,
     /// `[latest]`
     pub latest: Latest,
+    /// `[rollup]`
+    pub rollup: Rollup,
+    /// `[sensors]`
+    pub sensors: Sensors,
     /// `[enrich]`
     pub enrich: Enrich,
     /// `[limits]`
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[native]`
+    pub native: Native,
+    /// `[scalar]`
+    pub scalar: ScalarFormat,
     /// `[otlp]`
     pub otlp: Otlp,
+    /// `[remote_write]`
+    pub remote_write: RemoteWrite,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
     /// `[shutdown]`
     pub shutdown: Shutdown,
+    /// `[audit]`
+    pub audit: Audit,
     /// `[log]`
     pub log: Log,
     /// `[formats.NAME]`, sorted by name.
@@ -115,8 +151,14 @@ pub struct Decoding {
     pub line: Line,
     /// `[formats.NAME]`
     pub formats: Vec<Arc<Mapping>>,
+    /// `[native]`
+    pub native: Native,
+    /// `[scalar]`
+    pub scalar: ScalarFormat,
     /// `[otlp]`
     pub otlp: Otlp,
+    /// `[remote_write]`
+    pub remote_write: RemoteWrite,
     /// `ingest.sender_tag`
     pub sender_tag: Option<Arc<str>>,
 }
@@ -124,10 +166,21 @@ pub struct Decoding {
 impl Config {
     /// Copies the settings that decoding depends on.
     pub fn decoding(&self) -> Decoding {
+        let mut limits = self.limits.clone();
+        // An older reading would be acknowledged and soon removed.
+        // The days of a rollup need all of their hours.
+        let margin = if self.rollup.days { Duration::from_secs(2 * 86_400) } else { Duration::ZERO };
+        let kept = self.store.retention.map(|kept| kept.saturating_sub(margin));
+        // Of an hour whose readings were removed no other can be stored.
+        let kept = kept.into_iter().chain(self.store.retention_readings).min();
+        limits.import_past = kept.map_or(limits.import_past, |kept| kept.min(limits.import_past));
         Decoding {
-            limits: self.limits.clone(),
+            limits,
             line: self.line.clone(),
+            native: self.native.clone(),
+            scalar: self.scalar,
             otlp: self.otlp.clone(),
+            remote_write: self.remote_write.clone(),
             formats: self.formats.clone(),
             sender_tag: self.ingest.sender_tag.clone(),
         }
@@ -156,23 +209,6 @@ pub struct Ingest {
     pub sender_tag: Option<Arc<str>>,
 }
 
-/// `[quota]`: how much one sender may send.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quota {
-    /// `readings_per_second`; `None`: any number.
-    pub readings_per_second: Option<u64>,
-    /// `bytes_per_second`: bytes of bodies and messages, before decompression; `None`: any number.
-    pub bytes_per_second: Option<u64>,
-    /// `burst`: so much of both rates may be sent at once after a pause (default 10s).
-    pub burst: Duration,
-    /// `connections_max`: MQTT connections; `None`: any number.
-    pub connections_max: Option<usize>,
-    /// `requests_max`: concurrent HTTP requests (default 64); `None`: any number.
-    pub requests_max: Option<usize>,
-    /// `journal_share_percent`: unstored bytes in the journal, in percent of `journal.max_bytes` (default 25).
-    pub journal_share_percent: u64,
-}
-
 /// `[http]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http {
@@ -188,6 +224,8 @@ pub struct Http {
     pub body_max_bytes: u64,
     /// Limits on connections (default 8192 in total for `[http]`, 256 for `[admin]`).
     pub connections: Connections,
+    /// The proxies in front of the port.
+    pub proxies: Proxies,
     /// Time limits of connections.
     pub times: HttpTimes,
     /// `bodies_max_bytes`: limit of all bodies in progress (default 128MiB); further ones get 429.
@@ -208,6 +246,13 @@ pub struct Http {
     pub tls: Tls,
 }
 
+impl Flush {
+    /// The longest that a reading may be held in memory before it is due.
+    pub fn longest_age(&self) -> Duration {
+        self.max_age_busy.max(self.max_age)
+    }
+}
+
 impl Http {
     /// Whether the port may listen on other addresses than loopback: writing needs a token or a certificate, or
     /// anonymous writing is explicitly allowed.
@@ -223,6 +268,8 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Limits on connections (default 8192 in total for `[http]`, 256 for `[admin]`).
     pub connections: Connections,
+    /// The proxies in front of the port.
+    pub proxies: Proxies,
     /// Time limits of connections.
     pub times: HttpTimes,
     /// `queries_max`: concurrent queries of the read API (default 8); others wait for a second.
@@ -231,6 +278,23 @@ pub struct Admin {
     pub answers_max: usize,
     /// `[admin.tls]`
     pub tls: Tls,
+}
+
+/// `[promql]`: limits of queries below `/prometheus` on the admin port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promql {
+    /// `lookback`: how old the newest sample may be that an instant selector takes (default 5m).
+    pub lookback: Duration,
+    /// `timeout` of one query, waiting for its turn included (default 30s).
+    pub timeout: Duration,
+    /// `queries_max`: concurrent queries (default 4).
+    pub queries_max: usize,
+    /// `series_max`: series that one query may select (default 200000).
+    pub series_max: usize,
+    /// `samples_max`: samples that one query may hold in memory (default 10000000); 16 bytes each.
+    pub samples_max: usize,
+    /// `slow`: queries that take longer are logged (default 10s).
+    pub slow: Duration,
 }
 
 /// How readings are stored.
@@ -255,6 +319,8 @@ pub struct Store {
     pub mode: StoreMode,
     /// `retention`: if absent, data is kept forever.
     pub retention: Option<Duration>,
+    /// `retention_readings`: readings are removed before their summaries; if absent, together with them.
+    pub retention_readings: Option<Duration>,
     /// `write_concern`: `majority` (default) or a number of members.
     pub write_concern: String,
     /// `timeout`: time limit of one command, after which its outcome counts as unknown (default 10s).
@@ -281,8 +347,10 @@ pub struct Bucket {
 /// `[flush]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
-    /// `max_age`: the longest a reading waits in memory while the store is healthy (default 15s).
+    /// `max_age`: the longest a reading waits in memory while the store has capacity (default 15s).
     pub max_age: Duration,
+    /// `max_age_busy`: the same while the store is busy with statements of few readings (default 5m).
+    pub max_age_busy: Duration,
     /// `linger`: the same with `ack = "stored"`, when senders wait for the write (default 5ms).
     pub linger: Duration,
     /// `commands_max`: commands in flight (default 4).
@@ -320,6 +388,8 @@ pub struct Journal {
     pub max_bytes: u64,
     /// `segment_bytes` (default 64MiB).
     pub segment_bytes: u64,
+    /// `commit_delay`: how long a sync waits for more while messages keep arriving (default 2ms); 0: not at all.
+    pub commit_delay: Duration,
 }
 
 /// `[latest]`
@@ -355,11 +425,16 @@ pub struct Enrich {
 pub struct Limits {
     /// `past`: how old a reading may be (default 365d).
     pub past: Duration,
+    /// `import_past`: how old a reading of an import may be (default 7300d).
+    pub import_past: Duration,
     /// `future`: how far ahead a reading may be (default 10m).
     pub future: Duration,
     /// `unset_before`, in milliseconds since 1970: a device time before it counts as an unset clock and is ignored
     /// (default 2001-01-01).
     pub unset_before_ms: i64,
+    /// `unset_over_http`: whether such a reading is rejected if it comes over HTTP (the default), instead of getting the
+    /// time of receipt.
+    pub unset_over_http_refused: bool,
     /// `zone` for times without one; if absent, such times are rejected.
     pub zone: Option<Tz>,
     /// `fields_max`: values of a reading (default 64, at most 255).
@@ -392,7 +467,7 @@ pub struct Line {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Otlp {
     /// `sensor_id_attributes`: the first of these that a data point or its resource has is the sensor's id (default
-    /// `sensor_id`, `device.id`, `service.instance.id`, `host.name`, `service.name`).
+    /// `sensor_id`, `device.id`, `host.name`, `service.name`, `service.instance.id`).
     pub sensor_id_attributes: Vec<String>,
     /// `sensor_id_default`: the id if none of these is present; if it is empty, such points are rejected (default
     /// `unknown`).
@@ -410,6 +485,15 @@ pub enum PointAttributes {
     SensorId,
 }
 
+/// `[remote_write]`: how samples of Prometheus remote write are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteWrite {
+    /// `sensor_id_labels`: the values of those that a series has, joined by `/`, are the sensor's id (default `instance`).
+    pub sensor_id_labels: Vec<String>,
+    /// `other_labels` (default `tags`).
+    pub other_labels: PointAttributes,
+}
+
 /// `[dead_letters]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetters {
@@ -417,6 +501,15 @@ pub struct DeadLetters {
     pub retention: Duration,
     /// `max_bytes`: limit for all dead letters in the collection (default 1GiB).
     pub max_bytes: u64,
+}
+
+/// `[audit]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audit {
+    /// `file` of the audit log; `None`: only the normal log has its events.
+    pub file: Option<PathBuf>,
+    /// `lines_per_second`: limit for each kind of event in the file (default 20).
+    pub lines_per_second: u32,
 }
 
 /// `[shutdown]`
@@ -442,133 +535,4 @@ pub struct Log {
     pub level: String,
     /// `format`: `text` (default) or `json`.
     pub format: LogFormat,
-}
-
-/// The protocol version of a broker's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MqttProtocol {
-    /// MQTT 3.1.1.
-    V4,
-    /// MQTT 5.
-    V5,
-}
-
-/// `[[mqtt]]`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mqtt {
-    /// `url`: `mqtt://`, `mqtts://`, `ws://` or `wss://` host and port, without credentials.
-    pub url: String,
-    /// `client_id`: unique for each broker and instance.
-    pub client_id: String,
-    /// `protocol`: 4 or 5 (default).
-    pub protocol: MqttProtocol,
-    /// `clean_start` (default false: a persistent session).
-    pub clean_start: bool,
-    /// `session_expiry`: MQTT 5 only, how long the broker keeps the session (default 7d).
-    pub session_expiry: Duration,
-    /// `username`
-    pub username: Option<String>,
-    /// The content of `password_file` at the time of loading, or `password` from the environment.
-    pub password: Option<Secret>,
-    /// `password_file`: read again for each connection; absent if the environment holds the password itself.
-    pub password_file: Option<PathBuf>,
-    /// `ca_file`: PEM; if absent, the system's roots. Read again for each connection, as are the next two.
-    pub ca_file: Option<PathBuf>,
-    /// `cert_file`: PEM, the client certificate that the broker requires, with its chain.
-    pub cert_file: Option<PathBuf>,
-    /// `key_file`: PEM, the key of `cert_file`.
-    pub key_file: Option<PathBuf>,
-    /// `keep_alive` (default 30s).
-    pub keep_alive: Duration,
-    /// `packet_max_bytes` (default 1MiB; a larger message becomes a dead letter).
-    pub packet_max_bytes: u32,
-    /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most
-    /// 65,535).
-    pub window: u16,
-    /// `status_topic`: where `online` and `offline` are published, retained.
-    pub status_topic: Option<String>,
-    /// `[[mqtt.subscriptions]]`
-    pub subscriptions: Vec<Subscription>,
-}
-
-/// `[[mqtt.subscriptions]]`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subscription {
-    /// `filter`: a topic filter, also `$share/group/…`.
-    pub filter: String,
-    /// `qos`: 0, 1 (default), or 2, which is treated as 1 (see [`Subscription::qos_asked`]).
-    pub qos: u8,
-    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` if the format reads topics itself).
-    pub topic: String,
-    /// `format`: a built-in format such as `json`, a built-in mapping such as `zigbee2mqtt`, or one of
-    /// `[formats.NAME]`.
-    pub format: String,
-    /// `ts_unit`: unit of numeric times: `s`, `ms`, `us`, `ns`; if absent, by magnitude (for `line`: `ns`).
-    pub ts_unit: Option<String>,
-    /// `zone` for times without one; if absent, `limits.zone`. A zone in the format overrides it.
-    pub zone: Option<Tz>,
-    /// `retained`: which retained messages are accepted (default once).
-    pub retained: Retained,
-    /// `user_property_tags`: names of MQTT 5 user properties that become tags (default none).
-    pub user_property_tags: Vec<String>,
-}
-
-impl Subscription {
-    /// The QoS to request from the broker. QoS 2 would guarantee nothing that QoS 1 does not, because readings that
-    /// arrive twice are stored once.
-    pub fn qos_asked(&self) -> u8 {
-        self.qos.min(1)
-    }
-}
-
-/// Which retained messages are accepted. This concerns messages that the broker sends because of a subscription, not
-/// those published at that moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retained {
-    /// Each once: an accepted message is not accepted again after a reconnect (`ingest::mqtt` defines this exactly).
-    Once,
-    /// All of them, at each connection.
-    Always,
-    /// None.
-    Never,
-}
-
-/// `[listen]`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
-    /// `[listen.mqtt]`
-    pub mqtt: ListenMqtt,
-}
-
-/// `[listen.mqtt]`: devices connect to hourbucket directly.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListenMqtt {
-    /// `enabled` (default false).
-    pub enabled: bool,
-    /// `listen` (default 127.0.0.1:1883).
-    pub listen: SocketAddr,
-    /// `tokens_file`: tokens of the devices that may connect; if absent, loopback only.
-    pub tokens_file: Option<PathBuf>,
-    /// `allow_anonymous` (default false).
-    pub allow_anonymous: bool,
-    /// `cert_file`: PEM, with its chain; enables TLS. Read again when it changes.
-    pub cert_file: Option<PathBuf>,
-    /// `key_file`: PEM, the key of `cert_file`.
-    pub key_file: Option<PathBuf>,
-    /// `client_ca_file`: PEM; devices must present a certificate from this CA.
-    pub client_ca_file: Option<PathBuf>,
-    /// Limits on connections (default 10,000 in total); further ones are closed.
-    pub connections: Connections,
-    /// `connect_timeout`: time limit for TLS and CONNECT together (default 10s).
-    pub connect_timeout: Duration,
-    /// `keep_alive_max`: a device is disconnected after a silence of at most one and a half times this (default 1h).
-    pub keep_alive_max: Duration,
-    /// `packet_max_bytes` (default 256KiB); a larger packet ends the connection.
-    pub packet_max_bytes: u32,
-    /// `topic_max_bytes` (default 1024).
-    pub topic_max_bytes: usize,
-    /// `window`: messages of one connection that may wait for their acknowledgement (default 100).
-    pub window: u16,
-    /// `[[listen.mqtt.topics]]`: like subscriptions, with QoS 1.
-    pub topics: Vec<Subscription>,
 }

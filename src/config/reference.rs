@@ -30,20 +30,50 @@ number after the last one appends an element. A variable that ends in `_FILE` na
 `\"1h30m\"`, `\"365d\"`, `\"2w\"`.
 
 **Reload.** SIGHUP (`systemctl reload hourbucket`, `kill -HUP`) reads everything again: the file, the files that variables
-name, tokens and certificates. If there is any problem, nothing is changed. Otherwise the keys marked *yes* in the column
+name, tokens, keys and certificates. If there is any problem, nothing is changed. Otherwise the keys marked *yes* in the column
 *reload* apply from the next request, message, connection or handshake on. Work in progress keeps the settings it started
-with, and no connection is closed (a device whose token was removed stays connected until it disconnects). Certificates can
-be replaced; whether a port uses TLS is decided when it is opened. Keys marked *restart* keep their values; each one that
+with, and no connection is closed, except those of MQTT devices whose token, JWT or certificate is not valid any more, and
+those over HTTP whose client certificate is not.
+Certificates can be replaced; whether a port uses TLS is decided when it is opened. Keys marked *restart* keep their values; each one that
 differs is logged with the reason. The variables of a running process cannot change, and still override the file. The result
 is in the log, in `/readyz` under `config`, in
 `hourbucket_config_reloads_total{result=\"applied|restart_needed|invalid\"}` and in
 `hourbucket_config_last_reload_success_timestamp_seconds`.
 ";
 
+/// The last section. A test of `ingest::listen` compares the numbers of MQTT with the code.
+const FIXED: &str = "
+## Fixed limits
+
+These are no settings: a larger value would let a stranger use more memory, and no client needs one.
+
+| limit | size | why | beyond it |
+|---|---|---|---|
+| CONNECT over MQTT | 16 KiB | the device is not authenticated yet; a JWT has at most 8 KiB, a will is not published | the connection is closed |
+| client id over MQTT | 256 bytes | as the longest sensor id; it is in the log | CONNACK with `Client Identifier not valid` |
+| packet over MQTT that is taken without a share of the room | 4 KiB | each connection may hold one, also before it proves anything | it waits for room in the 32 MiB of arriving packets |
+| message over MQTT above `packet_max_bytes` | 16 KiB | enough to recognise it | the rest is left out of its dead letter |
+| replies over MQTT that are sent together | 16 KiB | 4,000 acknowledgements | they are sent before more is read |
+| head of an HTTP request | 64 KiB | as large as those of proxies | 431 |
+| JWT | 8 KiB | with a dozen claims and an RSA signature of 4096 bits one has about 2 KiB | 401 |
+| verified JWTs that are remembered | 8 MiB of their text | about 16,000 senders; the others cost a signature for each request | the longest unused are forgotten |
+| ids of which the last use is kept | 65,536 | 11 MiB in the file | the longest unused are forgotten |
+";
+
+const CLIENT_AUTH: &str = "`\"required\"`, `\"optional\"`, `\"identity\"`";
+
 /// Key, type and default of keys with individual parsers. A default of `None` is looked up in [`Config::default`].
 const TYPES: &[(&str, &str, Option<&str>)] = &[
-    ("http.tls.client_auth", "`\"required\"`, `\"optional\"`", Some("`\"required\"`")),
-    ("admin.tls.client_auth", "`\"required\"`, `\"optional\"`", Some("`\"required\"`")),
+    ("http.tls.client_auth", CLIENT_AUTH, Some("`\"required\"`")),
+    ("admin.tls.client_auth", CLIENT_AUTH, Some("`\"required\"`")),
+    ("listen.mqtt.client_auth", "`\"required\"`, `\"identity\"`", Some("`\"required\"`")),
+    ("http.trusted_proxies", "list of addresses and networks, up to 64", None),
+    ("http.proxy_header", "`\"x-forwarded-for\"`, `\"forwarded\"`, `\"proxy-v2\"`", Some("`\"x-forwarded-for\"`")),
+    ("admin.trusted_proxies", "list of addresses and networks, up to 64", None),
+    ("admin.proxy_header", "`\"x-forwarded-for\"`, `\"forwarded\"`, `\"proxy-v2\"`", Some("`\"x-forwarded-for\"`")),
+    ("listen.mqtt.trusted_proxies", "list of addresses and networks, up to 64", None),
+    ("certificates.write_default", "list of patterns on sensor ids", None),
+    ("certificates.read_default", "list of patterns on sensor ids", None),
     ("store.database", "database name, up to 63 bytes", None),
     ("store.write_concern", "`\"majority\"`, or a number of members, 1 to 50", None),
     ("bucket.span", "duration that divides a day, 1m to 1d", None),
@@ -52,7 +82,14 @@ const TYPES: &[(&str, &str, Option<&str>)] = &[
     ("enrich.fields", "list of field names", None),
     ("limits.unset_before", "date", None),
     ("limits.zone", "IANA time zone", None),
+    ("jwt.algorithms", "list of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA", None),
+    ("jwt.audience", "list of texts, up to 32", None),
+    ("jwt.write_default", "list of patterns on sensor ids", None),
+    ("jwt.read_default", "list of patterns on sensor ids", None),
+    ("native.time", "list of names, up to 16", None),
+    ("rollup.zone", "IANA time zone", None),
     ("otlp.sensor_id_attributes", "list of names, up to 16", None),
+    ("remote_write.sensor_id_labels", "list of names, up to 16", None),
     ("log.level", "filter: comma-separated levels", None),
     ("mqtt.url", "URL: `mqtt`, `mqtts`, `ws` or `wss`", REQUIRED),
     ("mqtt.client_id", "text, up to 256 characters", REQUIRED),
@@ -84,6 +121,7 @@ const TYPES: &[(&str, &str, Option<&str>)] = &[
     ("formats.example.zone", "IANA time zone", None),
     ("formats.example.time_unreadable", "`\"reject\"`, `\"receive\"`", Some("`\"reject\"`")),
     ("formats.example.values", "place, a list of them, or a table", Some("`\"\"`, the whole record")),
+    ("formats.example.also", "table of names and places", None),
     ("formats.example.field", "source, or a list of them", Some("`\"{field}\"`")),
     ("formats.example.prefix", "source", None),
     ("formats.example.separator", "text, up to 8 bytes", Some("`\"_\"`")),
@@ -129,7 +167,7 @@ pub fn reference() -> String {
     }
     table(&mut out, &mut rows);
     paragraphs(&mut out, &mut text);
-    out
+    out + FIXED
 }
 
 /// A section or key in the shipped file, commented out or not.

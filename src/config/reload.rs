@@ -24,6 +24,8 @@ const BROKER: &str = "connections and subscriptions of brokers are set up at sta
 /// Keys whose changes are applied, by prefix.
 const TAKEN_OVER: &[&str] = &[
     "quota.",
+    "jwt.",
+    "certificates.",
     "http.tokens_file",
     "http.allow_anonymous",
     "http.body_max_bytes",
@@ -34,12 +36,16 @@ const TAKEN_OVER: &[&str] = &[
     "http.queue_timeout",
     "http.ack_timeout",
     "http.connections_",
+    "http.trusted_proxies",
+    "http.proxy_header",
     "http.failed_auth_",
     "http.header_timeout",
     "http.keep_alive",
     "http.write_timeout",
     "http.tls.",
     "admin.connections_",
+    "admin.trusted_proxies",
+    "admin.proxy_header",
     "admin.failed_auth_",
     "admin.header_timeout",
     "admin.keep_alive",
@@ -47,15 +53,20 @@ const TAKEN_OVER: &[&str] = &[
     "admin.tls.",
     "limits.",
     "line.",
+    "native.",
+    "scalar.",
     "otlp.",
+    "remote_write.",
     "formats.",
     "log.level",
+    "audit.",
     "listen.mqtt.connections_",
+    "listen.mqtt.trusted_proxies",
     "listen.mqtt.failed_auth_",
     "listen.mqtt.tokens_file",
     "listen.mqtt.cert_file",
     "listen.mqtt.key_file",
-    "listen.mqtt.client_ca_file",
+    "listen.mqtt.client_",
 ];
 
 /// Why changes of other keys need a restart, by prefix; the first match counts.
@@ -63,6 +74,7 @@ const WAITING: &[(&str, &str)] = &[
     ("ingest.", "the pipeline is built at startup"),
     ("http.", PORT),
     ("admin.", PORT),
+    ("promql.", "the admin port is opened with it at startup"),
     ("listen.", PORT),
     ("store.", "the store is opened and its collections are prepared at startup"),
     ("bucket.", "the shards and the store are created with it at startup"),
@@ -70,6 +82,8 @@ const WAITING: &[(&str, &str)] = &[
     ("accumulate.", "the shards are created with it at startup"),
     ("journal.", "the journal is opened at startup"),
     ("latest.", "its tasks are started at startup"),
+    ("rollup.", "its tasks are started and its collections prepared at startup"),
+    ("sensors.", "the shards and the read API are created with it at startup"),
     ("enrich.", "the registry reader is started at startup"),
     ("dead_letters.", "the collection is prepared and its task started at startup"),
     ("shutdown.", "it is read only at startup"),
@@ -107,13 +121,15 @@ pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
 /// The new settings as far as they can be applied, and the old ones for the rest.
 pub fn taken_over(old: &Config, new: &Config) -> Config {
     let mut config = old.clone();
-    config.quota = new.quota.clone();
+    (config.quota, config.jwt) = (new.quota.clone(), new.jwt.clone());
+    config.certificates = new.certificates.clone();
     let (http, from) = (&mut config.http, &new.http);
     (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
     (http.body_max_bytes, http.bodies_max_bytes) = (from.body_max_bytes, from.bodies_max_bytes);
     (http.body_timeout, http.body_grace, http.body_rate_min) = (from.body_timeout, from.body_grace, from.body_rate_min);
     (http.times, config.admin.times) = (from.times, new.admin.times);
     (http.connections, config.admin.connections) = (from.connections, new.admin.connections);
+    (http.proxies, config.admin.proxies) = (from.proxies.clone(), new.admin.proxies.clone());
     (http.queue_timeout, http.ack_timeout) = (from.queue_timeout, from.ack_timeout);
     for (tls, from) in [(&mut config.http.tls, &new.http.tls), (&mut config.admin.tls, &new.admin.tls)] {
         if tls.is_on() == from.is_on() {
@@ -122,13 +138,16 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     }
     let (mqtt, from) = (&mut config.listen.mqtt, &new.listen.mqtt);
     (mqtt.tokens_file, mqtt.connections) = (from.tokens_file.clone(), from.connections);
+    mqtt.proxies = from.proxies.clone();
     if mqtt.cert_file.is_some() == from.cert_file.is_some() {
         (mqtt.cert_file, mqtt.key_file) = (from.cert_file.clone(), from.key_file.clone());
         mqtt.client_ca_file = from.client_ca_file.clone();
+        (mqtt.client_crl_file, mqtt.client_auth) = (from.client_crl_file.clone(), from.client_auth);
     }
-    let Decoding { limits, line, formats, otlp, sender_tag: _ } = new.decoding();
+    let Decoding { limits, line, formats, native, scalar, otlp, remote_write, sender_tag: _ } = new.decoding();
     (config.limits, config.line, config.formats, config.otlp) = (limits, line, formats, otlp);
-    config.log.level = new.log.level.clone();
+    (config.native, config.scalar, config.remote_write) = (native, scalar, remote_write);
+    (config.log.level, config.audit) = (new.log.level.clone(), new.audit.clone());
     config
 }
 
@@ -169,11 +188,11 @@ pub fn fits(config: &Config) -> Result<(), ReloadConflict> {
         }
     }
     let http = &config.http;
-    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() {
+    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() && !config.jwt.is_on() {
         return Err(ReloadConflict::HttpUnguarded(http.listen));
     }
     let mqtt = &config.listen.mqtt;
-    let is_guarded = mqtt.tokens_file.is_some() || mqtt.client_ca_file.is_some() || mqtt.allow_anonymous;
+    let is_guarded = mqtt.is_guarded() || config.jwt.is_on();
     if mqtt.enabled && !mqtt.listen.ip().is_loopback() && !is_guarded {
         return Err(ReloadConflict::MqttUnguarded(mqtt.listen));
     }
@@ -186,9 +205,11 @@ fn switched(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
     let is_switched = match key {
         _ if key.starts_with("http.tls.") => old.http.tls.is_on() != new.http.tls.is_on(),
         _ if key.starts_with("admin.tls.") => old.admin.tls.is_on() != new.admin.tls.is_on(),
-        "listen.mqtt.cert_file" | "listen.mqtt.key_file" | "listen.mqtt.client_ca_file" => {
-            a.cert_file.is_some() != b.cert_file.is_some()
-        }
+        "listen.mqtt.cert_file"
+        | "listen.mqtt.key_file"
+        | "listen.mqtt.client_ca_file"
+        | "listen.mqtt.client_crl_file"
+        | "listen.mqtt.client_auth" => a.cert_file.is_some() != b.cert_file.is_some(),
         _ => false,
     };
     is_switched.then_some(TLS)
@@ -264,10 +285,12 @@ mod tests {
             ("[http]\nbody_max_bytes = 4096", "http.body_max_bytes", false),
             ("[http]\nconnections_max = 96", "http.connections_max", false),
             ("[admin]\nkeep_alive = \"5s\"", "admin.keep_alive", false),
+            ("[listen.mqtt]\ntrusted_proxies = [\"10.0.0.0/8\"]", "listen.mqtt.trusted_proxies", false),
             ("[listen.mqtt]\nfailed_auth_max = 1", "listen.mqtt.failed_auth_max", false),
             ("[http]\nlisten = \"127.0.0.1:1\"", "http.listen", true),
             ("[formats.own]\nid = \"/id\"", "formats.own", false),
             ("[line]\nfield_prefix = true", "line.field_prefix", false),
+            ("[audit]\nfile = \"a.log\"", "audit.file", false),
             ("[flush]\nmax_age = \"1s\"", "flush.max_age", true),
         ] {
             let new = config(text);
@@ -297,7 +320,7 @@ mod tests {
             format!(
                 "[http]\ntokens_file = {file:?}\nbody_max_bytes = {n}\nack_timeout = \"{n}ms\"\nheader_timeout = \"{n}ms\"\nconcurrency_max = {n}\n[http.tls]\n{tls}\n\
                  [admin.tls]\n{tls}\n[listen.mqtt]\ntokens_file = {file:?}\n{tls}\nwindow = {n}\n[limits]\ntags_max = {}\n\
-                 [otlp]\nsensor_id_default = \"{n}\"\n[journal]\ndir = \"j{n}\"\n{extra}",
+                 [otlp]\nsensor_id_default = \"{n}\"\n[remote_write]\nsensor_id_labels = [\"{n}\"]\n[journal]\ndir = \"j{n}\"\n{extra}",
                 n % 64
             )
         };

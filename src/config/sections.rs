@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connections::{connections, http_times};
+use super::proxies::http_proxies;
 use super::reader::{Bad, Report, Section, wrong};
 use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
-    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Otlp, PointAttributes, Quota, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, tls,
-    uri,
+    Accumulate, AckMode, Admin, Audit, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest,
+    Limits, Line, Log, LogFormat, Native, Nested, Otlp, PointAttributes, Promql, RemoteWrite, ScalarFormat, Secret,
+    Shutdown, Store, StoreMode, certificates, jwt, listen, mapping, mqtt, quota, rollup, sensors, tls, uri,
 };
 use crate::model::Span;
 
@@ -40,21 +41,30 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
     let formats;
     let config = Config {
         ingest: ingest(root.section("ingest")),
-        quota: quota(root.section("quota")),
+        quota: quota::read(root.section("quota")),
+        jwt: jwt::read(root.section("jwt")),
+        certificates: certificates::read(root.section("certificates")),
         http: http(root.section("http")),
         admin: admin(root.section("admin")),
+        promql: promql(root.section("promql")),
         store: store(root.section("store")),
         bucket: bucket(root.section("bucket")),
         flush: flush(root.section("flush")),
         accumulate: accumulate(root.section("accumulate")),
         journal: journal(root.section("journal")),
         latest: latest(root.section("latest")),
+        rollup: rollup::read(root.section("rollup")),
+        sensors: sensors::read(root.section("sensors")),
         enrich: enrich(root.section("enrich")),
         limits: limits(root.section("limits")),
         line: line(root.section("line")),
+        native: native(root.section("native")),
+        scalar: scalar(root.section("scalar")),
         otlp: otlp(root.section("otlp")),
+        remote_write: remote_write(root.section("remote_write")),
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
+        audit: audit(root.section("audit")),
         log: log(root.section("log")),
         // A subscription names one of the formats, so they are read first.
         formats: {
@@ -80,21 +90,6 @@ fn ingest(mut s: Section<'_>) -> Ingest {
     ingest
 }
 
-fn quota(mut s: Section<'_>) -> Quota {
-    const MOST: u64 = 1_000_000_000_000;
-    let limit = |n: u64| (n > 0).then_some(n);
-    let quota = Quota {
-        readings_per_second: limit(s.count("readings_per_second", 0, 0..=MOST)),
-        bytes_per_second: limit(s.size("bytes_per_second", 0, 0..=MOST)),
-        burst: s.duration("burst", 10 * SECOND, SECOND..=HOUR),
-        connections_max: Some(s.count("connections_max", 0, 0..=1_000_000)).filter(|n| *n > 0),
-        requests_max: Some(s.count("requests_max", 64, 0..=65_536)).filter(|n| *n > 0),
-        journal_share_percent: s.count("journal_share_percent", 25, 1..=100),
-    };
-    s.end();
-    quota
-}
-
 fn http(mut s: Section<'_>) -> Http {
     let http = Http {
         enabled: s.flag("enabled", true),
@@ -104,6 +99,7 @@ fn http(mut s: Section<'_>) -> Http {
         body_max_bytes: s.size("body_max_bytes", 8 * MIB, KIB..=512 * MIB),
         bodies_max_bytes: s.size("bodies_max_bytes", 128 * MIB, MIB..=64 * GIB),
         connections: connections(&mut s, 8192),
+        proxies: http_proxies(&mut s),
         times: http_times(&mut s),
         body_timeout: s.duration("body_timeout", 30 * SECOND, MS..=HOUR),
         body_grace: s.duration("body_grace", 10 * SECOND, MS..=HOUR),
@@ -121,6 +117,7 @@ fn admin(mut s: Section<'_>) -> Admin {
     let admin = Admin {
         listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
         connections: connections(&mut s, 256),
+        proxies: http_proxies(&mut s),
         times: http_times(&mut s),
         queries_max: s.count("queries_max", 8, 1..=1000),
         answers_max: s.count("answers_max", 64, 1..=10_000),
@@ -130,6 +127,19 @@ fn admin(mut s: Section<'_>) -> Admin {
     admin
 }
 
+fn promql(mut s: Section<'_>) -> Promql {
+    let promql = Promql {
+        lookback: s.duration("lookback", 5 * MINUTE, MS..=8760 * HOUR),
+        timeout: s.duration("timeout", 30 * SECOND, MS..=HOUR),
+        queries_max: s.count("queries_max", 4, 1..=1000),
+        series_max: s.count("series_max", 200_000, 1..=100_000_000),
+        samples_max: s.count("samples_max", 10_000_000, 1000..=10_000_000_000),
+        slow: s.duration("slow", 10 * SECOND, MS..=HOUR),
+    };
+    s.end();
+    promql
+}
+
 fn store(mut s: Section<'_>) -> Store {
     let modes = [("bucket", StoreMode::Bucket), ("timeseries", StoreMode::Timeseries), ("auto", StoreMode::Auto)];
     let store = Store {
@@ -137,6 +147,7 @@ fn store(mut s: Section<'_>) -> Store {
         database: s.parse("database", database).unwrap_or_else(|| "hourbucket".to_owned()),
         mode: s.choice("mode", StoreMode::Auto, &modes),
         retention: s.duration_opt("retention", MINUTE..=RETENTION_MAX),
+        retention_readings: s.duration_opt("retention_readings", MINUTE..=RETENTION_MAX),
         write_concern: s.parse("write_concern", write_concern).unwrap_or_else(|| "majority".to_owned()),
         timeout: s.duration("timeout", 10 * SECOND, 10 * MS..=HOUR),
         connect_timeout: s.duration("connect_timeout", 5 * SECOND, 10 * MS..=10 * MINUTE),
@@ -203,6 +214,7 @@ fn span(node: &Node) -> Result<Span, Bad> {
 fn flush(mut s: Section<'_>) -> Flush {
     let flush = Flush {
         max_age: s.duration("max_age", 15 * SECOND, MS..=DAY),
+        max_age_busy: s.duration("max_age_busy", 5 * MINUTE, MS..=DAY),
         linger: s.duration("linger", 5 * MS, Duration::ZERO..=MINUTE),
         commands_max: s.count("commands_max", 4, 1..=256),
         command_max_bytes: s.size("command_max_bytes", 12 * MIB, 64 * KIB..=COMMAND_MAX_BYTES),
@@ -230,6 +242,7 @@ fn journal(mut s: Section<'_>) -> Journal {
         dir: s.text("dir").map_or_else(|| PathBuf::from("journal"), PathBuf::from),
         max_bytes: s.size("max_bytes", 16 * GIB, 128 * KIB..=1024 * 1024 * GIB),
         segment_bytes: s.size("segment_bytes", 64 * MIB, 64 * KIB..=4 * GIB),
+        commit_delay: s.duration("commit_delay", 2 * MS, Duration::ZERO..=100 * MS),
     };
     s.end();
     journal
@@ -262,7 +275,8 @@ fn enrich(mut s: Section<'_>) -> Enrich {
 fn collection(node: &Node) -> Result<String, Bad> {
     let advice = "write the name of a collection in store.database, such as \"sensors\"";
     let name = node.text().ok_or_else(|| wrong(node, advice))?;
-    let ours = ["sensor_buckets", "sensor_readings", "sensor_latest", "sensor_summaries", "dead_letters"];
+    let ours =
+        ["sensor_buckets", "sensor_readings", "sensor_latest", "sensor_summaries", "dead_letters", "sensor_days"];
     if ours.contains(&name) {
         return Err(Bad::new(format!("\"{name}\" is a collection that hourbucket writes"), advice));
     }
@@ -300,7 +314,9 @@ fn limits(mut s: Section<'_>) -> Limits {
     let limits = Limits {
         past: s.duration("past", 365 * DAY, MINUTE..=WINDOW_MAX),
         future: s.duration("future", 10 * MINUTE, Duration::ZERO..=WINDOW_MAX),
+        import_past: s.duration("import_past", 7300 * DAY, MINUTE..=WINDOW_MAX),
         unset_before_ms: s.parse("unset_before", date).unwrap_or(UNSET_BEFORE_MS),
+        unset_over_http_refused: s.choice("unset_over_http", true, &[("reject", true), ("receive", false)]),
         zone: s.parse("zone", mapping::zone),
         fields_max: s.count("fields_max", 64, 1..=255),
         bucket_fields_max: s.count("bucket_fields_max", 1024, 1..=1_000_000),
@@ -331,8 +347,39 @@ fn line(mut s: Section<'_>) -> Line {
     line
 }
 
+fn native(mut s: Section<'_>) -> Native {
+    let nested = [("flatten", Nested::Flatten), ("reject", Nested::Reject), ("leave-out", Nested::LeaveOut)];
+    let usual = ["timestamp", "time", "datetime", "t", "@timestamp"];
+    let native = Native {
+        nested: s.choice("nested", Nested::Flatten, &nested),
+        time: s.parse("time", time_names).unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
+    };
+    s.end();
+    native
+}
+
+/// The members that may hold the time; none of them has another meaning.
+fn time_names(node: &Node) -> Result<Vec<String>, Bad> {
+    const TAKEN: [&str; 5] = ["sensor_id", "ts", "ts_unit", "values", "tags"];
+    let advice = "write a list of up to 16 other names, such as [\"timestamp\", \"time\"]; [] for none";
+    let names = node.texts().filter(|list| list.len() <= 16).ok_or_else(|| wrong(node, advice))?;
+    match names.iter().find(|name| name.is_empty() || TAKEN.contains(&name.as_str())) {
+        Some(name) => Err(Bad::new(format!("\"{name}\" cannot be such a name"), advice)),
+        None => Ok(names),
+    }
+}
+
+fn scalar(mut s: Section<'_>) -> ScalarFormat {
+    let scalar = ScalarFormat {
+        texts_allowed: s.choice("texts", true, &[("keep", true), ("reject", false)]),
+        decimal_comma: s.flag("decimal_comma", false),
+    };
+    s.end();
+    scalar
+}
+
 fn otlp(mut s: Section<'_>) -> Otlp {
-    let usual = ["sensor_id", "device.id", "service.instance.id", "host.name", "service.name"];
+    let usual = ["sensor_id", "device.id", "host.name", "service.name", "service.instance.id"];
     let places = [("tags", PointAttributes::Tags), ("sensor_id", PointAttributes::SensorId)];
     let otlp = Otlp {
         sensor_id_attributes: s
@@ -343,6 +390,16 @@ fn otlp(mut s: Section<'_>) -> Otlp {
     };
     s.end();
     otlp
+}
+
+fn remote_write(mut s: Section<'_>) -> RemoteWrite {
+    let places = [("tags", PointAttributes::Tags), ("sensor_id", PointAttributes::SensorId)];
+    let remote_write = RemoteWrite {
+        sensor_id_labels: s.parse("sensor_id_labels", texts).unwrap_or_else(|| vec!["instance".to_owned()]),
+        other_labels: s.choice("other_labels", PointAttributes::Tags, &places),
+    };
+    s.end();
+    remote_write
 }
 
 /// A list of names.
@@ -365,6 +422,15 @@ fn shutdown(mut s: Section<'_>) -> Shutdown {
     let shutdown = Shutdown { deadline: s.duration("deadline", 30 * SECOND, 100 * MS..=HOUR) };
     s.end();
     shutdown
+}
+
+fn audit(mut s: Section<'_>) -> Audit {
+    let audit = Audit {
+        file: s.text("file").map(PathBuf::from),
+        lines_per_second: s.count("lines_per_second", 20, 1..=100_000),
+    };
+    s.end();
+    audit
 }
 
 fn log(mut s: Section<'_>) -> Log {

@@ -13,6 +13,8 @@ pub struct Tls {
     pub key_file: Option<PathBuf>,
     /// `client_ca_file`: PEM; the CA of client certificates.
     pub client_ca_file: Option<PathBuf>,
+    /// `client_crl_file`: PEM; revocation lists of client certificates. Read again when it changes.
+    pub client_crl_file: Option<PathBuf>,
     /// `client_auth`: whether a client certificate is required (default required).
     pub client_auth: ClientAuth,
     /// `min_version` (default 1.2).
@@ -26,6 +28,8 @@ pub enum ClientAuth {
     Required,
     /// A client may connect without a certificate; one that is presented must be valid.
     Optional,
+    /// As [`ClientAuth::Required`], and the certificate is the identity of the sender.
+    Identity,
 }
 
 /// The lowest TLS version to accept.
@@ -45,16 +49,23 @@ impl Tls {
 
     /// Whether every client needs a certificate.
     pub fn is_gate(&self) -> bool {
-        self.is_on() && self.client_ca_file.is_some() && self.client_auth == ClientAuth::Required
+        self.is_on() && self.client_ca_file.is_some() && self.client_auth != ClientAuth::Optional
+    }
+
+    /// Whether the certificate is the identity of a sender.
+    pub fn is_identity(&self) -> bool {
+        self.is_gate() && self.client_auth == ClientAuth::Identity
     }
 }
 
 pub(super) fn read(mut s: Section<'_>) -> Tls {
-    let auth = [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
+    let auth =
+        [("required", ClientAuth::Required), ("optional", ClientAuth::Optional), ("identity", ClientAuth::Identity)];
     let tls = Tls {
         cert_file: s.file("cert_file"),
         key_file: s.file("key_file"),
         client_ca_file: s.file("client_ca_file"),
+        client_crl_file: s.file("client_crl_file"),
         client_auth: s.choice("client_auth", ClientAuth::Required, &auth),
         min_version: s.choice("min_version", TlsVersion::V12, &[("1.2", TlsVersion::V12), ("1.3", TlsVersion::V13)]),
     };
@@ -66,14 +77,21 @@ pub(super) fn read(mut s: Section<'_>) -> Tls {
 
 /// Reports impossible combinations within the section.
 fn check(path: &str, tls: &Tls, report: &mut Report) {
-    let key = |name: &str| format!("{path}.{name}");
     check_files(path, "client", [&tls.cert_file, &tls.key_file, &tls.client_ca_file], report);
-    if report.is_set(&key("client_auth")) && tls.client_ca_file.is_none() {
-        report.impossible(
-            &[&key("client_auth"), &key("client_ca_file")],
-            "without client_ca_file, client certificates cannot be verified",
-            "set client_ca_file, or remove client_auth",
-        );
+    check_clients(path, tls.client_ca_file.is_some(), report);
+}
+
+/// Reports settings of client certificates without their CA.
+pub(super) fn check_clients(path: &str, has_ca: bool, report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    for name in ["client_auth", "client_crl_file"] {
+        if report.is_set(&key(name)) && !has_ca {
+            report.impossible(
+                &[&key(name), &key("client_ca_file")],
+                "without client_ca_file, client certificates cannot be verified",
+                format!("set client_ca_file, or remove {name}"),
+            );
+        }
     }
 }
 

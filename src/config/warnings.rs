@@ -2,7 +2,7 @@
 
 use super::mapping::Mapping;
 use super::topic::merges_sensors;
-use super::{Config, Mqtt, MqttProtocol, Retained, Subscription};
+use super::{Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription};
 
 impl Config {
     /// One sentence for each warning, with its key.
@@ -30,6 +30,18 @@ impl Config {
             .chain(in_clear)
             .chain(plain)
             .collect()
+    }
+
+    /// What a default means for some senders: one sentence for each, with its key. Startup and `check` show them.
+    pub fn remarks(&self) -> Vec<String> {
+        let is_tags = self.http.enabled && self.remote_write.other_labels == PointAttributes::Tags;
+        let remote_write = is_tags.then(|| {
+            "remote_write.other_labels = \"tags\": series of remote write that have the same metric and sensor and differ \
+             only in other labels, such as one for each CPU or disk, become indistinguishable readings of one field; \
+             set it to \"sensor_id\" before Prometheus sends such metrics, because that changes the sensor ids"
+                .to_owned()
+        });
+        remote_write.into_iter().collect()
     }
 }
 

@@ -88,6 +88,14 @@ impl Redecoder {
         Ok(Redecoder { brokers, devices: [collector(devices)?], formats: Formats::new(&decoding), decoding })
     }
 
+    /// Takes over the births that the service has kept for a broker, in the order of the configuration, so that aliases
+    /// in messages from before a rebirth resolve. Damaged ones are ignored.
+    pub fn know_births(&mut self, broker: usize, bytes: &[u8]) {
+        if let Some(collector) = self.brokers.get_mut(broker) {
+            let _ = collector.restore_births(bytes);
+        }
+    }
+
     /// Decodes a dead letter. One whose payload was truncated is always rejected.
     pub fn read(&mut self, dead_letter: &DeadLetter) -> Redecoded {
         if !dead_letter.is_complete() {
@@ -136,10 +144,8 @@ impl Redecoder {
     }
 
     fn lines(&self, dead_letter: &DeadLetter) -> Redecoded {
-        let Decoding { limits, line, .. } = &*self.decoding;
-        let received_at_ms = dead_letter.received_at_ms;
-        let cx = Context { limits, line, received_at_ms, ts_unit: None, sensor_id: None, field: None, tags: &[] };
-        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        let cx = Context::of(&self.decoding, dead_letter.received_at_ms);
+        let (mut out, mut rejects) = (BatchBuilder::new(cx.limits.fields_max), Rejects::new());
         decode::decode(Format::Ndjson, &dead_letter.payload, &cx, &mut out, &mut rejects);
         Redecoded::of(out.finish(), &rejects)
     }

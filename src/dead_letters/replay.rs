@@ -13,7 +13,7 @@
 //! be wrong.
 //!
 //! In time-series mode a measurement has no version that could refuse it. The good readings of a message stay in the
-//! service's memory for up to `flush.max_age`, while the dead letter for its bad ones is stored already. So replay
+//! service's memory for up to `flush.max_age_busy`, while the dead letter for its bad ones is stored already. So replay
 //! waits until the newest dead letter is twice as old.
 
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use crate::app::{Service, StartError};
 use crate::config::Config;
 use crate::dead_letters::filter::DeadLetterFilter;
 use crate::dead_letters::redecode::{Redecoded, Redecoder};
+use crate::ingest::mqtt;
 use crate::ingest::mqtt::SetupError;
 use crate::maintain::MaintainError;
 use crate::model::{Clock, StorageMode};
@@ -111,6 +112,12 @@ pub async fn replay(
     mut on_kept: impl FnMut(&DeadLetterDocument, &str, &str) + Send,
 ) -> Result<Replayed, ReplayError> {
     let mut reader = Redecoder::new(&config)?;
+    for (i, broker) in config.mqtt.iter().enumerate() {
+        // Without the births, the aliases stay unknown and their messages stay dead letters.
+        if let Ok(Some(births)) = mqtt::read_births(&mqtt::births_path(&config.journal.dir, broker)) {
+            reader.know_births(i, &births);
+        }
+    }
     // Prepared here first, so that an unavailable store is an error and not an endless wait.
     store.prepare().await.map_err(|e| ReplayError::Prepare(e.detail))?;
     // Newer ones are left to the next replay: those that this replay itself creates would never end.
@@ -145,7 +152,8 @@ async fn wait_until_stored(
         return Ok(());
     }
     let newest = store.newest_dead_letters(filter, 1, 1).await?;
-    let stored_within_ms = i64::try_from(config.flush.max_age.as_millis()).unwrap_or(i64::MAX).saturating_mul(2);
+    let stored_within_ms =
+        i64::try_from((config.flush.longest_age() + config.flush.max_age).as_millis()).unwrap_or(i64::MAX);
     let left_ms =
         newest.first().map_or(0, |dead_letter| dead_letter.dead_letter.received_at_ms + stored_within_ms - now_ms);
     if left_ms > 0 {

@@ -1,8 +1,9 @@
 //! What the caller knows about a payload: its [`Format`], the [`TsUnit`] of its times, and the rest of its [`Context`].
 
 use std::str::FromStr;
+use std::sync::LazyLock;
 
-use crate::config::{Limits, Line};
+use crate::config::{Config, Decoding, Limits, Line, Native, ScalarFormat};
 
 /// How a payload is encoded: the setting `format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,11 +109,17 @@ pub struct Context<'a> {
     pub limits: &'a Limits,
     /// Settings of the line protocol.
     pub line: &'a Line,
+    /// Settings of the native format.
+    pub native: &'a Native,
+    /// Settings of bare values.
+    pub scalar: ScalarFormat,
     /// Time of receipt, in milliseconds since 1970.
     pub received_at_ms: i64,
     /// Unit of numeric times; `None`: by magnitude (see also [`Format::ts_unit_usual`]). A member `ts_unit` of the
     /// reading overrides it.
     pub ts_unit: Option<TsUnit>,
+    /// What is done with a time before `limits.unset_before`.
+    pub unset_clock: UnsetClock,
     /// From the topic: the sensor id if the payload names none.
     pub sensor_id: Option<&'a str>,
     /// From the topic: the field of a scalar.
@@ -120,4 +127,46 @@ pub struct Context<'a> {
     /// From the topic: tags in addition to those of the payload (which override them). Names must be unique and already
     /// in their stored form; [`TopicTemplate`](super::TopicTemplate) guarantees both.
     pub tags: &'a [(&'a str, &'a str)],
+}
+
+/// What is done with a reading whose time is before `limits.unset_before`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnsetClock {
+    /// It gets the time of receipt: a device cannot do anything about it.
+    Receipt,
+    /// It is rejected, unless its format says that the devices have no clock.
+    Reject,
+}
+
+impl<'a> Context<'a> {
+    /// A payload about which nothing is known besides its bytes.
+    pub fn of(decoding: &'a Decoding, received_at_ms: i64) -> Context<'a> {
+        let Decoding { limits, line, native, scalar, .. } = decoding;
+        Context { limits, line, native, scalar: *scalar, received_at_ms, ..Context::usual() }
+    }
+
+    /// The same over HTTP, where the sender reads why a reading is rejected.
+    pub fn of_http(decoding: &'a Decoding, received_at_ms: i64) -> Context<'a> {
+        let refuses = decoding.limits.unset_over_http_refused;
+        let unset_clock = if refuses { UnsetClock::Reject } else { UnsetClock::Receipt };
+        Context { unset_clock, ..Context::of(decoding, received_at_ms) }
+    }
+
+    /// The default settings, received at 1970, with nothing known besides the payload. For tests and tools.
+    pub fn usual() -> Context<'static> {
+        static USUAL: LazyLock<Config> = LazyLock::new(Config::default);
+        let Config { limits, line, native, scalar, .. } = &*USUAL;
+        Context {
+            limits,
+            line,
+            native,
+            scalar: *scalar,
+            received_at_ms: 0,
+            ts_unit: None,
+            unset_clock: UnsetClock::Receipt,
+            sensor_id: None,
+            field: None,
+            tags: &[],
+        }
+    }
 }

@@ -17,6 +17,16 @@ pub(super) const POWERS_OF_TEN: [u64; 19] = {
     powers
 };
 
+/// The double with the shortest decimal that is this float32: 22.4 instead of 22.399999618530273, as the sender shows it.
+pub(super) fn shortest(v: f32) -> f64 {
+    let exact = f64::from(v);
+    // Up to here integers have no shorter decimal.
+    if v.fract() == 0.0 && v.abs() < 16_777_216.0 {
+        return exact;
+    }
+    format!("{v:e}").parse().unwrap_or(exact)
+}
+
 /// The double nearest to `digits` with a decimal point before the last `decimals` of them. Digits and power of ten are
 /// exact, so that one division rounds correctly. `None` if they are not exact; then use the library.
 pub(super) fn exact(digits: u64, decimals: usize) -> Option<f64> {

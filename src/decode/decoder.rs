@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::mapping::Mapper;
-use super::{Context, Format, Rejects, TsUnit, otlp};
-use crate::config::{Decoding, Otlp, mapping, nearest};
+use super::mapping::{FirstRule, Mapper};
+use super::{Context, Format, RejectReason, Rejects, TsUnit, otlp, remote_write};
+use crate::config::{Decoding, Otlp, RemoteWrite, mapping, nearest};
 use crate::model::BatchBuilder;
 
 /// Decodes payloads of one format. Cheap to clone.
@@ -20,6 +20,7 @@ enum Kind {
     BuiltIn(Format),
     Mapped(Arc<Mapper>),
     Otlp(otlp::Encoding, Arc<Otlp>),
+    RemoteWrite(remote_write::Message, Arc<RemoteWrite>),
 }
 
 impl From<Format> for Decoder {
@@ -39,10 +40,34 @@ impl Decoder {
         out: &mut BatchBuilder,
         rejects: &mut Rejects,
     ) {
+        if let Some(name) = compression(payload) {
+            let detail =
+                format!("the payload is compressed ({name}); send it uncompressed, or over HTTP with Content-Encoding");
+            return rejects.push(0, RejectReason::Compressed, detail);
+        }
         match &self.0 {
             Kind::BuiltIn(format) => super::decode(*format, payload, cx, out, rejects),
             Kind::Mapped(mapper) => mapper.decode(payload, topic, cx, out, rejects),
             Kind::Otlp(encoding, otlp) => otlp::decode(*encoding, payload, otlp, cx, out, rejects),
+            Kind::RemoteWrite(message, settings) => {
+                remote_write::decode(*message, payload, settings, cx, out, rejects);
+            }
+        }
+    }
+
+    /// The rule of a mapping for the first message of a payload.
+    pub(crate) fn first_rule(&self, payload: &[u8], topic: Option<&str>) -> Option<FirstRule> {
+        match &self.0 {
+            Kind::Mapped(mapper) => mapper.first_rule(payload, topic),
+            Kind::BuiltIn(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) => None,
+        }
+    }
+
+    /// The built-in format, if it is one of those that decode each payload independently.
+    pub(crate) fn built_in(&self) -> Option<Format> {
+        match &self.0 {
+            Kind::BuiltIn(format) => Some(*format),
+            Kind::Mapped(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) => None,
         }
     }
 
@@ -50,8 +75,7 @@ impl Decoder {
     pub fn ts_unit_usual(&self) -> Option<TsUnit> {
         match &self.0 {
             Kind::BuiltIn(format) => format.ts_unit_usual(),
-            Kind::Mapped(_) => None,
-            Kind::Otlp(..) => None,
+            Kind::Mapped(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) => None,
         }
     }
 
@@ -60,10 +84,22 @@ impl Decoder {
         match &self.0 {
             Kind::BuiltIn(Format::Scalar) => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
             Kind::BuiltIn(Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack) => &["+/{sensor_id}/#"],
-            Kind::BuiltIn(Format::Line | Format::Senml | Format::SenmlCbor) | Kind::Otlp(..) => &[],
+            Kind::BuiltIn(Format::Line | Format::Senml | Format::SenmlCbor)
+            | Kind::Otlp(..)
+            | Kind::RemoteWrite(..) => &[],
             Kind::Mapped(mapper) if mapper.has_topics() => &[],
             Kind::Mapped(_) => &["+/{sensor_id}/#"],
         }
+    }
+}
+
+/// The compression of a payload, by its first bytes. No payload of a format begins like this.
+fn compression(payload: &[u8]) -> Option<&'static str> {
+    match payload {
+        [0x1f, 0x8b, 0x08, ..] => Some("gzip"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
+        [0x78, 0x9c | 0xda, ..] => Some("zlib"),
+        _ => None,
     }
 }
 
@@ -88,11 +124,16 @@ impl UnknownFormat {
 #[derive(Debug, Clone)]
 pub struct Formats {
     otlp: Arc<Otlp>,
+    remote_write: Arc<RemoteWrite>,
     mapped: Arc<BTreeMap<String, Arc<Mapper>>>,
 }
 
 /// OpenTelemetry metrics; they depend on `[otlp]`.
 const OTLP: [(&str, otlp::Encoding); 2] = [("otlp", otlp::Encoding::Protobuf), ("otlp-json", otlp::Encoding::Json)];
+
+/// Messages of Prometheus remote write, decompressed; they depend on `[remote_write]`.
+const REMOTE_WRITE: [(&str, remote_write::Message); 2] =
+    [("remote-write", remote_write::Message::V1), ("remote-write-2", remote_write::Message::V2)];
 
 impl Formats {
     /// The formats of a configuration.
@@ -100,12 +141,18 @@ impl Formats {
         // The configured ones come last, so that they replace the others.
         let all = mapping::shipped().iter().chain(&decoding.formats);
         let mapped = all.map(|spec| (spec.name.clone(), Arc::new(Mapper::new(spec.clone())))).collect();
-        Formats { otlp: Arc::new(decoding.otlp.clone()), mapped: Arc::new(mapped) }
+        let remote_write = Arc::new(decoding.remote_write.clone());
+        Formats { otlp: Arc::new(decoding.otlp.clone()), remote_write, mapped: Arc::new(mapped) }
     }
 
     /// The decoder of OpenTelemetry metrics.
     pub fn otlp(&self, encoding: otlp::Encoding) -> Decoder {
         Decoder(Kind::Otlp(encoding, self.otlp.clone()))
+    }
+
+    /// The decoder of Prometheus remote write.
+    pub fn remote_write(&self, message: remote_write::Message) -> Decoder {
+        Decoder(Kind::RemoteWrite(message, self.remote_write.clone()))
     }
 
     /// Looks up a decoder by name.
@@ -119,10 +166,13 @@ impl Formats {
         if let Some((_, encoding)) = OTLP.iter().find(|(n, _)| *n == name) {
             return Ok(self.otlp(*encoding));
         }
+        if let Some((_, message)) = REMOTE_WRITE.iter().find(|(n, _)| *n == name) {
+            return Ok(self.remote_write(*message));
+        }
         if let Some(mapper) = self.mapped.get(name) {
             return Ok(Decoder(Kind::Mapped(mapper.clone())));
         }
-        let near = nearest(name, self.names().into_iter());
+        let near = nearest(&name.to_lowercase(), self.names().into_iter());
         Err(UnknownFormat {
             name: name.chars().take(64).collect(),
             near: near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default(),
@@ -133,6 +183,7 @@ impl Formats {
     /// Every name, built-in formats first.
     pub fn names(&self) -> Vec<&str> {
         let built_in = Format::NAMES.iter().copied().chain(OTLP.iter().map(|(name, _)| *name));
+        let built_in = built_in.chain(REMOTE_WRITE.iter().map(|(name, _)| *name));
         built_in.chain(self.mapped.keys().map(String::as_str)).collect()
     }
 }

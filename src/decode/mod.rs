@@ -2,7 +2,7 @@
 //! reading never fails its batch.
 //!
 //! - Built-in formats: `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml`; [`sparkplug`], which keeps
-//!   state; [`otlp`] for OpenTelemetry metrics. `mapping` applies the formats of the configuration. [`Decoder`] is any
+//!   state; [`otlp`] for OpenTelemetry metrics; [`remote_write`] for Prometheus. `mapping` applies the formats of the configuration. [`Decoder`] is any
 //!   of them by name.
 //! - Parts that they share: `context` is what the caller knows about a payload, `reading` defines what a reading in the
 //!   native format is, `token` the values of its members, `template` is the fast path for similar readings, `time` and
@@ -20,17 +20,22 @@ mod decoder;
 mod json;
 mod line;
 mod mapping;
+mod member_faults;
 mod names;
+#[cfg(test)]
+mod native_tests;
 pub mod otlp;
 pub(crate) mod protobuf;
 mod quota;
 mod reading;
 mod reasons;
 mod rejects;
+pub mod remote_write;
 mod scalar;
 mod senml;
 pub mod sparkplug;
 mod split;
+mod stamp;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -38,11 +43,11 @@ pub(crate) mod time;
 mod token;
 pub mod topic;
 
-pub use context::{Context, Format, TsUnit, UnknownName};
+pub use context::{Context, Format, TsUnit, UnknownName, UnsetClock};
 pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
 pub use reasons::RejectReason;
-pub use rejects::{KEPT_MAX, Reject, Rejects};
+pub use rejects::{KEPT_MAX, LeftOut, Reject, Rejects};
 pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 
 use crate::model::BatchBuilder;

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use super::Context;
 use super::RejectReason;
 use super::rejects::Fault;
+use super::stamp::Stamp;
 use crate::config::Limits;
 use crate::model::BatchBuilder;
 use crate::model::batch::BuildError;
@@ -39,12 +40,21 @@ fn renamed(raw: &str) -> Option<String> {
 /// The stored name of a field or tag; allocates only if it differs.
 pub(super) fn name<'n>(raw: &'n str, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
     let name = renamed(raw).map_or(Cow::Borrowed(raw), Cow::Owned);
-    let max = limits.name_max_bytes.min(NAME_MAX_BYTES);
+    let max = bytes_max(limits);
     if name.len() > max {
-        let detail = format!("the name {} has {} bytes; at most {max} are allowed", excerpt(raw), name.len());
-        return Err(Fault::new(RejectReason::NameTooLong, detail));
+        return Err(too_long(raw, name.len(), max));
     }
     Ok(name)
+}
+
+/// The longest name, in bytes.
+pub(super) fn bytes_max(limits: &Limits) -> usize {
+    limits.name_max_bytes.min(NAME_MAX_BYTES)
+}
+
+pub(super) fn too_long(name: &str, bytes: usize, max: usize) -> Fault {
+    let detail = format!("the name {} has {bytes} bytes; at most {max} are allowed", excerpt(name));
+    Fault::new(RejectReason::NameTooLong, detail)
 }
 
 /// The same for an owned or longer-lived name, which is returned unchanged unless it must be renamed.
@@ -107,11 +117,11 @@ pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
 pub(super) fn commit(
     out: &mut BatchBuilder,
     sensor_id: &str,
-    (ts_ms, receipt_time): (i64, bool),
+    (ts_ms, origin): Stamp,
     own: &[(Cow<'_, str>, Cow<'_, str>)],
     cx: &Context<'_>,
 ) -> Result<(), Fault> {
-    let mut commit = |tags: &[(&str, &str)]| out.commit(sensor_id, ts_ms, receipt_time, tags);
+    let mut commit = |tags: &[(&str, &str)]| origin.commit(out, sensor_id, ts_ms, tags);
     // On the stack. Most readings have few tags, and clearing the largest array takes as long as parsing a field.
     let committed = match own.len() + cx.tags.len() {
         0 => commit(&[]),
@@ -131,6 +141,11 @@ pub(super) fn commit(
         BuildError::NotAllowed => {
             let detail = format!("the sender may not write the sensor {}", excerpt(sensor_id));
             Fault::new(RejectReason::NotAllowed, detail)
+        }
+        BuildError::NoTime => {
+            let detail = "an import stores only readings with a time of their own, so that it can be repeated; this one \
+                          has none, or one before limits.unset_before";
+            Fault::new(RejectReason::MissingTimestamp, detail)
         }
         BuildError::TagsTooLong => {
             Fault::new(RejectReason::TagsTooLong, "the tags are too long together with the one that names the sender")
@@ -177,10 +192,17 @@ pub(super) fn too_many_tags(max: usize) -> Fault {
     Fault::new(RejectReason::TooManyTags, format!("more than {max} tags"))
 }
 
-/// A text for a detail: quoted, cut after 40 characters, with control characters escaped.
+/// A text for a detail: quoted, cut after 40 characters, with control characters as symbols (U+2400). Nothing is escaped,
+/// because the output that shows it does that.
 pub(super) fn excerpt(text: &str) -> String {
     let mut chars = text.chars();
-    let head: String = chars.by_ref().take(40).flat_map(char::escape_debug).collect();
+    let symbol = |c: char| match c {
+        '\0'..='\x1f' => char::from_u32(0x2400 + c as u32).unwrap_or(c),
+        '\x7f' => '\u{2421}',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    let head: String = chars.by_ref().take(40).map(symbol).collect();
     if chars.next().is_some() { format!("`{head}…`") } else { format!("`{head}`") }
 }
 

@@ -1,5 +1,5 @@
-//! The Protocol Buffers wire format (protobuf.dev, "Encoding"): the only reader of it, for OTLP and Sparkplug B, and the
-//! writer of the few messages that the service sends.
+//! The Protocol Buffers wire format (protobuf.dev, "Encoding"): the only reader of it, for OTLP, remote write and read, and
+//! Sparkplug B, and the writer of the few messages that the service sends.
 //!
 //! **Design.** [`Fields`] walks over one message and returns each field as its number and a [`FieldValue`] that borrows
 //! from the payload. It knows no schema: a decoder matches on the field number, and reads a message inside a field with
@@ -18,7 +18,7 @@
 //! - Groups (wire types 3 and 4), which are deprecated but valid, are skipped up to their end tag: neither format defines
 //!   any, and an unknown field must not make a message unreadable. They may be nested [`GROUP_DEPTH_MAX`] levels deep.
 //! - The wire types 6 and 7 do not exist and are an error, because the length of such a field is unknown.
-//! - Packed fields are [`FieldValue::Bytes`]. Neither decoder reads a repeated number.
+//! - Packed fields are [`FieldValue::Bytes`]; [`packed`] reads varints out of them.
 
 /// The largest field number: 29 bits.
 const NUMBER_MAX: u64 = (1 << 29) - 1;
@@ -35,7 +35,7 @@ const FIXED32: u64 = 5;
 
 /// Why a message is not well-formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(crate) enum Malformed {
     #[error("expected a message or text, found a number")]
     ExpectedBytes,
     #[error("a text that is not UTF-8")]
@@ -68,7 +68,7 @@ pub(super) enum Malformed {
 
 /// The value of a field, as the wire format defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FieldValue<'d> {
+pub(crate) enum FieldValue<'d> {
     Varint(u64),
     Fixed64(u64),
     /// A message, a text, bytes, or packed numbers.
@@ -78,25 +78,29 @@ pub(super) enum FieldValue<'d> {
 
 impl<'d> FieldValue<'d> {
     /// A message, or bytes.
-    pub(super) fn bytes(self) -> Result<&'d [u8], Malformed> {
+    pub(crate) fn bytes(self) -> Result<&'d [u8], Malformed> {
         match self {
             FieldValue::Bytes(bytes) => Ok(bytes),
             _ => Err(Malformed::ExpectedBytes),
         }
     }
 
-    pub(super) fn text(self) -> Result<&'d str, Malformed> {
+    pub(crate) fn text(self) -> Result<&'d str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::NotUtf8)
     }
 
-    pub(super) fn fixed64(self) -> Result<u64, Malformed> {
+    pub(crate) fn fixed64(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Fixed64(v) => Ok(v),
             _ => Err(Malformed::ExpectedFixed64),
         }
     }
 
-    pub(super) fn varint(self) -> Result<u64, Malformed> {
+    pub(crate) fn double(self) -> Result<f64, Malformed> {
+        self.fixed64().map(f64::from_bits)
+    }
+
+    pub(crate) fn varint(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Varint(v) => Ok(v),
             _ => Err(Malformed::ExpectedVarint),
@@ -106,12 +110,12 @@ impl<'d> FieldValue<'d> {
 
 /// The fields of a message, in order; ends after the first error.
 #[derive(Debug, Clone)]
-pub(super) struct Fields<'d> {
+pub(crate) struct Fields<'d> {
     rest: &'d [u8],
 }
 
 impl<'d> Fields<'d> {
-    pub(super) fn new(message: &'d [u8]) -> Fields<'d> {
+    pub(crate) fn new(message: &'d [u8]) -> Fields<'d> {
         Fields { rest: message }
     }
 
@@ -215,6 +219,18 @@ impl<'d> Iterator for Fields<'d> {
     }
 }
 
+/// The numbers of a packed field of varints.
+pub(crate) fn packed(bytes: &[u8]) -> impl Iterator<Item = Result<u64, Malformed>> {
+    let mut fields = Fields { rest: bytes };
+    std::iter::from_fn(move || {
+        let next = (!fields.rest.is_empty()).then(|| fields.varint());
+        if matches!(next, Some(Err(_))) {
+            fields.rest = &[];
+        }
+        next
+    })
+}
+
 /// Appends a varint field.
 pub(crate) fn put_varint(number: u32, value: u64, out: &mut Vec<u8>) {
     put_tag(number, VARINT, out);
@@ -226,6 +242,12 @@ pub(crate) fn put_bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
     put_tag(number, BYTES, out);
     put_number(value.len() as u64, out);
     out.extend_from_slice(value);
+}
+
+/// Appends a double.
+pub(crate) fn put_double(number: u32, value: f64, out: &mut Vec<u8>) {
+    put_tag(number, FIXED64, out);
+    out.extend_from_slice(&value.to_bits().to_le_bytes());
 }
 
 fn put_tag(number: u32, wire_type: u64, out: &mut Vec<u8>) {

@@ -15,15 +15,20 @@
 //! - `sensor_id`: a text. Absent or null: the sensor of the topic.
 //! - `ts`: a time ([`time`]) in the unit of `ts_unit`, if there is one. A value that carries its unit keeps it. Absent
 //!   or null: the time of receipt.
+//! - The names in `native.time` (`timestamp`, `time`, …): the time of a reading without `ts`, if they hold one
+//!   ([`time::held`]); otherwise they are like other members. Of several, the first in the setting counts. Only the end of
+//!   the reading decides, so these members wait in [`ReadingDecoder::candidates`].
 //! - `values`: an object of values. Absent or null: the members with other keys are the values. With `values` they are
-//!   ignored, before it and after it, and their faults do not count.
+//!   left out, before it and after it, and their faults do not count.
 //! - `tags`: an object. Numbers and booleans become texts; an integer keeps all its digits.
 //!
-//! **Values.** Null counts as absent. A value that is not a scalar is a fault in `values` and in `tags`; as another
-//! member of the reading it is ignored. Integers have 64 bits, doubles are finite, texts are UTF-8.
+//! **Values.** Null counts as absent. Integers have 64 bits, doubles are finite, texts are UTF-8. An object or array is
+//! flattened (`native.nested`): each scalar in it is a value, named by the keys and indexes on its path, joined by `_`;
+//! an empty key adds nothing. Another value that is not a scalar, such as bytes, is a fault in `values` and in `tags`; as
+//! another member of the reading it is left out. Whatever is left out is counted and named ([`LeftOut`]).
 //!
 //! **Keys.** A key that occurs twice in one object is a fault, and so are two fields or tags whose stored names are equal
-//! ([`names::name`]). All open objects together have at most [`KEYS_MAX`] keys.
+//! ([`names::name`]), also after flattening. All open objects together have at most [`KEYS_MAX`] keys.
 //!
 //! **Differences between the encodings** are those of their syntax, and a property test knows them
 //! (`tests/pure/binary_props.rs`). In JSON the whole reading is rejected if any text in it is not UTF-8 or any literal is
@@ -35,10 +40,15 @@ use std::borrow::Cow;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::member_faults::{no_values, unusable};
 use super::names::{self, excerpt};
-use super::rejects::Fault;
+use super::rejects::{Fault, LeftOut};
+use super::split::DEPTH_MAX;
+use super::stamp::{Origin, Stamp};
+use super::time::Held;
 use super::token::{Simple, Time, Token};
 use super::{Context, RejectReason, TsUnit, template, time};
+use crate::config::{Native, Nested};
 use crate::model::batch::BuildError;
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -46,12 +56,19 @@ use crate::model::{BatchBuilder, ValueRef};
 /// most values, and more than any known gateway sends.
 const KEYS_MAX: usize = 512;
 
+/// Longest path of a flattened value. More than a name may have, because there may be no value at its end.
+const PATH_BYTES_MAX: usize = 512;
+
 /// The objects of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Reading,
     Values,
     Tags,
+    /// An object or array that is flattened: in `values`, or beside it.
+    Nested {
+        is_loose: bool,
+    },
 }
 
 /// What the value under a key is.
@@ -59,6 +76,8 @@ pub(super) enum Part {
 pub(super) enum Role {
     SensorId,
     Time,
+    /// The time if it holds one, with its index in `native.time`; else like [`Role::LooseValue`].
+    MaybeTime(u8),
     TimeUnit,
     /// `values` or `tags`.
     Object(Part),
@@ -72,7 +91,7 @@ pub(super) enum Role {
 
 impl Role {
     /// The role of a key in an object.
-    pub(super) fn of(part: Part, key: &str) -> Role {
+    pub(super) fn of(part: Part, key: &str, native: &Native) -> Role {
         match (part, key) {
             (Part::Values, _) => Role::Value,
             (Part::Tags, _) => Role::Tag,
@@ -81,7 +100,12 @@ impl Role {
             (Part::Reading, "ts_unit") => Role::TimeUnit,
             (Part::Reading, "values") => Role::Object(Part::Values),
             (Part::Reading, "tags") => Role::Object(Part::Tags),
-            (Part::Reading, _) => Role::LooseValue,
+            (Part::Nested { is_loose: false }, _) => Role::Value,
+            (Part::Nested { is_loose: true }, _) => Role::LooseValue,
+            (Part::Reading, _) => match native.time.iter().position(|name| name == key) {
+                Some(rank) => Role::MaybeTime(rank as u8),
+                None => Role::LooseValue,
+            },
         }
     }
 }
@@ -113,13 +137,31 @@ pub(super) struct ReadingDecoder<'a, 'de> {
     out: &'a mut BatchBuilder,
     parts: Parts<'de>,
     tags: Vec<(Cow<'de, str>, Cow<'de, str>)>,
-    /// The keys of the open objects, with their hashes.
+    /// The keys of the open objects, with their hashes. Keys of flattened objects are the names of their fields.
     keys: Vec<(u64, Cow<'de, str>)>,
+    /// Open objects and arrays.
+    level: usize,
+    /// Members that may be the time, with their index in `native.time`.
+    candidates: Vec<(u8, Cow<'de, str>, Token<'de>)>,
+    /// Members of the current reading that are not stored.
+    unstored: Vec<Cow<'de, str>>,
+    /// Those of the committed readings.
+    left_out: LeftOut,
 }
 
 impl<'a, 'de> ReadingDecoder<'a, 'de> {
     pub(super) fn new(cx: &'a Context<'a>, out: &'a mut BatchBuilder) -> ReadingDecoder<'a, 'de> {
-        ReadingDecoder { cx, out, parts: Parts::default(), tags: Vec::new(), keys: Vec::new() }
+        ReadingDecoder {
+            cx,
+            out,
+            parts: Parts::default(),
+            tags: Vec::new(),
+            keys: Vec::new(),
+            level: 0,
+            candidates: Vec::new(),
+            unstored: Vec::new(),
+            left_out: LeftOut::default(),
+        }
     }
 
     /// Begins a reading, and drops one that was not committed.
@@ -128,6 +170,9 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.parts = Parts::default();
         self.tags.clear();
         self.keys.clear();
+        self.level = 0;
+        self.candidates.clear();
+        self.unstored.clear();
     }
 
     /// Reports the start of an object. Its members follow, then [`ReadingDecoder::close`].
@@ -136,13 +181,69 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             // Members before `values` are not values after all.
             self.out.begin();
             self.parts.has_values = true;
+            self.unstored.clear();
+            let native = self.cx.native;
+            let is_loose = |key: &str| Role::of(Part::Reading, key, native) == Role::LooseValue;
+            self.unstored.extend(self.keys.iter().filter(|(_, key)| is_loose(key)).map(|(_, key)| key.clone()));
         }
+        self.level += 1;
         Open { part, from: self.keys.len() }
     }
 
     /// Reports the end of an object.
     pub(super) fn close(&mut self, object: Open) {
         self.keys.truncate(object.from);
+        self.level = self.level.saturating_sub(1);
+    }
+
+    /// Reports the start of an object or array as a value. Its members or elements follow, then
+    /// [`ReadingDecoder::close`]. `None`: it is not flattened; it must be skipped and reported as not a scalar.
+    pub(super) fn nest(&mut self, role: Role) -> Option<Open> {
+        let is_loose = match role {
+            Role::Value => false,
+            Role::LooseValue | Role::MaybeTime(_) if self.loose_counts() => true,
+            _ => return None,
+        };
+        // The caller finds out how deep it is.
+        if self.cx.native.nested != Nested::Flatten || self.level >= DEPTH_MAX {
+            return None;
+        }
+        self.level += 1;
+        Some(Open { part: Part::Nested { is_loose }, from: self.keys.len() })
+    }
+
+    /// Reports an element of an array, like [`ReadingDecoder::key`].
+    pub(super) fn element(&mut self, array: Open, index: usize) -> Option<Role> {
+        // An index cannot occur twice.
+        self.keys.truncate(array.from);
+        self.key(array, Cow::Owned(index.to_string()))
+    }
+
+    /// The name of a member of a flattened object, whose own name is the last key before it; `None` if it is too long.
+    fn joined(&mut self, object: Open, key: Cow<'de, str>) -> Option<Cow<'de, str>> {
+        let parent = object.from.checked_sub(1).and_then(|at| self.keys.get(at)).map_or("", |(_, key)| key);
+        if parent.is_empty() {
+            return Some(key);
+        }
+        if key.is_empty() {
+            return Some(Cow::Owned(parent.to_owned()));
+        }
+        // Not even built, because a long name at each level of a deep object would take quadratic time.
+        let bytes = parent.len() + 1 + key.len();
+        if bytes <= PATH_BYTES_MAX {
+            return Some(Cow::Owned([parent, "_", &key].concat()));
+        }
+        let fault = names::too_long(parent, bytes, names::bytes_max(self.cx.limits));
+        match object.part {
+            Part::Nested { is_loose: true } => drop(self.parts.loose_fault.get_or_insert(fault)),
+            _ => self.fail(fault),
+        }
+        None
+    }
+
+    /// Whether members beside `values` are values so far.
+    fn loose_counts(&self) -> bool {
+        !self.parts.has_values && self.parts.loose_fault.is_none()
     }
 
     /// Reports a key. Returns the role of its value, which is reported next; `None`: the value must be skipped, because
@@ -153,19 +254,36 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         if self.parts.fault.is_some() {
             return None;
         }
+        let key = match object.part {
+            Part::Nested { is_loose: true } if !self.loose_counts() => return Some(Role::LooseValue),
+            Part::Nested { is_loose } => match self.joined(object, key) {
+                Some(name) => name,
+                None => return is_loose.then_some(Role::LooseValue),
+            },
+            _ => key,
+        };
         let hash = xxh3_64(key.as_bytes());
         let twice = self.keys[object.from..].iter().any(|(h, k)| *h == hash && *k == key);
         if twice {
-            self.fail(Fault::new(RejectReason::DuplicateKey, format!("duplicate key {}", excerpt(&key))));
-            None
+            self.refuse_key(object, Fault::new(RejectReason::DuplicateKey, format!("duplicate key {}", excerpt(&key))))
         } else if self.keys.len() >= KEYS_MAX {
-            self.fail(Fault::new(RejectReason::TooManyFields, format!("more than {KEYS_MAX} keys")));
-            None
+            self.refuse_key(object, Fault::new(RejectReason::TooManyFields, format!("more than {KEYS_MAX} keys")))
         } else {
-            let role = Role::of(object.part, &key);
+            let role = Role::of(object.part, &key, self.cx.native);
             self.keys.push((hash, key));
             Some(role)
         }
+    }
+
+    /// Keeps the fault of a key. One in a member beside `values` counts only if there is no `values`.
+    #[cold]
+    fn refuse_key(&mut self, object: Open, fault: Fault) -> Option<Role> {
+        if let Part::Nested { is_loose: true } = object.part {
+            self.parts.loose_fault.get_or_insert(fault);
+            return Some(Role::LooseValue);
+        }
+        self.fail(fault);
+        None
     }
 
     /// Reports the value of the last key. For [`Role::Object`] this is only for values that are not objects.
@@ -174,11 +292,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         let result = match role {
             Role::Value => self.value(&token),
             Role::Tag => self.tag(token),
-            Role::LooseValue => {
-                let counts = !self.parts.has_values && self.parts.loose_fault.is_none();
-                if counts && !matches!(token, Token::NotScalar(_)) {
-                    self.parts.loose_fault = self.value(&token).err();
-                }
+            Role::LooseValue => return self.loose(&token),
+            Role::MaybeTime(_) if matches!(token, Token::NotScalar(_) | Token::NotUtf8) => return self.loose(&token),
+            Role::MaybeTime(rank) => {
+                let key = self.keys.last().map_or(Cow::Borrowed(""), |(_, key)| key.clone());
+                self.candidates.push((rank, key, token));
                 return;
             }
             Role::SensorId | Role::Time | Role::TimeUnit | Role::Object(_) => self.take_other(role, token),
@@ -186,6 +304,23 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         if let Err(fault) = result {
             self.fail(fault);
         }
+    }
+
+    /// A member beside `values`.
+    fn loose(&mut self, token: &Token<'de>) {
+        if !self.loose_counts() {
+            if self.parts.has_values && self.level == 1 {
+                self.leave_out();
+            }
+        } else if !matches!(token, Token::NotScalar(_)) || self.cx.native.nested == Nested::Reject {
+            self.parts.loose_fault = self.value(token).err();
+        } else {
+            self.leave_out();
+        }
+    }
+
+    fn leave_out(&mut self) {
+        self.unstored.extend(self.keys.last().map(|(_, key)| key.clone()));
     }
 
     /// The same for a value that is not stored as a value or tag.
@@ -211,10 +346,16 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     /// must name its sensor.
     pub(super) fn finish(&mut self, topic_counts: bool) -> Result<(), Fault> {
         let result = self.commit(topic_counts);
-        if result.is_err() {
-            self.out.abort();
+        match result {
+            Ok(()) => self.unstored.iter().for_each(|name| self.left_out.add(name, 1)),
+            Err(_) => self.out.abort(),
         }
         result
+    }
+
+    /// Takes what the readings committed so far leave out.
+    pub(super) fn take_left_out(&mut self) -> LeftOut {
+        std::mem::take(&mut self.left_out)
     }
 
     /// Drops the current reading.
@@ -223,10 +364,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 
     fn commit(&mut self, topic_counts: bool) -> Result<(), Fault> {
-        let parts = &mut self.parts;
-        if let Some(fault) = parts.fault.take() {
+        if let Some(fault) = self.parts.fault.take() {
             return Err(fault);
         }
+        let replaced = if self.candidates.is_empty() { None } else { self.choose_time() };
+        let parts = &mut self.parts;
         if let Some(fault) = parts.loose_fault.take_if(|_| !parts.has_values) {
             return Err(fault);
         }
@@ -248,10 +390,50 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         };
         names::check_sensor_id(sensor_id, self.cx.limits)?;
         if self.out.value_count() == 0 {
-            return Err(Fault::new(RejectReason::NoValues, "the reading has no value other than null"));
+            return Err(no_values(&self.unstored));
         }
-        let (ts_ms, receipt_time) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
-        names::commit(self.out, sensor_id, (ts_ms, receipt_time), &self.tags, self.cx)
+        let (ts_ms, origin) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
+        let stamp: Stamp = (ts_ms, replaced.filter(|_| origin == Origin::Receipt).unwrap_or(origin));
+        names::commit(self.out, sensor_id, stamp, &self.tags, self.cx)
+    }
+
+    /// Decides which of the members in `native.time` is the time; the others are values. Returns `Replaced` if one holds
+    /// a time that cannot be used.
+    fn choose_time(&mut self) -> Option<Origin> {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        let mut replaced = None;
+        if self.parts.ts.as_ref().is_none_or(time::is_absent) {
+            let (unit, cx) = (self.parts.ts_unit, self.cx);
+            let held = |(_, _, token): &(u8, _, Token<'de>)| time::held(token, unit, cx);
+            let times = candidates.iter().enumerate().filter(|(_, candidate)| held(candidate) == Held::Time);
+            match times.min_by_key(|(_, (rank, _, _))| *rank).map(|(at, _)| at) {
+                Some(at) => self.parts.ts = Some(candidates.remove(at).2),
+                None if candidates.iter().any(|candidate| held(candidate) == Held::TimeWithoutZone) => {
+                    replaced = Some(Origin::Replaced);
+                }
+                None => {}
+            }
+        }
+        for (_, key, token) in candidates.drain(..) {
+            if self.parts.has_values {
+                self.unstored.push(key);
+            } else if self.parts.loose_fault.is_none() {
+                self.keys.push((0, key));
+                self.parts.loose_fault = self.value(&token).err();
+            }
+        }
+        self.candidates = candidates;
+        replaced
+    }
+
+    /// What a text or number under one of the names in `native.time` is, in a reading without `ts` and `ts_unit`.
+    pub(super) fn is_time(&self, token: &Token<'de>) -> bool {
+        time::held(token, None, self.cx) == Held::Time
+    }
+
+    /// The settings of the format.
+    pub(super) fn native(&self) -> &'a Native {
+        self.cx.native
     }
 
     /// Begins a reading with a known field schema: see [`super::template`]. Add its values with
@@ -283,11 +465,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     ) -> bool {
         let (cx, limits) = (self.cx, self.cx.limits);
         let Some(tags) = template::keyed(tags, keys, limits) else { return false };
-        let Ok((ts_ms, receipt_time)) = time::resolve(ts, None, cx) else { return false };
+        let Ok((ts_ms, origin)) = time::resolve(ts, None, cx) else { return false };
         if names::check_sensor_id(sensor_id, limits).is_err() {
             return false;
         }
-        self.out.commit(sensor_id, ts_ms, receipt_time, tags).is_ok()
+        origin.commit(self.out, sensor_id, ts_ms, tags).is_ok()
     }
 
     /// The field schema of the last committed reading.
@@ -358,7 +540,9 @@ fn unit(token: &Token<'_>) -> Result<Option<TsUnit>, Fault> {
 /// The fault of another value in the place of an object.
 pub(super) fn not_an_object(part: Part, what: &str) -> Fault {
     match part {
-        Part::Reading => Fault::new(RejectReason::NotAnObject, format!("a reading must be an object, not {what}")),
+        Part::Reading | Part::Nested { .. } => {
+            Fault::new(RejectReason::NotAnObject, format!("a reading must be an object, not {what}"))
+        }
         Part::Values => Fault::new(RejectReason::WrongType, format!("`values` must be an object, not {what}")),
         Part::Tags => Fault::new(RejectReason::WrongType, format!("`tags` must be an object, not {what}")),
     }
@@ -385,27 +569,8 @@ pub(super) fn add_value(
             Fault::new(RejectReason::TooManyFieldNames, detail)
         }
         // Returned only when a whole reading is committed.
-        BuildError::BucketFieldsFull(_) | BuildError::NotAllowed | BuildError::TagsTooLong => too_many(),
+        BuildError::BucketFieldsFull(_) | BuildError::NotAllowed | BuildError::NoTime | BuildError::TagsTooLong => {
+            too_many()
+        }
     })
-}
-
-/// The fault of a token that is neither a value nor a tag.
-fn unusable(key: &str, token: &Token<'_>) -> Fault {
-    let key = excerpt(key);
-    match token {
-        Token::BigInt(digits) => {
-            let detail = format!("{key}: {} exceeds a signed 64-bit integer", excerpt(digits));
-            Fault::new(RejectReason::IntegerOutOfRange, detail)
-        }
-        Token::HugeInt => {
-            let detail = format!("{key}: the integer exceeds a signed 64-bit integer");
-            Fault::new(RejectReason::IntegerOutOfRange, detail)
-        }
-        Token::NotFinite(literal) => {
-            let detail = format!("{key}: {} is not a number in the range of a double", excerpt(literal));
-            Fault::new(RejectReason::NotFinite, detail)
-        }
-        Token::NotUtf8 => Fault::new(RejectReason::InvalidUtf8, format!("{key} is not UTF-8")),
-        other => Fault::new(RejectReason::NestedValue, format!("{key} is {}; expected a value", other.kind())),
-    }
 }

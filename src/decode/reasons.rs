@@ -30,6 +30,8 @@ macro_rules! reject_reasons {
 reject_reasons! {
     /// The payload is empty or only white space.
     EmptyPayload => "empty_payload",
+    /// The payload is compressed. Only HTTP says so, with Content-Encoding.
+    Compressed => "compressed",
     /// The bytes are not UTF-8.
     InvalidUtf8 => "invalid_utf8",
     /// Not JSON: truncated, an invalid token, an unclosed array.
@@ -107,17 +109,23 @@ reject_reasons! {
     NameTooLong => "name_too_long",
     /// A text or a tag's value is longer than `limits.string_max_bytes`.
     StringTooLong => "string_too_long",
+    /// A scalar payload that is not a number or boolean, with `scalar.texts = "reject"`.
+    NotANumber => "not_a_number",
     /// An integer outside of signed 64 bit.
     IntegerOutOfRange => "integer_out_of_range",
     /// NaN, an infinity, or a number too large for a double.
     NotFinite => "not_finite",
     /// A time that cannot be parsed.
     BadTimestamp => "bad_timestamp",
-    /// Older than `limits.past`.
+    /// A time before `limits.unset_before`: the clock of the sender is not set.
+    ClockNotSet => "clock_not_set",
+    /// No time, or one before `limits.unset_before`, in a reading of an import (`import=true`).
+    MissingTimestamp => "missing_timestamp",
+    /// Older than `limits.past`; in an import, than `limits.import_past` or a retention of `[store]`.
     TooOld => "too_old",
     /// Further ahead than `limits.future`.
     TooFarAhead => "too_far_ahead",
-    /// A data point of a histogram or summary, which is not a number and cannot be stored.
+    /// A native histogram of remote write, which is not a number and cannot be stored.
     UnsupportedMetric => "unsupported_metric",
     /// A good reading that is rejected because another one is bad and its sender requested all or nothing
     /// (`accept_partial=false`).

@@ -33,6 +33,46 @@ impl Fault {
     }
 }
 
+/// Parts of accepted readings that were not stored, because the format cannot hold them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    total: usize,
+    names: Vec<String>,
+}
+
+impl LeftOut {
+    /// Names that are kept; further ones are only counted.
+    const NAMES_MAX: usize = 10;
+    const NAME_CHARS_MAX: usize = 80;
+
+    /// The number of parts; each counts once per reading.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// The first names, each once.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    pub(super) fn add(&mut self, name: &str, count: usize) {
+        self.total += count;
+        let name = match name.char_indices().nth(LeftOut::NAME_CHARS_MAX) {
+            Some((end, _)) => &name[..end],
+            None => name,
+        };
+        if self.names.len() < LeftOut::NAMES_MAX && self.names.iter().all(|known| known != name) {
+            self.names.push(name.to_owned());
+        }
+    }
+
+    fn append(&mut self, other: LeftOut) {
+        let unnamed = other.total - other.names.len().min(other.total);
+        other.names.iter().for_each(|name| self.add(name, 1));
+        self.total += unnamed;
+    }
+}
+
 /// The rejects of one or several payloads. [`Rejects::clear`] empties it and keeps its memory.
 #[derive(Debug, Clone, Default)]
 pub struct Rejects {
@@ -40,6 +80,8 @@ pub struct Rejects {
     total: usize,
     by_reason: Vec<(RejectReason, usize)>,
     remark: Option<&'static str>,
+    left_out: LeftOut,
+    skipped: usize,
 }
 
 impl Rejects {
@@ -95,6 +137,24 @@ impl Rejects {
         self.remark = Some(text);
     }
 
+    /// The parts of accepted readings that were not stored.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.left_out
+    }
+
+    pub(super) fn leave_out(&mut self, left_out: LeftOut) {
+        self.left_out.append(left_out);
+    }
+
+    /// Elements that need not be stored: without a value, or equal to another one.
+    pub fn skipped(&self) -> usize {
+        self.skipped
+    }
+
+    pub(super) fn skip(&mut self, count: usize) {
+        self.skipped += count;
+    }
+
     /// Adds one reject.
     pub fn push(&mut self, index: usize, reason: RejectReason, detail: impl Into<Cow<'static, str>>) {
         self.push_many(index, 1, reason, detail);
@@ -122,8 +182,9 @@ impl Rejects {
     pub fn clear(&mut self) {
         self.list.clear();
         self.by_reason.clear();
-        self.total = 0;
+        (self.total, self.skipped) = (0, 0);
         self.remark = None;
+        self.left_out = LeftOut::default();
     }
 
     /// Whether the next reject is only counted, so that its detail need not be formatted.

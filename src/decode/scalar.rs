@@ -10,8 +10,10 @@ use std::borrow::Cow;
 use super::names;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
+use super::stamp::Origin;
 use super::token::{Token, is_no_value, is_number};
 use super::{Context, RejectReason};
+use crate::config::ScalarFormat;
 use crate::model::{BatchBuilder, ValueRef};
 
 pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
@@ -30,9 +32,12 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
 fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<bool, Fault> {
     let limits = cx.limits;
     let missing = |reason, what| {
-        Fault::new(reason, format!("the topic template has no {what}, and a scalar payload cannot name it"))
+        Fault::new(reason, format!("a bare value does not name its {what}, and nothing else does, such as the topic"))
     };
-    let token = value(payload)?;
+    let token = match value(payload)? {
+        Token::Str(text) => written_by_a_person(text, cx.scalar)?,
+        token => token,
+    };
     let value = match &token {
         Token::Bool(v) => ValueRef::Bool(*v),
         Token::Int(v) => ValueRef::Int(*v),
@@ -40,16 +45,34 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
         Token::Str(v) => ValueRef::Str(v),
         _ => return Ok(false),
     };
-    let sensor_id = cx.sensor_id.ok_or_else(|| missing(RejectReason::MissingSensorId, "{sensor_id}"))?;
-    let field = cx.field.ok_or_else(|| missing(RejectReason::MissingField, "{field}"))?;
+    let sensor_id = cx.sensor_id.ok_or_else(|| missing(RejectReason::MissingSensorId, "sensor"))?;
+    let field = cx.field.ok_or_else(|| missing(RejectReason::MissingField, "field"))?;
     names::check_sensor_id(sensor_id, limits)?;
     if let ValueRef::Str(text) = value {
         names::check_text(field, text, limits)?;
     }
     let name = names::name(field, limits)?;
     add_value(out, &name, value, limits.fields_max)?;
-    names::commit(out, sensor_id, (cx.received_at_ms, true), &[], cx)?;
+    names::commit(out, sensor_id, (cx.received_at_ms, Origin::Receipt), &[], cx)?;
     Ok(true)
+}
+
+/// Applies the settings for a payload that is not clearly a number.
+fn written_by_a_person(text: Cow<'_, str>, settings: ScalarFormat) -> Result<Token<'_>, Fault> {
+    if settings.decimal_comma
+        && let Some((whole, fraction)) = text.trim().split_once(',')
+        && !whole.contains('.')
+        && let Ok(Some(token)) = number(&format!("{whole}.{fraction}"))
+        && let Token::Double(v) = token
+    {
+        return Ok(Token::Double(v));
+    }
+    if settings.texts_allowed {
+        return Ok(Token::Str(text));
+    }
+    let comma = if settings.decimal_comma { "" } else { "; scalar.decimal_comma = true reads `21,5` as 21.5" };
+    let detail = format!("{} is neither a number nor true or false (scalar.texts){comma}", names::excerpt(&text));
+    Err(Fault::new(RejectReason::NotANumber, detail))
 }
 
 /// Parses a bare value; null if it means "no value".
@@ -133,6 +156,7 @@ mod tests {
             sensor_id,
             field,
             tags: &[("site", "north"), ("floor", "2")],
+            ..Context::usual()
         };
         let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
         decode(Format::Scalar, payload, &cx, &mut out, &mut rejects);

@@ -20,7 +20,7 @@ pub(super) fn line() -> Line {
 
 /// A context without a topic, unit or tags.
 pub(super) fn bare<'a>(limits: &'a Limits, line: &'a Line) -> Context<'a> {
-    Context { limits, line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] }
+    Context { limits, line, received_at_ms: NOW, ..Context::usual() }
 }
 
 fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects) {
@@ -95,7 +95,7 @@ fn without_values_the_other_scalars_are_the_values() {
     let reading = only_reading(
         r#"{"sensor_id":"S1","ts":1709290800,"temp":1,"deep":{"a":[1,{"b":2}]},"list":[1],"tags":{},"off":null,"n":"x"}"#,
     );
-    assert_eq!(reading.values.keys().collect::<Vec<_>>(), ["n", "temp"]);
+    assert_eq!(reading.values.keys().collect::<Vec<_>>(), ["deep_a_0", "deep_a_1_b", "list_0", "n", "temp"]);
     assert_eq!(reading.ts_ms, NOW);
     // Next to `values`, before it or after, other members are not values, and their faults do not count.
     let long = "x".repeat(2000);
@@ -196,8 +196,8 @@ fn bad_input_and_what_it_gets() {
         (r#"{"sensor_id":"S1"}"#.into(), NoValues),
         (r#"{"sensor_id":"S1","values":{}}"#.into(), NoValues),
         (r#"{"sensor_id":"S1","values":{"a":null},"b":1}"#.into(), NoValues),
-        (r#"{"sensor_id":"S1","values":{"a":{}}}"#.into(), NestedValue),
-        (r#"{"sensor_id":"S1","values":{"a":[1]}}"#.into(), NestedValue),
+        (r#"{"sensor_id":"S1","values":{"a":{}}}"#.into(), NoValues),
+        (r#"{"sensor_id":"S1","v":1,"tags":{"a":{"b":1}}}"#.into(), NestedValue),
         (r#"{"sensor_id":"S1","v":1,"tags":{"a":[]}}"#.into(), NestedValue),
         (r#"{"sensor_id":"S1","values":[1]}"#.into(), WrongType),
         (r#"{"sensor_id":"S1","values":1}"#.into(), WrongType),
@@ -271,6 +271,7 @@ fn values_from_the_topic() {
         sensor_id: Some("T1"),
         field: None,
         tags: &tags,
+        ..Context::usual()
     };
     let payload = format!(
         r#"[{{"v":1,"ts":{NOW}}},{{"sensor_id":"S1","v":1,"tags":{{"site":"south"}},"ts":{},"ts_unit":"s"}},{{"sensor_id":"","v":1}}]"#,

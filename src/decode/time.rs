@@ -1,7 +1,7 @@
 //! The time of a reading, in milliseconds since 1970. Finer parts are cut towards the past, also before 1970.
 //!
 //! Accepts RFC 3339 and variants found in the field: a space or lower case instead of `T` and `Z`, a comma before the
-//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`. A time without an offset is in the configured zone;
+//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`, ISO 8601 basic (`20240229T123456Z`). A time without an offset is in the configured zone;
 //! without a zone it is rejected. Numbers are seconds, milliseconds, microseconds or nanoseconds, according to `ts_unit`
 //! or by magnitude: each unit covers times up to the year 5138, and all but seconds only times after March 1973.
 //!
@@ -10,8 +10,8 @@
 //! so that a repeated message is the same reading.
 //!
 //! **An unset clock** reports a time before `limits.unset_before`: seconds since the device started (1970), the GPS
-//! epoch (1980), year 1. Such a time, an empty text and a word such as `unknown` count as no time, and the time of
-//! receipt is used. There are two exceptions. Line protocol and OTLP come from agents with a clock, and there a time in
+//! epoch (1980), year 1. An empty text and a word such as `unknown` are no time. In both cases the time of receipt is
+//! used, but in place of an unset clock it is counted, and over HTTP rejected ([`UnsetClock`]). There are two exceptions. Line protocol and OTLP come from agents with a clock, and there a time in
 //! 1970 means a wrong `precision`. And a number with an explicit unit may be a valid time in another unit. Both are
 //! rejected, or kept if `limits.past` reaches that far.
 
@@ -20,37 +20,62 @@ use chrono_tz::Tz;
 
 use super::names::excerpt;
 use super::rejects::Fault;
+use super::stamp::{Origin, Stamp};
 use super::token::{Time, Token, is_no_value, is_number};
-use super::{Context, RejectReason, TsUnit};
+use super::{Context, RejectReason, TsUnit, UnsetClock};
 
 const MS_PER_DAY: i64 = 86_400_000;
 /// 0001-01-01T00:00:00Z
 const YEAR_1_MS: i128 = -62_135_596_800_000;
 
-/// The time of a reading, and whether it is the time of receipt, which is used if there is no other.
-pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
-    let ms = ts.map(|token| of_token(token, unit, None, cx)).transpose()?.flatten();
-    Ok(ms.map_or((cx.received_at_ms, true), |ms| (ms, false)))
+/// What is found in the place of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A time within the window.
+    At(i64),
+    /// None: null, an empty text, a word such as `unknown`.
+    Absent,
+    /// The time of a clock that is not set.
+    Unset(i64),
 }
 
-/// The time in a token; `None` if there is none: null, an empty text, an unset clock. For a text without an offset,
-/// `zone` overrides `limits.zone`.
+/// The time of a reading: the sender's, or that of its receipt.
+pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<Stamp, Fault> {
+    match ts.map_or(Ok(Found::Absent), |token| of_token(token, unit, None, cx))? {
+        Found::At(ms) => Ok((ms, Origin::Sender)),
+        Found::Absent => Ok((cx.received_at_ms, Origin::Receipt)),
+        Found::Unset(ms) if cx.unset_clock == UnsetClock::Reject => Err(clock_not_set(ms)),
+        Found::Unset(_) => Ok((cx.received_at_ms, Origin::Replaced)),
+    }
+}
+
+/// Whether a token is no time, rather than a wrong one.
+pub(super) fn is_absent(token: &Token<'_>) -> bool {
+    match token {
+        Token::Null => true,
+        Token::Str(text) => text.trim().is_empty() || is_no_value(text),
+        _ => false,
+    }
+}
+
+/// The time in a token. For a text without an offset, `zone` overrides `limits.zone`.
 pub(super) fn of_token(
     token: &Token<'_>,
     unit: Option<TsUnit>,
     zone: Option<Tz>,
     cx: &Context<'_>,
-) -> Result<Option<i64>, Fault> {
+) -> Result<Found, Fault> {
     let unit = unit.or(cx.ts_unit);
     let ms = match token {
-        Token::Null => return Ok(None),
+        _ if is_absent(token) => return Ok(Found::Absent),
         Token::Str(text) => {
-            if text.trim().is_empty() || is_no_value(text) {
-                return Ok(None);
-            }
             match parse(text) {
                 Some(Parsed { local_ms, offset_minutes: Some(minutes) }) => {
                     Some(i128::from(local_ms - minutes * 60_000))
+                }
+                // Hours do not matter to a clock that is off by years.
+                Some(Parsed { local_ms, offset_minutes: None }) if is_unset(i128::from(local_ms), cx) => {
+                    Some(i128::from(local_ms))
                 }
                 Some(Parsed { local_ms, offset_minutes: None }) => match zone.or(cx.limits.zone) {
                     Some(zone) => in_zone(local_ms, zone).map(i128::from),
@@ -65,13 +90,70 @@ pub(super) fn of_token(
     let ms = ms.ok_or_else(|| bad(token))?;
     let is_set = |ms: i128| ms >= i128::from(cx.limits.unset_before_ms);
     let wrong_unit = unit.is_some() && !is_set(ms) && number_ms(token, None).is_some_and(is_set);
-    let (ms, receipt) = if wrong_unit { accepted(ms, cx)? } else { in_window(ms, cx)? };
-    Ok((!receipt).then_some(ms))
+    if !wrong_unit && is_unset(ms, cx) {
+        // Not before the year 1, so it fits.
+        return Ok(Found::Unset(ms as i64));
+    }
+    accepted(ms, cx).map(Found::At)
+}
+
+/// What a member that may be the time of its reading, besides `ts`, holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    Time,
+    /// A time without an offset, and no zone is configured.
+    TimeWithoutZone,
+    Value,
+}
+
+/// How far ahead of its receipt a number may be a time.
+const AHEAD_MAX_MS: i128 = 366 * MS_PER_DAY as i128;
+/// 2001-01-01T00:00:00Z. Smaller numbers are measurements, even if times before are accepted.
+const NUMBERS_FROM_MS: i64 = 978_307_200_000;
+
+/// Decides whether a member is the time of its reading: a text that is written as a time, or a number between
+/// `limits.unset_before` and a year from now. Others are values.
+pub(super) fn held(token: &Token<'_>, unit: Option<TsUnit>, cx: &Context<'_>) -> Held {
+    let from = i128::from(cx.limits.unset_before_ms.max(NUMBERS_FROM_MS));
+    let until = i128::from(cx.received_at_ms) + AHEAD_MAX_MS;
+    let plausible = |token: &Token<'_>| match number_ms(token, unit.or(cx.ts_unit)) {
+        Some(ms) if (from..=until).contains(&ms) => Held::Time,
+        _ => Held::Value,
+    };
+    match token {
+        Token::Str(text) => match parse(text) {
+            Some(Parsed { local_ms, offset_minutes: None })
+                if cx.limits.zone.is_none() && !is_unset(i128::from(local_ms), cx) =>
+            {
+                Held::TimeWithoutZone
+            }
+            Some(_) => Held::Time,
+            None if is_number(text) => Token::number(text).map_or(Held::Value, |token| plausible(&token)),
+            None => Held::Value,
+        },
+        // A time by its type.
+        Token::Time(_) => Held::Time,
+        token => plausible(token),
+    }
+}
+
+/// Whether a time is that of a clock that is not set. No clock starts before the year 1; an earlier time is an error.
+fn is_unset(ms: i128, cx: &Context<'_>) -> bool {
+    (YEAR_1_MS..i128::from(cx.limits.unset_before_ms)).contains(&ms)
+}
+
+pub(super) fn clock_not_set(ms: i64) -> Fault {
+    let detail = format!(
+        "ts is {}, before limits.unset_before: the clock of the sender is not set; set it, send no ts, or set \
+         limits.unset_over_http",
+        time_text(i128::from(ms))
+    );
+    Fault::new(RejectReason::ClockNotSet, detail)
 }
 
 /// Converts a local time in a zone to UTC, both in milliseconds since 1970. The module describes times that occur twice
 /// or never.
-fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
+pub(crate) fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
     let local = chrono::DateTime::from_timestamp_millis(local_ms)?.naive_utc();
     if let Some(time) = zone.from_local_datetime(&local).earliest() {
         return Some(time.timestamp_millis());
@@ -82,6 +164,15 @@ fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
         zone.from_local_datetime(&earlier).latest()
     })?;
     Some(local_ms - i64::from(before.offset().fix().local_minus_utc()) * 1000)
+}
+
+/// The time of a text as [`parse`] accepts it, in milliseconds since 1970; one without an offset is in `zone`.
+pub(crate) fn parse_in(text: &str, zone: Tz) -> Option<i64> {
+    let Parsed { local_ms, offset_minutes } = parse(text)?;
+    match offset_minutes {
+        Some(minutes) => Some(local_ms - minutes * 60_000),
+        None => in_zone(local_ms, zone),
+    }
 }
 
 /// Parses the unit in a member `ts_unit`.
@@ -99,7 +190,7 @@ pub(super) fn no_unit() -> Fault {
 
 /// Parses the time at the end of a line of line protocol. Without a unit it goes by magnitude, as in InfluxDB 3: below
 /// 5e9 seconds, below 5e12 milliseconds, below 5e15 microseconds, else nanoseconds.
-pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<i64, Fault> {
     let v: i64 = literal.parse().map_err(|_| {
         let detail = format!("the time {} is not a 64-bit integer", excerpt(literal));
         Fault::new(RejectReason::BadTimestamp, detail)
@@ -108,7 +199,7 @@ pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fa
 }
 
 /// The same for a parsed integer.
-pub(super) fn of_line_number(v: i64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+pub(super) fn of_line_number(v: i64, cx: &Context<'_>) -> Result<i64, Fault> {
     let by_magnitude = || match v.unsigned_abs() {
         v if v < 5_000_000_000 => TsUnit::S,
         v if v < 5_000_000_000_000 => TsUnit::Ms,
@@ -124,28 +215,19 @@ pub(super) fn of_line_number(v: i64, cx: &Context<'_>) -> Result<(i64, bool), Fa
 }
 
 /// Checks a time in nanoseconds since 1970 from an OpenTelemetry agent, like a time in line protocol.
-pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<i64, Fault> {
     accepted(i128::from(ns / 1_000_000), cx)
 }
 
-/// Checks a device's time: the time of receipt if its clock is unset, else the time if it is within the window.
-fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
-    // No clock starts before the year 1; an earlier time is an error.
-    if ms >= YEAR_1_MS && ms < i128::from(cx.limits.unset_before_ms) {
-        return Ok((cx.received_at_ms, true));
-    }
-    accepted(ms, cx)
-}
-
 /// Checks that an intended time is within the window.
-pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<i64, Fault> {
     let received = i128::from(cx.received_at_ms);
     let past = cx.limits.past.as_millis() as i128;
     let future = cx.limits.future.as_millis() as i128;
     if ms < received - past {
         return Err(Fault::new(
             RejectReason::TooOld,
-            format!("ts is {}, older than limits.past allows", time_text(ms)),
+            format!("ts is {}, older than limits.past (for an import, limits.import_past) allows", time_text(ms)),
         ));
     }
     if ms > received + future {
@@ -155,7 +237,7 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault>
         ));
     }
     // The window can be configured wider than the range of an i64.
-    i64::try_from(ms).map(|ms| (ms, false)).map_err(|_| {
+    i64::try_from(ms).map_err(|_| {
         let reason = if ms < 0 { RejectReason::TooOld } else { RejectReason::TooFarAhead };
         Fault::new(reason, format!("ts is {ms} ms from 1970"))
     })
@@ -250,15 +332,21 @@ struct Parsed {
 fn parse(text: &str) -> Option<Parsed> {
     let mut rest = Text(text.as_bytes());
     let year = rest.number(4)?;
-    rest.one_of(b"-")?;
+    // ISO 8601 basic, without separators: only with a `T`, because other digits are a number.
+    let is_basic = rest.one_of(b"-").is_none();
     let month = rest.number(2)?;
-    rest.one_of(b"-")?;
+    if !is_basic {
+        rest.one_of(b"-")?;
+    }
     let day = rest.number(2)?;
-    rest.one_of(b"Tt ")?;
+    rest.one_of(if is_basic { b"Tt" } else { b"Tt " })?;
     let hour = rest.number(2).filter(|h| *h < 24)?;
-    rest.one_of(b":")?;
+    if !is_basic {
+        rest.one_of(b":")?;
+    }
     let minute = rest.number(2).filter(|m| *m < 60)?;
-    let has_second = rest.one_of(b":").is_some();
+    let has_second =
+        if is_basic { rest.0.first().is_some_and(u8::is_ascii_digit) } else { rest.one_of(b":").is_some() };
     let second = if has_second { rest.number(2).filter(|s| *s <= 60)? } else { 0 };
     let fraction_ms = if has_second && rest.one_of(b".,").is_some() { rest.fraction_ms()? } else { 0 };
     let offset_minutes = if rest.0.is_empty() { None } else { Some(rest.offset()?) };

@@ -19,7 +19,7 @@ fn resolved(token: Token<'_>, unit: Option<TsUnit>) -> Result<i64, RejectReason>
     let cx = Context { received_at_ms: T, ..bare(&limits, &line) };
     resolve(Some(&token), unit, &cx)
         .map(|(ms, receipt)| {
-            assert!(!receipt);
+            assert_eq!(receipt, Origin::Sender);
             ms
         })
         .map_err(|f| f.reason)
@@ -33,6 +33,10 @@ fn rfc3339_and_common_variants() {
         ("2024-02-29T12:34:56.7Z", T + 700),
         ("2024-02-29T12:34:56.7899999999999999999Z", T + 789),
         ("2024-02-29T12:34:56,789Z", T + 789),
+        ("20240229T123456Z", T),
+        ("20240229T123456.789Z", T + 789),
+        ("20240229T143456+0200", T),
+        ("20240229T1234Z", T - 56_000),
         ("2024-02-29t12:34:56z", T),
         ("2024-02-29 12:34:56Z", T),
         ("2024-02-29T14:34:56+02:00", T),
@@ -168,8 +172,8 @@ fn the_window_is_closed_at_both_ends() {
     assert_eq!(at(T - past - 1), Err(RejectReason::TooOld));
     assert_eq!(at(T + future), Ok(T + future));
     assert_eq!(at(T + future + 1), Err(RejectReason::TooFarAhead));
-    assert_eq!(resolve(None, None, &cx).unwrap(), (T, true));
-    assert_eq!(resolve(Some(&Token::Null), None, &cx).unwrap(), (T, true));
+    assert_eq!(resolve(None, None, &cx).unwrap(), (T, Origin::Receipt));
+    assert_eq!(resolve(Some(&Token::Null), None, &cx).unwrap(), (T, Origin::Receipt));
 }
 
 #[test]
@@ -183,7 +187,10 @@ fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
         of_token(&Token::Str(Cow::Borrowed(text)), None, own, &cx)
     };
     let berlin = Some(Tz::Europe__Berlin);
-    let utc = |text| local(text, None, None).unwrap().unwrap();
+    let utc = |text| match local(text, None, None) {
+        Ok(Found::At(ms)) => ms,
+        other => panic!("{text}: {other:?}"),
+    };
     let fault = local("2024-02-29T12:34:56", None, None).unwrap_err();
     assert!(fault.reason == RejectReason::BadTimestamp && fault.detail.contains("limits.zone"), "{fault:?}");
     for (text, zone, same) in [
@@ -198,10 +205,14 @@ fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
         ("2024-03-31T03:00:00", Tz::Europe__Berlin, "2024-03-31T01:00:00Z"),
         ("2011-12-30T12:00:00", Tz::Pacific__Apia, "2011-12-30T22:00:00Z"),
     ] {
-        assert_eq!(local(text, Some(zone), None).unwrap(), Some(utc(same)), "{text}");
-        assert_eq!(local(text, None, Some(zone)).unwrap(), Some(utc(same)), "{text}");
+        assert_eq!(local(text, Some(zone), None).unwrap(), Found::At(utc(same)), "{text}");
+        assert_eq!(local(text, None, Some(zone)).unwrap(), Found::At(utc(same)), "{text}");
     }
-    assert_eq!(local("2024-02-29T12:34:56", Some(Tz::UTC), berlin).unwrap(), Some(T), "the more specific zone applies");
+    assert_eq!(
+        local("2024-02-29T12:34:56", Some(Tz::UTC), berlin).unwrap(),
+        Found::At(T),
+        "the more specific zone applies"
+    );
     assert!(local("2024-12-31T23:59:60", berlin, None).is_err(), "a leap second needs an offset");
 }
 
@@ -223,28 +234,30 @@ fn the_time_of_an_unset_clock_is_ignored() {
         text("0001-01-01T00:00:00Z"),
         text("1970-01-01T00:00:03Z"),
         text("2000-01-01T00:10:00+00:00"),
-        text(""),
-        text("  "),
-        text("unavailable"),
+        text("1970-01-01T00:00:03"),
+        text("19700101T000003"),
     ] {
-        assert_eq!(wide(&limits, token.clone()), Ok((T, true)), "{token:?}");
+        assert_eq!(wide(&limits, token.clone()), Ok((T, Origin::Replaced)), "{token:?}");
+    }
+    for token in [text(""), text("  "), text("unavailable")] {
+        assert_eq!(wide(&limits, token.clone()), Ok((T, Origin::Receipt)), "{token:?}");
     }
     assert_eq!(wide(&limits, Token::Int(978_307_200)), Err(RejectReason::TooOld), "a set clock, but too old");
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 100);
-    assert_eq!(wide(&limits, Token::Int(978_307_200)), Ok((978_307_200_000, false)));
-    assert_eq!(wide(&limits, Token::Int(978_307_199)), Ok((T, true)), "for any width of the window");
+    assert_eq!(wide(&limits, Token::Int(978_307_200)), Ok((978_307_200_000, Origin::Sender)));
+    assert_eq!(wide(&limits, Token::Int(978_307_199)), Ok((T, Origin::Replaced)), "for any width of the window");
     let in_unit = |v, unit| {
         let cx = Context { received_at_ms: T, ..bare(&limits, &line) };
         resolve(Some(&Token::Int(v)), Some(unit), &cx).map_err(|fault| fault.reason)
     };
-    assert_eq!(in_unit(188, TsUnit::Ms), Ok((T, true)));
+    assert_eq!(in_unit(188, TsUnit::Ms), Ok((T, Origin::Replaced)));
     assert_eq!(
         in_unit(1_709_210_096, TsUnit::Ms),
-        Ok((1_709_210_096, false)),
+        Ok((1_709_210_096, Origin::Sender)),
         "seconds, as somebody wrote the wrong unit"
     );
     limits.unset_before_ms = i64::MIN;
-    assert_eq!(wide(&limits, Token::Int(0)), Ok((0, false)), "unless the setting allows it");
+    assert_eq!(wide(&limits, Token::Int(0)), Ok((0, Origin::Sender)), "unless the setting allows it");
 }
 
 #[test]
@@ -257,5 +270,5 @@ fn the_line_protocol_keeps_old_times_that_the_window_allows() {
     assert_eq!(at(&limits, "1"), Err(RejectReason::TooOld), "a wrong precision is more likely than an unset clock");
     assert_eq!(at(&limits, "1000000000"), Err(RejectReason::TooOld));
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 100);
-    assert_eq!(at(&limits, "1"), Ok((1000, false)));
+    assert_eq!(at(&limits, "1"), Ok(1000));
 }

@@ -8,8 +8,18 @@
 //! A page that is written once, full, costs the server a third of the same page written in two parts. So a due bucket
 //! that at its current rate fills its page before its first reading has waited for `max_age` is held until then
 //! ([`DuePolicy::hold_until_ms`]). The phase of a fast sensor has no effect; its pages are written when they are full.
+//!
+//! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket with few readings is then
+//! put back by one `max_age`, to its sensor's next phase, until waiting once more would exceed its sensor's part of the
+//! present age ([`DuePolicy::hold_for_more_ms`]). So a change of the age reaches every bucket within `max_age`. The parts
+//! differ, so that sensors that start together, or are held together, do not stay together.
 
 use std::collections::BTreeMap;
+
+use super::age::FEW;
+
+/// The smallest part of the present age that a sensor's readings are held.
+const PART_MIN: f64 = 0.6;
 
 /// How due times are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +32,7 @@ pub enum DuePolicy {
 
 impl DuePolicy {
     /// When a bucket of the sensor with this hash is due, if its first reading arrives now (monotonic ms).
-    pub(crate) fn due_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
+    pub fn due_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
         match self {
             DuePolicy::Linger(ms) => now_ms + ms,
             DuePolicy::Age(max_age) => {
@@ -46,6 +56,14 @@ impl DuePolicy {
         (now_ms < limit_ms && fills_ms <= max_age).then_some(limit_ms)
     }
 
+    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: until when it is held for more of
+    /// them. `age_ms`: [`own_age_ms`] of its sensor.
+    pub fn hold_for_more_ms(self, now_ms: u64, since_ms: u64, rows: usize, age_ms: u64) -> Option<u64> {
+        let DuePolicy::Age(max_age) = self else { return None };
+        let next_ms = now_ms + max_age.max(1);
+        (rows < FEW as usize && next_ms.saturating_sub(since_ms) <= age_ms).then_some(next_ms)
+    }
+
     /// The resolution of due times: the wheel has about 64 slots.
     pub(crate) fn grain_ms(self) -> u64 {
         match self {
@@ -53,6 +71,12 @@ impl DuePolicy {
             DuePolicy::Linger(_) => 1,
         }
     }
+}
+
+/// The part of the present age that applies to the sensor with this hash.
+pub fn own_age_ms(age_ms: u64, sensor_hash: u64) -> u64 {
+    let fraction = (sensor_hash >> 16 & 0xFFFF) as f64 / 65_536.0;
+    (age_ms as f64 * (1.0 - (1.0 - PART_MIN) * fraction)) as u64
 }
 
 /// Items by due time, in slots of `grain_ms`.
@@ -79,7 +103,7 @@ impl<T> DueWheel<T> {
     }
 
     /// The earliest slot that is due, in the order in which its items were added.
-    pub(crate) fn pop_due(&mut self, now_ms: u64) -> Option<Vec<T>> {
+    pub fn pop_due(&mut self, now_ms: u64) -> Option<Vec<T>> {
         let first = self.slots.first_entry()?;
         (*first.key() <= now_ms).then(|| first.remove())
     }
@@ -129,6 +153,21 @@ mod tests {
         assert_eq!(policy.hold_until_ms(14_976, 0, 999, 1000), None, "it has waited long enough");
         assert_eq!(policy.hold_until_ms(7, 7, 1, 1000), Some(14_976), "with no time passed it looks like a burst");
         assert_eq!(DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000), None, "the sender waits");
+    }
+
+    #[test]
+    fn a_bucket_with_few_readings_is_held_up_to_the_present_age() {
+        let policy = DuePolicy::Age(15_000);
+        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, 1, 15_000), None, "not without a stretched age");
+        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, 1, 24_999), None);
+        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, 1, 25_000), Some(30_000), "one phase later");
+        assert_eq!(policy.hold_for_more_ms(30_000, 5_000, 2, 25_000), None, "it has waited long enough");
+        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, FEW as usize, 300_000), None, "it has enough readings");
+        assert_eq!(DuePolicy::Linger(5).hold_for_more_ms(15_000, 5_000, 1, 300_000), None, "the sender waits");
+        let parts: Vec<u64> =
+            (0..1000u64).map(|i| own_age_ms(100_000, i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
+        assert!(parts.iter().all(|ms| (60_000..=100_000).contains(ms)));
+        assert!(parts.iter().sum::<u64>().abs_diff(80_000_000) < 2_000_000, "evenly spread");
     }
 
     #[test]

@@ -8,13 +8,24 @@
 //! A job that failed because the store is unavailable is retried after a backoff, without a permit during the wait. A
 //! write whose answer was lost, and a load that timed out, return to their shard, which makes the next job smaller.
 //!
-//! Latest states and dead letters are written under the same permits; their tasks decide about retries.
+//! Reads of the daily rollup have one permit of their own, so they delay neither writes nor loads.
+//!
+//! Latest states, dead letters and daily rollups are written under the same permits; their tasks decide about retries.
+//!
+//! **Catalogue.** A page is not written before the catalogue has its sensor, fields and tags ([`PageWrite::catalog`]). If
+//! the store answers that it cannot keep an entry, this is logged and counted, and the pages are written without it: the
+//! catalogue must not stop readings. If it does not answer, the job waits as for its pages.
+//!
+//! While the store is busy with statements of few readings, readings may get older before they are due ([`age`]).
 //!
 //! No bucket beyond the database's high-water mark is loaded or written before the mark was raised ([`HighWater`]).
 
+pub mod age;
 pub mod backoff;
+pub(crate) mod days;
 pub mod due;
 mod high_water;
+mod present_age;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +34,15 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::model::{BucketStart, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode};
+use crate::model::{BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode};
 use crate::store::{
     DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, Store, StoreError,
+    StoreErrorKind,
 };
 use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
+use present_age::PresentAge;
 
 /// Called after every success and failure of the store, for readiness and the log.
 pub type OnStoreResult = Arc<dyn Fn(Result<(), &StoreError>) + Send + Sync>;
@@ -53,11 +66,14 @@ pub enum Lane {
 pub struct Flusher {
     store: Arc<dyn Store>,
     lanes: Arc<[Arc<Semaphore>; 3]>,
+    /// For reads of the daily rollup: one at a time, and none that a load waits for.
+    days: Arc<Semaphore>,
     backoff: Backoff,
     on_store: OnStoreResult,
     high_water: Arc<HighWater>,
     span: Span,
     answered: Arc<Answered>,
+    age: Arc<PresentAge>,
 }
 
 /// When the store last answered.
@@ -93,7 +109,38 @@ impl Flusher {
     pub fn new(store: Arc<dyn Store>, backoff: Backoff, span: Span, on_store: OnStoreResult) -> Flusher {
         let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
         let answered = Arc::new(Answered { origin: Instant::now(), last_ms: AtomicU64::new(0) });
-        Flusher { store, lanes, backoff, on_store, high_water: Arc::new(HighWater::new()), span, answered }
+        let (high_water, age) = (Arc::new(HighWater::new()), Arc::new(PresentAge::new(0, 0)));
+        let days = Arc::new(Semaphore::new(0));
+        Flusher { store, lanes, days, backoff, on_store, high_water, span, answered, age }
+    }
+
+    /// The same flusher with an age between `flush.max_age` and `flush.max_age_busy`. Without this call no bucket is held
+    /// beyond the age of its [`DuePolicy`](due::DuePolicy).
+    #[must_use]
+    pub fn with_ages(self, max_age: Duration, max_age_busy: Duration) -> Flusher {
+        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        Flusher { age: Arc::new(PresentAge::new(ms(max_age), ms(max_age_busy))), ..self }
+    }
+
+    /// How old a reading may get now before it is written (ms).
+    pub fn age_ms(&self) -> u64 {
+        self.age.age_ms()
+    }
+
+    /// Adjusts the age to the load of the store; call it about once a second. `memory`: the used share of
+    /// `accumulate.max_bytes`.
+    pub fn adjust_age(&self, memory: f64) {
+        self.age.update(memory);
+    }
+
+    /// Sets the age, for simulations.
+    pub fn set_age_ms(&self, age_ms: u64) {
+        self.age.set(age_ms);
+    }
+
+    /// Counts buckets that began to wait for a statement.
+    pub(crate) fn note_began(&self, buckets: u64) {
+        self.age.began(buckets);
     }
 
     /// Records that the store has answered.
@@ -113,6 +160,7 @@ impl Flusher {
         {
             self.lanes[lane as usize].add_permits(permits);
         }
+        self.days.add_permits(1);
     }
 
     /// Waits for a write permit; first come, first served.
@@ -152,8 +200,15 @@ impl Flusher {
         let latest = writes.iter().map(|w| w.start).max();
         let mut failures = 0;
         loop {
-            let written = match self.cover(latest).await {
-                Ok(()) => self.store.write(writes).await,
+            let prepared = match self.cover(latest).await {
+                Ok(()) => self.catalogue(writes).await,
+                Err(error) => Err(error),
+            };
+            let written = match prepared {
+                Ok(()) => {
+                    let sent = Instant::now();
+                    self.store.write(writes).await.inspect(|_| self.age.written(writes, sent.elapsed()))
+                }
                 // Nothing was sent.
                 Err(StoreError::Unknown { kind, detail }) => Err(StoreError::NotApplied { kind, detail }),
                 Err(error) => Err(error),
@@ -252,6 +307,24 @@ impl Flusher {
     /// Any of them may be removed.
     pub(crate) async fn evict_dead_letters(&self, _permit: &Permit, bytes: u64) -> Result<Evicted, StoreError> {
         self.store.evict_dead_letters(bytes).await
+    }
+
+    /// Updates the catalogue as far as these writes require it.
+    async fn catalogue(&self, writes: &[PageWrite]) -> Result<(), StoreError> {
+        let updates: Vec<&CatalogUpdate> = writes.iter().filter_map(|w| w.catalog.as_deref()).collect();
+        if updates.is_empty() {
+            return Ok(());
+        }
+        let refused = match self.store.merge_catalog(&updates).await {
+            Ok(refused) => refused,
+            Err(error) if matches!(error.kind(), StoreErrorKind::Command | StoreErrorKind::Unauthorized) => {
+                tracing::error!(%error, entries = updates.len(), "the store refuses entries of the catalogue");
+                updates.len() as u64
+            }
+            Err(error) => return Err(error),
+        };
+        metrics::catalog_updates(updates.len() as u64 - refused, refused);
+        Ok(())
     }
 
     async fn cover(&self, latest: Option<BucketStart>) -> Result<(), StoreError> {

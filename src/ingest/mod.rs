@@ -6,11 +6,14 @@ pub(crate) mod connections;
 pub mod http;
 pub mod listen;
 pub mod mqtt;
+pub(crate) mod proxy;
 pub(crate) mod tls;
 
 pub use tls::{OnTls, TlsError, TlsStatus};
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -30,10 +33,14 @@ pub struct IngestDeps {
     pub grants: GrantDefaults,
     /// Accepts ingest batches for the next stage.
     pub admission: Admission,
+    /// How long the messages of a port may be collected while more keep arriving; zero if no sync is saved by it.
+    pub commit_delay: Duration,
     /// Wall clock and monotonic clock.
     pub clock: Arc<dyn Clock>,
     /// Receives the certificate status of a port.
     pub on_tls: OnTls,
+    /// Where the births of Sparkplug B nodes are kept over a restart; `None`: nowhere.
+    pub births_dir: Option<PathBuf>,
     /// When cancelled: accept no more messages, and wait until accepted ones are acknowledged.
     pub stop: CancellationToken,
     /// When cancelled: end immediately, even if messages are unacknowledged.

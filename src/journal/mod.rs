@@ -11,7 +11,7 @@
 //! the file system, real or in memory.
 //!
 //! **Life of an entry.** The writer takes an [`IngestBatch`] from the intake's channel together with all others that
-//! wait there, up to 4 MiB. Its readings become one frame, its dead letters another. All frames of the group are one
+//! wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for more ([`crate::commit_delay`]). Its readings become one frame, its dead letters another. All frames of the group are one
 //! write after the last group of the active segment, and one fdatasync. Only then the entries become visible to the
 //! follower, and the senders are acknowledged. The follower returns the entries in order, from memory, or from the
 //! segments if the router lags by more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of
@@ -194,7 +194,7 @@ impl Journal {
         if entries > 0 {
             tracing::info!(entries, "replaying journal entries that may be unstored");
         }
-        let appender = Appender::new(shared.clone(), recovered.next_number, recovered.next_seq);
+        let appender = Appender::new(shared.clone(), recovered.next_number, recovered.next_seq, config.commit_delay);
         let segment_manager = SegmentManager::new(shared.clone(), checkpoint);
         let follower = Follower::new(shared.clone(), recovered.replay_from, recovered.replay_place);
         let idle = Some((appender, segment_manager));

@@ -125,6 +125,8 @@ pub(super) enum SegmentEnd {
 pub(super) struct Examined {
     pub(super) frames: u64,
     pub(super) readings: u64,
+    /// Those in frames that end after [`Expect::find`].
+    pub(super) readings_found: u64,
     pub(super) dead_letters: u64,
     /// Offset and sequence (exclusive) at which the valid frames end.
     pub(super) data_end: u64,
@@ -146,6 +148,7 @@ pub(super) fn examine(found: &FoundSegment, header: &Header, expect: Expect) -> 
     let mut seen = Examined {
         frames: 0,
         readings: 0,
+        readings_found: 0,
         dead_letters: 0,
         data_end: HEADER_BYTES,
         next_seq: header.first_seq,
@@ -250,7 +253,10 @@ impl Examined {
         let head = &frame.head;
         self.frames += 1;
         match head.kind {
-            FrameKind::Readings => self.readings += u64::from(head.records),
+            FrameKind::Readings => {
+                self.readings += u64::from(head.records);
+                self.readings_found += if frame.next_seq() > find { u64::from(head.records) } else { 0 };
+            }
             FrameKind::Dead => self.dead_letters += u64::from(head.records),
             FrameKind::Gap | FrameKind::Synced => {}
         }

@@ -51,6 +51,8 @@ pub struct SegmentReport {
     pub frames: u64,
     /// Readings in these frames.
     pub readings: u64,
+    /// Those that the checkpoint does not know to be stored. A start finds some of them stored.
+    pub unstored: u64,
     /// Dead letters in these frames.
     pub dead_letters: u64,
     /// Sequences of these frames, the end exclusive.
@@ -136,7 +138,8 @@ fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>
             return Ok(HEADER_BYTES);
         }
     };
-    let expect = Expect { end, deep: true, find: u64::MAX };
+    let unstored_from = report.checkpoint.map_or(0, |(unstored_from, _)| unstored_from);
+    let expect = Expect { end, deep: true, find: unstored_from };
     let seen = examine(segment, header, expect).map_err(io_error("read", &path))?;
     if let SegmentEnd::Damaged(fault) = seen.ending {
         let (path, offset, seq) = (path.clone(), seen.data_end, seen.next_seq);
@@ -148,6 +151,7 @@ fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>
         bytes: segment.bytes,
         frames: seen.frames,
         readings: seen.readings,
+        unstored: seen.readings_found,
         dead_letters: seen.dead_letters,
         sequences: (header.first_seq, seen.next_seq),
         wall_ms: seen.wall_ms,

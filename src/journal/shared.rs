@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::error::JournalFailure;
 use super::fs::{DirLock, Fs};
 use super::recovery::Recovered;
+use super::segment::HEADER_BYTES;
 use super::segment_info::SegmentInfo;
 use super::segment_pool::SegmentPool;
 use super::sender_shares::SenderShares;
@@ -30,6 +31,8 @@ pub(super) struct State {
     pub(super) active: bool,
     /// Size of the segments and of the files in the pool.
     pub(super) bytes: u64,
+    /// Bytes of frames since the start.
+    pub(super) written_bytes: u64,
     pub(super) tail: Tail,
     pub(super) tracker: Tracker,
     pub(super) shares: SenderShares,
@@ -90,6 +93,7 @@ impl Shared {
             segments: recovered.segments.clone(),
             active: false,
             bytes: recovered.segments.iter().map(|s| s.bytes).sum(),
+            written_bytes: 0,
             tail: Tail::new(parts.tail_bytes),
             tracker: Tracker::new(from, recovered.replay_at),
             shares: SenderShares::new(parts.max_bytes),
@@ -168,6 +172,7 @@ impl Shared {
         }
         state.synced_to += items.len() as u64;
         let synced_to = state.synced_to;
+        state.written_bytes += bytes;
         state.shares.add(synced_to, bytes, charges);
         if let Some(segment) = state.segments.back_mut() {
             segment.data_end = data_end;
@@ -205,6 +210,8 @@ impl Shared {
         let oldest = state.tracker.oldest(state.synced_to);
         JournalStats {
             bytes: state.bytes,
+            unstored_bytes: state.unstored_bytes(unstored_from),
+            written_bytes: state.written_bytes,
             bytes_max: self.max_bytes,
             segments: state.segments.len(),
             backlog_entries: state.synced_to - state.tracker.next().min(state.synced_to),
@@ -232,6 +239,18 @@ impl Shared {
 }
 
 impl State {
+    /// Bytes of the frames from this sequence on. Within a segment, in proportion to its entries.
+    fn unstored_bytes(&self, from: u64) -> u64 {
+        let ends = self.segments.iter().skip(1).map(|next| next.first_seq).chain([self.synced_to]);
+        let of_segment = |(segment, end): (&SegmentInfo, u64)| {
+            let (entries, left) =
+                (end.saturating_sub(segment.first_seq), end.saturating_sub(segment.first_seq.max(from)));
+            let bytes = u128::from(segment.data_end.saturating_sub(HEADER_BYTES));
+            (bytes * u128::from(left)).checked_div(u128::from(entries)).unwrap_or(0) as u64
+        };
+        self.segments.iter().zip(ends).map(of_segment).sum()
+    }
+
     /// Drops chunks that no replay needs. `now` is the earliest time of future appends; `None` if there will be none.
     pub(super) fn forget(&mut self, now: Option<Appended>) {
         self.tracker.forget(self.synced_to, now);

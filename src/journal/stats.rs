@@ -5,6 +5,10 @@
 pub struct JournalStats {
     /// Size on disk, including the segment pool.
     pub bytes: u64,
+    /// Bytes of the frames from the first unstored entry on; what is stored in between counts as well.
+    pub unstored_bytes: u64,
+    /// Bytes of frames written since this process opened the journal.
+    pub written_bytes: u64,
     /// The limit in effect, from `journal.max_bytes`.
     pub bytes_max: u64,
     /// Segment files, without the pool.

@@ -2,7 +2,8 @@
 //! acknowledges them all.
 //!
 //! It runs in a separate thread because fdatasync blocks. All decisions are in [`Appender::append`], which tests call
-//! without a thread.
+//! without a thread, and in [`CommitDelay`], which decides how long a small group waits for more. The wait is a sleep of
+//! this thread: a batch that is queued meanwhile wakes no thread.
 //!
 //! Outcomes of a group:
 //! - *synced*: a synced frame follows it (see `segment`), its entries become visible to the follower, and its senders
@@ -14,7 +15,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -29,11 +30,14 @@ use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
 use crate::admission::{IngestBatch, IngestReceiver, JournalAccount};
+use crate::commit_delay::{CommitDelay, OpenGroup};
 use crate::telemetry::metrics;
 
 /// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would delay all senders
 /// by more than the batching saves.
 const GROUP_BYTES_MAX: usize = 4 << 20;
+/// A group of this size does not wait for more: its sync takes longer than that of a small one.
+const ENOUGH_BYTES: usize = 64 << 10;
 /// Memory of an entry in addition to its readings.
 const ITEM_BYTES: usize = 100;
 /// Space reserved at the end of a segment for its last synced frame.
@@ -67,18 +71,30 @@ pub(super) struct Appender {
     acks: Vec<Ack>,
     /// Bytes of the group by sender.
     charges: Vec<(JournalAccount, u64)>,
+    delay: CommitDelay,
 }
 
 impl Appender {
-    pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64) -> Appender {
+    /// `commit_delay`: `journal.commit_delay`.
+    pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64, commit_delay: Duration) -> Appender {
         let (buf, staged, acks, charges) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Appender { shared, active: None, next_number, next_seq, buf, staged, acks, charges }
+        let delay = CommitDelay::new(commit_delay);
+        Appender { shared, active: None, next_number, next_seq, buf, staged, acks, charges, delay }
     }
 
     /// Appends ingest batches, as one group if they fit into one segment. On return each is acknowledged or dropped.
     pub(super) fn append(
         &mut self,
         ingest_batches: impl IntoIterator<Item = IngestBatch>,
+    ) -> Result<(), WriterStopped> {
+        self.append_before(ingest_batches, &|| 0)
+    }
+
+    /// The same. `queued`: the number of ingest batches that wait in the queue now.
+    fn append_before(
+        &mut self,
+        ingest_batches: impl IntoIterator<Item = IngestBatch>,
+        queued: &dyn Fn() -> usize,
     ) -> Result<(), WriterStopped> {
         let mut full = false;
         for ingest_batch in ingest_batches {
@@ -88,7 +104,7 @@ impl Appender {
                 // It does not fit after the previous ones. Writes those, and starts the next segment with it.
                 let own_buf = self.buf.split_off(start);
                 let own_staged = self.staged.split_off(staged);
-                self.commit()?;
+                self.commit(queued)?;
                 if own_buf.len() as u64 > self.room() {
                     full = full || !self.rotate(own_buf.len() as u64)?;
                 }
@@ -101,7 +117,7 @@ impl Appender {
             self.acks.push(ack);
             self.charges.extend(charges);
         }
-        self.commit()
+        self.commit(queued)
     }
 
     /// Encodes the frames of an ingest batch after the others. `None` if there is nothing to write.
@@ -143,7 +159,7 @@ impl Appender {
     }
 
     /// One write, one fdatasync, then the acknowledgements.
-    fn commit(&mut self) -> Result<(), WriterStopped> {
+    fn commit(&mut self, queued: &dyn Fn() -> usize) -> Result<(), WriterStopped> {
         let staged = std::mem::take(&mut self.staged);
         let (acks, charges) = (std::mem::take(&mut self.acks), std::mem::take(&mut self.charges));
         let Some(active) = self.active.as_mut().filter(|_| !staged.is_empty()) else {
@@ -172,6 +188,7 @@ impl Appender {
         self.next_seq += items.len() as u64;
         active.write_synced_frame(self.next_seq, self.shared.now());
         self.shared.publish(items, end, end - start, &charges);
+        self.delay.note_outstanding(acks.len() + queued());
         acks.into_iter().for_each(Ack::delivered);
         self.shared.data.notify_one();
         Ok(())
@@ -265,15 +282,37 @@ impl Appender {
                 // Accepts no more ingest batches; the queued ones are still processed.
                 () = stop.notified() => ingest_batches.close(),
             }
-            let mut bytes = group.last().map_or(0, IngestBatch::memory_bytes);
+            if group.is_empty() {
+                continue;
+            }
+            self.collect(&mut group, &mut ingest_batches);
+            if self.append_before(group.drain(..), &|| ingest_batches.len()) == Err(WriterStopped) {
+                return;
+            }
+        }
+    }
+
+    /// Adds what is queued to the group, and waits for more while that pays off. Blocks.
+    fn collect(&self, group: &mut Vec<IngestBatch>, queue: &mut IngestReceiver) {
+        let opened = Instant::now();
+        let (mut last, mut bytes) = (opened, group.iter().map(IngestBatch::memory_bytes).sum::<usize>());
+        loop {
+            let before = group.len();
             while bytes < GROUP_BYTES_MAX
-                && let Ok(ingest_batch) = ingest_batches.try_recv()
+                && let Ok(ingest_batch) = queue.try_recv()
             {
                 bytes += ingest_batch.memory_bytes();
                 group.push(ingest_batch);
             }
-            if self.append(group.drain(..)) == Err(WriterStopped) {
-                return;
+            let now = Instant::now();
+            if group.len() > before {
+                last = now;
+            }
+            let (messages, open_for, quiet_for) = (group.len(), now - opened, now - last);
+            let group = OpenGroup { messages, outstanding: messages, open_for, quiet_for };
+            match self.delay.wait(group) {
+                Some(wait) if bytes < ENOUGH_BYTES => std::thread::sleep(wait),
+                _ => return,
             }
         }
     }

@@ -27,6 +27,8 @@ pub struct StoredPage {
     pub rows: Rows,
     /// Number of elements of `readings` that hourbucket cannot have written.
     pub unreadable: u32,
+    /// Its readings were removed ([`crate::store::retention`]), or may have been, in time-series mode.
+    pub readings_removed: bool,
 }
 
 impl StoredPage {

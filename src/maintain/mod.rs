@@ -4,12 +4,14 @@
 
 pub mod audit;
 pub mod bucket;
+pub mod hour;
 pub mod report;
 mod times;
 
 pub(crate) use audit::audit;
 pub use audit::{Finding, Kind};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
+pub use hour::Hour;
 pub use report::{Entry, Reconciled, RepairOutcome};
 
 use std::collections::HashMap;

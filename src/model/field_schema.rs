@@ -166,7 +166,7 @@ fn find(
 static SEED: LazyLock<u64> =
     LazyLock::new(|| if cfg!(feature = "test-util") { 0 } else { RandomState::new().hash_one(0) });
 
-pub(super) fn hash_of_name(name: &str) -> u64 {
+pub(crate) fn hash_of_name(name: &str) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), *SEED)
 }
 

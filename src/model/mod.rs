@@ -2,7 +2,9 @@
 //! from other modules of the crate.
 
 pub mod batch;
+pub mod catalog;
 pub mod clock;
+pub mod day;
 pub mod dead_letter;
 pub mod field_schema;
 pub mod fields;
@@ -19,7 +21,9 @@ pub mod tags;
 pub mod value;
 
 pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, Tags};
-pub use clock::{Clock, Now, SystemClock};
+pub use catalog::{CatalogUpdate, FieldKinds};
+pub use clock::{Clock, Now, SystemClock, rfc3339};
+pub use day::{Day, Zone};
 pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, OWN_SOURCE};
 pub use field_schema::{FieldSchema, FieldSchemas};
 pub use fields::{FieldGuard, FieldLimiter};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::batch::Tags;
+use super::catalog::CatalogUpdate;
 use super::ids::{BucketKey, SensorId};
 use super::rows::Rows;
 use super::span::BucketStart;
@@ -53,6 +54,8 @@ pub struct PageWrite {
     pub rows: Arc<Rows>,
     /// The summary of the readings, by index into [`Rows::fields`].
     pub summary: Summary,
+    /// What the catalogue must know before this is written, if it may not know it yet.
+    pub catalog: Option<Box<CatalogUpdate>>,
 }
 
 impl PageWrite {

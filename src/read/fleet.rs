@@ -1,7 +1,8 @@
 //! Fleet overview: the busiest sensors, the newest, and those that have become silent.
 //!
-//! The shards are scanned step by step, at most once per [`FRESH`], however many clients query. All data is from this
-//! process: a restart begins empty, and a second instance has its own.
+//! The shards are scanned step by step, at most once per [`FRESH`], however many clients query. The data is from this
+//! process: a restart begins empty, and a second instance has its own. Only long silence is known from the catalogue
+//! ([`super::silence`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,8 +14,9 @@ pub use super::fleet_cache::Fleet;
 
 use super::{ReadError, ReadService, TIME_MAX};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
-use crate::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet};
+use crate::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
 use crate::model::SensorId;
+use crate::store::catalog::CatalogCounts;
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(3);
@@ -50,6 +52,7 @@ impl ReadService {
             }
         }
         let mut fleet = merged(parts, as_of_ms);
+        add_silent(&mut fleet, &self.silence.counts());
         self.keep_new(&mut fleet.newest, &mut cached.known).await;
         cached.fleet = Some((Instant::now(), fleet.clone()));
         Ok(fleet)
@@ -88,9 +91,21 @@ fn merged(parts: Vec<ShardFleet>, as_of_ms: i64) -> Fleet {
     fleet.busiest.sort_by(|a, b| {
         b.readings_per_minute.total_cmp(&a.readings_per_minute).then_with(|| a.sensor_id.cmp(&b.sensor_id))
     });
-    fleet.silent.sort_by(|a, b| b.last_ts_ms.cmp(&a.last_ts_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
+    fleet.silent.sort_by(|a, b| b.arrived_ms.cmp(&a.arrived_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
     fleet.newest.sort_by(|a, b| b.at_ms.cmp(&a.at_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
     fleet.busiest.truncate(FLEET_MAX);
     fleet.silent.truncate(FLEET_MAX);
     fleet
+}
+
+/// Adds those that the catalogue knows to be silent, also since before the start and of other instances.
+fn add_silent(fleet: &mut Fleet, counts: &CatalogCounts) {
+    (fleet.known, fleet.silent_total) = (counts.known, counts.arrived);
+    for entry in &counts.latest {
+        if fleet.silent.len() < FLEET_MAX && !fleet.silent.iter().any(|s| s.sensor_id == entry.sensor_id) {
+            let (sensor_id, last_ts_ms, arrived_ms) = (entry.sensor_id.clone(), entry.last_ts_ms, entry.arrived_ms);
+            fleet.silent.push(SilentSensor { sensor_id, last_ts_ms, arrived_ms });
+        }
+    }
+    fleet.silent.sort_by(|a, b| b.arrived_ms.cmp(&a.arrived_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
 }

@@ -15,6 +15,10 @@ pub struct Fleet {
     pub as_of_ms: i64,
     /// Sensors in memory: those that sent something in the last hour or so.
     pub sensors: usize,
+    /// Sensors in the catalogue, and those of them that are silent; 0 until it is read.
+    pub known: u64,
+    /// See `known`.
+    pub silent_total: u64,
     /// The busiest first.
     pub busiest: Vec<BusySensor>,
     /// The newest first.

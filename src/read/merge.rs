@@ -84,6 +84,8 @@ pub struct MergedReadings {
     pub rows: Rows,
     /// Set if there are, or may be, more.
     pub next: Option<Cursor>,
+    /// Readings before this time (ms since 1970) were removed, if any of the requested ones were.
+    pub removed_until_ms: Option<i64>,
 }
 
 /// A merge in progress, while stored pages arrive.
@@ -104,6 +106,8 @@ pub struct ReadingMerge {
     /// Readings of the buckets before it.
     whole: usize,
     measured: usize,
+    /// The end of the last bucket whose readings were removed, within the window (ms since 1970).
+    removed_until_ms: Option<i64>,
 }
 
 impl ReadingMerge {
@@ -120,6 +124,7 @@ impl ReadingMerge {
             at: None,
             whole: 0,
             measured: 0,
+            removed_until_ms: None,
         }
     }
 
@@ -130,7 +135,14 @@ impl ReadingMerge {
             self.at = Some(start);
         }
         self.storage_modes.insert(start, page.storage_mode);
+        if page.readings_removed {
+            let end_ms = self.span.end(start).min(self.window.to_ms);
+            self.removed_until_ms = self.removed_until_ms.max(Some(end_ms).filter(|end| *end > self.window.from_ms));
+        }
         if page.storage_mode == StorageMode::TimeSeries {
+            if page.readings_removed {
+                return;
+            }
             // If the window starts within the bucket, it contains fewer readings than the page counts.
             if start.0 >= self.window.begin_ms() {
                 self.measured += page.counted::<usize>();
@@ -198,7 +210,7 @@ impl ReadingMerge {
             .map(|row| (row.key(), row))
             .collect();
         all.sort_by_key(|(key, _)| *key);
-        first(&all, window, end_ms)
+        MergedReadings { removed_until_ms: self.removed_until_ms, ..first(&all, window, end_ms) }
     }
 
     /// The stored part of a bucket in the form of a load.
@@ -222,7 +234,8 @@ pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
         true => page.rows.iter().map(|row| row.key()).collect(),
         false => vec![],
     };
-    LoadedPage { count: page.counted(), sealed: page.sealed, last_ts_ms, bytes: 0, summary_bytes: 0, keys }
+    let (count, sealed, readings_removed) = (page.counted(), page.sealed, page.readings_removed);
+    LoadedPage { count, sealed, last_ts_ms, bytes: 0, summary_bytes: 0, keys, readings_removed }
 }
 
 /// The pages in order; omitted ones contain nothing that could be compared.
@@ -266,5 +279,5 @@ fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> MergedRe
         _ if end_ms < window.to_ms => Some(Cursor { key: ReadingKey { ts_ms: end_ms, values_hash: 0 }, given: 0 }),
         _ => None,
     };
-    MergedReadings { rows, next }
+    MergedReadings { rows, next, removed_until_ms: None }
 }

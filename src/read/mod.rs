@@ -29,11 +29,16 @@
 //! limit ([`TIME_MAX`]). An answer copies up to 16 MiB of rows from a shard and 32 MiB of stored readings, then ends
 //! early with a cursor. An unavailable store causes an error, never an unlimited wait.
 
+pub mod catalog;
+pub mod days;
 pub mod fleet;
 mod fleet_cache;
 pub mod hours;
 pub mod merge;
 pub mod sensors;
+pub mod series;
+pub mod silence;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,13 +50,15 @@ use crate::accumulate::QueryHandle;
 use crate::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::UnstoredRows;
 use crate::journal::JournalHandle;
-use crate::model::{BucketStart, Clock, SensorId, Span, stable_hash};
+use crate::model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
+use crate::rollup::RollupView;
 use crate::route::shard_of;
 use crate::store::reading::{DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter};
 use crate::store::{Store, StoreError};
 use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use merge::{MergedReadings, ReadingMerge, Window};
+use silence::Silence;
 
 /// How long a query waits for its turn.
 const TURN_MAX: Duration = Duration::from_secs(1);
@@ -77,6 +84,9 @@ pub enum ReadError {
     /// The query exceeded its time limit.
     #[error("no answer within {} s; request less, or try again", TIME_MAX.as_secs())]
     TimedOut,
+    /// The catalogue has not been looked at yet, or is being filled.
+    #[error("silent sensors are not known yet: the catalogue of sensors is being read or filled; try again later")]
+    NotKnownYet,
     /// Too many concurrent queries.
     #[error("too many concurrent queries; try again later")]
     Busy,
@@ -104,6 +114,10 @@ pub struct ReadService {
     turns: Semaphore,
     answers: Arc<Semaphore>,
     fleet: FleetCache,
+    zone: Zone,
+    /// One per shard with the daily rollup, else empty.
+    rollups: Vec<RollupView>,
+    silence: Arc<Silence>,
 }
 
 impl ReadService {
@@ -118,7 +132,21 @@ impl ReadService {
     ) -> ReadService {
         let (turns, fleet) = (Semaphore::new(queries_max), FleetCache::default());
         let answers = Arc::new(Semaphore::new(answers_max));
-        ReadService { shards, journal, store, clock, span, turns, answers, fleet }
+        let (zone, rollups) = (Zone::UTC, vec![]);
+        let silence = Arc::new(Silence::new(Duration::MAX, Duration::MAX));
+        ReadService { shards, journal, store, clock, span, turns, answers, fleet, zone, rollups, silence }
+    }
+
+    /// The same service, which knows silent sensors.
+    #[must_use]
+    pub fn with_silence(self, silence: Arc<Silence>) -> ReadService {
+        ReadService { silence, ..self }
+    }
+
+    /// The same service with days of this zone. `rollups`: one per shard with `rollup.days`, else empty.
+    #[must_use]
+    pub fn with_rollup(self, zone: Zone, rollups: Vec<RollupView>) -> ReadService {
+        ReadService { zone, rollups, ..self }
     }
 
     /// `bucket.span`: the span of the buckets in [`ReadService::hours`].

@@ -1,4 +1,6 @@
 //! The list of sensors: those in the store and those only in memory, with their newest state.
+//!
+//! The ids come from the catalogue. While that of an older database is being filled, they come from the buckets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +11,7 @@ use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::SensorSnapshot;
 use crate::model::{SensorId, Tags, Value, keep_newer, stable_hash};
 use crate::route::shard_of;
+use crate::store::catalog::{CatalogEntry, CatalogQuery};
 use crate::store::reading::{SensorQuery, StoredSensor};
 
 /// A sensor and its newest state.
@@ -22,6 +25,23 @@ pub struct SensorState {
     pub tags: BTreeMap<String, String>,
     /// The newest value of each field, with its time.
     pub last: BTreeMap<String, (i64, Value)>,
+    /// What the catalogue has of it; `None` while it is being filled.
+    pub entry: Option<CatalogEntry>,
+    /// Whether nothing of it has arrived for `sensors.silent_after`; `None` while that is unknown.
+    pub is_silent: Option<bool>,
+}
+
+/// Which sensors a list has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SensorListQuery {
+    /// Only ids that begin with this.
+    pub prefix: String,
+    /// Only ids after this one, in byte order.
+    pub after: Option<String>,
+    /// The maximum number of sensors.
+    pub limit: usize,
+    /// Only silent sensors.
+    pub is_silent: bool,
 }
 
 /// A page of sensors, and the id after which there may be more.
@@ -34,18 +54,60 @@ pub struct SensorList {
 }
 
 impl ReadService {
-    /// Up to `limit` sensors whose ids begin with `prefix`, after the id `after`.
+    /// One page of the list.
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn sensors(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<SensorList, ReadError> {
-        self.within(self.list(prefix, after, limit)).await
+    pub async fn sensors(&self, query: &SensorListQuery) -> Result<SensorList, ReadError> {
+        self.within(self.list(query)).await
     }
 
     /// Reads memory before the store, for the ids and for their state: rows that leave memory in between are stored.
-    async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<SensorList, ReadError> {
+    async fn list(&self, query: &SensorListQuery) -> Result<SensorList, ReadError> {
+        let arrivals_ms = self.silence.arrivals_ms();
+        if query.is_silent && arrivals_ms.is_none() {
+            return Err(ReadError::NotKnownYet);
+        }
+        let mut found: Vec<(SensorId, Option<CatalogEntry>)> = match self.store.is_catalog_complete() {
+            true => self.listed_in_catalog(query, arrivals_ms).await?,
+            false => self.listed_in_buckets(query).await?.into_iter().map(|id| (id, None)).collect(),
+        };
+        let more = found.len() > query.limit;
+        found.truncate(query.limit);
+        let (ids, entries): (Vec<SensorId>, Vec<Option<CatalogEntry>>) = found.into_iter().unzip();
+        let memory = self.snapshots(&ids).await?;
+        let stored = self.store.newest(&ids).await?;
+        let next = ids.last().filter(|_| more).cloned();
+        let states = ids.into_iter().zip(memory.into_iter().zip(stored)).zip(entries);
+        let sensors = states.map(|((id, (memory, stored)), entry)| {
+            let range = arrivals_ms.map(|(from_ms, to_ms)| from_ms..to_ms);
+            let is_silent = range.zip(entry.as_ref()).map(|(range, entry)| range.contains(&entry.arrived_ms));
+            SensorState { entry, is_silent, ..state(id, memory, stored) }
+        });
+        Ok(SensorList { sensors: sensors.collect(), next })
+    }
+
+    /// One sensor more than the limit, if there are more.
+    async fn listed_in_catalog(
+        &self,
+        query: &SensorListQuery,
+        arrivals_ms: Option<(i64, i64)>,
+    ) -> Result<Vec<(SensorId, Option<CatalogEntry>)>, ReadError> {
+        let query = CatalogQuery {
+            prefix: query.prefix.clone(),
+            after: query.after.as_deref().map(SensorId::from),
+            arrived_ms: arrivals_ms.filter(|_| query.is_silent),
+            limit: query.limit + 1,
+            ..CatalogQuery::default()
+        };
+        let found = self.find(&query).await?.answer;
+        Ok(found.into_iter().map(|entry| (entry.sensor_id.clone(), Some(entry))).collect())
+    }
+
+    /// The same without the catalogue.
+    async fn listed_in_buckets(&self, query: &SensorListQuery) -> Result<BTreeSet<SensorId>, ReadError> {
         self.caught_up().await;
-        let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
+        let SensorListQuery { prefix, after, limit, .. } = query;
         let queries = (0..self.shards.len()).map(|shard| {
             let query = ShardQuery::Ids { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
             self.query(shard, query)
@@ -56,15 +118,12 @@ impl ReadService {
                 ids.extend(found);
             }
         }
-        let query = SensorQuery { prefix, after, limit: limit + 1 };
+        let query = SensorQuery { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
         ids.extend(self.store.sensors(&query).await?.into_iter().map(SensorId::from));
-        let more = ids.len() > limit;
-        let ids: Vec<SensorId> = ids.into_iter().take(limit).collect();
-        let memory = self.snapshots(&ids).await?;
-        let stored = self.store.newest(&ids).await?;
-        let next = ids.last().filter(|_| more).cloned();
-        let sensors = ids.into_iter().zip(memory.into_iter().zip(stored));
-        Ok(SensorList { sensors: sensors.map(|(id, (memory, stored))| state(id, memory, stored)).collect(), next })
+        while ids.len() > limit + 1 {
+            ids.pop_last();
+        }
+        Ok(ids)
     }
 
     /// The shards' snapshots of these sensors, in their order.
@@ -99,7 +158,8 @@ fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> S
         tags = entries(own);
     }
     let newest = last.values().map(|(ts_ms, _)| *ts_ms).max();
-    SensorState { sensor_id, last_ts_ms: stored.last_ts_ms.max(memory.last_ts_ms).max(newest), tags, last }
+    let last_ts_ms = stored.last_ts_ms.max(memory.last_ts_ms).max(newest);
+    SensorState { sensor_id, last_ts_ms, tags, last, entry: None, is_silent: None }
 }
 
 fn entries(tags: &Tags) -> BTreeMap<String, String> {

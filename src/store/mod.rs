@@ -16,15 +16,21 @@
 //!   [`PageWriteResult::SummaryConflict`]. After this result, and after an `Unknown`, the bucket must be loaded with
 //!   `doubt` before the next write to it. That load waits until no abandoned statement of this process on this bucket
 //!   can still be applied, and recomputes the summary if it differs from the measurements.
+//! - The readings of old pages may be removed ([`retention`]). An `Append` to such a page is a conflict.
 //! - A bucket that cannot be loaded does not fail the others: [`Store::load`] returns one result per request.
 
 mod box_future;
+pub mod catalog;
+pub mod days;
 mod error;
+pub mod fill_catalog;
 #[cfg(any(test, feature = "test-util"))]
 pub mod memory;
 pub mod mongo;
 pub mod reading;
 pub mod registry;
+pub mod retention;
+pub mod summaries;
 pub(crate) mod summary_pages;
 
 pub use box_future::BoxFuture;
@@ -32,11 +38,15 @@ pub use error::{StoreError, StoreErrorKind};
 
 use std::time::Duration;
 
-use crate::model::{BucketKey, BucketStart, DeadLetter, LatestUpdate, PageWrite, ReadingKey, SensorId, StorageMode};
+use crate::model::{
+    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, ReadingKey, SensorId, StorageMode,
+};
+use catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
 use reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
 };
+use retention::RemovedReadings;
 
 /// The result of one page write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +154,15 @@ pub struct LoadedPage {
     /// requested time or later; otherwise empty. In [`StorageMode::TimeSeries`]: only keys of the requested time or
     /// later, unordered, all in page 0.
     pub keys: Vec<ReadingKey>,
+    /// Its readings were removed ([`retention`]). In [`StorageMode::TimeSeries`]: they may be, and `keys` is empty.
+    pub readings_removed: bool,
+}
+
+impl LoadedBucket {
+    /// Whether a reading can be stored that is not in `keys`, because the readings of a page were removed.
+    pub fn readings_removed(&self) -> bool {
+        self.pages.iter().any(|page| page.readings_removed)
+    }
 }
 
 /// The result of preparing the store.
@@ -183,6 +202,68 @@ pub trait Store: Send + Sync + 'static {
 
     /// Executes the writes; the results are in the same order.
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>>;
+
+    /// Merges updates into the sensors' entries of the catalogue, and returns how many it refuses permanently. Several
+    /// updates may be for the same sensor. Idempotent: may be called again after any error. `Ok` means as durable as
+    /// the pages.
+    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Finds entries of the catalogue, ordered by the bytes of the sensors' ids. Fewer than the limit means that there
+    /// are no more.
+    fn find_catalog<'a>(&'a self, query: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>>;
+
+    /// Counts the entries, and those whose last arrival is in this time range (ms since 1970, end exclusive).
+    fn count_catalog(&self, arrived_ms: (i64, i64)) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
+        let _ = arrived_ms;
+        Box::pin(async { Ok(CatalogCounts::default()) })
+    }
+
+    /// Records that an instance is running and receives readings at this time (ms since 1970). Returns the latest time
+    /// that was recorded before, by any instance.
+    fn note_running(&self, at_ms: i64) -> BoxFuture<'_, Result<Option<i64>, StoreError>> {
+        let _ = at_ms;
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Whether every stored sensor has an entry. `false` until an older database's catalogue is filled; known once the
+    /// store is prepared.
+    fn is_catalog_complete(&self) -> bool {
+        true
+    }
+
+    /// How far the catalogue is filled.
+    fn catalog_fill(&self) -> BoxFuture<'_, Result<CatalogFill, StoreError>> {
+        Box::pin(async { Ok(CatalogFill { is_complete: true, after: None }) })
+    }
+
+    /// Records how far the catalogue is filled.
+    fn set_catalog_fill<'a>(&'a self, fill: &'a CatalogFill) -> BoxFuture<'a, Result<(), StoreError>> {
+        let _ = fill;
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Removes entries of sensors that have had no bucket for a week, because retention removed them all. Returns their
+    /// number.
+    fn expire_catalog(&self, now_ms: i64) -> BoxFuture<'_, Result<u64, StoreError>> {
+        let _ = now_ms;
+        Box::pin(async { Ok(0) })
+    }
+
+    /// The store's own clock (ms since 1970), which decides what is too old.
+    fn now_ms(&self) -> BoxFuture<'_, Result<i64, StoreError>> {
+        Box::pin(async { Ok(0) })
+    }
+
+    /// Removes the readings of at most `pages_max` pages whose bucket ended before `ended_before_ms`, oldest first; see
+    /// [`retention`]. With 0 only the oldest one is found. May be called again after any error.
+    fn remove_readings(
+        &self,
+        ended_before_ms: i64,
+        pages_max: usize,
+    ) -> BoxFuture<'_, Result<RemovedReadings, StoreError>> {
+        let _ = (ended_before_ms, pages_max);
+        Box::pin(async { Ok(RemovedReadings::default()) })
+    }
 
     /// Loads buckets; the results are in the order of the requests. `within` limits the whole call: a bucket that is
     /// not complete by then gets a timeout, and one that was not started gets [`StoreError::deferred`]. Without a
@@ -233,6 +314,24 @@ pub trait Store: Send + Sync + 'static {
     fn measurements<'a>(&'a self, query: &'a MeasurementQuery)
     -> BoxFuture<'a, Result<MeasurementResults, StoreError>>;
 
+    /// Reads the pages of several sensors, without their readings; see [`summaries`].
+    fn summaries<'a>(
+        &'a self,
+        query: &'a summaries::SummaryQuery,
+    ) -> BoxFuture<'a, Result<summaries::SummaryResults, StoreError>> {
+        let read = move |query: PageQuery| -> BoxFuture<'a, _> { Box::pin(async move { self.pages(&query).await }) };
+        Box::pin(summaries::by_pages(query, read))
+    }
+
+    /// Reads the readings at the first millisecond of buckets.
+    fn edges<'a>(&'a self, query: &'a summaries::EdgeQuery) -> BoxFuture<'a, Result<summaries::Edges, StoreError>> {
+        let read = move |query: PageQuery| -> BoxFuture<'a, _> { Box::pin(async move { self.pages(&query).await }) };
+        let measure = move |query: MeasurementQuery| -> BoxFuture<'a, _> {
+            Box::pin(async move { self.measurements(&query).await })
+        };
+        Box::pin(summaries::by_buckets(query, read, measure))
+    }
+
     /// Lists sensors that have a bucket, ordered by the bytes of their ids. Fewer than the limit means that there are
     /// no more.
     fn sensors<'a>(&'a self, query: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
@@ -251,6 +350,11 @@ pub trait Store: Send + Sync + 'static {
         &'a self,
         query: &'a DeadLetterQuery,
     ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>>;
+
+    /// The daily rollups; `None` if the store has none.
+    fn days(&self) -> Option<&dyn days::DayStore> {
+        None
+    }
 
     /// Checks that the store responds.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;

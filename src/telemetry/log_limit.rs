@@ -75,13 +75,13 @@ mod tests {
     #[test]
     fn a_few_lines_a_minute_and_the_number_of_the_others() {
         let mut quota = Quota::default();
-        let (mut lines, mut told) = (0, 0);
+        let (mut lines, mut suppressed) = (0, 0);
         // A hundred seconds of one event every 10 ms.
         for now in (0..100_000).step_by(10) {
-            told += quota.end(now).unwrap_or_default();
+            suppressed += quota.end(now).unwrap_or_default();
             lines += u64::from(quota.allows(now));
         }
-        assert_eq!((lines, told), (20, 5990));
+        assert_eq!((lines, suppressed), (20, 5990));
         assert_eq!(quota.end(119_990), None, "not yet");
         assert_eq!(quota.end(120_000), Some(3990));
         assert_eq!(quota.end(500_000), None, "logged once");

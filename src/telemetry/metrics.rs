@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use super::audit_limits::AuditKind;
 use super::catalog::{Kind, METRICS, Metric};
 use super::process;
 use crate::model::{Clock, SystemClock};
@@ -84,29 +85,53 @@ pub(crate) fn run_upkeep() {
 /// Creates the series that alerts and panels use. A rate over a counter that appears with its first event misses that
 /// event, and an alert on an absent series never fires.
 fn start_at_zero() {
+    gauge!("hourbucket_promql_queries_running").set(0.0);
+    catalog_updates(0, 0);
     for source in [Source::Mqtt, Source::MqttDirect, Source::Http] {
         received(source, 0);
         accepted(source, 0);
+        altered(source, 0, 0);
         acks_pending(source, 0);
     }
+    messages_empty(Source::Mqtt, 0);
+    messages_empty(Source::MqttDirect, 0);
     mqtt_direct_connections_change(0);
+    rollup_pending(0, 0, 0.0);
+    readings_removed(0, 0.0);
+    for result in [DayResult::Written, DayResult::Failed, DayResult::Refused, DayResult::Expired] {
+        days_computed(result, 0);
+    }
     for port in ["http", "admin"] {
         http_connections_change(port, 0);
-        for reason in ["limit", "address_limit", "paused"] {
+        for reason in ["limit", "address_limit", "paused", "proxy_header"] {
             counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason).increment(0);
         }
         for reason in ["evicted", "header_timeout", "keep_alive", "write_timeout"] {
             counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason).increment(0);
         }
-        for reason in ["no_token", "malformed_token", "invalid_token"] {
+        for reason in [
+            "no_token",
+            "malformed_token",
+            "invalid_token",
+            "invalid_jwt",
+            "expired_token",
+            "token_not_yet_valid",
+            "not_allowed",
+        ] {
             counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(0);
         }
     }
-    for reason in ["no_credentials", "wrong_credentials"] {
+    for reason in ["no_credentials", "wrong_credentials", "jwt", "expired", "not_yet_valid", "not_allowed"] {
         counter!("hourbucket_auth_failures_total", "port" => "listen.mqtt", "reason" => reason).increment(0);
     }
-    for result in ["too_many", "address_limit", "paused"] {
+    for result in ["too_many", "address_limit", "paused", "proxy_header"] {
         counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(0);
+    }
+    for kind in AuditKind::ALL {
+        counter!("hourbucket_audit_events_total", "event" => kind.as_str()).increment(0);
+    }
+    for reason in ["limit", "queue", "write"] {
+        counter!("hourbucket_audit_dropped_total", "reason" => reason).increment(0);
     }
     duplicate(0);
     store_conflicts(0);
@@ -122,6 +147,7 @@ fn start_at_zero() {
     }
     readings_in_flight(0);
     oldest_unstored_seconds(0.0);
+    flush_age_seconds(0.0);
     accumulate(0, 0);
     journal_bytes(0);
     ready(false);
@@ -151,6 +177,16 @@ pub(crate) fn accepted(source: Source, n: u64) {
 }
 
 /// `reason` is one of a fixed set, so that the number of series is bounded.
+/// `retimed`: readings that got the time of receipt in place of their own; `left_out`: parts that are not stored.
+pub(crate) fn altered(source: Source, retimed: u64, left_out: u64) {
+    counter!("hourbucket_readings_retimed_total", "source" => source.label()).increment(retimed);
+    counter!("hourbucket_values_left_out_total", "source" => source.label()).increment(left_out);
+}
+
+pub(crate) fn messages_empty(source: Source, n: u64) {
+    counter!("hourbucket_messages_empty_total", "source" => source.label()).increment(n);
+}
+
 pub(crate) fn rejected(source: Source, reason: &'static str, n: u64) {
     counter!("hourbucket_readings_rejected_total", "source" => source.label(), "reason" => reason).increment(n);
 }
@@ -210,6 +246,10 @@ pub(crate) fn oldest_unstored_seconds(seconds: f64) {
     gauge!("hourbucket_oldest_unstored_seconds").set(seconds);
 }
 
+pub(crate) fn flush_age_seconds(seconds: f64) {
+    gauge!("hourbucket_flush_age_seconds").set(seconds);
+}
+
 pub(crate) fn progress(stalled_seconds: f64, quarantined_buckets: u64) {
     gauge!("hourbucket_stalled_seconds").set(stalled_seconds);
     gauge!("hourbucket_quarantined_buckets").set(quarantined_buckets as f64);
@@ -227,6 +267,12 @@ pub(crate) fn accumulate_max_bytes(bytes: u64) {
 pub(crate) fn journal(max_bytes: u64, unstored_entries: u64) {
     gauge!("hourbucket_journal_max_bytes").set(max_bytes as f64);
     gauge!("hourbucket_journal_unstored_entries").set(unstored_entries as f64);
+}
+
+/// `written`: since the start.
+pub(crate) fn journal_backlog(unstored: u64, written: u64) {
+    gauge!("hourbucket_journal_unstored_bytes").set(unstored as f64);
+    counter!("hourbucket_journal_written_bytes_total").absolute(written);
 }
 
 pub(crate) fn journal_bytes(bytes: u64) {
@@ -277,9 +323,76 @@ pub(crate) fn latest_updates(written: u64, refused: u64) {
     counter!("hourbucket_latest_updates_total", "result" => "refused").increment(refused);
 }
 
+/// Counts a PromQL query as running until the result is dropped.
+#[must_use]
+pub(crate) fn promql_running() -> PromqlRunning {
+    gauge!("hourbucket_promql_queries_running").increment(1.0);
+    PromqlRunning
+}
+
+/// A running query; see [`promql_running`].
+pub(crate) struct PromqlRunning;
+
+impl Drop for PromqlRunning {
+    fn drop(&mut self) {
+        gauge!("hourbucket_promql_queries_running").decrement(1.0);
+    }
+}
+
+pub(crate) fn sensors(known: u64, silent: u64) {
+    gauge!("hourbucket_sensors_known").set(known as f64);
+    gauge!("hourbucket_sensors_silent").set(silent as f64);
+}
+
+pub(crate) fn catalog_updates(written: u64, refused: u64) {
+    counter!("hourbucket_catalog_updates_total", "result" => "written").increment(written);
+    counter!("hourbucket_catalog_updates_total", "result" => "refused").increment(refused);
+}
+
 pub(crate) fn latest_waiting(sensors: u64, bytes: u64) {
     gauge!("hourbucket_latest_sensors").set(sensors as f64);
     gauge!("hourbucket_latest_bytes").set(bytes as f64);
+}
+
+/// What became of days that were due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DayResult {
+    /// Their documents are written.
+    Written,
+    /// The store failed; they are computed again.
+    Failed,
+    /// The store refuses their documents.
+    Refused,
+    /// Some of their hours may have expired.
+    Expired,
+}
+
+pub(crate) fn days_computed(result: DayResult, days: u64) {
+    let result = match result {
+        DayResult::Written => "written",
+        DayResult::Failed => "failed",
+        DayResult::Refused => "refused",
+        DayResult::Expired => "expired",
+    };
+    counter!("hourbucket_rollup_computed_total", "result" => result).increment(days);
+}
+
+/// `overdue_s`: how long the most overdue day has been due.
+pub(crate) fn rollup_pending(days: u64, bytes: u64, overdue_s: f64) {
+    gauge!("hourbucket_rollup_pending").set(days as f64);
+    gauge!("hourbucket_rollup_bytes").set(bytes as f64);
+    gauge!("hourbucket_rollup_overdue_seconds").set(overdue_s);
+}
+
+/// Counts pages whose readings were removed. `lag_s`: for how long the oldest page with readings has been due.
+pub(crate) fn readings_removed(pages: u64, lag_s: f64) {
+    counter!("hourbucket_readings_removed_pages_total").increment(pages);
+    gauge!("hourbucket_readings_removal_lag_seconds").set(lag_s);
+    readings_removals_failed(0);
+}
+
+pub(crate) fn readings_removals_failed(commands: u64) {
+    counter!("hourbucket_readings_removal_errors_total").increment(commands);
 }
 
 /// `left_out`: sensors beyond `enrich.max_sensors`.
@@ -360,14 +473,27 @@ pub(crate) fn auth_failure(port: &'static str, reason: &'static str) {
     counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(1);
 }
 
+/// Counts an event of the audit log.
+pub(super) fn audit_event(event: &'static str) {
+    counter!("hourbucket_audit_events_total", "event" => event).increment(1);
+}
+
+/// Counts a line that `audit.file` does not have.
+pub(super) fn audit_dropped(reason: &'static str) {
+    counter!("hourbucket_audit_dropped_total", "reason" => reason).increment(1);
+}
+
 /// `route` is the pattern, not the path: the number of series is bounded.
 pub(crate) fn http_request(route: &'static str, status: u16, seconds: f64) {
     counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string()).increment(1);
     histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
 }
 
-/// `not_after_s`: expiry, in seconds since 1970. `ok`: the files on disk are usable.
-pub(crate) fn tls(port: &'static str, not_after_s: i64, ok: bool) {
+/// `not_after_s`, `crl_until_s`: in seconds since 1970, the expiry of the certificate and the time by which a revocation
+/// list is to be replaced. `ok`: the files on disk are usable.
+pub(crate) fn tls(port: &'static str, not_after_s: i64, crl_until_s: Option<i64>, ok: bool) {
+    let until_s = crl_until_s.map_or(f64::INFINITY, |until_s| until_s as f64);
+    gauge!("hourbucket_tls_crl_next_update_seconds", "port" => port).set(until_s);
     gauge!("hourbucket_tls_not_after_seconds", "port" => port).set(not_after_s as f64);
     gauge!("hourbucket_tls_files_ok", "port" => port).set(f64::from(u8::from(ok)));
 }
@@ -407,6 +533,11 @@ impl ReloadResult {
 
 pub(crate) fn config_reload(result: ReloadResult, n: u64) {
     counter!("hourbucket_config_reloads_total", "result" => result.label()).increment(n);
+}
+
+/// Whether the newest settings are valid and in effect, as far as they can be without a restart.
+pub(crate) fn config_valid(valid: bool) {
+    gauge!("hourbucket_config_last_reload_successful").set(f64::from(u8::from(valid)));
 }
 
 /// `at_s`: seconds since 1970.

@@ -1,9 +1,13 @@
-//! Metrics (functions in [`metrics`], descriptions in [`catalog`]), the log ([`log`]) and the table of rejected senders
-//! ([`rejected`]).
+//! Metrics (functions in [`metrics`], descriptions in [`catalog`]), the log ([`log`]), the audit log ([`audit`]), the table of
+//! rejected senders ([`rejected`]) and the live view of what arrives ([`tail`]).
 
+pub(crate) mod audit;
+mod audit_file;
+mod audit_limits;
 pub mod catalog;
 pub mod log;
 pub(crate) mod log_limit;
 pub mod metrics;
 mod process;
 pub mod rejected;
+pub mod tail;

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::metrics::Source;
+use super::tail;
 use crate::model::DeadLetter;
 
 /// Entries. When there are more, the least recently updated ones are evicted.
@@ -51,6 +52,7 @@ fn with<T>(f: impl FnOnce(&mut Table) -> T) -> T {
 /// Records a rejected message or rejected readings.
 pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
     with(|table| table.note(source.label(), name, reason, n, detail, at_ms));
+    tail::rejected(source.label(), name, reason, n, detail, at_ms);
 }
 
 /// Records messages that were rejected in whole or in part.

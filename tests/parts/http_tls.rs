@@ -45,6 +45,7 @@ fn put(dir: &Path, [cert, key]: [&str; 2]) -> Tls {
         cert_file: Some(dir.join("server.pem")),
         key_file: Some(dir.join("server.key")),
         client_ca_file: None,
+        client_crl_file: None,
         client_auth: ClientAuth::Required,
         min_version: TlsVersion::V12,
     }
@@ -282,6 +283,29 @@ async fn handshakes_that_never_end_do_not_keep_others_out() {
         let mut good = Https::connect(rig.http, &trust(CA)).await.expect("shut out by handshakes that never end");
         assert_eq!(good.post("/v1/readings", None, &reading(1, n)).await.unwrap(), 200);
     }
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revocation_list_that_is_out_of_date_is_reported_and_still_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut tls = put(dir.path(), FIRST);
+    let file = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        Some(dir.path().join(name))
+    };
+    tls.client_ca_file = file("ca.pem", CA);
+    tls.client_crl_file = file("crl.pem", include_str!("../support/mqtt_tls/crl_of_2024.pem"));
+    let rig = Rig::start(dir.path(), |config| config.http.tls = tls).await;
+    rig.wait_tls("it is reported", |report| {
+        report["tls"][0]["problem"].as_str().is_some_and(|problem| problem.contains("out of date since 2024-01-31"))
+            && report["ready"] == true
+            && report["reasons"].to_string().contains("tls http: ")
+            && report["summary"].as_str().is_some_and(|summary| summary.contains("a revocation list"))
+    })
+    .await;
+    let page = rig.get("/metrics").await;
+    assert!(page.contains("hourbucket_tls_crl_next_update_seconds{port=\"http\"} 1706659200"), "{page}");
     rig.end().await;
 }
 

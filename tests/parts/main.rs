@@ -6,7 +6,9 @@ use std::sync::Once;
 mod support;
 
 mod app;
+mod certificates;
 mod http_tls;
+mod jwt;
 mod mqtt_broker;
 mod mqtt_direct;
 mod mqtt_direct_hostile;

@@ -58,6 +58,7 @@ fn shard(page: u32, dedup_keys_max: usize) -> Shard {
         sensors_max: 100,
         dedup_keys_max,
         quarantine_after_ms: 600_000,
+        arrival_step_ms: 60_000,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
     });
     // Some buckets are new, and others must be loaded first.
@@ -205,4 +206,68 @@ fn a_bucket_that_has_failed_is_written_after_its_load_and_not_held_for_a_full_pa
         let loaded = requests.iter().map(|r| pages.load(r, StorageMode::Bucket)).collect();
         shard.finished(JobResult::Load(tickets, requests, Ok(loaded)), now);
     }
+}
+
+/// A reading of sensor `s`, `s` seconds into an hour that no other process has written.
+fn at_second(s: i64) -> ReadingBatch {
+    let values = BTreeMap::from([("n".into(), Value::Int(s))]);
+    let ts_ms = 472_001 * HOUR + s * 1000;
+    [Reading { sensor_id: "s".into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }].into_iter().collect()
+}
+
+/// Accepts a reading every `interval_s`, with the age stretched to a minute; returns when they are written (ms after the
+/// start), and how many at a time.
+fn written_while_busy(page: u32, interval_s: i64, until_s: i64) -> Vec<(u64, usize)> {
+    let (mut shard, mut pages, mut written) = (shard(page, 10), Pages::default(), vec![]);
+    shard.set_age_ms(60_000);
+    for mono_ms in (0..until_s as u64 * 1000).step_by(100) {
+        let now = Now { wall_ms: 472_001 * HOUR + mono_ms as i64, mono_ms: 1_000_000 + mono_ms };
+        if mono_ms % (interval_s as u64 * 1000) == 0 {
+            let batch = at_second(mono_ms as i64 / 1000);
+            shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
+        }
+        shard.tick(now);
+        while let Some(Job::Write(tickets, writes)) = shard.take(StorageMode::Bucket) {
+            written.extend(writes.iter().map(|w| (mono_ms, w.rows.len())));
+            let answers = writes.iter().map(|w| pages.write(w)).collect();
+            shard.finished(JobResult::Write(tickets, writes, Ok(answers)), now);
+        }
+    }
+    written
+}
+
+#[test]
+fn while_the_store_is_busy_few_readings_are_held_up_to_the_age_and_no_longer() {
+    let written = written_while_busy(1000, 20, 600);
+    assert!(written[1..].iter().all(|(_, rows)| (2..=3).contains(rows)), "{written:?}");
+    assert!(written.len() >= 9, "{written:?}");
+    // Enough readings for a statement, a full page, and a sensor that reports more rarely than the age.
+    let dense = written_while_busy(1000, 1, 100);
+    assert!(dense.iter().all(|(_, rows)| *rows <= 12) && dense.len() >= 8, "{dense:?}");
+    let full = written_while_busy(3, 2, 60);
+    assert!(full.len() >= 8 && full.iter().all(|(_, rows)| *rows == 3), "{full:?}");
+    let rare = written_while_busy(1000, 70, 700);
+    for (n, (at_ms, _)) in rare.iter().enumerate().skip(3) {
+        assert!(at_ms - n as u64 * 70_000 <= 1100, "{rare:?}");
+    }
+}
+
+#[test]
+fn a_shutdown_and_a_later_bucket_end_the_hold() {
+    let mut shard = shard(1000, 10);
+    shard.set_age_ms(3_600_000);
+    let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1_000_000 };
+    let (first, later) = (at_second(0), at_second(3600));
+    shard.accept(&first, &row_refs(&first, 1)[0], Ack::none(), false, now);
+    now.mono_ms += 20_000;
+    shard.tick(now);
+    assert!(shard.take(StorageMode::Bucket).is_none(), "it is held");
+    shard.accept(&later, &row_refs(&later, 1)[0], Ack::none(), false, now);
+    now.mono_ms += 1100;
+    shard.tick(now);
+    let Some(Job::Write(_, writes)) = shard.take(StorageMode::Bucket) else { panic!("its hour is over") };
+    assert_eq!(writes.iter().map(|w| w.start.0).collect::<Vec<_>>(), [472_001 * HOUR]);
+    shard.drain();
+    let Some(Job::Write(_, writes)) = shard.take(StorageMode::Bucket) else { panic!("the shard drains") };
+    assert_eq!(writes[0].start.0, 472_002 * HOUR);
 }

@@ -44,6 +44,7 @@ fn run_from(topic: &Topic, format: Format, payload: &[u8]) -> (Vec<Reading>, Rej
         sensor_id: topic.sensor_id,
         field: None,
         tags: topic.tags,
+        ..Context::usual()
     };
     let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
     decode(format, payload, &cx, &mut out, &mut rejects);
@@ -134,7 +135,8 @@ impl Tree {
             }
             Tree::Unsigned(v) => cbor_head(0, *v, out),
             Tree::Infinite { negative } => out.extend([0xf9, if *negative { 0xfc } else { 0x7c }, 0x00]),
-            Tree::Double(v) if f64::from(*v as f32) == *v => {
+            // A float32 is stored as its shortest decimal.
+            Tree::Double(v) if format!("{:e}", *v as f32).parse() == Ok(*v) => {
                 out.push(0xfa);
                 out.extend((*v as f32).to_be_bytes());
             }
@@ -305,6 +307,7 @@ fn reading() -> impl Strategy<Value = Tree> {
     let member = prop_oneof![
         6 => id.prop_map(|v| ("sensor_id".to_owned(), v)),
         2 => ts().prop_map(|v| ("ts".to_owned(), v)),
+        1 => (prop::sample::select(vec!["t", "time", "timestamp"]), ts()).prop_map(|(k, v)| (k.to_owned(), v)),
         1 => prop_oneof![Just(Tree::Text("ms".into())), scalar()].prop_map(|v| ("ts_unit".to_owned(), v)),
         2 => prop_oneof![3 => members().prop_map(Tree::Map), 1 => anything()].prop_map(|v| ("values".to_owned(), v)),
         2 => prop_oneof![3 => members().prop_map(Tree::Map), 1 => anything()].prop_map(|v| ("tags".to_owned(), v)),
@@ -520,8 +523,7 @@ proptest! {
         let limits = Config::default().limits;
         let line = Config::default().line;
         let cx = Context {
-            limits: &limits, line: &line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[],
-        };
+            limits: &limits, line: &line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[], ..Context::usual() };
         let mut state = Sparkplug::new();
         let mut asked = 0;
         for (kind, metrics, seq, damage) in messages {

@@ -42,6 +42,7 @@ fn run_with(format: Format, payload: &[u8], tags: &[(&str, &str)]) -> (Vec<Readi
         sensor_id: None,
         field: Some("field"),
         tags,
+        ..Context::usual()
     };
     let mut out = BatchBuilder::new(64);
     let mut rejects = Rejects::new();
@@ -173,7 +174,10 @@ fn bad() -> impl Strategy<Value = (String, RejectReason)> {
         (r#"{"sensor_id":"x","values":{v:1}}"#, InvalidJson),
         (r#"{"sensor_id":"x","values":{}}"#, NoValues),
         (r#"{"sensor_id":"x","values":{"v":null}}"#, NoValues),
-        (r#"{"sensor_id":"x","values":{"v":{}}}"#, NestedValue),
+        (r#"{"sensor_id":"x","values":{"v":{}}}"#, NoValues),
+        (r#"{"sensor_id":"x","values":{"v":{"a":1,"a":2}}}"#, DuplicateKey),
+        (r#"{"sensor_id":"x","values":{"v":{"a":1},"v_a":2}}"#, DuplicateKey),
+        (r#"{"sensor_id":"x","tags":{"v":{}},"values":{"v":1}}"#, NestedValue),
         (r#"{"sensor_id":"x","values":{"v":1,"v":2}}"#, DuplicateKey),
         (r#"{"sensor_id":"x","ts":"yesterday","values":{"v":1}}"#, BadTimestamp),
         (r#"{"sensor_id":"x","ts":"9999-01-01T00:00:00Z","values":{"v":1}}"#, TooFarAhead),
@@ -311,6 +315,14 @@ fn alike() -> impl Strategy<Value = String> {
         r#"{"sensor_id":ID,"ts":TS,"ts_unit":"s","values":{"a":V}}"#,
         r#"{"sensor_id":ID,"ts":TS,"values":{"a":V},"a":V}"#,
         r#"{"sensor_id":ID,"ts":TS,"values":{"a":V},"tags":null}"#,
+        r#"{"sensor_id":ID,"ts":TS,"a":{"x":V,"y":V},"b":[V,V]}"#,
+        r#"{"sensor_id":ID,"ts":TS,"values":{"a":{"x":V,"":{"y":V}},"b":[V, {"z":V}]}}"#,
+        r#"{"sensor_id":ID,"a":{"x":V},"a_x":V,"b":[[],{}]}"#,
+        r#"{"sensor_id":ID,"timestamp":TS,"a":V,"b":V}"#,
+        r#"{"sensor_id":ID,"time":TS,"values":{"a":V}}"#,
+        r#"{"sensor_id":ID,"t":V,"a":V}"#,
+        r#"{"sensor_id":ID,"ts":TS,"time":V,"a":V}"#,
+        r#"{"sensor_id":ID,"t":TS,"timestamp":V,"a":V}"#,
     ];
     let tokens = prop::collection::vec(token, 4);
     let suffix = prop_oneof![9 => Just(""), 1 => prop::sample::select(vec![" ", "}", " 1", ",", "{}"])];
@@ -456,8 +468,7 @@ proptest! {
     fn a_scalar_is_the_number_that_was_written(v in any::<f64>(), i in any::<i64>()) {
         let limits = limits();
         let cx = Context {
-            limits: &limits, line: &Config::default().line, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[],
-        };
+            limits: &limits, line: &Config::default().line, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[], ..Context::usual() };
         let one = |text: String| {
             let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
             decode(Format::Scalar, text.as_bytes(), &cx, &mut out, &mut rejects);

@@ -8,11 +8,19 @@ use hourbucket::{config, decode, model};
 #[path = "../../src/ingest/listen/codec.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
 mod codec;
+#[path = "../../src/ingest/proxy/forwarded.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod forwarded;
 #[path = "../../src/ingest/listen/frames.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
 mod frames;
+#[path = "../../src/ingest/proxy/header.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod header;
 #[path = "../../fuzz/src/invariants.rs"]
 mod invariants;
+#[path = "../../fuzz/src/proxies.rs"]
+mod proxies;
 #[path = "../../fuzz/src/rows.rs"]
 mod rows;
 #[path = "../../src/ingest/listen/strict.rs"]
@@ -107,13 +115,22 @@ fn every_decoder_reads_the_corpus_without_a_violation() {
 
 #[test]
 fn the_codec_of_the_mqtt_listener_keeps_its_invariants() {
-    let mark = format!("/{}/", wire::NAME);
+    keeps_its_invariants(wire::NAME, wire::check);
+}
+
+#[test]
+fn the_headers_of_proxies_keep_their_invariants() {
+    keeps_its_invariants(proxies::NAME, proxies::check);
+}
+
+fn keeps_its_invariants(name: &str, check: fn(&[u8])) {
+    let mark = format!("/{name}/");
     let inputs: Vec<_> = inputs(false).into_iter().filter(|(path, _)| path.contains(&mark)).collect();
     assert!(inputs.len() > 5, "{} inputs", inputs.len());
     let mut rng = fastrand::Rng::with_seed(20_261_122);
     for (path, input) in &inputs {
         let look = |bytes: &[u8]| {
-            let held = std::panic::catch_unwind(|| wire::check(bytes));
+            let held = std::panic::catch_unwind(|| check(bytes));
             assert!(held.is_ok(), "{path} as {}", bytes.escape_ascii());
         };
         look(input);
@@ -139,4 +156,48 @@ fn the_rows_of_a_bucket_match_a_plain_list() {
         let held = std::panic::catch_unwind(|| rows::check(input));
         assert!(held.is_ok(), "{name}: {}", input.escape_ascii());
     }
+}
+
+/// The fuzzer is a workspace of its own, which CI does not build.
+#[test]
+fn the_fuzzer_has_the_dependencies_of_the_modules_that_it_compiles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let dependencies = |path: &str| {
+        let manifest: toml::Table = text(path).parse().unwrap();
+        manifest["dependencies"].as_table().unwrap().keys().cloned().collect::<Vec<_>>()
+    };
+    let mut sources = String::new();
+    for module in text("fuzz/src/main.rs").lines().filter_map(|line| line.strip_prefix("#[path = \"../../")) {
+        let path = root.join(module.trim_end_matches("\"]"));
+        match path.ends_with("mod.rs") {
+            true => files_of(path.parent().unwrap(), &mut sources),
+            false => add_source(&path, &mut sources),
+        }
+    }
+    assert!(sources.len() > 500_000, "{}", sources.len());
+    let has = dependencies("fuzz/Cargo.toml");
+    for name in dependencies("Cargo.toml") {
+        let path = format!("{}::", name.replace('-', "_"));
+        let is_part = |at: usize| sources[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let used = sources.match_indices(&path).any(|(at, _)| !is_part(at));
+        assert!(!used || has.contains(&name), "fuzz/Cargo.toml lacks {name}");
+    }
+}
+
+fn files_of(dir: &Path, sources: &mut String) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_of(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+            add_source(&path, sources);
+        }
+    }
+}
+
+/// Without its unit tests, which are at its end.
+fn add_source(path: &Path, sources: &mut String) {
+    let text = std::fs::read_to_string(path).unwrap();
+    *sources += text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
 }

@@ -69,7 +69,7 @@ async fn history(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let storage_mode = if rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
     let page = PageLimits { readings: rng.u32(1..12), bytes: 1 << 20, summary_bytes: 1 << 20 };
-    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_form(storage_mode));
+    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_storage_mode(storage_mode));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock(tokio::time::Instant::now()));
     let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };
     let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
@@ -84,6 +84,7 @@ async fn history(seed: u64) {
         sensors_max: 100,
         dedup_keys_max: rng.usize(0..4000),
         quarantine_after_ms: 600_000,
+        arrival_step_ms: 60_000,
         backoff,
     };
     let (dead_handle, dead) = DeadLetters::new(flusher.clone(), 4, 1 << 30);
@@ -148,6 +149,7 @@ async fn submit(
 }
 
 fn check(seed: u64, store: &MemoryStore, sent: &Sent, max_readings: u32) {
+    store.pages().check_catalog().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     let pages = store.pages();
     pages.check(max_readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     let mut stored: BTreeMap<(String, ReadingKey), u32> = BTreeMap::new();

@@ -3,11 +3,15 @@
 #[path = "../support"]
 mod support {
     pub(crate) mod promql;
+    pub(crate) mod remote_read;
     pub(crate) mod watch;
 }
 
 mod accumulate_props;
+mod acknowledgements;
 mod binary_props;
+mod catalog_writes;
+mod command_line;
 mod config;
 mod decode_props;
 mod deploy;
@@ -17,4 +21,8 @@ mod lost_answers;
 mod monitoring_files;
 mod payloads;
 mod profiles;
+mod promql_engine;
 mod receipt_times;
+mod shard_rig;
+mod two_writers;
+mod xor_chunks;

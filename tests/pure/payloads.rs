@@ -166,7 +166,16 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
     let decoder = Formats::new(&config.decoding()).get(rule.format).unwrap();
     let ts_unit = precision(sample["http"].as_str().unwrap_or_default()).or(decoder.ts_unit_usual());
     let (limits, sensor_id) = (&config.limits, sensor_id.or(of_token));
-    let cx = Context { limits, line: &line, received_at_ms: NOW, ts_unit, sensor_id, field, tags: &tags };
+    let cx = Context {
+        limits,
+        line: &line,
+        received_at_ms: NOW,
+        ts_unit,
+        sensor_id,
+        field,
+        tags: &tags,
+        ..Context::usual()
+    };
     let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
     decoder.decode(payload, topic, &cx, &mut out, &mut rejects);
     (out.finish().to_readings(), rejects)
@@ -175,7 +184,7 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
 /// A message of Sparkplug B, after a birth if the expectation requires one.
 fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, Rejects) {
     let (limits, line) = (&config.limits, &config.line);
-    let cx = Context { limits, line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] };
+    let cx = Context { limits, line, received_at_ms: NOW, ..Context::usual() };
     let mut state = Sparkplug::new();
     let mut take = |topic: &str, payload: &[u8]| {
         let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());

@@ -14,18 +14,16 @@ const NOW_MS: i64 = 1_709_290_800_000;
 /// Each reading as `id@time{name=value ...}[tag=text ...]`, with the time in milliseconds or `now` for the time of
 /// receipt; then each reject by its reason.
 fn listed(profile: &str, topic: &str, payload: &str) -> Vec<String> {
-    let mut config = Config::default();
+    listed_with(&Config::default(), profile, topic, payload)
+}
+
+fn listed_with(config: &Config, profile: &str, topic: &str, payload: &str) -> Vec<String> {
+    let mut config = config.clone();
     config.limits.past = Duration::from_secs(20 * 365 * 86_400);
-    let cx = Context {
-        limits: &config.limits,
-        line: &config.line,
-        received_at_ms: NOW_MS,
-        ts_unit: None,
-        // Only the token of ThingsBoard's devices is known.
-        sensor_id: (profile == "thingsboard-telemetry" && topic.is_empty()).then_some("token-7"),
-        field: None,
-        tags: &[],
-    };
+    let decoding = config.decoding();
+    // Only the token of ThingsBoard's devices is known.
+    let sensor_id = (profile == "thingsboard-telemetry" && topic.is_empty()).then_some("token-7");
+    let cx = Context { sensor_id, ..Context::of(&decoding, NOW_MS) };
     let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::new());
     let decoder = Formats::new(&config.decoding()).get(profile).unwrap();
     decoder.decode(payload.as_bytes(), Some(topic).filter(|t| !t.is_empty()), &cx, &mut out, &mut rejects);
@@ -198,6 +196,7 @@ fn chirpstack_v4() {
             ("", &status, &[&format!("{id}{{batteryLevel=88.5 margin=9}}{tags}")]),
             ("", &location, &[&format!("{id}{{location_latitude=52.5 location_longitude=13.25}}{tags}")]),
             ("", &join, &[]),
+            ("", &with(r#""integrationName":"loracloud","eventType":"x","object":{"temp":9}"#), &[]),
             ("", v3, &["0102030405060708@1709290740000{temp=21.5}[applicationName=App deviceName=Yard]"]),
             ("", r#"{"hello":1}"#, &["no_rule"]),
         ],
@@ -235,6 +234,16 @@ fn ttn_v3() {
             ("", &normalized, &["yard-1@1709290740000{air_temperature=21.5}[application_id=app]"]),
             ("", &location, &["yard-1@1709290742000{latitude=52.5}[application_id=app]"]),
             ("v3/app@ttn/devices/yard-1/join", &join, &[]),
+            (
+                "",
+                r#"{"end_device_ids":{"device_id":"y"},"uplink_message":{"decoded_payload":{"t":1},"rx_metadata":[{"time":"2024-03-01T10:58:00Z"}],"received_at":"2024-03-01T10:59:02Z"}}"#,
+                &["y@1709290680000{t=1}"],
+            ),
+            (
+                "",
+                r#"{"end_device_ids":{"device_id":"y"},"uplink_message":{"decoded_payload":{"t":1}},"received_at":"yesterday"}"#,
+                &["y@now{t=1}"],
+            ),
         ],
     );
 }
@@ -252,11 +261,16 @@ fn ruuvi_gateway() {
                 "",
                 http,
                 &[
-                    r#"CC:01@1709290690000{data="0201" rssi=-60 temperature=21.5}[gw_mac=AA:01]"#,
+                    "CC:01@1709290690000{rssi=-60 temperature=21.5}[gw_mac=AA:01]",
                     "CC:02@1709290700000{rssi=-70}[gw_mac=AA:01]",
                 ],
             ),
-            ("ruuvi/AA:01/CC:01", mqtt, &[r#"CC:01@1709290699000{data="0201" humidity=40.5 rssi=-60}[gw_mac=AA:01]"#]),
+            ("ruuvi/AA:01/CC:01", mqtt, &["CC:01@1709290699000{humidity=40.5 rssi=-60}[gw_mac=AA:01]"]),
+            (
+                "ruuvi/AA:01/CC:01",
+                r#"{"gw_mac":"AA:01","rssi":-60,"ts":"1709290699","data":"0201"}"#,
+                &[r#"CC:01@1709290699000{data="0201" rssi=-60}[gw_mac=AA:01]"#],
+            ),
             ("ruuvi/AA:01/gw_status", r#"{"state":"online"}"#, &[]),
             ("", r#"{"DEVICE_ADDR":"AA:01","ESP_FW":"v1","UPTIME":"5"}"#, &[]),
             ("", station, &["CC:03@1709290680000{temperature=9.5}[name=Cellar]"]),
@@ -281,6 +295,7 @@ fn victron_venus() {
             ),
             ("N/c061/battery/1/Soc", r#"{"value":null}"#, &[]),
             ("N/c061/battery/1/Soc", r#"{"value":[]}"#, &[]),
+            ("N/c061/vebus/1/State", r#"{"value":""}"#, &[]),
             ("W/c061/vebus/1/Mode", r#"{"value":3}"#, &[]),
             ("R/c061/keepalive", "", &["empty_payload"]),
             ("N/c061/full_publish_completed", r#"{"value":1709290700}"#, &[]),
@@ -300,6 +315,12 @@ fn home_assistant_statestream() {
             ("homeassistant/sensor/porch/battery", "87", &[&format!("sensor.porch@now{{battery=87}}{tags}")]),
             ("homeassistant/sensor/porch/friendly_name", "\"Porch\"", &[]),
             ("homeassistant/sensor/porch/options", "[\"a\"]", &[]),
+            (
+                "homeassistant/light/porch/rgb_color",
+                "[255,120,0]",
+                &["light.porch@now{rgb_color[0]=255 rgb_color[1]=120 rgb_color[2]=0}[domain=light object=porch]"],
+            ),
+            ("homeassistant/light/porch/rgb_color", "null", &[]),
             ("homeassistant/sensor/porch/last_changed", "2024-03-01T10:59:00+00:00", &[]),
             ("homeassistant/sensor/x/y/config", r#"{"a":1}"#, &[]),
         ],
@@ -371,4 +392,98 @@ fn thingsboard_telemetry() {
             ("", "{temp:21.5}", &["invalid_json"]),
         ],
     );
+}
+
+#[test]
+fn loriot() {
+    let head = r#""EUI":"0102030405060708","ts":1709290740000,"fcnt":7,"port":2"#;
+    let message = |cmd: &str, rest: &str| format!(r#"{{"cmd":"{cmd}",{head},{rest}}}"#);
+    check(
+        "loriot",
+        &[
+            (
+                "",
+                &message("rx", r#""rssi":-90,"snr":7.5,"bat":255,"freq":868500000,"data":"0102""#),
+                &[r#"0102030405060708@1709290740000{data="0102" fcnt=7 port=2 rssi=-90 snr=7.5}"#],
+            ),
+            (
+                "",
+                &message("gw", r#""decoded":{"status":"ok","data":{"temp":21.5}},"gws":[{"rssi":-90}]"#),
+                &["0102030405060708@1709290740000{temp=21.5}"],
+            ),
+            ("", r#"{"cmd":"txd","EUI":"0102030405060708","seqdn":1}"#, &[]),
+            ("", r#"{"hello":1}"#, &["no_rule"]),
+        ],
+    );
+}
+
+#[test]
+fn actility() {
+    let head = r#""Time":"2024-03-01T11:59:00.000+01:00","DevEUI":"0102030405060708","FPort":"2","FCntUp":"7""#;
+    let uplink = |rest: &str| format!(r#"{{"DevEUI_uplink":{{{head},{rest}}}}}"#);
+    let location = r#"{"DevEUI_location":{"DevEUI":"0102030405060708","DevLAT":"52.5","DevLON":"13.25","DevLocTime":"2024-03-01T10:59:00Z"}}"#;
+    check(
+        "actility",
+        &[
+            (
+                "",
+                &uplink(r#""payload_hex":"0102","LrrRSSI":"-90.000000","LrrSNR":"7.5","SpFact":"7""#),
+                &[r#"0102030405060708@1709290740000{fCntUp=7 fPort=2 payload_hex="0102" rssi=-90.0 snr=7.5}"#],
+            ),
+            ("", &uplink(r#""payload":{"temp":21.5},"LrrRSSI":"-90""#), &["0102030405060708@1709290740000{temp=21.5}"]),
+            ("", location, &["0102030405060708@1709290740000{latitude=52.5 longitude=13.25}"]),
+            ("", r#"{"DevEUI_downlink_Sent":{"DevEUI":"0102030405060708","Time":"x"}}"#, &[]),
+            ("", r#"{"hello":1}"#, &["no_rule"]),
+        ],
+    );
+}
+
+#[test]
+fn telegraf_json() {
+    let cpu =
+        r#"{"fields":{"usage_idle":97.5},"name":"cpu","tags":{"cpu":"cpu0","host":"edge"},"timestamp":1709290740}"#;
+    let mem = r#"{"fields":{"free":5,"ok":true},"name":"mem","tags":{"host":"edge"},"timestamp":1709290740123}"#;
+    let of_cpu = "edge/cpu/cpu0@1709290740000{usage_idle=97.5}[cpu=cpu0 host=edge measurement=cpu]";
+    let of_mem = "edge/mem@1709290740123{free=5 ok=true}[host=edge measurement=mem]";
+    check(
+        "telegraf-json",
+        &[
+            ("telegraf/edge/cpu", cpu, &[of_cpu]),
+            ("", &format!(r#"{{"metrics":[{cpu},{mem}]}}"#), &[of_cpu, of_mem]),
+            ("", &format!("{cpu}\n{mem}\n"), &[of_cpu, of_mem]),
+            (
+                "",
+                r#"{"fields":{"v":1},"name":"m","tags":{"sensor_id":"S1"},"timestamp":1709290740}"#,
+                &["S1@1709290740000{v=1}[measurement=m sensor_id=S1]"],
+            ),
+            ("", r#"{"hello":1}"#, &["no_rule"]),
+        ],
+    );
+}
+
+/// The commented line in a LoRaWAN profile, as a user would enable it.
+#[test]
+fn the_radio_beside_decoded_values_is_a_line_to_uncomment() {
+    for (name, payload, expected) in [
+        (
+            "chirpstack-v4",
+            r#"{"time":"2024-03-01T10:59:00Z","deviceInfo":{"devEui":"01"},"object":{"temp":21.5},"rxInfo":[{"rssi":-90,"snr":7.5}]}"#,
+            "01@1709290740000{rssi=-90 snr=7.5 temp=21.5}",
+        ),
+        (
+            "ttn-v3",
+            r#"{"end_device_ids":{"device_id":"y"},"uplink_message":{"decoded_payload":{"t":1},"settings":{"time":"2024-03-01T10:59:00Z"},"rx_metadata":[{"rssi":-90}],"last_battery_percentage":{"value":88.5}}}"#,
+            "y@1709290740000{battery=88.5 rssi=-90 t=1}",
+        ),
+    ] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("config/profiles/{name}.toml"));
+        let text = std::fs::read_to_string(path).unwrap();
+        assert_eq!(text.matches("\n# also = ").count(), 1, "{name}");
+        let place = tempfile::tempdir().unwrap();
+        let copy = place.path().join("hourbucket.toml");
+        std::fs::write(&copy, text.replace("\n# also = ", "\nalso = ")).unwrap();
+        let config = hourbucket::config::load(Some(&copy), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config;
+        assert_eq!(listed_with(&config, name, "", payload), [expected]);
+        assert!(listed(name, "", payload)[0].matches('=').count() < expected.matches('=').count());
+    }
 }

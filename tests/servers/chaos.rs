@@ -52,6 +52,7 @@ fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
     let sent = devices.finish(false);
     let metrics = service.wait_settled(messages as u64, PATIENCE);
     stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
+    assert!(stored::catalogued(&mongod.uri(), "hourbucket") > 0);
     assert_eq!(metrics.get("readings_rejected_total"), 0.0);
 }
 
@@ -104,6 +105,7 @@ fn killed_at_random_instants(mode: &str) {
     // Includes the messages that the broker still holds, and the entries of the journal.
     wait_until_all_are_counted(&service, &mongod.uri(), sent.len() as u64);
     stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
+    assert!(stored::catalogued(&mongod.uri(), "hourbucket") > 0);
     assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
 }
 
@@ -232,6 +234,7 @@ fn outage(mode: &str) {
     assert!(most_kib - idle_kib < 160 * 1024, "{most_kib} KiB");
     assert!(metrics.get("readings_accepted_total") >= readings as f64);
     stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
+    assert!(stored::catalogued(&mongod.uri(), "hourbucket") > 0);
 }
 
 fn resident_kib(pid: u32) -> u64 {
@@ -275,6 +278,7 @@ fn two_instances_on_the_same_sensors() {
         (accepted >= 30_000.0 && stored + sum("readings_duplicate_total") == accepted).then_some(())
     });
     stored::exactly_once(&stored::readings(&uri, "hourbucket"), sent);
+    assert!(stored::catalogued(&uri, "hourbucket") > 0);
     let conflicts = one.metrics().get("store_conflicts_total") + two.metrics().get("store_conflicts_total");
     assert!(conflicts > 0.0, "the instances never conflicted, so the test shows nothing");
 }

@@ -279,7 +279,7 @@ fn dead_letters_are_listed_and_purged_by_filter() {
     assert_eq!((&all[3]["payload"], &all[2]["payload_base64"]), (&"{\"n\":1}".into(), &"/w==".into()));
     assert_eq!((&all[3]["reason"], &all[3]["detail"], &all[3]["bytes"]), (&"too_old".into(), &"why".into(), &7.into()));
 
-    for refused in [&["purge"][..], &["purge", "--all"], &["purge", "--all", "--yes", "--reason", "x"]] {
+    for refused in [&["purge"][..], &["purge", "--all"], &["purge", "--all", "--yes", "--reason", "too_old"]] {
         let (code, _, err) = setup.run(refused);
         assert!(code == 2 && err.contains("--all"), "{err}");
     }

@@ -256,6 +256,7 @@ fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {
         tags: Some(Arc::new(Tags::from_canonical(&tags))),
         summary: summarise(&rows),
         rows: rows.into(),
+        catalog: None,
     }
 }
 

@@ -20,10 +20,11 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
 use hourbucket::model::{
-    BucketStart, DeadLetter, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, SensorId, Span, StorageMode,
-    SystemClock, Value,
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, SensorId, Span,
+    StorageMode, SystemClock, Value,
 };
 use hourbucket::route::row_refs;
+use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::memory::{Fault, MemoryStore, Pages};
 use hourbucket::store::mongo::{LATEST, MongoStore, OptionalIndexes};
@@ -372,6 +373,14 @@ impl Store for AlwaysFails {
     }
 
     fn write<'a>(&'a self, _: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
+        unreachable!()
+    }
+
+    fn merge_catalog<'a>(&'a self, _: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+        unreachable!()
+    }
+
+    fn find_catalog<'a>(&'a self, _: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
         unreachable!()
     }
 

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use crate::support::fleet::now_ms;
 use crate::support::mongod::Mongod;
 use crate::support::mosquitto::{Mosquitto, publish_by_tool};
-use crate::support::process::Process;
+use crate::support::prometheus::Prometheus;
 use crate::support::service::Service;
-use crate::support::watch::{CONFIG, RULES, dashboards, documented, program, promtool, queries, text};
+use crate::support::watch::{CONFIG, RULES, dashboards, documented, promtool, queries, text};
 use crate::support::{block_on, free_port, wait_until};
 use hourbucket::telemetry::catalog::{Kind, METRICS};
 use mongodb::bson::{Document, doc};
@@ -36,8 +36,9 @@ const MAY_BE_EMPTY: [(&str, &str); 5] = [
 ];
 
 /// Metrics that the traffic below does not produce, each with the reason.
-const NOT_SCRAPED: [(&str, &str); 4] = [
+const NOT_SCRAPED: [(&str, &str); 5] = [
     ("hourbucket_tls_not_after_seconds", NO_TLS),
+    ("hourbucket_tls_crl_next_update_seconds", NO_TLS),
     ("hourbucket_tls_files_ok", NO_TLS),
     ("hourbucket_tls_reads_total", NO_TLS),
     ("hourbucket_tls_handshakes_total", NO_TLS),
@@ -45,15 +46,11 @@ const NOT_SCRAPED: [(&str, &str); 4] = [
 const NO_TLS: &str = "no port of this service speaks TLS; tests/parts/http_tls.rs looks at what those show";
 
 /// A Prometheus that scrapes one service.
-struct Prometheus {
-    process: Process,
-    port: u16,
-    agent: ureq::Agent,
-}
+struct Scraper(Prometheus);
 
-impl Prometheus {
+impl Scraper {
     /// With the shipped configuration, except for the scraped address and the intervals.
-    fn start(target: &str) -> Prometheus {
+    fn start(target: &str) -> Scraper {
         let mut config = text(CONFIG);
         for (from, to) in [
             ("scrape_interval: 15s", format!("scrape_interval: {SCRAPE_EVERY}")),
@@ -63,25 +60,16 @@ impl Prometheus {
             assert_eq!(config.matches(from).count(), 1, "{CONFIG}: {from}");
             config = config.replace(from, &to);
         }
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
-        let mut prometheus = Prometheus { process: Process::new("prometheus"), port: free_port(), agent };
-        let dir = prometheus.process.dir().to_owned();
-        fs::create_dir(dir.join("rules")).unwrap();
-        fs::write(dir.join("rules/hourbucket.yml"), text(RULES)).unwrap();
-        fs::write(dir.join("prometheus.yml"), config).unwrap();
-        let mut command = Command::new(program("prometheus"));
-        command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--log.level=warn"]);
-        prometheus.process.spawn(command.arg(format!("--web.listen-address=127.0.0.1:{}", prometheus.port)));
-        wait_until("Prometheus answers", PATIENCE, || {
-            assert!(prometheus.process.ended().is_none(), "{}", prometheus.process.log_tail());
-            prometheus.agent.get(format!("http://127.0.0.1:{}/-/ready", prometheus.port)).call().ok()
-        });
-        prometheus
+        let mut prometheus = Prometheus::new(&config);
+        fs::create_dir(prometheus.dir().join("rules")).unwrap();
+        fs::write(prometheus.dir().join("rules/hourbucket.yml"), text(RULES)).unwrap();
+        prometheus.run();
+        Scraper(prometheus)
     }
 
     /// The `data` of an answer of its API, or its error.
     fn ask(&self, path: &str, parameters: &[(&str, String)]) -> Result<Value, String> {
-        let mut request = self.agent.get(format!("http://127.0.0.1:{}/api/v1/{path}", self.port));
+        let mut request = self.0.agent.get(format!("{}/api/v1/{path}", self.0.url()));
         for (key, value) in parameters {
             request = request.query(key, value);
         }
@@ -222,7 +210,7 @@ fn reading(sensor: &str, n: i64) -> String {
 #[test]
 fn every_query_and_every_alert_works_on_a_running_service() {
     let mut world = World::start();
-    let prometheus = Prometheus::start(&world.instance());
+    let prometheus = Scraper::start(&world.instance());
     world.traffic(Duration::from_secs(1));
     // After it has been read completely, its changes are followed.
     wait_until("the registry is read", PATIENCE, || {
@@ -279,7 +267,7 @@ fn every_query_and_every_alert_works_on_a_running_service() {
 }
 
 /// `label_values(metric, label)` returns the instance.
-fn variables_have_values(prometheus: &Prometheus, dashboard: &Value, instance: &str) {
+fn variables_have_values(prometheus: &Scraper, dashboard: &Value, instance: &str) {
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter().filter(|v| v["type"] == "query");
     for variable in variables {
         let query = variable["query"]["query"].as_str().unwrap();
@@ -292,7 +280,7 @@ fn variables_have_values(prometheus: &Prometheus, dashboard: &Value, instance: &
 }
 
 /// Problems of the alerts as Prometheus has loaded them.
-fn alerts(prometheus: &Prometheus) -> Vec<String> {
+fn alerts(prometheus: &Scraper) -> Vec<String> {
     let groups = prometheus.ask("rules", &[]).unwrap();
     let groups = groups["groups"].as_array().unwrap();
     let rules: Vec<&Value> = groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();

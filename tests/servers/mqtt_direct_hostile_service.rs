@@ -247,7 +247,7 @@ fn a_disconnected_device_is_logged_a_few_times_and_counted_each_time() {
     }
     let rest = log.lines().filter(|line| line.contains("log lines suppressed")).collect::<Vec<_>>();
     assert!(rest.len() == 1 && rest[0].contains("suppressed") && rest[0].contains("30"), "{rest:?}");
-    let stranger = log.lines().find(|line| line.contains("device refused")).expect("a line");
+    let stranger = log.lines().find(|line| line.contains("authentication failed")).expect("a line");
     assert!(stranger.contains("pump-8") && stranger.contains("wrong_credentials"), "{stranger}");
     assert!(!log.contains("geheim") && !log.contains("falsch"), "a secret is in the log");
 }

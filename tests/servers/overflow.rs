@@ -64,7 +64,18 @@ fn sent(sensor: &str, range: std::ops::Range<i64>) -> Vec<Stored> {
 
 fn statement(storage_mode: StorageMode, page: u32, kind: PageKind, seal: bool, rows: Rows) -> PageWrite {
     let (sensor_id, summary) = (Arc::from("wide"), summarise(&rows));
-    PageWrite { sensor_id, start: START, page, kind, storage_mode, seal, tags: None, rows: rows.into(), summary }
+    PageWrite {
+        sensor_id,
+        start: START,
+        page,
+        kind,
+        storage_mode,
+        seal,
+        tags: None,
+        rows: rows.into(),
+        summary,
+        catalog: None,
+    }
 }
 
 async fn write(store: &dyn Store, write: PageWrite) -> PageWriteResult {
@@ -130,7 +141,7 @@ async fn recomputed(store: &dyn Store) {
 async fn the_memory_store_keeps_the_contract() {
     pages_of(&MemoryStore::new(), StorageMode::Bucket).await;
     for test in [0, 1] {
-        let store = MemoryStore::new().with_form(StorageMode::TimeSeries);
+        let store = MemoryStore::new().with_storage_mode(StorageMode::TimeSeries);
         match test {
             0 => pages_of(&store, StorageMode::TimeSeries).await,
             _ => recomputed(&store).await,

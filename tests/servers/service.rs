@@ -267,6 +267,14 @@ fn other_commands_and_a_journal_in_use() {
     let (code, text) = run(&["check", "--config", "hourbucket.toml"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("MongoDB 6") || text.contains("MongoDB "), "{text}");
+    // The hardening checklist, which changes no exit code.
+    for line in [
+        "good     hardening      failed_auth_max: Guessing secrets is slowed down.",
+        "advice   hardening      audit.file: Refusals and queries are recorded in full. ",
+        "look     hardening      firewall: ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
     let (code, text) = run(&["init", "--config", "hourbucket.toml"]);
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = run(&["run", "--config", "hourbucket.toml"]);

@@ -19,6 +19,7 @@ use hourbucket::model::{
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::{DeadLetterQuery, PageQuery, SensorQuery};
+use hourbucket::store::summaries::{EdgeQuery, SummaryQuery};
 use hourbucket::store::{
     DeadLetterWritten, LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, Store, StoreError,
 };
@@ -76,6 +77,7 @@ fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading
         tags: None,
         rows: rows.into(),
         summary,
+        catalog: None,
     }
 }
 
@@ -104,8 +106,11 @@ async fn contract(store: &dyn Store) {
     mixed(store).await;
     loads(store).await;
     many(store).await;
+    summaries_and_edges(store).await;
+    // Received now: MongoDB removes old ones of senders, once a minute.
+    let now_ms = crate::support::fleet::now_ms();
     let dead_letter = DeadLetter {
-        received_at_ms: START.0,
+        received_at_ms: now_ms,
         source: "mqtt".into(),
         topic: "sensors/x".into(),
         payload: vec![0, 255, b'{'],
@@ -113,13 +118,48 @@ async fn contract(store: &dyn Store) {
         detail: "expected `}`".into(),
     };
     store.write_dead_letters(&[dead_letter.clone(), dead_letter]).await.unwrap();
-    dead_letters(store).await;
+    dead_letters(store, now_ms).await;
     pages(store).await;
     sensors(store).await;
+    crate::catalog::contract(store).await;
     store.ping().await.unwrap();
 }
 
 /// A query of the read API: pages of a sensor.
+/// The pages of several sensors in one request, and the readings at the first millisecond of buckets.
+async fn summaries_and_edges(store: &dyn Store) {
+    let at = |ms: i64, n: i64| reading(START.0 + ms, &[("n", Value::Int(n)), ("text", Value::Str("x".into()))]);
+    let first = [at(5, 2), at(0, 1), at(0, 3)];
+    assert_eq!(write(store, page("E1", 0, PageKind::Create, true, &first)).await, PageWriteResult::Done { count: 3 });
+    let late = [at(9, 4), at(0, 5)];
+    assert_eq!(write(store, page("E1", 1, PageKind::Create, false, &late)).await, PageWriteResult::Done { count: 2 });
+    let none = [at(1, 6)];
+    assert_eq!(write(store, page("E2", 0, PageKind::Create, false, &none)).await, PageWriteResult::Done { count: 1 });
+    let sensor_ids: Vec<Arc<str>> = vec!["E1".into(), "E2".into(), "E3".into()];
+    let (from, to_ms) = (START, START.0 + HOUR);
+    let query = SummaryQuery { sensor_ids: sensor_ids.clone(), from, to_ms, fields: vec!["n".to_owned()] };
+    let mut found = store.summaries(&query).await.unwrap();
+    assert!(found.rest.is_empty());
+    found.pages.sort_by_key(|(key, page)| (key.clone(), std::cmp::Reverse(page.page)));
+    let shown = |(key, page): &(BucketKey, StoredPage)| {
+        let n = page.summary["n"].unwrap();
+        assert!(page.rows.is_empty() && key.start == START);
+        (key.sensor_id.to_string(), page.count, page.first_ts_ms.unwrap() - START.0, n.sum.as_f64() as i64)
+    };
+    let shown: Vec<_> = found.pages.iter().map(shown).collect();
+    assert_eq!(shown, [("E1".into(), Some(2), 0, 9), ("E1".into(), Some(3), 0, 6), ("E2".into(), Some(1), 1, 6)]);
+    let earlier = SummaryQuery { to_ms: START.0, ..query };
+    assert!(store.summaries(&earlier).await.unwrap().pages.is_empty());
+
+    let starts = vec![START, BucketStart(START.0 + HOUR)];
+    let edges = store.edges(&EdgeQuery { sensor_ids, starts }).await.unwrap();
+    assert_eq!(edges.keys().map(|id| &**id).collect::<Vec<_>>(), ["E1"]);
+    let mut values: Vec<String> = edges["E1"].iter().map(|row| format!("{:?}", row.named().next())).collect();
+    values.sort();
+    assert_eq!(values, [1, 3, 5].map(|n| format!("Some((\"n\", Int({n})))")));
+    assert!(edges["E1"].iter().all(|row| row.ts_ms == START.0));
+}
+
 async fn pages(store: &dyn Store) {
     let all = temps(0..6);
     let mut next_hour = page("read/1", 0, PageKind::Create, false, &[reading(START.0 + HOUR, &[("n", Value::Int(9))])]);
@@ -210,7 +250,7 @@ async fn sensors(store: &dyn Store) {
 }
 
 /// Dead letters, the newest first, and none repeated if several were received in one millisecond.
-async fn dead_letters(store: &dyn Store) {
+async fn dead_letters(store: &dyn Store, now_ms: i64) {
     let dead_letter = |received_at_ms, detail: &str| DeadLetter {
         received_at_ms,
         source: "http".into(),
@@ -220,17 +260,17 @@ async fn dead_letters(store: &dyn Store) {
         detail: detail.into(),
     };
     let all = [
-        dead_letter(START.0 + 1, "a"),
-        dead_letter(START.0 + 2, "b"),
-        dead_letter(START.0 + 2, "c"),
-        dead_letter(START.0 + 3, "d"),
+        dead_letter(now_ms + 1, "a"),
+        dead_letter(now_ms + 2, "b"),
+        dead_letter(now_ms + 2, "c"),
+        dead_letter(now_ms + 3, "d"),
     ];
     store.write_dead_letters(&all).await.unwrap();
     let question = DeadLetterQuery { reason: Some("read".into()), before: None, limit: 2, bytes_max: 1 << 20 };
     let first = store.find_dead_letters(&question).await.unwrap();
-    let times: Vec<_> = first.iter().map(|l| l.dead_letter.received_at_ms - START.0).collect();
+    let times: Vec<_> = first.iter().map(|l| l.dead_letter.received_at_ms - now_ms).collect();
     assert_eq!(times, [3, 2]);
-    let rest = DeadLetterQuery { before: Some((START.0 + 2, 1)), limit: 10, ..question.clone() };
+    let rest = DeadLetterQuery { before: Some((now_ms + 2, 1)), limit: 10, ..question.clone() };
     let rest = store.find_dead_letters(&rest).await.unwrap();
     let mut details: Vec<_> = first.iter().chain(&rest).map(|l| l.dead_letter.detail.clone()).collect();
     details.sort();

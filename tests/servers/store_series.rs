@@ -63,6 +63,7 @@ fn write_of(sensor: &str, kind: PageKind, readings: &[Reading]) -> PageWrite {
         tags: None,
         rows: rows.into(),
         summary,
+        catalog: None,
     }
 }
 
@@ -128,7 +129,7 @@ async fn contract(store: &dyn Store) {
 
 #[tokio::test]
 async fn the_memory_store_keeps_the_contract() {
-    let store = MemoryStore::new().with_form(StorageMode::TimeSeries);
+    let store = MemoryStore::new().with_storage_mode(StorageMode::TimeSeries);
     contract(&store).await;
     // A process was killed between measurements and summary.
     let late = temps(3..5);

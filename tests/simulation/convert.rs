@@ -108,7 +108,18 @@ fn statement(storage_mode: StorageMode, page: u32, seal: bool, values: std::ops:
     let (sensor_id, start, mut rows) = ("s".into(), BucketStart(0), Rows::default());
     values.for_each(|n| rows.push_named(n, Default::default(), &[("n", Value::Int(n).as_ref())]));
     let (summary, rows) = (summary::summarise(&rows), Arc::new(rows));
-    PageWrite { sensor_id, start, page, kind: PageKind::Create, storage_mode, seal, tags: None, rows, summary }
+    PageWrite {
+        sensor_id,
+        start,
+        page,
+        kind: PageKind::Create,
+        storage_mode,
+        seal,
+        tags: None,
+        rows,
+        summary,
+        catalog: None,
+    }
 }
 
 /// As earlier versions left it: a document in time-series mode, and a page that a service has written beside it. Some of its

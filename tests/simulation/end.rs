@@ -10,7 +10,7 @@ impl Sim {
     pub(super) fn drain(&mut self) {
         self.faulty = false;
         for round in 0..30_000 {
-            let ms = if round < 20_000 { 10 } else { 100 };
+            let ms = if round < 20_000 { 10 } else { 1000 };
             self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
             self.zombie();
             self.finish_conversions(round);
@@ -50,6 +50,7 @@ impl Sim {
         if let Err(wrong) = self.pages.check(self.page.readings) {
             panic!("seed {}: {wrong}; journaled: {}", self.seed, self.journaled);
         }
+        self.check_catalog();
         for ((sensor, start, n), page) in &self.pages.pages {
             // The fields of a statement's first reading always go (up to four, of 60 bytes at most): in the statement that
             // begins the page, and in the one that fills it.
@@ -67,8 +68,8 @@ impl Sim {
         }
         for id in self.known.keys().filter(|id| !is_expired(id)) {
             let least = *self.expected(id).start();
-            let n = stored.get(id).copied().unwrap_or(0);
-            assert!(n >= least, "seed {}: acknowledged {least}, stored {n}: {id:?}", self.seed);
+            let n = stored.get(id).copied().unwrap_or(0) + self.dead.get(id).copied().unwrap_or(0);
+            assert!(n >= least, "seed {}: acknowledged {least}, stored or dead letters {n}: {id:?}", self.seed);
         }
         for (i, instance) in self.instances.iter().enumerate() {
             for entry in &instance.journal {
@@ -80,15 +81,32 @@ impl Sim {
         }
     }
 
+    /// The catalogue has every stored sensor and field, and nothing else.
+    fn check_catalog(&self) {
+        if let Err(wrong) = self.pages.check_catalog() {
+            panic!("seed {}: {wrong}", self.seed);
+        }
+        let mut stored: BTreeMap<&str, HashSet<&str>> = BTreeMap::new();
+        for reading in self.batches_seen.iter().chain(&self.resent).flat_map(|batch| batch.iter()) {
+            if self.known.get(&identity(reading)).is_some_and(|known| known.stored) {
+                stored.entry(&reading.sensor_id).or_default().extend(reading.values.keys().map(String::as_str));
+            }
+        }
+        for (sensor, entry) in &self.pages.catalog {
+            let fields = stored.get(&**sensor).unwrap_or_else(|| panic!("seed {}: {sensor} is not stored", self.seed));
+            for field in entry.fields.keys() {
+                assert!(fields.contains(&**field), "seed {}: {field} of {sensor} is not stored", self.seed);
+            }
+        }
+    }
+
     /// The end of the quarantine: what still fails then becomes dead letters. With nothing else wrong, that happens only to
     /// expired buckets.
     fn give_up(&mut self) {
-        let mut given_up = vec![];
         for shard in self.instances.iter_mut().flat_map(|instance| &mut instance.process.shards) {
             shard.set_store_answers(true);
-            given_up.extend(shard.take_rejected_rows());
         }
-        for rejected in given_up {
+        for rejected in std::mem::take(&mut self.given_up) {
             for row in rejected.rows.iter() {
                 let start = Span::HOUR.floor(row.ts_ms);
                 assert!(self.is_expired(start), "seed {}: {start:?} was given up: {}", self.seed, rejected.detail);

@@ -1,7 +1,8 @@
 //! Whole processes under paused time: the real shard tasks, flush stage and dead letters, on a database that fails
 //! ([`super::server`]). Two oracles look at every history: what is stored in the end, and *liveness* all the time: with
-//! faults on, the readings of each innocent sensor are stored within `flush.max_age` + 15 s in which the database
-//! answers, and no entry keeps the journal for longer than `flush.quarantine_after` beyond that.
+//! faults on, the readings of each innocent sensor are stored within the longest age (`flush.max_age`, or
+//! `flush.max_age_busy` in histories whose age is stretched) + 15 s in which the database answers, and no entry keeps the
+//! journal for longer than `flush.quarantine_after` beyond that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,14 +13,16 @@ use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::ShardSettings;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, Reading, Span, StorageMode, Value};
+use hourbucket::model::{BucketStart, Reading, Span, StorageMode, Value, Zone};
+use hourbucket::rollup::state::RollupSettings;
 use tokio::time::Instant;
 
+use super::days;
 use super::process::{Instance, World};
 use super::server::{AWKWARD, LOADS_AT_ONCE, Pace, Server, Trouble};
 use super::{HOUR, Identities, Identity, identity};
 
-/// Beyond `flush.max_age`, while the database answers.
+/// Beyond the longest age, while the database answers.
 const GRACE_MS: u64 = 15_000;
 /// What one load of the flush stage may take, and how often a bucket can make it that long before it is loaded alone.
 const LOAD_MS: u64 = 4000;
@@ -56,6 +59,8 @@ struct Life {
     /// Milliseconds in which the database answered, and from when on it does.
     up_ms: u64,
     calm: Instant,
+    /// `journal.commit_delay`, up to the longest that may be configured.
+    commit_delay: Duration,
     backfill: usize,
     /// Hours of the backfill that was sent, and all buckets of the awkward sensor.
     backfilled: usize,
@@ -100,6 +105,7 @@ fn settings(rng: &mut fastrand::Rng, span: Span) -> ShardSettings {
         sensors_max: 1000,
         dedup_keys_max: rng.usize(0..4000),
         quarantine_after_ms: rng.u64(5..40) * 1000,
+        arrival_step_ms: 60_000,
         backoff,
     }
 }
@@ -116,6 +122,15 @@ fn trouble(rng: &mut fastrand::Rng) -> Trouble {
     }
 }
 
+/// How wrong a sensor's clock is.
+fn clock(rng: &mut fastrand::Rng) -> i64 {
+    match rng.u8(0..4) {
+        0 => rng.i64(-3 * HOUR..HOUR),
+        1 => rng.i64(-120_000..120_000),
+        _ => rng.i64(-500..500),
+    }
+}
+
 impl Life {
     fn new(seed: u64) -> Life {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -128,28 +143,42 @@ impl Life {
         let server = Arc::new(Server::new(rng.u64(..), pace));
         let span = if rng.bool() { Span::HOUR } else { Span::from_ms(60_000).expect("a minute") };
         let storage_mode = if rng.u8(0..3) > 0 { StorageMode::TimeSeries } else { StorageMode::Bucket };
-        let world = World {
+        let rollup = RollupSettings {
+            // In Athens a day begins where the history does.
+            zone: if rng.bool() { Zone::UTC } else { Zone::from(chrono_tz::Tz::Europe__Athens) },
+            span,
+            instance: "".into(),
+            settle_ms: rng.u64(1..5000),
+            late_ms: rng.u64(1..5000),
+            hours_kept_ms: None,
+            bytes_max: 1 << 20,
+        };
+        let mut world = World {
             server,
             settings: settings(&mut rng, span),
+            rollup,
             shards: rng.usize(1..4),
             commands_max: rng.usize(1..5),
+            age_busy_ms: if rng.bool() { rng.u64(0..40_000) } else { 0 },
             begin: Instant::now(),
             // Shortly before a bucket begins.
             begin_ms: 472_222 * HOUR - rng.i64(0..90_000),
         };
         let trouble = trouble(&mut rng);
         let instances = if rng.u8(0..4) == 0 { 2 } else { 1 };
-        let instances = (0..instances).map(|_| Instance::new(storage_mode, Arc::new(AtomicI64::new(0)))).collect();
-        let clock = |rng: &mut fastrand::Rng| match rng.u8(0..4) {
-            0 => rng.i64(-3 * HOUR..HOUR),
-            1 => rng.i64(-120_000..120_000),
-            _ => rng.i64(-500..500),
-        };
+        let instances = (0..instances)
+            .map(|i| Instance::new(&format!("i{i}"), storage_mode, Arc::new(AtomicI64::new(0))))
+            .collect();
         let mut sensors: BTreeMap<String, i64> =
             (0..rng.usize(1..9)).map(|i| (format!("s{i}"), clock(&mut rng))).collect();
         sensors.insert(AWKWARD.to_owned(), clock(&mut rng));
         let one = !matches!(trouble, Trouble::FieldsMax(_)) && rng.u8(0..6) > 0;
+        let commit_delay = Duration::from_millis([0, 2, 100][rng.usize(0..3)]);
         let backfill = if trouble == Trouble::None { rng.usize(0..1500) } else { 0 };
+        if backfill == 0 && rng.bool() {
+            // Days are computed before they are due.
+            world.rollup.bytes_max = rng.usize(6000..20_000);
+        }
         world.server.state().faults = [0, 60, 20][rng.usize(0..3)];
         world.server.state().trouble = trouble;
         world.server.state().bucket = one.then(|| span.floor(world.begin_ms + sensors[AWKWARD]));
@@ -166,6 +195,7 @@ impl Life {
             trouble,
             kind: trouble,
             up_ms: 0,
+            commit_delay,
             backfill,
             backfilled: 0,
             awkward: BTreeSet::new(),
@@ -240,8 +270,22 @@ impl Life {
         }
     }
 
-    /// Journaled, acknowledged, and on its way.
+    /// Joins the group that the journal's writer collects, and is acknowledged with it.
     fn hand_in(&mut self, instance: usize, readings: Vec<Reading>) {
+        self.instances[instance].collect(readings, self.commit_delay);
+    }
+
+    /// Syncs the groups that have waited for `commit_delay`.
+    fn sync(&mut self) {
+        for instance in 0..self.instances.len() {
+            for readings in self.instances[instance].take_group(Instant::now()) {
+                self.journaled(instance, readings);
+            }
+        }
+    }
+
+    /// Journaled, acknowledged, and on its way.
+    fn journaled(&mut self, instance: usize, readings: Vec<Reading>) {
         let hits_from = Instant::now() - REMEMBERED.min(self.world.begin.elapsed());
         for reading in &readings {
             let id = identity(reading);
@@ -283,9 +327,14 @@ impl Life {
         self.world.server.state().trouble = Trouble::None;
     }
 
-    /// Killed, and started again on the same journal; the senders repeat what they had just sent.
+    /// Killed, and started again on the same journal; the senders repeat what they had just sent. The group that was not
+    /// acknowledged is lost, or it was synced all the same.
     async fn restart(&mut self, instance: usize) {
+        let group = self.instances[instance].drop_group();
         self.instances[instance].kill().await;
+        if self.rng.bool() {
+            group.into_iter().for_each(|readings| self.journaled(instance, readings));
+        }
         for _ in 0..self.rng.usize(0..20) {
             self.pass().await;
         }
@@ -299,6 +348,7 @@ impl Life {
     /// A tenth of a second goes by, and the oracles look.
     async fn pass(&mut self) {
         tokio::time::sleep(STEP).await;
+        self.sync();
         let now = Instant::now();
         if self.world.server.state().down {
             // What failed meanwhile is tried again after its backoff, once what is under way has timed out.
@@ -314,7 +364,8 @@ impl Life {
 
     fn max_age_ms(&self) -> u64 {
         match self.world.settings.due {
-            DuePolicy::Age(ms) | DuePolicy::Linger(ms) => ms,
+            DuePolicy::Age(ms) => ms.max(self.world.age_busy_ms),
+            DuePolicy::Linger(ms) => ms,
         }
     }
 
@@ -337,11 +388,16 @@ impl Life {
         let pace = self.world.server.pace;
         // A failure that hit this very bucket costs a time limit, a wait, and the same once more for the load.
         let hit_ms = 2 * (pace.timeout + self.world.settings.backoff.max).as_millis() as u64;
+        // If all buckets of the awkward sensor are in trouble, each of them is with others twice, before it is alone.
+        let others = if state.bucket.is_none() { self.awkward.len().saturating_sub(1).min(5) as u64 } else { 0 };
         // A command that hangs is waited for twice: by whoever sent it, and by the loads behind it.
-        let hang_ms = if self.kind == Trouble::WritesHang { 4 * pace.timeout.as_millis() as u64 } else { 0 };
+        let hang_ms = match self.kind {
+            Trouble::WritesHang => (4 + 2 * others) * pace.timeout.as_millis() as u64,
+            _ => 0,
+        };
         // Each bucket whose loads take too long makes those of others as long, twice; the first two are part of the grace.
-        let slow = matches!(self.kind, Trouble::LoadsHang | Trouble::LoadsSlow(_)) && state.bucket.is_none();
-        let slow_ms = if slow { LOAD_MS * self.awkward.len().saturating_sub(1).min(5) as u64 } else { 0 };
+        let slow = matches!(self.kind, Trouble::LoadsHang | Trouble::LoadsSlow(_));
+        let slow_ms = if slow { LOAD_MS * others } else { 0 };
         let backfill_ms = (pace.round_trip * self.backfilled as u32).as_millis() as u64 / LOADS_AT_ONCE as u64;
         let bound_ms = self.max_age_ms() + GRACE_MS + hang_ms + slow_ms + backfill_ms;
         // Those that fail are tried one after the other.
@@ -414,6 +470,30 @@ impl Life {
             }
         }
         self.world.server.settled().await;
+        self.roll_up().await;
+    }
+
+    /// All start again days later, which makes the open days due, and compute what is marked. Twice, because the first time
+    /// another day is open, which may have a mark: of readings whose clock was ahead.
+    async fn roll_up(&mut self) {
+        // What is carried out late comes to its end.
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let mut wrong = None;
+        for days in [3, 5] {
+            for inst in &mut self.instances {
+                inst.kill().await;
+                inst.wrong_ms.store(days * 24 * HOUR, std::sync::atomic::Ordering::Relaxed);
+                inst.start(&self.world);
+            }
+            for _ in 0..600 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                wrong = days::wrong(&self.world.server.state().pages, self.world.rollup.zone);
+                if wrong.is_none() {
+                    return;
+                }
+            }
+        }
+        panic!("seed {}: {}", self.seed, wrong.unwrap_or_default());
     }
 
     fn check(&mut self) {
@@ -429,6 +509,7 @@ impl Life {
                 state.pages.load(&request, StorageMode::TimeSeries).expect("it has no pages with readings");
             }
         }
+        state.pages.check_catalog().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         state.pages.check(self.world.settings.page.readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         let mut stored: Identities<u32> = Identities::default();
         for reading in state.pages.readings() {

@@ -5,6 +5,8 @@
 //! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and permits. Here liveness is
 //!   an oracle of its own.
 //!
+//! [`age`] is about figures instead: the control loop of the flush age against a simulated store.
+//!
 //! One seed replays one history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs it alone, in both kinds;
 //! `HOURBUCKET_SIM_SEEDS=100000` is the long run,
 //! which goes on after a failure with `HOURBUCKET_SIM_ALL=1`. The live histories take a thousand times as long, so there are fewer of
@@ -12,6 +14,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_macros, reason = "a test, with figures")]
 
+mod age;
+mod days;
 mod live;
 mod process;
 mod server;

@@ -11,7 +11,10 @@ use hourbucket::accumulate::{ShardBatch, ShardHandle};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::dead_letters::DeadLetters;
 use hourbucket::flush::Flusher;
+use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{Clock, DeadLetter, Now, Reading, ReadingBatch, StorageMode, Value};
+use hourbucket::rollup::state::RollupSettings;
+use hourbucket::rollup::{RollupTask, recovery};
 use hourbucket::route::row_refs;
 use hourbucket::store::Store;
 use tokio::sync::mpsc;
@@ -25,8 +28,12 @@ use super::server::{Client, Server};
 pub(crate) struct World {
     pub(crate) server: Arc<Server>,
     pub(crate) settings: ShardSettings,
+    /// With an empty instance.
+    pub(crate) rollup: RollupSettings,
     pub(crate) shards: usize,
     pub(crate) commands_max: usize,
+    /// Like `flush.max_age_busy`; the age moves between that of `settings.due` and this one.
+    pub(crate) age_busy_ms: u64,
     pub(crate) begin: Instant,
     /// The true time at the begin.
     pub(crate) begin_ms: i64,
@@ -67,10 +74,15 @@ type Journal = Arc<Mutex<Vec<Entry>>>;
 
 pub(crate) struct Instance {
     journal: Journal,
+    /// The id in its marks.
+    name: Arc<str>,
     pub(crate) storage_mode: StorageMode,
     ever_measured: bool,
     pub(crate) wrong_ms: Arc<AtomicI64>,
     pub(crate) process: Option<Process>,
+    /// What the journal's writer collects, and when it syncs that. Not acknowledged.
+    group: Vec<Vec<Reading>>,
+    group_due: Instant,
 }
 
 pub(crate) struct Process {
@@ -89,8 +101,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static PROCESSES: AtomicU64 = AtomicU64::new(0);
 
 impl Instance {
-    pub(crate) fn new(storage_mode: StorageMode, wrong_ms: Arc<AtomicI64>) -> Instance {
-        Instance { journal: Journal::default(), storage_mode, ever_measured: false, wrong_ms, process: None }
+    pub(crate) fn new(name: &str, storage_mode: StorageMode, wrong_ms: Arc<AtomicI64>) -> Instance {
+        Instance {
+            journal: Journal::default(),
+            name: name.into(),
+            storage_mode,
+            ever_measured: false,
+            wrong_ms,
+            process: None,
+            group: vec![],
+            group_due: Instant::now(),
+        }
     }
 
     pub(crate) fn journal(&self) -> MutexGuard<'_, Vec<Entry>> {
@@ -103,7 +124,25 @@ impl Instance {
 
     /// Everything that was handed in is stored, or kept as a dead letter.
     pub(crate) fn at_rest(&self) -> bool {
-        self.process.is_some() && self.journal().iter().all(|e| e.stored)
+        self.process.is_some() && self.group.is_empty() && self.journal().iter().all(|e| e.stored)
+    }
+
+    /// Adds readings to the group that waits for others, up to `commit_delay` after its first ones.
+    pub(crate) fn collect(&mut self, readings: Vec<Reading>, commit_delay: Duration) {
+        if self.group.is_empty() {
+            self.group_due = Instant::now() + commit_delay;
+        }
+        self.group.push(readings);
+    }
+
+    /// The group, if it is due.
+    pub(crate) fn take_group(&mut self, now: Instant) -> Vec<Vec<Reading>> {
+        if now >= self.group_due { self.drop_group() } else { vec![] }
+    }
+
+    /// The group, due or not.
+    pub(crate) fn drop_group(&mut self) -> Vec<Vec<Reading>> {
+        std::mem::take(&mut self.group)
     }
 
     pub(crate) fn append(&mut self, world: &World, readings: Vec<Reading>, since_ms: u64, hits_from: Instant) {
@@ -125,14 +164,23 @@ impl Instance {
         let (dead, letters) = DeadLetters::new(flusher.clone(), 16, u64::MAX);
         let mut tasks = vec![tokio::spawn(letters)];
         let mut shards = vec![];
+        let mut views = vec![];
         for _ in 0..world.shards {
             let (settings, gauges) = (world.settings.clone(), Arc::new(ShardGauges::default()));
             let (handle, task) =
                 ShardTask::new(settings, world.commands_max, flusher.clone(), dead.clone(), clock.clone(), gauges);
             shards.push(handle);
-            tasks.push(tokio::spawn(task.run()));
+            let rollup = RollupSettings { instance: self.name.clone(), ..world.rollup.clone() };
+            let (gauges, backoff) = (Arc::default(), world.settings.backoff);
+            let (rollup, view, rollup_task) = RollupTask::new(rollup, flusher.clone(), backoff, clock.clone(), gauges);
+            views.push(view);
+            tasks.push(tokio::spawn(rollup_task.run()));
+            tasks.push(tokio::spawn(task.with_rollup(Some(rollup)).run()));
         }
+        let shard_of = hourbucket::route::shard_of;
+        tasks.push(tokio::spawn(recovery::recover(self.name.clone(), views, shard_of, flusher.clone(), clock)));
         let (wait, commands_max) = (self.ever_measured, world.commands_max);
+        tasks.push(tokio::spawn(stretch(world.clone(), flusher.clone())));
         tasks.push(tokio::spawn(upkeep(client, flusher, wait, commands_max)));
         let (feed, fed) = mpsc::unbounded_channel();
         let (alive, done) = (Arc::new(AtomicBool::new(true)), Arc::default());
@@ -197,6 +245,21 @@ async fn upkeep(client: Arc<Client>, flusher: Flusher, wait: bool, commands_max:
             flusher.note_answer();
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// Moves the age up and down as fast as the controller may: up by two seconds per second, down by one.
+async fn stretch(world: Arc<World>, flusher: Flusher) {
+    let DuePolicy::Age(max_age_ms) = world.settings.due else { return };
+    let (mut rng, mut age_ms, mut grows) = (fastrand::Rng::with_seed(world.begin_ms as u64), max_age_ms, true);
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if rng.u8(0..100) == 0 {
+            grows = rng.bool();
+        }
+        let moved = if grows { age_ms + 200 } else { age_ms.saturating_sub(100) };
+        age_ms = moved.clamp(max_age_ms, world.age_busy_ms.max(max_age_ms));
+        flusher.set_age_ms(age_ms);
     }
 }
 

@@ -8,7 +8,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hourbucket::model::{BucketKey, BucketStart, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode};
+use hourbucket::model::{
+    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
+};
+use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
+use hourbucket::store::days::DayStore;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
@@ -58,6 +62,14 @@ enum Fate {
     Late,
     /// Some statements are answered with an error that says nothing.
     Partly,
+}
+
+/// Whether a command without an answer is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Applied {
+    Never,
+    Now,
+    Later,
 }
 
 /// How fast it is.
@@ -268,6 +280,20 @@ impl Server {
         Ok(fate)
     }
 
+    /// The outcome of a command without page writes; with an error, whether it is carried out all the same. It takes a
+    /// permit, so it keeps all waiting.
+    pub(crate) async fn outcome(&self) -> Result<(), (StoreError, Applied)> {
+        tokio::time::sleep(self.pace.round_trip / 2).await;
+        let fate = self.fate(std::iter::once("")).map_err(|error| (error, Applied::Never))?;
+        match fate {
+            Fate::Well | Fate::Partly => Ok(()),
+            Fate::NotApplied => Err((not_applied(), Applied::Never)),
+            Fate::Lost => Err((unknown(), Applied::Never)),
+            Fate::Unanswered => Err((unknown(), Applied::Now)),
+            Fate::Late => Err((unknown(), Applied::Later)),
+        }
+    }
+
     /// How long until no statement of this process that was given up writes the bucket.
     fn fence(&self, process: u64, bucket: &BucketKey) -> Duration {
         let state = self.state();
@@ -464,7 +490,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn ask<'a, T: Send + 'a>(
+    pub(crate) fn ask<'a, T: Send + 'a>(
         &'a self,
         read: impl FnOnce(&Pages) -> T + Send + 'a,
     ) -> BoxFuture<'a, Result<T, StoreError>> {
@@ -510,6 +536,21 @@ impl Store for Client {
         })
     }
 
+    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            let mut state = self.server.state();
+            if state.down {
+                return Err(not_applied());
+            }
+            updates.iter().for_each(|update| state.pages.merge_catalog(update));
+            Ok(0)
+        })
+    }
+
+    fn find_catalog<'a>(&'a self, q: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+        self.ask(move |pages| pages.find_catalog(q))
+    }
+
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
             updates.iter().for_each(|u| self.server.state().pages.merge_latest(u));
@@ -552,6 +593,10 @@ impl Store for Client {
         q: &'a DeadLetterQuery,
     ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
         self.ask(move |pages| pages.read_dead_letters(q))
+    }
+
+    fn days(&self) -> Option<&dyn DayStore> {
+        Some(self)
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

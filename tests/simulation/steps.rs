@@ -2,9 +2,9 @@
 //! applied long after their answer was given up, late and duplicate readings, several shards (another number after each
 //! start), a second instance on the same sensors, outages longer than memory, sensor clocks within the limits, a service
 //! clock that is wrong at the start and is set while it runs, sums that round, a high-water mark whose answer is lost, and
-//! what else changes the same documents (`beside.rs`).
+//! what else changes the same documents (`beside.rs`, `convert.rs`, `remove.rs`).
 //!
-//! Oracle: what was acknowledged is stored exactly once, what was sent and not acknowledged at most once, summaries equal
+//! Oracle: what was acknowledged is stored exactly once (or a dead letter, if the readings of its bucket were removed), what was sent and not acknowledged at most once, summaries equal
 //! those of the readings, and no acknowledgement comes before its readings are stored. Questions (`queries.rs`) show what was
 //! acknowledged exactly once, too, at any moment.
 
@@ -16,6 +16,8 @@ mod convert;
 mod end;
 #[path = "queries.rs"]
 mod queries;
+#[path = "remove.rs"]
+mod remove;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -23,7 +25,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
+use hourbucket::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSettings};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
@@ -49,6 +51,11 @@ fn note_stored(known: &mut Identities<Known>, write: &PageWrite) {
     for id in identities(write) {
         known.get_mut(&id).expect("it was sent").stored = true;
     }
+}
+
+/// What the flush stage does before it sends the writes.
+fn catalogue(pages: &mut Pages, writes: &[PageWrite]) {
+    writes.iter().filter_map(|write| write.catalog.as_deref()).for_each(|update| pages.merge_catalog(update));
 }
 
 /// Carries out one statement and notes what it stored.
@@ -139,6 +146,11 @@ struct Sim {
     wrong_ms: i64,
     clocks: Vec<i64>,
     retention_ms: Option<i64>,
+    /// How long after the end of their bucket readings are removed; and those that came after that.
+    removes_after_ms: Option<i64>,
+    dead: Identities<u32>,
+    /// What else was rejected.
+    given_up: Vec<RejectedRows>,
     /// Time-series buckets that a `reconcile` may have left half done.
     interrupted: HashSet<(String, BucketStart)>,
     /// Whether buckets are converted, which ones were, and those under way.
@@ -164,6 +176,8 @@ struct Sim {
     sensors: u64,
     budget: usize,
     batches_seen: Vec<Rc<[Reading]>>,
+    /// Batches that were sent again after a crash, with other times of receipt.
+    resent: Vec<Rc<[Reading]>>,
     /// The last reading without a time of its own, and the instance that it went to.
     receipt_last: Option<(usize, Reading)>,
 }
@@ -197,6 +211,9 @@ impl Sim {
             asked: false,
             reading: None,
             retention_ms: (rng.u8(0..3) == 0).then(|| rng.i64(2 * HOUR..12 * HOUR)),
+            removes_after_ms: rng.bool().then(|| rng.i64(0..3 * HOUR)),
+            dead: Identities::default(),
+            given_up: vec![],
             pages: Pages { summary_bytes_max: Some(page.summary_bytes), ..Pages::default() },
             zombies: vec![],
             instances: vec![],
@@ -209,6 +226,7 @@ impl Sim {
             sensors: rng.u64(1..6),
             budget: if rng.u8(0..3) == 0 { 24_000 } else { 1 << 20 },
             batches_seen: vec![],
+            resent: vec![],
             receipt_last: None,
             storage_mode: StorageMode::Bucket,
             rng,
@@ -252,6 +270,7 @@ impl Sim {
             sensors_max: self.rng.usize(6..100),
             dedup_keys_max: self.rng.usize(0..30) * self.rng.usize(1..128),
             quarantine_after_ms: 600_000,
+            arrival_step_ms: 60_000,
             backoff: Backoff { min: std::time::Duration::from_millis(5), max: std::time::Duration::from_millis(500) },
         };
         let shards = (0..self.rng.usize(1..4)).map(|_| Shard::new(settings.clone())).collect();
@@ -381,6 +400,9 @@ impl Sim {
     fn take_jobs(&mut self, instance: usize) {
         let process = &mut self.instances[instance].process;
         for s in 0..process.shards.len() {
+            if self.rng.u8(0..20) == 0 {
+                process.shards[s].set_age_ms([0, self.rng.u64(0..60_000)][self.rng.usize(0..2)]);
+            }
             process.shards[s].tick(self.now);
             if process.jobs.len() < 3
                 && let Some(job) = process.shards[s].take(self.storage_mode)
@@ -431,6 +453,9 @@ impl Sim {
                 }
             }
             Job::Write(tickets, writes) => {
+                // Before the pages; the first fault is one of this command.
+                let catalogued = if fault == 0 { writes.len() / 2 } else { writes.len() };
+                catalogue(&mut self.pages, &writes[..catalogued]);
                 let (pages, known) = (&mut self.pages, &mut self.known);
                 let mut apply =
                     |n: usize| -> Vec<PageWriteResult> { writes[..n].iter().map(|w| apply(pages, known, w)).collect() };
@@ -465,6 +490,7 @@ impl Sim {
         let process = &mut self.instances[instance].process;
         if let Some((shard, done)) = process.answers.pop_front() {
             process.shards[shard].finished(done, self.now);
+            self.keep_late_rows(instance);
         }
     }
 
@@ -483,6 +509,7 @@ impl Sim {
             // What lies beyond the mark was not sent.
             let sent = through(&job) <= old.mark;
             if let (Job::Write(_, writes), true) = (job, sent) {
+                catalogue(&mut self.pages, &writes);
                 self.zombies.extend(writes);
             }
         }
@@ -522,7 +549,9 @@ impl Sim {
         for mut readings in resend {
             readings.iter_mut().filter(|r| r.receipt_time).for_each(|r| r.ts_ms = self.now.wall_ms);
             let to = self.rng.usize(0..self.instances.len());
-            self.hand_in(to, readings.into());
+            let readings: Rc<[Reading]> = readings.into();
+            self.resent.push(readings.clone());
+            self.hand_in(to, readings);
         }
     }
 
@@ -538,6 +567,9 @@ impl Sim {
     fn go_on(&mut self) {
         if self.converts && self.rng.u8(0..8) == 0 {
             return self.convert();
+        }
+        if self.removes_after_ms.is_some() && self.rng.u8(0..30) == 0 {
+            return self.remove_readings();
         }
         let instance = self.rng.usize(0..self.instances.len());
         match self.rng.u32(0..100) {

@@ -27,7 +27,7 @@ pub struct Trust {
 }
 
 /// A persistent connection.
-pub struct Https(TlsStream<TcpStream>);
+pub struct Https(pub TlsStream<TcpStream>);
 
 impl Https {
     /// Connects. Returns an error if the handshake fails (with TLS 1.3, a refused client sees that only with the first

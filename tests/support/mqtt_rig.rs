@@ -97,7 +97,9 @@ impl Ingest {
             ack: AckMode::Journal,
             grants: GrantDefaults::unlimited(),
             admission,
+            commit_delay: Duration::from_millis(2),
             clock: Arc::new(SystemClock::new()),
+            births_dir: None,
             stop: stop.clone(),
             drained: drained.clone(),
         };

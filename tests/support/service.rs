@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
+use super::mongod::python_packages;
 use super::process::Process;
 use super::{free_port, wait_until};
 
@@ -70,6 +71,24 @@ impl Service {
     /// Its process id, for /proc.
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// Runs a script of `tests` with packages as [`python_packages`] finds them; returns what it prints.
+    ///
+    /// # Panics
+    /// It fails.
+    pub fn run_python(&self, (named, package): (&str, &str), script: &str, arguments: &[&str]) -> String {
+        let output = Command::new("python3")
+            .arg(format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR")))
+            .args(arguments)
+            .env("PYTHONPATH", python_packages(named, package))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("no_proxy", "127.0.0.1")
+            .output()
+            .expect("python3 must start");
+        let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{printed}\n{}", self.log());
+        printed.into_owned()
     }
 
     /// Its log.

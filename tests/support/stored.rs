@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mongodb::bson::{Bson, Document, doc};
 
@@ -54,6 +54,90 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
         let count = measurements.count_documents(doc! {}).await.expect("a count");
         assert_eq!(count, measured, "measurements, and those of buckets with a summary");
         all
+    })
+}
+
+/// All readings of a database in bucket mode, by sensor and time: each with its values, `ts`, `id` and `tags`.
+pub fn documents(uri: &str, database: &str) -> Vec<Document> {
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(uri).await.unwrap();
+        let collection = client.database(database).collection::<Document>("sensor_buckets");
+        let flat = [
+            doc! { "$unwind": "$readings" },
+            doc! { "$replaceRoot": { "newRoot": { "$mergeObjects": ["$readings", { "id": "$sensor_id", "tags": "$tags" }] } } },
+            doc! { "$sort": { "id": 1, "ts": 1 } },
+        ];
+        let mut cursor = collection.aggregate(flat).await.unwrap();
+        let mut found = vec![];
+        while cursor.advance().await.unwrap() {
+            found.push(cursor.deserialize_current().unwrap());
+        }
+        found
+    })
+}
+
+/// Checks that the catalogue has every stored sensor and field with its kinds, and nothing else, and times that include those
+/// of the readings. Returns the number of sensors.
+///
+/// # Panics
+/// It does not.
+pub fn catalogued(uri: &str, database: &str) -> usize {
+    type Fields = BTreeMap<String, BTreeSet<&'static str>>;
+    let note = |reading: &Document, all: &mut (Fields, i64, i64)| {
+        let ts_ms = reading.get_datetime("ts").unwrap().timestamp_millis();
+        (all.1, all.2) = (all.1.min(ts_ms), all.2.max(ts_ms));
+        for (name, value) in reading.iter().filter(|(name, _)| !matches!(&***name, "_id" | "ts" | "meta")) {
+            let kind = match value {
+                Bson::Boolean(_) => "bool",
+                Bson::String(_) => "text",
+                _ => "number",
+            };
+            all.0.entry(name.clone()).or_default().insert(kind);
+        }
+    };
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
+        let database = client.database(database);
+        let mut stored: BTreeMap<String, (Fields, i64, i64)> = BTreeMap::new();
+        let mut cursor = database.collection::<Document>("sensor_buckets").find(doc! {}).await.unwrap();
+        while cursor.advance().await.unwrap() {
+            let page: Document = cursor.deserialize_current().unwrap();
+            let sensor = page.get_str("sensor_id").unwrap().to_owned();
+            let all = stored.entry(sensor).or_insert((Fields::new(), i64::MAX, i64::MIN));
+            let readings = page.get_array("readings").into_iter().flatten().filter_map(Bson::as_document);
+            readings.for_each(|reading| note(reading, all));
+        }
+        let mut cursor = database.collection::<Document>("sensor_readings").find(doc! {}).await.unwrap();
+        while cursor.advance().await.unwrap() {
+            let reading: Document = cursor.deserialize_current().unwrap();
+            let sensor = reading.get_document("meta").unwrap().get_str("sensor_id").unwrap().to_owned();
+            note(&reading, stored.entry(sensor).or_insert((Fields::new(), i64::MAX, i64::MIN)));
+        }
+        let mut cursor = database.collection::<Document>("sensor_catalog").find(doc! {}).await.unwrap();
+        let mut entries = 0;
+        while cursor.advance().await.unwrap() {
+            let entry: Document = cursor.deserialize_current().unwrap();
+            let (fields, first_ms, last_ms) =
+                stored.get(entry.get_str("_id").unwrap()).unwrap_or_else(|| panic!("not stored: {entry}"));
+            let kinds = |list: &Bson| -> Vec<String> {
+                let list = list.as_array().unwrap().iter().map(|kind| kind.as_str().unwrap().to_owned());
+                list.collect::<BTreeSet<_>>().into_iter().collect()
+            };
+            let held: BTreeMap<&String, Vec<String>> =
+                entry.get_document("fields").unwrap().iter().map(|(name, list)| (name, kinds(list))).collect();
+            let expected: BTreeMap<&String, Vec<String>> =
+                fields.iter().map(|(name, kinds)| (name, kinds.iter().map(|k| (*k).to_owned()).collect())).collect();
+            assert_eq!(held, expected, "{entry}");
+            let names: BTreeSet<&str> =
+                entry.get_array("field_names").unwrap().iter().filter_map(Bson::as_str).collect();
+            assert_eq!(names, fields.keys().map(String::as_str).collect::<BTreeSet<_>>(), "{entry}");
+            let time = |name: &str| entry.get_datetime(name).unwrap().timestamp_millis();
+            let (first, last, day) = (time("first_ts"), time("last_ts"), 86_400_000);
+            assert!(first - day <= *first_ms && *last_ms <= last + day && first <= last, "{entry}");
+            entries += 1;
+        }
+        assert_eq!(entries, stored.len(), "entries, and stored sensors");
+        entries
     })
 }
 

@@ -63,7 +63,7 @@ AS_UNIT=(setpriv --reuid "$(unit User)" --regid "$(unit Group)" --clear-groups -
     env -i -C "$(unit WorkingDirectory)" PATH=/usr/bin:/bin "${ENVIRONMENT[@]}")
 as_unit() { inside "${AS_UNIT[@]}" "$@"; }
 read -ra START <<<"$(unit ExecStart)"
-as_unit "${START[@]/%run/check}" | grep -v '^ok' | grep -v warning && bad "check finds a problem"
+as_unit "${START[@]/%run/check}" | grep '^PROBLEM' && bad "check finds a problem"
 TRACE=()
 command -v strace >/dev/null && TRACE=(strace -f -qq -o "$ROOT/tmp/calls")
 "${TRACE[@]}" chroot "$ROOT" "${AS_UNIT[@]}" "${START[@]}" 2>"$ROOT/tmp/run.log" &

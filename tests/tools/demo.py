@@ -145,6 +145,7 @@ class Demo:
         fleet, progress = self.fleet, Progress()
         fleet.start()
         started = quiet_since = time.monotonic()
+        stored_before = False
         while True:
             if not service.process.alive():
                 raise DemoError("the service has ended", service.process.log)
@@ -153,6 +154,12 @@ class Demo:
             numbers = service.metrics()
             accepted, settled = (int(sum(numbers.get(name, 0) for name in names)) for names in (
                 ["readings_accepted_total"], ["readings_stored_total", "readings_duplicate_total"]))
+            if settled and not stored_before:
+                stored_before = True
+                progress.end()
+                since = time.time() - float(os.environ.get("DEMO_STARTED") or time.time())
+                step(f"the first readings are stored in MongoDB, {since:.0f} s after the start; the fleet sends for "
+                     f"{FLEET_SECONDS} s in all")
             sending = fleet.running() or not fleet.all_pubacks()
             if sending:
                 quiet_since = time.monotonic()

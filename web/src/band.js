@@ -115,10 +115,12 @@ function nearest({ readings, field, from, to }, at) {
 const plotted = (v) => (typeof v === "number" ? v : typeof v === "boolean" ? Number(v) : null);
 
 /** Columns for uPlot: time, minimum, maximum, average, reading. A step ends where its bucket ends. */
-function data({ buckets, readings, field }) {
+function data({ buckets, readings, field, more }) {
   const steps = [[], [], [], []];
   const push = (at, ...values) => [at / 1000, ...values].forEach((v, i) => steps[i].push(v));
-  const known = buckets.filter((b) => b.summary[field]);
+  // Where the readings are drawn, the band would only repeat them. Those after the limit are not there.
+  const drawnTo = readings?.length ? (more ? ms(readings.at(-1).ts) : Infinity) : -Infinity;
+  const known = buckets.filter((b) => b.summary[field] && ms(b.bucket_end) > drawnTo);
   known.forEach((b, i) => {
     const { min, max, avg } = b.summary[field];
     push(ms(b.bucket_start), min, max, avg);

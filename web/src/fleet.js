@@ -7,6 +7,7 @@ import { live, subscribe } from "./live.js";
 import { liveCards } from "./livecards.js";
 import { by, series, sum } from "./metrics.js";
 import { nothing, problem } from "./problem.js";
+import { tailCard } from "./tail.js";
 
 const LISTS_EVERY_MS = 10_000;
 const SHORT = 6;
@@ -17,9 +18,10 @@ export function fleetView(view) {
   const lists = h("div", { class: "cards two", "aria-live": "off" });
   const title = h("h1", { class: "sr" }, "Fleet");
   const active = h("p", { class: "quiet active" });
-  view.append(title, cards.element, states, active, lists);
+  const tail = tailCard();
+  view.append(title, cards.element, states, active, lists, tail.element);
 
-  const ends = [cards.end, subscribe(stateCards(states)), subscribe(() => tellCommand(lists))];
+  const ends = [cards.end, tail.end, subscribe(stateCards(states)), subscribe(() => tellCommand(lists))];
   const stop = new AbortController();
   const load = async () => {
     try {
@@ -27,7 +29,7 @@ export function fleetView(view) {
       // The fleet covers only the last hour. The list of all sensors shows whether there were ever any.
       const quiet = fleet.sensors === 0 && fleet.rejected.length === 0;
       const isNew = quiet && (await read("sensors", { limit: 1 }, stop.signal)).sensors.length === 0;
-      text(active, isNew ? "" : `${count(fleet.sensors)} sensors with readings in the last hour`);
+      text(active, isNew ? "" : inMemory(fleet.sensors));
       if (isNew) showFirst(lists, load);
       else show(lists, fleet);
     } catch (failed) {
@@ -43,6 +45,14 @@ export function fleetView(view) {
     clearInterval(timer);
     ends.forEach((end) => end());
   };
+}
+
+/** The sensors that this process knows: after a restart, only those that have sent since. */
+function inMemory(n) {
+  const started = sum(live.metrics ?? new Map(), "process_start_time_seconds", () => true, "");
+  const since = started ? (Date.now() / 1000 - started) / 3600 : null;
+  const which = since != null && since < 2 ? `since the service started ${ago(started * 1000)}` : "in the last two hours";
+  return `${count(n)} sensors with readings ${which}`;
 }
 
 // ---- store, brokers, rejects

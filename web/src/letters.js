@@ -1,17 +1,18 @@
-// Dead letters, newest first, with their payloads.
+// Dead letters, newest first, grouped by reason and sender, with their payloads.
 
 import { read } from "./api.js";
-import { h, visible } from "./dom.js";
+import { h, text, visible } from "./dom.js";
 import { NONE, ago, bytes, moment, ms } from "./format.js";
 import { nothing, problem } from "./problem.js";
 
-const PAGE = 50;
+const PAGE = 100;
 
 /** `query` may hold `reason`. */
 export function lettersView(view, query) {
   const stop = new AbortController();
   const reason = query.get("reason") ?? "";
   const list = h("div", { class: "letters" });
+  const groups = new Map();
   const foot = h("div", { class: "pager" });
   const head = reason
     ? h("p", {}, "Only with the reason ", h("b", {}, visible(reason)), ". ", h("a", { href: "#/letters" }, "Show all"))
@@ -29,7 +30,7 @@ export function lettersView(view, query) {
     foot.replaceChildren();
     try {
       const { letters, next } = await read("dead-letters", { limit: PAGE, before, reason }, stop.signal);
-      list.append(...letters.map(letter));
+      for (const one of letters) into(groups, list, one);
       if (!list.firstChild) list.append(nothing("No dead letters."));
       if (next != null) foot.append(h("button", { type: "button", onclick: () => load(next) }, "Older dead letters"));
     } catch (failed) {
@@ -41,17 +42,42 @@ export function lettersView(view, query) {
   return () => stop.abort();
 }
 
-function letter({ received_at, source, topic, reason, detail, payload_bytes, payload_text, payload_base64 }) {
+/** Adds a dead letter to the group of its reason and sender; groups are in the order of their newest one. */
+function into(groups, list, one) {
+  const key = JSON.stringify([one.reason, one.source, one.topic]);
+  let group = groups.get(key);
+  if (!group) {
+    const n = h("b", { class: "num" });
+    const title = h(
+      "summary",
+      {},
+      h("b", { class: "reason" }, one.reason),
+      h("span", { class: "id", title: one.topic }, one.source, one.topic ? ` ${visible(one.topic)}` : ""),
+      n,
+      h("time", { datetime: one.received_at, title: moment(ms(one.received_at)) }, `newest ${ago(ms(one.received_at))}`),
+      h("span", { class: "quiet detail" }, visible(one.detail || NONE)),
+    );
+    group = { n, count: 0, body: h("div", { class: "letters" }) };
+    groups.set(key, group);
+    const element = h("details", { class: "card kind" }, title, group.body);
+    list.append(element);
+    // The only one is shown.
+    element.open = groups.size === 1;
+  }
+  group.count += 1;
+  text(group.n, group.count === 1 ? "one message" : `${group.count} messages`);
+  group.body.append(letter(one));
+}
+
+function letter({ received_at, detail, payload_bytes, payload_text, payload_base64 }) {
   const at = ms(received_at);
   return h(
     "article",
-    { class: "card letter" },
+    { class: "letter" },
     h(
       "header",
       {},
-      h("b", { class: "reason" }, reason),
-      h("span", { class: "id", title: topic }, source, topic ? ` ${visible(topic)}` : ""),
-      h("time", { datetime: received_at, title: moment(at) }, ago(at)),
+      h("time", { datetime: received_at, title: moment(at) }, `${moment(at)}, ${ago(at)}`),
     ),
     h("p", {}, visible(detail || NONE)),
     payload(payload_bytes, payload_text, payload_base64),

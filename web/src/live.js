@@ -118,9 +118,10 @@ function point(metrics, now) {
   seen.sync99 = quantile(0.99, since.syncs, now.syncs);
   seen.pending = sum(metrics, "acks_pending");
   seen.oldest = sum(metrics, "oldest_unstored_seconds");
+  seen.age = sum(metrics, "flush_age_seconds");
   seen.inFlight = sum(metrics, "readings_in_flight");
   seen.memory = sum(metrics, "accumulate_bytes");
-  seen.journal = sum(metrics, "journal_bytes");
+  seen.journal = sum(metrics, "journal_unstored_bytes");
   return seen;
 }
 

@@ -31,7 +31,10 @@ const CARDS = [
     columns: ["now"],
     lines: [["oldest", "Oldest unstored", "s1"]],
     cells: (key, point) => [duration(point?.oldest)],
-    more: [["In flight", (p) => `${count(p?.inFlight)} readings`]],
+    more: [
+      ["In flight", (p) => `${count(p?.inFlight)} readings`],
+      ["Written after", (p) => duration(p?.age)],
+    ],
   },
   {
     title: "Acknowledgement",
@@ -53,16 +56,22 @@ const CARDS = [
     steps: BINARY,
     columns: ["now"],
     lines: [
-      ["journal", "Journal", "s1"],
+      ["journal", "Unstored", "s1"],
       ["memory", "Memory", "s3"],
     ],
     cells: (key, point) => [bytes(point?.[key])],
     more: [
-      ["Journal fill", () => share(live.ready?.journal?.bytes, live.ready?.journal?.max_bytes)],
+      ["Journal fill", () => share(live.ready?.journal?.unstored_bytes, live.ready?.journal?.max_bytes)],
+      ["Lasts for", lasts],
       ["Memory fill", (p) => share(p?.memory, sum(live.metrics ?? new Map(), "accumulate_max_bytes"))],
     ],
   },
 ];
+
+/** How long the journal has room at the current rate, if MongoDB were away; unknown if no readings arrive. */
+function lasts() {
+  return duration(live.ready?.journal?.lasts_seconds);
+}
 
 function share(part, whole) {
   if (!whole || part == null) return NONE;

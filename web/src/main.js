@@ -1,7 +1,7 @@
 // Routes (`#/`, `#/sensors`, `#/sensor/ID`, `#/letters`), the state of the service at the top, and the keyboard.
 
 import { token } from "./api.js";
-import { attr, h, text, visible } from "./dom.js";
+import { attr, h, keyed, text, visible } from "./dom.js";
 import { clock, zone } from "./format.js";
 import { fleetView } from "./fleet.js";
 import { lettersView } from "./letters.js";
@@ -85,28 +85,27 @@ function showState() {
 
 function notices(failure, ready) {
   const box = id("notices");
-  const lines = failure
-    ? [`The service has not answered since ${clock(failure.since)} (${failure.why}). The data shown is older.`]
-    : (ready?.reasons ?? []);
-  const wanted = JSON.stringify(lines);
-  if (box.shown === wanted) return;
-  box.shown = wanted;
-  box.replaceChildren();
-  if (!lines.length) return;
-  const tone = failure || !ready.ready ? "bad" : "warn";
-  const again = failure && h("button", { type: "button", onclick: lookNow }, "Try now");
-  box.append(
-    h(
-      "div",
-      { class: `notice ${tone}`, role: "alert" },
-      h(
-        "ul",
-        {},
-        lines.map((line) => h("li", {}, visible(line))),
-      ),
-      again,
-    ),
-  );
+  const reasons = failure ? [] : (ready?.reasons ?? []);
+  const sentence = failure
+    ? `The service has not answered since ${clock(failure.since)} (${failure.why}). The data shown is older.`
+    : (ready?.summary ?? reasons[0]);
+  const tone = failure || (ready && !ready.ready) ? "bad" : "warn";
+  const wanted = JSON.stringify([tone, failure ? failure.since : reasons.length]);
+  if (box.shown !== wanted) {
+    box.shown = wanted;
+    box.replaceChildren();
+    if (!sentence) return;
+    const again = failure && h("button", { type: "button", onclick: lookNow }, "Try now");
+    const details = reasons.length > 0 && h("details", {}, h("summary", {}, "Details"), h("ul"));
+    box.append(
+      h("div", { class: `notice ${tone}` }, h("div", {}, h("p", { class: "sentence", role: "alert" }), details), again),
+    );
+  }
+  if (!sentence) return;
+  // The sentence and the details change while the reader has them open.
+  text(box.querySelector(".sentence"), visible(sentence));
+  const list = box.querySelector("ul");
+  if (list) keyed(list, reasons, (line) => line, (line) => h("li", {}, visible(line)));
 }
 
 // ---- keyboard and search

@@ -27,11 +27,11 @@ const number = (text) => (text === "+Inf" ? Infinity : text === "-Inf" ? -Infini
 const PREFIX = "hourbucket_";
 
 /** The series of a metric; `name` is without the prefix. */
-export const series = (metrics, name) => metrics.get(PREFIX + name) ?? [];
+export const series = (metrics, name, prefix = PREFIX) => metrics.get(prefix + name) ?? [];
 
 /** The sum over all series; null if the metric is absent. */
-export function sum(metrics, name, wanted = () => true) {
-  const all = series(metrics, name).filter((s) => wanted(s.labels));
+export function sum(metrics, name, wanted = () => true, prefix = PREFIX) {
+  const all = series(metrics, name, prefix).filter((s) => wanted(s.labels));
   return all.length ? all.reduce((total, s) => total + s.value, 0) : null;
 }
 

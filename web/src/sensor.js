@@ -26,6 +26,8 @@ export function sensorView(box, id, query) {
     more: false,
     complete: true,
   };
+  // Without a time in the address, the page opens on the last data, however old.
+  state.end = null;
   state.base = latest(state.span);
   state.zoom = zoomOf(query, state.base);
   const parts = build(state, { field, span, zoom, move });
@@ -37,7 +39,7 @@ export function sensorView(box, id, query) {
 
   async function load() {
     const turn = ++asked;
-    if (!state.zoom) state.base = latest(state.span);
+    if (!state.zoom) state.base = latest(state.span, state.end);
     const { from, to } = view();
     const base = { from: iso(state.base.from), to: iso(state.base.to) };
     const path = `sensors/${encodeURIComponent(id)}`;
@@ -51,6 +53,12 @@ export function sensorView(box, id, query) {
       ]);
       if (turn !== asked) return;
       state.about = known.sensors.find((s) => s.sensor_id === id) ?? null;
+      const last = state.about?.last_ts && ms(state.about.last_ts);
+      const end = last && last < Date.now() - SPANS[state.span] ? last + 1000 : null;
+      if (!state.zoom && end !== state.end) {
+        state.end = end;
+        return load();
+      }
       state.buckets = hourly.buckets;
       state.readings = readings?.readings ?? null;
       state.more = readings?.next != null;
@@ -86,7 +94,9 @@ export function sensorView(box, id, query) {
   function move(share, scale, centre) {
     const { from, to } = view();
     const width = Math.max((to - from) * scale, NARROWEST);
-    const middle = (centre ?? (from + to) / 2) + share * (to - from);
+    // Zooming in without a place leads to the newest data.
+    const newest = scale < 1 && !state.zoom ? Math.min(lastOf(state) ?? to, to) - width * 0.45 : null;
+    const middle = (centre ?? newest ?? (from + to) / 2) + share * (to - from);
     if (width >= state.base.to - state.base.from) return zoom(null);
     zoom({ from: middle - width / 2, to: middle + width / 2 });
   }
@@ -113,7 +123,8 @@ export function sensorView(box, id, query) {
 }
 
 const iso = (at) => new Date(at).toISOString();
-const latest = (span) => ({ from: Date.now() - SPANS[span], to: Date.now() });
+/** The span up to now, or to `end`, the last data of a sensor that is silent for longer than the span. */
+const latest = (span, end) => ({ from: (end ?? Date.now()) - SPANS[span], to: end ?? Date.now() });
 
 /** Moves a window into the base and keeps its width. */
 function within({ from, to }, base) {
@@ -133,13 +144,23 @@ function zoomOf(query, base) {
   return { from, to };
 }
 
-/** Sorts the fields by name, numeric ones first, and selects an existing field. */
+/** The time of the newest data in view. */
+function lastOf({ buckets, readings, field }) {
+  if (readings?.length) return ms(readings.at(-1).ts);
+  const known = buckets.filter((b) => b.summary[field]);
+  return known.length ? ms(known.at(-1).last_ts ?? known.at(-1).bucket_end) : null;
+}
+
+/** Sorts the fields by name, numeric ones first, and selects an existing field: the most recent one. */
 function choose(state) {
   const summaries = state.buckets.flatMap((b) => Object.keys(b.summary));
   const names = [...new Set([...summaries, ...Object.keys(state.about?.last ?? {})])];
   const numeric = new Set(summaries);
   state.fields = names.sort((a, b) => numeric.has(b) - numeric.has(a) || (a < b ? -1 : 1));
-  if (!state.fields.includes(state.field)) state.field = state.fields[0] ?? null;
+  if (state.fields.includes(state.field)) return;
+  const at = (name) => ms(state.about?.last?.[name]?.ts ?? 0) || 0;
+  const latest = (names) => names.reduce((best, name) => (at(name) > at(best) ? name : best), names[0]);
+  state.field = latest(state.fields.filter((name) => numeric.has(name))) ?? latest(state.fields) ?? null;
 }
 
 // ---- elements
@@ -174,7 +195,7 @@ function build(state, act) {
     fields.show(state);
     tools.show(state);
     text(title, field ? visible(field) : "No fields yet");
-    chart.show({ ...view, field, buckets: state.buckets, readings: state.readings });
+    chart.show({ ...view, field, buckets: state.buckets, readings: state.readings, more: state.more });
     text(note, notes(state));
     const known = state.buckets.filter((b) => b.summary[field]);
     const digits = decimals(known.flatMap(({ summary }) => [summary[field].min, summary[field].max]));

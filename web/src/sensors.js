@@ -70,7 +70,7 @@ function row({ sensor_id, last_ts, tags, last }) {
     h("th", { scope: "row" }, sensorLink(sensor_id)),
     h("td", { class: "num", "data-label": "Last reading", title: at && moment(at) }, at ? ago(at) : NONE),
     h("td", {}, h("div", { class: "pairs" }, shown)),
-    h("td", { "data-label": "Tags" }, tagList(tags)),
+    h("td", { "data-label": Object.keys(tags ?? {}).length > 0 && "Tags" }, tagList(tags)),
   );
 }
 

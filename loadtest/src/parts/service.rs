@@ -17,6 +17,8 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(900);
 /// A running hourbucket.
 pub(crate) struct Service {
     pub(crate) http_port: u16,
+    /// Of `listen.mqtt`, if the scenario enables it.
+    pub(crate) mqtt_port: u16,
     pub(crate) admin_port: u16,
     process: Process,
 }
@@ -39,8 +41,8 @@ impl Service {
         }
         let binary = binary.canonicalize()?;
         for _ in 0..STARTS_MAX {
-            let (http_port, admin_port) = (free_port(), free_port());
-            let mut service = Service { http_port, admin_port, process: Process::new("hourbucket") };
+            let (http_port, mqtt_port, admin_port) = (free_port(), free_port(), free_port());
+            let mut service = Service { http_port, mqtt_port, admin_port, process: Process::new("hourbucket") };
             // An empty file, so that no other configuration is found.
             std::fs::write(service.process.dir().join("hourbucket.toml"), "")?;
             let mut command = Command::new(&binary);
@@ -52,6 +54,7 @@ impl Service {
             command
                 .args(["run", "--config", "hourbucket.toml"])
                 .env("HOURBUCKET_HTTP__LISTEN", format!("127.0.0.1:{http_port}"))
+                .env("HOURBUCKET_LISTEN__MQTT__LISTEN", format!("127.0.0.1:{mqtt_port}"))
                 .env("HOURBUCKET_ADMIN__LISTEN", format!("127.0.0.1:{admin_port}"))
                 .env("HOURBUCKET_JOURNAL__DIR", service.process.dir().join("journal"))
                 .env("HOURBUCKET_SHUTDOWN__DEADLINE", format!("{}s", DRAIN_WITHIN.as_secs()))

@@ -17,6 +17,9 @@
 //! some may be stored without being known (an earlier process, a lost answer), the load has `doubt` set: the store then
 //! waits for statements still in progress, and makes the summary match the measurements.
 //!
+//! If the readings of a bucket were removed, its rows cannot be compared with them and are given up
+//! ([`Bucket::readings_removed`], [`crate::store::retention`]).
+//!
 //! A page's summary is bounded in bytes for any field names: see [`stored_state`]. A page without room for more summary
 //! is sealed like one that is full of readings, in both storage modes.
 //!
@@ -173,7 +176,7 @@ impl Bucket {
         let pending = self.pending.as_ref().map_or(0, |w| {
             memory::block(size_of::<Pending>())
                 + w.rows.memory_bytes()
-                + w.acks.memory_bytes()
+                + w.acks_memory()
                 // A hash table of keys with one control byte each, at least an eighth empty.
                 + w.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7)
         });
@@ -219,7 +222,7 @@ impl Bucket {
         }
         let pending = self.pending.get_or_insert_with(|| Box::new(Pending::new(now_ms)));
         pending.push(reading);
-        pending.acks.join(ack);
+        pending.join(ack);
         pending.check |= check;
         pending.replayed |= replayed;
         true
@@ -241,7 +244,7 @@ impl Bucket {
     /// The acknowledgement of a duplicate joins the rows that it may repeat: it is delivered when they are stored.
     fn duplicate(&mut self, ack: &Ack) -> bool {
         if let Some(pending) = self.pending.as_mut() {
-            pending.acks.join(ack);
+            pending.join(ack);
         } else if let Some(in_flight) = self.in_flight.as_mut() {
             in_flight.acks.join(ack);
         }
@@ -277,13 +280,15 @@ impl Bucket {
         }
     }
 
-    /// Until when a due bucket may still be held, see [`DuePolicy::hold_until_ms`].
-    pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64) -> Option<u64> {
+    /// Until when a due bucket may still be held, see [`DuePolicy::hold_until_ms`] and [`DuePolicy::hold_for_more_ms`].
+    pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64, age_ms: u64) -> Option<u64> {
         // After a failure it is not held: while it waits, another writer may be faster once more.
         let may_wait = self.attempts == 0 && matches!(self.next_op(limits), NextOp::Create | NextOp::Append);
         let pending = self.pending.as_ref().filter(|_| may_wait)?;
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
-        due.hold_until_ms(now_ms, pending.since_ms, pending.rows.len(), room)
+        let (since_ms, rows) = (pending.since_ms, pending.rows.len());
+        let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
+        for_page.or_else(|| due.hold_for_more_ms(now_ms, since_ms, rows, age_ms))
     }
 
     /// The next operation that it needs.
@@ -355,7 +360,7 @@ impl Bucket {
             dedup.trim(keys_max);
         }
         let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
-        let acks = if rest { Acks::default() } else { std::mem::take(&mut pending.acks) };
+        let acks = pending.take_acks(rows.len());
         let of_summary = memory::block(summary.capacity() * size_of::<(u32, FieldSummary)>());
         let held = memory::shared(size_of::<Rows>()) + rows.memory_bytes() + of_summary;
         let (bytes, memory, rows) = (array_bytes(&rows), held, Arc::new(rows));
@@ -368,7 +373,7 @@ impl Bucket {
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
         let (sensor_id, start, seal) = (sensor_id.clone(), self.start, full);
-        Some(PageWrite { sensor_id, start, page, kind, storage_mode, seal, tags, rows, summary })
+        Some(PageWrite { sensor_id, start, page, kind, storage_mode, seal, tags, rows, summary, catalog: None })
     }
 
     /// Notes that a load is in flight.
@@ -390,10 +395,10 @@ impl Bucket {
 
     /// Ends the load. Acknowledgements that joined it wait with the pending rows again.
     fn load_ended(&mut self) {
-        if let Some(mut in_flight) = self.in_flight.take()
+        if let Some(in_flight) = self.in_flight.take()
             && let Some(pending) = self.pending.as_mut()
         {
-            pending.acks.append(&mut in_flight.acks);
+            pending.wait_for_all(in_flight.acks);
         }
     }
 
@@ -420,8 +425,7 @@ impl Bucket {
         let mut pending = self.pending.take().unwrap_or_else(|| Box::new(Pending::new(now_ms)));
         rows.append(&pending.rows);
         pending.rows = rows;
-        in_flight.acks.append(&mut pending.acks);
-        pending.acks = in_flight.acks;
+        pending.wait_for_all(in_flight.acks);
         pending.keys = None;
         pending.check = true;
         self.pending = Some(pending);
@@ -438,10 +442,36 @@ impl Bucket {
     /// Removes the pending rows, to be kept as dead letters, with their acknowledgements. `None` if there are none or
     /// something is in flight. The bucket is loaded again before its next write.
     pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
-        let pending = self.pending.take_if(|_| self.in_flight.is_none())?;
+        let mut pending = self.pending.take_if(|_| self.in_flight.is_none())?;
+        self.forget();
+        let acks = pending.all_acks();
+        Some((pending.rows, acks))
+    }
+
+    /// Like [`Bucket::abandon`], after a load that found that readings were removed. Rows that came during the load stay:
+    /// they must be compared with the readings that are left. Without pending rows, only what is known is forgotten: it
+    /// does not have the removed readings.
+    pub(super) fn readings_removed(&mut self) -> Option<(Rows, Acks)> {
+        if self.in_flight.is_some() || self.pending.as_ref().is_some_and(|pending| pending.check) {
+            return None;
+        }
+        let pending = self.pending.take();
+        self.forget();
+        pending.map(|mut pending| {
+            let acks = pending.all_acks();
+            (pending.rows, acks)
+        })
+    }
+
+    /// Forgets what is stored, except who wrote it: an equal reading with the time of receipt may still be in the journal,
+    /// and must not be matched with a stored one that another was matched with. Nothing is pending or in flight.
+    fn forget(&mut self) {
         let (due_ms, queued, receipt_at_ms) = (self.due_ms, self.queued, self.receipt_at_ms);
-        *self = Bucket { due_ms, queued, receipt_at_ms, ..Bucket::new(self.start, false) };
-        Some((pending.rows, pending.acks))
+        let mut external = self.external.take();
+        if self.stored != StoredState::Unknown && receipt_at_ms > i64::MIN {
+            external.get_or_insert_default().forgotten(self.stored.end());
+        }
+        *self = Bucket { due_ms, queued, receipt_at_ms, external, ..Bucket::new(self.start, false) };
     }
 
     /// The store will never accept the statement in flight; the caller owns its rows now. Returns parts of every
@@ -452,7 +482,7 @@ impl Bucket {
         self.dedup = None;
         let mut acks = self.in_flight.take().map(|f| f.acks).unwrap_or_default();
         if let Some(pending) = &self.pending {
-            acks.append(&mut pending.acks.split());
+            acks.append(&mut pending.split_acks());
         }
         acks
     }
@@ -460,7 +490,11 @@ impl Bucket {
     /// Applies a load: drops rows that are stored already. `from_ms`: the time from which on readings were requested.
     pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> WriteOutcome {
         self.load_ended();
-        let (known, before) = (self.stored.end(), std::mem::replace(&mut self.stored, StoredState::of(bucket)));
+        let before = std::mem::replace(&mut self.stored, StoredState::of(bucket));
+        let known = match (before, &self.external) {
+            (StoredState::Unknown, Some(external)) => external.known(),
+            _ => before.end(),
+        };
         if from_ms.is_none()
             && !self.doubt
             && self.storage_mode == Some(bucket.storage_mode)
@@ -475,11 +509,16 @@ impl Bucket {
         if self.stored.end() > known {
             self.external.get_or_insert_default().found(known, self.stored.end(), self.high_water_ms);
         }
+        if from_ms.is_none() {
+            // The window lacks what others have written since.
+            self.dedup = None;
+        }
         let high_water_ms = self.high_water_ms;
         let Some(pending) = self.pending.as_mut() else { return WriteOutcome::default() };
         let Some(from_ms) = from_ms else {
-            // A reading that may be stored already has a time at or before the latest stored one.
-            if pending.rows.first_ts_ms() <= high_water_ms {
+            // A reading that may be stored already has a time at or before the latest stored one. If readings were removed,
+            // the others cannot be stored either, and those that are left decide which rows are duplicates.
+            if pending.rows.first_ts_ms() <= high_water_ms || bucket.readings_removed() {
                 pending.check = true;
             }
             return WriteOutcome::default();
@@ -489,9 +528,9 @@ impl Bucket {
         dedup.trim(keys_max);
         self.dedup = Some(dedup);
         if pending.rows.is_empty()
-            && let Some(pending) = self.pending.take()
+            && let Some(mut pending) = self.pending.take()
         {
-            pending.acks.delivered();
+            pending.all_acks().delivered();
             (self.attempts, self.faults) = (0, 0);
         }
         outcome

@@ -4,14 +4,16 @@ use std::collections::HashSet;
 
 use super::super::dedup::{DedupWindow, ExternalWrites};
 use super::{IncomingReading, WriteOutcome};
-use crate::ack::Acks;
-use crate::model::{ReadingKey, RowFlags, Rows, rows};
+use crate::ack::{Ack, Acks};
+use crate::model::{ReadingKey, RowFlags, Rows, memory, rows};
 
 /// Pending rows and who waits for them.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) rows: Rows,
-    pub(super) acks: Acks,
+    acks: Acks,
+    /// Acknowledgements that wait for so many of the first rows only: they were here when a statement left these rows.
+    older: Option<Box<(usize, Acks)>>,
     /// Keys of the rows, once an out-of-order row made them necessary.
     pub(super) keys: Option<HashSet<ReadingKey>>,
     /// Whether the rows must be compared with the stored ones before they are written.
@@ -29,6 +31,7 @@ impl Pending {
         Pending {
             rows: Rows::default(),
             acks: Acks::default(),
+            older: None,
             keys: None,
             check: false,
             replayed: false,
@@ -46,6 +49,61 @@ impl Pending {
         }
     }
 
+    /// Keeps a part of `ack` until the rows that are here now have left.
+    pub(super) fn join(&mut self, ack: &Ack) {
+        self.acks.join(ack);
+    }
+
+    /// The acknowledgements that leave with a statement of `taken` rows, which were taken from the front. All of them if it
+    /// took the last row. A sensor that sends so much that each statement leaves rows must not keep them forever.
+    pub(super) fn take_acks(&mut self, taken: usize) -> Acks {
+        if self.rows.is_empty() {
+            return self.all_acks();
+        }
+        match self.older.take() {
+            Some(mut older) if older.0 > taken => {
+                older.0 -= taken;
+                self.older = Some(older);
+                Acks::default()
+            }
+            older => {
+                if !self.acks.is_empty() {
+                    self.older = Some(Box::new((self.rows.len(), std::mem::take(&mut self.acks))));
+                }
+                older.map(|older| older.1).unwrap_or_default()
+            }
+        }
+    }
+
+    /// Takes all acknowledgements.
+    pub(super) fn all_acks(&mut self) -> Acks {
+        let mut all = self.older.take().map(|older| older.1).unwrap_or_default();
+        all.append(&mut self.acks);
+        all
+    }
+
+    /// Adds acknowledgements that wait for all rows, after any change of the rows' order.
+    pub(super) fn wait_for_all(&mut self, mut acks: Acks) {
+        acks.append(&mut self.all_acks());
+        self.acks = acks;
+    }
+
+    /// Splits every acknowledgement, and returns the new parts.
+    pub(super) fn split_acks(&self) -> Acks {
+        let mut parts = self.acks.split();
+        if let Some(older) = &self.older {
+            parts.append(&mut older.1.split());
+        }
+        parts
+    }
+
+    /// Heap bytes of the acknowledgements.
+    pub(super) fn acks_memory(&self) -> usize {
+        let older = self.older.as_ref();
+        self.acks.memory_bytes()
+            + older.map_or(0, |older| memory::block(size_of::<(usize, Acks)>()) + older.1.memory_bytes())
+    }
+
     pub(super) fn first_row_bytes(&self) -> u64 {
         self.rows.iter().next().map_or(0, |r| r.stored_bytes() + rows::ARRAY_KEY_BYTES_MAX)
     }
@@ -58,6 +116,7 @@ impl Pending {
         mut external: Option<&mut ExternalWrites>,
     ) -> WriteOutcome {
         let (mut outcome, mut own, mut undecided) = (WriteOutcome::default(), HashSet::new(), false);
+        self.wait_for_all(Acks::default());
         self.rows.retain(|row| {
             if !dedup.knows(row.ts_ms) {
                 undecided = true;

@@ -34,12 +34,6 @@ impl Bucket {
         pending.max(Some(self.high_water_ms).filter(|ts| *ts > i64::MIN))
     }
 
-    /// Estimates how many readings it has, including stored ones.
-    pub(in crate::accumulate) fn readings(&self, page_max: u32) -> u64 {
-        let (page, count) = self.stored.end();
-        u64::from(page) * u64::from(page_max) + u64::from(count) + self.rows().map(|r| r.len() as u64).sum::<u64>()
-    }
-
     /// A view of the rows in `from_ms..to_ms`; `None` if there are none.
     pub(in crate::accumulate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<UnstoredBucket> {
         let mut pending = Pending::new(0);

@@ -10,8 +10,10 @@ pub use super::failing_buckets::Quarantined;
 
 use super::failing_buckets::Failing;
 use super::rejected_rows::{RejectCause, RejectedRows};
-use super::{BucketRef, Shard, bucket_of};
-use crate::model::Now;
+use super::{Bucket, BucketRef, Shard, bucket_of};
+use crate::ack::Acks;
+use crate::model::{Now, Rows};
+use crate::store::{LoadRequest, LoadedBucket};
 
 /// Faults after which a bucket is quarantined.
 pub(crate) const QUARANTINE_FAULTS: u32 = 4;
@@ -85,23 +87,41 @@ impl Shard {
         }
     }
 
-    /// Hands over the readings of a bucket, to be kept as dead letters.
+    /// Hands over the readings of a bucket that has failed for too long.
     fn give_up(&mut self, bucket_ref: BucketRef, age_ms: u64) {
+        let reason = self.failing.buckets.get(&bucket_ref).map(|f| f.reason.as_str()).unwrap_or_default();
+        let detail = format!("reads or writes of this bucket failed for {} s: {reason}", age_ms / 1000);
+        self.reject(bucket_ref, Bucket::abandon, RejectCause::Quarantined, detail);
+    }
+
+    /// Hands over the pending readings of a bucket if its stored readings were removed, once they have been compared with
+    /// those that are left.
+    pub(super) fn reject_late_rows(&mut self, bucket_ref: BucketRef, request: &LoadRequest, loaded: &LoadedBucket) {
+        if !loaded.readings_removed() || request.readings_from.is_none() {
+            return;
+        }
+        let detail = "the readings of this bucket were removed (store.retention_readings), so it is unknown whether its \
+                      summary counts this one";
+        self.reject(bucket_ref, Bucket::readings_removed, RejectCause::ReadingsRemoved, detail.to_owned());
+    }
+
+    /// Hands over the readings that are taken from a bucket, to be kept as dead letters.
+    fn reject(
+        &mut self,
+        bucket_ref: BucketRef,
+        take: impl FnOnce(&mut Bucket) -> Option<(Rows, Acks)>,
+        reason: RejectCause,
+        detail: String,
+    ) {
         let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         let before = bucket.memory();
-        let Some((rows, acks)) = bucket.abandon() else { return };
+        let taken = take(bucket);
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
+        let Some((rows, acks)) = taken else { return };
         self.usage.readings -= rows.len();
-        let reason = self.failing.buckets.get(&bucket_ref).map(|f| f.reason.clone()).unwrap_or_default();
+        self.note_settled(bucket_ref.slot, bucket_ref.start, rows.len());
         self.failing.recovered(bucket_ref);
         let sensor_id = self.sensors[bucket_ref.slot as usize].id.clone();
-        let detail = format!("reads or writes of this bucket failed for {} s: {reason}", age_ms / 1000);
-        self.rejected_rows.push(RejectedRows {
-            sensor_id,
-            rows: rows.into(),
-            reason: RejectCause::Quarantined,
-            detail,
-            acks,
-        });
+        self.rejected_rows.push(RejectedRows { sensor_id, rows: rows.into(), reason, detail, acks });
     }
 }

@@ -176,6 +176,10 @@ impl Shard {
         let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
         let write = bucket.take(&sensor.id, tags.as_ref(), self.settings.page, keys_max, storage_mode);
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
-        write
+        let mut write = write?;
+        let sensor = &self.sensors[bucket_ref.slot as usize];
+        let update = self.catalog_update(sensor, &write.rows, Some(&write.summary), tags.as_deref());
+        write.catalog = update.map(Box::new);
+        Some(write)
     }
 }

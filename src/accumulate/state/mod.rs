@@ -10,14 +10,20 @@
 //! quarters they are evicted before they are due, at the limit the shard accepts nothing ([`Shard::full`]). At
 //! `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
 
+mod answers;
+mod arrival_rate;
 mod bucket_ref;
+pub mod catalog;
+mod catalogued;
 pub mod failing;
 mod failing_buckets;
+mod held;
 mod jobs;
 mod new_sensor;
 mod rejected_rows;
 mod reporting_interval;
 mod sensors;
+mod settled;
 pub mod snapshot;
 
 pub use bucket_ref::BucketRef;
@@ -26,10 +32,13 @@ pub use rejected_rows::{RejectCause, RejectedRows};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use arrival_rate::ArrivalRate;
+use catalogued::{Confirmed, ConfirmedSets};
 use failing_buckets::FailingBuckets;
 use hashbrown::HashTable;
 use new_sensor::NewSensor;
-use reporting_interval::{EvictedSensors, ReportingInterval};
+use reporting_interval::{EvictedSensors, Reports};
+
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -38,7 +47,7 @@ use super::bucket::{Bucket, IncomingReading, NextOp, PageLimits};
 use crate::ack::Ack;
 use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
-use crate::flush::due::{DuePolicy, DueWheel};
+use crate::flush::due::{DuePolicy, DueWheel, own_age_ms};
 use crate::model::{
     BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Span, TagSets,
     Tags,
@@ -52,7 +61,7 @@ pub struct ShardSettings {
     pub span: Span,
     /// `bucket.max_readings` and `bucket.max_bytes`.
     pub page: PageLimits,
-    /// From `flush.max_age` or `flush.linger`.
+    /// From `flush.max_age` or `flush.linger`. `flush.max_age_busy` acts through [`Shard::set_age_ms`].
     pub due: DuePolicy,
     /// `flush.command_max_bytes`.
     pub command_bytes_max: u64,
@@ -66,6 +75,8 @@ pub struct ShardSettings {
     pub dedup_keys_max: usize,
     /// `flush.quarantine_after`: how long a bucket may fail before its readings become dead letters.
     pub quarantine_after_ms: u64,
+    /// The precision of arrivals in the catalogue ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)).
+    pub arrival_step_ms: i64,
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,
 }
@@ -100,6 +111,8 @@ pub struct ShardCounts {
     pub duplicates: u64,
     /// Statements that found another version of their page.
     pub conflicts: u64,
+    /// Buckets that began to wait for a statement, each its sensor's latest: only those may be held.
+    pub began: u64,
 }
 
 /// What a shard holds in memory.
@@ -127,7 +140,10 @@ struct Sensor {
     id: SensorId,
     hash: u64,
     tags: Option<Arc<Tags>>,
-    interval: ReportingInterval,
+    reports: Reports,
+    /// What the catalogue is known to hold.
+    confirmed: Confirmed,
+    rate: ArrivalRate,
     /// Sorted by start. Nearly always one, stored inline: a sensor then needs one allocation besides its slot, its id.
     buckets: SmallVec<[Bucket; 1]>,
 }
@@ -141,6 +157,9 @@ pub struct Shard {
     index: HashTable<u32>,
     schemas: FieldSchemas,
     tags: TagSets,
+    confirmed: ConfirmedSets,
+    /// The wall clock at the last event (ms since 1970).
+    wall_ms: i64,
     /// The bytes of `schemas` and `tags` included in `usage`, and when they were last swept (monotonic ms).
     shared_bytes: usize,
     swept_ms: u64,
@@ -153,11 +172,15 @@ pub struct Shard {
     /// By how many bits jobs are reduced, after jobs that failed as a whole.
     shrink: u32,
     failing: FailingBuckets,
+    /// How old a reading may get now (ms): above the age of `settings.due` while the store is busy.
+    age_ms: u64,
     /// Buckets that no other process can have written.
     new: NewBuckets,
     usage: ShardUsage,
     counts: ShardCounts,
     rejected_rows: Vec<RejectedRows>,
+    /// With the daily rollup: what was settled since the last call of [`Shard::take_settled`].
+    settled: Option<Vec<crate::rollup::state::Settled>>,
     /// Of readings with the time of receipt; they are received, journaled and replayed in nearly this order.
     arrivals: Arrivals,
     /// The latest bucket that was forgotten.
@@ -179,6 +202,8 @@ impl Shard {
             index: HashTable::new(),
             schemas: FieldSchemas::default(),
             tags: TagSets::default(),
+            confirmed: ConfirmedSets::default(),
+            wall_ms: 0,
             shared_bytes: 0,
             swept_ms: 0,
             wheel,
@@ -188,10 +213,12 @@ impl Shard {
             retries: VecDeque::new(),
             shrink: 0,
             failing: FailingBuckets::default(),
+            age_ms: 0,
             new: NewBuckets::NONE,
             usage: ShardUsage::default(),
             counts: ShardCounts::default(),
             rejected_rows: Vec::new(),
+            settled: None,
             arrivals: Arrivals::default(),
             evicted_until: None,
             sweep_at: 0,
@@ -254,6 +281,7 @@ impl Shard {
 
     /// Adds readings of a batch. This shard's part of `ack` is delivered when all of them are stored.
     pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Ack, replayed: bool, now: Now) {
+        self.wall_ms = now.wall_ms;
         self.schemas.begin(batch);
         for &(offset, hash) in row_refs {
             let Some(reading) = batch.at(offset) else { continue };
@@ -274,7 +302,11 @@ impl Shard {
                 payload: reading.payload,
             };
             let sensor = &mut self.sensors[slot];
-            sensor.interval.note(reading.ts_ms);
+            sensor.reports.note(reading.ts_ms, now.wall_ms);
+            let is_latest = position + 1 == sensor.buckets.len();
+            if !replayed {
+                sensor.rate.note(now.mono_ms);
+            }
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
             let kept = bucket.arrive(&incoming, &ack, now.mono_ms);
@@ -285,11 +317,17 @@ impl Shard {
                 self.counts.duplicates += 1;
             }
             let bucket_ref = BucketRef { slot: slot as u32, start };
+            if !kept {
+                self.note_settled(bucket_ref.slot, start, 1);
+            }
+            let sensor = &mut self.sensors[slot];
+            let bucket = &mut sensor.buckets[position];
             if !bucket.queued && bucket.overfull(self.settings.page) {
                 bucket.overflows(now.mono_ms);
                 self.enqueue(bucket_ref);
             } else if bucket.due_ms == 0 && !bucket.queued && !bucket.idle() {
                 bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
+                self.counts.began += u64::from(is_latest);
                 self.wheel.push(bucket.due_ms, bucket_ref);
             }
         }
@@ -300,6 +338,7 @@ impl Shard {
 
     /// Moves due buckets into the queues.
     pub fn promote(&mut self, now: Now) {
+        self.wall_ms = now.wall_ms;
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             for bucket_ref in due {
                 if self.is_current(bucket_ref, now) {
@@ -316,10 +355,13 @@ impl Shard {
         due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
     }
 
-    /// Queues a due bucket, unless it is worth waiting for the rest of its page.
+    /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more readings while the store is
+    /// busy.
     fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
-        match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms) {
+        let age_ms = if self.expects_more(bucket_ref) { self.age_ms } else { 0 };
+        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
+        let age_ms = own_age_ms(age_ms, hash);
+        match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms, age_ms) {
             Some(until_ms) if !bucket.queued => {
                 bucket.due_ms = until_ms;
                 self.wheel.push(until_ms, bucket_ref);
@@ -350,143 +392,6 @@ impl Shard {
             }
         }
         later.into_iter().for_each(|(due_ms, bucket_ref)| self.wheel.push(due_ms, bucket_ref));
-    }
-
-    /// Applies the store's answer to a job.
-    pub fn finished(&mut self, done: JobResult, now: Now) {
-        match done {
-            JobResult::Write(bucket_refs, writes, Ok(answers)) => {
-                self.shrink = self.shrink.saturating_sub(1);
-                for ((bucket_ref, write), answer) in bucket_refs.into_iter().zip(writes).zip(answers) {
-                    self.answered(bucket_ref, write, answer, now);
-                }
-            }
-            JobResult::Write(bucket_refs, writes, Err(error)) => {
-                self.shrink = (self.shrink + SHRINK_BITS).min(SHRINK_BITS_MAX);
-                for (bucket_ref, write) in bucket_refs.into_iter().zip(writes) {
-                    self.lost(bucket_ref, write, &error.to_string(), now);
-                }
-            }
-            JobResult::Load(bucket_refs, requests, Ok(answers)) => {
-                self.shrink = self.shrink.saturating_sub(1);
-                for ((bucket_ref, request), answer) in bucket_refs.into_iter().zip(requests).zip(answers) {
-                    self.loaded(bucket_ref, &request, answer, now);
-                }
-            }
-            JobResult::Load(bucket_refs, requests, Err(error)) => {
-                self.shrink = (self.shrink + SHRINK_BITS).min(SHRINK_BITS_MAX);
-                for (bucket_ref, request) in bucket_refs.into_iter().zip(requests) {
-                    self.loaded(bucket_ref, &request, Err(error.clone()), now);
-                }
-            }
-        }
-    }
-
-    fn loaded(&mut self, bucket_ref: BucketRef, request: &LoadRequest, answer: LoadResult, now: Now) {
-        let keys_max = self.keys_max();
-        match answer {
-            Ok(bucket) => self.apply_answer(bucket_ref, now, |b, _| {
-                let outcome = b.loaded(&bucket, request.readings_from, keys_max);
-                (outcome.stored, outcome.duplicates)
-            }),
-            Err(error) if error.is_deferred() => {
-                if let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) {
-                    bucket.load_deferred();
-                    self.enqueue(bucket_ref);
-                }
-            }
-            Err(error) => {
-                self.apply_answer(bucket_ref, now, |bucket, _| {
-                    bucket.load_failed();
-                    (0, 0)
-                });
-                self.note_fault(bucket_ref, &error.to_string(), now);
-            }
-        }
-    }
-
-    fn lost(&mut self, bucket_ref: BucketRef, write: PageWrite, why: &str, now: Now) {
-        self.apply_answer(bucket_ref, now, |bucket, _| {
-            bucket.lost(write, now.mono_ms);
-            (0, 0)
-        });
-        self.note_fault(bucket_ref, why, now);
-    }
-
-    fn answered(&mut self, bucket_ref: BucketRef, write: PageWrite, answer: PageWriteResult, now: Now) {
-        match answer {
-            PageWriteResult::Done { count } => self.apply_answer(bucket_ref, now, |bucket, _| {
-                let outcome = bucket.written(&write, count);
-                (outcome.stored, outcome.duplicates)
-            }),
-            PageWriteResult::Conflict | PageWriteResult::SummaryConflict => {
-                self.counts.conflicts += 1;
-                // In a summary conflict the measurements were written by this statement.
-                let flag = if answer == PageWriteResult::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
-                self.apply_answer(bucket_ref, now, |bucket, _| {
-                    bucket.came_back(write, flag, now.mono_ms);
-                    if bucket.attempts() > CONFLICTS_MAX {
-                        bucket.fault();
-                    }
-                    (0, 0)
-                });
-                self.note_fault(
-                    bucket_ref,
-                    "every write conflicts with the stored page, even after a load; was the page edited by hand?",
-                    now,
-                );
-            }
-            PageWriteResult::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
-            PageWriteResult::Rejected { detail } => {
-                let rows = write.rows.len();
-                self.apply_answer(bucket_ref, now, |bucket, refused| {
-                    let acks = bucket.given_up();
-                    let (sensor_id, rows) = (write.sensor_id, write.rows);
-                    refused.push(RejectedRows { sensor_id, rows, reason: RejectCause::StoreRejected, detail, acks });
-                    (0, 0)
-                });
-                self.usage.readings -= rows;
-            }
-        }
-    }
-
-    /// Applies an answer to its bucket, updates usage and counts, and schedules the bucket again.
-    fn apply_answer(
-        &mut self,
-        bucket_ref: BucketRef,
-        now: Now,
-        apply: impl FnOnce(&mut Bucket, &mut Vec<RejectedRows>) -> (u64, u64),
-    ) {
-        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
-        let before = bucket.memory();
-        let (stored, duplicates) = apply(bucket, &mut self.rejected_rows);
-        self.usage.bytes = self.usage.bytes + bucket.memory() - before;
-        self.usage.readings -= (stored + duplicates) as usize;
-        self.counts.stored += stored;
-        self.counts.duplicates += duplicates;
-        if bucket.faults() == 0 {
-            self.failing.recovered(bucket_ref);
-        }
-        if bucket.idle() || bucket.queued {
-            return;
-        }
-        // The first failure is most likely a race and is retried immediately; further ones back off.
-        if bucket.attempts() > 1 {
-            let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(hash));
-            bucket.due_ms = now.mono_ms + wait.as_millis() as u64;
-            self.wheel.push(bucket.due_ms, bucket_ref);
-        } else if bucket.due_ms == 0 || bucket.overfull(self.settings.page) {
-            let since = bucket.since_ms().unwrap_or(now.mono_ms);
-            let due = self.settings.due.due_ms(since, hash);
-            if bucket.attempts() == 1 || bucket.overfull(self.settings.page) {
-                self.enqueue(bucket_ref);
-            } else if due <= now.mono_ms {
-                self.enqueue_or_hold(bucket_ref, now);
-            } else {
-                bucket.due_ms = due;
-                self.wheel.push(due, bucket_ref);
-            }
-        }
     }
 
     fn enqueue_all(&mut self, bucket_refs: Vec<BucketRef>) {

@@ -28,6 +28,8 @@ pub enum RejectCause {
     StoreRejected,
     /// Reads or writes of their bucket have failed for too long.
     Quarantined,
+    /// The readings of their bucket were removed, so they cannot be compared with them ([`crate::store::retention`]).
+    ReadingsRemoved,
 }
 
 impl RejectCause {
@@ -36,6 +38,7 @@ impl RejectCause {
         match self {
             RejectCause::StoreRejected => "store_rejected",
             RejectCause::Quarantined => "quarantined",
+            RejectCause::ReadingsRemoved => "readings_removed",
         }
     }
 }

@@ -1,9 +1,9 @@
-//! How often a sensor reports, in eight bytes, and which sensors have become silent. Pure.
+//! How often a sensor reports, in eight bytes, and which sensors of this process have become silent. Pure.
 //!
-//! A sensor is *silent* if its last reading is older than three times its usual interval and at least [`SILENT_MIN_S`];
-//! if its interval is unknown (fewer than three readings), older than [`SILENT_UNKNOWN_S`]. The time of the readings
-//! counts, not of their receipt: if a gateway uploads late, its sensors look late. The minimum of five minutes is
-//! longer than gateways usually collect.
+//! The fleet page lists a sensor early as silent if its last arrival is older than three times its usual interval and at
+//! least [`SILENT_MIN_S`]; if its interval is unknown (fewer than three arrivals), older than [`SILENT_UNKNOWN_S`]. The
+//! time of arrival counts, not that of the readings: a sensor that sends old readings is not silent. A restart forgets
+//! these intervals; what is silent for long, the catalogue tells ([`crate::store::catalog`]).
 
 use std::collections::HashMap;
 
@@ -18,19 +18,19 @@ const SILENT_INTERVALS: u32 = 3;
 /// Readings after which the interval counts as known.
 const KNOWN_FROM: u16 = 3;
 
-/// The reporting interval of one sensor; eight bytes.
+/// The interval between the times that are noted; eight bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ReportingInterval {
-    /// The latest reading, in seconds since 1970; 0: none, or before 1970.
+    /// The latest time, in seconds since 1970; 0: none, or before 1970.
     last_s: u32,
-    /// A moving average of the seconds between readings, in quarter seconds; saturates at 4.5 hours.
+    /// A moving average of the seconds between two, in quarter seconds; saturates at 4.5 hours.
     interval_qs: u16,
-    /// Number of readings, saturating.
+    /// Number of times, saturating.
     readings: u16,
 }
 
 impl ReportingInterval {
-    /// Records a reading of this time.
+    /// Records a time, of a reading or of its arrival.
     pub(super) fn note(&mut self, ts_ms: i64) {
         let Ok(ts_s) = u32::try_from(ts_ms / 1000) else { return };
         if ts_s <= self.last_s && self.readings > 0 {
@@ -48,11 +48,16 @@ impl ReportingInterval {
         self.readings = self.readings.saturating_add(1);
     }
 
+    /// The usual time between two readings (ms); `None` if it is not known.
+    pub(super) fn usual_ms(self) -> Option<u64> {
+        (self.readings >= KNOWN_FROM).then(|| u64::from(self.interval_qs) * 250)
+    }
+
     pub(super) fn last_ts_ms(self) -> Option<i64> {
         (self.readings > 0).then(|| i64::from(self.last_s) * 1000)
     }
 
-    /// If it is silent as of `now_ms` (wall): the time of its last reading, ms since 1970.
+    /// If it is silent as of `now_ms` (wall): the last time, ms since 1970.
     pub(super) fn silent_since(self, now_ms: i64) -> Option<i64> {
         let last_ts_ms = self.last_ts_ms()?;
         let allowed_s = match self.readings {
@@ -63,31 +68,46 @@ impl ReportingInterval {
     }
 }
 
+/// How often the readings of a sensor are, and how often they arrive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Reports {
+    pub(super) interval: ReportingInterval,
+    pub(super) arrivals: ReportingInterval,
+}
+
+impl Reports {
+    /// Notes the time of a reading and that of its arrival (ms since 1970).
+    pub(super) fn note(&mut self, ts_ms: i64, arrived_ms: i64) {
+        self.interval.note(ts_ms);
+        self.arrivals.note(arrived_ms);
+    }
+}
+
 /// Evicted sensors, so that they can still be reported as silent.
 #[derive(Debug, Default)]
-pub(super) struct EvictedSensors(HashMap<SensorId, ReportingInterval>);
+pub(super) struct EvictedSensors(HashMap<SensorId, Reports>);
 
-/// Maximum per shard, 100 bytes each. Beyond it, the half that reported longest ago is removed.
+/// Maximum per shard, 110 bytes each. Beyond it, the half that reported longest ago is removed.
 const GONE_MAX: usize = 4096;
 
 impl EvictedSensors {
-    pub(super) fn add(&mut self, id: SensorId, interval: ReportingInterval) {
-        self.0.insert(id, interval);
+    pub(super) fn add(&mut self, id: SensorId, reports: Reports) {
+        self.0.insert(id, reports);
         if self.0.len() > GONE_MAX {
-            let mut times: Vec<u32> = self.0.values().map(|p| p.last_s).collect();
+            let mut times: Vec<u32> = self.0.values().map(|p| p.arrivals.last_s).collect();
             let (_, middle, _) = times.select_nth_unstable(GONE_MAX / 2);
             let middle = *middle;
-            self.0.retain(|_, p| p.last_s > middle);
+            self.0.retain(|_, p| p.arrivals.last_s > middle);
         }
     }
 
-    /// Removes a sensor that reports again, and returns its interval.
-    pub(super) fn back(&mut self, id: &str) -> ReportingInterval {
-        if self.0.is_empty() { ReportingInterval::default() } else { self.0.remove(id).unwrap_or_default() }
+    /// Removes a sensor that reports again, and returns its intervals.
+    pub(super) fn back(&mut self, id: &str) -> Reports {
+        if self.0.is_empty() { Reports::default() } else { self.0.remove(id).unwrap_or_default() }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&SensorId, ReportingInterval)> {
-        self.0.iter().map(|(id, interval)| (id, *interval))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SensorId, Reports)> {
+        self.0.iter().map(|(id, reports)| (id, *reports))
     }
 }
 
@@ -125,14 +145,14 @@ mod tests {
     fn evicted_sensors_are_bounded_and_the_oldest_are_dropped_first() {
         let mut evicted = EvictedSensors::default();
         for i in 0..(GONE_MAX as i64 * 3) {
-            let mut interval = ReportingInterval::default();
-            interval.note(i * 1000);
-            evicted.add(format!("s{i}").into(), interval);
+            let mut reports = Reports::default();
+            reports.arrivals.note(i * 1000);
+            evicted.add(format!("s{i}").into(), reports);
             assert!(evicted.0.len() <= GONE_MAX);
         }
-        assert_eq!(evicted.back("s5"), ReportingInterval::default());
+        assert_eq!(evicted.back("s5"), Reports::default());
         let last = GONE_MAX as i64 * 3 - 1;
-        assert_eq!(evicted.back(&format!("s{last}")).last_ts_ms(), Some(last * 1000));
-        assert_eq!(evicted.back(&format!("s{last}")), ReportingInterval::default(), "it is back");
+        assert_eq!(evicted.back(&format!("s{last}")).arrivals.last_ts_ms(), Some(last * 1000));
+        assert_eq!(evicted.back(&format!("s{last}")), Reports::default(), "it is back");
     }
 }

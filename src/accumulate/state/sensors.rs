@@ -1,10 +1,8 @@
 //! The sensors of a shard and their buckets: lookup, creation, eviction.
 
-use smallvec::SmallVec;
-
 use super::super::bucket::Bucket;
 use super::new_sensor::{NEW_SENSORS_MAX, NewSensor};
-use super::reporting_interval::ReportingInterval;
+use super::reporting_interval::Reports;
 use super::{Sensor, Shard};
 use crate::model::{BucketStart, Now, ReadingRef, SensorId, memory};
 
@@ -35,14 +33,16 @@ impl Shard {
         if let Some(slot) = self.index.find(hash, |&slot| self.sensors[slot as usize].id.as_bytes() == id) {
             return *slot as usize;
         }
-        let (id, interval) = (SensorId::from(reading.sensor_id()), self.evicted.back(reading.sensor_id()));
-        if interval == ReportingInterval::default() {
+        let id = SensorId::from(reading.sensor_id());
+        let reports = self.evicted.back(reading.sensor_id());
+        if reports == Reports::default() {
             if self.new_sensors.len() >= NEW_SENSORS_MAX {
                 self.new_sensors.pop_front();
             }
             self.new_sensors.push_back(NewSensor { sensor_id: id.clone(), at_ms: now.wall_ms });
         }
-        let sensor = Sensor { id, hash, tags: None, interval, buckets: SmallVec::new() };
+        let (rate, confirmed, buckets) = Default::default();
+        let sensor = Sensor { id, hash, tags: None, reports, rate, confirmed, buckets };
         self.usage.bytes += sensor.memory();
         self.usage.sensors += 1;
         let slot = self.sensors.insert(sensor);
@@ -87,7 +87,7 @@ impl Shard {
 
     /// Updates the usage by what the buckets share: schemas, names and tags.
     pub(super) fn count_shared(&mut self) {
-        let bytes = self.schemas.memory_bytes() + self.tags.memory_bytes();
+        let bytes = self.schemas.memory_bytes() + self.tags.memory_bytes() + self.confirmed.memory_bytes();
         self.usage.bytes = self.usage.bytes + bytes - self.shared_bytes;
         self.shared_bytes = bytes;
     }
@@ -99,6 +99,7 @@ impl Shard {
             self.swept_ms = now.mono_ms;
             self.schemas.sweep();
             self.tags.sweep();
+            self.confirmed.sweep();
             self.count_shared();
         }
     }
@@ -111,6 +112,7 @@ impl Shard {
         if !self.full() {
             return self.sweep(SWEEP_STEP, IdleSweep { all: false, since_ms, now });
         }
+        self.evict_confirmed();
         // Pending readings do not count: they leave by themselves, and a dropped bucket has to be loaded again.
         let idle = self.usage.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
         let all = self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
@@ -161,7 +163,7 @@ impl Shard {
                     entry.remove();
                 }
                 let sensor = self.sensors.remove(slot);
-                self.evicted.add(sensor.id, sensor.interval);
+                self.evicted.add(sensor.id, sensor.reports);
             }
         }
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 pub use super::new_sensor::NewSensor;
 
 use super::super::bucket::UnstoredBucket;
+use super::reporting_interval::ReportingInterval;
 use super::{Sensor, Shard};
-use crate::model::{Rows, SensorId, Tags, Value, keep_newer};
+use crate::model::{Now, Rows, SensorId, Tags, Value, keep_newer};
 
 /// Slab slots per step of a scan: about half a millisecond if none of it is in the CPU cache.
 const SCAN_STEP: usize = 2048;
@@ -45,7 +46,7 @@ pub struct SensorSnapshot {
 pub struct BusySensor {
     /// The id as sent.
     pub sensor_id: SensorId,
-    /// The average over its open buckets of the current and the previous span.
+    /// Of the last minutes, by arrival.
     pub readings_per_minute: f64,
     /// The time of its latest reading, ms since 1970.
     pub last_ts_ms: i64,
@@ -58,6 +59,8 @@ pub struct SilentSensor {
     pub sensor_id: SensorId,
     /// The time of its latest reading, ms since 1970.
     pub last_ts_ms: i64,
+    /// When it last arrived, ms since 1970.
+    pub arrived_ms: i64,
 }
 
 /// One shard's part of the fleet.
@@ -115,20 +118,23 @@ impl IdScan {
 #[derive(Debug)]
 pub struct FleetScan {
     now_ms: i64,
+    mono_ms: u64,
     at: usize,
     /// Readings per minute (the bits of non-negative doubles sort like the doubles), last time.
     busiest: BinaryHeap<Reverse<(u64, i64, SensorId)>>,
-    silent: BinaryHeap<Reverse<(i64, SensorId)>>,
+    /// Last arrival, time of the latest reading.
+    silent: BinaryHeap<Reverse<(i64, i64, SensorId)>>,
 }
 
 impl FleetScan {
-    /// A scan as of `now_ms` (wall).
-    pub fn new(now_ms: i64) -> FleetScan {
-        FleetScan { now_ms, at: 0, busiest: BinaryHeap::new(), silent: BinaryHeap::new() }
+    /// A scan as of now.
+    pub fn new(now: Now) -> FleetScan {
+        let Now { wall_ms: now_ms, mono_ms } = now;
+        FleetScan { now_ms, mono_ms, at: 0, busiest: BinaryHeap::new(), silent: BinaryHeap::new() }
     }
 
-    fn look(&mut self, sensor: &Sensor, span_ms: i64, page_max: u32) {
-        let rate = sensor.readings_per_minute(self.now_ms, span_ms, page_max);
+    fn look(&mut self, sensor: &Sensor) {
+        let rate = sensor.rate.per_minute(self.mono_ms);
         let last_ts_ms = sensor.last_ts_ms();
         if let Some(last_ts_ms) = last_ts_ms.filter(|_| rate > 0.0) {
             let least = self.busiest.peek().map_or(0, |Reverse((bits, ..))| *bits);
@@ -136,15 +142,14 @@ impl FleetScan {
                 push_bounded(&mut self.busiest, (rate.to_bits(), last_ts_ms, sensor.id.clone()));
             }
         }
-        if let Some(last_ts_ms) = sensor.interval.silent_since(self.now_ms) {
-            self.silent(last_ts_ms, &sensor.id);
-        }
+        self.look_silent(&sensor.id, sensor.reports.arrivals, last_ts_ms);
     }
 
-    fn silent(&mut self, last_ts_ms: i64, id: &SensorId) {
-        let least = self.silent.peek().map_or(i64::MIN, |Reverse((ts, _))| *ts);
-        if self.silent.len() < FLEET_MAX || last_ts_ms > least {
-            push_bounded(&mut self.silent, (last_ts_ms, id.clone()));
+    fn look_silent(&mut self, id: &SensorId, arrivals: ReportingInterval, last_ts_ms: Option<i64>) {
+        let Some(arrived_ms) = arrivals.silent_since(self.now_ms) else { return };
+        let least = self.silent.peek().map_or(i64::MIN, |Reverse((at, ..))| *at);
+        if self.silent.len() < FLEET_MAX || arrived_ms > least {
+            push_bounded(&mut self.silent, (arrived_ms, last_ts_ms.unwrap_or(arrived_ms), id.clone()));
         }
     }
 }
@@ -159,22 +164,13 @@ fn push_bounded<T: Ord>(heap: &mut BinaryHeap<Reverse<T>>, value: T) {
 
 impl Sensor {
     fn last_ts_ms(&self) -> Option<i64> {
-        self.buckets.iter().filter_map(super::super::bucket::Bucket::last_ts_ms).max().max(self.interval.last_ts_ms())
-    }
-
-    /// Averages over the buckets of the current and the previous span, if still in memory.
-    fn readings_per_minute(&self, now_ms: i64, span_ms: i64, page_max: u32) -> f64 {
-        let recent = self.buckets.iter().filter(|b| b.start.0 > now_ms - 2 * span_ms && b.start.0 <= now_ms);
-        let (mut readings, mut since_ms) = (0, now_ms);
-        for bucket in recent {
-            readings += bucket.readings(page_max);
-            since_ms = since_ms.min(bucket.start.0);
-        }
-        readings as f64 / ((now_ms - since_ms).max(MINUTE_MS) as f64 / MINUTE_MS as f64)
+        self.buckets
+            .iter()
+            .filter_map(super::super::bucket::Bucket::last_ts_ms)
+            .max()
+            .max(self.reports.interval.last_ts_ms())
     }
 }
-
-const MINUTE_MS: i64 = 60_000;
 
 impl Shard {
     /// A view of one sensor's rows in `from_ms..to_ms`; empty if there are none.
@@ -223,16 +219,13 @@ impl Shard {
 
     /// Continues a scan of the fleet; returns the result at its end.
     pub(crate) fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
-        let (span_ms, page_max) = (self.settings.span.ms(), self.settings.page.readings);
         let (sensors, is_last) = self.step(&mut scan.at);
-        sensors.for_each(|sensor| scan.look(sensor, span_ms, page_max));
+        sensors.for_each(|sensor| scan.look(sensor));
         if !is_last {
             return None;
         }
-        for (id, interval) in self.evicted.iter() {
-            if let Some(last_ts_ms) = interval.silent_since(scan.now_ms) {
-                scan.silent(last_ts_ms, id);
-            }
+        for (id, reports) in self.evicted.iter() {
+            scan.look_silent(id, reports.arrivals, reports.interval.last_ts_ms());
         }
         let busiest = std::mem::take(&mut scan.busiest).into_sorted_vec().into_iter();
         let busy = |Reverse((bits, last_ts_ms, sensor_id))| BusySensor {
@@ -244,19 +237,21 @@ impl Shard {
         Some(ShardFleet {
             sensors: self.usage.sensors,
             busiest: busiest.map(busy).collect(),
-            silent: silent.map(|Reverse((last_ts_ms, sensor_id))| SilentSensor { sensor_id, last_ts_ms }).collect(),
+            silent: silent
+                .map(|Reverse((arrived_ms, last_ts_ms, sensor_id))| SilentSensor { sensor_id, last_ts_ms, arrived_ms })
+                .collect(),
             new_sensors: self.new_sensors.iter().rev().cloned().collect(),
         })
     }
 
     /// The sensors of a scan's next step, and whether it is the last one.
-    fn step<'a>(&'a self, at: &mut usize) -> (impl Iterator<Item = &'a Sensor> + use<'a>, bool) {
+    pub(super) fn step<'a>(&'a self, at: &mut usize) -> (impl Iterator<Item = &'a Sensor> + use<'a>, bool) {
         let (from, end) = (*at, self.sensors.capacity());
         *at += SCAN_STEP;
         ((from..end.min(*at)).filter_map(|slot| self.sensors.get(slot)), *at >= end)
     }
 
-    fn known(&self, hash: u64, sensor_id: &str) -> Option<&Sensor> {
+    pub(super) fn known(&self, hash: u64, sensor_id: &str) -> Option<&Sensor> {
         let slot = self.index.find(hash, |&slot| *self.sensors[slot as usize].id == *sensor_id)?;
         self.sensors.get(*slot as usize)
     }

@@ -2,7 +2,9 @@
 //! every problem is reported with its key. `decode::mapping` applies it.
 //!
 //! **A message** is one JSON document: an object, an element of a top-level array, or one of several concatenated
-//! documents. A payload that is not JSON (`21.5`, `ON`) counts as one scalar. The **rules** of a format are tried in
+//! documents. So `each` never sees a top-level array: `each = "/*"` visits the members of each element. Only for a rule
+//! with the condition `{ at = "", kind = "array" }` the array itself is the message, if the rule matches.
+//!  A payload that is not JSON (`21.5`, `ON`) counts as one scalar. The **rules** of a format are tried in
 //! order on each message, and the first match decides. A rule matches if its `topic` matches (a rule with a topic never
 //! matches if the topic is unknown, as over HTTP) and all conditions in `when` are true. A message that no rule matches
 //! is rejected, so that a wrong mapping is noticed. For messages that are known to carry no readings, write a rule with
@@ -87,6 +89,8 @@ pub struct Rule {
     pub unreadable_refuses: bool,
     /// `values`
     pub values: Values,
+    /// `also`: values besides those at `values`, by name.
+    pub also: Vec<(String, Vec<Place>)>,
     /// `field`: the name of a value without a name.
     pub field: Vec<Source>,
     /// `prefix` of every value's name; empty if the source is not present.
@@ -242,6 +246,17 @@ pub struct FieldRule {
     pub offset: Option<Fraction>,
     /// `tag`: makes it a tag instead of a value.
     pub tag: bool,
+    /// `unless`: the field is dropped if anything is present at one of these places.
+    pub unless: Vec<Place>,
+}
+
+impl Rule {
+    /// Whether a condition on the whole message names the kind `array`: then a top-level array is one message for this
+    /// rule.
+    pub fn takes_array(&self) -> bool {
+        let is_whole = |condition: &Condition| condition.at.iter().any(|place| place.steps.is_empty());
+        self.when.iter().any(|condition| is_whole(condition) && condition.kinds.contains(&Kind::Array))
+    }
 }
 
 impl Mapping {

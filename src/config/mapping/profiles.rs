@@ -17,14 +17,17 @@ macro_rules! profiles {
 }
 
 profiles![
+    "actility",
     "aws-iot",
     "azure-iot",
     "chirpstack-v4",
     "home-assistant-statestream",
+    "loriot",
     "ruuvi-gateway",
     "shelly-gen1",
     "shelly-gen2",
     "tasmota",
+    "telegraf-json",
     "thingsboard-telemetry",
     "ttn-v3",
     "victron-venus",

@@ -29,6 +29,7 @@ struct Keys {
     zone: Option<Tz>,
     unreadable_refuses: Option<bool>,
     values: Option<Values>,
+    also: Option<Vec<(String, Vec<Place>)>>,
     field: Option<Vec<Source>>,
     prefix: Option<Source>,
     separator: Option<String>,
@@ -110,6 +111,7 @@ impl Keys {
             zone: self.zone.or(base.zone),
             unreadable_refuses: self.unreadable_refuses.or(base.unreadable_refuses),
             values: self.values.or(base.values),
+            also: self.also.or(base.also),
             field: self.field.or(base.field),
             prefix: self.prefix.or(base.prefix),
             separator: self.separator.or(base.separator),
@@ -136,6 +138,7 @@ impl Keys {
             zone: self.zone,
             unreadable_refuses: self.unreadable_refuses.unwrap_or(true),
             values: self.values.unwrap_or_else(|| Values::At(vec![Place { from_message: false, steps: Vec::new() }])),
+            also: self.also.unwrap_or_default(),
             field: self.field.unwrap_or_else(|| vec![Source::Joined(vec![Piece::Name("field".into(), None)])]),
             prefix: self.prefix,
             separator: self.separator.unwrap_or_else(|| "_".to_owned()),
@@ -201,6 +204,7 @@ fn keys(s: &mut Section<'_>) -> Keys {
         zone: s.parse("zone", zone),
         unreadable_refuses: s.parse("time_unreadable", |node| choice(node, &[("reject", true), ("receive", false)])),
         values: s.parse("values", values),
+        also: s.parse("also", also),
         field: s.parse("field", sources),
         prefix: s.parse("prefix", |node| source(text(node, SOURCE)?)),
         separator: s.parse("separator", separator),
@@ -222,7 +226,7 @@ const GLOB: &str = "write a list of globs over the fields' names, such as [\"tem
 const CONDITION: &str = "write a list such as [{ at = \"/type\", is = [\"up\"] }, { at = \"/object\", there = true }], with the keys \
                          at, there, is, not and kind";
 const FIELDS: &str = "write a list such as [{ match = \"temp\", scale = 0.1 }], with the keys match, rename, type, words, none, \
-                      scale, offset and tag";
+                      scale, offset, tag and unless";
 const TEXTS: &[(&str, Texts)] =
     &[("keep", Texts::Keep), ("numbers", Texts::Numbers), ("only-numbers", Texts::OnlyNumbers), ("drop", Texts::Drop)];
 
@@ -321,6 +325,13 @@ fn values(node: &Node) -> Result<Values, Bad> {
     entries.iter().map(read).collect::<Result<_, Bad>>().map(Values::Named)
 }
 
+fn also(node: &Node) -> Result<Vec<(String, Vec<Place>)>, Bad> {
+    match values(node)? {
+        Values::Named(list) => Ok(list),
+        Values::At(_) => Err(wrong(node, "write a table of names and places such as { rssi = \"/rxInfo/0/rssi\" }")),
+    }
+}
+
 fn tags(node: &Node) -> Result<Vec<(String, Vec<Source>)>, Bad> {
     let advice = "write a table such as { site = \"/location/site\", \"*\" = \"/labels\" }";
     let Raw::Table(entries) = &node.value else { return Err(wrong(node, advice)) };
@@ -408,6 +419,7 @@ fn field(node: &Node) -> Result<FieldRule, Bad> {
         scale: table.get("scale").map(number).transpose()?,
         offset: table.get("offset").map(number).transpose()?,
         tag: table.get("tag").map(flag).transpose()?.unwrap_or(false),
+        unless: table.get("unless").map(|node| parsed(node, PLACE, Place::parse)).transpose()?.unwrap_or_default(),
     };
     table.end()?;
     if rule.rename.as_ref().is_some_and(|to| to.contains('*')) && !rule.matches.iter().all(Glob::has_one_star) {

@@ -1,7 +1,7 @@
 //! Reads CBOR (RFC 8949), one head at a time.
 
 use super::source::{Bytes, Head, Malformed, MalformedKind, Source};
-use crate::decode::RejectReason;
+use crate::decode::{RejectReason, decimal};
 
 const BREAK: u8 = 0xff;
 
@@ -38,7 +38,7 @@ impl<'de> Cbor<'de> {
             }
             0..=19 | 24 => Head::Other("an unassigned simple value"),
             25 => Head::Double(half(u16::from_be_bytes(bytes.array()?))),
-            26 => Head::Double(f64::from(f32::from_be_bytes(bytes.array()?))),
+            26 => Head::Double(decimal::shortest(f32::from_be_bytes(bytes.array()?))),
             27 => Head::Double(f64::from_be_bytes(bytes.array()?)),
             31 => Head::Break,
             _ => return Err(bytes.malformed(MalformedKind::ReservedSimple)),
@@ -131,6 +131,7 @@ mod tests {
             (&[0xf9, 0x7c, 0x00], Head::Double(f64::INFINITY)),
             (&[0xf9, 0xfc, 0x00], Head::Double(f64::NEG_INFINITY)),
             (&[0xfa, 0x47, 0xc3, 0x50, 0x00], Head::Double(100000.0)),
+            (&[0xfa, 0x41, 0xb3, 0x33, 0x33], Head::Double(22.4)),
             (&[0xfb, 0x3f, 0xf1, 0x99, 0x99, 0x99, 0x99, 0x99, 0x9a], Head::Double(1.1)),
             (&[0xf4], Head::Bool(false)),
             (&[0xf5], Head::Bool(true)),

@@ -92,6 +92,11 @@ impl<'de, S: Source<'de>> Items<'de, S> {
         }
     }
 
+    /// Whether a tag with a meaning applies to the last head.
+    pub(in crate::decode) fn is_tagged(&self) -> bool {
+        self.tag.is_some()
+    }
+
     /// Whether an array or map with `left` values has another one; decrements `left`.
     pub(in crate::decode) fn more(&mut self, left: &mut Option<u64>) -> Result<bool, Malformed> {
         match left {

@@ -8,8 +8,8 @@
 //! positions).
 //!
 //! Both formats declare the length of every value, so a wrong reading is skipped exactly and rejects only itself.
-//! Malformed data has no known end: it and the rest of the payload are one reject. Nothing recurses. Skipped values may
-//! be at most [`item::SKIP_DEPTH_MAX`] levels deep, and no allocation trusts a length that the payload claims.
+//! Malformed data has no known end: it and the rest of the payload are one reject. Only flattened values recurse, at
+//! most `DEPTH_MAX` levels; skipped values may be at most [`item::SKIP_DEPTH_MAX`] levels deep, and no allocation trusts a length that the payload claims.
 
 mod cbor;
 mod item;
@@ -64,6 +64,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
             let detail = format!("invalid {} {e}; the rest of the payload is skipped", S::NAME);
             self.rejects.push(self.index, S::REASON, detail);
         }
+        self.rejects.leave_out(self.decoder.take_left_out());
         self.quota.close("readings", self.rejects);
     }
 

@@ -1,7 +1,7 @@
 //! Reads MessagePack, one head at a time (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
 
 use super::source::{Bytes, Head, Malformed, MalformedKind, Source};
-use crate::decode::RejectReason;
+use crate::decode::{RejectReason, decimal};
 
 /// The extension type of timestamps.
 const TIMESTAMP: i8 = -1;
@@ -74,7 +74,7 @@ impl<'de> Source<'de> for MessagePack<'de> {
                 let n = self.u32()?;
                 self.extension(n)?
             }
-            0xca => Head::Double(f64::from(f32::from_be_bytes(self.0.array()?))),
+            0xca => Head::Double(decimal::shortest(f32::from_be_bytes(self.0.array()?))),
             0xcb => Head::Double(f64::from_be_bytes(self.0.array()?)),
             0xcc => Head::Int(i128::from(self.u8()?)),
             0xcd => Head::Int(i128::from(self.u16()?)),
@@ -161,6 +161,7 @@ mod tests {
             (&[0xd2, 0x80, 0, 0, 0], Head::Int(i32::MIN.into())),
             (&[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0], Head::Int(i64::MIN.into())),
             (&[0xca, 0x41, 0xac, 0, 0], Head::Double(21.5)),
+            (&[0xca, 0x41, 0xb3, 0x33, 0x33], Head::Double(22.4)),
             (&[0xcb, 0x40, 0x35, 0x80, 0, 0, 0, 0, 0], Head::Double(21.5)),
             (&[0xa1, b'a'], Head::Text(b"a")),
             (&[0xd9, 1, b'a'], Head::Text(b"a")),

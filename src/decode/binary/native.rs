@@ -3,7 +3,7 @@
 use super::item::{Item, Items};
 use super::source::{Head, Malformed, Source};
 use crate::decode::RejectReason;
-use crate::decode::reading::{Part, ReadingDecoder, Role};
+use crate::decode::reading::{Open, Part, ReadingDecoder, Role};
 use crate::decode::rejects::Fault;
 use crate::decode::split::DEPTH_MAX;
 use crate::decode::token::Token;
@@ -18,17 +18,28 @@ pub(super) fn read<'de, S: Source<'de>>(
     reading: &mut ReadingDecoder<'_, 'de>,
 ) -> Result<(), Malformed> {
     reading.begin();
-    object(items, len, Part::Reading, reading)
+    object(items, len, Part::Reading, 1, reading)
 }
 
-/// Calls itself for the objects in a reading, which contain no other.
+/// Calls itself for the objects in a reading, at most [`DEPTH_MAX`] deep.
 fn object<'de, S: Source<'de>>(
     items: &mut Items<'de, S>,
     len: Option<u64>,
     part: Part,
+    level: usize,
     reading: &mut ReadingDecoder<'_, 'de>,
 ) -> Result<(), Malformed> {
     let open = reading.open(part);
+    members(items, len, open, level, reading)
+}
+
+fn members<'de, S: Source<'de>>(
+    items: &mut Items<'de, S>,
+    len: Option<u64>,
+    open: Open,
+    level: usize,
+    reading: &mut ReadingDecoder<'_, 'de>,
+) -> Result<(), Malformed> {
     let mut left = len;
     while items.more(&mut left)? {
         let role = match items.item()? {
@@ -44,17 +55,46 @@ fn object<'de, S: Source<'de>>(
             }
         };
         match (role, items.head()?) {
-            (Some(Role::Object(part)), Head::Map(len)) => object(items, len, part, reading)?,
-            (role, head) => value(items.finish(head)?, part, role, reading),
+            (Some(Role::Object(part)), Head::Map(len)) => object(items, len, part, level + 1, reading)?,
+            (role, head) => member(items, head, role, level, reading)?,
         }
     }
     reading.close(open);
     Ok(())
 }
 
+/// Reads the value that starts with this head: reports it, or what is inside of it.
+fn member<'de, S: Source<'de>>(
+    items: &mut Items<'de, S>,
+    head: Head<'de>,
+    role: Option<Role>,
+    level: usize,
+    reading: &mut ReadingDecoder<'_, 'de>,
+) -> Result<(), Malformed> {
+    // A tagged array may be a number.
+    let nests = matches!(head, Head::Map(_) | Head::Array(_)) && !items.is_tagged();
+    match (head, role.filter(|_| nests).and_then(|role| reading.nest(role))) {
+        (Head::Map(len), Some(open)) => members(items, len, open, level + 1, reading),
+        (Head::Array(mut left), Some(open)) => {
+            let mut index = 0;
+            while items.more(&mut left)? {
+                let role = reading.element(open, index);
+                index += 1;
+                let head = items.head()?;
+                member(items, head, role, level + 1, reading)?;
+            }
+            reading.close(open);
+            Ok(())
+        }
+        (head, _) => {
+            value(items.finish(head)?, level, role, reading);
+            Ok(())
+        }
+    }
+}
+
 /// Reports a value. With no role its reading is rejected already.
-fn value<'de>(item: Item<'de>, part: Part, role: Option<Role>, reading: &mut ReadingDecoder<'_, 'de>) {
-    let level = if part == Part::Reading { 1 } else { 2 };
+fn value<'de>(item: Item<'de>, level: usize, role: Option<Role>, reading: &mut ReadingDecoder<'_, 'de>) {
     match (&item, role) {
         // The limit of the parser of JSON.
         (Item::Nested(_, depth), _) if level + depth > DEPTH_MAX => {

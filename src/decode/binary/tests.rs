@@ -84,8 +84,8 @@ fn values_that_only_cbor_has() {
         (&[0xf6], RejectReason::NoValues),
         (&[0xf7], RejectReason::NoValues),
         (&[0x41, 7], RejectReason::NestedValue),
-        (&[0x80], RejectReason::NestedValue),
-        (&[0xbf, 0xff], RejectReason::NestedValue),
+        (&[0x80], RejectReason::NoValues),
+        (&[0xbf, 0xff], RejectReason::NoValues),
         (&[0xe0], RejectReason::NestedValue),
         (&[0x61, 0xff], RejectReason::InvalidUtf8),
         (&[0x7f, 0x41, 0x61, 0xff], RejectReason::InvalidCbor),
@@ -153,7 +153,8 @@ fn the_timestamps_of_messagepack() {
         run(Format::MessagePack, &payload).1
     };
     assert_eq!(rejected(b"\xa2ts"), [(0, RejectReason::TooFarAhead)]);
-    assert_eq!(rejected(b"\xa1t"), [(0, RejectReason::NestedValue)]);
+    assert_eq!(rejected(b"\xa1w"), [(0, RejectReason::NestedValue)]);
+    assert_eq!(rejected(b"\xa1t"), [(0, RejectReason::TooFarAhead)], "it is the time of a reading without `ts`");
     // It is a time and not a text, so it is neither a sensor nor a unit.
     let named = |key: &[u8]| run(Format::MessagePack, &[&b"\x82\xa1v\x01"[..], key, &short].concat()).1;
     assert_eq!(named(b"\xa9sensor_id"), [(0, RejectReason::SensorIdNotText)]);
@@ -253,7 +254,10 @@ fn deep_payloads_and_false_lengths_cost_little() {
     let nested = |n: usize| [vec![0x81; n], vec![0x01]].concat();
     let within = |n: usize| map(&[("sensor_id", text("S1")), ("x", nested(n)), ("v", vec![1])]);
     let (readings, rejects) = cbor(&[&within(126)[..], &within(127), &within(60_000), &good].concat());
-    assert_eq!((readings.len(), rejects), (2, vec![(1, RejectReason::TooDeep), (2, RejectReason::TooDeep)]));
+    assert_eq!(
+        (readings.len(), rejects),
+        (1, vec![(0, RejectReason::NameTooLong), (1, RejectReason::TooDeep), (2, RejectReason::TooDeep)])
+    );
     let (readings, rejects) = cbor(&[&good[..], &within(100_000), &good].concat());
     assert_eq!((readings.len(), rejects), (1, vec![(1, RejectReason::InvalidCbor)]));
     // Lengths beyond the end of the payload.

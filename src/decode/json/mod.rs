@@ -178,7 +178,7 @@ impl<'a, 'de> Walk<'a, 'de> {
                 // No reading follows the last one, so nothing is learned from it.
                 let more = element.end < self.bytes.len();
                 if let Some(templates) = self.templates.as_mut().filter(|_| more) {
-                    templates.learn(element, self.decoder.committed_schema());
+                    templates.learn(element, &self.decoder);
                 }
             }
             Err(fault) => self.rejects.fault(self.index, fault),
@@ -200,7 +200,8 @@ impl<'a, 'de> Walk<'a, 'de> {
         full
     }
 
-    fn close(self) {
+    fn close(mut self) {
+        self.rejects.leave_out(self.decoder.take_left_out());
         self.quota.close("readings", self.rejects);
     }
 
@@ -292,7 +293,12 @@ impl<'a, 'de> Walk<'a, 'de> {
             return self.reject_with(RejectReason::InvalidUtf8, detail);
         }
         if let Some(word) = not_finite(chunk, error_at) {
-            let detail = || format!("{word} is not a number in JSON (byte {error_at}: {})", near(chunk, error_at));
+            let detail = || {
+                format!(
+                    "{word} is not a number in JSON; send null or leave it out (byte {error_at}: {})",
+                    near(chunk, error_at)
+                )
+            };
             return self.reject_with(RejectReason::NotFinite, detail);
         }
         self.reject_with(RejectReason::InvalidJson, || {

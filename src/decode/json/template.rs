@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::config::Nested;
 use crate::decode::decimal;
 use crate::decode::reading::{Part, ReadingDecoder, Role};
 use crate::decode::split::skip_space;
@@ -15,6 +16,8 @@ enum Slot {
     Sensor,
     /// The time, a string or a number.
     Time,
+    /// The same under one of the names in `native.time`: it must hold a time.
+    MaybeTime,
     /// A tag, a string; with its index among the stored tags, which are sorted by key.
     Tag(u8),
     /// A value: a number, a string or a boolean.
@@ -58,8 +61,8 @@ impl<'de> Templates<'de> {
         self.templates.find(|template| template.fill(text, decoder, &ends))
     }
 
-    /// Learns the layout of the reading in `place`, which was just decoded and committed under this field schema.
-    pub(super) fn learn(&mut self, place: Range<usize>, schema: u32) {
+    /// Learns the layout of the reading in `place`, which was just decoded and committed.
+    pub(super) fn learn(&mut self, place: Range<usize>, decoder: &ReadingDecoder<'_, 'de>) {
         if !self.templates.learns() {
             return;
         }
@@ -69,7 +72,7 @@ impl<'de> Templates<'de> {
                 Err(_) => return self.templates.give_up(),
             }
         }
-        self.templates.learn(self.text.get(place).and_then(|text| Scan::new(text, schema).template()));
+        self.templates.learn(self.text.get(place).and_then(|text| Scan::new(text, decoder).template()));
     }
 }
 
@@ -93,15 +96,23 @@ impl Template {
             at = end;
             match (*slot, token) {
                 (Slot::Sensor, Simple::Str(id)) => sensor_id = Some(id),
-                (Slot::Time, Simple::Str(text)) => ts = Some(Token::Str(text.into())),
-                (Slot::Time, Simple::Int(v)) => ts = Some(Token::Int(v)),
-                (Slot::Time, Simple::Double(v)) => ts = Some(Token::Double(v)),
+                (Slot::Time, value) => ts = Some(time_token(value)?),
+                (Slot::MaybeTime, value) => ts = Some(time_token(value).filter(|token| decoder.is_time(token))?),
                 (Slot::Tag(place), Simple::Str(text)) => tags[usize::from(place)].1 = text,
                 (Slot::Value, value) => decoder.next_value(value)?,
                 _ => return None,
             }
         }
         (ends(at) && decoder.commit_like(sensor_id?, ts.as_ref(), &mut tags, &self.tag_keys)).then_some(at)
+    }
+}
+
+fn time_token(value: Simple<'_>) -> Option<Token<'_>> {
+    match value {
+        Simple::Str(text) => Some(Token::Str(text.into())),
+        Simple::Int(v) => Some(Token::Int(v)),
+        Simple::Double(v) => Some(Token::Double(v)),
+        Simple::Bool(_) => None,
     }
 }
 
@@ -152,7 +163,7 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     let next = bytes.get(at);
     if next != Some(&b'.') {
         // Not the end: an exponent or other characters follow. A minus zero is left to the exact way.
-        let ends = matches!(next, Some(b',' | b'}' | b' '));
+        let ends = matches!(next, Some(b',' | b'}' | b']' | b' '));
         let value = digits as i64;
         return (ends && !(negative && digits == 0))
             .then_some((Simple::Int(if negative { -value } else { value }), at));
@@ -164,7 +175,7 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
         at += 1;
     }
     let fraction = at - point;
-    let ends = matches!(bytes.get(at), Some(b',' | b'}' | b' '));
+    let ends = matches!(bytes.get(at), Some(b',' | b'}' | b']' | b' '));
     if fraction == 0 || whole + fraction > 18 || !ends || (negative && digits == 0) {
         return None;
     }
@@ -173,22 +184,27 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
 }
 
 /// Parses the layout of a reading that is known to be valid.
-struct Scan<'b> {
+struct Scan<'b, 'x, 'a> {
     text: &'b str,
+    decoder: &'x ReadingDecoder<'a, 'b>,
     at: usize,
     /// Start of the current literal part.
     from: usize,
     template: Template,
     sensor: bool,
+    /// Whether `ts` or another member is the time.
+    time: bool,
     values: bool,
     loose: bool,
     tags: Vec<(Box<str>, usize)>,
 }
 
-impl<'b> Scan<'b> {
-    fn new(text: &'b str, schema: u32) -> Scan<'b> {
+impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
+    fn new(text: &'b str, decoder: &'x ReadingDecoder<'a, 'b>) -> Scan<'b, 'x, 'a> {
+        let schema = decoder.committed_schema();
         let template = Template { parts: Parts::default(), tag_keys: vec![], schema };
-        Scan { text, at: 0, from: 0, template, sensor: false, values: false, loose: false, tags: vec![] }
+        let (sensor, time, values, loose) = (false, false, false, false);
+        Scan { text, decoder, at: 0, from: 0, template, sensor, time, values, loose, tags: vec![] }
     }
 
     fn template(mut self) -> Option<Template> {
@@ -209,12 +225,23 @@ impl<'b> Scan<'b> {
     }
 
     fn member(&mut self, key: &'b str) -> Option<()> {
-        match Role::of(Part::Reading, key) {
+        match Role::of(Part::Reading, key, self.decoder.native()) {
             Role::SensorId => {
                 self.sensor = true;
                 self.slot(Slot::Sensor)
             }
-            Role::Time => self.slot(Slot::Time),
+            // Two of them, or one that is a value: decoded in full.
+            Role::Time | Role::MaybeTime(_) if self.time => None,
+            Role::Time => {
+                self.time = true;
+                self.slot(Slot::Time)
+            }
+            Role::MaybeTime(_) => {
+                self.time = true;
+                let (token, _) = token(self.text, self.at)?;
+                time_token(token).filter(|token| self.decoder.is_time(token))?;
+                self.slot(Slot::MaybeTime)
+            }
             Role::TimeUnit => None,
             Role::Object(Part::Tags) => self.object(|scan, key| {
                 // A renamed key would sort differently.
@@ -224,11 +251,11 @@ impl<'b> Scan<'b> {
             }),
             Role::Object(_) => {
                 self.values = true;
-                self.object(|scan, _| scan.slot(Slot::Value))
+                self.object(|scan, _| scan.value())
             }
             Role::LooseValue | Role::Value | Role::Tag => {
                 self.loose = true;
-                self.slot(Slot::Value)
+                self.value()
             }
         }
     }
@@ -255,6 +282,32 @@ impl<'b> Scan<'b> {
                     return Some(());
                 }
                 _ => return None,
+            }
+        }
+    }
+
+    /// A value, or those inside of it. Only a reading whose nested values are flattened is scanned to its end.
+    fn value(&mut self) -> Option<()> {
+        let flattens = self.decoder.native().nested == Nested::Flatten;
+        match self.text.as_bytes().get(self.at)? {
+            b'{' if flattens => self.object(|scan, _| scan.value()),
+            b'[' if flattens => self.array(),
+            _ => self.slot(Slot::Value),
+        }
+    }
+
+    fn array(&mut self) -> Option<()> {
+        self.literal(b'[')?;
+        self.space();
+        if self.literal(b']').is_some() {
+            return Some(());
+        }
+        loop {
+            self.space();
+            self.value()?;
+            self.space();
+            if self.literal(b',').is_none() {
+                return self.literal(b']');
             }
         }
     }

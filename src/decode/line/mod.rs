@@ -29,6 +29,7 @@ use super::names::{self, excerpt};
 use super::quota::Quota;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
+use super::stamp::{Origin, Stamp};
 use super::template::Templates;
 use super::{Context, RejectReason, time};
 use crate::model::{BatchBuilder, ValueRef};
@@ -179,7 +180,7 @@ impl<'a, 't> Walk<'a, 't> {
         self.sensor = None;
         let at = self.series(begin)?;
         let at = self.fields(at)?;
-        let (ts_ms, receipt_time, end) = self.time(at)?;
+        let (stamp, end) = self.time(at)?;
         if self.original.is_some_and(|bytes| std::str::from_utf8(&bytes[begin..end]).is_err()) {
             return Err(Fault::new(RejectReason::InvalidUtf8, "the line is not UTF-8"));
         }
@@ -187,7 +188,7 @@ impl<'a, 't> Walk<'a, 't> {
         // tags.
         let learns = self.templates.learns() && end < self.text.len();
         let keys = if learns { self.tags.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
-        self.commit(ts_ms, receipt_time)?;
+        self.commit(stamp)?;
         if learns {
             self.learn(begin, keys);
         }
@@ -293,24 +294,24 @@ impl<'a, 't> Walk<'a, 't> {
         }
     }
 
-    /// Parses the time. Returns it, whether it is the time of receipt, and the end of the line.
-    fn time(&mut self, at: usize) -> Result<(i64, bool, usize), Fault> {
+    /// Parses the time. Returns it and the end of the line.
+    fn time(&mut self, at: usize) -> Result<(Stamp, usize), Fault> {
         let bytes = self.text.as_bytes();
         let begin = scan::skip_blank(bytes, at);
         if matches!(bytes.get(begin), None | Some(b'\n')) {
-            return Ok((self.cx.received_at_ms, true, begin));
+            return Ok(((self.cx.received_at_ms, Origin::Receipt), begin));
         }
         let (literal, end) = scan::bare(self.text, begin);
         self.slots.push((Slot::Time, begin, end));
-        let (ts_ms, receipt_time) = time::of_line(literal, self.cx)?;
+        let ts_ms = time::of_line(literal, self.cx)?;
         let end = scan::skip_blank(bytes, end);
         if matches!(bytes.get(end), None | Some(b'\n')) {
-            return Ok((ts_ms, receipt_time, end));
+            return Ok(((ts_ms, Origin::Sender), end));
         }
         Err(bad(format!("unexpected {} after the time", excerpt(scan::rest(self.text, end)))))
     }
 
-    fn commit(&mut self, ts_ms: i64, receipt_time: bool) -> Result<(), Fault> {
+    fn commit(&mut self, stamp: Stamp) -> Result<(), Fault> {
         let (cx, limits) = (self.cx, self.cx.limits);
         let id: &str = match (&self.sensor, cx.sensor_id) {
             (Some(tag), _) => tag,
@@ -334,7 +335,7 @@ impl<'a, 't> Walk<'a, 't> {
         }
         unique(&self.tags)?;
         let out = &mut *self.out;
-        names::commit(out, id, (ts_ms, receipt_time), &self.tags, cx)
+        names::commit(out, id, stamp, &self.tags, cx)
     }
 }
 

@@ -122,7 +122,7 @@ impl Template {
                 }
                 Slot::Time => {
                     let (v, end) = scan::integer(bytes, at)?;
-                    time = time::of_line_number(v, cx).ok()?;
+                    time = (time::of_line_number(v, cx).ok()?, false);
                     at = end;
                 }
                 Slot::End => break,

@@ -13,7 +13,16 @@ use crate::model::{Reading, Value};
 const NOW: i64 = 1_709_290_800_000;
 
 fn run_with(payload: &[u8], limits: &Limits, line: &Line, ts_unit: Option<TsUnit>) -> (Vec<Reading>, Rejects) {
-    let cx = Context { limits, line, received_at_ms: NOW, ts_unit, sensor_id: None, field: None, tags: &[] };
+    let cx = Context {
+        limits,
+        line,
+        received_at_ms: NOW,
+        ts_unit,
+        sensor_id: None,
+        field: None,
+        tags: &[],
+        ..Context::usual()
+    };
     let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
     decode(Format::Line, payload, &cx, &mut out, &mut rejects);
     for reject in rejects.list() {
@@ -123,8 +132,16 @@ fn the_sensor_is_a_tag_the_topics_or_the_series() {
     let limits = wide();
     let decoded = |payload: &str, sensor_id: Option<&str>, line: &Line| {
         let tags = [("site", "north")];
-        let cx =
-            Context { limits: &limits, line, received_at_ms: NOW, ts_unit: None, sensor_id, field: None, tags: &tags };
+        let cx = Context {
+            limits: &limits,
+            line,
+            received_at_ms: NOW,
+            ts_unit: None,
+            sensor_id,
+            field: None,
+            tags: &tags,
+            ..Context::usual()
+        };
         let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
         decode(Format::Line, payload.as_bytes(), &cx, &mut out, &mut rejects);
         (out.finish().to_readings(), rejects)

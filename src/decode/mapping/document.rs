@@ -39,6 +39,18 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
     }
 }
 
+/// A payload that is one array, if it is valid and not too large.
+pub(super) fn whole_array(payload: &[u8]) -> Option<Value> {
+    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    if bytes.get(skip_space(bytes, 0)) != Some(&b'[') {
+        return None;
+    }
+    let mut parser = serde_json::Deserializer::from_slice(bytes);
+    let value = Tree { left: &mut MEMBERS_MAX.clone() }.deserialize(&mut parser).ok()?;
+    parser.end().is_ok().then_some(value)
+}
+
 /// The object in a text, plain or in base64, if there is one: some clouds send JSON inside JSON.
 pub(super) fn within(text: &str) -> Option<Value> {
     let text = text.trim();
@@ -133,8 +145,13 @@ fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
     let at = (before.sum::<usize>() + error.column().saturating_sub(1)).min(element.len());
     let around = String::from_utf8_lossy(&element[at.saturating_sub(8)..element.len().min(at + 8)]).to_lowercase();
     let is_number = text == "number out of range" || ["nan", "inf"].iter().any(|word| around.contains(word));
-    let reason = if is_number { RejectReason::NotFinite } else { RejectReason::InvalidJson };
-    Fault::new(reason, format!("{text} at byte {at}: {}", near(element, at)))
+    let near = near(element, at);
+    if is_number {
+        let detail =
+            format!("NaN and infinities are not numbers in JSON; send null or leave it out (byte {at}: {near})");
+        return Fault::new(RejectReason::NotFinite, detail);
+    }
+    Fault::new(RejectReason::InvalidJson, format!("{text} at byte {at}: {near}"))
 }
 
 /// The bytes around an offset, for people.

@@ -4,27 +4,27 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::place::{equal, scalar_text};
+use super::place::{Around, equal, find, scalar_text};
 use super::tags::Tags;
-use crate::config::mapping::{FieldRule, Rule, Scalar, Texts, Type};
+use crate::config::mapping::{FieldRule, Place, Rule, Scalar, Texts, Type};
+use crate::decode::RejectReason;
 use crate::decode::names::{self, excerpt};
 use crate::decode::reading::add_value;
 use crate::decode::rejects::Fault;
 use crate::decode::token::{Token, is_no_value, is_number};
-use crate::decode::{Context, RejectReason};
 use crate::model::{BatchBuilder, ValueRef};
 
 /// Collects the values of one reading.
-pub(super) struct Fields<'x, 'c, 'm, 't> {
+pub(super) struct Fields<'x, 'm, 't> {
     pub(super) rule: &'x Rule,
-    pub(super) cx: &'x Context<'c>,
+    pub(super) around: Around<'x, 'm>,
     pub(super) out: &'x mut BatchBuilder,
     pub(super) tags: &'t mut Tags<'m>,
     /// Whether the record itself is flattened, including the members that `id`, `time` and `tags` use.
     pub(super) is_whole: bool,
 }
 
-impl Fields<'_, '_, '_, '_> {
+impl Fields<'_, '_, '_> {
     /// Adds a value, or all values inside an object or array, under names that begin with `name`.
     pub(super) fn flatten(&mut self, name: &str, value: &Value) -> Result<(), Fault> {
         let mut path = name.to_owned();
@@ -77,6 +77,10 @@ impl Fields<'_, '_, '_, '_> {
             Some((field, glob)) => (Some(field), Some(glob)),
             None => (None, None),
         };
+        let is_there = |place: &Place| find(place, self.around.record, self.around.message).is_some();
+        if field.is_some_and(|field| field.unless.iter().any(is_there)) {
+            return Ok(());
+        }
         let own_none = field.map_or(&[][..], |field| &field.none);
         let is_none = |text: &str| is_no_value(text.trim());
         if value.as_str().is_some_and(is_none) || rule.none.iter().chain(own_none).any(|none| equal(none, value)) {
@@ -88,10 +92,10 @@ impl Fields<'_, '_, '_, '_> {
         };
         if field.is_some_and(|field| field.tag) {
             let text = scalar_text(value).unwrap_or_default();
-            return self.tags.push(&renamed, Cow::Owned(text.into_owned()), self.cx);
+            return self.tags.push(&renamed, Cow::Owned(text.into_owned()), self.around.cx);
         }
         let Some(value) = converted(value, field, rule.texts) else { return Ok(()) };
-        let limits = self.cx.limits;
+        let limits = self.around.cx.limits;
         let value = match (&value, field) {
             (Token::Str(text), _) => {
                 names::check_text(&renamed, text, limits)?;

@@ -26,9 +26,9 @@ use self::place::{Names, holds};
 use self::record::Case;
 use super::quota::Quota;
 use super::rejects::Fault;
-use super::topic::TopicTemplate;
+use super::topic::{Captured, TopicTemplate};
 use super::{Context, RejectReason, Rejects};
-use crate::config::mapping::{Each, EachStep, Mapping, Rule};
+use crate::config::mapping::{Condition, Each, EachStep, Mapping, Rule};
 use crate::model::BatchBuilder;
 
 /// A mapping, ready for use.
@@ -37,13 +37,16 @@ pub(super) struct Mapper {
     spec: Arc<Mapping>,
     /// The topic templates of each rule.
     topics: Vec<Vec<TopicTemplate>>,
+    /// Whether a rule asks for an array as the message.
+    takes_arrays: bool,
 }
 
 impl Mapper {
     pub(super) fn new(spec: Arc<Mapping>) -> Mapper {
         // The configuration has already refused invalid templates.
         let templates = |rule: &Rule| rule.topics.iter().filter_map(|text| TopicTemplate::parse(text).ok()).collect();
-        Mapper { topics: spec.rules.iter().map(templates).collect(), spec }
+        let takes_arrays = spec.rules.iter().any(Rule::takes_array);
+        Mapper { topics: spec.rules.iter().map(templates).collect(), spec, takes_arrays }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -64,12 +67,98 @@ impl Mapper {
         rejects: &mut Rejects,
     ) {
         let mut run = Run { mapper: self, topic, cx, out, rejects, index: 0, quota: Quota::new(cx.limits) };
+        // A top-level array is one message if a rule asks for that; otherwise each element is one.
+        if self.takes_arrays
+            && let Some(array) = document::whole_array(payload)
+            && let Some(found) = self.rule(&array, topic, true)
+        {
+            run.matched(&array, found);
+            return run.close();
+        }
         document::read(payload, |message| match message {
             Ok(message) => run.message(&message),
             Err(fault) => run.reject(fault),
         });
         run.close();
     }
+}
+
+impl Mapper {
+    /// The first rule that matches a message, with what its topic template captures. `whole_array`: the message is a
+    /// top-level array, and the rule must ask for that.
+    fn rule<'r, 't>(
+        &'r self,
+        message: &Value,
+        topic: Option<&'t str>,
+        whole_array: bool,
+    ) -> Option<(&'r Rule, Option<Captured<'t>>)>
+    where
+        'r: 't,
+    {
+        self.spec.rules.iter().zip(&self.topics).find_map(|(rule, templates)| {
+            if whole_array && !rule.takes_array() {
+                return None;
+            }
+            let captured = match (templates.is_empty(), topic) {
+                (true, _) => None,
+                (false, topic) => Some(templates.iter().find_map(|template| template.capture(topic?))?),
+            };
+            rule.when.iter().all(|condition| holds(condition, message, message)).then_some((rule, captured))
+        })
+    }
+}
+
+/// Topics that a reject lists.
+const TOPICS_LISTED_MAX: usize = 4;
+
+impl Mapper {
+    /// The topics that rules for readings expect, for a message that none matches.
+    fn expected_topics(&self, topic_is_missing: bool) -> String {
+        let rules = self.spec.rules.iter().filter(|rule| !rule.skip);
+        let mut topics: Vec<&str> = rules.flat_map(|rule| &rule.topics).map(String::as_str).collect();
+        let total = topics.len();
+        topics.truncate(TOPICS_LISTED_MAX);
+        let more = if total > topics.len() { " and others" } else { "" };
+        match (topics.is_empty(), topic_is_missing) {
+            (true, _) => String::new(),
+            (false, true) => format!("; its rules need the topic, such as {}{more}", topics.join(", ")),
+            (false, false) => format!("; it expects the topics {}{more}", topics.join(", ")),
+        }
+    }
+
+    /// The rule for the first message of a payload.
+    pub(super) fn first_rule(&self, payload: &[u8], topic: Option<&str>) -> Option<FirstRule> {
+        let position = |rule: &Rule| self.spec.rules.iter().position(|other| std::ptr::eq(other, rule));
+        let mut found: Option<usize> = None;
+        let array = document::whole_array(payload).filter(|_| self.takes_arrays);
+        if let Some((rule, _)) = array.as_ref().and_then(|array| self.rule(array, topic, true)) {
+            found = position(rule);
+        }
+        if found.is_none() {
+            document::read(payload, |message| {
+                let rule = message.ok().and_then(|message| self.rule(&message, topic, false).map(|(rule, _)| rule));
+                found = found.or_else(|| rule.and_then(position));
+            });
+        }
+        let index = found?;
+        let rule = &self.spec.rules[index];
+        let is_member = |condition: &Condition| condition.at.iter().any(|place| !place.steps.is_empty());
+        let is_specific = !rule.topics.is_empty() || rule.when.iter().any(is_member);
+        Some(FirstRule { number: index + 1, topics: rule.topics.clone(), skips: rule.skip, is_specific })
+    }
+}
+
+/// What `decode` tells about the rule that matched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FirstRule {
+    /// From 1, in the order of the format.
+    pub(crate) number: usize,
+    /// Its topics.
+    pub(crate) topics: Vec<String>,
+    /// Whether it says that the message has no readings.
+    pub(crate) skips: bool,
+    /// Whether it matches only some messages.
+    pub(crate) is_specific: bool,
 }
 
 /// The state of decoding one payload.
@@ -87,32 +176,24 @@ struct Run<'a, 'c> {
 impl Run<'_, '_> {
     fn message(&mut self, message: &Value) {
         let mapper = self.mapper;
-        for (rule, templates) in mapper.spec.rules.iter().zip(&mapper.topics) {
-            let captured = match (templates.is_empty(), self.topic) {
-                (true, _) => None,
-                (false, None) => continue,
-                (false, Some(topic)) => match templates.iter().find_map(|template| template.capture(topic)) {
-                    Some(captured) => Some(captured),
-                    None => continue,
-                },
-            };
-            if !rule.when.iter().all(|condition| holds(condition, message, message)) {
-                continue;
-            }
-            if rule.skip {
-                self.index += 1;
-                return;
-            }
-            let names = Names::new(captured, &rule.level_separator, self.cx);
-            return self.records(Case { rule, message }, names);
+        if let Some(found) = mapper.rule(message, self.topic, false) {
+            return self.matched(message, found);
         }
         let name = mapper.name();
-        let needs_topic = self.topic.is_none() && mapper.has_topics();
-        let hint = if needs_topic { "; some rules need the topic, which is missing" } else { "" };
+        let hint = mapper.expected_topics(self.topic.is_none());
         self.reject(Fault::new(
             RejectReason::NoRule,
             format!("no rule of the format {name} matches this message{hint}"),
         ));
+    }
+
+    fn matched(&mut self, message: &Value, (rule, captured): (&Rule, Option<Captured<'_>>)) {
+        if rule.skip {
+            self.index += 1;
+            return;
+        }
+        let names = Names::new(captured, &rule.level_separator, self.cx);
+        self.records(Case { rule, message }, names);
     }
 
     fn records<'m>(&mut self, case: Case<'_, 'm>, mut names: Names<'m>) {

@@ -12,7 +12,9 @@ use super::tags::Tags;
 use crate::config::mapping::{Place, Rule, Source, TimeUnit, Values};
 use crate::decode::names::{self, excerpt};
 use crate::decode::rejects::Fault;
-use crate::decode::{Context, RejectReason, TsUnit, time};
+use crate::decode::stamp::{Origin, Stamp};
+use crate::decode::time::Found;
+use crate::decode::{Context, RejectReason, TsUnit, UnsetClock, time};
 use crate::model::BatchBuilder;
 
 /// Limit on the members of an object that become tags. It leaves some more than a reading may have.
@@ -36,8 +38,9 @@ pub(super) fn read<'m>(
     let Case { rule, message } = case;
     let around = Around { names, record, message, cx };
     let mut tags = Tags::default();
-    let fields = Fields { rule, cx, out, tags: &mut tags, is_whole: false };
-    values(rule, around, fields)?;
+    let mut fields = Fields { rule, around, out, tags: &mut tags, is_whole: false };
+    values(rule, around, &mut fields)?;
+    also(rule, around, &mut fields)?;
     if out.value_count() == 0 {
         return Ok(false);
     }
@@ -46,19 +49,22 @@ pub(super) fn read<'m>(
         sources => around.text(sources),
     };
     let sensor_id = sensor_id.ok_or_else(|| {
-        let what =
-            if rule.id.is_empty() { "no template names the sensor" } else { "nothing found at the place in `id`" };
+        let what = if rule.id.is_empty() {
+            "neither the message nor its topic names the sensor"
+        } else {
+            "nothing found at the place in `id`"
+        };
         Fault::new(RejectReason::MissingSensorId, what)
     })?;
     names::check_sensor_id(&sensor_id, cx.limits)?;
-    let (ts_ms, receipt_time) = when(rule, around)?;
+    let stamp = when(rule, around)?;
     labels(rule, around, &mut tags)?;
-    names::commit(out, &sensor_id, (ts_ms, receipt_time), tags.list(), cx)?;
+    names::commit(out, &sensor_id, stamp, tags.list(), cx)?;
     Ok(true)
 }
 
 /// Adds the values to the reading.
-fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_>) -> Result<(), Fault> {
+fn values(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) -> Result<(), Fault> {
     let prefix = rule.prefix.as_ref().and_then(|source| around.source(source)).unwrap_or_default();
     let at = |place| Some((place, find(place, around.record, around.message)?));
     let missing = || Fault::new(RejectReason::NoValues, "nothing found at the place in `values`");
@@ -74,9 +80,9 @@ fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_
                 Value::Object(_) | Value::Array(_) => fields.flatten(&prefix, value),
                 Value::String(text) => match document::within(text) {
                     Some(value) => fields.flatten(&prefix, &value),
-                    None => scalar(rule, around, &prefix, value, &mut fields),
+                    None => scalar(rule, around, &prefix, value, fields),
                 },
-                _ => scalar(rule, around, &prefix, value, &mut fields),
+                _ => scalar(rule, around, &prefix, value, fields),
             }
         }
         Values::Named(list) => {
@@ -97,6 +103,21 @@ fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_
     }
 }
 
+/// Adds the values besides those of `values`. They are no measurements by themselves, so they make no reading alone.
+fn also(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) -> Result<(), Fault> {
+    if fields.out.value_count() == 0 {
+        return Ok(());
+    }
+    fields.is_whole = false;
+    for (name, places) in &rule.also {
+        let found = places.iter().find_map(|place| find(place, around.record, around.message));
+        if let Some(value) = found.filter(|value| scalar_text(value).is_some()) {
+            fields.flatten(name, value)?;
+        }
+    }
+    Ok(())
+}
+
 fn is_null(place: &Place, around: Around<'_, '_>) -> bool {
     let from = if place.from_message { around.message } else { around.record };
     place.steps.iter().try_fold(from, |value, step| super::place::step(step, value)).is_some_and(Value::is_null)
@@ -108,10 +129,10 @@ fn scalar(
     around: Around<'_, '_>,
     prefix: &str,
     value: &Value,
-    fields: &mut Fields<'_, '_, '_, '_>,
+    fields: &mut Fields<'_, '_, '_>,
 ) -> Result<(), Fault> {
     let name = around.text(&rule.field).ok_or_else(|| {
-        let what = "a value without a name: no template has {field}, and nothing found at the place in `field`";
+        let what = "a value without a name: neither the topic nor the place in `field` has one";
         Fault::new(RejectReason::MissingField, what)
     })?;
     fields.flatten(&rule.joined(prefix, &name), value)
@@ -125,9 +146,9 @@ impl Rule {
 }
 
 /// The time: the first candidate that is a time. An unreadable one counts only if there is no other.
-fn when(rule: &Rule, around: Around<'_, '_>) -> Result<(i64, bool), Fault> {
+fn when(rule: &Rule, around: Around<'_, '_>) -> Result<Stamp, Fault> {
     let cx = around.cx;
-    let mut unreadable = None;
+    let (mut unreadable, mut unset) = (None, None);
     for candidate in &rule.time {
         let Some(token) = around.token(&candidate.source) else { continue };
         let unit = candidate.unit.map(|unit| match unit {
@@ -137,17 +158,22 @@ fn when(rule: &Rule, around: Around<'_, '_>) -> Result<(i64, bool), Fault> {
             TimeUnit::Ns => TsUnit::Ns,
         });
         match time::of_token(&token, unit, rule.zone, cx) {
-            Ok(Some(ms)) => return Ok((ms, false)),
-            Ok(None) => {}
+            Ok(Found::At(ms)) => return Ok((ms, Origin::Sender)),
+            Ok(Found::Absent) => {}
+            Ok(Found::Unset(ms)) => unset = unset.or(Some(ms)),
             Err(fault) if fault.reason == RejectReason::BadTimestamp => {
                 unreadable.get_or_insert(fault);
             }
             Err(fault) => return Err(fault),
         }
     }
-    match unreadable {
-        Some(fault) if rule.unreadable_refuses => Err(fault),
-        _ => Ok((cx.received_at_ms, true)),
+    match (unreadable, unset) {
+        (Some(fault), _) if rule.unreadable_refuses => Err(fault),
+        (_, Some(ms)) if rule.unreadable_refuses && cx.unset_clock == UnsetClock::Reject => {
+            Err(time::clock_not_set(ms))
+        }
+        (None, None) => Ok((cx.received_at_ms, Origin::Receipt)),
+        _ => Ok((cx.received_at_ms, Origin::Replaced)),
     }
 }
 

@@ -12,7 +12,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::Error;
 use serde_json::value::RawValue;
 
-use super::points::{Attributes, Number, Point, Points};
+use super::points::{Attributes, Distribution, Number, Point, Points};
 
 /// The longest part of a parser's message to keep, because it may quote the payload.
 const MESSAGE_CHARS_MAX: usize = 200;
@@ -46,6 +46,13 @@ objects! {
     DataPoint {
         attributes: "attributes", time: "timeUnixNano", double: "asDouble", int: "asInt", flags: "flags"
     }
+    DistributionPoint {
+        attributes: "attributes", time: "timeUnixNano", count: "count", sum: "sum", min: "min", max: "max",
+        bucket_counts: "bucketCounts", positive: "positive", negative: "negative", quantiles: "quantileValues",
+        flags: "flags"
+    }
+    Buckets { counts: "bucketCounts" }
+    Quantile { at: "quantile", value: "value" }
     KeyValue { key: "key", value: "value" }
     AnyValue { string: "stringValue", bool: "boolValue", int: "intValue", double: "doubleValue" }
 }
@@ -83,17 +90,16 @@ fn read_metric(raw: &RawValue, resource: &Attributes<'_>, points: &mut Points<'_
             Ok(())
         })?;
     }
-    for (data, what) in [
-        (metric.histogram, "a histogram"),
-        (metric.exponential_histogram, "an exponential histogram"),
-        (metric.summary, "a summary"),
-    ] {
-        let mut others = 0;
-        each(object::<Data<'_>>(data)?.data_points, &mut |_| {
-            others += 1;
+    for (data, parts) in
+        [(metric.histogram, "buckets"), (metric.exponential_histogram, "buckets"), (metric.summary, "quantiles")]
+    {
+        each(object::<Data<'_>>(data)?.data_points, &mut |raw| {
+            match read_distribution(raw) {
+                Ok(point) => points.distribution(resource, &point, parts),
+                Err(error) => points.unreadable(&message(&error)),
+            }
             Ok(())
         })?;
-        points.unsupported(what, others);
     }
     Ok(())
 }
@@ -108,6 +114,36 @@ fn read_point(raw: &RawValue) -> Result<Point<'_>, Error> {
         let int = unquoted(raw)?.parse().map_err(|_| Error::custom("asInt is not a 64-bit integer"))?;
         point.value = Some(Number::Int(int));
     }
+    read_attributes(data.attributes, &mut point.attributes)?;
+    Ok(point)
+}
+
+/// Reads a point of any histogram or summary: their members have different names.
+fn read_distribution(raw: &RawValue) -> Result<Distribution<'_>, Error> {
+    let data: DistributionPoint<'_> = object(Some(raw))?;
+    let optional = |raw| present(raw).map(double).transpose();
+    let mut point = Distribution {
+        time_ns: unsigned(data.time)?,
+        flags: unsigned(data.flags)?,
+        count: unsigned(data.count)?,
+        sum: optional(data.sum)?,
+        min: optional(data.min)?,
+        max: optional(data.max)?,
+        ..Distribution::default()
+    };
+    let (positive, negative) = (object::<Buckets<'_>>(data.positive)?, object::<Buckets<'_>>(data.negative)?);
+    for counts in [data.bucket_counts, positive.counts, negative.counts] {
+        each(counts, &mut |_| {
+            point.parts += 1;
+            Ok(())
+        })?;
+    }
+    each(data.quantiles, &mut |raw| {
+        let quantile: Quantile<'_> = object(Some(raw))?;
+        let number = |raw| present(raw).map_or(Ok(0.0), double);
+        point.quantile(number(quantile.at)?, number(quantile.value)?);
+        Ok(())
+    })?;
     read_attributes(data.attributes, &mut point.attributes)?;
     Ok(point)
 }

@@ -1,4 +1,4 @@
-//! OpenTelemetry metrics (OTLP), in protobuf or JSON: gauges and sums become readings, one for each data point.
+//! OpenTelemetry metrics (OTLP), in protobuf or JSON: each data point becomes a reading.
 //!
 //! - field: the metric's name (`system.memory.usage` becomes `system_memory_usage`: names contain no dots), its value
 //!   an integer or a double. Monotonicity and temporality of sums are not stored.
@@ -6,7 +6,9 @@
 //! - sensor: the first of `otlp.sensor_id_attributes` that the point or its resource has; else the topic's; else
 //!   `otlp.sensor_id_default`. With `otlp.point_attributes = "sensor_id"` the point's attributes are appended.
 //! - tags: the attributes of the point and of its resource, if they are texts, numbers or booleans.
-//! - A point with the flag for no recorded value is skipped. Every point of histograms and summaries is rejected.
+//! - A point of a histogram or summary becomes the fields `NAME_count`, `NAME_sum`, `NAME_min` and `NAME_max`, as far as
+//!   it has them; its buckets and quantiles are left out, counted and reported.
+//! - A point with the flag for no recorded value is skipped.
 //!
 //! `proto` and `json` read the two encodings, `points` builds readings. A malformed payload is rejected as a whole, as the
 //! specification requires, and yields no reading.

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use super::super::names::{self, TAGS_MAX, excerpt};
 use super::super::reading::add_value;
-use super::super::rejects::{Fault, Rejects};
+use super::super::rejects::{Fault, LeftOut, Rejects};
+use super::super::stamp::Origin;
 use super::super::{Context, RejectReason, line, time};
 use crate::config::{Otlp, PointAttributes};
 use crate::model::{BatchBuilder, ValueRef};
@@ -19,6 +20,10 @@ const NO_RECORDED_VALUE: u64 = 1;
 const INDISTINCT: &str = "points of one metric and time differ only in their attributes, which are tags here, so they \
                           are indistinguishable readings of one sensor; to make each series a sensor, set \
                           otlp.point_attributes = \"sensor_id\"";
+
+/// The remark for the sender if a histogram or summary is not stored as a whole.
+const BUCKETS: &str =
+    "of histograms and summaries count, sum, min and max are stored; their buckets and quantiles are not";
 
 /// The value of a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,6 +40,32 @@ pub(super) struct Point<'d> {
     pub(super) value: Option<Number>,
     pub(super) flags: u64,
     pub(super) attributes: Attributes<'d>,
+}
+
+/// `HistogramDataPoint`, `ExponentialHistogramDataPoint` or `SummaryDataPoint`: what is stored of it.
+#[derive(Debug, Default)]
+pub(super) struct Distribution<'d> {
+    /// 0 if unknown.
+    pub(super) time_ns: u64,
+    pub(super) count: u64,
+    pub(super) sum: Option<f64>,
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
+    /// Number of buckets or quantiles, which are not stored.
+    pub(super) parts: usize,
+    pub(super) flags: u64,
+    pub(super) attributes: Attributes<'d>,
+}
+
+impl Distribution<'_> {
+    /// Adds a quantile of a summary: 0 is the minimum, 1 the maximum, others are not stored.
+    pub(super) fn quantile(&mut self, at: f64, value: f64) {
+        match at {
+            0.0 => self.min = Some(value),
+            1.0 => self.max = Some(value),
+            _ => self.parts += 1,
+        }
+    }
 }
 
 /// Attributes whose values can be texts, in order.
@@ -97,31 +128,42 @@ impl<'a> Points<'a> {
 
     /// Adds a point of a gauge or sum.
     pub(super) fn take(&mut self, resource: &Attributes<'_>, point: &Point<'_>) {
-        let index = self.index;
-        self.index += 1;
-        if point.flags & NO_RECORDED_VALUE != 0 {
-            return;
-        }
-        if self.readings >= self.cx.limits.batch_max_readings {
-            self.beyond += 1;
-            return;
-        }
-        self.out.begin();
-        match self.reading(resource, point) {
-            Ok(()) => self.readings += 1,
-            Err(fault) => {
-                self.out.abort();
-                self.rejects.fault(index, fault);
-            }
+        self.add(point.flags, |points| points.reading(resource, point));
+    }
+
+    /// Adds a point of a histogram or summary: its count, sum, minimum and maximum. `parts` names what is left out.
+    pub(super) fn distribution(&mut self, resource: &Attributes<'_>, point: &Distribution<'_>, parts: &str) {
+        let added = self.add(point.flags, |points| points.distribution_reading(resource, point));
+        if added && point.parts > 0 {
+            let mut left_out = LeftOut::default();
+            left_out.add(&format!("{} ({parts})", self.metric), point.parts);
+            self.rejects.leave_out(left_out);
+            self.rejects.remark(BUCKETS);
         }
     }
 
-    /// Rejects the points of a metric that is not a number.
-    pub(super) fn unsupported(&mut self, what: &'static str, points: usize) {
-        if points > 0 {
-            let detail = format!("{} is {what}; only gauges and sums are supported", excerpt(&self.metric));
-            self.rejects.push_many(self.index, points, RejectReason::UnsupportedMetric, detail);
-            self.index += points;
+    /// Returns whether there is a reading.
+    fn add(&mut self, flags: u64, read: impl FnOnce(&mut Self) -> Result<(), Fault>) -> bool {
+        let index = self.index;
+        self.index += 1;
+        if flags & NO_RECORDED_VALUE != 0 {
+            return false;
+        }
+        if self.readings >= self.cx.limits.batch_max_readings {
+            self.beyond += 1;
+            return false;
+        }
+        self.out.begin();
+        match read(self) {
+            Ok(()) => {
+                self.readings += 1;
+                true
+            }
+            Err(fault) => {
+                self.out.abort();
+                self.rejects.fault(index, fault);
+                false
+            }
         }
     }
 
@@ -159,15 +201,42 @@ impl<'a> Points<'a> {
             }
         };
         add_value(self.out, &names::name(&self.metric, limits)?, value, limits.fields_max)?;
-        let (ts_ms, receipt_time) = match point.time_ns {
-            0 => (self.cx.received_at_ms, true),
-            ns => time::of_unix_nanos(ns, self.cx)?,
+        self.commit(resource, point.time_ns, &point.attributes)
+    }
+
+    fn distribution_reading(&mut self, resource: &Attributes<'_>, point: &Distribution<'_>) -> Result<(), Fault> {
+        let limits = self.cx.limits;
+        if self.metric.is_empty() {
+            return Err(Fault::new(RejectReason::MissingField, "the metric has no name"));
+        }
+        let mut add = |name: &str, value| {
+            let name = format!("{}_{name}", self.metric);
+            add_value(self.out, &names::name(&name, limits)?, value, limits.fields_max)
         };
-        self.sensor_id(resource, &point.attributes)?;
-        self.compare(ts_ms, &point.attributes);
-        let tags = tags(&point.attributes, resource, self.cx);
+        let count = i64::try_from(point.count).map_err(|_| {
+            let detail = format!("the count of {} exceeds a signed 64-bit integer", excerpt(&self.metric));
+            Fault::new(RejectReason::IntegerOutOfRange, detail)
+        })?;
+        add("count", ValueRef::Int(count))?;
+        // The sum of measurements that can be negative is absent; of those with NaN it is no number.
+        for (name, value) in [("sum", point.sum), ("min", point.min), ("max", point.max)] {
+            if let Some(value) = value.filter(|v| v.is_finite()) {
+                add(name, ValueRef::Double(value))?;
+            }
+        }
+        self.commit(resource, point.time_ns, &point.attributes)
+    }
+
+    fn commit(&mut self, resource: &Attributes<'_>, time_ns: u64, own: &Attributes<'_>) -> Result<(), Fault> {
+        let stamp = match time_ns {
+            0 => (self.cx.received_at_ms, Origin::Receipt),
+            ns => (time::of_unix_nanos(ns, self.cx)?, Origin::Sender),
+        };
+        self.sensor_id(resource, own)?;
+        self.compare(stamp.0, own);
+        let tags = tags(own, resource, self.cx);
         let (out, id) = (&mut *self.out, &self.id);
-        names::commit(out, id, (ts_ms, receipt_time), &tags, self.cx)
+        names::commit(out, id, stamp, &tags, self.cx)
     }
 
     fn sensor_id(&mut self, resource: &Attributes<'_>, own: &Attributes<'_>) -> Result<(), Fault> {

@@ -4,7 +4,7 @@
 //! Fields of a message can have any order. So data that concerns all parts (the resource, the metric's name) is read
 //! first, in a separate pass.
 
-use super::points::{Attributes, Number, Point, Points};
+use super::points::{Attributes, Distribution, Number, Point, Points};
 use crate::decode::protobuf::{FieldValue, Fields, Malformed};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -57,22 +57,19 @@ fn read_metric(bytes: &[u8], resource: &Attributes<'_>, points: &mut Points<'_>)
     points.metric(name);
     for field in Fields::new(bytes) {
         let (number, data) = field?;
-        let unsupported = match number {
-            5 | 7 => None,
-            9 => Some("a histogram"),
-            10 => Some("an exponential histogram"),
-            11 => Some("a summary"),
-            _ => continue,
-        };
-        let mut others = 0;
+        if !matches!(number, 5 | 7 | 9 | 10 | 11) {
+            continue;
+        }
         for field in Fields::new(data.bytes()?) {
-            match (field?, unsupported) {
-                ((1, point), None) => points.take(resource, &read_point(point.bytes()?)?),
-                ((1, _), Some(_)) => others += 1,
-                _ => {}
+            let (1, point) = field? else { continue };
+            let bytes = point.bytes()?;
+            match number {
+                9 => points.distribution(resource, &read_histogram(bytes)?, "buckets"),
+                10 => points.distribution(resource, &read_exponential(bytes)?, "buckets"),
+                11 => points.distribution(resource, &read_summary(bytes)?, "quantiles"),
+                _ => points.take(resource, &read_point(bytes)?),
             }
         }
-        points.unsupported(unsupported.unwrap_or_default(), others);
     }
     Ok(())
 }
@@ -82,8 +79,81 @@ fn read_point(bytes: &[u8]) -> Result<Point<'_>, Malformed> {
     for field in Fields::new(bytes) {
         match field? {
             (3, time) => point.time_ns = time.fixed64()?,
-            (4, double) => point.value = Some(Number::Double(f64::from_bits(double.fixed64()?))),
+            (4, double) => point.value = Some(Number::Double(double.double()?)),
             (6, int) => point.value = Some(Number::Int(int.fixed64()?.cast_signed())),
+            (7, pair) => attribute(pair.bytes()?, &mut point.attributes)?,
+            (8, flags) => point.flags = flags.varint()?,
+            _ => {}
+        }
+    }
+    Ok(point)
+}
+
+fn read_histogram(bytes: &[u8]) -> Result<Distribution<'_>, Malformed> {
+    let mut point = Distribution::default();
+    for field in Fields::new(bytes) {
+        match field? {
+            (3, time) => point.time_ns = time.fixed64()?,
+            (4, count) => point.count = count.fixed64()?,
+            (5, sum) => point.sum = Some(sum.double()?),
+            // Packed, or one by one.
+            (6, FieldValue::Bytes(counts)) => point.parts += counts.len() / 8,
+            (6, _) => point.parts += 1,
+            (9, pair) => attribute(pair.bytes()?, &mut point.attributes)?,
+            (10, flags) => point.flags = flags.varint()?,
+            (11, min) => point.min = Some(min.double()?),
+            (12, max) => point.max = Some(max.double()?),
+            _ => {}
+        }
+    }
+    Ok(point)
+}
+
+fn read_exponential(bytes: &[u8]) -> Result<Distribution<'_>, Malformed> {
+    let mut point = Distribution::default();
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, pair) => attribute(pair.bytes()?, &mut point.attributes)?,
+            (3, time) => point.time_ns = time.fixed64()?,
+            (4, count) => point.count = count.fixed64()?,
+            (5, sum) => point.sum = Some(sum.double()?),
+            (8 | 9, buckets) => {
+                for field in Fields::new(buckets.bytes()?) {
+                    match field? {
+                        // Each varint ends with a byte below 0x80.
+                        (2, FieldValue::Bytes(counts)) => point.parts += counts.iter().filter(|b| **b < 0x80).count(),
+                        (2, _) => point.parts += 1,
+                        _ => {}
+                    }
+                }
+            }
+            (10, flags) => point.flags = flags.varint()?,
+            (12, min) => point.min = Some(min.double()?),
+            (13, max) => point.max = Some(max.double()?),
+            _ => {}
+        }
+    }
+    Ok(point)
+}
+
+fn read_summary(bytes: &[u8]) -> Result<Distribution<'_>, Malformed> {
+    let mut point = Distribution::default();
+    for field in Fields::new(bytes) {
+        match field? {
+            (3, time) => point.time_ns = time.fixed64()?,
+            (4, count) => point.count = count.fixed64()?,
+            (5, sum) => point.sum = Some(sum.double()?),
+            (6, quantile) => {
+                let (mut at, mut value) = (0.0, 0.0);
+                for field in Fields::new(quantile.bytes()?) {
+                    match field? {
+                        (1, v) => at = v.double()?,
+                        (2, v) => value = v.double()?,
+                        _ => {}
+                    }
+                }
+                point.quantile(at, value);
+            }
             (7, pair) => attribute(pair.bytes()?, &mut point.attributes)?,
             (8, flags) => point.flags = flags.varint()?,
             _ => {}

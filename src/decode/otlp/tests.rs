@@ -11,7 +11,7 @@ fn settings() -> Otlp {
 
 fn read_with(otlp: &Otlp, encoding: Encoding, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     let (mut limits, line) = (limits(), line());
-    limits.batch_max_readings = 5;
+    limits.batch_max_readings = 6;
     let cx = bare(&limits, &line);
     let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
     decode(encoding, payload, otlp, &cx, &mut out, &mut rejects);
@@ -109,7 +109,7 @@ fn in_json() -> String {
 #[test]
 fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
     let (readings, rejects) = json(&in_json());
-    let [temperature, contact] = &readings[..] else { panic!("{readings:?}") };
+    let [temperature, contact, histograms @ ..] = &readings[..] else { panic!("{readings:?}") };
     assert_eq!((temperature.sensor_id.as_str(), temperature.ts_ms), ("edge-7", (T_NS / 1_000_000) as i64));
     assert_eq!(temperature.values["room_temperature"], Value::Double(21.5));
     assert_eq!(
@@ -121,9 +121,14 @@ fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
         ]
     );
     assert_eq!((&contact.values["door_count"], contact.receipt_time), (&Value::Int(-7), false));
-    assert_eq!(reasons_of(&rejects), [(3, "unsupported_metric"), (5, "unsupported_metric"), (6, "unsupported_metric")]);
-    assert_eq!((rejects.total(), rejects.remarked()), (4, None));
-    assert!(rejects.list()[1].detail.contains("`e` is an exponential histogram"), "{rejects:?}");
+    // Points without anything in them.
+    let counts = |r: &Reading| r.values.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>();
+    let zero = |name: &str| vec![(name.to_owned(), Value::Int(0))];
+    assert_eq!(
+        histograms.iter().map(counts).collect::<Vec<_>>(),
+        [zero("h_count"), zero("h_count"), zero("e_count"), zero("s_count")]
+    );
+    assert_eq!((rejects.total(), rejects.remarked()), (0, None));
 
     let (same, same_rejects) = read_with(&settings(), Encoding::Protobuf, &in_protobuf());
     assert_eq!((same, reasons_of(&same_rejects)), (readings, reasons_of(&rejects)));
@@ -209,8 +214,8 @@ fn a_bad_point_rejects_only_itself() {
         "an attribute that cannot be a tag rejects no reading: {rejects:?}"
     );
     let (readings, rejects) =
-        json(&request("", &[gauge("", r#"{"asInt":1}"#), gauge("m", &[r#"{"asInt":1}"#; 7].join(","))].join(",")));
-    assert_eq!((readings.len(), reasons_of(&rejects)), (5, vec![(0, "missing_field"), (5, "too_many_readings")]));
+        json(&request("", &[gauge("", r#"{"asInt":1}"#), gauge("m", &[r#"{"asInt":1}"#; 8].join(","))].join(",")));
+    assert_eq!((readings.len(), reasons_of(&rejects)), (6, vec![(0, "missing_field"), (6, "too_many_readings")]));
     assert_eq!(rejects.total(), 3);
 }
 
@@ -256,4 +261,53 @@ fn malformed_payloads_give_nothing_and_empty_ones_are_accepted() {
     let (readings, rejects) = read_with(&settings(), Encoding::Protobuf, &field(1, &[0xc2, 0x3e, 0]));
     assert!(readings.is_empty() && rejects.list()[0].detail.contains("0.15"), "{rejects:?}");
     assert!(read_with(&settings(), Encoding::Protobuf, b"").1.is_empty());
+}
+
+#[test]
+fn histograms_keep_count_sum_min_and_max_and_name_what_is_dropped() {
+    let point = format!(r#""timeUnixNano":"{T_NS}","count":"5","sum":7.5,"min":0.5,"max":4"#);
+    let text = format!(
+        r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[
+            {{"name":"h","histogram":{{"dataPoints":[{{{point},"bucketCounts":["1","4"],"explicitBounds":[1]}}]}}}},
+            {{"name":"e","exponentialHistogram":{{"dataPoints":[{{{point},"positive":{{"bucketCounts":[300,2,3]}}}}]}}}},
+            {{"name":"s","summary":{{"dataPoints":[{{"timeUnixNano":"{T_NS}","count":5,"sum":7.5,"quantileValues":[
+                {{"value":0.5}},{{"quantile":0.9,"value":3}},{{"quantile":1,"value":4}}]}}]}}}},
+            {{"name":"n","histogram":{{"dataPoints":[{{"count":1,"sum":"NaN"}}]}}}}
+        ]}}]}}]}}"#
+    );
+    let (readings, rejects) = json(&text);
+    let stored = |name: &str| {
+        [
+            ("count", Value::Int(5)),
+            ("max", Value::Double(4.0)),
+            ("min", Value::Double(0.5)),
+            ("sum", Value::Double(7.5)),
+        ]
+        .map(|(part, value)| (format!("{name}_{part}"), value))
+        .to_vec()
+    };
+    let values: Vec<Vec<(String, Value)>> = readings.iter().map(|r| r.values.clone().into_iter().collect()).collect();
+    assert_eq!(values, [stored("h"), stored("e"), stored("s"), vec![("n_count".to_owned(), Value::Int(1))]]);
+    let names = ["h (buckets)", "e (buckets)", "s (quantiles)"];
+    assert_eq!((rejects.left_out().total(), rejects.left_out().names()), (6, &names.map(str::to_owned)[..]));
+    assert!(rejects.is_empty() && rejects.remarked().is_some_and(|remark| remark.contains("buckets")));
+
+    // The same in protobuf.
+    let fixed = |number: u32, bits: u64| [&[(number << 3 | 1) as u8][..], &bits.to_le_bytes()].concat();
+    let double = |number: u32, v: f64| fixed(number, v.to_bits());
+    let common = [fixed(3, T_NS), fixed(4, 5), double(5, 7.5)].concat();
+    let counts = [1u64.to_le_bytes(), 4u64.to_le_bytes()].concat();
+    let histogram = [&common[..], &field(6, &counts), &double(11, 0.5), &double(12, 4.0)].concat();
+    let exponential =
+        [&common[..], &field(8, &field(2, &[0xac, 0x02, 2, 3])), &double(12, 0.5), &double(13, 4.0)].concat();
+    let quantile = |at: f64, value: f64| field(6, &[double(1, at), double(2, value)].concat());
+    let summary = [&common[..], &quantile(0.0, 0.5), &quantile(0.9, 3.0), &quantile(1.0, 4.0)].concat();
+    let metric = |name: &str, number, point: &[u8]| {
+        field(2, &[field(1, name.as_bytes()), field(number, &field(1, point))].concat())
+    };
+    let scope = [metric("h", 9, &histogram), metric("e", 10, &exponential), metric("s", 11, &summary)].concat();
+    let request = field(1, &field(2, &scope));
+    let (same, same_rejects) = read_with(&settings(), Encoding::Protobuf, &request);
+    assert_eq!(format!("{same:?}"), format!("{:?}", &readings[..3]));
+    assert_eq!(same_rejects.left_out(), rejects.left_out());
 }

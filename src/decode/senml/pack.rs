@@ -13,6 +13,7 @@ use crate::decode::names::{self, excerpt};
 use crate::decode::quota::Quota;
 use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
+use crate::decode::stamp::{Origin, Stamp};
 use crate::decode::token::Token;
 use crate::decode::{Context, RejectReason, TsUnit, time};
 use crate::model::{BatchBuilder, Number, ValueRef};
@@ -66,8 +67,7 @@ enum Value<'de> {
 struct Resolved<'de> {
     index: usize,
     name: Cow<'de, str>,
-    ts_ms: i64,
-    receipt_time: bool,
+    time: Stamp,
     unit: Option<Cow<'de, str>>,
     value: Option<Value<'de>>,
     sum: Option<Number>,
@@ -211,8 +211,8 @@ impl<'a, 'de> Pack<'a, 'de> {
             names::check_text("u", unit, self.cx.limits)?;
         }
         let own_us = record.take(Label::Time).map_or(Ok(0), |item| micros(Label::Time, &item))?;
-        let (ts_ms, receipt_time) = self.time(self.base_time_us.get(Label::BaseTime)?.saturating_add(own_us))?;
-        Ok(Resolved { index: self.index, name, ts_ms, receipt_time, unit, value, sum, by_unit: false })
+        let time = self.time(self.base_time_us.get(Label::BaseTime)?.saturating_add(own_us))?;
+        Ok(Resolved { index: self.index, name, time, unit, value, sum, by_unit: false })
     }
 
     /// The record's value and sum, with their bases added (§4.5.4). A base alone is not a value: nothing was measured.
@@ -280,12 +280,12 @@ impl<'a, 'de> Pack<'a, 'de> {
         Ok(name)
     }
 
-    fn time(&self, sum_us: i128) -> Result<(i64, bool), Fault> {
+    fn time(&self, sum_us: i128) -> Result<Stamp, Fault> {
         match sum_us {
-            0 => Ok((self.cx.received_at_ms, true)),
+            0 => Ok((self.cx.received_at_ms, Origin::Receipt)),
             us if us < RELATIVE_BELOW_US => {
                 let ms = us.saturating_add(i128::from(self.cx.received_at_ms) * 1000).div_euclid(1000);
-                time::accepted(ms, self.cx)
+                Ok((time::accepted(ms, self.cx)?, Origin::Sender))
             }
             us => time::resolve(Some(&Token::integer(us)), Some(TsUnit::Us), self.cx),
         }
@@ -297,7 +297,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         mark_units(&mut records);
         let by_topic = self.cx.sensor_id.is_some();
         let sensor = |r: &'_ Resolved<'de>| if by_topic { 0..0 } else { 0..r.name.len() };
-        let time = |r: &Resolved<'de>| (r.ts_ms, r.receipt_time);
+        let time = |r: &Resolved<'de>| r.time;
         records.sort_by(|a, b| {
             let sensors = a.name[sensor(a)].cmp(&b.name[sensor(b)]);
             sensors.then(time(a).cmp(&time(b))).then(a.index.cmp(&b.index))
@@ -400,7 +400,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         let tags: Vec<(Cow<'_, str>, Cow<'_, str>)> = unit.map(|unit| (Cow::Borrowed("u"), unit)).into_iter().collect();
         let out = &mut *self.out;
         let committed = names::check_sensor_id(sensor_id, self.cx.limits)
-            .and_then(|()| names::commit(out, sensor_id, (first.ts_ms, first.receipt_time), &tags, self.cx));
+            .and_then(|()| names::commit(out, sensor_id, first.time, &tags, self.cx));
         if let Err(fault) = committed {
             self.out.begin();
             reject_all(self.rejects, records, &fault);

@@ -4,6 +4,34 @@
 /// Metrics kept for one birth.
 pub(super) const METRICS_MAX: usize = 65_536;
 
+/// In place of a missing number.
+const NONE: u64 = u64::MAX;
+
+/// Bytes that are read from the front.
+pub(super) struct Source<'b>(pub(super) &'b [u8]);
+
+impl Source<'_> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*bytes))
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*bytes))
+    }
+
+    /// A text after its length.
+    pub(super) fn text(&mut self) -> Option<Box<str>> {
+        let n = self.u32()? as usize;
+        let (text, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        std::str::from_utf8(text).ok().map(Box::from)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Definition {
     pub(super) name: Box<str>,
@@ -61,6 +89,41 @@ impl Births {
     pub(super) fn datatype(&self, name: &str) -> Option<u64> {
         let found = self.definitions.binary_search_by(|d| (*d.name).cmp(name)).ok()?;
         self.definitions[found].datatype
+    }
+
+    /// Appends the births as bytes, for [`Births::read`].
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(self.definitions.len() as u32).to_le_bytes());
+        for Definition { name, datatype } in &self.definitions {
+            out.extend_from_slice(&(name.len() as u32).to_le_bytes());
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(&datatype.unwrap_or(NONE).to_le_bytes());
+        }
+        out.extend_from_slice(&(self.aliases.len() as u32).to_le_bytes());
+        for (alias, index) in &self.aliases {
+            out.extend_from_slice(&alias.to_le_bytes());
+            out.extend_from_slice(&index.map_or(NONE, u64::from).to_le_bytes());
+        }
+    }
+
+    /// Reads births; `None` if they are invalid.
+    pub(super) fn read(from: &mut Source<'_>) -> Option<Births> {
+        let mut definitions = Vec::new();
+        for _ in 0..from.u32()? {
+            let name = from.text()?;
+            definitions.push(Definition { name, datatype: Some(from.u64()?).filter(|datatype| *datatype != NONE) });
+        }
+        let mut aliases = Vec::new();
+        for _ in 0..from.u32()? {
+            let (alias, index) = (from.u64()?, from.u64()?);
+            let index = if index == NONE { None } else { Some(u32::try_from(index).ok()?) };
+            if index.is_some_and(|index| index as usize >= definitions.len()) {
+                return None;
+            }
+            aliases.push((alias, index));
+        }
+        let sorted = definitions.is_sorted_by(|a, b| a.name < b.name) && aliases.is_sorted_by(|a, b| a.0 < b.0);
+        sorted.then(|| Births { definitions: definitions.into(), aliases: aliases.into() })
     }
 
     /// Approximate memory in bytes.

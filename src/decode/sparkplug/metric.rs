@@ -1,14 +1,19 @@
 //! A payload and its metrics as written (`sparkplug_b.proto` of the specification, version 3.0, §6.4), and the
 //! conversion of a value once its type is known.
 
-use crate::decode::RejectReason;
 use crate::decode::names::excerpt;
 use crate::decode::protobuf::{FieldValue, Fields, Malformed, put_bytes, put_varint};
 use crate::decode::rejects::Fault;
+use crate::decode::{RejectReason, decimal};
 use crate::model::ValueRef;
+
+/// The `uuid` of a compressed payload. Its metrics only name the algorithm. Not in the specification.
+const COMPRESSED: &[u8] = b"SPBV1.0_COMPRESSED";
 
 #[derive(Debug, Default)]
 pub(super) struct Payload<'a> {
+    /// It holds another one in its body, compressed, as Eclipse Tahu's libraries can send it.
+    pub(super) is_compressed: bool,
     /// Milliseconds since 1970.
     pub(super) timestamp: Option<u64>,
     pub(super) seq: Option<u64>,
@@ -25,6 +30,7 @@ impl<'a> Payload<'a> {
                 (1, FieldValue::Varint(v)) => payload.timestamp = Some(v),
                 (2, FieldValue::Bytes(metric)) => payload.metrics.push(metric),
                 (3, FieldValue::Varint(v)) => payload.seq = Some(v),
+                (4, FieldValue::Bytes(uuid)) => payload.is_compressed = uuid == COMPRESSED,
                 _ => {}
             }
         }
@@ -71,7 +77,9 @@ impl<'a> Metric<'a> {
                 (9, FieldValue::Bytes(set)) => metric.quality = quality(set)?,
                 (10, FieldValue::Varint(v)) => metric.value = Some(Raw::Int(v)),
                 (11, FieldValue::Varint(v)) => metric.value = Some(Raw::Long(v)),
-                (12, FieldValue::Fixed32(bits)) => metric.value = Some(Raw::Double(widened(f32::from_bits(bits)))),
+                (12, FieldValue::Fixed32(bits)) => {
+                    metric.value = Some(Raw::Double(decimal::shortest(f32::from_bits(bits))))
+                }
                 (13, FieldValue::Fixed64(bits)) => metric.value = Some(Raw::Double(f64::from_bits(bits))),
                 (14, FieldValue::Varint(v)) => metric.value = Some(Raw::Bool(v != 0)),
                 (15, FieldValue::Bytes(text)) => metric.value = Some(Raw::Text(text)),
@@ -113,13 +121,6 @@ impl<'a> Metric<'a> {
             _ => None,
         }
     }
-}
-
-/// Converts a Float to the double with the shortest decimal that rounds to this Float: 12.3 instead of
-/// 12.300000190734863. A metric of this type has no more digits, so nothing is lost, and the stored value is the one
-/// that the node displays.
-fn widened(v: f32) -> f64 {
-    format!("{v:e}").parse().unwrap_or(f64::from(v))
 }
 
 /// The payload that requests births from a node (§6.4.22): the metric `Node Control/Rebirth`, a boolean, true.
@@ -295,9 +296,9 @@ mod tests {
         for (v, expected) in
             [(12.3f32, 12.3), (0.1, 0.1), (-0.0, -0.0), (1e30, 1e30), (f32::MAX, 3.4028235e38), (7.0, 7.0)]
         {
-            assert_eq!(widened(v).to_bits(), f64::to_bits(expected), "{v}");
+            assert_eq!(decimal::shortest(v).to_bits(), f64::to_bits(expected), "{v}");
         }
-        assert!(widened(f32::NAN).is_nan() && widened(f32::NEG_INFINITY) == f64::NEG_INFINITY);
+        assert!(decimal::shortest(f32::NAN).is_nan() && decimal::shortest(f32::NEG_INFINITY) == f64::NEG_INFINITY);
     }
 
     #[test]

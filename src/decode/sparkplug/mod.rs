@@ -16,15 +16,18 @@
 //! **No guessing.** A metric with an unknown alias, or with a number of unknown signedness, is rejected. Its message
 //! becomes a dead letter for inspection, although it cannot be replayed without the birth. The service then requests a
 //! rebirth ([`Rebirth`]); it also does so after a gap in `seq`, because the missing message may have been a birth. A
-//! repeated `seq` is a repeated message. After a start no births are known, so every node that uses aliases gets one
+//! repeated `seq` is a repeated message. After a start, births are unknown or from before it, so every node that uses aliases gets one
 //! request; each node gets at most one per [`REBIRTH_EVERY_MS`].
 //!
 //! **Connections.** If the broker did not keep the session, births may have been missed: [`Sparkplug::forget`]. If it
 //! did, it repeats unacknowledged messages, with older sequence numbers: [`Sparkplug::reconnected`].
 //!
+//! **Restart.** The births can be kept as bytes: [`Sparkplug::to_bytes`], [`Sparkplug::from_bytes`].
+//!
 //! All messages of a node must arrive here, in order: shared subscriptions cannot be used.
 
 mod births;
+mod kept;
 mod metric;
 mod readings;
 #[cfg(test)]
@@ -32,6 +35,8 @@ mod tests;
 mod topic;
 
 use std::collections::HashMap;
+
+pub use self::kept::Damaged;
 
 use self::births::{Alias, Births, Definition, METRICS_MAX};
 use self::metric::{Metric, NoValue, Payload};
@@ -77,6 +82,8 @@ pub struct Sparkplug {
     devices: usize,
     /// Connection counter.
     connection: u32,
+    /// Changes of births so far.
+    changes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +96,8 @@ struct Node {
     asked_ms: Option<i64>,
     /// The connection of its last message.
     connection: u32,
+    /// Its births are from before the service started, and it may have changed them since.
+    is_restored: bool,
 }
 
 impl Node {
@@ -138,7 +147,13 @@ impl Sparkplug {
 
     /// Removes all definitions, because births may have been missed.
     pub fn forget(&mut self) {
-        *self = Sparkplug { connection: self.connection, ..Sparkplug::default() };
+        let (connection, changes) = (self.connection, self.changes + u64::from(self.bytes > 0));
+        *self = Sparkplug { connection, changes, ..Sparkplug::default() };
+    }
+
+    /// A number that grows with each change of the births.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Marks the start of a new connection, on which unacknowledged messages of the last one are repeated.
@@ -173,13 +188,23 @@ impl Sparkplug {
                 return None;
             }
         };
+        if payload.is_compressed {
+            let detail =
+                "the payload is compressed, which the specification does not know; switch that off in the node";
+            rejects.push(0, RejectReason::InvalidSparkplug, detail);
+            return None;
+        }
         let node = address.node_id();
         let mut ask = match address.kind {
             Kind::NodeBirth | Kind::NodeDeath => None,
             Kind::DeviceBirth | Kind::Data | Kind::DeviceDeath => {
                 let node = self.nodes.get_mut(&*node);
-                let gap = node.is_some_and(|node| node.misses_some(payload.seq, self.connection));
-                gap.then_some("messages of the node are missing")
+                node.and_then(|node| {
+                    let is_restored = std::mem::take(&mut node.is_restored);
+                    let gap = node.misses_some(payload.seq, self.connection);
+                    let missing = gap.then_some("messages of the node are missing");
+                    missing.or(is_restored.then_some("the births of the node are from before the service started"))
+                })
             }
         };
         match (address.kind, address.device) {
@@ -220,6 +245,7 @@ impl Sparkplug {
     fn node_birth(&mut self, id: &str, births: Births, seq: Option<u64>, bd_seq: Option<u64>) -> bool {
         let asked_ms = self.nodes.get(id).and_then(|node| node.asked_ms);
         self.remove(id);
+        self.changes += 1;
         let seq = seq.and_then(|seq| u8::try_from(seq).ok());
         let has_room = self.has_room(births.bytes());
         let own = if has_room { births } else { Births::default() };
@@ -244,6 +270,7 @@ impl Sparkplug {
             ..Node::default()
         });
         node.devices.insert(device.into(), births);
+        self.changes += 1;
         self.bytes += bytes;
         self.devices += 1;
         true
@@ -254,6 +281,7 @@ impl Sparkplug {
         if let Some(births) = births {
             self.bytes -= device.len() + births.bytes();
             self.devices -= 1;
+            self.changes += 1;
         }
     }
 
@@ -275,6 +303,7 @@ impl Sparkplug {
         if let Some(node) = self.nodes.remove(id) {
             self.bytes -= node.bytes();
             self.devices -= node.devices.len();
+            self.changes += 1;
         }
     }
 
@@ -369,7 +398,7 @@ fn data<'a>(
             }
             None if metric.raw().is_none() || metric.is_transient => return Ok(()),
             None => {
-                let detail = format!("no known birth defines the alias {alias}; requesting a rebirth");
+                let detail = format!("no known birth defines the alias {alias}");
                 gathered.reject(index, Fault::new(RejectReason::UnknownMetric, detail));
                 return Err(NoValue::UnknownType);
             }

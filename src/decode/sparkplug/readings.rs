@@ -6,6 +6,7 @@ use super::metric::{Metric, NoValue, value};
 use crate::decode::names::{self, excerpt};
 use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
+use crate::decode::stamp::Stamp;
 use crate::decode::token::Token;
 use crate::decode::{Context, RejectReason, TsUnit, time};
 use crate::model::{BatchBuilder, ValueRef};
@@ -14,8 +15,7 @@ use crate::model::{BatchBuilder, ValueRef};
 #[derive(Debug)]
 struct Field<'a> {
     index: usize,
-    ts_ms: i64,
-    receipt_time: bool,
+    time: Stamp,
     name: Cow<'a, str>,
     value: ValueRef<'a>,
 }
@@ -63,17 +63,17 @@ impl<'r, 'a> Gathered<'r, 'a> {
             return Err(NoValue::Fault(Fault::new(RejectReason::BadQuality, detail)));
         }
         let value = value(name, raw, datatype)?;
-        let (ts_ms, receipt_time) = self.time(metric).map_err(NoValue::Fault)?;
+        let time = self.time(metric).map_err(NoValue::Fault)?;
         if let ValueRef::Str(text) = value {
             names::check_text(name, text, limits).map_err(NoValue::Fault)?;
         }
         let name = names::name(name, limits).map_err(NoValue::Fault)?;
-        self.fields.push(Field { index, ts_ms, receipt_time, name, value });
+        self.fields.push(Field { index, time, name, value });
         Ok(())
     }
 
     /// The metric's own time, else that of the message, else the time of receipt. Senders write 0 for no time.
-    fn time(&self, metric: &Metric<'_>) -> Result<(i64, bool), Fault> {
+    fn time(&self, metric: &Metric<'_>) -> Result<Stamp, Fault> {
         let given = [metric.timestamp, self.timestamp].into_iter().flatten().find(|ms| *ms != 0);
         let given = given.map(|ms| Token::integer(i128::from(ms)));
         time::resolve(given.as_ref(), Some(TsUnit::Ms), self.cx)
@@ -87,8 +87,8 @@ impl<'r, 'a> Gathered<'r, 'a> {
             return;
         }
         let mut fields = std::mem::take(&mut self.fields);
-        fields.sort_by_key(|field| (field.ts_ms, field.receipt_time));
-        for group in fields.chunk_by(|a, b| (a.ts_ms, a.receipt_time) == (b.ts_ms, b.receipt_time)) {
+        fields.sort_by_key(|field| field.time);
+        for group in fields.chunk_by(|a, b| a.time == b.time) {
             let mut rest = group;
             while !rest.is_empty() {
                 rest = &rest[self.reading(sensor_id, rest, out)..];
@@ -124,7 +124,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
 
     fn end(&mut self, sensor_id: &str, fields: &[Field<'a>], out: &mut BatchBuilder) {
         let Some(first) = fields.first() else { return };
-        let committed = names::commit(out, sensor_id, (first.ts_ms, first.receipt_time), &[], self.cx);
+        let committed = names::commit(out, sensor_id, first.time, &[], self.cx);
         if let Err(fault) = committed {
             out.begin();
             fields.iter().for_each(|field| self.rejects.fault(field.index, fault.clone()));

@@ -362,3 +362,56 @@ fn unknown_fields_and_groups_are_ignored() {
     let (readings, rejects, _) = rig.send("NDATA", 1, &[metric]);
     assert_eq!((readings.len(), rejects), (0, vec![(0, RejectReason::InvalidSparkplug)]));
 }
+
+#[test]
+fn births_survive_a_restart_and_are_asked_for_once() {
+    let mut rig = Rig::new();
+    rig.send("NBIRTH", 0, &birth_metrics());
+    let device = [M::named("speed").varint(2, 9).is(DOUBLE).double(1.0)];
+    rig.send("DBIRTH D", 1, &device);
+    assert_eq!(rig.state.changes(), 2);
+    let kept = rig.state.to_bytes();
+    let mut rig = Rig { state: Sparkplug::from_bytes(&kept).unwrap(), now_ms: NOW };
+    rig.state.reconnected();
+    // The aliases resolve, negative numbers too. The node may have been reborn meanwhile, so it is asked.
+    let (readings, rejects, asked) = rig.send("NDATA", 57, &[M::alias(2).varint(10, u64::from(u32::MAX))]);
+    assert_eq!((readings, rejects, asked), (one("G/N", "level", Value::Int(-1)).0, vec![], true));
+    assert_eq!(rig.send("DDATA D", 58, &[M::alias(9).double(2.5)]), one("G/N/D", "speed", Value::Double(2.5)));
+    assert_eq!(rig.send("NDATA", 59, &[M::alias(1).double(22.0)]), one("G/N", "temp", Value::Double(22.0)));
+    assert_eq!(rig.state.to_bytes().len(), kept.len());
+    rig.state.forget();
+    assert_eq!(rig.send("NDATA", 60, &[M::alias(1).double(22.0)]).1, unknown(true).1);
+}
+
+#[test]
+fn damaged_births_are_refused() {
+    let mut rig = Rig::new();
+    rig.send("NBIRTH", 0, &birth_metrics());
+    let kept = rig.state.to_bytes();
+    for at in 0..kept.len() {
+        let mut damaged = kept.clone();
+        damaged[at] ^= 0x40;
+        assert!(Sparkplug::from_bytes(&damaged).is_err(), "byte {at}");
+        assert!(Sparkplug::from_bytes(&kept[..at]).is_err(), "cut at {at}");
+    }
+    // Sound bytes with an alias that belongs to no metric.
+    let mut body = kept[..kept.len() - 4].to_vec();
+    let at = body.len() - 4 - 8;
+    body[at..at + 8].copy_from_slice(&99u64.to_le_bytes());
+    let crc = crc32c::crc32c(&body).to_le_bytes();
+    assert!(Sparkplug::from_bytes(&[&body[..], &crc].concat()).is_err());
+    assert!(Sparkplug::from_bytes(&Sparkplug::new().to_bytes()).unwrap().to_bytes() == Sparkplug::new().to_bytes());
+}
+
+#[test]
+fn a_compressed_payload_is_rejected_and_none_of_it_is_stored() {
+    let mut rig = Rig::new();
+    rig.send("NBIRTH", 0, &birth_metrics());
+    let mut compressed = payload(None, &[M::named("algorithm").is(12).bytes(15, b"GZIP")]);
+    put_bytes(4, b"SPBV1.0_COMPRESSED", &mut compressed);
+    put_bytes(5, b"\x1f\x8b", &mut compressed);
+    let (readings, rejects, rebirth) = rig.run("spBv1.0/G/NDATA/N", &compressed);
+    assert_eq!((readings, rebirth), (vec![], None));
+    assert_eq!(rejects.list()[0].reason, RejectReason::InvalidSparkplug);
+    assert!(rejects.list()[0].detail.contains("compressed"), "{:?}", rejects.list());
+}

@@ -170,6 +170,28 @@ impl AddressLimits {
         Some((pause_ms, true))
     }
 
+    /// Like [`AddressLimits::failed`], for an address without an open connection of its own.
+    pub(crate) fn failed_unconnected(
+        &mut self,
+        ip: IpAddr,
+        settings: &Connections,
+        now_ms: u64,
+    ) -> Option<(u64, bool)> {
+        if (self.is_exempt)(ip) {
+            return None;
+        }
+        if !self.entries.contains_key(&AddressKey::of(ip)) {
+            self.turn += 1;
+            self.entries.insert(AddressKey::of(ip), Entry { turn: self.turn, ..Entry::default() });
+            self.remembered += 1;
+        }
+        let failed = self.failed(ip, settings, now_ms);
+        if self.remembered > REMEMBERED_MAX {
+            self.forget(now_ms);
+        }
+        failed
+    }
+
     /// Forgets what no longer counts; if that is not enough, a quarter of the rest, so that a flood of addresses does not
     /// search all of them for each.
     fn forget(&mut self, now_ms: u64) {
@@ -304,6 +326,10 @@ mod tests {
         assert!(limits.entries.contains_key(&AddressKey::of(nth(19_999))));
         assert!(!limits.entries.contains_key(&AddressKey::of(nth(0))));
         assert!(limits.entries.contains_key(&AddressKey::of(nth(u32::MAX >> 9))), "it is connected");
+        for i in 0..20_000 {
+            limits.failed_unconnected(nth(i), &settings, 0);
+            assert!(limits.entries.len() <= REMEMBERED_MAX + 1 && limits.entries.len() == limits.remembered + 1);
+        }
         // What no longer counts goes before that.
         for i in 0..REMEMBERED_MAX as u32 / 2 {
             limits.opened(nth(i));

@@ -24,7 +24,7 @@ use slab::Slab;
 pub(crate) use self::address_limits::Refusal;
 use self::address_limits::{AddressKey, AddressLimits};
 use self::phase::{Doing, Phase};
-use crate::config::Connections;
+use crate::config::{Connections, Proxies};
 use crate::model::Clock;
 
 /// A port with more connections than this is searched for idle ones at most once in [`SEARCH_EVERY_MS`] if that is
@@ -45,6 +45,7 @@ struct Inner {
 
 struct State {
     settings: Connections,
+    proxies: Arc<Proxies>,
     addresses: AddressLimits,
     list: Slab<Arc<Entry>>,
     /// Connections with a place: those in `list` that are not cut.
@@ -64,6 +65,8 @@ struct IdleConnections {
 
 struct Entry {
     peer: SocketAddr,
+    /// Whether the limits of an address apply: not to a trusted proxy, whose connections are those of many.
+    is_counted: bool,
     phase: Phase,
     /// Changed under the lock.
     is_proven: AtomicBool,
@@ -84,15 +87,16 @@ pub(crate) struct Pause {
     pub(crate) is_new: bool,
 }
 
-/// Addresses without limits: those of this machine, where a proxy may run. Trusted proxies belong here as well.
+/// Addresses without limits: those of this machine, where a proxy may run.
 fn is_exempt(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
 impl OpenConnections {
-    pub(crate) fn new(settings: Connections, clock: Arc<dyn Clock>) -> OpenConnections {
+    pub(crate) fn new(settings: Connections, proxies: Proxies, clock: Arc<dyn Clock>) -> OpenConnections {
         let state = State {
             settings,
+            proxies: Arc::new(proxies),
             addresses: AddressLimits::new(is_exempt),
             list: Slab::new(),
             placed: 0,
@@ -102,19 +106,32 @@ impl OpenConnections {
     }
 
     /// Applies from the next connection and the next failure on.
-    pub(crate) fn put(&self, settings: Connections) {
-        self.lock(|state| state.settings = settings);
+    pub(crate) fn put(&self, settings: Connections, proxies: Proxies) {
+        self.lock(|state| (state.settings, state.proxies) = (settings, Arc::new(proxies)));
+    }
+
+    /// The proxies in front of the port.
+    pub(crate) fn proxies(&self) -> Arc<Proxies> {
+        self.lock(|state| state.proxies.clone())
+    }
+
+    /// An authentication has failed that came through a trusted proxy. Like [`Place::failed`], for this address.
+    pub(crate) fn failed_behind_proxy(&self, ip: IpAddr) -> Option<Pause> {
+        let now_ms = self.now_ms();
+        let failed = self.lock(|state| state.addresses.failed_unconnected(ip, &state.settings, now_ms));
+        failed.map(|(left_ms, is_new)| Pause { left: Duration::from_millis(left_ms), is_new })
     }
 
     /// Gives a new connection a place. It waits for its first request.
     pub(crate) fn enter(&self, peer: SocketAddr) -> Result<Place, Refusal> {
         let now_ms = self.now_ms();
-        let entry = Arc::new(Entry { peer, phase: Phase::waiting(now_ms), is_proven: AtomicBool::new(false) });
-        let key = self.lock(|state| {
-            state.make_room(peer.ip(), now_ms)?;
-            state.addresses.opened(peer.ip());
-            state.placed += 1;
-            Ok(state.list.insert(entry.clone()))
+        let (entry, key) = self.lock(|state| {
+            let is_counted = !state.proxies.trusts(peer.ip());
+            let (phase, is_proven) = (Phase::waiting(now_ms), AtomicBool::new(false));
+            let entry = Arc::new(Entry { peer, is_counted, phase, is_proven });
+            state.make_room(&entry, now_ms)?;
+            state.entered(&entry);
+            Ok((entry.clone(), state.list.insert(entry)))
         })?;
         Ok(Place { of: self.clone(), entry, key })
     }
@@ -137,10 +154,13 @@ impl OpenConnections {
 
 impl State {
     /// Makes room for a connection of an address.
-    fn make_room(&mut self, ip: IpAddr, now_ms: u64) -> Result<(), Refusal> {
-        match self.addresses.admits(ip, &self.settings, now_ms) {
-            Err(Refusal::AddressLimit) if self.cut_one(Some(AddressKey::of(ip)), now_ms) => {}
-            other => other?,
+    fn make_room(&mut self, entry: &Entry, now_ms: u64) -> Result<(), Refusal> {
+        let ip = entry.peer.ip();
+        if entry.is_counted {
+            match self.addresses.admits(ip, &self.settings, now_ms) {
+                Err(Refusal::AddressLimit) if self.cut_one(Some(AddressKey::of(ip)), now_ms) => {}
+                other => other?,
+            }
         }
         if self.placed >= self.settings.max && !self.cut_one(None, now_ms) {
             return Err(Refusal::Limit);
@@ -157,8 +177,8 @@ impl State {
             {
                 let Some(entry) = self.list.get(key) else { continue };
                 if entry.phase.cut(since_ms) {
-                    let (ip, is_proven) = (entry.peer.ip(), entry.is_proven.load(Ordering::Relaxed));
-                    self.left(ip, is_proven, now_ms);
+                    let entry = entry.clone();
+                    self.left(&entry, now_ms);
                     return true;
                 }
             } else if std::mem::take(&mut may_search) {
@@ -180,7 +200,7 @@ impl State {
             .list
             .iter()
             .filter_map(|(key, entry)| {
-                let is_meant = of.is_none_or(|of| AddressKey::of(entry.peer.ip()) == of);
+                let is_meant = of.is_none_or(|of| entry.is_counted && AddressKey::of(entry.peer.ip()) == of);
                 match entry.phase.now() {
                     Doing::Waiting { since_ms, .. } if is_meant => Some((since_ms, key)),
                     _ => None,
@@ -196,10 +216,20 @@ impl State {
         self.idle = IdleConnections { of, is_none: found.is_empty(), found: found.into(), searched_ms: now_ms };
     }
 
+    /// A connection has got a place.
+    fn entered(&mut self, entry: &Entry) {
+        self.placed += 1;
+        if entry.is_counted {
+            self.addresses.opened(entry.peer.ip());
+        }
+    }
+
     /// A connection has given up its place.
-    fn left(&mut self, ip: IpAddr, is_proven: bool, now_ms: u64) {
+    fn left(&mut self, entry: &Entry, now_ms: u64) {
         self.placed -= 1;
-        self.addresses.closed(ip, is_proven, now_ms);
+        if entry.is_counted {
+            self.addresses.closed(entry.peer.ip(), entry.is_proven.load(Ordering::Relaxed), now_ms);
+        }
     }
 }
 
@@ -224,9 +254,8 @@ impl Place {
         }
         self.of.lock(|state| {
             self.entry.phase.resume();
-            state.placed += 1;
-            state.addresses.opened(self.entry.peer.ip());
-            if self.entry.is_proven.load(Ordering::Relaxed) {
+            state.entered(&self.entry);
+            if self.entry.is_counted && self.entry.is_proven.load(Ordering::Relaxed) {
                 state.addresses.proved(self.entry.peer.ip());
             }
         });
@@ -234,7 +263,7 @@ impl Place {
 
     /// The connection has shown a valid token.
     pub(crate) fn proved(&self) {
-        if self.entry.is_proven.load(Ordering::Relaxed) {
+        if !self.entry.is_counted || self.entry.is_proven.load(Ordering::Relaxed) {
             return;
         }
         self.of.lock(|state| {
@@ -246,6 +275,9 @@ impl Place {
 
     /// An authentication has failed. Returns the pause of the address if there is one.
     pub(crate) fn failed(&self) -> Option<Pause> {
+        if !self.entry.is_counted {
+            return None;
+        }
         let now_ms = self.of.now_ms();
         let failed = self.of.lock(|state| state.addresses.failed(self.entry.peer.ip(), &state.settings, now_ms));
         failed.map(|(left_ms, is_new)| Pause { left: Duration::from_millis(left_ms), is_new })
@@ -258,7 +290,7 @@ impl Drop for Place {
         self.of.lock(|state| {
             state.list.remove(self.key);
             if self.entry.phase.now() != Doing::Cut {
-                state.left(self.entry.peer.ip(), self.entry.is_proven.load(Ordering::Relaxed), now_ms);
+                state.left(&self.entry, now_ms);
             }
         });
     }
@@ -267,6 +299,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Network, ProxyHeader};
     use crate::model::Now;
 
     /// A clock that the test sets.
@@ -288,7 +321,9 @@ mod tests {
             let pause = Duration::from_secs(30);
             let settings = Connections { max, per_address_max, failed_auth_max: 3, failed_auth_pause: pause };
             let clock = Arc::new(SetClock(Mutex::new(1)));
-            Rig { open: OpenConnections::new(settings, clock.clone()), clock }
+            let trusted = [Network::parse("198.51.100.0/24").unwrap()].into();
+            let proxies = Proxies { trusted, header: ProxyHeader::ProxyV2 };
+            Rig { open: OpenConnections::new(settings, proxies, clock.clone()), clock }
         }
 
         /// A connection from host `n`, a millisecond after the one before it.
@@ -360,6 +395,41 @@ mod tests {
         c.begin();
         assert_eq!(rig.enter(1).err(), Some(Refusal::AddressLimit));
         assert!(rig.enter(2).is_ok());
+    }
+
+    #[test]
+    fn a_trusted_proxy_has_no_limit_but_counts_for_the_port() {
+        let rig = Rig::new(8, 2);
+        let of_proxy = |n: u8| rig.open.enter(SocketAddr::from(([198, 51, 100, n], 1000)));
+        let mut places: Vec<Place> = (0..6).map(|_| of_proxy(1).unwrap()).collect();
+        assert!((0..100).all(|_| places[0].failed().is_none()), "it is not paused");
+        places.extend([rig.enter(1).unwrap(), rig.enter(1).unwrap()]);
+        places.iter().for_each(Place::begin);
+        assert_eq!(rig.enter(1).err(), Some(Refusal::AddressLimit));
+        assert_eq!((of_proxy(2).err(), rig.placed()), (Some(Refusal::Limit), 8));
+        // Nothing of it stays when its connections end, also if it is not trusted any more.
+        let Connections { max, .. } = rig.open.lock(|state| state.settings);
+        let pause = Duration::from_secs(30);
+        let settings = Connections { max, per_address_max: 2, failed_auth_max: 3, failed_auth_pause: pause };
+        rig.open.put(settings, Proxies { trusted: [].into(), header: ProxyHeader::ProxyV2 });
+        drop(places);
+        assert_eq!(rig.placed(), 0);
+        let (a, b) = (of_proxy(1).unwrap(), of_proxy(1).unwrap());
+        a.begin();
+        b.begin();
+        assert_eq!(of_proxy(1).err(), Some(Refusal::AddressLimit));
+    }
+
+    #[test]
+    fn failures_behind_a_proxy_pause_the_address_that_it_names() {
+        let rig = Rig::new(100, 100);
+        let ip: IpAddr = "192.0.2.9".parse().unwrap();
+        assert!((0..3).all(|_| rig.open.failed_behind_proxy(ip).is_none()));
+        assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(true));
+        assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(false));
+        assert_eq!(rig.open.failed_behind_proxy("192.0.2.8".parse().unwrap()), None, "only this one");
+        // A connection of its own meets the same pause.
+        assert_eq!(rig.enter(9).unwrap().failed().map(|pause| pause.is_new), Some(false));
     }
 
     #[test]

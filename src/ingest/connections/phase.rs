@@ -76,7 +76,7 @@ impl Phase {
     }
 
     /// Bytes have arrived. The first of a request begin its head. False if the connection was cut.
-    pub(crate) fn heard(&self, now_ms: u64) -> bool {
+    pub(crate) fn received(&self, now_ms: u64) -> bool {
         let is_idle = |now: u64| now != BUSY && now & 1 == 0;
         self.change(|now| if is_idle(now) { word(now_ms, true) } else { now })
     }
@@ -122,17 +122,17 @@ mod tests {
     fn a_connection_waits_hears_works_and_rests() {
         let phase = Phase::waiting(5);
         assert_eq!(phase.now(), Doing::Waiting { since_ms: 5, is_head: true });
-        assert!(phase.heard(7));
+        assert!(phase.received(7));
         assert_eq!(
             phase.now(),
             Doing::Waiting { since_ms: 5, is_head: true },
             "the time of a head does not start anew"
         );
-        assert!(phase.begin() && phase.heard(8));
+        assert!(phase.begin() && phase.received(8));
         assert_eq!(phase.now(), Doing::Busy, "a body");
         phase.rest(9);
         assert_eq!(phase.now(), Doing::Waiting { since_ms: 9, is_head: false });
-        assert!(phase.heard(12));
+        assert!(phase.received(12));
         assert_eq!(phase.now(), Doing::Waiting { since_ms: 12, is_head: true });
     }
 
@@ -144,7 +144,7 @@ mod tests {
         assert!(!phase.cut(5));
         phase.rest(6);
         assert!(phase.cut(6) && !phase.cut(6));
-        assert!(!phase.begin() && !phase.heard(7));
+        assert!(!phase.begin() && !phase.received(7));
         phase.rest(8);
         assert_eq!(phase.now(), Doing::Cut);
         phase.resume();

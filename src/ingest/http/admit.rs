@@ -7,21 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::HeaderMap;
-use axum::http::header::EXPECT;
+use axum::http::Uri;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-use super::body::{BodyBudget, drain};
+use super::body::BodyBudget;
 use super::error::IngestError;
-use super::peer::{Peer, judge};
+use super::peer::{Peer, judge, over_quota};
 use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
 use super::sender::Sender;
-use super::tokens::TokenFault;
-use crate::access::{Grant, Held, Protocol, Tokens};
+use super::tokens::{TokenFault, identify};
+use crate::access::{Credentials, Grant, Held, Protocol};
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
 use crate::decode::Formats;
@@ -48,7 +47,7 @@ pub(super) struct Shared {
     pub(super) formats: Formats,
     pub(super) admission: Admission,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) tokens: Option<Arc<Tokens>>,
+    pub(super) credentials: Option<Arc<Credentials>>,
     /// One permit per request whose body has arrived, until its answer is made; `http.concurrency_max` in total.
     pub(super) running: Arc<Semaphore>,
     pub(super) bodies: BodyBudget,
@@ -57,18 +56,18 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Admits a request before its body is read, at the cost of at most one hash; returns its sender. `check` verifies
-    /// the token; it is called only if tokens are configured.
+    /// the token; it is called only if credentials are configured.
     ///
     /// A body that is still arriving takes no permit: its sender decides how long that lasts. [`Shared::start`] takes it.
     /// The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
     pub(super) fn admit(
         &self,
         peer: Option<&Peer>,
-        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
+        check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, TokenFault>,
     ) -> Result<Sender, IngestError> {
         let sender = self.open(peer, check)?;
         self.admission.check()?;
-        drop(hold(sender.0.as_ref())?);
+        drop(hold(peer, sender.0.as_ref())?);
         if self.running.available_permits() > 0 { Ok(sender) } else { Err(IngestError::Concurrency) }
     }
 
@@ -76,23 +75,28 @@ impl Shared {
     pub(super) fn open(
         &self,
         peer: Option<&Peer>,
-        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
+        check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, TokenFault>,
     ) -> Result<Sender, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
-        let Some(tokens) = &self.tokens else { return Ok(Sender(None)) };
-        let grant = judge(peer, check(tokens).map_err(IngestError::from))?;
+        let Some(credentials) = &self.credentials else { return Ok(Sender(None)) };
+        let grant = judge(peer, identify(credentials, peer, check).map_err(IngestError::from))?;
         let now = self.clock.now();
-        grant.check_sender(Protocol::Http, now.wall_ms)?;
-        grant.check_quota(now).inspect_err(|exceeded| metrics::quota_exceeded(exceeded.limit.as_str()))?;
+        grant.check_sender(Protocol::Http, now.wall_ms).map_err(|denied| {
+            let error = IngestError::Denied(denied);
+            peer.inspect(|peer| peer.denied(&grant, error.reason()));
+            error
+        })?;
+        grant.usage.note_used(now.wall_ms);
+        grant.check_quota(now).map_err(|exceeded| over_quota(peer, &grant, exceeded))?;
         Ok(Sender(Some(grant)))
     }
 
     /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`: otherwise the sender
     /// would have to send the whole body again.
     pub(super) async fn start(&self, parts: &Parts) -> Result<Running, IngestError> {
-        let held = hold(Sender::of(parts))?;
+        let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
         let permit = self.room(self.running.clone().acquire_owned(), self.cfg.queue_timeout).await?;
         Ok(Running { _permit: permit, _held: held })
     }
@@ -100,7 +104,7 @@ impl Shared {
     /// Like [`Shared::start`], but waits up to `patience`, for open admission too. Returned permits go to waiting
     /// requests first, so new requests of senders that retry by themselves come second.
     pub(super) async fn start_patiently(&self, parts: &Parts, patience: Duration) -> Result<Running, IngestError> {
-        let held = hold(Sender::of(parts))?;
+        let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
         let admitted = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
                 tokio::time::sleep(DOOR_EVERY).await;
@@ -128,38 +132,16 @@ impl Shared {
 }
 
 /// Counts the request for its sender.
-fn hold(sender: Option<&Arc<Grant>>) -> Result<Option<Held>, IngestError> {
-    let held = sender.map(|grant| grant.usage.request(&grant.quota)).transpose();
-    Ok(held.inspect_err(|exceeded| metrics::quota_exceeded(exceeded.limit.as_str()))?)
-}
-
-/// Whether the sender waits for "100 Continue" before it sends the body.
-pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
-    headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+fn hold(peer: Option<&Peer>, sender: Option<&Arc<Grant>>) -> Result<Option<Held>, IngestError> {
+    let held = |grant: &Arc<Grant>| grant.usage.request(&grant.quota).map_err(|e| over_quota(peer, grant, e));
+    sender.map(held).transpose()
 }
 
 /// Middleware of the routes: tokens, open admission, concurrency.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(Peer::of(request.extensions()), |tokens| tokens.check(request.headers())) {
+    match shared.admit(Peer::of(request.extensions()), |credentials| credentials.check(request.headers())) {
         Ok(sender) => sender.run(request, next).await,
-        Err(error) => refuse(request, error).await,
-    }
-}
-
-/// Answers a request whose body is discarded.
-pub(super) async fn refuse(request: Request, error: IngestError) -> Response {
-    discard(request, &error).await;
-    error.into_response()
-}
-
-/// Discards a request's body, so that its sender reads the error. A sender whose address is paused has read it before.
-pub(super) async fn discard(request: Request, error: &IngestError) {
-    if let Some(peer) = Peer::of(request.extensions()) {
-        peer.refused();
-    }
-    if !matches!(error, IngestError::Paused { .. }) {
-        let asked = asks_before_sending(request.headers());
-        drain(request.into_body(), asked).await;
+        Err(error) => error.into_response(),
     }
 }
 
@@ -194,12 +176,11 @@ impl Drop for RequestGuard {
 }
 
 /// For paths that match no route.
-pub(super) async fn not_found(request: Request) -> Response {
-    let is_device_api = request.uri().path().starts_with(DEVICE_API);
-    refuse(request, IngestError::NotFound { is_device_api }).await
+pub(super) async fn not_found(uri: Uri) -> Response {
+    IngestError::NotFound { is_device_api: uri.path().starts_with(DEVICE_API) }.into_response()
 }
 
 /// For methods that a route does not support; axum adds the header Allow.
-pub(super) async fn method_not_allowed(request: Request) -> Response {
-    refuse(request, IngestError::Method).await
+pub(super) async fn method_not_allowed() -> Response {
+    IngestError::Method.into_response()
 }

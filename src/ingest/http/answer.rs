@@ -6,13 +6,39 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::decode::{Reject, Rejects};
+use crate::decode::{LeftOut, Reject, Rejects};
+use crate::model::ReadingBatch;
 
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
     accepted: usize,
     rejected: usize,
     errors: Vec<Error<'a>>,
+    #[serde(skip_serializing_if = "is_zero")]
+    retimed: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOutParts<'a>>,
+}
+
+/// Parts of accepted readings that are not stored.
+#[derive(Debug, Serialize)]
+struct LeftOutParts<'a> {
+    count: usize,
+    names: &'a [String],
+}
+
+/// What was accepted of a body.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Accepted {
+    readings: usize,
+    /// Readings that have the time of receipt in place of a time that could not be used.
+    retimed: usize,
+}
+
+impl Accepted {
+    pub(super) fn of(batch: &ReadingBatch) -> Accepted {
+        Accepted { readings: batch.len(), retimed: batch.retimed() }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -27,28 +53,46 @@ struct Error<'a> {
 ///
 /// A body without any reading (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the error `no_readings`.
 /// 2xx means that readings are safe, and a sender that believes it sent some must not get it.
-pub(super) fn readings(accepted: usize, rejects: &Rejects) -> Response {
-    let mut errors = errors(rejects);
-    if accepted == 0 && rejects.is_empty() {
-        errors.push(Error { index: 0, reason: "no_readings", detail: "the body contains no readings" });
+pub(super) fn readings(accepted: Accepted, rejects: &Rejects) -> Response {
+    let mut answer = answer(accepted, rejects);
+    if accepted.readings == 0 && rejects.is_empty() {
+        answer.errors.push(Error { index: 0, reason: "no_readings", detail: "the body contains no readings" });
     }
-    let status = if accepted > 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-    json(status, &Answer { accepted, rejected: rejects.total(), errors })
+    let status = if accepted.readings > 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    json(status, &answer)
 }
 
 /// The answer to a hook. Always 2xx, because no hook sender retries. 202 if no reading was accepted and the body is
 /// kept as a dead letter.
-pub(super) fn hook(accepted: usize, rejects: &Rejects, kept: bool) -> Response {
-    let status = if accepted == 0 && kept { StatusCode::ACCEPTED } else { StatusCode::OK };
-    json(status, &Answer { accepted, rejected: rejects.total(), errors: errors(rejects) })
+pub(super) fn hook(accepted: Accepted, rejects: &Rejects, kept: bool) -> Response {
+    let status = if accepted.readings == 0 && kept { StatusCode::ACCEPTED } else { StatusCode::OK };
+    json(status, &answer(accepted, rejects))
 }
 
-fn errors(rejects: &Rejects) -> Vec<Error<'_>> {
-    rejects
-        .list()
-        .iter()
-        .map(|r: &Reject| Error { index: r.index, reason: r.reason.as_str(), detail: &r.detail })
-        .collect()
+impl<'a> Error<'a> {
+    fn of(reject: &'a Reject) -> Error<'a> {
+        Error { index: reject.index, reason: reject.reason.as_str(), detail: &reject.detail }
+    }
+}
+
+impl<'a> LeftOutParts<'a> {
+    fn of(left_out: &'a LeftOut) -> LeftOutParts<'a> {
+        LeftOutParts { count: left_out.total(), names: left_out.names() }
+    }
+}
+
+fn answer(accepted: Accepted, rejects: &Rejects) -> Answer<'_> {
+    Answer {
+        accepted: accepted.readings,
+        rejected: rejects.total(),
+        errors: rejects.list().iter().map(Error::of).collect(),
+        retimed: accepted.retimed,
+        left_out: Some(rejects.left_out()).filter(|left_out| left_out.total() > 0).map(LeftOutParts::of),
+    }
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// A response with a JSON body.

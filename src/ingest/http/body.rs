@@ -6,14 +6,11 @@
 //!
 //! A body has `http.body_grace` and a second for each `http.body_rate_min` bytes that have arrived, but not more than
 //! `http.body_timeout`. So a sender on a bad radio link is left alone, and one that only holds the connection is not.
-//!
-//! A refused body is still read to its end, within limits ([`drain`]). If a server answers and closes while the sender
-//! is writing, the kernel discards the answer (RST), and the sender sees a broken pipe instead of "413".
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream, HttpBody};
+use axum::body::{Body, HttpBody};
 use axum::http::request::Parts;
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -31,10 +28,6 @@ const LARGEST_BODIES: u64 = 4;
 const EXPECTED_BYTES_MAX: u64 = 64 << 10;
 /// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
 const UNIT_BYTES: u64 = 1024;
-
-/// How much of a refused body is read and discarded, and for how long.
-const DRAIN_BYTES_MAX: u64 = 16 << 20;
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The memory that all bodies share.
 #[derive(Debug, Clone)]
@@ -133,36 +126,17 @@ impl BodyLimits {
     }
 }
 
-/// Reads the body. `asked`: the sender waits for "100 Continue", so it need not send a body that is too large.
-pub(super) async fn receive(
-    body: Body,
-    asked: bool,
-    limits: &BodyLimits,
-    budget: &BodyBudget,
-) -> Result<ReceivedBody, IngestError> {
+/// Reads the body.
+pub(super) async fn receive(body: Body, limits: &BodyLimits, budget: &BodyBudget) -> Result<ReceivedBody, IngestError> {
     let bytes_max = limits.bytes_max;
     if body.size_hint().lower() > bytes_max {
-        drain(body, asked).await;
         return Err(IngestError::TooLarge { limit: bytes_max });
     }
     // The announced length, up to a size that is cheap to allocate even if no body follows.
     let expected = body.size_hint().lower().min(EXPECTED_BYTES_MAX) as usize;
     let mut stream = body.into_data_stream();
-    let collected = collect(&mut stream, expected, limits, budget).await;
-    if matches!(collected, Err(IngestError::TooLarge { .. } | IngestError::Memory)) {
-        drain_stream(&mut stream).await;
-    }
-    collected
-}
-
-async fn collect(
-    stream: &mut BodyDataStream,
-    expected: usize,
-    limits: &BodyLimits,
-    budget: &BodyBudget,
-) -> Result<ReceivedBody, IngestError> {
     let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold() };
-    let (since, bytes_max) = (Instant::now(), limits.bytes_max);
+    let since = Instant::now();
     loop {
         let (patience, late) = limits.patience(received.bytes.len());
         let next = tokio::time::timeout_at(since + patience, stream.next()).await;
@@ -178,27 +152,6 @@ async fn collect(
         }
         received.bytes.extend_from_slice(&chunk);
     }
-}
-
-/// Reads and discards the body of a refused request, unless the sender waits for "100 Continue".
-pub(super) async fn drain(body: Body, asked: bool) {
-    if !asked {
-        drain_stream(&mut body.into_data_stream()).await;
-    }
-}
-
-async fn drain_stream(stream: &mut BodyDataStream) {
-    let all = async {
-        let mut bytes = 0;
-        while let Some(Ok(chunk)) = stream.next().await {
-            bytes += chunk.len() as u64;
-            if bytes > DRAIN_BYTES_MAX {
-                break;
-            }
-        }
-    };
-    // A sender that is slow or sends more loses the connection, and perhaps the answer.
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await;
 }
 
 #[cfg(test)]
@@ -243,7 +196,7 @@ mod tests {
         });
         let cfg = config::Config::default().http;
         let (since, limits, budget) = (Instant::now(), BodyLimits::of(&cfg), BodyBudget::new(&cfg));
-        let received = receive(Body::from_stream(parts), false, &limits, &budget).await;
+        let received = receive(Body::from_stream(parts), &limits, &budget).await;
         if let Ok(received) = &received {
             assert_eq!(received.bytes.len(), n);
         }

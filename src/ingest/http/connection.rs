@@ -1,7 +1,6 @@
 //! The service that handles the requests of one connection, and the acceptor of connections without TLS.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,10 +33,14 @@ pub(super) struct Limited(pub(super) Arc<Port>);
 impl Accept<TcpStream, Current> for Limited {
     type Stream = TimedStream<TcpStream>;
     type Service = Requests;
-    type Future = Ready<io::Result<(TimedStream<TcpStream>, Requests)>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<(TimedStream<TcpStream>, Requests)>> + Send>>;
 
-    fn accept(&self, stream: TcpStream, routes: Current) -> Self::Future {
-        ready(self.0.enter(&stream, routes.peer).map(|connection| serve(connection, stream, routes)))
+    fn accept(&self, mut stream: TcpStream, routes: Current) -> Self::Future {
+        let port = self.0.clone();
+        Box::pin(async move {
+            let connection = port.enter(&mut stream, routes.peer).await?;
+            Ok(serve(connection, stream, routes))
+        })
     }
 }
 
@@ -61,7 +64,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        request.extensions_mut().insert(Peer(self.connection.clone()));
+        let peer = Peer::new(self.connection.clone(), request.headers());
+        request.extensions_mut().insert(peer);
         let working = Working::begin(&self.connection);
         Answering { response: self.routes.call(request), working: Some(working) }
     }

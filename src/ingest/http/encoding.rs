@@ -19,16 +19,18 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// How a body is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     Identity,
     Gzip,
     Zstd,
     Deflate,
+    /// Only for remote write and read: the block format.
+    Snappy,
 }
 
 /// Why a body could not be decompressed.
 #[derive(Debug)]
-pub(super) enum DecompressError {
+pub(crate) enum DecompressError {
     TooLarge,
     Corrupt(io::Error),
 }
@@ -63,11 +65,12 @@ impl Encoding {
             Encoding::Gzip => "gzip",
             Encoding::Zstd => "zstd",
             Encoding::Deflate => "deflate",
+            Encoding::Snappy => "snappy",
         }
     }
 
     /// Decompresses `body` to at most `limit` bytes.
-    pub(super) fn inflate(self, body: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
+    pub(crate) fn inflate(self, body: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
         let inflated = match self {
             Encoding::Identity if body.len() as u64 > limit => Err(DecompressError::TooLarge),
             Encoding::Identity => return Ok(Cow::Borrowed(body)),
@@ -79,6 +82,7 @@ impl Encoding {
                 read_all(decoder, limit).map(|(out, _)| out)
             }
             Encoding::Deflate => inflate_deflate(body, limit),
+            Encoding::Snappy => inflate_snappy(body, limit),
         };
         inflated.map(Cow::Owned)
     }
@@ -98,6 +102,15 @@ fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> 
         Err(DecompressError::Corrupt(e)) => raw().map_err(|_| DecompressError::Corrupt(e)),
         done => done,
     }
+}
+
+/// A block begins with its length, which is compared with the limit before anything is allocated.
+fn inflate_snappy(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
+    let corrupt = |error: snap::Error| DecompressError::Corrupt(io::Error::other(error));
+    if snap::raw::decompress_len(body).map_err(corrupt)? as u64 > limit {
+        return Err(DecompressError::TooLarge);
+    }
+    snap::raw::Decoder::new().decompress_vec(body).map_err(corrupt)
 }
 
 fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), DecompressError> {
@@ -154,6 +167,7 @@ mod tests {
             (Encoding::Zstd, zstd::encode_all(TEXT, 3).unwrap()),
             (Encoding::Deflate, zlib(TEXT)),
             (Encoding::Deflate, raw(TEXT)),
+            (Encoding::Snappy, snap::raw::Encoder::new().compress_vec(TEXT).unwrap()),
         ]
     }
 
@@ -198,6 +212,7 @@ mod tests {
             (Encoding::Deflate, zlib(&zeros)),
             (Encoding::Deflate, raw(&zeros)),
             (Encoding::Zstd, zstd::encode_all(&zeros[..], 3).unwrap()),
+            (Encoding::Snappy, snap::raw::Encoder::new().compress_vec(&zeros).unwrap()),
         ] {
             assert!(matches!(encoding.inflate(&packed, 1 << 20), Err(DecompressError::TooLarge)), "{encoding:?}");
         }

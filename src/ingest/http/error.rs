@@ -15,7 +15,7 @@ use super::accepted::{ENCODINGS, media_types};
 use super::answer::json;
 use super::foreign::Foreign;
 use super::routes::WRITE_ROUTES;
-use crate::access::{Denied, QuotaExceeded};
+use crate::access::{CredentialFault, Denied, JwtFault, QuotaExceeded};
 use crate::admission::AdmissionError;
 
 /// Why a request is refused.
@@ -33,6 +33,10 @@ pub(crate) enum IngestError {
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,
+    #[error(transparent)]
+    Jwt(#[from] JwtFault),
+    #[error("{}", CredentialFault::NoIdentity)]
+    NoIdentity,
     #[error("{}", denied_text(*.0))]
     Denied(#[from] Denied),
     #[error(transparent)]
@@ -51,14 +55,19 @@ pub(crate) enum IngestError {
     Paused { seconds: u64 },
     #[error("unsupported Content-Type {given:?}; expected application/x-protobuf or application/json")]
     NotOtlp { given: String },
+    #[error(
+        "unsupported Content-Type {given:?}; expected application/x-protobuf, with proto=prometheus.WriteRequest or \
+         proto=io.prometheus.write.v2.Request"
+    )]
+    NotRemoteWrite { given: String },
     #[error("method not allowed at this path; the header Allow lists the allowed methods")]
     Method,
     #[error("invalid URL query: {detail}; {known}")]
     Query { detail: String, known: &'static str },
     #[error("query not supported; query MongoDB instead (here CREATE DATABASE does nothing, SHOW DATABASES is empty)")]
     NoQueries,
-    #[error("unsupported Content-Type {given:?}; expected one of {}; without the header the body is read as JSON",
-        media_types().collect::<Vec<_>>().join(", "))]
+    #[error("unsupported Content-Type {given:?}{}; expected one of {}; without the header the body is read as JSON",
+        curl_hint(given), media_types().collect::<Vec<_>>().join(", "))]
     MediaType { given: String },
     #[error("unsupported Content-Encoding {given:?}; expected one of {}", ENCODINGS.join(", "))]
     Encoding { given: String },
@@ -104,16 +113,19 @@ impl IngestError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => StatusCode::UNAUTHORIZED,
-            IngestError::Denied(Denied::Expired) => StatusCode::UNAUTHORIZED,
+            IngestError::Jwt(_) | IngestError::Denied(Denied::Expired | Denied::NotYetValid) => {
+                StatusCode::UNAUTHORIZED
+            }
             IngestError::Denied(Denied::Protocol | Denied::Write) => StatusCode::FORBIDDEN,
-            IngestError::Foreign(_) => StatusCode::FORBIDDEN,
+            IngestError::Foreign(_) | IngestError::NoIdentity => StatusCode::FORBIDDEN,
             IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
             IngestError::Method => StatusCode::METHOD_NOT_ALLOWED,
             IngestError::Query { .. } | IngestError::NoQueries => StatusCode::BAD_REQUEST,
             IngestError::Corrupt { .. } | IngestError::BodyBroken { .. } => StatusCode::BAD_REQUEST,
-            IngestError::MediaType { .. } | IngestError::NotOtlp { .. } | IngestError::Encoding { .. } => {
-                StatusCode::UNSUPPORTED_MEDIA_TYPE
-            }
+            IngestError::MediaType { .. }
+            | IngestError::NotOtlp { .. }
+            | IngestError::NotRemoteWrite { .. }
+            | IngestError::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             IngestError::Quota(_) | IngestError::Concurrency | IngestError::Memory | IngestError::Paused { .. } => {
@@ -134,7 +146,10 @@ impl IngestError {
             IngestError::NoToken => "no_token",
             IngestError::MalformedToken => "malformed_token",
             IngestError::WrongToken => "invalid_token",
+            IngestError::Jwt(_) => "invalid_jwt",
+            IngestError::NoIdentity => "no_identity",
             IngestError::Denied(Denied::Expired) => "expired_token",
+            IngestError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
             IngestError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
             IngestError::Quota(_) => "quota",
             IngestError::Foreign(_) => "foreign_origin",
@@ -143,7 +158,9 @@ impl IngestError {
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method => "method_not_allowed",
             IngestError::Query { .. } | IngestError::NoQueries => "bad_query",
-            IngestError::MediaType { .. } | IngestError::NotOtlp { .. } => "unsupported_content_type",
+            IngestError::MediaType { .. } | IngestError::NotOtlp { .. } | IngestError::NotRemoteWrite { .. } => {
+                "unsupported_content_type"
+            }
             IngestError::Encoding { .. } => "unsupported_content_encoding",
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => "body_too_large",
             IngestError::Corrupt { .. } => "bad_compression",
@@ -185,7 +202,9 @@ impl IngestError {
             IngestError::NoToken | IngestError::MalformedToken => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hourbucket\""));
             }
-            IngestError::WrongToken | IngestError::Denied(Denied::Expired) => {
+            IngestError::WrongToken
+            | IngestError::Jwt(_)
+            | IngestError::Denied(Denied::Expired | Denied::NotYetValid) => {
                 let value = "Bearer realm=\"hourbucket\", error=\"invalid_token\"";
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
             }
@@ -205,12 +224,22 @@ impl IngestError {
     }
 }
 
+/// For the type that curl sends with `-d` unless it is given one.
+fn curl_hint(given: &str) -> &'static str {
+    if given.starts_with("application/x-www-form-urlencoded") {
+        " (with curl add -H 'Content-Type: application/json')"
+    } else {
+        ""
+    }
+}
+
 /// What to do about it. The sender knows its own token, so its id is not repeated.
 fn denied_text(denied: Denied) -> &'static str {
     match denied {
         Denied::Expired => "token expired; use a new one",
+        Denied::NotYetValid => "token not valid yet (`nbf`); compare the clocks of its issuer and of this machine",
         Denied::Protocol => "this token may not be used over HTTP (`via` in the tokens file)",
-        Denied::Write => "this token may not write readings (`write` in the tokens file is empty)",
+        Denied::Write => "this token may not write readings (`write` in the tokens file, or the JWT's claim, is empty)",
     }
 }
 

@@ -4,10 +4,13 @@
 //! Two ways lead from a page to a port of this machine. It sends a request to `127.0.0.1`, which a browser marks
 //! ([`check_page`]; W3C Fetch Metadata, RFC 6454 §7). Or the name of its own site is made to resolve to `127.0.0.1` (DNS
 //! rebinding); to the browser the port is then a part of that site, and only the header Host shows it ([`is_local`]).
+//!
+//! A browser marks a `GET` only if the address is loopback or has TLS. Elsewhere a page could store readings with an
+//! image whose URL is that of a hook, so there a `GET` of a browser needs the mark.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use axum::http::header::{HOST, ORIGIN};
+use axum::http::header::{HOST, ORIGIN, USER_AGENT};
 use axum::http::{HeaderMap, HeaderName};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -28,11 +31,22 @@ pub(crate) enum Foreign {
          tokens; set http.tokens_file and send the header `Authorization: Bearer <id>.<secret>`"
     )]
     Page,
+    /// A `GET` that stores readings, from a browser that does not say which site it is for.
+    #[error(
+        "a browser sent this GET without the header Sec-Fetch-Site, so a web page of any site could have caused it, which \
+         is refused without tokens; use another client, or set http.tokens_file and add the token to the URL \
+         (`?token=<id>.<secret>`)"
+    )]
+    Browser,
 }
 
-/// Refuses what a page of another site sends. `any_host`: the port is meant to be reached under any name.
-pub(super) fn check(headers: &HeaderMap, any_host: bool) -> Result<(), Foreign> {
+/// Refuses what a page of another site sends. `is_get_hook`: a `GET` that stores readings. `any_host`: the port is meant
+/// to be reached under any name.
+pub(super) fn check(headers: &HeaderMap, is_get_hook: bool, any_host: bool) -> Result<(), Foreign> {
     check_page(headers)?;
+    if is_get_hook && is_browser(headers) && !headers.contains_key(SEC_FETCH_SITE) {
+        return Err(Foreign::Browser);
+    }
     if any_host || is_local(headers) { Ok(()) } else { Err(Foreign::Host) }
 }
 
@@ -52,6 +66,11 @@ fn check_page(headers: &HeaderMap) -> Result<(), Foreign> {
     };
     let is_ours = origins.all(|origin| origin.to_str().is_ok_and(is_own));
     if is_ours { Ok(()) } else { Err(Foreign::Page) }
+}
+
+/// All browsers begin with this word, and no page can change what they send with an image or a form.
+fn is_browser(headers: &HeaderMap) -> bool {
+    headers.get_all(USER_AGENT).iter().any(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
 }
 
 /// Whether the header Host is an IP address or `localhost`, with or without a port (RFC 9110 §7.2). Only a browser must

@@ -29,7 +29,7 @@ pub(crate) mod answer;
 mod body;
 mod connection;
 mod current;
-mod encoding;
+pub(crate) mod encoding;
 mod error;
 pub(crate) mod foreign;
 mod hooks;
@@ -40,6 +40,8 @@ mod peer;
 mod pipeline;
 mod port;
 mod readings;
+pub(crate) mod refused_body;
+mod remote_write;
 mod routes;
 mod secure;
 mod sender;
@@ -64,6 +66,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -75,8 +78,8 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::BodyBudget;
 use self::error::IngestError;
-use self::routes::READINGS;
-use crate::access::{GrantDefaults, Tokens, TokensError};
+use self::routes::{HOOKS_BEGIN, READINGS};
+use crate::access::{Credentials, GrantDefaults, TokensError};
 use crate::admission::Admission;
 use crate::config;
 use crate::decode::Formats;
@@ -117,7 +120,7 @@ pub struct HttpIngest {
     certificates: Option<Certificates>,
 }
 
-/// Replaces settings, tokens and certificates of a port that is being served.
+/// Replaces settings, credentials and certificates of a port that is being served.
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
@@ -128,7 +131,12 @@ pub(crate) struct Renewal {
 impl Renewal {
     /// Applies the settings from the next request on, those of connections from the next connection on. Running requests
     /// keep the settings they started with. The number of concurrent requests does not change.
-    pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
+    pub(crate) fn put(
+        &mut self,
+        cfg: &config::Http,
+        decoding: Arc<config::Decoding>,
+        credentials: Option<Arc<Credentials>>,
+    ) {
         let before = &self.shared;
         // Running requests hold permits of the budget that they were counted in.
         let sizes = |cfg: &config::Http| (cfg.body_max_bytes, cfg.bodies_max_bytes);
@@ -140,25 +148,43 @@ impl Renewal {
             decoding,
             admission: before.admission.clone(),
             clock: before.clock.clone(),
-            tokens,
+            credentials,
             running: before.running.clone(),
             bodies,
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
-        self.port.set(cfg.connections, cfg.times);
+        self.port.set(cfg.connections, cfg.proxies.clone(), cfg.times);
         // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
     }
 }
 
-/// Loads the tokens of the port; `None` if none are configured.
+/// Loads the credentials of the port; `None` if none are configured.
 ///
 /// # Errors
-/// The file cannot be read or is not valid.
-pub(crate) fn tokens(cfg: &config::Http, grants: &GrantDefaults) -> Result<Option<Arc<Tokens>>, TokensError> {
-    let path = cfg.tokens_file.as_deref();
-    path.map(|path| Tokens::load("http.tokens_file", path, grants).map(Arc::new)).transpose()
+/// The tokens file cannot be read or is not valid.
+pub(crate) fn credentials(cfg: &config::Http, grants: &GrantDefaults) -> Result<Option<Arc<Credentials>>, TokensError> {
+    let (path, by_certificate) = (cfg.tokens_file.as_deref(), cfg.tls.is_identity());
+    Ok(Credentials::load("http.tokens_file", path, by_certificate, grants)?.map(Arc::new))
+}
+
+/// The credentials of the admin port: its own certificates, or the tokens and JWTs of HTTP writers. `of_writers`: theirs,
+/// if they are loaded; the file is not read again then, so that both ports have the same tokens.
+///
+/// # Errors
+/// See [`credentials`].
+pub(crate) fn reader_credentials(
+    config: &config::Config,
+    grants: &GrantDefaults,
+    of_writers: Option<&Credentials>,
+) -> Result<Option<Arc<Credentials>>, TokensError> {
+    let (path, by_certificate) = (config.http.tokens_file.as_deref(), config.admin.tls.is_identity());
+    let credentials = match of_writers {
+        Some(of_writers) => of_writers.for_port(by_certificate),
+        None => Credentials::load("http.tokens_file", path, by_certificate, grants)?,
+    };
+    Ok(credentials.map(Arc::new))
 }
 
 /// Checks the certificates of a port; returns a short text with their expiry. `None`: the port has no TLS. `now_s`:
@@ -196,8 +222,8 @@ impl HttpIngest {
         on_tls: &OnTls,
         grants: &GrantDefaults,
     ) -> Result<HttpIngest, HttpError> {
-        let tokens = tokens(cfg, grants)?;
-        if !cfg.is_guarded() && !cfg.listen.ip().to_canonical().is_loopback() {
+        let credentials = credentials(cfg, grants)?;
+        if credentials.is_none() && !cfg.is_guarded() && !cfg.listen.ip().to_canonical().is_loopback() {
             return Err(HttpError::Anonymous(cfg.listen));
         }
         let certificates = open_tls("http", &cfg.tls, &clock, on_tls).await?;
@@ -207,10 +233,11 @@ impl HttpIngest {
         let (bodies, stopping) = (BodyBudget::new(cfg), Arc::new(AtomicBool::new(false)));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
-        let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });
+        let shared =
+            Arc::new(Shared { cfg, decoding, formats, admission, clock, credentials, running, bodies, stopping });
         let routes = watch::Sender::new(router(shared.clone()));
-        let (connections, times) = (shared.cfg.connections, shared.cfg.times);
-        let port = Port::new("http", shared.clock.clone(), connections, times);
+        let config::Http { connections, times, proxies, .. } = &shared.cfg;
+        let port = Port::new("http", shared.clock.clone(), *connections, proxies.clone(), *times);
         Ok(HttpIngest { listener, addr, shared, routes, port, certificates })
     }
 
@@ -219,9 +246,9 @@ impl HttpIngest {
         self.addr
     }
 
-    /// Each request must carry one of these tokens. `None`: no token is required.
-    pub(crate) fn tokens(&self) -> Option<Arc<Tokens>> {
-        self.shared.tokens.clone()
+    /// The credentials of its senders; `None` if none are configured.
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        self.shared.credentials.as_deref()
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
@@ -237,8 +264,10 @@ impl HttpIngest {
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
         let HttpIngest { listener, addr, shared, routes, port: (port, _), certificates } = self;
-        let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
-        tracing::info!(%addr, tokens, tls, "HTTP ingest listening");
+        let credentials = shared.credentials.as_deref();
+        let (tokens, jwt) =
+            (credentials.and_then(Credentials::tokens), credentials.is_some_and(Credentials::accepts_jwt));
+        tracing::info!(%addr, tokens, jwt, tls = certificates.is_some(), "HTTP ingest listening");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
@@ -269,29 +298,31 @@ fn router(shared: Arc<Shared>) -> Router {
         .route(READINGS, post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit)))
         .merge(hooks::routes(&shared))
         .merge(otlp::routes(&shared))
+        .merge(remote_write::routes(&shared))
         .merge(thingsboard::routes(&shared))
         .merge(influx::routes(&shared))
         .fallback(admit::not_found)
         .method_not_allowed_fallback(admit::method_not_allowed)
         .layer(from_fn_with_state(shared.clone(), refuse_foreign))
+        .layer(from_fn(refused_body::discard_rest))
         .layer(from_fn(admit::observe))
         .with_state(shared)
 }
 
 /// Middleware of every path. Tokens and client certificates are something that a page of another site does not have.
 async fn refuse_foreign(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let Shared { cfg, tokens, .. } = &*shared;
-    if tokens.is_some() || cfg.tls.is_gate() {
+    let Shared { cfg, credentials, .. } = &*shared;
+    if credentials.is_some() || cfg.tls.is_gate() {
         return next.run(request).await;
     }
-    match foreign::check(request.headers(), cfg.allow_anonymous) {
+    let is_hook = request.method() == Method::GET && request.uri().path().starts_with(HOOKS_BEGIN);
+    match foreign::check(request.headers(), is_hook, cfg.allow_anonymous) {
         Ok(()) => next.run(request).await,
         Err(foreign) => {
-            let (error, form) = (IngestError::Foreign(foreign), influx::Dialect::of_path(request.uri().path()));
-            admit::discard(request, &error).await;
-            match form {
+            let (error, path) = (IngestError::Foreign(foreign), request.uri().path());
+            match influx::Dialect::of_path(path) {
                 Some(dialect) => dialect.refuse(&error),
-                None => error.into_response(),
+                None => otlp::refuse_at(path, request.headers(), &error).unwrap_or_else(|| error.into_response()),
             }
         }
     }

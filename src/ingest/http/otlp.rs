@@ -2,7 +2,8 @@
 //!
 //! The answers follow the specification, in the encoding of the request:
 //! - 200 with an empty `ExportMetricsServiceResponse`, or with the number of rejected data points and the reasons.
-//! - 400 with a `google.rpc.Status` for a body that is not a valid request; the sender drops it.
+//! - 400 with a `google.rpc.Status` for a body that is not a valid request; the sender drops it. Every other refusal has
+//!   one, too.
 //! - 429 and 503 with Retry-After; the sender retries only these, so a body that arrived too slowly is 503 here.
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use axum::response::Response;
 use axum::routing::post;
 use serde_json::json;
 
-use super::admit::{Shared, discard};
+use super::admit::Shared;
 use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
@@ -29,7 +30,7 @@ use crate::decode::otlp::Encoding;
 use crate::decode::{RejectReason, Rejects, protobuf};
 
 /// Rejects that an answer describes; the others are only counted.
-const TOLD_MAX: usize = 3;
+const DETAILS_MAX: usize = 3;
 
 /// Reasons which mean that a body is not a valid request.
 const MALFORMED: [RejectReason; 3] =
@@ -41,13 +42,10 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(Peer::of(request.extensions()), |tokens| tokens.check(request.headers())) {
+    let encoding = encoding_of(request.headers()).unwrap_or(Encoding::Json);
+    match shared.admit(Peer::of(request.extensions()), |credentials| credentials.check(request.headers())) {
         Ok(sender) => sender.run(request, next).await,
-        Err(error) => {
-            let encoding = encoding_of(request.headers());
-            discard(request, &error).await;
-            refuse(encoding.unwrap_or(Encoding::Json), &error)
-        }
+        Err(error) => refuse(encoding, &error),
     }
 }
 
@@ -85,12 +83,10 @@ async fn taken(
     encoding: Option<Encoding>,
 ) -> Result<Accepted, IngestError> {
     let given = || String::from_utf8_lossy(parts.headers.get(CONTENT_TYPE).map_or(b"", |v| v.as_bytes())).into_owned();
-    let decode_options = || {
-        let decoder = shared.formats.otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
-        let (encoding, origin) = (encoding::Encoding::of(&parts.headers)?, Origin::default());
-        Ok(DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin })
-    };
-    let (options, received, _running) = pipeline::arrive(shared, parts, body, decode_options()).await?;
+    let decoder = shared.formats.otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
+    let (encoding, origin) = (encoding::Encoding::of(&parts.headers)?, Origin::default());
+    let options = DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin };
+    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
@@ -103,11 +99,11 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     let Accepted { accepted, rejects } = taken;
     let is_malformed = rejects.by_reason().iter().any(|(reason, _)| MALFORMED.contains(reason));
     if *accepted == 0 && is_malformed {
-        return status(encoding, StatusCode::BAD_REQUEST, &told(rejects));
+        return status(encoding, StatusCode::BAD_REQUEST, &details(rejects));
     }
     // If no point was rejected, the message is a warning (opentelemetry-proto, ExportMetricsPartialSuccess).
     let message = rejects.remarked().map(str::to_owned).filter(|_| rejects.is_empty());
-    let message = message.unwrap_or_else(|| told(rejects));
+    let message = message.unwrap_or_else(|| details(rejects));
     if rejects.is_empty() && message.is_empty() {
         return match encoding {
             Encoding::Json => response(encoding, StatusCode::OK, b"{}".to_vec()),
@@ -130,6 +126,11 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     response(encoding, StatusCode::OK, body)
 }
 
+/// The answer to a request that is refused before its token is checked; `None`: the path is not this protocol's.
+pub(super) fn refuse_at(path: &str, headers: &HeaderMap, error: &IngestError) -> Option<Response> {
+    (path == METRICS).then(|| refuse(encoding_of(headers).unwrap_or(Encoding::Json), error))
+}
+
 fn refuse(encoding: Encoding, error: &IngestError) -> Response {
     let code = match error.status() {
         StatusCode::REQUEST_TIMEOUT => StatusCode::SERVICE_UNAVAILABLE,
@@ -147,6 +148,7 @@ fn refuse(encoding: Encoding, error: &IngestError) -> Response {
 fn status(encoding: Encoding, code: StatusCode, message: &str) -> Response {
     let grpc = match code {
         StatusCode::UNAUTHORIZED => 16,
+        StatusCode::FORBIDDEN => 7,
         StatusCode::TOO_MANY_REQUESTS => 8,
         StatusCode::SERVICE_UNAVAILABLE => 14,
         code if code.is_server_error() => 13,
@@ -176,8 +178,8 @@ fn response(encoding: Encoding, code: StatusCode, body: Vec<u8>) -> Response {
 }
 
 /// The first rejects, as one line of text.
-fn told(rejects: &Rejects) -> String {
-    let told: Vec<&str> = rejects.list().iter().take(TOLD_MAX).map(|reject| reject.detail.as_str()).collect();
-    let more = if rejects.list().len() > told.len() { "; and others" } else { "" };
-    format!("{}{more}", told.join("; "))
+fn details(rejects: &Rejects) -> String {
+    let first: Vec<&str> = rejects.list().iter().take(DETAILS_MAX).map(|reject| reject.detail.as_str()).collect();
+    let more = if rejects.list().len() > first.len() { "; and others" } else { "" };
+    format!("{}{more}", first.join("; "))
 }

@@ -1,17 +1,41 @@
 //! The connection that a request came on: who sent it, and what the check of its token means for that address.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::http::Extensions;
+use axum::http::{Extensions, HeaderMap};
 
 use super::error::IngestError;
 use super::port::Connection;
+use crate::access::{Grant, QuotaExceeded};
+use crate::ingest::tls::ClientCertificate;
+use crate::telemetry::audit::{AuditEvent, AuditKind};
+use crate::telemetry::metrics;
 
 /// The sender's side of the connection, an extension of each request.
 #[derive(Clone)]
-pub(crate) struct Peer(pub(super) Arc<Connection>);
+pub(crate) struct Peer {
+    connection: Arc<Connection>,
+    /// The address for which a trusted proxy asks.
+    asks_for: Option<IpAddr>,
+}
 
 impl Peer {
+    /// Who sends a request with these headers.
+    pub(super) fn new(connection: Arc<Connection>, headers: &HeaderMap) -> Peer {
+        let asks_for = connection.asks_for(headers);
+        Peer { connection, asks_for }
+    }
+
+    fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {
+        self.connection.audit(self.asks_for, kind, reason)
+    }
+
+    /// The certificate of its connection.
+    pub(super) fn certificate(&self) -> Option<&ClientCertificate> {
+        self.connection.client.get()
+    }
+
     /// `None` only for a request that did not come over a port.
     pub(crate) fn of(extensions: &Extensions) -> Option<&Peer> {
         extensions.get()
@@ -19,7 +43,24 @@ impl Peer {
 
     /// The request is refused, so its connection may be cut for another one while the body is discarded.
     pub(super) fn refused(&self) {
-        self.0.rest();
+        self.connection.rest();
+    }
+
+    /// Counts and logs that a valid token is refused: it has expired, or is not for this.
+    pub(crate) fn denied(&self, grant: &Grant, reason: &'static str) {
+        metrics::auth_failure(self.connection.port.name, reason);
+        self.audit(AuditKind::AuthFailed, reason).token(&grant.id).record();
+    }
+
+    /// Logs that a sender has reached its quota.
+    pub(super) fn over_quota(&self, grant: &Grant, exceeded: QuotaExceeded) {
+        self.audit(AuditKind::QuotaExceeded, exceeded.limit.as_str()).token(&grant.id).record();
+    }
+
+    /// Logs a query with a token.
+    pub(crate) fn queried(&self, grant: &Grant, path: &str, status: u16) {
+        let event = self.audit(AuditKind::Query, "token");
+        AuditEvent { status: Some(status), ..event }.token(&grant.id).detail(path).record();
     }
 
     /// Notes the result of the check of a token, and returns it. If the token is wrong and the address is paused, the
@@ -30,7 +71,7 @@ impl Peer {
     fn judge<T>(&self, checked: Result<T, IngestError>) -> Result<T, IngestError> {
         let error = match checked {
             Ok(passed) => {
-                self.0.place.proved();
+                self.connection.place.proved();
                 return Ok(passed);
             }
             Err(error) => error,
@@ -38,11 +79,21 @@ impl Peer {
         let is_guess = match error {
             IngestError::NoToken => false,
             IngestError::WrongToken | IngestError::MalformedToken => true,
+            IngestError::Jwt(fault) => fault.is_forged(),
             other => return Err(other),
         };
-        let paused = self.0.unauthorized(error.reason(), is_guess);
+        let paused = self.connection.unauthorized(self.asks_for, error.reason(), is_guess);
         Err(paused.map_or(error, |seconds| IngestError::Paused { seconds }))
     }
+}
+
+/// Counts and logs that a sender has reached its quota, and returns the error.
+pub(super) fn over_quota(peer: Option<&Peer>, grant: &Grant, exceeded: QuotaExceeded) -> IngestError {
+    metrics::quota_exceeded(exceeded.limit.as_str());
+    if let Some(peer) = peer {
+        peer.over_quota(grant, exceeded);
+    }
+    exceeded.into()
 }
 
 /// Like [`Peer::judge`], for a request that may have none.

@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::request::Parts;
 
-use super::admit::{Running, Shared, asks_before_sending};
-use super::body::{BodyLimits, BodyPermit, ReceivedBody, drain, receive};
+use super::admit::{Running, Shared};
+use super::body::{BodyLimits, BodyPermit, ReceivedBody, receive};
 use super::encoding::{DecompressError, Encoding};
 use super::error::IngestError;
 use crate::access::Grant;
 use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{AdmissionError, IngestBatch};
-use crate::config::Decoding;
+use crate::config::{Decoding, Limits};
 use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::rejected;
+use crate::telemetry::{rejected, tail};
 
 /// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that blocks the thread for
 /// about a millisecond. Larger bodies are decoded on a blocking thread.
@@ -53,6 +53,9 @@ pub(super) struct Origin {
     pub(super) field: Option<String>,
     /// If anything is rejected, the body is returned, decompressed.
     pub(super) keeping: bool,
+    /// An import: `limits.import_past` in place of `limits.past`, and each reading needs a time of its own, because it
+    /// may be sent again days later.
+    pub(super) importing: bool,
 }
 
 /// The result of decoding a body.
@@ -67,25 +70,11 @@ pub(super) struct DecodedBody {
     pub(super) kept: Option<Vec<u8>>,
 }
 
-/// Receives the body of a request if its head was valid (`understood`). Otherwise drains the body, so that its sender
-/// reads the error. The permit is to be held until the answer is made.
-pub(super) async fn arrive<T>(
-    shared: &Shared,
-    parts: &Parts,
-    body: Body,
-    understood: Result<T, IngestError>,
-) -> Result<(T, ReceivedBody, Running), IngestError> {
-    let asked = asks_before_sending(&parts.headers);
-    let understood = match understood {
-        Ok(understood) => understood,
-        Err(error) => {
-            drain(body, asked).await;
-            return Err(error);
-        }
-    };
-    let received = receive(body, asked, &BodyLimits::of(&shared.cfg), &shared.bodies).await?;
+/// Receives the body of a request whose head is valid. The permit is to be held until the answer is made.
+pub(super) async fn arrive(shared: &Shared, parts: &Parts, body: Body) -> Result<(ReceivedBody, Running), IngestError> {
+    let received = receive(body, &BodyLimits::of(&shared.cfg), &shared.bodies).await?;
     let running = shared.start(parts).await?;
-    Ok((understood, received.sent_by(parts), running))
+    Ok((received.sent_by(parts), running))
 }
 
 /// Decodes a body that has arrived: inline, or on a blocking thread if it is large. Also returns the body's part of the
@@ -154,19 +143,26 @@ impl DecodeJob {
 
     fn decode(&self, inflated_max: u64) -> Result<DecodedBody, DecompressError> {
         let payload = self.options.encoding.inflate(&self.body, inflated_max)?;
+        let importing = self.options.origin.importing;
+        let of_import = importing.then(|| {
+            let limits = &self.decoding.limits;
+            Limits { past: limits.import_past.max(limits.past), ..limits.clone() }
+        });
+        let usual = Context::of_http(&self.decoding, self.received_at_ms);
         let context = Context {
-            limits: &self.decoding.limits,
-            line: &self.decoding.line,
-            received_at_ms: self.received_at_ms,
+            limits: of_import.as_ref().unwrap_or(usual.limits),
             ts_unit: self.options.ts_unit,
             sensor_id: self.options.origin.sensor_id.as_deref(),
             field: self.options.origin.field.as_deref(),
-            tags: &[],
+            ..usual
         };
         let topic = self.options.origin.topic.as_deref();
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
         if let Some(fields) = &self.fields {
             builder.guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
+        }
+        if importing {
+            builder.require_own_time();
         }
         Grant::apply(self.sender.as_ref(), self.decoding.sender_tag.as_ref(), &mut builder);
         let mut rejects = Rejects::new();
@@ -189,6 +185,7 @@ fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError
 /// Counts what arrived, once for the whole body. `sender` names the sender in the report of rejects.
 pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce() -> String, at_ms: i64) {
     metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
+    metrics::altered(Source::Http, batch.retimed() as u64, rejects.left_out().total() as u64);
     for (reason, n) in rejects.by_reason() {
         metrics::rejected(Source::Http, reason.as_str(), *n as u64);
     }
@@ -234,11 +231,12 @@ async fn hand_over(
     // Counted with the outcome, not by this request, which may have been dropped by then. At rest, the accepted count
     // must equal the stored count, whether or not the sender has waited. Readings that the journal had no room for
     // count as neither.
-    let readings = batch.len() as u64;
+    let (readings, shown) = (batch.len() as u64, tail::readings(Source::Http, &batch));
     let since = Instant::now();
     let (ack, wait) = Ack::observed(move |outcome| {
         if outcome == AckOutcome::Delivered {
             metrics::accepted(Source::Http, readings);
+            shown.send();
             metrics::acknowledged(Source::Http, since.elapsed().as_secs_f64());
         }
     });

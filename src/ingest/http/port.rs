@@ -2,16 +2,23 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 
+use axum::http::header::FORWARDED;
+use axum::http::{HeaderMap, HeaderName};
 use tokio::net::TcpStream;
 
-use crate::config::{self, HttpTimes, Live, Setter};
-use crate::ingest::connections::{OpenConnections, Place};
+use crate::config::{self, HttpTimes, Live, Proxies, ProxyHeader, Setter};
+use crate::ingest::connections::{OpenConnections, Pause, Place};
+use crate::ingest::proxy::{self, ProxyFault, forwarded};
+use crate::ingest::tls::ClientCertificate;
 use crate::model::Clock;
+use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::log_limit::{LOG_EVERY, LineLimit};
 use crate::telemetry::metrics;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// What the connections of a port share.
 pub(crate) struct Port {
@@ -21,7 +28,8 @@ pub(crate) struct Port {
     /// A connection keeps those that are current when it is opened.
     pub(super) times: Live<HttpTimes>,
     connections: OpenConnections,
-    log: PortLog,
+    /// Log lines about peers that take nothing.
+    stuck_log: LineLimit,
 }
 
 /// Replaces the settings of a [`Port`].
@@ -33,8 +41,8 @@ pub(crate) struct PortSetter {
 
 impl PortSetter {
     /// Limits apply from the next connection on, time limits to those that are opened from now on.
-    pub(crate) fn set(&self, connections: config::Connections, times: HttpTimes) {
-        self.connections.put(connections);
+    pub(crate) fn set(&self, connections: config::Connections, proxies: Proxies, times: HttpTimes) {
+        self.connections.put(connections, proxies);
         self.times.set(times);
     }
 
@@ -45,65 +53,83 @@ impl PortSetter {
     }
 }
 
-/// Log lines that a peer can cause, and their limits.
-struct PortLog {
-    refused: LineLimit,
-    unauthorized: LineLimit,
-    stuck: LineLimit,
-}
-
-impl PortLog {
-    fn end(&self, now_ms: u64) {
-        [&self.refused, &self.unauthorized, &self.stuck].into_iter().for_each(|lines| lines.end(now_ms));
-    }
-}
-
 impl Port {
     pub(crate) fn new(
         name: &'static str,
         clock: Arc<dyn Clock>,
         connections: config::Connections,
+        proxies: Proxies,
         times: HttpTimes,
     ) -> (Arc<Port>, PortSetter) {
         let (setter, times) = Live::new(times);
-        let connections = OpenConnections::new(connections, clock.clone());
-        let [refused, unauthorized, stuck] =
-            ["refused connections", "failed authentications", "peers that take nothing"].map(LineLimit::new);
-        let log = PortLog { refused, unauthorized, stuck };
-        let port = Port { name, clock, times, connections: connections.clone(), log };
+        let connections = OpenConnections::new(connections, proxies, clock.clone());
+        let stuck_log = LineLimit::new("peers that take nothing");
+        let port = Port { name, clock, times, connections: connections.clone(), stuck_log };
         (Arc::new(port), PortSetter { times: setter, connections })
     }
 
-    /// Gives a new connection its place, or refuses it.
-    pub(super) fn enter(self: &Arc<Port>, stream: &TcpStream, peer: SocketAddr) -> io::Result<Arc<Connection>> {
+    /// Gives a new connection its place, or refuses it. Behind a proxy with the PROXY protocol the place is that of the
+    /// address that the proxy names; while its header arrives, that of the proxy.
+    pub(super) async fn enter(
+        self: &Arc<Port>,
+        stream: &mut TcpStream,
+        peer: SocketAddr,
+    ) -> io::Result<Arc<Connection>> {
         let connection = self.entered(peer)?;
         // Small answers must not wait for the TCP acknowledgement of the previous one.
         stream.set_nodelay(true)?;
-        Ok(connection)
+        let proxies = self.connections.proxies();
+        if !proxies.has_protocol() {
+            return Ok(connection);
+        }
+        let limit = self.times.now().header_timeout;
+        let named = tokio::select! {
+            named = tokio::time::timeout(limit, proxy::client(stream, peer, &proxies)) => named,
+            () = connection.place.cut() => {
+                metrics::http_connection_closed(self.name, "evicted");
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        };
+        match named.unwrap_or(Err(ProxyFault::Late)) {
+            Ok(None) => Ok(connection),
+            Ok(Some(client)) => {
+                drop(connection);
+                self.entered(client)
+            }
+            Err(fault) => Err(self.refused(peer, proxy::REFUSED, fault)),
+        }
+    }
+
+    /// Counts and logs a refused connection.
+    fn refused(
+        &self,
+        peer: SocketAddr,
+        label: &'static str,
+        why: impl std::error::Error + Send + Sync + 'static,
+    ) -> io::Error {
+        metrics::http_connection_refused(self.name, label);
+        let event = AuditEvent::new(AuditKind::ConnectionRefused, self.name, peer, label);
+        event.detail(&why.to_string()).record();
+        io::Error::other(why)
     }
 
     pub(super) fn entered(self: &Arc<Port>, peer: SocketAddr) -> io::Result<Arc<Connection>> {
-        let place = self.connections.enter(peer).map_err(|refusal| {
-            metrics::http_connection_refused(self.name, refusal.label());
-            self.log.refused.line(self.now_ms(), || {
-                tracing::warn!(port = self.name, %peer, reason = refusal.label(), detail = %refusal, "connection refused");
-            });
-            io::Error::other(refusal)
-        })?;
+        let place = self.connections.enter(peer);
+        let place = place.map_err(|refusal| self.refused(peer, refusal.label(), refusal))?;
         Ok(Connection::new(self.clone(), place))
     }
 
     /// Logs the numbers of suppressed log lines from time to time; never ends.
-    pub(super) async fn tell_what_was_left_out(&self) -> Infallible {
+    pub(super) async fn log_suppressed(&self) -> Infallible {
         loop {
             tokio::time::sleep(LOG_EVERY / 4).await;
-            self.log.end(self.now_ms());
+            self.stuck_log.end(self.now_ms());
         }
     }
 
     /// Logs the numbers of suppressed log lines, at the end.
     pub(super) fn close_log(&self) {
-        self.log.end(u64::MAX);
+        self.stuck_log.end(u64::MAX);
     }
 
     fn now_ms(&self) -> u64 {
@@ -115,12 +141,28 @@ impl Port {
 pub(super) struct Connection {
     pub(super) port: Arc<Port>,
     pub(super) place: Place,
+    /// Its peer is a trusted proxy, which says in each request for whom it asks.
+    proxies: Option<Arc<Proxies>>,
+    /// The certificate that the client has presented, from the end of the handshake on.
+    pub(super) client: OnceLock<ClientCertificate>,
 }
 
 impl Connection {
     fn new(port: Arc<Port>, place: Place) -> Arc<Connection> {
         metrics::http_connections_change(port.name, 1);
-        Arc::new(Connection { port, place })
+        let proxies = port.connections.proxies();
+        let is_trusted = proxies.header != ProxyHeader::ProxyV2 && proxies.trusts(place.peer().ip());
+        Arc::new(Connection { port, place, proxies: is_trusted.then_some(proxies), client: OnceLock::new() })
+    }
+
+    /// For whom a trusted proxy asks.
+    pub(super) fn asks_for(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let proxies = self.proxies.as_ref()?;
+        let is_rfc_7239 = proxies.header == ProxyHeader::Forwarded;
+        let name = if is_rfc_7239 { FORWARDED } else { X_FORWARDED_FOR };
+        // A header that is not ASCII names no one.
+        let values: Vec<&str> = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default()).collect();
+        forwarded::client(values.into_iter(), is_rfc_7239, |ip| proxies.trusts(ip))
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -136,24 +178,32 @@ impl Connection {
     pub(super) fn stuck(&self) {
         metrics::http_connection_closed(self.port.name, "write_timeout");
         let (port, peer) = (self.port.name, self.place.peer());
-        self.port.log.stuck.line(self.now_ms(), || {
+        self.port.stuck_log.line(self.now_ms(), || {
             tracing::warn!(port, %peer, "connection closed: its peer takes nothing of the response");
         });
     }
 
-    /// Counts and logs a failed authentication. `is_guess`: it counts towards a pause of the address. Returns the
-    /// seconds that the address is paused for, if it is.
-    pub(super) fn unauthorized(&self, reason: &'static str, is_guess: bool) -> Option<u64> {
-        let (port, peer) = (self.port.name, self.place.peer());
-        metrics::auth_failure(port, reason);
-        let pause = if is_guess { self.place.failed() } else { None };
+    /// An event of the audit log about the peer, or about the one for whom a proxy asks.
+    pub(super) fn audit(&self, asks_for: Option<IpAddr>, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {
+        let peer = asks_for.map_or_else(|| self.place.peer(), |ip| SocketAddr::new(ip, 0));
+        AuditEvent::new(kind, self.port.name, peer, reason)
+    }
+
+    /// Counts and logs a failed authentication, of the peer, or of the one for whom a proxy asks. `is_guess`: it counts
+    /// towards a pause of the address. Returns the seconds that the address is paused for, if it is.
+    pub(super) fn unauthorized(&self, asks_for: Option<IpAddr>, reason: &'static str, is_guess: bool) -> Option<u64> {
+        metrics::auth_failure(self.port.name, reason);
+        self.audit(asks_for, AuditKind::AuthFailed, reason).record();
+        let pause = match asks_for {
+            _ if !is_guess => None,
+            Some(ip) => self.port.connections.failed_behind_proxy(ip),
+            None => self.place.failed(),
+        };
         let seconds = pause.map(|pause| pause.left.as_secs_f64().ceil() as u64);
-        self.port.log.unauthorized.line(self.now_ms(), || match (pause, seconds) {
-            (Some(pause), Some(seconds)) if pause.is_new => {
-                tracing::warn!(port, %peer, reason, paused_seconds = seconds, "authentication failed; address paused");
-            }
-            _ => tracing::warn!(port, %peer, reason, "authentication failed"),
-        });
+        if let (Some(Pause { is_new: true, .. }), Some(seconds)) = (pause, seconds) {
+            let event = self.audit(asks_for, AuditKind::AddressPaused, "failed_auth_max");
+            event.detail(&format!("{seconds} s")).record();
+        }
         seconds
     }
 }

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
 use super::admit::Shared;
-use super::answer;
+use super::answer::{self, Accepted};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::media;
@@ -27,11 +27,12 @@ pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) ->
 }
 
 async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, IngestError> {
-    let (options, received, _running) = pipeline::arrive(shared, parts, body, decode_options(shared, parts)).await?;
+    let options = decode_options(shared, parts)?;
+    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
-    let accepted = batch.len();
+    let accepted = Accepted::of(&batch);
     pipeline::deliver(shared, batch, held).await?;
     Ok(answer::readings(accepted, &rejects))
 }
@@ -42,12 +43,17 @@ async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, In
 struct Params {
     ts_unit: Option<String>,
     format: Option<String>,
+    /// The topic for a mapping, and the sensor of readings that name none.
+    topic: Option<String>,
+    sensor_id: Option<String>,
+    #[serde(default)]
+    import: bool,
 }
 
 /// Reads headers and query. A format in the query overrides Content-Type.
 fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, IngestError> {
     let query = Query::<Params>::try_from_uri(&parts.uri);
-    let known = "expected ts_unit (one of s, ms, us, ns) or format";
+    let known = "expected ts_unit (one of s, ms, us, ns), format, topic, sensor_id or import (true or false)";
     let error = |detail| IngestError::Query { detail, known };
     let Query(params) = query.map_err(|e| error(e.body_text()))?;
     let ts_unit = params.ts_unit.map(|name| name.parse()).transpose();
@@ -62,6 +68,11 @@ fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, Inges
         encoding: Encoding::of(&parts.headers)?,
         ts_unit,
         quoting: false,
-        origin: Origin::default(),
+        origin: Origin {
+            topic: params.topic,
+            sensor_id: params.sensor_id,
+            importing: params.import,
+            ..Origin::default()
+        },
     })
 }

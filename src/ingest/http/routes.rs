@@ -2,8 +2,11 @@
 
 pub(super) const READINGS: &str = "/v1/readings";
 pub(super) const HOOKS: &str = "/v1/hooks/{format}";
+pub(super) const HOOKS_BEGIN: &str = "/v1/hooks/";
 /// OTLP.
 pub(super) const METRICS: &str = "/v1/metrics";
+/// Prometheus remote write.
+pub(super) const REMOTE_WRITE: &str = "/api/v1/write";
 /// The beginning of all paths of ThingsBoard's device API; the token of the device follows.
 pub(super) const DEVICE_API: &str = "/api/v1/";
 /// ThingsBoard.
@@ -17,10 +20,12 @@ pub(super) const PING: &str = "/ping";
 pub(super) const HEALTH: &str = "/health";
 
 /// Every route, as in the metrics label `route` and in the API description.
-pub const ROUTES: [&str; 10] = [READINGS, HOOKS, METRICS, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3, QUERY, PING, HEALTH];
+pub const ROUTES: [&str; 11] =
+    [READINGS, HOOKS, METRICS, REMOTE_WRITE, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3, QUERY, PING, HEALTH];
 
 /// The routes that accept readings, for error messages.
-pub(super) const WRITE_ROUTES: [&str; 7] = [READINGS, HOOKS, METRICS, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3];
+pub(super) const WRITE_ROUTES: [&str; 8] =
+    [READINGS, HOOKS, METRICS, REMOTE_WRITE, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3];
 
 /// The label `route` of a request that matches no route.
 pub(super) const UNMATCHED: &str = "unmatched";

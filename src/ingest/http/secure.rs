@@ -18,7 +18,7 @@ use super::connection::{Requests, serve};
 use super::current::Current;
 use super::port::Port;
 use super::timed_stream::TimedStream;
-use crate::ingest::tls::{Certificates, TlsStream};
+use crate::ingest::tls::{Certificates, ClientCertificate, TlsStream};
 use crate::telemetry::metrics;
 
 /// Concurrent handshakes. A core does some thousands a second, so a storm of reconnects is over in seconds, and these
@@ -46,7 +46,7 @@ impl Secured {
         Secured { port, certificates, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)) }
     }
 
-    async fn shake_hands(&self, mut stream: TcpStream) -> Result<TlsStream, Failed> {
+    async fn shake_hands(&self, mut stream: TcpStream) -> Result<(TlsStream, Option<ClientCertificate>), Failed> {
         let mut first = [0];
         if stream.peek(&mut first).await.is_ok_and(|n| n == 1) && first[0].is_ascii_alphabetic() {
             // HTTP methods start with an alphabetic byte; a TLS handshake record starts with 22.
@@ -68,10 +68,10 @@ impl Accept<TcpStream, Current> for Secured {
     type Service = Requests;
     type Future = Pin<Box<dyn Future<Output = io::Result<(TimedStream<TlsStream>, Requests)>> + Send>>;
 
-    fn accept(&self, stream: TcpStream, routes: Current) -> Self::Future {
+    fn accept(&self, mut stream: TcpStream, routes: Current) -> Self::Future {
         let this = self.clone();
         Box::pin(async move {
-            let connection = this.port.enter(&stream, routes.peer)?;
+            let connection = this.port.enter(&mut stream, routes.peer).await?;
             let limit = this.port.times.now().header_timeout;
             let shaken = tokio::select! {
                 shaken = tokio::time::timeout(limit, this.shake_hands(stream)) => shaken,
@@ -79,7 +79,10 @@ impl Accept<TcpStream, Current> for Secured {
             };
             let port = this.certificates.port();
             match shaken.unwrap_or(Err(Failed("timeout"))) {
-                Ok(stream) => {
+                Ok((stream, client)) => {
+                    if let Some(client) = client {
+                        let _ = connection.client.set(client);
+                    }
                     metrics::tls_handshake(port, "ok");
                     Ok(serve(connection, stream, routes))
                 }

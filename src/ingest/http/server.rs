@@ -69,7 +69,7 @@ pub(crate) async fn serve(
     };
     let served = tokio::select! {
         served = serve => served,
-        never = port.tell_what_was_left_out() => match never {},
+        never = port.log_suppressed() => match never {},
     };
     port.close_log();
     served

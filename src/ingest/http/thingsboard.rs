@@ -18,8 +18,8 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 
-use super::admit::{Shared, refuse};
-use super::answer;
+use super::admit::Shared;
+use super::answer::{self, Accepted};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::peer::Peer;
@@ -46,14 +46,14 @@ async fn admit(
     next: Next,
 ) -> Response {
     match shared
-        .admit(Peer::of(request.extensions()), |tokens| tokens.of_text(&token).cloned().ok_or(TokenFault::Wrong))
+        .admit(Peer::of(request.extensions()), |credentials| credentials.of_token(&token).ok_or(TokenFault::Wrong))
     {
         Ok(sender) => {
             let device = sender.0.as_ref().map_or(token, |grant| grant.id.to_string());
             request.extensions_mut().insert(Device(device));
             sender.run(request, next).await
         }
-        Err(error) => refuse(request, error).await,
+        Err(error) => error.into_response(),
     }
 }
 
@@ -68,13 +68,11 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 }
 
 async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, IngestError> {
-    let options = Encoding::of(&parts.headers).and_then(|encoding| {
-        let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
-        let (ts_unit, origin) =
-            (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
-        Ok(DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin })
-    });
-    let (options, received, _running) = pipeline::arrive(shared, parts, body, options).await?;
+    let encoding = Encoding::of(&parts.headers)?;
+    let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
+    let (ts_unit, origin) = (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
+    let options = DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin };
+    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || device, received_at_ms);
@@ -82,5 +80,5 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Re
     pipeline::deliver(shared, batch, held).await?;
     // An empty object or list contains no readings and is not an error.
     let is_fine = accepted > 0 || rejects.is_empty();
-    Ok(if is_fine { Response::new(Body::empty()) } else { answer::readings(0, &rejects) })
+    Ok(if is_fine { Response::new(Body::empty()) } else { answer::readings(Accepted::default(), &rejects) })
 }

@@ -7,6 +7,8 @@
 //! - A write may be pending for `write_timeout` without progress. Then the peer takes nothing, and the response, with
 //!   everything that it holds, is dropped.
 //!
+//! - A connection whose client certificate is revoked or expires fails immediately.
+//!
 //! While a request is in progress reads have no limit here: a body has its own ([`super::body`]). A read that exceeds
 //! its limit looks like the end of the stream, so what is still to be sent is sent, and TLS is closed in order.
 
@@ -33,11 +35,28 @@ pub(super) struct TimedStream<S> {
     /// The limit of the write that is pending.
     writing: Option<Pin<Box<Sleep>>>,
     is_over: bool,
+    /// Ends when the client's certificate is not valid any more.
+    revoked: Option<Revoked>,
 }
+
+type Revoked = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<S> TimedStream<S> {
     pub(super) fn new(stream: S, connection: Arc<Connection>, times: HttpTimes) -> TimedStream<S> {
-        TimedStream { stream, connection, times, reading: None, writing: None, is_over: false }
+        let revoked = connection.client.get().map(|client| Box::pin(client.clone().ended()) as Revoked);
+        TimedStream { stream, connection, times, reading: None, writing: None, is_over: false, revoked }
+    }
+
+    /// Fails once the client's certificate is not valid any more, also while a request is in progress.
+    fn check_client(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let is_revoked = |revoked: &mut Revoked| revoked.as_mut().poll(cx).is_ready();
+        if self.revoked.as_mut().is_some_and(is_revoked) {
+            // A future must not be polled again after its end; the connection is dropped with the error.
+            self.revoked = None;
+            let _ = self.over("certificate");
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
     }
 
     /// Whether the wait for a request is over, because of its limit or because the connection was cut.
@@ -90,10 +109,11 @@ impl<S> TimedStream<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        this.check_client(cx)?;
         let before = buf.filled().len();
         match Pin::new(&mut this.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
-                if !this.connection.place.phase().heard(this.connection.now_ms()) {
+                if !this.connection.place.phase().received(this.connection.now_ms()) {
                     // Its place is given away already.
                     buf.set_filled(before);
                     return this.over("evicted").map(Ok);
@@ -108,6 +128,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check_client(cx)?;
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.limited(cx, written)
     }
@@ -117,6 +138,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check_client(cx)?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
         self.limited(cx, written)
     }
@@ -151,8 +173,8 @@ mod tests {
     /// A connection that has just been opened, and its peer. Up to 64 bytes wait between them.
     fn pair() -> (TimedStream<DuplexStream>, DuplexStream) {
         let times = HttpTimes { header_timeout: 10 * SECOND, keep_alive: 75 * SECOND, write_timeout: 10 * SECOND };
-        let connections = Config::default().http.connections;
-        let (port, _) = Port::new("http", Arc::new(SystemClock::new()), connections, times);
+        let http = Config::default().http;
+        let (port, _) = Port::new("http", Arc::new(SystemClock::new()), http.connections, http.proxies, times);
         let (stream, peer) = duplex(64);
         (TimedStream::new(stream, port.entered(([127, 0, 0, 1], 1).into()).unwrap(), times), peer)
     }

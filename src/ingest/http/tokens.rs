@@ -1,8 +1,10 @@
-//! Where a request carries its token, and in which form. [`Tokens`] verifies it.
+//! Where a request carries its token, and in which form. [`Credentials`] verify it.
 //!
 //! All routes and the read API accept the header `Authorization` with `Bearer id.secret`, `Token id.secret`, and `Basic`:
-//! with id and secret as user name and password, or with any user name and `id.secret` as password, as over MQTT.
+//! with id and secret as user name and password, or with any user name and `id.secret` as password, as over MQTT. A JWT
+//! takes the place of `id.secret`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
@@ -14,7 +16,7 @@ use base64::prelude::BASE64_STANDARD as BASE64;
 use super::answer::json;
 use super::error::IngestError;
 use super::peer::{Peer, judge};
-use crate::access::{Grant, Tokens};
+use crate::access::{CredentialFault, Credentials, Grant, JwtFault};
 
 /// Why a request is not authorized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,20 @@ pub(crate) enum TokenFault {
     Malformed,
     /// No such id, or another secret.
     Wrong,
+    /// It is a JWT that is not accepted.
+    Jwt(JwtFault),
+    /// The client certificate has no identity.
+    NoIdentity,
+}
+
+impl From<CredentialFault> for TokenFault {
+    fn from(fault: CredentialFault) -> TokenFault {
+        match fault {
+            CredentialFault::Wrong => TokenFault::Wrong,
+            CredentialFault::Jwt(fault) => TokenFault::Jwt(fault),
+            CredentialFault::NoIdentity => TokenFault::NoIdentity,
+        }
+    }
 }
 
 impl From<TokenFault> for IngestError {
@@ -33,6 +49,8 @@ impl From<TokenFault> for IngestError {
             TokenFault::Missing => IngestError::NoToken,
             TokenFault::Malformed => IngestError::MalformedToken,
             TokenFault::Wrong => IngestError::WrongToken,
+            TokenFault::Jwt(fault) => IngestError::Jwt(fault),
+            TokenFault::NoIdentity => IngestError::NoIdentity,
         }
     }
 }
@@ -48,7 +66,7 @@ impl TokenFault {
     }
 }
 
-impl Tokens {
+impl Credentials {
     /// Verifies the token in the header `Authorization`.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<Arc<Grant>, TokenFault> {
         let (scheme, rest) = authorization(headers)?;
@@ -64,7 +82,7 @@ impl Tokens {
         }
     }
 
-    /// Like [`Tokens::check`], for a port on which nothing is sent; `text` describes a fault.
+    /// Like [`Credentials::check`], for a port on which nothing is sent; `text` describes a fault.
     ///
     /// # Errors
     /// The answer (401, or 429 if the address is paused).
@@ -72,17 +90,17 @@ impl Tokens {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-        text: fn(TokenFault) -> &'static str,
+        text: fn(TokenFault) -> Cow<'static, str>,
     ) -> Result<Arc<Grant>, Box<Response>> {
-        let checked = self.check(headers);
+        let checked = identify(self, peer, |credentials| credentials.check(headers));
         let fault = checked.as_ref().err().copied();
         judge(peer, checked.map_err(IngestError::from)).map_err(|error| match fault {
-            Some(fault) if !matches!(error, IngestError::Paused { .. }) => Box::new(fault.response(text(fault))),
+            Some(fault) if !matches!(error, IngestError::Paused { .. }) => Box::new(fault.response(&text(fault))),
             _ => Box::new(error.into_response()),
         })
     }
 
-    /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Token user:password`, with which version 2 clients send
+    /// Like [`Credentials::check`], for InfluxDB clients: also accepts `Token user:password`, with which version 2 clients send
     /// a user name and password of version 1.
     pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<Arc<Grant>, TokenFault> {
         let (scheme, rest) = authorization(headers)?;
@@ -93,7 +111,7 @@ impl Tokens {
         }
     }
 
-    /// Like [`Tokens::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the token in
+    /// Like [`Credentials::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the token in
     /// the query or in the header `X-Api-Key`.
     pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<Arc<Grant>, TokenFault> {
         match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
@@ -105,7 +123,7 @@ impl Tokens {
     /// Verifies a token that is given as id and secret, or as password of any user.
     pub(super) fn check_pair(&self, user: &str, password: &str) -> Result<Arc<Grant>, TokenFault> {
         if let Some(grant) = self.of_secret(user, password) {
-            return Ok(grant.clone());
+            return Ok(grant);
         }
         match self.check_text(password) {
             // Without a dot it can only be the secret of this user.
@@ -114,14 +132,26 @@ impl Tokens {
         }
     }
 
-    /// Verifies a token of the form `id.secret`.
+    /// Verifies a token of the form `id.secret`, or a JWT.
     fn check_text(&self, token: &str) -> Result<Arc<Grant>, TokenFault> {
         let (id, secret) = token.split_once('.').ok_or(TokenFault::Malformed)?;
         if id.is_empty() || secret.is_empty() {
             return Err(TokenFault::Malformed);
         }
-        self.of_secret(id, secret).cloned().ok_or(TokenFault::Wrong)
+        Ok(self.of_text(token)?)
     }
+}
+
+/// Who sends a request: by the certificate of its connection if that is the identity, and then by nothing else; by what
+/// `check` finds otherwise.
+pub(super) fn identify(
+    credentials: &Credentials,
+    peer: Option<&Peer>,
+    check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, TokenFault>,
+) -> Result<Arc<Grant>, TokenFault> {
+    let Some(kind) = credentials.by_certificate() else { return check(credentials) };
+    let name = peer.and_then(Peer::certificate).and_then(|client| client.name(kind));
+    Ok(credentials.of_certificate(name.as_deref())?)
 }
 
 /// Scheme and rest of the only `Authorization` header; several are malformed.
@@ -143,18 +173,18 @@ mod tests {
     use crate::access::{GrantDefaults, hash_secret};
 
     /// A tokens file with these ids and secrets.
-    fn load(tokens: &[(&str, &str)]) -> Tokens {
+    fn load(tokens: &[(&str, &str)]) -> Credentials {
         let entry =
             |(id, secret): &(&str, &str)| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), tokens.iter().map(entry).collect::<String>()).unwrap();
-        Tokens::load("http.tokens_file", file.path(), &GrantDefaults::unlimited()).unwrap()
+        Credentials::load("http.tokens_file", Some(file.path()), false, &GrantDefaults::unlimited()).unwrap().unwrap()
     }
 
     #[test]
     fn a_token_is_accepted_with_its_id_and_secret_only() {
         let tokens = load(&[("gw1", "one.with.dots"), ("gw2", "two")]);
-        assert_eq!((tokens.len(), format!("{tokens:?}").as_str()), (2, "Tokens(2)"));
+        assert_eq!((tokens.tokens(), format!("{tokens:?}").as_str()), (Some(2), "Credentials(Some(Tokens(2)), None)"));
         let check = |value: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
             tokens.check(&headers).map(drop).map_err(|fault| IngestError::from(fault).reason())

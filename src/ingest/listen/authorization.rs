@@ -4,38 +4,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::close_reason::CloseReason;
-use crate::access::{Denied, Grant, Held, Protocol, QuotaExceeded, Tokens};
+use crate::access::{Credentials, Denied, Grant, Held, Protocol, QuotaExceeded};
 use crate::config::Live;
 use crate::model::{Clock, Now};
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 
-/// The tokens in effect; `None` inside: no tokens are configured.
-type LiveTokens = Live<Option<Tokens>>;
+/// The credentials in effect; `None` inside: none are configured.
+pub(super) type LiveCredentials = Live<Option<Credentials>>;
 
 /// A connection's grant, kept up to date.
 #[derive(Clone)]
 pub(super) struct Authorization {
-    /// `None`: no tokens are configured.
+    /// `None`: no credentials are configured.
     grant: Option<Arc<Grant>>,
-    /// The tokens that the grant is from.
-    tokens: Arc<Option<Tokens>>,
-    live: LiveTokens,
+    live: LiveCredentials,
 }
 
 impl Authorization {
-    /// Authenticates a device with the tokens in effect; `check` finds its grant.
+    /// Authenticates a device with the credentials in effect; `check` finds its grant.
     ///
     /// # Errors
     /// That of `check`.
     pub(super) fn new<E>(
-        mut live: LiveTokens,
-        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, E>,
+        mut live: LiveCredentials,
+        check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, E>,
     ) -> Result<Authorization, E> {
-        let tokens = live.latest();
-        let grant = tokens.as_ref().as_ref().map(check).transpose()?;
-        Ok(Authorization { grant, tokens, live })
+        let grant = live.latest().as_ref().as_ref().map(check).transpose()?;
+        Ok(Authorization { grant, live })
     }
 
     /// Counts the connection for its sender.
@@ -51,7 +48,7 @@ impl Authorization {
         self.grant.as_ref().and_then(|grant| grant.check_quota(now).err())
     }
 
-    /// The id of the token; empty without tokens.
+    /// The id of the sender; empty without credentials.
     pub(super) fn id(&self) -> &str {
         self.grant.as_ref().map_or("", |grant| &*grant.id)
     }
@@ -61,24 +58,18 @@ impl Authorization {
     /// # Errors
     /// The device must be disconnected.
     pub(super) fn current(&mut self, now_ms: i64) -> Result<Option<&Arc<Grant>>, CloseReason> {
-        if let Some(tokens) = self.live.changed() {
-            self.renew(tokens)?;
+        if let Some(credentials) = self.live.changed() {
+            self.grant = match (&*credentials, &self.grant) {
+                (None, _) => None,
+                (Some(now), Some(grant)) => Some(now.renewed(grant).ok_or(CloseReason::Revoked)?),
+                // It has authenticated with nothing.
+                (Some(_), None) => return Err(CloseReason::Revoked),
+            };
         }
         if let Some(grant) = &self.grant {
             grant.check_sender(Protocol::Mqtt, now_ms).map_err(close_reason)?;
         }
         Ok(self.grant.as_ref())
-    }
-
-    fn renew(&mut self, tokens: Arc<Option<Tokens>>) -> Result<(), CloseReason> {
-        self.grant = match (&*tokens, &*self.tokens, &self.grant) {
-            (None, _, _) => None,
-            (Some(now), Some(then), Some(grant)) => Some(now.renewed(then, grant).ok_or(CloseReason::Revoked)?.clone()),
-            // It has authenticated with nothing.
-            (Some(_), _, _) => return Err(CloseReason::Revoked),
-        };
-        self.tokens = tokens;
-        Ok(())
     }
 
     /// Waits until the device must be disconnected.
@@ -102,7 +93,7 @@ impl Authorization {
 fn close_reason(denied: Denied) -> CloseReason {
     match denied {
         Denied::Expired => CloseReason::Expired,
-        Denied::Protocol | Denied::Write => CloseReason::Revoked,
+        Denied::NotYetValid | Denied::Protocol | Denied::Write => CloseReason::Revoked,
     }
 }
 
@@ -113,17 +104,17 @@ mod tests {
     use super::*;
     use crate::access::{GrantDefaults, hash_secret};
 
-    fn tokens(entries: &[(&str, &str, &str)]) -> Tokens {
+    fn tokens(entries: &[(&str, &str, &str)]) -> Credentials {
         let entry = |(id, secret, rules): &(&str, &str, &str)| {
             format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n", hash_secret(secret))
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), entries.iter().map(entry).collect::<String>()).unwrap();
-        Tokens::load("x", file.path(), &GrantDefaults::unlimited()).unwrap()
+        Credentials::load("x", Some(file.path()), false, &GrantDefaults::unlimited()).unwrap().unwrap()
     }
 
-    fn of_d1(live: &LiveTokens) -> Authorization {
-        Authorization::new(live.clone(), |tokens| tokens.of_secret("d1", "s").cloned().ok_or(())).unwrap()
+    fn of_d1(live: &LiveCredentials) -> Authorization {
+        Authorization::new(live.clone(), |tokens| tokens.of_secret("d1", "s").ok_or(())).unwrap()
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //!
 //! A batcher is one task. A hash of its client id assigns each device to one batcher, so its messages stay in order. A
 //! batcher hands over an ingest batch when it is full, when fewer than two are in flight (one in progress and one
-//! queued keep the next stage busy), or when its first message has waited for [`LINGER`]. So an idle service answers
-//! immediately, and a busy one makes large ingest batches.
+//! queued keep the next stage busy) and no more messages are expected soon ([`CommitDelay`]), or when its first message
+//! has waited for [`LINGER`]. So a device that is alone is answered immediately, and many devices, which together send
+//! all the time, share the work of an ingest batch and its sync; their PUBACKs leave together.
 //!
 //! Full: the submit task waits for the next stage, then the batcher stops taking messages, then its queue is full and
 //! the connections stop reading. Nothing is dropped. If the next stage is closed for good, the collected messages are
@@ -21,6 +22,7 @@ use super::inflight::AckResult;
 use crate::access::Grant;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::{Admission, IngestBatch, JournalAccount};
+use crate::commit_delay::{CommitDelay, OpenGroup};
 use crate::config::{Decoding, Live};
 use crate::decode::RejectReason;
 use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
@@ -28,7 +30,7 @@ use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::rejected;
+use crate::telemetry::{rejected, tail};
 
 /// Messages that may wait for a batcher. Their bytes are bounded over all batchers ([`super::shared::BYTES_MAX`]).
 pub(super) const QUEUE_MAX: usize = 1024;
@@ -59,7 +61,12 @@ struct Run {
 }
 
 /// The outcome of an ingest batch.
-type BatchOutcome = (Vec<Run>, AckOutcome);
+struct BatchOutcome {
+    runs: Vec<Run>,
+    /// All of its messages, also with QoS 0.
+    messages: usize,
+    outcome: AckOutcome,
+}
 
 pub(super) struct Batcher {
     collector: Collector,
@@ -70,11 +77,17 @@ pub(super) struct Batcher {
     runs: Vec<Run>,
     /// Its senders, at most as many as it has messages, each with the bytes of its payloads.
     senders: Vec<(JournalAccount, u64)>,
+    /// When its first message came, and its last.
     since: Option<Instant>,
+    last: Option<Instant>,
+    /// The number of its messages.
+    messages: usize,
     /// A message that does not fit into the current ingest batch.
     held: Option<Incoming>,
-    /// Number of ingest batches handed over and not settled.
+    /// Number of ingest batches handed over and not settled, and of their messages.
     on_their_way: usize,
+    messages_on_their_way: usize,
+    delay: CommitDelay,
     /// One outcome per ingest batch; ingest batches are bounded by the queue and by admission.
     settled_tx: mpsc::UnboundedSender<BatchOutcome>,
     settled: mpsc::UnboundedReceiver<BatchOutcome>,
@@ -86,6 +99,7 @@ impl Batcher {
         collector: Collector,
         decoding: Live<Decoding>,
         clock: Arc<dyn Clock>,
+        delay: CommitDelay,
     ) -> (mpsc::Sender<Incoming>, Batcher) {
         let (tx, incoming) = mpsc::channel(QUEUE_MAX);
         let (settled_tx, settled) = mpsc::unbounded_channel();
@@ -97,8 +111,12 @@ impl Batcher {
             runs: vec![],
             senders: vec![],
             since: None,
+            last: None,
+            messages: 0,
             held: None,
             on_their_way: 0,
+            messages_on_their_way: 0,
+            delay,
             settled_tx,
             settled,
         };
@@ -117,7 +135,7 @@ impl Batcher {
                 return;
             }
             let has_room = self.held.is_none() && !self.collector.is_full();
-            let late = self.since.unwrap_or_else(Instant::now) + LINGER;
+            let look_again = self.look_again();
             tokio::select! {
                 biased;
                 Some(settled) = self.settled.recv() => self.settle(settled),
@@ -127,9 +145,32 @@ impl Batcher {
                     None => open = false,
                 },
                 () = queue.closed(), if !queue.is_closed() => {}
-                () = tokio::time::sleep_until(late), if self.since.is_some_and(|since| since.elapsed() < LINGER) => {}
+                () = tokio::time::sleep(look_again.unwrap_or_default()), if look_again.is_some() => {}
             }
         }
+    }
+
+    /// How long the current ingest batch should wait for more messages.
+    fn delay(&self) -> Option<Duration> {
+        let (since, last) = (self.since?, self.last?);
+        self.delay.wait(OpenGroup {
+            messages: self.messages,
+            outstanding: self.outstanding(),
+            open_for: since.elapsed(),
+            quiet_for: last.elapsed(),
+        })
+    }
+
+    /// Messages that have arrived and are not settled.
+    fn outstanding(&self) -> usize {
+        self.messages + self.messages_on_their_way + self.incoming.len()
+    }
+
+    /// After which time the current ingest batch may have to be handed over.
+    fn look_again(&self) -> Option<Duration> {
+        let late = LINGER.checked_sub(self.since?.elapsed()).filter(|left| !left.is_zero());
+        let delay = if self.on_their_way < 2 { self.delay() } else { None };
+        late.min(delay).or(late)
     }
 
     fn take_what_is_there(&mut self, first: Incoming) {
@@ -162,7 +203,10 @@ impl Batcher {
                 return;
             }
         };
-        self.since.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        self.since.get_or_insert(now);
+        self.last = Some(now);
+        self.messages += 1;
         if let Some(grant) = &incoming.message.sender {
             // The connection has charged the bytes and one reading.
             grant.usage.charge(&grant.quota, (self.collector.readings() - before).saturating_sub(1), 0);
@@ -194,8 +238,11 @@ impl Batcher {
     fn hand_over_if_wanted(&mut self, queue: &mpsc::Sender<IngestBatch>, open: bool) {
         loop {
             let is_late = self.since.is_some_and(|since| since.elapsed() >= LINGER);
-            let is_wanted =
-                self.collector.is_full() || self.held.is_some() || self.on_their_way < 2 || is_late || !open;
+            let is_wanted = self.collector.is_full()
+                || self.held.is_some()
+                || (self.on_their_way < 2 && self.delay().is_none())
+                || is_late
+                || !open;
             if self.collector.is_empty() || !is_wanted {
                 return;
             }
@@ -214,32 +261,40 @@ impl Batcher {
     }
 
     fn ingest_batch(&mut self) -> IngestBatch {
-        let CollectedBatch { batch, dead, rejected, .. } = self.collector.finish();
+        let CollectedBatch { batch, dead, rejected, left_out, empty, .. } = self.collector.finish();
         let runs = std::mem::take(&mut self.runs);
+        let messages = std::mem::take(&mut self.messages);
         self.on_their_way += 1;
+        self.messages_on_their_way += messages;
         let accepted = batch.len() as u64;
         rejected::note_dead_letters(Source::MqttDirect, &dead);
         metrics::received(Source::MqttDirect, accepted + rejected.total());
-        metrics::acks_pending_change(Source::MqttDirect, messages(&runs) as i64);
+        metrics::altered(Source::MqttDirect, batch.retimed() as u64, left_out);
+        metrics::messages_empty(Source::MqttDirect, empty);
+        metrics::acks_pending_change(Source::MqttDirect, expecting(&runs) as i64);
         let since = self.since.take().unwrap_or_else(Instant::now);
         let settled = self.settled_tx.clone();
+        let shown = tail::readings(Source::MqttDirect, &batch);
         let ack = Ack::with(move |outcome| {
             if outcome == AckOutcome::Delivered {
                 metrics::accepted(Source::MqttDirect, accepted);
+                shown.send();
                 metrics::acknowledged(Source::MqttDirect, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason.as_str(), *n));
             }
             // If the batcher has ended, no receiver is left.
-            let _ = settled.send((runs, outcome));
+            let _ = settled.send(BatchOutcome { runs, messages, outcome });
         });
         let mut ingest_batch = IngestBatch::new(batch, dead, ack);
         ingest_batch.senders = std::mem::take(&mut self.senders);
         ingest_batch
     }
 
-    fn settle(&mut self, (runs, outcome): BatchOutcome) {
+    fn settle(&mut self, BatchOutcome { runs, messages, outcome }: BatchOutcome) {
+        self.delay.note_outstanding(self.outstanding());
         self.on_their_way -= 1;
-        metrics::acks_pending_change(Source::MqttDirect, -(messages(&runs) as i64));
+        self.messages_on_their_way -= messages;
+        metrics::acks_pending_change(Source::MqttDirect, -(expecting(&runs) as i64));
         for run in runs {
             // If the connection has ended, its device sends unacknowledged messages again.
             let Run { acks, first, count, is_refused } = run;
@@ -248,6 +303,7 @@ impl Batcher {
     }
 }
 
-fn messages(runs: &[Run]) -> u64 {
+/// The messages whose senders expect an acknowledgement.
+fn expecting(runs: &[Run]) -> u64 {
     runs.iter().map(|run| run.count).sum()
 }

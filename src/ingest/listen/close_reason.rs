@@ -21,6 +21,8 @@ pub(super) enum CloseReason {
     Revoked,
     /// Its token has expired.
     Expired,
+    /// Its certificate was revoked, has expired, or is of a CA that was removed.
+    Certificate,
     /// The service is stopping.
     Stopped,
     /// A message was not delivered; the device has to send it again.
@@ -42,6 +44,7 @@ impl CloseReason {
             CloseReason::TakenOver => "taken_over",
             CloseReason::Revoked => "revoked",
             CloseReason::Expired => "expired",
+            CloseReason::Certificate => "certificate",
             CloseReason::Stopped => "stopping",
             CloseReason::NotDelivered => "not_delivered",
             CloseReason::Slow => "slow_packet",
@@ -58,7 +61,7 @@ impl CloseReason {
             CloseReason::Left | CloseReason::Lost | CloseReason::Stuck => None,
             CloseReason::Silent => Some(Reason::KeepAliveTimeout),
             CloseReason::TakenOver => Some(Reason::SessionTakenOver),
-            CloseReason::Revoked | CloseReason::Expired => Some(Reason::NotAuthorized),
+            CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate => Some(Reason::NotAuthorized),
             CloseReason::Stopped => Some(Reason::ServerShuttingDown),
             CloseReason::NotDelivered => Some(Reason::ServerBusy),
             CloseReason::Slow => Some(Reason::QuotaExceeded),
@@ -76,6 +79,9 @@ impl CloseReason {
             CloseReason::TakenOver => "the same client has connected again".into(),
             CloseReason::Revoked => "the token was revoked, replaced or restricted".into(),
             CloseReason::Expired => "the token has expired".into(),
+            CloseReason::Certificate => {
+                "the client certificate was revoked, has expired, or is of a CA that was removed".into()
+            }
             CloseReason::Stopped => "the service is stopping".into(),
             CloseReason::NotDelivered => "a message was not delivered; send it again".into(),
             CloseReason::Slow => "a large packet did not arrive completely in time".into(),

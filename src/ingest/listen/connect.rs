@@ -12,13 +12,14 @@ use rumqttc_v5::mqttbytes as m5;
 use super::codec::{ProtocolError, Version};
 use super::frames::Head;
 use super::strict;
-use crate::access::{Denied, Grant, Protocol, Tokens};
+use crate::access::{CredentialFault, Credentials, Denied, Grant, JwtFault, Protocol};
 use crate::config::ListenMqtt;
+use crate::ingest::tls::ClientCertificate;
 
 /// The largest CONNECT that is read: ids and secrets are short, and the device is not authenticated yet.
-const CONNECT_BYTES_MAX: u32 = 16 * 1024;
+pub(super) const CONNECT_BYTES_MAX: u32 = 16 * 1024;
 /// The longest client id.
-const CLIENT_ID_MAX_BYTES: usize = 256;
+pub(super) const CLIENT_ID_MAX_BYTES: usize = 256;
 /// The part after a `.` in a password is treated as a token's secret, unless it is shorter than this.
 const SECRET_MIN_BYTES: usize = 4;
 /// Shown instead of a client id that contains a secret.
@@ -39,7 +40,7 @@ pub(super) struct ConnectRequest {
     /// MQTT 5: it requests a session that outlives the connection; sessions are not kept.
     wants_session: bool,
     /// MQTT 5: it accepts Reason Strings (Request Problem Information).
-    wants_words: bool,
+    wants_reason_string: bool,
     /// MQTT 5: the largest packet that it accepts.
     packet_bytes_max: Option<u32>,
 }
@@ -75,7 +76,7 @@ pub(super) struct Client {
     /// Its address.
     pub(super) peer: SocketAddr,
     /// It accepts Reason Strings.
-    pub(super) wants_words: bool,
+    pub(super) wants_reason_string: bool,
     /// The largest packet that it accepts.
     pub(super) packet_bytes_max: usize,
 }
@@ -93,9 +94,23 @@ pub(super) enum ConnectError {
     NoCredentials,
     #[error("wrong user name or password")]
     WrongCredentials,
+    #[error(transparent)]
+    Jwt(JwtFault),
+    #[error("{}", CredentialFault::NoIdentity)]
+    NoIdentity,
+    #[error(
+        "the client id is not that of the certificate; expected the identity in the certificate, also followed by one of \
+         - _ . : / and more, or no client id"
+    )]
+    ForeignClientId,
     #[error("the token has expired; use a new one")]
     Expired,
-    #[error("the token may not be used over MQTT, or may not write readings (`via` and `write` in the tokens file)")]
+    #[error("the token is not valid yet (`nbf`); compare the clocks of its issuer and of the service")]
+    NotYetValid,
+    #[error(
+        "the token may not be used over MQTT, or may not write readings (`via` and `write` in the tokens file, or the \
+         JWT's claim)"
+    )]
     NotAllowed,
     #[error("too many connections with this token (`connections_max` of its quota)")]
     Quota,
@@ -114,11 +129,24 @@ impl ConnectError {
             ConnectError::ClientId => "client_id",
             ConnectError::NoCredentials => "no_credentials",
             ConnectError::WrongCredentials => "wrong_credentials",
+            ConnectError::Jwt(_) => "jwt",
+            ConnectError::NoIdentity => "no_identity",
+            ConnectError::ForeignClientId => "foreign_client_id",
             ConnectError::Expired => "expired",
+            ConnectError::NotYetValid => "not_yet_valid",
             ConnectError::NotAllowed => "not_allowed",
             ConnectError::Quota => "quota",
             ConnectError::Properties => "protocol",
             ConnectError::Method => "auth_method",
+        }
+    }
+
+    /// Whether it may be an attempt to guess or to forge credentials.
+    pub(super) fn is_guess(self) -> bool {
+        match self {
+            ConnectError::WrongCredentials => true,
+            ConnectError::Jwt(fault) => fault.is_forged(),
+            _ => false,
         }
     }
 }
@@ -188,7 +216,7 @@ fn hello_v4(connect: m4::v4::Connect) -> ConnectRequest {
         password,
         has_method: false,
         wants_session: false,
-        wants_words: false,
+        wants_reason_string: false,
         packet_bytes_max: None,
     }
 }
@@ -211,29 +239,54 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectReque
         password,
         has_method: properties.is_some_and(|p| p.authentication_method.is_some()),
         wants_session: properties.is_some_and(|p| p.session_expiry_interval.is_some_and(|seconds| seconds > 0)),
-        wants_words: properties.is_none_or(|p| p.request_problem_info != Some(0)),
+        wants_reason_string: properties.is_none_or(|p| p.request_problem_info != Some(0)),
         packet_bytes_max: properties.and_then(|p| p.max_packet_size),
     }
 }
 
-/// The grant of the token in user name and password, if it allows to send over MQTT now.
-pub(super) fn authenticate(request: &ConnectRequest, tokens: &Tokens, now_ms: i64) -> Result<Arc<Grant>, ConnectError> {
-    let grant = token(request, tokens)?;
+/// The grant of the device, if it allows to send over MQTT now: by its certificate if that is the identity (user name and
+/// password have no meaning then), else by user name and password.
+pub(super) fn authenticate(
+    request: &ConnectRequest,
+    certificate: Option<&ClientCertificate>,
+    credentials: &Credentials,
+    now_ms: i64,
+) -> Result<Arc<Grant>, ConnectError> {
+    let grant = match credentials.by_certificate() {
+        None => grant(request, credentials)?,
+        Some(kind) => {
+            let name = certificate.and_then(|certificate| certificate.name(kind));
+            let grant = credentials.of_certificate(name.as_deref()).map_err(|_| ConnectError::NoIdentity)?;
+            if !belongs(&request.client_id, &grant.id) {
+                return Err(ConnectError::ForeignClientId);
+            }
+            grant
+        }
+    };
     grant.check_sender(Protocol::Mqtt, now_ms).map_err(|denied| match denied {
         Denied::Expired => ConnectError::Expired,
+        Denied::NotYetValid => ConnectError::NotYetValid,
         Denied::Protocol | Denied::Write => ConnectError::NotAllowed,
     })?;
-    Ok(grant.clone())
+    grant.usage.note_used(now_ms);
+    Ok(grant)
 }
 
-/// The grant of the token in user name and password. Accepted forms: id and secret; `id.secret` as password of any user;
-/// `id.secret` as user name, for devices with a single field.
-fn token<'a>(request: &ConnectRequest, tokens: &'a Tokens) -> Result<&'a Arc<Grant>, ConnectError> {
+/// Whether a device with this identity may use the client id. So no device appears under the name of another one. (It
+/// could not take over its session anyway: that needs the same identity.)
+fn belongs(client_id: &str, identity: &str) -> bool {
+    let rest = client_id.strip_prefix(identity);
+    client_id.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_', '.', ':', '/']))
+}
+
+/// The grant of the credentials in user name and password. Accepted forms: id and secret; `id.secret` or a JWT as
+/// password of any user; either as user name, for devices with a single field.
+fn grant(request: &ConnectRequest, credentials: &Credentials) -> Result<Arc<Grant>, ConnectError> {
     let text = |bytes: &Option<Vec<u8>>| bytes.as_deref().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
     let password = text(&request.password);
     let user = request.user.as_deref().filter(|user| !user.is_empty());
     if let (Some(user), Some(password)) = (user, &password)
-        && let Some(grant) = tokens.of_secret(user, password)
+        && let Some(grant) = credentials.of_secret(user, password)
     {
         return Ok(grant);
     }
@@ -242,8 +295,10 @@ fn token<'a>(request: &ConnectRequest, tokens: &'a Tokens) -> Result<&'a Arc<Gra
         (None, Some(user)) => user,
         (None, None) => return Err(ConnectError::NoCredentials),
     };
-    let grant = whole.split_once('.').and_then(|(id, secret)| tokens.of_secret(id, secret));
-    grant.ok_or(ConnectError::WrongCredentials)
+    credentials.of_text(whole).map_err(|fault| match fault {
+        CredentialFault::Wrong | CredentialFault::NoIdentity => ConnectError::WrongCredentials,
+        CredentialFault::Jwt(fault) => ConnectError::Jwt(fault),
+    })
 }
 
 /// Checks what a device asks for besides its credentials.
@@ -300,7 +355,7 @@ pub(super) fn admit(
         silence_max: Duration::from_secs(u64::from(keep_alive)).mul_f64(1.5),
         shown,
         peer,
-        wants_words: request.wants_words,
+        wants_reason_string: request.wants_reason_string,
         packet_bytes_max: request.packet_bytes_max.map_or(usize::MAX, |bytes| bytes as usize),
     };
     (client, out)
@@ -340,11 +395,13 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
     let (v4, v5) = match error {
         ConnectError::NotMqtt => return out,
         ConnectError::Version => (C4::RefusedProtocolVersion, C5::UnsupportedProtocolVersion),
-        ConnectError::ClientId => (C4::BadClientId, C5::ClientIdentifierNotValid),
-        ConnectError::NoCredentials | ConnectError::Expired | ConnectError::NotAllowed => {
-            (C4::NotAuthorized, C5::NotAuthorized)
-        }
-        ConnectError::WrongCredentials => (C4::BadUserNamePassword, C5::BadUserNamePassword),
+        ConnectError::ClientId | ConnectError::ForeignClientId => (C4::BadClientId, C5::ClientIdentifierNotValid),
+        ConnectError::NoCredentials
+        | ConnectError::NoIdentity
+        | ConnectError::Expired
+        | ConnectError::NotYetValid
+        | ConnectError::NotAllowed => (C4::NotAuthorized, C5::NotAuthorized),
+        ConnectError::WrongCredentials | ConnectError::Jwt(_) => (C4::BadUserNamePassword, C5::BadUserNamePassword),
         ConnectError::Quota => (C4::ServiceUnavailable, C5::QuotaExceeded),
         // Only MQTT 5 has properties, so the version is known.
         ConnectError::Properties => (C4::NotAuthorized, C5::ProtocolError),
@@ -366,10 +423,11 @@ mod tests {
     use crate::access::{GrantDefaults, hash_secret};
     use crate::config::Config;
 
-    fn tokens() -> Tokens {
+    fn tokens() -> Credentials {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("s.1"))).unwrap();
-        Tokens::load("listen.mqtt.tokens_file", file.path(), &GrantDefaults::unlimited()).unwrap()
+        let grants = GrantDefaults::unlimited();
+        Credentials::load("listen.mqtt.tokens_file", Some(file.path()), false, &grants).unwrap().unwrap()
     }
 
     fn request(user: Option<&str>, password: Option<&str>) -> ConnectRequest {
@@ -382,7 +440,7 @@ mod tests {
             password: password.map(|p| p.as_bytes().to_vec()),
             has_method: false,
             wants_session: false,
-            wants_words: true,
+            wants_reason_string: true,
             packet_bytes_max: None,
         }
     }
@@ -407,7 +465,7 @@ mod tests {
     #[test]
     fn a_token_is_user_name_and_password_or_the_password_alone() {
         let tokens = tokens();
-        let id = |user, password| token(&request(user, password), &tokens).map(|grant| grant.id.to_string());
+        let id = |user, password| grant(&request(user, password), &tokens).map(|grant| grant.id.to_string());
         for (user, password) in [
             (Some("d1"), Some("s.1")),
             (Some("anyone"), Some("d1.s.1")),
@@ -427,6 +485,14 @@ mod tests {
             assert_eq!(id(user, password), Err(ConnectError::WrongCredentials), "{user:?} {password:?}");
         }
         assert_eq!(id(None, None), Err(ConnectError::NoCredentials));
+    }
+
+    #[test]
+    fn a_client_id_belongs_to_the_identity_that_it_begins_with() {
+        let all = [("", true), ("pump", true), ("pump-1", true), ("pump/1", true), ("pump1", false), ("Pump", false)];
+        for (id, is_own) in all {
+            assert_eq!(belongs(id, "pump"), is_own, "{id}");
+        }
     }
 
     #[test]

@@ -23,19 +23,19 @@ use super::connect::Client;
 use super::exchanges::{Exchanges, Sent};
 use super::frames::{self, Frames, Limits, Next};
 use super::inflight::{AckResult, InFlight, Released};
-use super::shared::{BYTES_MAX, LARGE_BYTES_MAX, Shared};
+use super::shared::{BYTES_MAX, LARGE_BYTES_MAX, NAME, Shared};
 use crate::access::Grant;
 use crate::config::ListenMqtt;
 use crate::decode::RejectReason;
-use crate::ingest::mqtt::link::{AdmissionError, Message};
+use crate::ingest::mqtt::link::{Message, RefusedMessage};
+use crate::ingest::tls::ClientCertificate;
+use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::metrics;
 
 /// Bytes per read. Small, because most devices send little and thousands are connected.
 const READ_BYTES: usize = 2048;
 /// Bytes of replies that may be buffered before they are sent.
-const OUT_BYTES_MAX: usize = 16 * 1024;
-/// A device that does not read its acknowledgements for this long is disconnected.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const OUT_BYTES_MAX: usize = 16 * 1024;
 /// The longest pause before the quota is looked at again.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Time limit for closing a connection.
@@ -43,10 +43,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Memory of a message in addition to its bytes: its entry in a batcher's queue, and its state in the connection and
 /// the ingest batch until it is acknowledged.
 const MESSAGE_BYTES: usize = size_of::<Incoming>() + 128;
-/// Time limit for a large packet, from its first byte to its last: this time, plus a second for each
-/// [`LARGE_BYTES_PER_SECOND_MIN`] bytes. A slower device would hold room that others wait for.
-const LARGE_GRACE: Duration = Duration::from_secs(30);
-const LARGE_BYTES_PER_SECOND_MIN: u64 = 2048;
 
 /// A large packet that is being buffered or skipped.
 struct OversizePacket {
@@ -59,7 +55,7 @@ struct OversizePacket {
 struct Held {
     publish: Publish,
     /// Why it is not decoded.
-    refused: Option<AdmissionError>,
+    refused: Option<RefusedMessage>,
     sender: Option<Arc<Grant>>,
     /// The budget that it was buffered in; returned when its bytes are counted as a waiting message.
     _gathered: Option<OwnedSemaphorePermit>,
@@ -88,7 +84,7 @@ pub(super) struct Connection<S> {
     /// It is not read because of its sender's quota.
     is_paused: bool,
     /// When bytes were last read.
-    heard: Instant,
+    last_received: Instant,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -126,29 +122,40 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             large: None,
             stopping: false,
             is_paused: false,
-            heard: Instant::now(),
+            last_received: Instant::now(),
         }
     }
 
     /// Serves the connection until it ends.
-    pub(super) async fn serve(mut self, place: Registration) -> CloseReason {
+    pub(super) async fn serve(mut self, place: Registration, certificate: Option<ClientCertificate>) -> CloseReason {
         let revoked = self.authorization.clone().ended(self.shared.deps.clock.clone());
+        let certificate_ended = async {
+            match certificate {
+                Some(certificate) => certificate.ended().await,
+                None => std::future::pending().await,
+            }
+        };
         let end = tokio::select! {
             biased;
             // Whatever else the connection waits for.
             end = revoked => end,
+            () = certificate_ended => CloseReason::Certificate,
             end = self.run(&place.taken_over) => match end {
                 Ok(never) => match never {},
                 Err(end) => end,
             },
         };
         let text = end.text(&self.shared.settings);
-        if let Some(text) = &text {
-            self.shared.logs.disconnected(&self.client, end.label(), text);
+        match (&text, end) {
+            (Some(text), CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate) => {
+                self.audit(AuditKind::AccessEnded, end.label()).detail(text).record();
+            }
+            (Some(text), _) => self.shared.logs.disconnected(&self.client, end.label(), text),
+            (None, _) => {}
         }
         // Messages that are safe by now are still acknowledged, unless the device has left.
         if !matches!(end, CloseReason::Left | CloseReason::Lost | CloseReason::Stuck) {
-            self.say_goodbye(end, text).await;
+            self.send_disconnect(end, text).await;
         }
         end
     }
@@ -173,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             let may_read = self.held.is_none() && self.wanted.is_none() && !self.stopping && paused.is_none();
             let has_window = self.held.as_ref().is_some_and(|held| self.has_window(&held.publish));
-            let silence = self.heard + self.client.silence_max;
+            let silence = self.last_received + self.client.silence_max;
             let late = self.large.as_ref().map_or(silence, |large| large.until);
             if may_read {
                 self.buf.reserve(self.frames.missing(&self.buf).max(READ_BYTES));
@@ -205,16 +212,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = tokio::time::sleep_until(paused.unwrap_or(silence)), if paused.is_some() => {}
                 n = self.stream.read_buf(&mut self.buf), if may_read => match n {
                     Ok(0) | Err(_) => return Err(CloseReason::Lost),
-                    Ok(_) => self.heard = Instant::now(),
+                    Ok(_) => self.last_received = Instant::now(),
                 },
                 // While nothing is read, silence cannot be detected.
                 () = tokio::time::sleep_until(silence), if may_read => return Err(CloseReason::Silent),
                 () = tokio::time::sleep_until(late), if may_read && self.large.is_some() => return Err(CloseReason::Slow),
             }
             if !may_read {
-                self.heard = Instant::now();
+                self.last_received = Instant::now();
             }
         }
+    }
+
+    /// An event of the audit log about this device.
+    fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'_> {
+        let Client { peer, token, shown, .. } = &self.client;
+        AuditEvent::new(kind, NAME, *peer, reason).token(token).client(shown)
     }
 
     /// Until when the device is not read because its sender has reached its quota. Counts each pause once.
@@ -223,7 +236,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Some(exceeded) = &pause
             && !self.is_paused
         {
-            metrics::quota_exceeded(exceeded.limit.as_str());
+            let limit = exceeded.limit.as_str();
+            metrics::quota_exceeded(limit);
+            self.audit(AuditKind::QuotaExceeded, limit).record();
         }
         self.is_paused = pause.is_some();
         pause.map(|exceeded| Instant::now() + exceeded.retry_after.min(PAUSE_MAX))
@@ -259,7 +274,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Starts to buffer a large packet.
     fn gather(&mut self, bytes: usize, permit: Option<OwnedSemaphorePermit>) {
         self.frames.gather(bytes);
-        self.large = Some(OversizePacket { permit, until: large_until(bytes) });
+        self.large = Some(OversizePacket { permit, until: large_until(bytes, &self.shared.settings) });
     }
 
     /// Skips a message that is too large. It does not wait for room to keep a part of it, because the device's other
@@ -267,7 +282,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn skip(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         let permit = self.shared.large.clone().try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES))).ok();
         self.frames.skip(&mut self.buf, if permit.is_some() { frames::KEPT_BYTES } else { 0 })?;
-        self.large = Some(OversizePacket { permit, until: large_until(bytes) });
+        self.large = Some(OversizePacket { permit, until: large_until(bytes, &self.shared.settings) });
         Ok(())
     }
 
@@ -308,7 +323,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded));
         }
         let refused = error(&publish, topic, &self.shared.settings);
-        if let Some(AdmissionError { reason, detail, .. }) = &refused {
+        if let Some(RefusedMessage { reason, detail, .. }) = &refused {
             self.shared.logs.unwanted(&self.client, topic, *reason, detail);
         } else if !self.shared.is_wanted(topic) {
             self.shared.logs.unwanted(
@@ -318,8 +333,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 "no [[listen.mqtt.topics]] matches",
             );
         }
-        let sender = self.authorization.current(self.shared.deps.clock.now().wall_ms)?.cloned();
+        let now_ms = self.shared.deps.clock.now().wall_ms;
+        let sender = self.authorization.current(now_ms)?.cloned();
         if let Some(grant) = &sender {
+            grant.usage.note_used(now_ms);
             // As one reading; the batcher, which decodes it, charges the others.
             grant.usage.charge(&grant.quota, 1, publish.memory_bytes());
             self.paused_until();
@@ -406,7 +423,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.stream.flush().await
         };
-        match tokio::time::timeout(WRITE_TIMEOUT, written).await {
+        match tokio::time::timeout(self.shared.settings.write_timeout, written).await {
             Ok(Ok(())) => {
                 self.out.clear();
                 if self.out.capacity() > READ_BYTES {
@@ -421,13 +438,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends the remaining replies and DISCONNECT, and closes without cutting off bytes that the device has not read
     /// yet.
-    async fn say_goodbye(mut self, end: CloseReason, text: Option<String>) {
+    async fn send_disconnect(mut self, end: CloseReason, text: Option<String>) {
         if let Some(reason) = end.reason() {
-            let text = text.filter(|_| self.client.wants_words);
+            let text = text.filter(|_| self.client.wants_reason_string);
             let Client { version, packet_bytes_max, .. } = self.client;
             codec::write_disconnect(version, reason, text.as_deref(), packet_bytes_max, &mut self.out);
         }
-        let goodbye = async {
+        let sent = async {
             self.flush().await?;
             self.stream.shutdown().await.map_err(|_| CloseReason::Lost)?;
             // Closing with unread bytes would reset the connection and lose what was just sent.
@@ -435,7 +452,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             while self.stream.read(&mut scrap).await.is_ok_and(|n| n > 0) {}
             Ok::<(), CloseReason>(())
         };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, goodbye).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, sent).await;
     }
 }
 
@@ -478,12 +495,13 @@ fn large_weight(bytes: Option<usize>) -> u32 {
     u32::try_from(bytes.unwrap_or_default().min(LARGE_BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
-fn large_until(bytes: usize) -> Instant {
-    Instant::now() + LARGE_GRACE + Duration::from_secs(bytes as u64 / LARGE_BYTES_PER_SECOND_MIN)
+/// When a large packet must be complete. A slower device would hold room that others wait for.
+fn large_until(bytes: usize, settings: &ListenMqtt) -> Instant {
+    Instant::now() + settings.packet_grace + Duration::from_secs(bytes as u64 / settings.packet_rate_min)
 }
 
 /// Why a message is not decoded, whatever its topic.
-fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<AdmissionError> {
+fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<RefusedMessage> {
     let ListenMqtt { topic_max_bytes, packet_max_bytes, .. } = settings;
     let payload_bytes = publish.oversize.map_or(publish.payload.len(), |oversize| oversize.payload_bytes);
     if let Some(oversize) = publish.oversize {
@@ -492,12 +510,12 @@ fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<Admiss
         if topic.len() < oversize.topic_bytes {
             detail += &format!("; of its topic of {} bytes, {} are kept", oversize.topic_bytes, topic.len());
         }
-        return Some(AdmissionError { reason: RejectReason::PayloadTooLarge, detail, payload_bytes });
+        return Some(RefusedMessage { reason: RejectReason::PayloadTooLarge, detail, payload_bytes });
     }
     let is_long = topic.len() > *topic_max_bytes;
     is_long.then(|| {
         let detail = format!("a topic of {} bytes exceeds topic_max_bytes = {topic_max_bytes}", topic.len());
-        AdmissionError { reason: RejectReason::TopicTooLong, detail, payload_bytes }
+        RefusedMessage { reason: RejectReason::TopicTooLong, detail, payload_bytes }
     })
 }
 

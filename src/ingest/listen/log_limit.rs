@@ -50,7 +50,7 @@ impl LimitedLog {
     }
 
     /// Logs a connection that was refused before CONNACK. `client`: its client id, if CONNECT was read.
-    pub(super) fn turned_away(&self, peer: SocketAddr, client: Option<&str>, reason: &'static str, acks: &str) {
+    pub(super) fn connection_refused(&self, peer: SocketAddr, client: Option<&str>, reason: &'static str, acks: &str) {
         self.strangers.line(self.now_ms(), || {
             tracing::warn!(client, %peer, reason, detail = acks, "MQTT device refused");
         });

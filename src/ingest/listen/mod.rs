@@ -93,7 +93,8 @@ use super::IngestDeps;
 use super::connections::OpenConnections;
 use super::mqtt::collect::{Collector, Settings};
 use super::tls::{CertificateError, Certificates, Files};
-use crate::access::{GrantDefaults, Tokens, TokensError};
+use crate::access::{Credentials, GrantDefaults, TokensError};
+use crate::commit_delay::CommitDelay;
 use crate::config::{ListenMqtt, Live, Setter};
 use crate::telemetry::log_limit::LOG_EVERY;
 use crate::telemetry::metrics::Source;
@@ -108,12 +109,12 @@ pub struct MqttListener {
     port: Port,
     shared: Arc<Shared>,
     batchers: Vec<(mpsc::Sender<Incoming>, Batcher)>,
-    tokens: Setter<Option<Tokens>>,
+    credentials: Setter<Option<Credentials>>,
 }
 
-/// Replaces tokens and certificates of a port that is being served.
+/// Replaces credentials and certificates of a port that is being served.
 pub(crate) struct Renewal {
-    pub(crate) tokens: Setter<Option<Tokens>>,
+    pub(crate) credentials: Setter<Option<Credentials>>,
     pub(crate) connections: OpenConnections,
     pub(crate) certificates: Option<Certificates>,
 }
@@ -124,7 +125,7 @@ impl MqttListener {
     /// # Errors
     /// The tokens, the certificates, a topic template or the address cannot be used; nothing is open then.
     pub async fn bind(settings: &ListenMqtt, deps: IngestDeps) -> Result<MqttListener, ListenError> {
-        let tokens = tokens(settings, &deps.grants)?;
+        let credentials = credentials(settings, &deps.grants)?;
         let n = std::thread::available_parallelism().map_or(1, usize::from).min(GATHERERS_MAX);
         let batchers = (0..n).map(|_| {
             let of_all = Settings {
@@ -134,13 +135,13 @@ impl MqttListener {
             };
             let collector = Collector::new(&settings.topics, of_all, deps.decoding.now())?;
             let collector = collector.counting_fields(deps.admission.fields().cloned());
-            Ok(Batcher::new(collector, deps.decoding.clone(), deps.clock.clone()))
+            Ok(Batcher::new(collector, deps.decoding.clone(), deps.clock.clone(), CommitDelay::new(deps.commit_delay)))
         });
         let batchers = batchers.collect::<Result<Vec<_>, ListenError>>()?;
-        let port = Port::open(settings, &deps, tokens.is_some()).await?;
-        let (setter, tokens) = Live::new(tokens);
-        let shared = Shared::new(settings, deps, tokens);
-        Ok(MqttListener { port, shared: Arc::new(shared), batchers, tokens: setter })
+        let port = Port::open(settings, &deps, credentials.is_some()).await?;
+        let (setter, credentials) = Live::new(credentials);
+        let shared = Shared::new(settings, deps, credentials);
+        Ok(MqttListener { port, shared: Arc::new(shared), batchers, credentials: setter })
     }
 
     /// The bound address; differs from the setting if the setting has port 0.
@@ -149,8 +150,8 @@ impl MqttListener {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let (tokens, connections) = (self.tokens.clone(), self.shared.connections.clone());
-        Renewal { tokens, connections, certificates: self.port.certificates().cloned() }
+        let (credentials, connections) = (self.credentials.clone(), self.shared.connections.clone());
+        Renewal { credentials, connections, certificates: self.port.certificates().cloned() }
     }
 
     /// Serves until `stop`, then until all accepted messages are acknowledged, or until `drained`. If a batcher panics,
@@ -178,7 +179,7 @@ impl MqttListener {
                 () = served => {}
                 () = ended(&mut gathering) => {}
                 () = drained.cancelled() => {}
-                () = tell_what_was_left_out(&logging) => {}
+                () = log_suppressed(&logging) => {}
             }
             logging.logs.close();
             tracing::info!("MQTT listener stopped");
@@ -187,7 +188,7 @@ impl MqttListener {
 }
 
 /// Logs the number of suppressed log lines from time to time; never ends.
-async fn tell_what_was_left_out(shared: &Shared) {
+async fn log_suppressed(shared: &Shared) {
     loop {
         tokio::time::sleep(LOG_EVERY / 4).await;
         shared.logs.end();
@@ -205,12 +206,12 @@ async fn ended(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Loads the tokens of the port; `None` if none are configured.
+/// Loads the credentials of the port; `None` if none are configured.
 ///
 /// # Errors
-/// The file cannot be read or is not valid.
-pub(crate) fn tokens(settings: &ListenMqtt, grants: &GrantDefaults) -> Result<Option<Tokens>, TokensError> {
-    settings.tokens_file.as_deref().map(|path| Tokens::load(TOKENS_KEY, path, grants)).transpose()
+/// The tokens file cannot be read or is not valid.
+pub(crate) fn credentials(settings: &ListenMqtt, grants: &GrantDefaults) -> Result<Option<Credentials>, TokensError> {
+    Credentials::load(TOKENS_KEY, settings.tokens_file.as_deref(), settings.is_identity(), grants)
 }
 
 /// Why the port could not be opened with the files as they are.
@@ -227,8 +228,8 @@ pub(crate) enum CheckError {
 /// # Errors
 /// The tokens file or a certificate cannot be used.
 pub(crate) fn check(settings: &ListenMqtt, now_s: i64) -> Result<String, CheckError> {
-    let tokens = tokens(settings, &GrantDefaults::unlimited())?;
-    let tokens = tokens.map_or_else(|| "no tokens".to_owned(), |tokens| format!("{} tokens", tokens.len()));
+    let tokens = credentials(settings, &GrantDefaults::unlimited())?.and_then(|credentials| credentials.tokens());
+    let tokens = tokens.map_or_else(|| "no tokens".to_owned(), |n| format!("{n} tokens"));
     let tls = Files::of_devices(settings).map_or_else(|| Ok("no TLS".to_owned()), |files| files.check(now_s))?;
     Ok(format!("{tokens}, {tls}"))
 }

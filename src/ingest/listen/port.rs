@@ -16,13 +16,15 @@ use super::authorization::Authorization;
 use super::batcher::Incoming;
 use super::connect::{self, ConnectError};
 use super::connection::Connection;
-use super::shared::Shared;
-use crate::access::{Tokens, TokensError};
+use super::shared::{NAME, Shared};
+use crate::access::{Credentials, TokensError};
 use crate::config::ListenMqtt;
 use crate::ingest::IngestDeps;
 use crate::ingest::connections::{Pause, Place, Refusal};
 use crate::ingest::mqtt::SetupError;
-use crate::ingest::tls::{Certificates, Files, TlsError};
+use crate::ingest::proxy::{self, ProxyFault};
+use crate::ingest::tls::{Certificates, ClientCertificate, Files, TlsError};
+use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::metrics;
 
 /// Pause after an error of the port itself (usually no file descriptor left).
@@ -66,9 +68,12 @@ pub(super) struct Port {
 
 impl Port {
     /// Opens the port. Without tokens, client certificates or `allow_anonymous` the address must be a loopback address.
-    pub(super) async fn open(settings: &ListenMqtt, deps: &IngestDeps, has_tokens: bool) -> Result<Port, ListenError> {
-        let is_guarded = has_tokens || settings.client_ca_file.is_some() || settings.allow_anonymous;
-        if !is_guarded && !settings.listen.ip().to_canonical().is_loopback() {
+    pub(super) async fn open(
+        settings: &ListenMqtt,
+        deps: &IngestDeps,
+        has_credentials: bool,
+    ) -> Result<Port, ListenError> {
+        if !has_credentials && !settings.is_guarded() && !settings.listen.ip().to_canonical().is_loopback() {
             return Err(ListenError::Anonymous(settings.listen));
         }
         let certificates = match Files::of_devices(settings) {
@@ -92,9 +97,12 @@ impl Port {
 
     /// Accepts connections until `stop`; each becomes a task.
     pub(super) async fn serve(self, shared: Arc<Shared>, batchers: Batchers, tasks: &TaskTracker) {
-        let tokens = shared.tokens.now().as_ref().as_ref().map(Tokens::len);
+        let credentials = shared.credentials.now();
+        let credentials = credentials.as_ref().as_ref();
+        let (tokens, jwt) =
+            (credentials.and_then(Credentials::tokens), credentials.is_some_and(Credentials::accepts_jwt));
         let is_tls = self.certificates.is_some();
-        tracing::info!(addr = %self.addr, tokens, tls = is_tls, "MQTT listener ready for devices");
+        tracing::info!(addr = %self.addr, tokens, jwt, tls = is_tls, "MQTT listener ready for devices");
         if let Some(certificates) = self.certificates.clone() {
             tasks.spawn(certificates.watch(shared.deps.stop.clone()));
         }
@@ -116,9 +124,8 @@ impl Port {
             let place = match shared.connections.enter(peer) {
                 Ok(place) => place,
                 Err(refusal) => {
-                    let label = if refusal == Refusal::Limit { "too_many" } else { refusal.label() };
-                    metrics::mqtt_direct_connect(label);
-                    shared.logs.turned_away(peer, None, label, &refusal.to_string());
+                    let label = label(refusal);
+                    connection_refused(peer, label, &refusal);
                     continue;
                 }
             };
@@ -137,9 +144,53 @@ fn bind_error(addr: SocketAddr, source: std::io::Error) -> ListenError {
     ListenError::Bind { addr, source }
 }
 
-/// TLS if configured, then CONNECT, within one time limit for both.
+/// The label of a connection that has no place.
+fn label(refusal: Refusal) -> &'static str {
+    if refusal == Refusal::Limit { "too_many" } else { refusal.label() }
+}
+
+/// Counts and logs a connection that is closed before it could say anything.
+fn connection_refused(peer: SocketAddr, label: &'static str, why: &dyn std::error::Error) {
+    metrics::mqtt_direct_connect(label);
+    AuditEvent::new(AuditKind::ConnectionRefused, NAME, peer, label).detail(&why.to_string()).record();
+}
+
+/// The place of a connection behind a proxy: that of the address which the proxy names. `None`: it was refused.
+async fn behind_proxy(
+    stream: &mut TcpStream,
+    place: Place,
+    shared: &Shared,
+    deadline: tokio::time::Instant,
+) -> Option<Place> {
+    let (peer, proxies) = (place.peer(), shared.connections.proxies());
+    if !proxies.has_protocol() {
+        return Some(place);
+    }
+    let named = tokio::select! {
+        named = tokio::time::timeout_at(deadline, proxy::client(stream, peer, &proxies)) => named,
+        () = place.cut() => {
+            metrics::mqtt_direct_connect("evicted");
+            return None;
+        }
+        () = shared.deps.stop.cancelled() => return None,
+    };
+    match named.unwrap_or(Err(ProxyFault::Late)) {
+        Ok(None) => Some(place),
+        Ok(Some(client)) => {
+            drop(place);
+            let place = shared.connections.enter(client);
+            place.inspect_err(|refusal| connection_refused(client, label(*refusal), refusal)).ok()
+        }
+        Err(fault) => {
+            connection_refused(peer, proxy::REFUSED, &fault);
+            None
+        }
+    }
+}
+
+/// The header of a proxy and TLS if configured, then CONNECT, within one time limit for all of them.
 async fn welcome(
-    stream: TcpStream,
+    mut stream: TcpStream,
     place: Place,
     certificates: Option<Certificates>,
     shared: Arc<Shared>,
@@ -150,43 +201,64 @@ async fn welcome(
     // read reports that.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
-    let Some(certificates) = certificates else { return connected(stream, place, shared, batchers, n, deadline).await };
+    let Some(place) = behind_proxy(&mut stream, place, &shared, deadline).await else { return };
+    let Some(certificates) = certificates else {
+        return connected(stream, None, place, shared, batchers, n, deadline).await;
+    };
     let shaken = tokio::select! {
         shaken = tokio::time::timeout_at(deadline, certificates.accept(stream, std::future::ready(()))) => shaken,
         () = place.cut() => return metrics::mqtt_direct_connect("evicted"),
     };
     match shaken {
-        Ok(Ok(stream)) => connected(Box::new(stream), place, shared, batchers, n, deadline).await,
+        Ok(Ok((stream, client))) => connected(Box::new(stream), client, place, shared, batchers, n, deadline).await,
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
-            shared.logs.turned_away(place.peer(), None, "tls", &format!("TLS handshake failed: {error}"));
+            shared.logs.connection_refused(place.peer(), None, "tls", &format!("TLS handshake failed: {error}"));
         }
         Err(_) => late(&shared, place.peer()),
     }
 }
 
-/// Counts a CONNECT that was refused because of its credentials. Without any it is no attempt to guess.
-fn failed(shared: &Shared, place: &Place, error: ConnectError) {
-    if !matches!(error, ConnectError::NoCredentials | ConnectError::WrongCredentials) {
-        return;
+/// Counts and logs a CONNECT that was refused. Without credentials it is no attempt to guess. `client`: the client id, as
+/// it may be shown.
+fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectError) {
+    let (peer, label) = (place.peer(), error.label());
+    metrics::mqtt_direct_connect(label);
+    let event = |kind| AuditEvent::new(kind, NAME, peer, label);
+    match error {
+        ConnectError::NoCredentials
+        | ConnectError::WrongCredentials
+        | ConnectError::Jwt(_)
+        | ConnectError::NoIdentity
+        | ConnectError::ForeignClientId
+        | ConnectError::Expired
+        | ConnectError::NotYetValid
+        | ConnectError::NotAllowed => {
+            metrics::auth_failure(NAME, label);
+            let detail = error.to_string();
+            event(AuditKind::AuthFailed).client(client.unwrap_or_default()).detail(&detail).record();
+        }
+        // Logged where the sender is known.
+        ConnectError::Quota => {}
+        _ => return shared.logs.connection_refused(peer, client, label, &error.to_string()),
     }
-    metrics::auth_failure("listen.mqtt", error.label());
-    let pause = if error == ConnectError::WrongCredentials { place.failed() } else { None };
+    let pause = if error.is_guess() { place.failed() } else { None };
     if let Some(Pause { left, is_new: true }) = pause {
-        let detail = format!("too many failed authentications; paused for {} s", left.as_secs());
-        shared.logs.turned_away(place.peer(), None, "paused", &detail);
+        let detail = format!("{} s", left.as_secs());
+        AuditEvent::new(AuditKind::AddressPaused, NAME, peer, "failed_auth_max").detail(&detail).record();
     }
 }
 
 /// TLS or CONNECT took too long.
 fn late(shared: &Shared, peer: SocketAddr) {
     metrics::mqtt_direct_connect("timeout");
-    shared.logs.turned_away(peer, None, "timeout", "no CONNECT within listen.mqtt.connect_timeout");
+    shared.logs.connection_refused(peer, None, "timeout", "no CONNECT within listen.mqtt.connect_timeout");
 }
 
 /// CONNECT and its answer, then the rest of the connection.
 async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
+    certificate: Option<ClientCertificate>,
     place: Place,
     shared: Arc<Shared>,
     batchers: &[mpsc::Sender<Incoming>],
@@ -209,10 +281,15 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
             let name = || format!("hourbucket-{n}-{:08x}", fastrand::u32(..));
             let authorized = connect::check(&request).and_then(|()| {
                 let now_ms = shared.deps.clock.now().wall_ms;
-                let authenticate = |tokens: &Tokens| connect::authenticate(&request, tokens, now_ms);
-                let authorization = Authorization::new(shared.tokens.clone(), authenticate)?;
+                let certificate = certificate.as_ref();
+                let authenticate =
+                    |credentials: &Credentials| connect::authenticate(&request, certificate, credentials, now_ms);
+                let authorization = Authorization::new(shared.credentials.clone(), authenticate)?;
                 let held = authorization.hold().map_err(|exceeded| {
-                    metrics::quota_exceeded(exceeded.limit.as_str());
+                    let limit = exceeded.limit.as_str();
+                    metrics::quota_exceeded(limit);
+                    let event = AuditEvent::new(AuditKind::QuotaExceeded, NAME, peer, limit);
+                    event.token(authorization.id()).client(request.shown_id()).record();
                     ConnectError::Quota
                 })?;
                 Ok((authorization, held))
@@ -229,10 +306,8 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     let ((client, out), authorization, _held) = match admitted {
         Ok(admitted) => admitted,
         Err((request, error)) => {
-            metrics::mqtt_direct_connect(error.label());
             let id = request.as_ref().map(connect::ConnectRequest::shown_id);
-            shared.logs.turned_away(peer, id, error.label(), &error.to_string());
-            failed(&shared, &place, error);
+            refused(&shared, &place, id, error);
             let answer = connect::refuse(request.map(|request| request.version), error);
             let said = async {
                 stream.write_all(&answer).await?;
@@ -251,7 +326,9 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     // By client id, so that messages of a device on successive connections use the same batcher and stay in order.
     let at = xxh3_64(client.id.as_bytes()) as usize % batchers.len();
     let batcher = batchers[at].clone();
-    let end = Connection::new(stream, shared, client, authorization, batcher, buf, out).serve(registration).await;
+    let end = Connection::new(stream, shared, client, authorization, batcher, buf, out)
+        .serve(registration, certificate)
+        .await;
     metrics::mqtt_direct_disconnect(end.label());
 }
 

@@ -44,7 +44,9 @@ impl Rig {
             ack: AckMode::Journal,
             grants: GrantDefaults::unlimited(),
             admission,
+            commit_delay: Duration::from_millis(2),
             clock: Arc::new(SystemClock::new()),
+            births_dir: None,
             stop: stop.clone(),
             drained: stop.clone(),
         };

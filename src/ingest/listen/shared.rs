@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use super::authorization::LiveCredentials;
 use super::clients::Clients;
 use super::log_limit::LimitedLog;
-use crate::access::Tokens;
-use crate::config::{ListenMqtt, Live};
+use crate::config::ListenMqtt;
 use crate::decode::topic::filter_matches;
 use crate::ingest::IngestDeps;
 use crate::ingest::connections::OpenConnections;
 
+/// The section of the configuration.
+pub(super) const NAME: &str = "listen.mqtt";
 /// Bytes of messages that may wait for the batchers, over all connections.
 pub(super) const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of large packets that are arriving, over all connections. A packet that is larger than this passes alone.
@@ -21,7 +23,7 @@ pub(super) const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub(super) struct Shared {
     pub(super) settings: ListenMqtt,
     pub(super) deps: IngestDeps,
-    pub(super) tokens: Live<Option<Tokens>>,
+    pub(super) credentials: LiveCredentials,
     pub(super) clients: Clients,
     pub(super) connections: OpenConnections,
     /// [`BYTES_MAX`].
@@ -34,7 +36,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(settings: &ListenMqtt, deps: IngestDeps, tokens: Live<Option<Tokens>>) -> Shared {
+    pub(super) fn new(settings: &ListenMqtt, deps: IngestDeps, credentials: LiveCredentials) -> Shared {
         let mut names: Vec<String> =
             settings.topics.iter().flat_map(|topic| topic.user_property_tags.clone()).collect();
         names.sort_unstable();
@@ -42,9 +44,9 @@ impl Shared {
         Shared {
             settings: settings.clone(),
             logs: LimitedLog::new(deps.clock.clone()),
-            connections: OpenConnections::new(settings.connections, deps.clock.clone()),
+            connections: OpenConnections::new(settings.connections, settings.proxies.clone(), deps.clock.clone()),
             deps,
-            tokens,
+            credentials,
             clients: Clients::default(),
             bytes: Arc::new(Semaphore::new(BYTES_MAX)),
             large: Arc::new(Semaphore::new(LARGE_BYTES_MAX)),

@@ -2,7 +2,8 @@
 //! their length says, a response topic has no wildcard, and a packet that is only a fixed header has nothing behind it.
 //! Pure. The sections are those of MQTT 5.0, unless 3.1.1 is named.
 //!
-//! Where a packet is too short to have its properties, nothing is reported here: the codec refuses it.
+//! Where a packet ends before the length of its properties, nothing is reported here: the codec refuses it, unless they are
+//! optional.
 
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
@@ -44,7 +45,7 @@ pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), Prot
         DISCONNECT => rest.get(1..),
         _ => None,
     };
-    match before.and_then(properties) {
+    match before.map_or(Ok(None), properties)? {
         // MQTT-3.3.4-6: only a server sends it.
         Some((properties, _)) => check_properties(properties, kind == PUBLISH),
         None => Ok(()),
@@ -55,9 +56,9 @@ pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), Prot
 pub(super) fn check_connect(rest: &[u8]) -> Result<(), ProtocolError> {
     const WILL: u8 = 4;
     // Protocol name and version, flags, keep-alive (§3.1.2).
-    let Some((of_connect, payload)) = rest.get(10..).and_then(properties) else { return Ok(()) };
+    let Some((of_connect, payload)) = rest.get(10..).map_or(Ok(None), properties)? else { return Ok(()) };
     check_properties(of_connect, false)?;
-    let of_will = after_text(payload).filter(|_| rest[7] & WILL != 0).and_then(properties);
+    let of_will = after_text(payload).filter(|_| rest[7] & WILL != 0).map_or(Ok(None), properties)?;
     of_will.map_or(Ok(()), |(of_will, _)| check_properties(of_will, false))
 }
 
@@ -74,10 +75,14 @@ fn integer(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((value, &bytes[end + 1..]))
 }
 
-/// The properties at the beginning of these bytes, and what follows them (§2.2.2).
-fn properties(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = integer(bytes)?;
-    rest.split_at_checked(length)
+/// Properties, and what follows them.
+type Properties<'a> = (&'a [u8], &'a [u8]);
+
+/// The properties at the beginning of these bytes (§2.2.2); `None` if their length is missing. That they do not extend
+/// beyond the packet is not checked by the codecs for every property.
+fn properties(bytes: &[u8]) -> Result<Option<Properties<'_>>, ProtocolError> {
+    let Some((length, rest)) = integer(bytes) else { return Ok(None) };
+    rest.split_at_checked(length).map(Some).ok_or(MALFORMED)
 }
 
 fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolError> {

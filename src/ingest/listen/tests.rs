@@ -48,7 +48,9 @@ fn shared(settings: &ListenMqtt) -> Arc<Shared> {
         ack: AckMode::Journal,
         grants: GrantDefaults::unlimited(),
         admission,
+        commit_delay: Duration::from_millis(2),
         clock: Arc::new(SystemClock::new()),
+        births_dir: None,
         stop: CancellationToken::new(),
         drained: CancellationToken::new(),
     };
@@ -64,7 +66,7 @@ fn connection(shared: &Arc<Shared>, version: Version, tx: &mpsc::Sender<Incoming
         silence_max: Duration::from_secs(90),
         shown: "d".into(),
         peer: (Ipv4Addr::LOCALHOST, 1).into(),
-        wants_words: true,
+        wants_reason_string: true,
         packet_bytes_max: usize::MAX,
     };
     let (near, _) = tokio::io::duplex(1);
@@ -209,4 +211,22 @@ fn exchanges_that_never_end_take_no_more_than_the_receive_maximum() {
     assert_eq!(connection.in_flight(), 0);
     let end = connection.receive(&publish(Version::V5, "s/a", 1, 200, 0, 3));
     assert_eq!(end, Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded)));
+}
+
+#[test]
+fn the_documentation_has_the_fixed_limits() {
+    let page = include_str!("../../../docs/configuration.md");
+    let (small, kept) = (super::frames::SMALL_BYTES, super::frames::KEPT_BYTES);
+    for (limit, bytes) in [
+        ("CONNECT over MQTT", super::connect::CONNECT_BYTES_MAX as usize),
+        ("packet over MQTT that is taken without a share of the room", small),
+        ("message over MQTT above `packet_max_bytes`", kept),
+        ("replies over MQTT that are sent together", super::connection::OUT_BYTES_MAX),
+    ] {
+        let row = format!("| {limit} | {} KiB |", bytes / 1024);
+        assert!(bytes.is_multiple_of(1024) && page.contains(&row), "{row}");
+    }
+    let client_id = format!("| client id over MQTT | {} bytes |", super::connect::CLIENT_ID_MAX_BYTES);
+    assert!(page.contains(&client_id), "{client_id}");
+    assert!(page.contains(&format!("in the {} MiB of arriving packets", super::shared::LARGE_BYTES_MAX >> 20)));
 }

@@ -1,12 +1,15 @@
 //! The state of one broker, which its connections share one after the other.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::acks::{AckTracker, Group};
 use super::backoff::Backoff;
+use super::births_file;
 use super::collect::Collector;
 use super::event::Receipt;
 use super::files::Credentials;
@@ -15,6 +18,7 @@ use super::target::Target;
 use super::window::Window;
 use crate::ack::AckOutcome;
 use crate::admission::Admission;
+use crate::commit_delay::CommitDelay;
 use crate::config::{AckMode, Decoding, Live, Mqtt};
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
@@ -80,9 +84,62 @@ pub(super) struct Broker {
     pub(super) material: Option<Credentials>,
     pub(super) backoff: Backoff,
     pub(super) pending_reported: i64,
+    /// Where births are kept; `None`: nowhere.
+    pub(super) births_file: Option<PathBuf>,
+    /// [`Sparkplug::changes`](crate::decode::sparkplug::Sparkplug::changes) of the kept births.
+    pub(super) births_kept: u64,
+    /// Since when a write may start, and the write in progress.
+    pub(super) births_due_ms: u64,
+    pub(super) births_write: Option<JoinHandle<()>>,
+    /// How long messages are collected.
+    pub(super) delay: CommitDelay,
 }
 
 impl Broker {
+    /// Reads the kept births. Damaged ones are ignored.
+    pub(super) async fn restore_births(&mut self) {
+        let Some(path) = self.births_file.clone() else { return };
+        let file = path.clone();
+        let read = tokio::task::spawn_blocking(move || births_file::read(&file)).await;
+        let problem = match read {
+            Ok(Ok(None)) | Err(_) => return,
+            Ok(Ok(Some(bytes))) => self.collector.restore_births(&bytes).err().map(|error| error.to_string()),
+            Ok(Err(error)) => Some(error.to_string()),
+        };
+        self.births_kept = self.collector.births().changes();
+        if let Some(problem) = problem {
+            let (broker, path) = (&self.name, path.display());
+            tracing::warn!(%broker, %path, problem, "kept Sparkplug births ignored; nodes will be asked for new ones");
+        }
+    }
+
+    /// Starts to write the births if they have changed, unless that is in progress or was done just now.
+    pub(super) fn keep_births(&mut self, now_ms: u64) {
+        let changes = self.collector.births().changes();
+        let busy = self.births_write.as_ref().is_some_and(|write| !write.is_finished());
+        if changes == self.births_kept || busy || now_ms < self.births_due_ms {
+            return;
+        }
+        let Some(path) = self.births_file.clone() else { return };
+        (self.births_kept, self.births_due_ms) = (changes, now_ms + births_file::EVERY.as_millis() as u64);
+        let (bytes, broker) = (self.collector.births().to_bytes(), self.name.clone());
+        self.births_write = Some(tokio::task::spawn_blocking(move || {
+            if let Err(error) = births_file::write(&path, &bytes) {
+                tracing::warn!(%broker, path = %path.display(), %error, "cannot keep Sparkplug births");
+            }
+        }));
+    }
+
+    /// Writes the births a last time.
+    pub(super) async fn keep_births_finally(&mut self) {
+        for _ in 0..2 {
+            if let Some(write) = self.births_write.take() {
+                let _ = write.await;
+            }
+            self.keep_births(u64::MAX - births_file::EVERY.as_millis() as u64);
+        }
+    }
+
     /// Publishes the status.
     pub(super) fn report(&self) {
         (self.on_status)(self.status.clone());

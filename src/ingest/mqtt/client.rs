@@ -8,6 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::acks::AckTracker;
 use super::backoff::Backoff;
+use super::births_file;
 use super::broker::{Broker, BrokerStatus, OnStatus};
 use super::collect::{Collector, Settings};
 use super::connection::{CloseReason, Connection};
@@ -17,6 +18,7 @@ use super::submit;
 use super::target::{SetupError, Target};
 use super::window::Window;
 use crate::admission::AdmissionError;
+use crate::commit_delay::CommitDelay;
 use crate::config::{Mqtt, MqttProtocol};
 use crate::ingest::IngestDeps;
 use crate::telemetry::metrics::{self, Source};
@@ -27,7 +29,8 @@ use crate::telemetry::metrics::{self, Source};
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
 pub fn spawn(config: Mqtt, deps: IngestDeps, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
-    let IngestDeps { decoding, ack, admission, clock, stop, drained, .. } = deps;
+    let IngestDeps { decoding, ack, admission, commit_delay, clock, stop, drained, births_dir, .. } = deps;
+    let births_file = births_dir.map(|dir| births_file::path(&dir, &config));
     let target = Target::parse(&config.url)?;
     let settings = Settings {
         source: Source::Mqtt.label(),
@@ -63,6 +66,11 @@ pub fn spawn(config: Mqtt, deps: IngestDeps, on_status: OnStatus) -> Result<Join
         material: None,
         backoff: Backoff::default(),
         pending_reported: 0,
+        births_file,
+        births_kept: 0,
+        births_due_ms: 0,
+        births_write: None,
+        delay: CommitDelay::new(commit_delay),
     };
     Ok(tokio::spawn(broker.run()))
 }
@@ -71,6 +79,7 @@ impl Broker {
     async fn run(mut self) {
         self.report();
         metrics::mqtt_connected(&self.name, false);
+        self.restore_births().await;
         while !self.stop.is_cancelled() {
             // If admission is closed for good, connecting would only make the broker send the same messages again and
             // again.
@@ -84,6 +93,7 @@ impl Broker {
                 () = self.stop.cancelled() => {}
             }
         }
+        self.keep_births_finally().await;
         tracing::info!(broker = %self.name, "MQTT client stopped");
     }
 

@@ -17,12 +17,13 @@ use super::target::SetupError;
 use super::window::cause;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::IngestBatch;
+use crate::commit_delay::OpenGroup;
 use crate::config::Retained;
 use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
 use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::rejected;
+use crate::telemetry::{rejected, tail};
 
 /// A connection that lasted this long, or acknowledged anything, was useful: the backoff starts again.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
@@ -51,6 +52,10 @@ pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,
     queue: mpsc::Sender<IngestBatch>,
+    /// The messages of the collected batch; when its first one came, and its last.
+    collected: usize,
+    since: Option<Instant>,
+    last: Option<Instant>,
     /// Notified when the submit task takes an ingest batch off the queue.
     taken: Arc<Notify>,
     opened: Option<Instant>,
@@ -76,6 +81,9 @@ impl<'a> Connection<'a> {
             broker,
             sender,
             queue,
+            collected: 0,
+            since: None,
+            last: None,
             taken,
             opened: None,
             acknowledged: false,
@@ -118,8 +126,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// No event is immediately available: hands over the collected batch, and waits for the next event, settled
-    /// batches, the timer or shutdown. `next` is not dropped before it is ready (see [`super::link`]) unless the
+    /// No event is immediately available: hands over the collected batch unless more messages are expected soon, and
+    /// waits for the next event, settled batches, a timer or shutdown. `next` is not dropped before it is ready (see [`super::link`]) unless the
     /// connection ends.
     async fn idle(
         &mut self,
@@ -133,11 +141,13 @@ impl<'a> Connection<'a> {
             }
             let now = self.broker.clock.now();
             self.look(now);
+            let delay = self.delay();
             tokio::select! {
                 biased;
                 event = next.as_mut() => return Ok(event),
                 Some((group, outcome)) = self.broker.settled.recv() => self.broker.ack_tracker.settle(group, outcome),
                 () = self.taken.notified() => {}
+                () = tokio::time::sleep(delay.unwrap_or_default()), if delay.is_some() => {}
                 _ = self.ticks.tick() => {}
                 () = self.broker.stop.cancelled(), if !self.stopping => self.stop(),
                 () = self.broker.drained.cancelled(), if self.stopping => return Err(CloseReason::Stopped),
@@ -246,6 +256,7 @@ impl<'a> Connection<'a> {
     /// Samples the window, updates its metrics, and logs the cause if messages wait too long.
     fn look(&mut self, now: Now) {
         let broker = &mut *self.broker;
+        broker.keep_births(now.mono_ms);
         let oldest_ms = broker.ack_tracker.oldest().map(|pending| pending.since_ms);
         let Some(sample) = broker.window.observe(broker.ack_tracker.pending(), oldest_ms, now.mono_ms) else { return };
         metrics::mqtt_window(&broker.name, sample.pending as u64, sample.oldest_seconds, sample.full_seconds);
@@ -280,15 +291,39 @@ impl<'a> Connection<'a> {
                 return None;
             }
         }
-        if let Ok(take) = self.broker.collector.take(message, now.wall_ms) {
-            return Some(take);
-        }
-        self.hand_over();
-        self.broker.collector.take(message, now.wall_ms).ok()
+        let take = match self.broker.collector.take(message, now.wall_ms) {
+            Ok(take) => take,
+            Err(_) => {
+                self.hand_over();
+                self.broker.collector.take(message, now.wall_ms).ok()?
+            }
+        };
+        let now = Instant::now();
+        self.since.get_or_insert(now);
+        self.last = Some(now);
+        self.collected += 1;
+        Some(take)
     }
 
-    /// Hands over the collected batch, unless the submit task is busy: then larger batches are better.
+    /// How long the collected batch should wait for more messages.
+    fn delay(&self) -> Option<Duration> {
+        let (since, last) = (self.since?, self.last?);
+        self.broker.delay.wait(OpenGroup {
+            messages: self.collected,
+            outstanding: self.broker.ack_tracker.pending().max(self.collected),
+            open_for: since.elapsed(),
+            quiet_for: last.elapsed(),
+        })
+    }
+
+    /// Hands over the collected batch, unless more messages are expected soon ([`CommitDelay`]), or the submit task is
+    /// busy: then larger batches are better.
+    ///
+    /// [`CommitDelay`]: crate::commit_delay::CommitDelay
     fn hand_over_if_wanted(&mut self) {
+        if !self.stopping && !self.broker.collector.is_full() && self.delay().is_some() {
+            return;
+        }
         // One batch in progress and one queued keep the submit task busy.
         let is_busy = self.queue.capacity() + 2 <= BATCHES_MAX;
         if self.stopping || !is_busy || self.broker.collector.is_full() {
@@ -308,17 +343,22 @@ impl<'a> Connection<'a> {
         }
         let Ok(slot) = self.queue.try_reserve() else { return };
         let gathered = broker.collector.finish();
+        (self.collected, self.since) = (0, None);
         let group = broker.ack_tracker.close();
         let (accepted, rejected) = (gathered.batch.len() as u64, gathered.rejected);
         rejected::note_dead_letters(Source::Mqtt, &gathered.dead);
         metrics::received(Source::Mqtt, accepted + rejected.total());
+        metrics::altered(Source::Mqtt, gathered.batch.retimed() as u64, gathered.left_out);
+        metrics::messages_empty(Source::Mqtt, gathered.empty);
         if gathered.skipped > 0 {
             metrics::mqtt_left_out(&broker.name, gathered.skipped);
         }
         let (settled, since) = (broker.settled_tx.clone(), Instant::now());
+        let shown = tail::readings(Source::Mqtt, &gathered.batch);
         let ack = Ack::with(move |outcome| {
             if outcome == AckOutcome::Delivered {
                 metrics::accepted(Source::Mqtt, accepted);
+                shown.send();
                 metrics::acknowledged(Source::Mqtt, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason.as_str(), *n));
             }
@@ -335,7 +375,12 @@ impl<'a> Connection<'a> {
         while let Ok((group, outcome)) = broker.settled.try_recv() {
             broker.ack_tracker.settle(group, outcome);
         }
+        let outstanding = broker.ack_tracker.pending();
+        let mut is_first = true;
         for Pending { receipt, note, .. } in broker.ack_tracker.release() {
+            if std::mem::take(&mut is_first) {
+                broker.delay.note_outstanding(outstanding);
+            }
             self.acknowledged = true;
             // It fails only if the link has ended; then the link's next event is the error.
             let _ = self.sender.ack(receipt);

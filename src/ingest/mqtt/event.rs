@@ -34,12 +34,12 @@ pub(in crate::ingest) struct Message {
     /// The sender can be told that it may not send this message.
     pub(in crate::ingest) can_refuse: bool,
     /// Set if the receiver decided not to decode it: it becomes a dead letter.
-    pub(in crate::ingest) refused: Option<AdmissionError>,
+    pub(in crate::ingest) refused: Option<RefusedMessage>,
 }
 
 /// Why a message is not decoded.
 #[derive(Debug)]
-pub(in crate::ingest) struct AdmissionError {
+pub(in crate::ingest) struct RefusedMessage {
     /// The reason of the dead letter.
     pub(in crate::ingest) reason: RejectReason,
     pub(in crate::ingest) detail: String,

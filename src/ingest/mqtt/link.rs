@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-pub(in crate::ingest) use super::event::{AdmissionError, Message, Receipt};
 pub(super) use super::event::{Event, Grant};
+pub(in crate::ingest) use super::event::{Message, Receipt, RefusedMessage};
 
 use super::files::Credentials;
 use super::socket::Handle;

@@ -15,6 +15,7 @@
 //! broker <──PUBACK──┴──────────────── the ingest batch's Ack ───────────────────────────┘
 //! ```
 //!
+//! - `check` logs in and subscribes once, for `hourbucket check`.
 //! - `client` and `connection` are the poll task. It waits only for the link. It takes the messages that are
 //!   immediately available, collects them (`collect`) into one ingest batch with one acknowledgement, and queues the
 //!   batch when no more messages are available or the batch is full. While the submit task is busy, batches are filled
@@ -64,7 +65,9 @@
 
 mod acks;
 mod backoff;
+mod births_file;
 mod broker;
+mod check;
 mod client;
 pub(in crate::ingest) mod collect;
 mod connection;
@@ -80,15 +83,9 @@ mod v4;
 mod v5;
 mod window;
 
+pub(crate) use births_file::{path as births_path, read as read_births};
 pub use broker::{BrokerStatus, OnStatus};
+pub(crate) use check::check;
 pub use client::spawn;
 pub(crate) use collect::{CollectedBatch, Collector, Settings as CollectorSettings};
 pub use target::SetupError;
-
-/// Host and port of a broker's URL; the scheme's default port if the URL has none.
-///
-/// # Errors
-/// The URL cannot be used.
-pub fn address(url: &str) -> Result<String, SetupError> {
-    target::Target::parse(url).map(|target| target.label())
-}

@@ -1,5 +1,6 @@
 //! The certificates of one of our ports: watched, read again when their files change or on request (reload), and
-//! replaced between two handshakes. Open connections are not affected.
+//! replaced between two handshakes. Open connections are not affected, except that each verifies the certificate of its
+//! client again ([`super::client_certificate`]).
 //!
 //! If the new files cannot be used (one half written, a key that does not match, a truncated certificate), the previous
 //! certificates stay in use. The problem is logged once per state of the files, and shown in the metrics and the status
@@ -16,11 +17,13 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_util::sync::CancellationToken;
 
+use super::client_certificate::ClientCertificate;
 use super::x509::Facts;
-use super::{Identity, ServerSettings, TlsError, server};
-use crate::config::{ClientAuth, ListenMqtt, Tls, TlsVersion};
+use super::{Identity, ServerSettings, ServerTls, TlsError, server};
+use crate::config::{ClientAuth, ListenMqtt, Live, Setter, Tls, TlsVersion};
 use crate::model::Clock;
 use crate::telemetry::metrics;
 
@@ -39,6 +42,7 @@ pub(crate) struct Files {
     cert: PathBuf,
     key: PathBuf,
     client_ca: Option<PathBuf>,
+    client_crl: Option<PathBuf>,
     client_optional: bool,
     only_13: bool,
     protocols: &'static [&'static [u8]],
@@ -51,6 +55,7 @@ impl Files {
             cert: tls.cert_file.clone()?,
             key: tls.key_file.clone()?,
             client_ca: tls.client_ca_file.clone(),
+            client_crl: tls.client_crl_file.clone(),
             client_optional: tls.client_auth == ClientAuth::Optional,
             only_13: tls.min_version == TlsVersion::V13,
             protocols: &[b"http/1.1"],
@@ -63,6 +68,7 @@ impl Files {
             cert: settings.cert_file.clone()?,
             key: settings.key_file.clone()?,
             client_ca: settings.client_ca_file.clone(),
+            client_crl: settings.client_crl_file.clone(),
             client_optional: false,
             only_13: false,
             // Devices do not use ALPN, or request "mqtt" whatever the broker.
@@ -71,7 +77,10 @@ impl Files {
     }
 
     fn paths(&self) -> impl Iterator<Item = &Path> {
-        [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()].into_iter().flatten().map(PathBuf::as_path)
+        [Some(&self.cert), Some(&self.key), self.client_ca.as_ref(), self.client_crl.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
     }
 
     /// State of each file. ctime also changes with permissions. Another file under the same name (a replaced symlink,
@@ -91,13 +100,14 @@ impl Files {
         let settings = ServerSettings {
             identity: Identity { cert: &self.cert, key: &self.key },
             client_ca: self.client_ca.as_deref(),
+            client_crl: self.client_crl.as_deref(),
             client_optional: self.client_optional,
             only_13: self.only_13,
             protocols: self.protocols,
         };
-        let (config, chain) = server(settings)?;
+        let ServerTls { config, chain, verifier, crl_until_s } = server(settings)?;
         let chain = Chain::of(&chain).ok_or_else(|| TlsError::Pem { path: self.cert.clone(), what: "certificate" })?;
-        Ok(Loaded { files: self, seen, config: Arc::new(config), chain })
+        Ok(Loaded { files: self, seen, config: Arc::new(config), chain, verifier, crl_until_s })
     }
 
     /// Reads and checks the files, for `hourbucket check`: returns a short summary, or the problem.
@@ -107,7 +117,8 @@ impl Files {
         if !problems.is_empty() {
             return Err(CertificateError::Chain { path: loaded.files.cert, problems });
         }
-        let left = loaded.chain.soon(now_s).map_or_else(String::new, |soon| format!(" (warning: {soon})"));
+        let warnings: Vec<String> = loaded.chain.soon(now_s).into_iter().chain(loaded.outdated_crl(now_s)).collect();
+        let left = if warnings.is_empty() { String::new() } else { format!(" (warning: {})", warnings.join("; ")) };
         Ok(format!("TLS until {}{left}", day(loaded.chain.not_after_s)))
     }
 }
@@ -152,6 +163,21 @@ pub(crate) struct Loaded {
     seen: Seen,
     config: Arc<ServerConfig>,
     chain: Chain,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    crl_until_s: Option<i64>,
+}
+
+impl Loaded {
+    /// The warning that a revocation list should have been replaced. The list still counts: to refuse all clients because
+    /// a list is late would stop them all for one that was not fetched.
+    fn outdated_crl(&self, now_s: i64) -> Option<String> {
+        let until_s = self.crl_until_s.filter(|until_s| now_s > *until_s)?;
+        Some(format!(
+            "a revocation list of client_crl_file is out of date since {}; it still counts, but certificates revoked \
+             later are accepted: get the newer list from the CA",
+            day(until_s)
+        ))
+    }
 }
 
 /// Facts about a certificate chain.
@@ -208,7 +234,7 @@ pub struct TlsStatus {
     pub port: &'static str,
     /// Expiry in seconds since 1970; the earliest of the chain.
     pub not_after_s: i64,
-    /// Why the files or the certificates cannot be used, if so.
+    /// What is wrong: files that cannot be used, a certificate that is not valid now, a revocation list out of date.
     pub problem: Option<String>,
 }
 
@@ -223,6 +249,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     on_status: OnTls,
     state: RwLock<State>,
+    verifier: Setter<Option<Arc<dyn ClientCertVerifier>>>,
 }
 
 struct State {
@@ -231,6 +258,8 @@ struct State {
     failed: Option<(Seen, String)>,
     /// The last logged warning about expiry.
     logged: Option<String>,
+    /// The last logged warning about a revocation list.
+    logged_crl: Option<String>,
 }
 
 impl Certificates {
@@ -244,8 +273,9 @@ impl Certificates {
         let cert = files.cert.clone();
         let read = tokio::task::spawn_blocking(move || files.read()).await;
         let loaded = read.map_err(|error| TlsError::Read { path: cert, error: io::Error::other(error) })??;
-        let state = RwLock::new(State { loaded, failed: None, logged: None });
-        let certificates = Certificates(Arc::new(Inner { port, clock, on_status, state }));
+        let (verifier, _) = Live::new(loaded.verifier.clone());
+        let state = RwLock::new(State { loaded, failed: None, logged: None, logged_crl: None });
+        let certificates = Certificates(Arc::new(Inner { port, clock, on_status, state, verifier }));
         certificates.loaded();
         Ok(certificates)
     }
@@ -261,11 +291,21 @@ impl Certificates {
     }
 
     /// Performs the handshake of a connection, without a time limit. `crypto` resolves to a permit for the expensive
-    /// part. It is awaited only after the client's hello arrived, so silent clients hold no permit.
-    pub(crate) async fn accept<P>(&self, stream: TcpStream, crypto: impl Future<Output = P>) -> io::Result<TlsStream> {
+    /// part. It is awaited only after the client's hello arrived, so silent clients hold no permit. Also returns the certificate
+    /// that the client has presented.
+    pub(crate) async fn accept<P>(
+        &self,
+        stream: TcpStream,
+        crypto: impl Future<Output = P>,
+    ) -> io::Result<(TlsStream, Option<ClientCertificate>)> {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         let _place = crypto.await;
-        hello.into_stream(self.config()).await
+        // Before the configuration is read, so that no change after it is missed.
+        let verifier = self.0.verifier.live();
+        let stream = hello.into_stream(self.config()).await?;
+        let chain = stream.get_ref().1.peer_certificates();
+        let client = ClientCertificate::new(chain, verifier, self.0.clock.clone());
+        Ok((stream, client))
     }
 
     /// Checks the files every few seconds until `stop`.
@@ -304,9 +344,11 @@ impl Certificates {
 
     /// Replaces the certificates in use.
     pub(crate) fn put(&self, loaded: Loaded) {
+        let verifier = loaded.verifier.clone();
         let mut state = self.write();
         (state.loaded, state.failed) = (loaded, None);
         drop(state);
+        self.0.verifier.set(verifier);
         self.loaded();
     }
 
@@ -339,6 +381,7 @@ impl Certificates {
         let (port, now_s) = (self.0.port, self.now_s());
         let state = self.read();
         let chain = state.loaded.chain.clone();
+        let (outdated_crl, crl_until_s) = (state.loaded.outdated_crl(now_s), state.loaded.crl_until_s);
         let failed = state.failed.as_ref().map(|(_, why)| format!("{why}; the previous certificates stay in use"));
         drop(state);
         let expired = chain.problem(now_s).map(|problem| problem.to_string());
@@ -348,8 +391,15 @@ impl Certificates {
             tracing::warn!(port, problem = warning, "certificate not valid now or expires soon");
             self.write().logged = Some(warning);
         }
-        metrics::tls(port, chain.not_after_s, failed.is_none());
-        let problems: Vec<String> = failed.into_iter().chain(expired).collect();
+        // When it is replaced, and when the next one is late as well.
+        if self.read().logged_crl != outdated_crl {
+            if let Some(warning) = &outdated_crl {
+                tracing::warn!(port, problem = warning, "revocation list out of date");
+            }
+            self.write().logged_crl.clone_from(&outdated_crl);
+        }
+        metrics::tls(port, chain.not_after_s, crl_until_s, failed.is_none());
+        let problems: Vec<String> = failed.into_iter().chain(expired).chain(outdated_crl).collect();
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
         (self.0.on_status)(TlsStatus { port, not_after_s: chain.not_after_s, problem });
     }
@@ -365,5 +415,40 @@ impl Certificates {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.0.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SystemClock;
+
+    fn files(crl: &str) -> Files {
+        let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/mqtt_tls").join(name);
+        Files {
+            cert: file("server.pem"),
+            key: file("server.key"),
+            client_ca: Some(file("ca.pem")),
+            client_crl: Some(file(crl)),
+            client_optional: false,
+            only_13: false,
+            protocols: &[],
+        }
+    }
+
+    #[tokio::test]
+    async fn a_revocation_list_past_its_next_update_is_used_with_a_warning() {
+        const NEXT_UPDATE_S: i64 = 1_706_659_200;
+        let loaded = files("crl_of_2024.pem").read().unwrap();
+        assert_eq!(loaded.outdated_crl(NEXT_UPDATE_S), None);
+        assert!(loaded.outdated_crl(NEXT_UPDATE_S + 1).unwrap().contains("since 2024-01-31"));
+        let summary = files("crl_of_2024.pem").check(1_800_000_000).unwrap();
+        assert!(summary.contains("(warning: a revocation list of client_crl_file is out of date"), "{summary}");
+        let on_status: OnTls = Arc::new(|status| {
+            assert!(status.problem.is_some_and(|problem| problem.contains("out of date since 2024-01-31")));
+        });
+        let clock = Arc::new(SystemClock::new());
+        let open = Certificates::open("http", files("crl_of_2024.pem"), clock, on_status).await.unwrap();
+        assert!(open.read().logged_crl.is_some());
     }
 }

@@ -3,21 +3,24 @@
 //! on.
 
 mod certificates;
+mod client_certificate;
 mod local;
 mod x509;
 
 pub(crate) use self::certificates::{CertificateError, Certificates, Files, Loaded, TlsStream};
 pub use self::certificates::{OnTls, TlsStatus};
+pub(crate) use self::client_certificate::ClientCertificate;
 pub(crate) use self::local::connect_to_any;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::rustls::client::{ClientConfig, WantsClientCert};
-use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::{ServerConfig, WebPkiClientVerifier};
+use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{self, ConfigBuilder, RootCertStore, SupportedProtocolVersion};
 
@@ -38,7 +41,7 @@ pub enum TlsError {
     Pem {
         /// Path of the PEM file.
         path: PathBuf,
-        /// The expected item: certificate, CA certificate or private key.
+        /// The expected item: certificate, CA certificate, private key or certificate revocation list.
         what: &'static str,
     },
     /// Certificate and key do not belong together, or are of a kind that rustls does not support.
@@ -98,6 +101,16 @@ fn roots(ca: &Path) -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
+/// The certificate revocation lists of a file.
+fn crls(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&read(path)?).collect();
+    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_crl(path))
+}
+
+fn no_crl(path: &Path) -> TlsError {
+    TlsError::Pem { path: path.to_owned(), what: "certificate revocation list" }
+}
+
 fn system_roots() -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
@@ -134,6 +147,8 @@ struct ServerSettings<'a> {
     identity: Identity<'a>,
     /// The CA of client certificates; `None`: none are requested.
     client_ca: Option<&'a Path>,
+    /// The revocation lists of client certificates. With them, a certificate of a CA that has no list is refused.
+    client_crl: Option<&'a Path>,
     /// A client may present none.
     client_optional: bool,
     /// Disables TLS 1.2.
@@ -145,26 +160,47 @@ struct ServerSettings<'a> {
 /// TLS 1.3 comes first, so that a slice of one allows it alone.
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// Server configuration and certificate chain. Reads files.
-fn server(settings: ServerSettings<'_>) -> Result<(ServerConfig, Vec<CertificateDer<'static>>), TlsError> {
+/// What the files of a port lead to.
+struct ServerTls {
+    config: ServerConfig,
+    chain: Vec<CertificateDer<'static>>,
+    /// Verifies client certificates.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    /// When the first of the revocation lists should have been replaced, in seconds since 1970.
+    crl_until_s: Option<i64>,
+}
+
+/// Reads the files of a port.
+fn server(settings: ServerSettings<'_>) -> Result<ServerTls, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let versions = if settings.only_13 { &VERSIONS[..1] } else { &VERSIONS };
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .map_err(TlsError::Setup)?;
-    let builder = match settings.client_ca {
+    let crls = settings.client_crl.map(crls).transpose()?.unwrap_or_default();
+    let crl_until_s = crls.iter().filter_map(|crl| x509::next_update_s(crl)).min();
+    let verifier = settings.client_ca.map(|ca| client_verifier(ca, settings, crls, provider)).transpose()?;
+    let builder = match &verifier {
         None => builder.with_no_client_auth(),
-        Some(ca) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider);
-            let verifier = if settings.client_optional { verifier.allow_unauthenticated() } else { verifier };
-            let verifier =
-                verifier.build().map_err(|_| TlsError::Pem { path: ca.to_owned(), what: "CA certificate" })?;
-            builder.with_client_cert_verifier(verifier)
-        }
+        Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
     };
     let identity = settings.identity;
     let (chain, key) = identity.load()?;
     let mut config = builder.with_single_cert(chain.clone(), key).map_err(|error| identity.refused(error))?;
     config.alpn_protocols = settings.protocols.iter().map(|name| name.to_vec()).collect();
-    Ok((config, chain))
+    Ok(ServerTls { config, chain, verifier, crl_until_s })
+}
+
+fn client_verifier(
+    ca: &Path,
+    settings: ServerSettings<'_>,
+    crls: Vec<CertificateRevocationListDer<'static>>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider).with_crls(crls);
+    let verifier = if settings.client_optional { verifier.allow_unauthenticated() } else { verifier };
+    verifier.build().map_err(|error| match (error, settings.client_crl) {
+        (VerifierBuilderError::InvalidCrl(_), Some(crl)) => no_crl(crl),
+        _ => TlsError::Pem { path: ca.to_owned(), what: "CA certificate" },
+    })
 }

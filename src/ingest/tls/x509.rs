@@ -9,6 +9,21 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 /// Context tag `[0]`: the version.
 const VERSION: u8 = 0xa0;
+/// Context tag `[3]`.
+const EXTENSIONS: u8 = 0xa3;
+const BOOLEAN: u8 = 0x01;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const SET: u8 = 0x31;
+/// UTF8String, PrintableString, IA5String. Others are not used for names any more (RFC 5280 §4.1.2.4).
+const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
+/// 2.5.4.3
+const COMMON_NAME: &[u8] = b"\x55\x04\x03";
+/// 2.5.29.17
+const SUBJECT_ALTERNATIVE_NAME: &[u8] = b"\x55\x1d\x11";
+/// GeneralName, RFC 5280 §4.2.1.6.
+const DNS_NAME: u8 = 0x82;
+const UNIFORM_RESOURCE_IDENTIFIER: u8 = 0x86;
 
 /// The outer fields of a certificate. Times are in seconds since 1970, both inclusive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,10 +53,105 @@ impl Facts {
     }
 }
 
+/// When the issuer of a revocation list has promised a newer one (`nextUpdate`, RFC 5280 §5.1.2.5), in seconds since
+/// 1970; `None` if it has not, or the list is malformed.
+pub(super) fn next_update_s(crl: &[u8]) -> Option<i64> {
+    let mut list = Der(Der(crl).take(SEQUENCE)?);
+    let mut fields = Der(list.take(SEQUENCE)?);
+    if fields.tag() == Some(INTEGER) {
+        fields.take(INTEGER)?;
+    }
+    // Algorithm, issuer, and the time of the list.
+    fields.take(SEQUENCE)?;
+    fields.take(SEQUENCE)?;
+    fields.time()?;
+    fields.tag().filter(|tag| [UTC_TIME, GENERALIZED_TIME].contains(tag))?;
+    fields.time()
+}
+
+/// The names of a certificate that can be an identity, in its order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    /// Common names of the subject.
+    pub(super) cn: Vec<String>,
+    /// DNS names of the subject alternative names.
+    pub(super) dns: Vec<String>,
+    /// URIs of the subject alternative names.
+    pub(super) uri: Vec<String>,
+}
+
+impl Names {
+    /// Reads the names; `None` if the certificate is malformed, or one of these names is not text.
+    pub(super) fn read(der: &[u8]) -> Option<Names> {
+        let mut names = Names::default();
+        let mut certificate = Der(Der(der).take(SEQUENCE)?);
+        let mut fields = Der(certificate.take(SEQUENCE)?);
+        if fields.tag() == Some(VERSION) {
+            fields.take(VERSION)?;
+        }
+        fields.take(INTEGER)?;
+        // Algorithm, issuer, validity.
+        for _ in 0..3 {
+            fields.take(SEQUENCE)?;
+        }
+        let mut subject = Der(fields.take(SEQUENCE)?);
+        while subject.tag().is_some() {
+            let mut set = Der(subject.take(SET)?);
+            while set.tag().is_some() {
+                let mut attribute = Der(set.take(SEQUENCE)?);
+                if attribute.take(OBJECT_IDENTIFIER)? == COMMON_NAME {
+                    let tag = attribute.tag().filter(|tag| TEXTS.contains(tag))?;
+                    names.cn.push(text(attribute.take(tag)?)?);
+                }
+            }
+        }
+        // The public key; unique identifiers may follow.
+        fields.take(SEQUENCE)?;
+        while let Some(tag) = fields.tag() {
+            let field = fields.take(tag)?;
+            if tag == EXTENSIONS {
+                names.read_extensions(Der(Der(field).take(SEQUENCE)?))?;
+            }
+        }
+        Some(names)
+    }
+
+    fn read_extensions(&mut self, mut extensions: Der<'_>) -> Option<()> {
+        while extensions.tag().is_some() {
+            let mut extension = Der(extensions.take(SEQUENCE)?);
+            if extension.take(OBJECT_IDENTIFIER)? != SUBJECT_ALTERNATIVE_NAME {
+                continue;
+            }
+            if extension.tag() == Some(BOOLEAN) {
+                extension.take(BOOLEAN)?;
+            }
+            let mut names = Der(Der(extension.take(OCTET_STRING)?).take(SEQUENCE)?);
+            while let Some(tag) = names.tag() {
+                let name = names.take(tag)?;
+                match tag {
+                    DNS_NAME => self.dns.push(text(name)?),
+                    UNIFORM_RESOURCE_IDENTIFIER => self.uri.push(text(name)?),
+                    _ => {}
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    String::from_utf8(bytes.to_vec()).ok()
+}
+
 /// The unread rest of a DER encoding.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
+    /// The tag of the next element; `None` at the end.
+    fn tag(&self) -> Option<u8> {
+        self.0.first().copied()
+    }
+
     /// The content of the next element, which must have this tag.
     fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let (&first, rest) = self.0.split_first()?;
@@ -84,8 +194,8 @@ impl<'a> Der<'a> {
 
 #[cfg(test)]
 mod tests {
-    use tokio_rustls::rustls::pki_types::CertificateDer;
     use tokio_rustls::rustls::pki_types::pem::PemObject;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 
     use super::*;
 
@@ -101,6 +211,32 @@ mod tests {
         assert_eq!((server.not_before_s, server.not_after_s), (1_795_249_250, 4_948_849_250));
         assert_eq!((&server.issuer, &ca.issuer), (&ca.subject, &ca.subject), "issued by the CA, which is self-signed");
         assert_ne!(server.subject, ca.subject);
+    }
+
+    #[test]
+    fn the_names_that_can_be_an_identity_are_those_that_openssl_shows() {
+        // openssl x509 -in … -noout -subject -ext subjectAltName
+        let names = |pem: &[u8]| Names::read(&der(pem)).unwrap();
+        let cn = |name: &str| Names { cn: vec![name.into()], ..Names::default() };
+        assert_eq!(names(include_bytes!("../../../tests/support/mqtt_tls/server.pem")), cn("127.0.0.1"));
+        assert_eq!(names(include_bytes!("../../../tests/support/mqtt_tls/mutual/client.pem")), cn("client"));
+        let server = names(include_bytes!("../../../tests/support/mqtt_tls/mutual/server.pem"));
+        assert_eq!(server, Names { dns: vec!["localhost".into()], ..cn("server") });
+    }
+
+    #[test]
+    fn the_next_update_of_a_revocation_list_is_that_which_openssl_shows() {
+        // openssl crl -in … -noout -nextupdate
+        let pem = include_bytes!("../../../tests/support/mqtt_tls/crl_of_2024.pem");
+        let list = CertificateRevocationListDer::from_pem_slice(pem).unwrap();
+        assert_eq!(next_update_s(&list), Some(1_706_659_200));
+        for n in 0..list.len() {
+            assert_eq!(next_update_s(&list[..n]), None, "{n}");
+        }
+        // The same without a version and without a next update.
+        let fields = b"\x30\x00\x30\x00\x17\x0d240101000000Z\xa0\x00";
+        let bare = [&[SEQUENCE, fields.len() as u8 + 2, SEQUENCE, fields.len() as u8], &fields[..]].concat();
+        assert_eq!(next_update_s(&bare), None);
     }
 
     #[test]
@@ -127,11 +263,11 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), at in 0usize..700, to: u8) {
-            let _ = Facts::read(&bytes);
+            let _ = (Facts::read(&bytes), Names::read(&bytes));
             let mut near = der(include_bytes!("../../../tests/support/mqtt_tls/server.pem"));
             let at = at % near.len();
             near[at] = to;
-            let _ = Facts::read(&near);
+            let _ = (Facts::read(&near), Names::read(&near));
         }
     }
 }

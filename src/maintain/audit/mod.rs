@@ -168,8 +168,11 @@ fn pages(bucket: &StoredBucket) -> Vec<Finding> {
     let last = bucket.pages.last().map_or(0, |p| p.page);
     let mut seen = HashSet::new();
     for page in &bucket.pages {
-        let recomputed = Recomputed::of([&page.rows]);
-        found.extend(differences(page, &recomputed, u64::from(page.unreadable)));
+        // The summary is all that is left of removed readings.
+        if !page.readings_removed {
+            let recomputed = Recomputed::of([&page.rows]);
+            found.extend(differences(page, &recomputed, u64::from(page.unreadable)));
+        }
         let n = (page.rows.len() - without_duplicates(&page.rows, &mut seen).len()) as u64;
         if n > 0 {
             found.push(finding(page.page, Kind::Duplicates { n }));

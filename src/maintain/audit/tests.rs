@@ -39,7 +39,20 @@ fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
         tags: BTreeMap::new(),
         rows,
         unreadable: 0,
+        readings_removed: false,
     }
+}
+
+#[test]
+fn the_summary_of_removed_readings_is_not_compared() {
+    let removed = StoredPage { rows: Rows::default(), readings_removed: true, ..page(0, true, &doubles(0..60)) };
+    assert_eq!(kinds(&bucket(vec![removed.clone(), page(1, false, &doubles(60..90))])), []);
+    // What does not depend on readings is.
+    assert_eq!(
+        kinds(&bucket(vec![StoredPage { sealed: false, ..removed.clone() }, page(1, false, &[])]))[0].1,
+        "not_sealed"
+    );
+    assert_eq!(kinds(&bucket(vec![StoredPage { readings_removed: false, ..removed }]))[0].1, "count");
 }
 
 fn bucket(pages: Vec<StoredPage>) -> StoredBucket {

@@ -28,6 +28,8 @@ pub enum BuildError {
     TooManyNames,
     /// The sender may not write this sensor; see [`BatchBuilder::allow_only`].
     NotAllowed,
+    /// The reading has no time of its own; see [`BatchBuilder::require_own_time`].
+    NoTime,
     /// The tags are too long together with that of the sender.
     TagsTooLong,
     /// The sensor would exceed the field limit in its bucket.
@@ -39,6 +41,7 @@ pub enum BuildError {
 pub struct Mark {
     bytes: usize,
     count: usize,
+    retimed: usize,
 }
 
 /// Writes a batch, reading by reading: [`begin`](BatchBuilder::begin), values, then [`commit`](BatchBuilder::commit) or
@@ -64,6 +67,7 @@ pub struct BatchBuilder {
     /// The sensors that the sender may write; `None`: all.
     allowed: Option<SensorPatterns>,
     sender_tag: Option<SenderTag>,
+    own_time: bool,
 }
 
 /// The tag that records the sender of a reading.
@@ -143,6 +147,11 @@ impl BatchBuilder {
         self.allowed = sensors;
     }
 
+    /// Accepts only readings with a time of their own from here on, until the end of the batch.
+    pub fn require_own_time(&mut self) {
+        self.own_time = true;
+    }
+
     /// Adds this tag to the readings from here on, in place of one of the same name; `None`: adds no tag.
     pub fn tag_sender(&mut self, tag: Option<SenderTag>) {
         self.sender_tag = tag;
@@ -216,7 +225,7 @@ impl BatchBuilder {
     /// lower.
     ///
     /// # Errors
-    /// The sender may not write this sensor, or the reading exceeds the [field limit](BatchBuilder::guard) or, with the
+    /// The sender may not write this sensor, the reading lacks a required time, or it exceeds the [field limit](BatchBuilder::guard) or, with the
     /// [tag of the sender](BatchBuilder::tag_sender), the length of all tags. It can only be aborted.
     pub fn commit(
         &mut self,
@@ -247,6 +256,9 @@ impl BatchBuilder {
     ) -> Result<(), BuildError> {
         if self.allowed.as_ref().is_some_and(|allowed| !allowed.matches(sensor_id)) {
             return Err(BuildError::NotAllowed);
+        }
+        if receipt_time && self.own_time {
+            return Err(BuildError::NoTime);
         }
         let schema = match self.like {
             Some(schema) => schema,
@@ -289,6 +301,11 @@ impl BatchBuilder {
         Ok(())
     }
 
+    /// Records that the last committed reading had a time that could not be used, and has the time of receipt instead.
+    pub fn note_retimed(&mut self) {
+        self.batch.retimed += 1;
+    }
+
     /// The schema of the last committed reading.
     pub fn committed_schema(&self) -> u32 {
         self.committed
@@ -306,13 +323,14 @@ impl BatchBuilder {
 
     /// The current position, for [`BatchBuilder::rollback`].
     pub fn mark(&self) -> Mark {
-        Mark { bytes: self.batch.records.len(), count: self.batch.places.len() }
+        Mark { bytes: self.batch.records.len(), count: self.batch.places.len(), retimed: self.batch.retimed }
     }
 
     /// Removes all readings committed since `mark`.
     pub fn rollback(&mut self, mark: Mark) {
         self.batch.records.truncate(mark.bytes);
         self.batch.places.truncate(mark.count);
+        self.batch.retimed = mark.retimed;
         self.begin();
     }
 
@@ -336,7 +354,7 @@ impl BatchBuilder {
         self.names.table.clear();
         self.schemas.table.clear();
         self.guard = None;
-        (self.allowed, self.sender_tag) = (None, None);
+        (self.allowed, self.sender_tag, self.own_time) = (None, None, false);
         std::mem::take(&mut self.batch)
     }
 

@@ -98,6 +98,8 @@ pub struct ReadingBatch {
     records: Vec<u8>,
     places: Vec<RowPosition>,
     receipt_times: ReceiptTimes,
+    /// Not written to the journal.
+    retimed: usize,
 }
 
 /// The position of a reading in its batch, and the hash of its sensor.
@@ -204,6 +206,12 @@ impl ReadingBatch {
         let names: usize = self.names.iter().map(|name| 2 + name.len()).sum();
         let schemas: usize = self.schemas.iter().map(|schema| 1 + 2 * schema.len()).sum();
         4 + 2 + names + 4 + schemas + self.records.len()
+    }
+
+    /// The number of readings that have the time of receipt in place of a time that could not be used. Only known where
+    /// the batch was built.
+    pub fn retimed(&self) -> usize {
+        self.retimed
     }
 
     /// The receipt times of its readings, including those removed by [`BatchBuilder::rollback`].

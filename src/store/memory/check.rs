@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{Page, Pages};
+use crate::model::catalog::CATALOG_STEP_MS;
 use crate::model::summary::{by_name, summarise};
-use crate::model::{BucketStart, FieldSummary, Reading, Rows, StorageMode};
+use crate::model::{BucketStart, FieldKinds, FieldSummary, Reading, Rows, StorageMode, Value};
+use crate::store::catalog::CatalogEntry;
 
 /// An invariant that does not hold, and where.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -31,6 +33,8 @@ pub enum BrokenInvariant {
     Gap,
     #[error("count {count} but {readings} readings")]
     Count { count: u64, readings: usize },
+    #[error("not in the catalogue, which has {entry:?}")]
+    Catalog { entry: Option<Box<CatalogEntry>> },
     #[error("summary {stored:?}, from its readings {expected:?}")]
     Summary { stored: BTreeMap<String, FieldSummary>, expected: BTreeMap<String, FieldSummary> },
 }
@@ -49,6 +53,31 @@ impl Pages {
                 let page = format!("page {n} of {sensor} at {}", start.0);
                 InvalidPage { page, broken }
             })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the catalogue has the sensor of every stored reading, its fields with their kinds, and its time.
+    ///
+    /// # Errors
+    /// The first reading that it lacks.
+    pub fn check_catalog(&self) -> Result<(), InvalidPage> {
+        for reading in self.readings() {
+            let entry = self.catalog.get(&reading.sensor_id);
+            let has = |(name, value): (&String, &Value)| {
+                let kinds = entry.and_then(|entry| entry.fields.get(name)).copied().unwrap_or_default();
+                kinds.contains(FieldKinds::of(value.as_ref()))
+            };
+            let within = |entry: &CatalogEntry| {
+                (entry.first_ts_ms - CATALOG_STEP_MS..=entry.last_ts_ms + CATALOG_STEP_MS).contains(&reading.ts_ms)
+            };
+            if !entry.is_some_and(within) || !reading.values.iter().all(has) {
+                let page = format!("{} at {}", reading.sensor_id, reading.ts_ms);
+                return Err(InvalidPage {
+                    page,
+                    broken: BrokenInvariant::Catalog { entry: entry.cloned().map(Box::new) },
+                });
+            }
         }
         Ok(())
     }
@@ -90,7 +119,12 @@ impl Pages {
             let sum = merged.get(name).map_or(*field, |held| held.merge(*field));
             merged.insert(name.clone(), sum);
         }
+        // Measurements that were stored without their summary are not counted any more, once others have expired.
         let none = vec![];
+        let measured = self.series.get(&(sensor.to_owned(), start)).map_or(0, Vec::len);
+        if pages.iter().any(|page| page.readings_removed) && count <= measured as u64 {
+            return Ok(());
+        }
         same(count, &merged, self.series.get(&(sensor.to_owned(), start)).unwrap_or(&none))
     }
 }
@@ -103,19 +137,26 @@ fn same(count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Readin
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
     let expected = by_name(rows.fields(), &summarise(&rows));
-    // Sums depend on the order of additions: by this much, and completely if they overflow.
     let sizes = readings.iter().fold(1.0, |sum, r| sum + magnitude(r));
-    let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * sizes || sizes.is_infinite();
     let same = expected.len() == summary.len()
         && expected.iter().all(|(name, e)| {
             summary.get(name).is_some_and(|s| {
-                s.min == e.min && s.max == e.max && s.count == e.count && near(s.sum.as_f64(), e.sum.as_f64())
+                s.min == e.min
+                    && s.max == e.max
+                    && s.count == e.count
+                    && same_sum(s.sum.as_f64(), e.sum.as_f64(), sizes)
             })
         });
     match same {
         true => Ok(()),
         false => Err(BrokenInvariant::Summary { stored: summary.clone(), expected }),
     }
+}
+
+/// Whether two sums of the same numbers are equal, but for the order in which these were added: it matters a little, and
+/// completely if a sum overflows on the way. `sizes`: the sum of their absolute values.
+pub fn same_sum(a: f64, b: f64, sizes: f64) -> bool {
+    (a - b).abs() <= 1e-9 * sizes || sizes >= f64::MAX * (1.0 - 1e-9)
 }
 
 /// The sum of the absolute values of a reading's numbers.

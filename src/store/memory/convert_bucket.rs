@@ -152,6 +152,10 @@ impl Conversion {
                 (true, StorageMode::Bucket) => Next::HeldDocuments,
             },
             Next::HeldDocuments => Next::HeldMeasurements(pages.documents(&self.key)),
+            // Only the server's own retention removes them then.
+            Next::HeldMeasurements(bucket) if bucket.pages.iter().any(|page| page.readings_removed) => {
+                return Some(Conclusion::Done);
+            }
             Next::HeldMeasurements(bucket) => match held(&pages.measured(bucket)) {
                 Some(0) => return Some(Conclusion::Done),
                 Some(_) => Next::Remove,
@@ -183,6 +187,9 @@ impl Conversion {
             (_, StorageMode::Bucket, StorageMode::Bucket) => return Ok(Next::HeldDocuments),
             _ => {}
         }
+        if bucket.pages.iter().any(|page| page.readings_removed) {
+            return Err(Conclusion::Done);
+        }
         if let Some(why) = unfit(&bucket) {
             return Err(Conclusion::Unfit(why));
         }
@@ -210,6 +217,7 @@ impl Conversion {
                 readings: rows.to_readings(&self.key.sensor_id),
                 summary: fields.into_iter().map(|(name, (field, _))| (name, field)).collect(),
                 storage_mode: StorageMode::Bucket,
+                readings_removed: false,
                 bytes: stored_bytes(&rows),
             });
         }
@@ -262,8 +270,8 @@ impl Pages {
         let id = |n: u32| (key.sensor_id.to_string(), key.start, n);
         let is_unchanged = |read: &StoredPage| {
             self.pages.get(&id(read.page)).is_some_and(|page| {
-                (Some(i64::from(page.count)), page.sealed, page.storage_mode)
-                    == (read.count, read.sealed, read.storage_mode)
+                (Some(i64::from(page.count)), page.sealed, page.storage_mode, page.readings_removed)
+                    == (read.count, read.sealed, read.storage_mode, read.readings_removed)
                     && (read.rows.is_empty() || page.readings.len() == read.rows.len())
             })
         };

@@ -4,26 +4,33 @@
 //! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can run it step by step.
 //! [`MemoryStore`] implements the [`Store`] trait with it; a [`Script`] decides the fault of each command.
 
+mod catalog;
 mod check;
 mod convert_bucket;
+mod days;
 mod dead_letters;
 mod judge;
 pub mod latest;
 mod read;
 mod recompute_summary;
+mod remove_readings;
 
-pub use check::{BrokenInvariant, InvalidPage};
+pub use check::{BrokenInvariant, InvalidPage, same_sum};
 pub use convert_bucket::{Conclusion, Conversion};
 pub use judge::{Judge, Verdict};
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
+use super::days::DaySummary;
 use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
 };
+use super::retention::RemovedReadings;
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, LoadedBucket, LoadedPage,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
@@ -31,7 +38,8 @@ use super::{
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
 use crate::model::{
-    BucketStart, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId, StorageMode,
+    BucketStart, CatalogUpdate, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId,
+    Span, StorageMode,
 };
 use latest::LatestDocument;
 
@@ -48,6 +56,8 @@ pub struct Page {
     pub summary: BTreeMap<String, FieldSummary>,
     /// Where its readings are stored; in [`StorageMode::TimeSeries`] `readings` is empty.
     pub storage_mode: StorageMode,
+    /// Its readings were removed: `readings` still has them, for tests, but no load or query returns them.
+    pub readings_removed: bool,
     bytes: u64,
 }
 
@@ -62,10 +72,25 @@ pub struct Pages {
     pub dead: Vec<DeadLetter>,
     /// `sensor_latest`, by sensor.
     pub latest: BTreeMap<String, LatestDocument>,
+    /// When an instance was last known to run, ms since 1970.
+    pub running_ms: Option<i64>,
+    /// `sensor_catalog`, by sensor.
+    pub catalog: BTreeMap<String, CatalogEntry>,
+    /// Daily rollups.
+    pub days: Days,
     /// No bucket after this one was ever written; `None` before the first write.
     pub high_water: Option<BucketStart>,
     /// Limit of a recomputed page's summary in bytes; `None` means that of MongoDB's pages.
     pub summary_bytes_max: Option<u64>,
+}
+
+/// `sensor_days` and `rollup_pending`.
+#[derive(Debug, Clone, Default)]
+pub struct Days {
+    /// By sensor and start of the day (ms since 1970).
+    pub documents: BTreeMap<(String, i64), DaySummary>,
+    /// The versions of marks, by instance, start of the day (ms since 1970) and sensor.
+    pub marks: BTreeMap<(Arc<str>, i64, String), i64>,
 }
 
 impl Page {
@@ -104,7 +129,10 @@ impl Pages {
         let matches = match (write.kind, self.pages.get(&key)) {
             (PageKind::Create, None) => true,
             (PageKind::Append { known_count }, Some(page)) => {
-                page.count == known_count && !page.sealed && page.storage_mode == write.storage_mode
+                page.count == known_count
+                    && !page.sealed
+                    && page.storage_mode == write.storage_mode
+                    && !(page.readings_removed && page.storage_mode == StorageMode::Bucket)
             }
             // Upsert: an append to a deleted page recreates it.
             (PageKind::Append { .. }, None) => true,
@@ -147,7 +175,8 @@ impl Pages {
     /// It is in doubt, and pages with readings prevent that its summary is recomputed.
     pub fn load(&mut self, request: &LoadRequest, storage_mode: StorageMode) -> LoadResult {
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
-        if request.doubt && self.is_time_series(&key.0, key.1) {
+        let is_removed = self.pages.get(&(key.0.clone(), key.1, 0)).is_some_and(|page| page.readings_removed);
+        if request.doubt && self.is_time_series(&key.0, key.1) && !is_removed {
             self.recompute_summary(&key.0, key.1)?;
         }
         let storage_mode = self.pages.get(&(key.0.clone(), key.1, 0)).map_or(storage_mode, |page| page.storage_mode);
@@ -164,9 +193,10 @@ impl Pages {
             bytes: 0,
             summary_bytes: page.summary_bytes(),
             keys: vec![],
+            readings_removed: page.readings_removed,
         };
         let mut pages: Vec<LoadedPage> = self.heads(&key.0, key.1).iter().map(loaded).collect();
-        if let Some(head) = pages.first_mut() {
+        if let Some(head) = pages.first_mut().filter(|_| !is_removed) {
             head.keys = readings.iter().filter(|r| r.ts_ms >= from_ms).map(Reading::key).collect();
         }
         Ok(LoadedBucket { storage_mode, pages })
@@ -175,16 +205,23 @@ impl Pages {
     fn load_pages(&self, request: &LoadRequest) -> LoadedBucket {
         let loaded = |page: &Page| {
             let last_ts_ms = page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
-            let wanted = request.readings_from.is_some_and(|from| last_ts_ms >= from);
+            let wanted = request.readings_from.is_some_and(|from| last_ts_ms >= from) && !page.readings_removed;
             let keys = if wanted { page.readings.iter().map(Reading::key).collect() } else { vec![] };
-            let summary_bytes = page.summary_bytes();
-            LoadedPage { count: page.count, sealed: page.sealed, last_ts_ms, bytes: page.bytes, summary_bytes, keys }
+            LoadedPage {
+                count: page.count,
+                sealed: page.sealed,
+                last_ts_ms,
+                bytes: page.bytes,
+                summary_bytes: page.summary_bytes(),
+                keys,
+                readings_removed: page.readings_removed,
+            }
         };
         let pages = self.heads(&request.bucket.sensor_id, request.bucket.start);
         LoadedBucket { storage_mode: StorageMode::Bucket, pages: pages.into_iter().map(loaded).collect() }
     }
 
-    /// Every stored reading that a reader finds, in pages and measurements. (A conversion may have left measurements behind
+    /// Every reading that a summary counts, also if it was removed, in pages and measurements. (A conversion may have left measurements behind
     /// in a bucket of pages.)
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
         let series = self.series.iter().filter(|((sensor, start), _)| self.is_time_series(sensor, *start));
@@ -229,6 +266,7 @@ pub struct MemoryStore {
     script: Mutex<Script>,
     judge: Mutex<Judge>,
     storage_mode: StorageMode,
+    now_ms: AtomicI64,
 }
 
 impl Default for MemoryStore {
@@ -257,12 +295,18 @@ impl MemoryStore {
             script: Mutex::new(script),
             judge: Mutex::new(judge),
             storage_mode: StorageMode::Bucket,
+            now_ms: AtomicI64::new(0),
         }
     }
 
     /// The same store with this storage mode for new buckets.
-    pub fn with_form(self, storage_mode: StorageMode) -> MemoryStore {
+    pub fn with_storage_mode(self, storage_mode: StorageMode) -> MemoryStore {
         MemoryStore { storage_mode, ..self }
+    }
+
+    /// Sets the store's own clock (ms since 1970), which stands still.
+    pub fn set_now_ms(&self, now_ms: i64) {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
     }
 
     /// Replaces the script.
@@ -358,6 +402,34 @@ impl Store for MemoryStore {
         })
     }
 
+    fn now_ms(&self) -> BoxFuture<'_, Result<i64, StoreError>> {
+        Box::pin(self.read(|_| self.now_ms.load(Ordering::Relaxed)))
+    }
+
+    fn remove_readings(
+        &self,
+        ended_before_ms: i64,
+        pages_max: usize,
+    ) -> BoxFuture<'_, Result<RemovedReadings, StoreError>> {
+        Box::pin(async move {
+            let (fault, delay) = self.fate();
+            pause(delay).await;
+            let remove = |n| self.pages().remove_readings(Span::HOUR, ended_before_ms, n);
+            match fault {
+                Fault::None | Fault::Rejected => Ok(remove(pages_max)),
+                Fault::NotApplied | Fault::LostBefore => Err(not_applied()),
+                Fault::LostAfter => {
+                    remove(pages_max);
+                    Err(unknown())
+                }
+                Fault::LostHalf => {
+                    remove(pages_max / 2);
+                    Err(unknown())
+                }
+            }
+        })
+    }
+
     fn load<'a>(
         &'a self,
         requests: &'a [LoadRequest],
@@ -379,6 +451,29 @@ impl Store for MemoryStore {
                 _ => Err(not_applied()),
             }
         })
+    }
+
+    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            // Without a fault of its own: the write that follows has one, and a script counts its commands.
+            pause(Duration::ZERO).await;
+            updates.iter().for_each(|update| self.pages().merge_catalog(update));
+            Ok(0)
+        })
+    }
+
+    fn find_catalog<'a>(&'a self, query: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+        Box::pin(self.read(move |pages| pages.find_catalog(query)))
+    }
+
+    fn note_running(&self, at_ms: i64) -> BoxFuture<'_, Result<Option<i64>, StoreError>> {
+        let before_ms = self.pages().running_ms;
+        self.pages().running_ms = before_ms.max(Some(at_ms));
+        Box::pin(async move { Ok(before_ms) })
+    }
+
+    fn count_catalog(&self, arrived_ms: (i64, i64)) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
+        Box::pin(self.read(move |pages| pages.count_catalog(arrived_ms)))
     }
 
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
@@ -468,6 +563,10 @@ impl Store for MemoryStore {
         q: &'a DeadLetterQuery,
     ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_dead_letters(q)))
+    }
+
+    fn days(&self) -> Option<&dyn super::days::DayStore> {
+        Some(self)
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -50,7 +50,7 @@ impl Pages {
         };
         let times = || of_page.into_iter().flatten().map(|r| r.ts_ms);
         let mut rows = Rows::default();
-        if readings {
+        if readings && !page.readings_removed {
             page.readings.iter().for_each(|r| rows.push_reading(r));
         }
         StoredPage {
@@ -64,6 +64,7 @@ impl Pages {
             tags: BTreeMap::new(),
             rows,
             unreadable: 0,
+            readings_removed: page.readings_removed,
         }
     }
 

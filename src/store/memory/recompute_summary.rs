@@ -50,7 +50,8 @@ impl Pages {
     fn steps(&self, sensor_id: &str, start: BucketStart) -> Vec<(u32, Page)> {
         let mut rows = Rows::default();
         self.series.get(&(sensor_id.to_owned(), start)).into_iter().flatten().for_each(|r| rows.push_reading(r));
-        if rows.is_empty() || self.has_readings(sensor_id, start) {
+        let is_removed = self.of_bucket(sensor_id, start).iter().any(|page| page.readings_removed);
+        if rows.is_empty() || is_removed || self.has_readings(sensor_id, start) {
             return vec![];
         }
         let fields = by_name(rows.fields(), &summarise(&rows));

@@ -29,6 +29,7 @@ pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
         bytes: number("bytes").saturating_sub(number("summary_bytes")).max(0) as u64,
         summary_bytes: number("summary_bytes") as u64,
         keys,
+        readings_removed: found.get_bool("readings_removed").unwrap_or(false),
     }
 }
 

@@ -9,9 +9,12 @@
 //! may still execute it, which is exactly what [`StoreError::Unknown`] means.
 
 mod bson;
+mod catalog;
+mod catalog_state;
 mod dead_letters;
 mod document;
 mod error;
+mod expiry;
 mod limited;
 mod maintenance;
 mod names;
@@ -19,20 +22,24 @@ mod pack;
 mod read;
 mod registry;
 mod schema;
+mod server_clock;
 mod setup;
 mod write;
 
 pub use dead_letters::{DeadLetterDocument, DeadLetterId};
 pub use maintenance::convert::{ConvertOptions, Hook};
+pub use maintenance::days::{DaysChecked, Filled};
 pub use maintenance::reconcile::ReconcileOptions;
 use names::DEAD_LETTERS;
-pub use names::{BUCKETS, LATEST, READINGS};
+pub use names::{BUCKETS, CATALOG, LATEST, READINGS};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
 pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
+pub use schema::rollup_schema::RollupSchema;
 pub use setup::SchemaError;
 
 use std::num::ParseIntError;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -40,21 +47,27 @@ use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
+use super::catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
 use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
 };
 use super::registry::{RegistryQuery, RegistryReader};
+use super::retention::RemovedReadings;
+use super::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
     PreparedStore, Store, StoreError, StoreErrorKind,
 };
 use crate::config;
-use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode};
+use crate::model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode,
+};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
+use server_clock::ServerClock;
 use write::time_series_writer::TimeSeriesWriter;
 
 /// The result of detecting native time-series collections.
@@ -90,12 +103,17 @@ pub struct MongoStore {
     options: CommandOptions,
     timeout: Duration,
     retention: Option<Duration>,
+    retention_readings: Option<Duration>,
+    clock: Arc<ServerClock>,
     dead_letters_retention: Duration,
     mode: config::StoreMode,
     /// Set by preparing; see [`MongoStore::native`].
     native: Arc<OnceLock<Native>>,
+    /// Every stored sensor has an entry in the catalogue.
+    catalog_complete: Arc<AtomicBool>,
     series: Arc<TimeSeriesWriter>,
     optional_indexes: OptionalIndexes,
+    rollup: Option<RollupSchema>,
 }
 
 impl MongoStore {
@@ -132,10 +150,14 @@ impl MongoStore {
             options,
             timeout: config.timeout,
             retention: config.retention,
+            retention_readings: config.retention_readings,
+            clock: Arc::default(),
             dead_letters_retention: dead_letters,
             mode: config.mode,
             native: Arc::default(),
+            catalog_complete: Arc::default(),
             optional_indexes: OptionalIndexes::default(),
+            rollup: None,
         })
     }
 
@@ -145,12 +167,46 @@ impl MongoStore {
         MongoStore { optional_indexes, ..self }
     }
 
+    /// Also prepares the collections of the daily rollup.
+    #[must_use]
+    pub fn with_rollup(self, rollup: Option<RollupSchema>) -> MongoStore {
+        MongoStore { rollup, ..self }
+    }
+
     /// Runs an operation in a separate task for at most `store.timeout`; cancels it when the caller stops waiting.
     async fn limited<T: Send + 'static>(
         &self,
         operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
     ) -> Result<mongodb::error::Result<T>, StoreError> {
         limited(self.timeout, operation).await
+    }
+
+    /// Runs a command that changes something, with the store's write concern, and returns the reply.
+    async fn changed(&self, mut command: Document) -> Result<mongodb::error::Result<Document>, StoreError> {
+        command.insert("writeConcern", self.options.document());
+        let db = self.db.clone();
+        self.limited(async move { db.run_command(command).await }).await
+    }
+
+    /// Like [`MongoStore::changed`]; the write concern must be satisfied.
+    async fn confirmed(&self, command: Document) -> Result<Document, StoreError> {
+        let reply = self.changed(command).await?.map_err(|e| command_error(&e))?;
+        match concern_error(&reply) {
+            None => Ok(reply),
+            Some(detail) => Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail }),
+        }
+    }
+
+    /// Like [`MongoStore::confirmed`]; every statement must be applied as well.
+    async fn all_applied(&self, command: Document) -> Result<Document, StoreError> {
+        let reply = self.confirmed(command).await?;
+        match reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document()) {
+            None => Ok(reply),
+            Some(error) => {
+                let detail = error.get_str("errmsg").unwrap_or("a statement failed").to_owned();
+                Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail })
+            }
+        }
     }
 
     /// Sends writes of one kind as one command. If the server rejects the whole command because of its data, halves it
@@ -254,6 +310,18 @@ impl Store for MongoStore {
         })
     }
 
+    fn now_ms(&self) -> BoxFuture<'_, Result<i64, StoreError>> {
+        Box::pin(self.server_now_ms())
+    }
+
+    fn remove_readings(
+        &self,
+        ended_before_ms: i64,
+        pages_max: usize,
+    ) -> BoxFuture<'_, Result<RemovedReadings, StoreError>> {
+        Box::pin(self.remove_old_readings(ended_before_ms, pages_max))
+    }
+
     fn load<'a>(
         &'a self,
         requests: &'a [LoadRequest],
@@ -275,6 +343,38 @@ impl Store for MongoStore {
 
     fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
         Box::pin(self.raise_mark(through))
+    }
+
+    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(self.merge_entries(updates))
+    }
+
+    fn find_catalog<'a>(&'a self, q: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+        Box::pin(self.find_entries(q))
+    }
+
+    fn note_running(&self, at_ms: i64) -> BoxFuture<'_, Result<Option<i64>, StoreError>> {
+        Box::pin(self.record_running(at_ms))
+    }
+
+    fn count_catalog(&self, arrived_ms: (i64, i64)) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
+        Box::pin(self.count_entries(arrived_ms))
+    }
+
+    fn is_catalog_complete(&self) -> bool {
+        self.catalog_complete.load(Ordering::Relaxed)
+    }
+
+    fn catalog_fill(&self) -> BoxFuture<'_, Result<CatalogFill, StoreError>> {
+        Box::pin(self.read_fill())
+    }
+
+    fn set_catalog_fill<'a>(&'a self, fill: &'a CatalogFill) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.record_fill(fill))
+    }
+
+    fn expire_catalog(&self, now_ms: i64) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.expire_entries(now_ms))
     }
 
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
@@ -336,6 +436,14 @@ impl Store for MongoStore {
         Box::pin(self.read_measurements(q))
     }
 
+    fn summaries<'a>(&'a self, q: &'a SummaryQuery) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
+        Box::pin(self.read_summaries(q))
+    }
+
+    fn edges<'a>(&'a self, q: &'a EdgeQuery) -> BoxFuture<'a, Result<Edges, StoreError>> {
+        Box::pin(self.read_edges(q))
+    }
+
     fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         Box::pin(self.read_newest(sensors))
     }
@@ -356,6 +464,10 @@ impl Store for MongoStore {
         q: &'a DeadLetterQuery,
     ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
         Box::pin(self.read_dead_letters(q))
+    }
+
+    fn days(&self) -> Option<&dyn super::days::DayStore> {
+        Some(self)
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

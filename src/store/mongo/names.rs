@@ -10,5 +10,15 @@ pub(crate) const SUMMARIES: &str = "sensor_summaries";
 pub(crate) const DEAD_LETTERS: &str = "dead_letters";
 /// The collection of bucket pages.
 pub const BUCKETS: &str = "sensor_buckets";
+/// The collection of all sensors with their tags and fields.
+pub const CATALOG: &str = "sensor_catalog";
 /// The collection of the newest state of each sensor.
 pub const LATEST: &str = "sensor_latest";
+/// The collection of daily summaries.
+pub(crate) const DAYS: &str = "sensor_days";
+/// The view of daily summaries with averages.
+pub(crate) const DAY_SUMMARIES: &str = "sensor_day_summaries";
+/// The collection of marks of days that must be computed again.
+pub(crate) const PENDING_DAYS: &str = "rollup_pending";
+/// The index of `sensor_buckets` that finds the oldest pages with readings.
+pub(crate) const REMOVAL_INDEX: &str = "readings_removal";

@@ -197,6 +197,10 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
         }
         StorageMode::TimeSeries => w.str("storage", SERIES),
     }
+    // Its readings may have been removed with the same count.
+    let open = w.document("readings_removed");
+    w.bool("$ne", true);
+    w.close(open);
     w.close(q);
     let u = w.document("u");
     let rows = !write.rows.is_empty();

@@ -4,7 +4,7 @@
 //! collection, an index or the metadata, the stored readings would have no description.
 
 use mongodb::Database;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
 use crate::store::mongo::error::{command_code, describe};
 use crate::store::mongo::pack::CommandOptions;
@@ -108,6 +108,13 @@ impl<'a> Setup<'a> {
     /// Runs a command that changes nothing.
     pub(super) async fn ask(&self, command: Document) -> Result<Document, Failure> {
         self.db.run_command(command).await.map_err(|e| Failure::of(&e))
+    }
+
+    /// Runs a query and returns its first document.
+    pub(super) async fn first(&self, query: Document) -> Result<Option<Document>, Failure> {
+        let reply = self.ask(query).await?;
+        let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
+        Ok(batch.ok().and_then(|b| b.first()).and_then(Bson::as_document).cloned())
     }
 
     /// Runs a command that changes something, with the write concern.

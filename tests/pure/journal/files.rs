@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
@@ -22,7 +23,12 @@ struct Service {
 }
 
 fn config(dir: &Path) -> config::Journal {
-    config::Journal { dir: dir.join("journal"), max_bytes: 64 << 20, segment_bytes: 32 << 10 }
+    config::Journal {
+        dir: dir.join("journal"),
+        max_bytes: 64 << 20,
+        segment_bytes: 32 << 10,
+        commit_delay: Duration::ZERO,
+    }
 }
 
 fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {

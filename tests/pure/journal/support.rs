@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{AdmissionControl, IngestBatch};
@@ -39,7 +40,7 @@ impl Clock for TestClock {
 pub(crate) const DIR: &str = "j";
 
 pub(crate) fn config(segment_bytes: u64, max_bytes: u64) -> config::Journal {
-    config::Journal { dir: PathBuf::from(DIR), max_bytes, segment_bytes }
+    config::Journal { dir: PathBuf::from(DIR), max_bytes, segment_bytes, commit_delay: Duration::ZERO }
 }
 
 pub(crate) fn batch(id: u64, readings: usize) -> ReadingBatch {

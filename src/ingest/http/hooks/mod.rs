@@ -29,9 +29,9 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 
-use super::admit::{Shared, asks_before_sending, refuse};
-use super::answer;
-use super::body::{BodyLimits, ReceivedBody, drain, receive};
+use super::admit::Shared;
+use super::answer::{self, Accepted};
+use super::body::{BodyLimits, ReceivedBody, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::peer::Peer;
@@ -61,9 +61,9 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
     let peer = Peer::of(request.extensions());
-    match shared.open(peer, |tokens| tokens.check_hook(request.headers(), token.as_deref())) {
+    match shared.open(peer, |credentials| credentials.check_hook(request.headers(), token.as_deref())) {
         Ok(sender) => sender.run(request, next).await,
-        Err(error) => refuse(request, error).await,
+        Err(error) => error.into_response(),
     }
 }
 
@@ -73,21 +73,12 @@ async fn take(State(shared): State<Arc<Shared>>, Path(format): Path<String>, req
 }
 
 async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Result<Response, IngestError> {
-    let asked = asks_before_sending(&parts.headers);
-    let understood = Encoding::of(&parts.headers).and_then(|encoding| {
-        // An unknown format is refused here, so its bodies do not become dead letters.
-        let target = Target::of(format, &parts.uri)?;
-        target.decode_options(&shared.formats, encoding).map(|options| (target, options))
-    });
-    let (target, options) = match understood {
-        Ok(understood) => understood,
-        Err(error) => {
-            drain(body, asked).await;
-            return Err(error);
-        }
-    };
+    let encoding = Encoding::of(&parts.headers)?;
+    // An unknown format is refused here, so its bodies do not become dead letters.
+    let target = Target::of(format, &parts.uri)?;
+    let options = target.decode_options(&shared.formats, encoding)?;
     let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
-    let received = receive(body, asked, &limits, &shared.bodies).await?.sent_by(parts);
+    let received = receive(body, &limits, &shared.bodies).await?.sent_by(parts);
     let _running = shared.start_patiently(parts, PATIENCE).await?;
     if handshake::is_confirmation(&parts.headers) {
         return confirmation(shared, &target, received).await;
@@ -130,7 +121,7 @@ async fn read(
         let topic = target.written();
         DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reason.as_str(), detail)
     });
-    let (accepted, kept) = (batch.len(), dead_letter.is_some());
+    let (accepted, kept) = (Accepted::of(&batch), dead_letter.is_some());
     pipeline::deliver_with(shared, batch, dead_letter.into_iter().collect(), held, PATIENCE).await?;
     Ok(answer::hook(accepted, &rejects, kept))
 }
@@ -148,5 +139,5 @@ async fn confirmation(shared: &Shared, target: &Target, received: ReceivedBody) 
         reason,
         "AWS IoT destination needs confirmation; open the enableUrl in `hourbucket dead-letters list --reason <reason>`"
     );
-    Ok(answer::hook(0, &Default::default(), true))
+    Ok(answer::hook(Accepted::default(), &Default::default(), true))
 }

@@ -72,7 +72,7 @@ impl Target {
             encoding,
             ts_unit,
             quoting: false,
-            origin: Origin { topic, sensor_id, field, keeping: true },
+            origin: Origin { topic, sensor_id, field, keeping: true, importing: false },
         })
     }
 
@@ -138,10 +138,9 @@ impl Target {
         decoding: &Decoding,
     ) -> Result<(ReadingBatch, Rejects), IngestError> {
         let DecodeOptions { decoder, ts_unit, origin, .. } = self.decode_options(formats, Encoding::Identity)?;
-        let Decoding { limits, line, .. } = decoding;
         let (sensor_id, field) = (origin.sensor_id.as_deref(), origin.field.as_deref());
-        let cx = Context { limits, line, received_at_ms, ts_unit, sensor_id, field, tags: &[] };
-        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        let cx = Context { ts_unit, sensor_id, field, ..Context::of_http(decoding, received_at_ms) };
+        let (mut out, mut rejects) = (BatchBuilder::new(cx.limits.fields_max), Rejects::new());
         decoder.decode(body, origin.topic.as_deref(), &cx, &mut out, &mut rejects);
         Ok((out.finish(), rejects))
     }

@@ -29,7 +29,7 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("x-influxdb-version")
 const BUILD_HEADER: HeaderName = HeaderName::from_static("x-influxdb-build");
 
 /// Rejects that an error text describes; the others are only counted.
-const TOLD_MAX: usize = 5;
+const DETAILS_MAX: usize = 5;
 
 /// The InfluxDB version of the client's write API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,10 +102,10 @@ impl Dialect {
             let body = json!({ "error": "partial write of line protocol occurred", "data": data });
             return signed(json(StatusCode::BAD_REQUEST, &body));
         }
-        let (n, told) = (rejects.total(), told(rejects));
+        let (n, details) = (rejects.total(), details(rejects));
         let text = match accepted {
-            0 => format!("unable to parse: {told} (rejected: {n}, accepted: none)"),
-            _ => format!("partial write: {told} (rejected: {n}, accepted: {accepted})"),
+            0 => format!("unable to parse: {details} (rejected: {n}, accepted: none)"),
+            _ => format!("partial write: {details} (rejected: {n}, accepted: {accepted})"),
         };
         self.error(StatusCode::BAD_REQUEST, &text, rejects.list().first().map(|reject| reject.index + 1))
     }
@@ -152,8 +152,8 @@ fn bad_lines<'a>(rejects: &'a Rejects, quoted: &'a [String]) -> impl Iterator<It
 }
 
 /// The first rejects, as one line of text.
-fn told(rejects: &Rejects) -> String {
-    let told: Vec<&str> = rejects.list().iter().take(TOLD_MAX).map(|reject| reject.detail.as_str()).collect();
-    let more = if rejects.total() > told.len() { "; and others" } else { "" };
-    format!("{}{more}", told.join("; "))
+fn details(rejects: &Rejects) -> String {
+    let first: Vec<&str> = rejects.list().iter().take(DETAILS_MAX).map(|reject| reject.detail.as_str()).collect();
+    let more = if rejects.total() > first.len() { "; and others" } else { "" };
+    format!("{}{more}", first.join("; "))
 }

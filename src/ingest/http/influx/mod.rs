@@ -21,7 +21,7 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 pub(super) use self::dialect::Dialect;
-use super::admit::{Shared, asks_before_sending, discard};
+use super::admit::Shared;
 use super::body::{BodyLimits, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
@@ -53,16 +53,13 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Middleware like [`super::admit::admit`], with the token locations and error bodies of these clients.
 async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
     let admitted =
-        shared.admit(Peer::of(request.extensions()), |tokens| match dialect.credentials_in_query(request.uri()) {
-            Some((user, password)) => tokens.check_pair(&user, &password),
-            None => tokens.check_influx(request.headers()),
+        shared.admit(Peer::of(request.extensions()), |credentials| match dialect.credentials_in_query(request.uri()) {
+            Some((user, password)) => credentials.check_pair(&user, &password),
+            None => credentials.check_influx(request.headers()),
         });
     match admitted {
         Ok(sender) => sender.run(request, next).await,
-        Err(error) => {
-            discard(request, &error).await;
-            dialect.refuse(&error)
-        }
+        Err(error) => dialect.refuse(&error),
     }
 }
 
@@ -72,8 +69,8 @@ async fn write(shared: Arc<Shared>, dialect: Dialect, request: Request) -> Respo
 }
 
 async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, IngestError> {
-    let ((options, all_or_nothing), received, _running) =
-        pipeline::arrive(shared, parts, body, decode_options(dialect, parts)).await?;
+    let (options, all_or_nothing) = decode_options(dialect, parts)?;
+    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (decoded, held) = pipeline::decode(shared, received, options).await?;
     pipeline::count(&decoded.batch, &decoded.rejects, || shown_sender(parts), decoded.received_at_ms);
     if all_or_nothing && !decoded.rejects.is_empty() {
@@ -168,10 +165,8 @@ impl Dialect {
 /// `/query`: the statements that version 1 clients send before they write. Other queries belong to MongoDB.
 async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let asked = asks_before_sending(&parts.headers);
     let limits = BodyLimits::of(&shared.cfg).at_most(QUERY_BYTES_MAX);
-    let received = receive(body, asked, &limits, &shared.bodies).await;
-    let statement = match received {
+    let statement = match receive(body, &limits, &shared.bodies).await {
         Ok(received) => statement(&parts.uri).or_else(|| {
             // A form body has the syntax of a URL query.
             statement(&format!("/?{}", String::from_utf8_lossy(&received.bytes)).parse().ok()?)

@@ -38,7 +38,7 @@ const OWN: [Fields; 8] = [
     &[("host", "127.0.0.1:8080"), ("origin", "http://127.0.0.1:8080"), ("sec-fetch-site", "same-origin")],
 ];
 
-fn with(request: Request, fields: Fields) -> Request {
+fn with(request: Request, fields: &[(&'static str, &'static str)]) -> Request {
     fields.iter().fold(request, |request, (name, value)| request.header(name, *value))
 }
 
@@ -82,6 +82,23 @@ async fn each_client_reads_why_it_was_refused_in_its_own_form() {
     }
 }
 
+/// As OTLP/HTTP wants it: a `google.rpc.Status` in the encoding of the request, with PERMISSION_DENIED.
+#[tokio::test]
+async fn an_exporter_reads_why_it_was_refused_in_its_own_encoding() {
+    let rig = Rig::new(|_| {}).await;
+    let ask = |content_type: &'static str| {
+        let request = post("x").to("/v1/metrics").header("content-type", content_type);
+        request.header("host", "evil.example")
+    };
+    let answer = ask("application/json").send(rig.addr).await;
+    assert_eq!((answer.status, answer.json()["code"].as_i64()), (403, Some(7)), "{}", answer.text);
+    assert!(answer.json()["message"].as_str().unwrap().contains("http.tokens_file"), "{}", answer.text);
+    let answer = ask("application/x-protobuf").send(rig.addr).await;
+    assert_eq!((answer.status, answer.header("content-type")), (403, Some("application/x-protobuf")));
+    // Field 1, a varint: the code; field 2: the message.
+    assert_eq!(&answer.body[..3], b"\x08\x07\x12");
+}
+
 #[tokio::test]
 async fn a_port_open_to_all_is_reached_by_any_name_but_not_from_the_pages_of_others() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
@@ -94,6 +111,27 @@ async fn a_port_open_to_all_is_reached_by_any_name_but_not_from_the_pages_of_oth
     rig.nothing_came();
     for fields in OWN.into_iter().chain([FOREIGN_HOSTS[0], FOREIGN_HOSTS[1]]) {
         assert_eq!(rig.delivered(with(post(S1), fields)).await.0.status, 200, "{fields:?}");
+    }
+}
+
+/// A page shows `<img src="http://192.0.2.1:8080/v1/hooks/json?temp=1">`; without TLS the browser adds no mark.
+#[tokio::test]
+async fn an_image_in_a_page_stores_nothing() {
+    let everywhere = "0.0.0.0:0".parse().unwrap();
+    let mut rig = Rig::new(|cfg| (cfg.listen, cfg.allow_anonymous) = (everywhere, true)).await;
+    rig.addr = std::net::SocketAddr::from(([127, 0, 0, 1], rig.addr.port()));
+    let get = || post("").method("GET").to("/v1/hooks/json?temp=1&sensor_id=S1");
+    let browser = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36";
+    let answer = get().header("user-agent", browser).send(rig.addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (403, "foreign_origin"), "{}", answer.text);
+    assert!(answer.text.contains("http.tokens_file"), "{}", answer.text);
+    rig.nothing_came();
+    for fields in [
+        &[("user-agent", "Shelly/20230913-114008 (Shelly Plus H&T)")][..],
+        &[],
+        &[("user-agent", browser), ("sec-fetch-site", "none")],
+    ] {
+        assert_eq!(rig.delivered(with(get(), fields)).await.0.status, 200, "{fields:?}");
     }
 }
 

@@ -10,5 +10,7 @@ mod influx;
 mod lifecycle;
 mod limits;
 mod otlp;
+mod proxy;
 mod readings;
+mod remote_write;
 mod rig;

@@ -6,7 +6,9 @@ use crate::ingest::http::routes::METRICS;
 use crate::model::Value;
 
 const GOOD: &str = r#"{"name":"temp","gauge":{"dataPoints":[{"asDouble":21.5}]}}"#;
-const HISTOGRAM: &str = r#"{"name":"h","histogram":{"dataPoints":[{},{}]}}"#;
+const HISTOGRAM: &str =
+    r#"{"name":"h","histogram":{"dataPoints":[{"count":"2","sum":3,"bucketCounts":["1","1"]},{}]}}"#;
+const WITHOUT_VALUES: &str = r#"{"name":"n","gauge":{"dataPoints":[{},{}]}}"#;
 
 fn metrics(metrics: &str) -> Request {
     let resource = r#"{"attributes":[{"key":"service.name","value":{"stringValue":"meter"}}]}"#;
@@ -19,9 +21,9 @@ fn protobuf(body: &[u8]) -> Request {
     post(body).to(METRICS).header("content-type", "application/x-protobuf")
 }
 
-/// The resource `service.name = s`, a gauge `t` with one double, and a summary with one point.
-const PROTOBUF: &[u8] = b"\x0a\x39\x0a\x15\x0a\x13\x0a\x0cservice.name\x12\x03\x0a\x01s\x12\x20\
-    \x12\x12\x0a\x01t\x2a\x0d\x0a\x0b\x21\0\0\0\0\0\0\xf8\x3f\x40\x00\x12\x0a\x0a\x01q\x5a\x05\x0a\x03\x1a\x01z";
+/// The resource `service.name = s`, a gauge `t` with one double, and a gauge `q` with a point without a value.
+const PROTOBUF: &[u8] = b"\x0a\x36\x0a\x15\x0a\x13\x0a\x0cservice.name\x12\x03\x0a\x01s\x12\x1d\
+    \x12\x12\x0a\x01t\x2a\x0d\x0a\x0b\x21\0\0\0\0\0\0\xf8\x3f\x40\x00\x12\x07\x0a\x01q\x2a\x02\x0a\x00";
 
 fn code(answer: &Answer) -> i64 {
     answer.json()["code"].as_i64().unwrap()
@@ -36,8 +38,8 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
 
     let (answer, readings) = rig.delivered(metrics(&format!("{GOOD},{HISTOGRAM}"))).await;
     let partial = &answer.json()["partialSuccess"];
-    assert_eq!((answer.status, readings.len(), partial["rejectedDataPoints"].as_str()), (200, 1, Some("2")));
-    assert!(partial["errorMessage"].as_str().unwrap().contains("`h` is a histogram"), "{partial}");
+    assert_eq!((answer.status, readings.len(), partial["rejectedDataPoints"].as_str()), (200, 3, Some("0")));
+    assert!(partial["errorMessage"].as_str().unwrap().contains("their buckets and quantiles are not"), "{partial}");
 
     let point = |cpu: u8| {
         format!(
@@ -54,7 +56,7 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
     let (answer, readings) = rig.delivered(protobuf(PROTOBUF)).await;
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-protobuf")));
     assert_eq!((readings[0].sensor_id.as_str(), &readings[0].values["t"]), ("s", &Value::Double(1.5)));
-    let told = b"`q` is a summary; only gauges and sums are supported";
+    let told = b"`q` has a point without asDouble or asInt";
     let message = [&[0x12, told.len() as u8][..], told].concat();
     let partial = [&[0x0a, message.len() as u8 + 2, 0x08, 1][..], &message].concat();
     assert_eq!(answer.body, partial);
@@ -63,7 +65,7 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
         let answer = empty.send(rig.addr).await;
         assert_eq!((answer.status, answer.text.trim_matches(['{', '}'])), (200, ""));
     }
-    let answer = metrics(HISTOGRAM).send(rig.addr).await;
+    let answer = metrics(WITHOUT_VALUES).send(rig.addr).await;
     assert_eq!((answer.status, answer.json()["partialSuccess"]["rejectedDataPoints"].as_str()), (200, Some("2")));
     rig.nothing_came();
 }

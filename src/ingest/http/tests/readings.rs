@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::rig::{LONG, Request, Rig, post};
+use super::rig::{LONG, Request, Rig, decoding, post};
 use crate::access::hash_secret;
 use crate::decode::KEPT_MAX;
 use crate::model::Value;
@@ -248,4 +248,33 @@ async fn an_address_in_use_is_named_with_its_key() {
     let rig = Rig::new(|_| {}).await;
     let error = Rig::try_new(|cfg| cfg.listen = rig.addr).await.err().unwrap().to_string();
     assert!(error.contains("http.listen") && error.contains(&rig.addr.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn an_unset_clock_is_refused_unless_a_setting_or_the_format_says_that_there_is_none() {
+    let old = r#"{"sensor_id":"S1","ts":"1995-06-01T00:00:00Z","temp":1}"#;
+    let mut rig = Rig::new(|_| {}).await;
+    let answer = post(old).send(rig.addr).await;
+    let error = &answer.json()["errors"][0];
+    assert_eq!((answer.status, &error["reason"]), (400, &json!("clock_not_set")), "{error}");
+    rig.nothing_came();
+    let shelly = r#"{"src":"shelly-1","method":"NotifyStatus","params":{"ts":2.5,"temperature:100":{"tC":21.5}}}"#;
+    let (answer, readings) = rig.delivered(post(shelly).to("/v1/readings?format=shelly-gen2")).await;
+    assert_eq!(answer.json(), json!({"accepted": 1, "rejected": 0, "errors": [], "retimed": 1}));
+    assert!(readings[0].receipt_time);
+
+    let mut decoding = decoding();
+    decoding.limits.unset_over_http_refused = false;
+    let mut rig = Rig::with(|_| {}, decoding).await;
+    let (answer, _) = rig.delivered(post(old)).await;
+    assert_eq!(answer.json(), json!({"accepted": 1, "rejected": 0, "errors": [], "retimed": 1}));
+}
+
+#[tokio::test]
+async fn what_is_left_out_is_named_in_the_answer() {
+    let mut rig = Rig::new(|_| {}).await;
+    let body = r#"{"sensor_id":"S1","values":{"temp":1},"firmware":"1.2","energy":{"power":5}}"#;
+    let (answer, _) = rig.delivered(post(body)).await;
+    let left_out = json!({"count": 2, "names": ["firmware", "energy"]});
+    assert_eq!(answer.json(), json!({"accepted": 1, "rejected": 0, "errors": [], "left_out": left_out}));
 }

@@ -29,6 +29,7 @@ pub(super) fn http() -> config::Http {
         times: config::HttpTimes { header_timeout: LONG, keep_alive: LONG, write_timeout: LONG },
         bodies_max_bytes: 128 << 20,
         connections: config::Config::default().http.connections,
+        proxies: config::Config::default().http.proxies,
         body_timeout: LONG,
         body_grace: LONG,
         body_rate_min: 256,

@@ -95,7 +95,7 @@ pub(crate) struct Settings {
 pub(in crate::ingest) enum Take {
     /// Collected, with the note to remember once it is acknowledged.
     Accepted(Option<Note>),
-    /// To be acknowledged only: an unwanted retained message, or our own status.
+    /// To be acknowledged only: an unwanted retained message, our own status, or a message without a payload.
     Skipped,
     /// To be refused: its sender may not write any of its readings. The text says why.
     Refused(String),
@@ -129,6 +129,10 @@ pub(crate) struct CollectedBatch {
     pub(crate) rejected: Rejected,
     /// Number of skipped messages.
     pub(in crate::ingest) skipped: u64,
+    /// Number of messages without a payload.
+    pub(in crate::ingest) empty: u64,
+    /// Number of members that are not stored.
+    pub(in crate::ingest) left_out: u64,
 }
 
 /// The message does not fit into the current batch: hand that over first.
@@ -151,6 +155,8 @@ pub(crate) struct Collector {
     rejected: Rejected,
     messages: usize,
     skipped: u64,
+    empty: u64,
+    left_out: u64,
     /// Rejects of the current message; kept to reuse the allocation.
     rejects: Rejects,
 }
@@ -199,6 +205,8 @@ impl Collector {
             rejected: Rejected::default(),
             messages: 0,
             skipped: 0,
+            empty: 0,
+            left_out: 0,
             rejects: Rejects::new(),
         })
     }
@@ -245,6 +253,8 @@ impl Collector {
             dead: std::mem::take(&mut self.dead),
             rejected: std::mem::take(&mut self.rejected),
             skipped: std::mem::take(&mut self.skipped),
+            empty: std::mem::take(&mut self.empty),
+            left_out: std::mem::take(&mut self.left_out),
         }
     }
 
@@ -254,6 +264,20 @@ impl Collector {
         if !session_present {
             self.sparkplug.forget();
         }
+    }
+
+    /// Takes over births that were kept. Call before the first message.
+    ///
+    /// # Errors
+    /// The bytes are damaged.
+    pub(crate) fn restore_births(&mut self, bytes: &[u8]) -> Result<(), sparkplug::Damaged> {
+        self.sparkplug = Sparkplug::from_bytes(bytes)?;
+        Ok(())
+    }
+
+    /// The births.
+    pub(in crate::ingest) fn births(&self) -> &Sparkplug {
+        &self.sparkplug
     }
 
     /// The commands that the messages so far require. They are published now, or never.
@@ -298,6 +322,12 @@ impl Collector {
             self.skipped += 1;
             return Ok(Take::Skipped);
         }
+        // A device that signs off, or a retained message that is cleared (MQTT 5 §3.3.1.3): not a reading, and no error.
+        if message.payload.is_empty() && message.refused.is_none() {
+            self.messages += 1;
+            self.empty += 1;
+            return Ok(Take::Skipped);
+        }
         let refused = self.gather(message, route, received_at_ms)?;
         Ok(refused.map_or(Take::Accepted(note), Take::Refused))
     }
@@ -339,6 +369,7 @@ impl Collector {
         self.decode(message, route, received_at_ms);
         if self.rejects.is_empty() {
             self.messages += 1;
+            self.left_out += self.rejects.left_out().total() as u64;
             return Ok(None);
         }
         let is_crowded = self.rejects.by_reason().iter().any(|(reason, _)| *reason == RejectReason::TooManyFieldNames);
@@ -347,6 +378,7 @@ impl Collector {
             return Err(NoRoom);
         }
         self.messages += 1;
+        self.left_out += self.rejects.left_out().total() as u64;
         self.rejected.add(&self.rejects);
         let is_refused = self.batch.len() == before && self.rejects.are_all(RejectReason::NotAllowed);
         if let Some((reason, detail)) = self.rejects.foremost() {
@@ -369,9 +401,6 @@ impl Collector {
         let (Ok(route), Ok(topic)) = (route, std::str::from_utf8(&message.topic)) else {
             return rejects.push(0, RejectReason::InvalidUtf8, "the topic is not valid UTF-8");
         };
-        if message.payload.is_empty() {
-            return rejects.push(0, RejectReason::EmptyPayload, "the message has no payload");
-        }
         if message.payload.len() > payload_bytes_max {
             let n = message.payload.len();
             let detail = format!("the payload of {n} bytes exceeds packet_max_bytes = {payload_bytes_max}");
@@ -397,12 +426,11 @@ impl Collector {
         }
         let context = Context {
             limits: route.limits.as_ref().unwrap_or(&decoding.limits),
-            line: &decoding.line,
-            received_at_ms,
             ts_unit: route.ts_unit,
             sensor_id: captured.sensor_id,
             field: captured.field,
             tags: &captured.tags,
+            ..Context::of(decoding, received_at_ms)
         };
         match &route.how {
             PayloadDecoder::Alone(decoder) => decoder.decode(&message.payload, Some(topic), &context, batch, rejects),

@@ -85,7 +85,6 @@ fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter(
 fn problems_of_a_whole_message_are_reported() {
     let mut collector = collector(&[("a/+", "a/x/{sensor_id}", "json"), ("b/+", "b/{sensor_id}", "punchcard")]);
     let cases = [
-        (message("a/S", ""), RejectReason::EmptyPayload),
         (message("a/S", vec![b' '; 100_001]), RejectReason::PayloadTooLarge),
         (message("a/S", "1"), RejectReason::TopicMismatch),
         (message("b/S", "1"), RejectReason::UnknownFormat),
@@ -102,6 +101,26 @@ fn problems_of_a_whole_message_are_reported() {
         assert_eq!(gathered.rejected.0, [(*reason, 1)]);
         assert!(gathered.batch.is_empty());
     }
+}
+
+#[test]
+fn a_message_without_a_payload_is_no_reading_and_no_dead_letter() {
+    let mut collector = collector(&[("a/+", "a/{sensor_id}", "json")]);
+    for topic in ["a/S", "elsewhere"] {
+        assert_eq!(collector.take(&message(topic, ""), NOW_MS), Ok(Take::Skipped));
+    }
+    let gathered = collector.finish();
+    assert!(gathered.batch.is_empty() && gathered.dead.is_empty());
+    assert_eq!((gathered.empty, gathered.skipped, gathered.rejected.total()), (2, 0, 0));
+}
+
+#[test]
+fn what_is_not_stored_as_sent_is_counted() {
+    let mut collector = collector(&[("#", "{sensor_id}", "json")]);
+    collector.take(&message("S", r#"{"ts": 17, "values": {"a": 1}, "b": 2, "c": 3}"#), NOW_MS).unwrap();
+    collector.take(&message("S", r#"[{"a": 1}, 7, {"values": {"a": 1}, "b": 2}]"#), NOW_MS).unwrap();
+    let gathered = collector.finish();
+    assert_eq!((gathered.batch.len(), gathered.batch.retimed(), gathered.left_out), (3, 1, 3));
 }
 
 #[test]

@@ -45,6 +45,9 @@
 //! stored once, in this page only. They are folded in, under the guards of document and page, by the next run and by
 //! `reconcile --repair`.
 //!
+//! A bucket whose readings were removed ([`crate::store::retention`]) keeps its mode: there is nothing to move, and its
+//! summaries cannot be computed again. So does a time-series bucket whose measurements may have expired.
+//!
 //! The window for these cases is from a load to its write: seconds at most, except for a bucket kept in memory in
 //! between, which has ended only recently. So only buckets that ended before `ended_before_ms` are converted. Two
 //! conversions in opposite directions must not run at the same time: each would take the other's copies for leftovers.
@@ -135,6 +138,10 @@ impl MongoStore {
         selection.from_ms = span.floor(selection.from_ms).0;
         // A bucket has ended if it started a span earlier.
         selection.to_ms = selection.to_ms.min(options.ended_before_ms.saturating_sub(span.ms() - 1));
+        if options.into == StorageMode::Bucket && self.expires_measurements() {
+            let now_ms = self.about_now_ms().await.map_err(|e| MaintainError::Server(e.to_string()))?;
+            selection.from_ms = selection.from_ms.max(self.expired_until(now_ms));
+        }
         let all = self.collections();
         let (done, at) = (Converted::default(), Progress::default());
         let mut run = Run { all, options, selection, done, at, deletes_by_time: true };
@@ -169,17 +176,16 @@ impl Run<'_> {
         match self.options.into {
             // Also stray pages, and readings in a document in time-series mode.
             StorageMode::TimeSeries => {
+                filter.insert("readings_removed", doc! { "$ne": true });
                 filter.insert("$or", [doc! { "storage": { "$ne": SERIES } }, doc! { "readings": { "$exists": true } }])
             }
             StorageMode::Bucket => filter.insert("storage", SERIES),
         };
         let buckets = self.all.buckets.clone();
         let heads = doc! { "$and": [filter.clone(), { "page": 0 }] };
-        self.at = Progress {
-            buckets: 0,
-            buckets_total: buckets.count_documents(heads).await.map_err(&what)?,
-            readings: self.done.readings,
-        };
+        // What an earlier pass has converted is no longer found.
+        let (done, left) = (self.done.buckets, buckets.count_documents(heads).await.map_err(&what)?);
+        self.at = Progress { buckets: done, buckets_total: done + left, readings: self.done.readings };
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let found = buckets.find(filter).projection(doc! { "sensor_id": 1, "bucket_start": 1 }).sort(sort).await;
         let mut cursor: mongodb::Cursor<RawDocumentBuf> = found.map_err(&what)?;
@@ -202,6 +208,8 @@ impl Run<'_> {
         let mut first = Ok(());
         for (key, attempt) in keys.into_iter().zip(attempts) {
             self.at.buckets += 1;
+            // Stray pages, and buckets that became due meanwhile, were not counted.
+            self.at.buckets_total = self.at.buckets_total.max(self.at.buckets);
             match attempt {
                 Ok((Attempt::Done(readings), removal)) => {
                     self.done.buckets += 1;
@@ -254,6 +262,10 @@ impl Run<'_> {
             return Ok(Removal::Nothing);
         }
         let bucket = self.all.bucket(key, true).await?;
+        if bucket.pages.iter().any(|page| page.readings_removed) {
+            // Its pages cannot prove that they held them: the server's own retention removes them.
+            return Ok(Removal::Nothing);
+        }
         match held(&bucket) {
             Ok(0) => return Ok(Removal::Nothing),
             Ok(_) => self.on_step(Step::Verified, key)?,

@@ -59,6 +59,10 @@ impl Collections {
         if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
             return Ok(Attempt::Nothing);
         }
+        // Its summaries could not be computed again from measurements.
+        if bucket.pages.iter().any(|page| page.readings_removed) {
+            return Ok(Attempt::Nothing);
+        }
         if let Some(why) = unfit(&bucket) {
             return Ok(Attempt::Skip(why));
         }

@@ -2,6 +2,7 @@
 
 pub(super) mod convert;
 pub(super) mod convert_bucket;
+pub(super) mod days;
 pub(super) mod drop_duplicates;
 pub(super) mod reconcile;
 pub(super) mod repair;

@@ -129,7 +129,13 @@ impl MongoStore {
         let mut notes = vec![];
         if let Some(kept) = self.kept_from(native, options.now_ms).filter(|kept| selection.from_ms < *kept) {
             selection.from_ms = kept;
-            notes.push(format!("buckets before {} may be partly expired and are skipped", report::time(kept)));
+            let before = report::time(kept);
+            notes.push(format!(
+                "the range was shortened: buckets before {before} may be partly expired and are skipped"
+            ));
+            if kept >= selection.to_ms {
+                notes.push("no bucket is left to compare; choose a later --to, or a longer store.retention".to_owned());
+            }
         }
         let mut report = Reconciled::new(selection, options.listed_max);
         report.notes = notes;

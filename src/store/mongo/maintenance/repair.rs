@@ -32,6 +32,8 @@ pub(in crate::store::mongo) fn unchanged_filter(key: &BucketKey, page: &StoredPa
         filter.insert("storage", SERIES);
     } else {
         filter.insert("storage", doc! { "$ne": SERIES });
+        let removed = if page.readings_removed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) };
+        filter.insert("readings_removed", removed);
         let n = page.rows.len() + page.unreadable as usize;
         if n > 0 {
             filter.insert("readings", doc! { "$size": n as i32 });

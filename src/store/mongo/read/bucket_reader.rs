@@ -60,6 +60,15 @@ impl MongoStore {
         }
     }
 
+    /// Any collection, read with majority from the primary.
+    pub(in crate::store::mongo) fn majority(&self, name: &str) -> Collection<RawDocumentBuf> {
+        let options = CollectionOptions::builder()
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .build();
+        self.db.collection_with_options(name, options)
+    }
+
     /// Inspects the time-series collection.
     pub(in crate::store::mongo) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
         let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
@@ -184,6 +193,7 @@ impl Collections {
             tags: found.get_document("tags").map(entries).unwrap_or_default(),
             rows,
             unreadable,
+            readings_removed: found.get_bool("readings_removed").unwrap_or(false),
         };
         let end_ms = time("bucket_end").unwrap_or(key.start.0 + self.span_ms);
         Some((key, end_ms, page))
@@ -244,7 +254,7 @@ pub(in crate::store::mongo) fn push(rows: &mut Rows, reading: &RawDocument, skip
     true
 }
 
-fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
+pub(in crate::store::mongo) fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
     let num = |of: &RawDocument, name: &str| match of.get(name).ok()?? {
         RawBsonRef::Double(v) => Some(Number::Double(v)),
         RawBsonRef::Int64(v) => Some(Number::Int(v)),
@@ -259,7 +269,7 @@ fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
     summary.iter().filter_map(Result::ok).map(|(name, value)| (name.as_str().to_owned(), field(value))).collect()
 }
 
-fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
+pub(in crate::store::mongo) fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
     let entry = |(name, value): (&mongodb::bson::raw::CStr, RawBsonRef<'_>)| {
         Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
     };

@@ -123,7 +123,16 @@ impl Load<'_> {
             return self.fail(&places, &error);
         }
         let (mut paged, mut measured) = (vec![], vec![]);
+        let expired = match self.expired(&places).await {
+            Ok(expired) => expired,
+            Err(error) => return self.fail(&places, &error),
+        };
         for r in places {
+            if expired.contains(&r) {
+                self.slots_of(r, |bucket| bucket.pages[0].readings_removed = true);
+                self.expect(r, 0);
+                continue;
+            }
             let request = &self.requests[r];
             let (storage_mode, empty) = {
                 let slots = self.slots();
@@ -141,6 +150,19 @@ impl Load<'_> {
         }
         let pages = together(self.pieces(&paged).into_iter().map(|piece| self.readings(piece)).collect());
         tokio::join!(pages, self.measurements(&measured));
+    }
+
+    /// Those of these buckets whose measurements may have expired ([`crate::store::retention`]).
+    async fn expired(&self, places: &[usize]) -> Result<Vec<usize>, StoreError> {
+        let is_series =
+            |bucket: &mut LoadedBucket| bucket.storage_mode == StorageMode::TimeSeries && !bucket.pages.is_empty();
+        let of_series: Vec<usize> = places.iter().copied().filter(|r| self.slots_of(*r, is_series)).collect();
+        if !self.store.expires_measurements() || of_series.is_empty() {
+            return Ok(vec![]);
+        }
+        let now_ms = self.store.about_now_ms().await?;
+        let is_expired = |r: &usize| self.store.may_have_expired(self.requests[*r].bucket.start, now_ms);
+        Ok(of_series.into_iter().filter(is_expired).collect())
     }
 
     /// Reads the heads of all pages of these buckets.
@@ -220,7 +242,7 @@ impl Load<'_> {
         let place = |r: usize| ((&*self.requests[r].bucket.sensor_id, self.requests[r].bucket.start.0), r);
         let by_bucket: HashMap<(&str, i64), usize> = keys.iter().map(|(r, _)| place(*r)).collect();
         let mut projection = doc! {
-            "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1,
+            "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "readings_removed": 1,
             "bytes": { "$bsonSize": "$$ROOT" }, "summary_bytes": summary_bytes(),
         };
         if readings {

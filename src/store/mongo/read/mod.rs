@@ -2,6 +2,8 @@
 
 pub(super) mod bucket_reader;
 pub(super) mod count_measurements;
+pub(super) mod days;
 pub(super) mod load;
 pub(super) mod pipelines;
 pub(super) mod queries;
+pub(super) mod summaries;

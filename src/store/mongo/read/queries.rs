@@ -43,7 +43,7 @@ const SENSORS_AT_ONCE: usize = 8;
 const TIME_MAX: Duration = Duration::from_secs(8);
 
 impl MongoStore {
-    async fn read<T: Send + 'static>(
+    pub(in crate::store::mongo) async fn read<T: Send + 'static>(
         &self,
         operation: impl Future<Output = Found<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -60,7 +60,13 @@ impl MongoStore {
 
     pub(in crate::store::mongo) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
         let (of, q) = (self.collections(), q.clone());
-        self.read(async move { pages(&of, &q).await }).await
+        let mut found = self.read(async move { pages(&of, &q).await }).await?;
+        if self.measured() && self.expires_measurements() {
+            let now_ms = self.about_now_ms().await?;
+            let of_series = found.pages.iter_mut().filter(|(_, page)| page.storage_mode == StorageMode::TimeSeries);
+            of_series.for_each(|(start, page)| page.readings_removed = self.may_have_expired(*start, now_ms));
+        }
+        Ok(found)
     }
 
     pub(in crate::store::mongo) async fn read_measurements(
@@ -226,7 +232,10 @@ async fn some_measurements(of: &Collections, q: &MeasurementQuery, limit: usize)
 }
 
 /// Returns the next sensor ids in order: one index seek each, without reading a document.
-async fn next_sensors(buckets: &Collection<RawDocumentBuf>, q: &SensorQuery) -> Found<Vec<String>> {
+pub(in crate::store::mongo) async fn next_sensors(
+    buckets: &Collection<RawDocumentBuf>,
+    q: &SensorQuery,
+) -> Found<Vec<String>> {
     let mut ids: Vec<String> = vec![];
     let mut after = q.after.clone();
     while ids.len() < q.limit {

@@ -6,25 +6,30 @@
 //!
 //! **Retention.** Pages and summaries expire `store.retention` after the end of their bucket (TTL on `bucket_end`).
 //! Measurements expire by their own time, which may be a whole span before that end, so they are kept a span longer. So
-//! a summary never counts expired measurements, and `reconcile` finds no difference while an hour expires.
+//! a summary never counts expired measurements, and `reconcile` finds no difference while an hour expires. With
+//! `store.retention_readings` they expire before their summaries ([`crate::store::retention`]).
 
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::model::Span;
 use crate::store::mongo::dead_letters::of_senders;
-use crate::store::mongo::names::{BUCKETS, DEAD_LETTERS, READINGS, SUMMARIES};
+use crate::store::mongo::names::{BUCKETS, DEAD_LETTERS, READINGS, REMOVAL_INDEX, SUMMARIES};
 use crate::store::mongo::schema::detect::{META_FIELD, TIME_FIELD, fits};
+use crate::store::mongo::schema::expired_before;
 use crate::store::mongo::schema::view::summaries_pipeline;
 use crate::store::mongo::setup::{
     Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError,
     Setup,
 };
+use crate::store::retention;
 
 /// Retention periods in seconds; `None`: for ever.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::mongo) struct Retention {
     /// Pages and summaries, after the end of their bucket.
     pub(in crate::store::mongo) buckets_s: Option<i64>,
+    /// Measurements, if they are removed before their summaries; the margin is included.
+    pub(in crate::store::mongo) measurements_s: Option<i64>,
     /// Dead letters, after their receipt.
     pub(in crate::store::mongo) dead_letters_s: i64,
 }
@@ -37,7 +42,8 @@ impl Retention {
     /// Retention of measurements, after their own time (see above). A longer one than the server supports becomes
     /// unlimited, never shorter.
     pub(in crate::store::mongo) fn readings_s(self, span: Span) -> Option<i64> {
-        self.buckets_s.map(|s| s.saturating_add(span.ms() / 1000)).filter(|s| *s <= READINGS_S_MAX)
+        let kept_s = self.measurements_s.into_iter().chain(self.buckets_s).min();
+        kept_s.map(|s| s.saturating_add(span.ms() / 1000)).filter(|s| *s <= READINGS_S_MAX)
     }
 }
 
@@ -57,22 +63,23 @@ pub(in crate::store::mongo) async fn prepare(
     let key = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
     index(setup, BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" }).await?;
     done.extend(ttl(setup, BUCKETS, "bucket_end", "bucket_end_ttl", keep.buckets_s, None).await?);
+    done.extend(removal_index(setup, keep.measurements_s.is_some()).await?);
     // Also if this run writes pages: measurements of an earlier mode are not kept longer than the rest.
     if found.get(READINGS).is_some_and(|f| fits(f).is_ok()) {
         let key = doc! { format!("{META_FIELD}.sensor_id"): 1, TIME_FIELD: -1 };
         index(setup, READINGS, doc! { "key": key, "name": "sensor_reading" }).await?;
-        done.extend(readings_retention(setup, &found, keep.readings_s(span)).await?);
+        done.extend(readings_retention(setup, &found, keep.readings_s(span), span).await?);
     }
     if found.get(DEAD_LETTERS).is_none() && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)? {
         done.push(format!("created collection {DEAD_LETTERS}"));
     }
     done.extend(dead_letters(setup, keep.dead_letters_s).await?);
-    done.extend(view(setup, &found).await?);
+    done.extend(view(setup, &found, SUMMARIES, BUCKETS, summaries_pipeline()).await?);
     Ok(done)
 }
 
 /// Whether this process created the collection; another instance may have created it first.
-fn made(created: Result<(), Failure>, name: &str) -> Result<bool, SchemaError> {
+pub(super) fn made(created: Result<(), Failure>, name: &str) -> Result<bool, SchemaError> {
     match created {
         Ok(()) => Ok(true),
         Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => Ok(false),
@@ -98,14 +105,14 @@ async fn buckets(setup: &Setup<'_>, found: &Listing, done: &mut Vec<String>) -> 
     Ok(())
 }
 
-async fn index(setup: &Setup<'_>, collection: &str, index: Document) -> Result<(), SchemaError> {
+pub(super) async fn index(setup: &Setup<'_>, collection: &str, index: Document) -> Result<(), SchemaError> {
     let command = doc! { "createIndexes": collection, "indexes": [index] };
     setup.change(command).await.map(drop).map_err(|f| f.at(format!("creating an index of {collection}")))
 }
 
 /// Creates, changes or drops the TTL index on `field` according to `seconds`, for the documents `of` or all. Returns a
 /// line if this changed something.
-async fn ttl(
+pub(super) async fn ttl(
     setup: &Setup<'_>,
     collection: &str,
     field: &str,
@@ -138,6 +145,21 @@ async fn ttl(
     }
 }
 
+/// Creates or drops the index that finds the oldest pages with readings. Documents of time-series buckets have a
+/// `storage`, so the removal never reads them again, however many there are.
+async fn removal_index(setup: &Setup<'_>, wanted: bool) -> Result<Option<String>, SchemaError> {
+    if wanted {
+        let key = doc! { "storage": 1, "readings_removed": 1, "bucket_end": 1 };
+        index(setup, BUCKETS, doc! { "key": key, "name": REMOVAL_INDEX }).await?;
+        return Ok(None);
+    }
+    match setup.change(doc! { "dropIndexes": BUCKETS, "index": REMOVAL_INDEX }).await {
+        Ok(_) => Ok(Some(format!("dropped index {REMOVAL_INDEX} on {BUCKETS} (store.retention_readings is not set)"))),
+        Err(Failure { code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND), .. }) => Ok(None),
+        Err(failure) => Err(failure.at(format!("dropping the index {REMOVAL_INDEX} of {BUCKETS}"))),
+    }
+}
+
 /// The indexes of dead letters: one in the order of receipt, and a partial one with only those that expire and can be
 /// evicted ([`crate::store::mongo::dead_letters`]). Earlier versions had one index for both, with which dead letters with
 /// acknowledged readings expired too.
@@ -162,6 +184,7 @@ async fn readings_retention(
     setup: &Setup<'_>,
     found: &Listing,
     seconds: Option<i64>,
+    span: Span,
 ) -> Result<Option<String>, SchemaError> {
     let now = match found.options(READINGS).and_then(|o| o.get("expireAfterSeconds")) {
         Some(Bson::Int32(s)) => Some(i64::from(*s)),
@@ -171,6 +194,11 @@ async fn readings_retention(
     };
     if now == seconds {
         return Ok(None);
+    }
+    if let Some(before_s) = now.filter(|before_s| seconds.is_none_or(|seconds| seconds > *before_s)) {
+        // The first measurement of a bucket expires a span before its end; half of the margin is for its clock.
+        let margin_ms = span.ms() + retention::ms(retention::MARGIN / 2);
+        expired_before::record(setup, before_s.saturating_mul(1000).saturating_sub(margin_ms)).await?;
     }
     let wanted = seconds.map_or_else(|| Bson::from("off"), Bson::from);
     let change = doc! { "collMod": READINGS, "expireAfterSeconds": wanted };
@@ -182,41 +210,52 @@ async fn readings_retention(
 }
 
 /// Creates or updates the view. Returns a line if this changed something.
-async fn view(setup: &Setup<'_>, found: &Listing) -> Result<Option<String>, SchemaError> {
-    let wanted = doc! { "viewOn": BUCKETS, "pipeline": summaries_pipeline() };
-    let Some(options) = found.options(SUMMARIES) else {
-        let mut create = doc! { "create": SUMMARIES };
+pub(super) async fn view(
+    setup: &Setup<'_>,
+    found: &Listing,
+    name: &str,
+    on: &str,
+    pipeline: Vec<Document>,
+) -> Result<Option<String>, SchemaError> {
+    let wanted = doc! { "viewOn": on, "pipeline": pipeline };
+    let Some(options) = found.options(name) else {
+        let mut create = doc! { "create": name };
         create.extend(wanted);
         return match setup.change(create).await {
-            Ok(_) => Ok(Some(format!("created view {SUMMARIES}"))),
+            Ok(_) => Ok(Some(format!("created view {name}"))),
             Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => Ok(None),
-            Err(failure) => Err(failure.at("creating the view sensor_summaries")),
+            Err(failure) => Err(failure.at(format!("creating the view {name}"))),
         };
     };
-    if wanted.iter().all(|(name, value)| options.get(name) == Some(value)) {
+    if wanted.iter().all(|(key, value)| options.get(key) == Some(value)) {
         return Ok(None);
     }
-    if found.get(SUMMARIES).is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view")) {
-        let detail = format!("a collection with that name exists: rename or drop it (hourbucket creates {SUMMARIES})");
-        return Err(SchemaError::permanent("updating the view sensor_summaries", detail));
+    if found.get(name).is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view")) {
+        let detail = format!("a collection with that name exists: rename or drop it (hourbucket creates {name})");
+        return Err(SchemaError::permanent(format!("updating the view {name}"), detail));
     }
-    let mut change = doc! { "collMod": SUMMARIES };
+    let mut change = doc! { "collMod": name };
     change.extend(wanted);
-    setup.change(change).await.map_err(|f| f.at("updating the view sensor_summaries (collMod)"))?;
-    Ok(Some(format!("updated view {SUMMARIES}")))
+    setup.change(change).await.map_err(|f| f.at(format!("updating the view {name} (collMod)")))?;
+    Ok(Some(format!("updated view {name}")))
+}
+
+/// The schema of a field's summary.
+pub(super) fn summary_of_field() -> Document {
+    let number = doc! { "bsonType": ["int", "long"], "minimum": 0 };
+    doc! {
+        "bsonType": "object",
+        "required": ["min", "max", "sum", "count"],
+        "properties": {
+            "min": { "bsonType": "number" }, "max": { "bsonType": "number" },
+            "sum": { "bsonType": "number" }, "count": number,
+        },
+    }
 }
 
 /// The schema of a page (docs/design.md, section 3). `moderate`: invalid existing documents can still be updated.
 fn validator() -> Document {
     let number = doc! { "bsonType": ["int", "long"], "minimum": 0 };
-    let summary_of_field = doc! {
-        "bsonType": "object",
-        "required": ["min", "max", "sum", "count"],
-        "properties": {
-            "min": { "bsonType": "number" }, "max": { "bsonType": "number" },
-            "sum": { "bsonType": "number" }, "count": number.clone(),
-        },
-    };
     doc! { "$jsonSchema": {
         "bsonType": "object",
         "required": [
@@ -237,11 +276,13 @@ fn validator() -> Document {
             "count": number,
             "first_ts": { "bsonType": "date" },
             "last_ts": { "bsonType": "date" },
-            "summary": { "bsonType": "object", "additionalProperties": summary_of_field },
+            "summary": { "bsonType": "object", "additionalProperties": summary_of_field() },
             // Elements are not validated: checking a thousand readings again at every append would cost more than the
             // append.
             "readings": { "bsonType": "array" },
             "has_overflow": { "bsonType": "bool" },
+            // The readings were removed (store.retention_readings).
+            "readings_removed": { "bsonType": "bool" },
             // Absent: the readings are in this document. Present: they are measurements in sensor_readings.
             "storage": { "enum": ["timeseries"] },
         },

@@ -78,12 +78,7 @@ async fn one_page(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
 /// The first document of a `find` with majority read concern.
 async fn first(setup: &Setup<'_>, mut find: Document) -> Result<Option<Document>, SchemaError> {
     find.insert("readConcern", doc! { "level": "majority" });
-    let mut reply = setup.ask(find).await.map_err(|f| f.at(STEP))?;
-    let batch = reply.get_document_mut("cursor").and_then(|c| c.get_array_mut("firstBatch"));
-    Ok(batch.ok().and_then(|b| b.pop()).and_then(|d| match d {
-        Bson::Document(document) => Some(document),
-        _ => None,
-    }))
+    setup.first(find).await.map_err(|f| f.at(STEP))
 }
 
 /// Derives the metadata from a page; fields that the page lacks are assumed to match.

@@ -2,9 +2,12 @@
 
 pub(super) mod advisories;
 pub(super) mod collections;
+pub(super) mod days;
 pub(super) mod detect;
+pub(super) mod expired_before;
 pub(super) mod latest_and_tag_indexes;
 pub(super) mod metadata;
 pub(super) mod prepare;
+pub(super) mod rollup_schema;
 pub(super) mod sharding;
 pub(super) mod view;

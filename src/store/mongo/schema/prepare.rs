@@ -5,6 +5,7 @@
 //! written with), then the choice that determines everything else (whether native time-series collections exist), then
 //! the rest.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mongodb::bson::doc;
@@ -13,15 +14,20 @@ use crate::config::StoreMode;
 use crate::store::PreparedStore;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::Native;
+use crate::store::mongo::catalog;
+use crate::store::mongo::catalog_state;
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::WriteConcern;
 use crate::store::mongo::schema::advisories;
 use crate::store::mongo::schema::collections::{self, Retention};
+use crate::store::mongo::schema::days;
 use crate::store::mongo::schema::detect;
+use crate::store::mongo::schema::expired_before;
 use crate::store::mongo::schema::latest_and_tag_indexes;
 use crate::store::mongo::schema::metadata;
 use crate::store::mongo::setup::{SchemaError, Setup};
 use crate::store::mongo::write::high_water;
+use crate::store::retention::MARGIN;
 
 /// The server's description of itself.
 struct Server {
@@ -79,8 +85,11 @@ impl MongoStore {
         let mut server = self.server(&setup).await?;
         let span = self.options.span;
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
-        let keep =
-            Retention { buckets_s: self.retention.map(seconds), dead_letters_s: seconds(self.dead_letters_retention) };
+        let keep = Retention {
+            buckets_s: self.retention.map(seconds),
+            measurements_s: self.retention_readings.map(|kept| seconds(kept.saturating_add(MARGIN))),
+            dead_letters_s: seconds(self.dead_letters_retention),
+        };
         let mut changes = vec![];
         metadata::check(&setup, span).await?;
         let (native, why) = self.choose(&setup, keep.readings_s(span), &mut changes).await?;
@@ -88,10 +97,16 @@ impl MongoStore {
             changes.push(format!("noted bucket.span in {}", META));
         }
         changes.extend(collections::prepare(&setup, span, keep).await?);
+        self.clock.set_expired_before(expired_before::read(&setup).await?);
+        changes.extend(catalog::prepare(&setup).await?);
+        self.catalog_complete.store(catalog_state::prepare(&setup).await?, Ordering::Relaxed);
         if high_water::create_if_missing(&setup).await? {
             changes.push(format!("noted in {} up to which hour buckets were written", META));
         }
         changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
+        if let Some(rollup) = self.rollup {
+            changes.extend(days::prepare(&setup, rollup).await?);
+        }
         server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
         // Set only once: if the mode changed, buckets in memory would use another one than the store. A repeated
         // preparation, after a later step failed, finds the same mode.

@@ -4,11 +4,14 @@
 //! sensor's history can be split by time. The shard key of measurements is `{"meta.sensor_id"}` alone: a key with the
 //! time field is allowed up to 7.0, but is deprecated since 8.0 (SERVER-88647: chunks then split the server's own
 //! buckets), and neither can be undone before 8.0.10. The cost: all measurements of one sensor stay on one shard.
+//!
+//! The catalogue is sharded by its `_id`, the sensor, and the days by `{sensor_id, day}`: every write names them. Both keys
+//! have their index already.
 
 use mongodb::bson::{Document, doc};
 
 use crate::store::mongo::MongoStore;
-use crate::store::mongo::names::{BUCKETS, READINGS};
+use crate::store::mongo::names::{BUCKETS, CATALOG, DAYS, READINGS};
 use crate::store::mongo::schema::detect::{META_FIELD, fits};
 use crate::store::mongo::setup::{SchemaError, Setup};
 
@@ -19,7 +22,8 @@ struct Commands {
     admin: Vec<Document>,
 }
 
-fn commands(database: &str, measurements: bool) -> Commands {
+/// `measurements` and `days`: whether these collections exist.
+fn commands(database: &str, measurements: bool, days: bool) -> Commands {
     let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
     let index = doc! {
         "createIndexes": BUCKETS,
@@ -29,7 +33,11 @@ fn commands(database: &str, measurements: bool) -> Commands {
         // Not needed since 6.0, but harmless there.
         doc! { "enableSharding": database },
         doc! { "shardCollection": format!("{database}.{BUCKETS}"), "key": pages },
+        doc! { "shardCollection": format!("{database}.{CATALOG}"), "key": { "_id": 1 } },
     ];
+    if days {
+        admin.push(doc! { "shardCollection": format!("{database}.{DAYS}"), "key": { "sensor_id": 1, "day": 1 } });
+    }
     if measurements {
         let key = doc! { format!("{META_FIELD}.sensor_id"): 1 };
         admin.push(doc! { "shardCollection": format!("{database}.{READINGS}"), "key": key });
@@ -70,8 +78,9 @@ impl MongoStore {
     pub async fn shard(&self) -> Result<Vec<String>, SchemaError> {
         self.can_shard().await?;
         let setup = Setup::new(&self.db, &self.options);
-        let measurements = setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|f| fits(f).is_ok());
-        let commands = commands(self.db.name(), measurements);
+        let found = setup.list(&[READINGS, DAYS]).await?;
+        let measurements = found.get(READINGS).is_some_and(|f| fits(f).is_ok());
+        let commands = commands(self.db.name(), measurements, found.get(DAYS).is_some());
         setup.change(commands.index).await.map_err(|f| f.at("creating the index of the shard key"))?;
         let admin = self.client.database("admin");
         let mut done = vec![];
@@ -89,20 +98,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_commands_name_both_collections_and_their_keys() {
-        let both = commands("db", true);
+    fn the_commands_name_the_collections_and_their_keys() {
+        let all = commands("db", true, true);
         let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
         assert_eq!(
-            both.admin,
+            all.admin,
             [
                 doc! { "enableSharding": "db" },
                 doc! { "shardCollection": "db.sensor_buckets", "key": pages.clone() },
+                doc! { "shardCollection": "db.sensor_catalog", "key": { "_id": 1 } },
+                doc! { "shardCollection": "db.sensor_days", "key": { "sensor_id": 1, "day": 1 } },
                 doc! { "shardCollection": "db.sensor_readings", "key": { "meta.sensor_id": 1 } },
             ]
         );
         let index = doc! { "createIndexes": "sensor_buckets", "indexes": [{ "key": pages, "name": "shard_key" }] };
-        assert_eq!(both.index, index);
-        assert_eq!(commands("db", false).admin, both.admin[..2], "without measurements only the pages are sharded");
+        assert_eq!(all.index, index);
+        assert_eq!(commands("db", false, false).admin, all.admin[..3], "without measurements and days");
     }
 
     #[test]

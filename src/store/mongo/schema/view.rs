@@ -62,7 +62,7 @@ fn row_of_one_page() -> Document {
         "input": { "$slice": [fields(), FIELDS_MAX] }, "as": "f", "in": entry("$$f.k", "$$f.v"),
     } };
     doc! { "$project": {
-        "_id": 0, "sensor_id": 1, "bucket_start": 1, "count": 1, "first_ts": 1, "last_ts": 1,
+        "_id": 0, "sensor_id": 1, "bucket_start": 1, "count": 1, "first_ts": 1, "last_ts": 1, "readings_removed": 1,
         "summary": { "$arrayToObject": summary },
         "summary_truncated": { "$cond": [{ "$gt": [{ "$size": fields() }, FIELDS_MAX] }, true, "$$REMOVE"] },
     } }
@@ -99,7 +99,7 @@ fn row_of_several_pages() -> Document {
         { "$gt": [{ "$size": "$merged" }, FIELDS_MAX + 1] }, { "$gte": [about("page"), PAGES_MAX] },
     ] };
     doc! { "$project": {
-        "_id": 0, "sensor_id": 1, "bucket_start": 1,
+        "_id": 0, "sensor_id": 1, "bucket_start": 1, "readings_removed": 1,
         "count": about("count"), "first_ts": about("first_ts"), "last_ts": about("last_ts"),
         "summary": { "$arrayToObject": summary },
         "summary_truncated": { "$cond": [cut, true, "$$REMOVE"] },

@@ -14,14 +14,14 @@
 //! later of its last bucket and the server's time. Data that is imported into a database in use must be older than its
 //! mark.
 
-use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::bson::{Bson, DateTime, doc};
 
 use crate::model::BucketStart;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, concern_error};
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
-use crate::store::mongo::setup::{Failure, SchemaError, Setup};
+use crate::store::mongo::setup::{SchemaError, Setup};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Earlier than any bucket: 0001-01-01, which every tool can display.
@@ -37,7 +37,8 @@ const STEP: &str = "recording the high-water mark (hourbucket_meta)";
 /// The server's error, with the step.
 pub(in crate::store::mongo) async fn create_if_missing(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
-    let found = first(setup, find).await?.and_then(|d| d.get_datetime("bucket_start").copied().ok());
+    let found = setup.first(find).await.map_err(|f| f.at(STEP))?;
+    let found = found.and_then(|d| d.get_datetime("bucket_start").copied().ok());
     let never = DateTime::from_millis(NEVER_MS);
     if found.is_some_and(|mark| mark > never) {
         return Ok(false);
@@ -77,21 +78,16 @@ async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
         "hint": { "sensor_id": 1, "bucket_start": -1, "page": 1 },
         "cursor": {},
     };
-    let latest = first(setup, latest).await?.and_then(|d| d.get_datetime("latest").copied().ok());
-    let measured = first(setup, doc! { "find": READINGS, "limit": 1, "projection": { "ts": 1 } }).await?;
+    let latest = setup.first(latest).await.map_err(|f| f.at(STEP))?;
+    let latest = latest.and_then(|d| d.get_datetime("latest").copied().ok());
+    let measured = doc! { "find": READINGS, "limit": 1, "projection": { "ts": 1 } };
+    let measured = setup.first(measured).await.map_err(|f| f.at(STEP))?;
     if latest.is_none() && measured.is_none() {
         return Ok(NEVER_MS);
     }
     let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at(STEP))?;
     let server = hello.get_datetime("localTime").ok().copied().unwrap_or_else(DateTime::now);
     Ok(latest.map_or(server, |latest| latest.max(server)).timestamp_millis() + MARGIN_MS)
-}
-
-/// The first document of a cursor reply.
-async fn first(setup: &Setup<'_>, command: Document) -> Result<Option<Document>, SchemaError> {
-    let reply = setup.ask(command).await.map_err(|f: Failure| f.at(STEP))?;
-    let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
-    Ok(batch.ok().and_then(|b| b.first()).and_then(Bson::as_document).cloned())
 }
 
 impl MongoStore {

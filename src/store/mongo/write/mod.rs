@@ -1,8 +1,10 @@
-//! Commands that change what is stored: page writes, measurements, latest state, the high-water mark.
+//! Commands that change what is stored: page writes, measurements, latest state, days, the high-water mark.
 
+pub(super) mod days;
 pub(super) mod fence;
 pub(super) mod high_water;
 pub(super) mod latest;
 pub(super) mod recompute_summary;
+pub(super) mod remove_readings;
 pub(super) mod time_series;
 pub(super) mod time_series_writer;

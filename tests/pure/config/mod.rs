@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
+mod conflicts;
+mod files;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +21,8 @@ impl Place {
     fn new() -> Place {
         let place = Place(tempfile::tempdir().unwrap());
         place.file("tokens.toml", "");
+        place.file("jwks.json", "");
+        place.file("crl.pem", "");
         place.file("ca.pem", "");
         place.file("client.pem", "");
         place.file("client.key", "");
@@ -36,7 +41,17 @@ impl Place {
     /// Loads a text with the environment over it; the names of the example files become their paths.
     fn load(&self, text: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
         let mut text = text.to_owned();
-        for name in ["tokens.toml", "ca.pem", "client.pem", "client.key", "server.pem", "server.key", "mqtt-password"] {
+        for name in [
+            "tokens.toml",
+            "jwks.json",
+            "crl.pem",
+            "ca.pem",
+            "client.pem",
+            "client.key",
+            "server.pem",
+            "server.key",
+            "mqtt-password",
+        ] {
             text = text.replace(&format!("\"{name}\""), &format!("{:?}", self.0.path().join(name)));
         }
         let path = self.file("hourbucket.toml", &text);
@@ -383,63 +398,6 @@ fn a_span_is_any_divisor_of_a_day() {
     }
 }
 
-#[test]
-fn conflicting_settings_are_refused() {
-    let place = Place::new();
-    let topic = "mqtt[0].subscriptions[0].topic";
-    for (from, to, key, part) in [
-        ("127.0.0.1:8080\"\ntokens_file = \"tokens.toml\"", "0.0.0.0:8080\"", "http.listen", "allow_anonymous"),
-        ("tokens_file", "allow_anonymous = true\ntokens_file", "http.allow_anonymous", "anonymous"),
-        ("127.0.0.1:8081", "127.0.0.1:8080", "admin.listen", "another port"),
-        ("max_bytes = \"16GiB\"", "max_bytes = \"100MiB\"", "journal.max_bytes", "twice"),
-        ("max_age = \"15s\"", "backoff_min = \"6s\"", "flush.backoff_min", "backoff_max"),
-        ("max_age = \"15s\"", "commands_max = 17", "flush.commands_max", "store.pool_max"),
-        (
-            "retention = \"365d\"",
-            "retention = \"364d\"",
-            "store.retention",
-            "limits.past accepts readings up to 365d old",
-        ),
-        ("past = \"365d\"", "past = \"366d\"", "store.retention", "increase store.retention to at least limits.past"),
-        ("{sensor_id}/{field}", "{sensor_id}/temp", topic, "no {field}"),
-        ("{sensor_id}/{field}", "{id}/{field}", topic, "no {sensor_id}"),
-        ("sensors/{sensor_id}", "sensor/{sensor_id}", topic, "level 1"),
-        ("{sensor_id}/{field}", "{sensor_id}/x/{field}", topic, "3 levels"),
-        ("username = \"…\"", "", "mqtt[0].password_file", "username"),
-        ("clean_start = false", "ca_file = \"ca.pem\"", "mqtt[0].ca_file", "mqtts://"),
-        ("protocol = 5", "protocol = 4\nsession_expiry = \"1d\"", "mqtt[0].session_expiry", "3.1.1"),
-    ] {
-        one_problem(&place, &DESIGN.replacen(from, to, 1), key, part);
-    }
-    let short = DESIGN.replacen("past = \"365d\"", "past = \"30d\"", 1).replacen("\"365d\"", "\"30d\"", 1);
-    let kept = place.good(&short, &[]);
-    assert_eq!((kept.store.retention, kept.limits.past), (Some(kept.limits.past), Duration::from_secs(30 * 86_400)));
-    // Without `store.retention`, only the default of limits.past can conflict with it.
-    one_problem(&place, "store.retention = \"30d\"", "store.retention", "365d old");
-    // Sparkplug B: its own topics, all messages of a node, and commands that only a broker can forward.
-    let sparkplug = DESIGN.replace("\"scalar\"", "\"sparkplug\"").replace("sensors/{sensor_id}/{field}", "spBv1.0/#");
-    let format = "mqtt[0].subscriptions[0].format";
-    one_problem(&place, &sparkplug.replace("sensors/+/+", "+/+/+/+"), format, "spBv1.0/");
-    one_problem(&place, &sparkplug.replace("sensors/+/+", "$share/g/spBv1.0/#"), format, "shared");
-    let good = sparkplug.replace("sensors/+/+", "spBv1.0/#");
-    assert_eq!(place.good(&good, &[]).mqtt[0].subscriptions[0].format, "sparkplug");
-    let usual = place.good(&good.replace("topic = \"spBv1.0/#\"", ""), &[]);
-    assert_eq!(usual.mqtt[0].subscriptions[0].topic, "spBv1.0/#");
-    let page = DESIGN.replace("max_readings = 1000", "max_bytes = \"2MiB\"");
-    one_problem(&place, &page.replace("max_age = \"15s\"", "command_max_bytes = \"1MiB\""), "bucket.max_bytes", "fit");
-    let broker = &DESIGN[DESIGN.find("[[mqtt]]").unwrap()..];
-    one_problem(&place, &format!("{DESIGN}{broker}"), "mqtt[1].client_id", "same url and client_id");
-    let subscription = &DESIGN[DESIGN.find("[[mqtt.sub").unwrap()..];
-    one_problem(&place, &format!("{DESIGN}{subscription}"), "mqtt[0].subscriptions[1].filter", "twice");
-    one_problem(&place, &DESIGN.replace(subscription, ""), "mqtt[0]", "subscriptions");
-    one_problem(&place, "[http]\nenabled = false", "http.enabled", "no input is configured");
-    let two = DESIGN.replace("sensors/{sensor_id}/{field}", "sensor/{sensor_id}/x");
-    assert_eq!(place.bad(&two, &[]).len(), 2, "the second problem of a key is reported too");
-    one_problem(&place, "[mqtt]\nurl = \"mqtt://x\"", "mqtt", "[[mqtt]]");
-    one_problem(&place, "http = 5", "http", "[http]");
-    place.good("[http]\nlisten = \"0.0.0.0:8080\"\nallow_anonymous = true", &[]);
-}
-
 fn one_problem(place: &Place, text: &str, key: &str, part: &str) {
     let problems =
         place.load(text, &[]).err().unwrap_or_else(|| panic!("accepted, but {key}: {part}\n{text}")).problems;
@@ -571,6 +529,15 @@ fn direct(keys: &str) -> String {
 }
 
 #[test]
+fn remote_write_that_merges_series_is_remarked() {
+    let place = Place::new();
+    let remarks = |text: &str| place.good(text, &[]).remarks();
+    let [remark] = &remarks("")[..] else { panic!("one remark") };
+    assert!(remark.starts_with("remote_write.other_labels = \"tags\"") && remark.contains("\"sensor_id\""), "{remark}");
+    assert_eq!(remarks("remote_write.other_labels = \"sensor_id\"\n"), [""; 0]);
+}
+
+#[test]
 fn the_mqtt_listener_needs_its_settings() {
     let place = Place::new();
     let good = place.good(&direct(""), &[]);
@@ -591,94 +558,6 @@ fn the_mqtt_listener_needs_its_settings() {
     ] {
         one_problem(&place, &text, key, part);
     }
-}
-
-/// Sets the permissions of a file.
-fn permit(path: &Path, mode: u32) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
-#[test]
-fn files_with_secrets_that_others_can_read_are_named() {
-    use std::os::unix::fs::{MetadataExt, chown};
-    let place = Place::new();
-    let broker = "key_file = \"client.key\"\ncert_file = \"client.pem\"\npassword_file";
-    let tls = "cert_file = \"server.pem\"\nkey_file = \"server.key\"";
-    let port = direct(&format!("tokens_file = \"tokens.toml\"\n{tls}"));
-    let text = DESIGN.replacen("password_file", broker, 1).replacen("mqtt://", "mqtts://", 1);
-    let text = format!("{text}[http.tls]\n{tls}\n[admin.tls]\n{tls}\n{port}");
-    let uri = place.file("uri", "mongodb://user:pass@db/");
-    let exposed = || {
-        let text = text.replacen("uri = \"mongodb://127.0.0.1:27017/?replicaSet=rs0\"", "", 1);
-        let loaded = place.load(&text, &[("HOURBUCKET_STORE__URI_FILE", uri.to_str().unwrap())]);
-        loaded.unwrap_or_else(|e| panic!("{text}\n{e}")).exposed_secrets()
-    };
-    let keys = || exposed().iter().map(|w| w.split(':').next().unwrap().to_owned()).collect::<Vec<_>>();
-    let files =
-        ["tokens.toml", "server.key", "client.key", "mqtt-password", "uri"].map(|name| place.0.path().join(name));
-    // Certificates are public.
-    ["server.pem", "client.pem"].iter().for_each(|name| permit(&place.0.path().join(name), 0o666));
-    files.iter().for_each(|path| permit(path, 0o600));
-    assert_eq!(exposed(), Vec::<String>::new());
-    for (path, expected) in files.iter().zip([
-        &["http.tokens_file", "listen.mqtt.tokens_file"][..],
-        &["http.tls.key_file", "admin.tls.key_file", "listen.mqtt.key_file"],
-        &["mqtt[0].key_file"],
-        &["mqtt[0].password_file"],
-        &["store.uri"],
-    ]) {
-        permit(path, 0o604);
-        assert_eq!(keys(), expected);
-        let [warning, ..] = &exposed()[..] else { panic!("a warning") };
-        assert!(warning.contains(&format!("chmod 600 {}", path.display())) && warning.contains("0604"), "{warning}");
-        permit(path, 0o600);
-    }
-    // A file of root that the service reads through its group, as Kubernetes and Debian mount secrets.
-    permit(&files[0], 0o640);
-    if std::fs::metadata(&files[0]).unwrap().uid() == 0 {
-        assert_eq!(exposed(), Vec::<String>::new());
-        permit(&files[0], 0o660);
-        assert_eq!(keys().len(), 2, "the group may not write it");
-        permit(&files[0], 0o640);
-        chown(&files[0], Some(1), Some(1)).unwrap();
-    }
-    assert_eq!(keys(), ["http.tokens_file", "listen.mqtt.tokens_file"]);
-}
-
-#[test]
-fn a_journal_that_others_can_read_is_named() {
-    let place = Place::new();
-    let dir = place.0.path().join("journal");
-    let exposed = |more: &str| place.good(&format!("journal.dir = {dir:?}\n{more}"), &[]).exposed_journal();
-    assert_eq!(exposed(""), None, "there is none yet");
-    std::fs::create_dir(&dir).unwrap();
-    permit(&dir, 0o755);
-    for (name, mode) in [("00000001.seg", 0o600), ("00000002.seg", 0o644), ("00000003.seg", 0o644)] {
-        permit(&place.file(&format!("journal/{name}"), ""), mode);
-    }
-    let warning = exposed("").unwrap();
-    assert!(
-        warning.contains("00000002.seg") && warning.contains(&format!("chmod -R o= {}", dir.display())),
-        "{warning}"
-    );
-    assert_eq!(exposed("ingest.ack = \"stored\""), None);
-    permit(&dir, 0o750);
-    assert_eq!(exposed(""), None, "nobody else can enter it");
-}
-
-#[test]
-fn a_password_file_is_read_again() {
-    let place = Place::new();
-    let broker = place.good(DESIGN, &[]).mqtt.remove(0);
-    let now = || broker.password_now().map(|secret| secret.unwrap().reveal().to_owned());
-    assert_eq!(now().unwrap(), "from-file");
-    place.file("mqtt-password", "rotated\n");
-    assert_eq!(now().unwrap(), "rotated");
-    place.file("mqtt-password", "");
-    assert!(now().unwrap_err().to_string().contains("is empty"));
-    let from_env = place.good(DESIGN, &[("HOURBUCKET_MQTT__0__PASSWORD", "env")]).mqtt.remove(0);
-    assert_eq!(from_env.password_now().unwrap().unwrap().reveal(), "env");
 }
 
 /// `UPDATE=1 cargo test --test pure config::` writes it again.
@@ -725,7 +604,7 @@ fn an_https_port_needs_its_settings() {
         ("[http.tls]\nkey_file = \"server.key\"\n".into(), "http.tls.key_file", "cert_file is not set"),
         (format!("[admin.tls]\n{ca}"), "admin.tls.client_ca_file", "without TLS"),
         (format!("{tls}client_auth = \"required\"\n"), "http.tls.client_auth", "without client_ca_file"),
-        (format!("{tls}{ca}client_auth = \"maybe\"\n"), "http.tls.client_auth", "\"required\" or \"optional\""),
+        (format!("{tls}{ca}client_auth = \"maybe\"\n"), "http.tls.client_auth", "\"optional\" or \"identity\""),
         (format!("{tls}min_version = \"1.1\"\n"), "http.tls.min_version", "\"1.2\" or \"1.3\""),
         (format!("{tls}ca_file = \"ca.pem\"\n"), "http.tls.ca_file", "no such key"),
     ] {

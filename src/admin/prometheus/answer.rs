@@ -1,0 +1,191 @@
+//! Answers and errors in the form of Prometheus' HTTP API.
+
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value as Json, json};
+
+use crate::promql::format::{api_number, push_time};
+use crate::promql::{Evaluated, Labels, PromqlError, Sample, Series, Value};
+use crate::read::ReadError;
+use crate::read::series::SelectError;
+
+/// An error with Prometheus' type and status.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PrometheusError {
+    #[error(transparent)]
+    Query(#[from] PromqlError),
+    /// All queries that may run at a time are running.
+    #[error("query timed out in query queue")]
+    Queued,
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("internal error; see the log of the service")]
+    Internal,
+}
+
+impl From<SelectError> for PrometheusError {
+    fn from(error: SelectError) -> PrometheusError {
+        match error {
+            SelectError::Read(error) => error.into(),
+            SelectError::Query(error) => error.into(),
+        }
+    }
+}
+
+impl PrometheusError {
+    pub(super) fn bad_data(text: impl Into<String>) -> PrometheusError {
+        PrometheusError::Query(PromqlError::BadData(text.into()))
+    }
+
+    /// `errorType` and the status.
+    fn kind(&self) -> (&'static str, u16) {
+        match self {
+            PrometheusError::Query(PromqlError::BadData(_)) => ("bad_data", 400),
+            PrometheusError::Query(PromqlError::Execution(_)) => ("execution", 422),
+            PrometheusError::Query(PromqlError::Cancelled) => ("canceled", 499),
+            PrometheusError::Query(PromqlError::TimedOut)
+            | PrometheusError::Queued
+            | PrometheusError::Read(ReadError::TimedOut) => ("timeout", 503),
+            PrometheusError::Read(_) => ("unavailable", 503),
+            PrometheusError::Internal => ("internal", 500),
+        }
+    }
+}
+
+impl PrometheusError {
+    pub(super) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.kind().1).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+}
+
+impl IntoResponse for PrometheusError {
+    fn into_response(self) -> Response {
+        let ((kind, _), status) = (self.kind(), self.status());
+        let body = json!({ "status": "error", "errorType": kind, "error": self.to_string() });
+        body_of(status, body.to_string())
+    }
+}
+
+/// `{"status": "success", "data": …}`.
+pub(super) fn success(data: &Json, warnings: &[String]) -> Response {
+    let mut body = json!({ "status": "success", "data": data });
+    if !warnings.is_empty() {
+        body["warnings"] = json!(warnings);
+    }
+    body_of(StatusCode::OK, body.to_string())
+}
+
+/// The result of a query at `at_ms`; at most `limit` series unless that is 0.
+pub(super) fn result(evaluated: Evaluated, at_ms: i64, limit: usize) -> Response {
+    let Evaluated { mut value, mut warnings, infos } = evaluated;
+    if let Value::Vector(series) | Value::Matrix(series) = &mut value
+        && limit > 0
+        && series.len() > limit
+    {
+        series.truncate(limit);
+        warnings.push("results truncated due to limit".to_owned());
+    }
+    body_of(StatusCode::OK, result_text(&value, at_ms, &warnings, &infos))
+}
+
+/// The body of a result.
+fn result_text(value: &Value, at_ms: i64, warnings: &[String], infos: &[String]) -> String {
+    let kind = value.value_type().as_str();
+    let mut out = format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"{kind}\",\"result\":");
+    match value {
+        Value::Scalar(number) => push_pair(&mut out, at_ms, *number),
+        Value::String(text) => {
+            out.push('[');
+            push_time(&mut out, at_ms);
+            out.push(',');
+            out.push_str(&Json::from(text.as_str()).to_string());
+            out.push(']');
+        }
+        Value::Vector(series) => push_all(&mut out, series, |out, series| {
+            out.push_str("\"value\":");
+            let sample = series.samples.first().copied().unwrap_or(Sample { ts_ms: 0, value: f64::NAN });
+            push_pair(out, sample.ts_ms, sample.value);
+        }),
+        Value::Matrix(series) => push_all(&mut out, series, |out, series| {
+            out.push_str("\"values\":[");
+            for (i, sample) in series.samples.iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                push_pair(out, sample.ts_ms, sample.value);
+            }
+            out.push(']');
+        }),
+    }
+    out.push('}');
+    for (name, remarks) in [("warnings", warnings), ("infos", infos)] {
+        if !remarks.is_empty() {
+            out.push_str(&format!(",\"{name}\":{}", json!(remarks)));
+        }
+    }
+    out.push('}');
+    out
+}
+
+fn push_all(out: &mut String, all: &[Series], one: impl Fn(&mut String, &Series)) {
+    out.push('[');
+    for (i, series) in all.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        out.push_str("{\"metric\":");
+        out.push_str(&labels(&series.labels).to_string());
+        out.push(',');
+        one(out, series);
+        out.push('}');
+    }
+    out.push(']');
+}
+
+fn push_pair(out: &mut String, ts_ms: i64, value: f64) {
+    out.push('[');
+    push_time(out, ts_ms);
+    out.push_str(",\"");
+    out.push_str(&api_number(value));
+    out.push_str("\"]");
+}
+
+pub(super) fn labels(labels: &Labels) -> Json {
+    labels.iter().map(|(name, value)| (name.to_owned(), Json::from(value))).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn body_of(status: StatusCode, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_have_the_form_of_prometheus() {
+        let labels = Labels::of(&[("__name__", "temp"), ("site", "a\"b")]);
+        let samples = vec![Sample { ts_ms: 1500, value: 0.5 }, Sample { ts_ms: 2000, value: f64::INFINITY }];
+        let series = vec![Series { labels, samples }];
+        let text = |value| result_text(&value, 1500, &[], &["x".to_owned()]);
+        let with = |kind: &str, result: &str| {
+            format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}},"infos":["x"]}}"#)
+        };
+        let metric = r#"{"metric":{"__name__":"temp","site":"a\"b"},"#;
+        assert_eq!(
+            text(Value::Vector(series.clone())),
+            with("vector", &format!(r#"[{metric}"value":[1.500,"0.5"]}}]"#))
+        );
+        assert_eq!(
+            text(Value::Matrix(series)),
+            with("matrix", &format!(r#"[{metric}"values":[[1.500,"0.5"],[2,"+Inf"]]}}]"#))
+        );
+        assert_eq!(text(Value::Scalar(f64::NAN)), with("scalar", r#"[1.500,"NaN"]"#));
+        assert_eq!(text(Value::String("é".to_owned())), with("string", r#"[1.500,"é"]"#));
+    }
+}

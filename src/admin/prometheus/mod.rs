@@ -1,0 +1,216 @@
+//! Prometheus' HTTP API over the readings, below `/prometheus`, so that Grafana's built-in data source can ask it.
+
+mod answer;
+mod params;
+mod remote_read;
+mod run;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, State};
+use axum::http::Uri;
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{MethodRouter, get};
+use serde_json::{Value as Json, json};
+
+use self::answer::{PrometheusError, labels, result, success};
+use self::params::{Params, invalid, unescaped};
+use self::run::Runner;
+use super::access::{self, Access, Reader};
+use crate::config::Promql;
+use crate::promql::{Labels, METRIC_NAME, Matcher, QueryTime, format_query};
+use crate::read::ReadService;
+
+/// The routes of this API.
+pub const ROUTES: [&str; 9] = [
+    "/prometheus/api/v1/query",
+    "/prometheus/api/v1/query_range",
+    "/prometheus/api/v1/series",
+    "/prometheus/api/v1/labels",
+    "/prometheus/api/v1/label/{name}/values",
+    "/prometheus/api/v1/metadata",
+    "/prometheus/api/v1/status/buildinfo",
+    "/prometheus/api/v1/format_query",
+    "/prometheus/api/v1/read",
+];
+
+/// Steps of a range query.
+const POINTS_MAX: i64 = 11_000;
+/// The version of Prometheus whose language and API this is; clients enable features by it.
+const VERSION: &str = "3.12.0";
+/// Series that labels, label values and metadata are collected from.
+const SERIES_MAX: usize = 1_000_000;
+
+type Answered = Result<Response, PrometheusError>;
+
+pub(super) fn routes(reads: Option<(Arc<ReadService>, Promql)>, access: Access) -> Router {
+    let Some((reads, settings)) = reads else { return Router::new() };
+    let runner = Runner::new(reads, settings);
+    let [query_at, range_at, series_at, labels_at, values_at, metadata_at, build_at, format_at, read_at] = ROUTES;
+    Router::new()
+        .route(query_at, form(query))
+        .route(range_at, form(query_range))
+        .route(series_at, form(series))
+        .route(labels_at, form(label_names))
+        .route(values_at, get(label_values))
+        .route(metadata_at, get(metadata))
+        .route(build_at, get(build_info))
+        .route(format_at, form(formatted))
+        .route_layer(from_fn_with_state(access.clone(), access::guard))
+        .merge(remote_read::routes(read_at, access))
+        .with_state(runner)
+}
+
+/// The parameters come in the query string, or with POST in a form.
+fn form<H, F>(handler: H) -> MethodRouter<Runner>
+where
+    H: Fn(Runner, Params, Reader) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Answered> + Send + 'static,
+{
+    let posted = handler.clone();
+    let by_get = move |State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri| {
+        handler(runner, Params::new(&uri, b""), reader)
+    };
+    let by_post = move |State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri, body: Bytes| {
+        posted(runner, Params::new(&uri, &body), reader)
+    };
+    get(by_get).post(by_post)
+}
+
+async fn query(runner: Runner, params: Params, reader: Reader) -> Answered {
+    let limit = params.limit()?;
+    let start_ms = params.time("time")?.unwrap_or_else(|| runner.reads.now_ms());
+    let time = QueryTime { start_ms, end_ms: start_ms, step_ms: None, lookback_ms: lookback_ms(&runner, &params)? };
+    ask(&runner, &params, reader, time, limit).await
+}
+
+async fn query_range(runner: Runner, params: Params, reader: Reader) -> Answered {
+    let limit = params.limit()?;
+    let (start_ms, end_ms) = (params.required_time("start")?, params.required_time("end")?);
+    if end_ms < start_ms {
+        return Err(invalid("end", "end timestamp must not be before start time"));
+    }
+    let step_ms = params.step_ms()?;
+    if (end_ms - start_ms) / step_ms > POINTS_MAX {
+        return Err(PrometheusError::bad_data(
+            "exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution \
+             (?step=XX)",
+        ));
+    }
+    let time = QueryTime { start_ms, end_ms, step_ms: Some(step_ms), lookback_ms: lookback_ms(&runner, &params)? };
+    ask(&runner, &params, reader, time, limit).await
+}
+
+async fn ask(runner: &Runner, params: &Params, reader: Reader, time: QueryTime, limit: usize) -> Answered {
+    let text = params.get("query").unwrap_or_default().to_owned();
+    let within = params.duration_ms("timeout")?.map(|ms| Duration::from_millis(ms.max(0) as u64));
+    Ok(result(runner.run(text, time, reader, within).await?, time.start_ms, limit))
+}
+
+fn lookback_ms(runner: &Runner, params: &Params) -> Result<i64, PrometheusError> {
+    let asked = params.duration_ms("lookback_delta")?.filter(|ms| *ms > 0);
+    Ok(asked.unwrap_or(runner.settings.lookback.as_millis() as i64))
+}
+
+/// The labels of all series that one of the selectors matches; of all series without a selector.
+async fn found(runner: &Runner, params: &Params, reader: &Reader) -> Result<BTreeSet<Labels>, PrometheusError> {
+    let mut selectors: Vec<Vec<Matcher>> = params.selectors()?;
+    if selectors.is_empty() {
+        selectors.push(vec![]);
+    }
+    let (start, end) = (params.time("start")?, params.time("end")?);
+    let overlaps = match (start, end) {
+        (None, None) => None,
+        // Times lie within what a date can be, so that the sums of the catalogue's precision do not overflow.
+        (start, end) => Some((start.unwrap_or(-TIME_MAX_MS), end.unwrap_or(TIME_MAX_MS) + 1)),
+    };
+    let may_read = |sensor_id: &str| reader.may_read(sensor_id);
+    let mut all = BTreeSet::new();
+    for matchers in &selectors {
+        all.extend(runner.reads.series_labels(matchers, overlaps, &may_read, SERIES_MAX).await?);
+    }
+    Ok(all)
+}
+
+const TIME_MAX_MS: i64 = 300_000_000_000_000;
+
+/// The first `limit` and a warning if there are more.
+fn limited(mut all: Vec<Json>, limit: usize) -> Response {
+    let is_truncated = limit > 0 && all.len() > limit;
+    if is_truncated {
+        all.truncate(limit);
+    }
+    let warning = is_truncated.then(|| "results truncated due to limit".to_owned());
+    success(&Json::from(all), warning.as_slice())
+}
+
+async fn series(runner: Runner, params: Params, reader: Reader) -> Answered {
+    let limit = params.limit()?;
+    if params.selectors()?.is_empty() {
+        return Err(PrometheusError::bad_data("no match[] parameter provided"));
+    }
+    let all = found(&runner, &params, &reader).await?;
+    Ok(limited(all.iter().map(labels).collect(), limit))
+}
+
+async fn label_names(runner: Runner, params: Params, reader: Reader) -> Answered {
+    let limit = params.limit()?;
+    let all = found(&runner, &params, &reader).await?;
+    let names: BTreeSet<&str> = all.iter().flat_map(Labels::iter).map(|(name, _)| name).collect();
+    Ok(limited(names.into_iter().map(Json::from).collect(), limit))
+}
+
+async fn label_values(
+    State(runner): State<Runner>,
+    Extension(reader): Extension<Reader>,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let params = Params::new(&uri, b"");
+    let (limit, name) = (params.limit()?, unescaped(&name));
+    if name.is_empty() {
+        return Err(PrometheusError::bad_data(format!("invalid label name: {name:?}")));
+    }
+    let all = found(&runner, &params, &reader).await?;
+    let values: BTreeSet<&str> = all.iter().map(|labels| labels.get(&name)).filter(|value| !value.is_empty()).collect();
+    Ok(limited(values.into_iter().map(Json::from).collect(), limit))
+}
+
+async fn metadata(State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri) -> Answered {
+    let params = Params::new(&uri, b"");
+    let (limit, wanted) = (params.limit()?, params.get("metric"));
+    let matchers: Vec<Matcher> = wanted.map(|name| Matcher::equal(METRIC_NAME, name)).into_iter().collect();
+    let may_read = |sensor_id: &str| reader.may_read(sensor_id);
+    let all = runner.reads.series_labels(&matchers, None, &may_read, SERIES_MAX).await?;
+    let names: BTreeSet<&str> = all.iter().map(|labels| labels.get(METRIC_NAME)).collect();
+    let of = |name: &str| (name.to_owned(), json!([{ "type": "gauge", "help": "", "unit": "" }]));
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let data: BTreeMap<String, Json> = names.into_iter().take(limit).map(of).collect();
+    Ok(success(&json!(data), &[]))
+}
+
+async fn build_info() -> Response {
+    let revision = concat!("hourbucket ", env!("CARGO_PKG_VERSION"));
+    let data = json!({
+        "version": VERSION, "revision": revision, "branch": "", "buildUser": "", "buildDate": "", "goVersion": "",
+    });
+    success(&data, &[])
+}
+
+async fn formatted(_: Runner, params: Params, _: Reader) -> Answered {
+    let text = params.get("query").unwrap_or_default().to_owned();
+    // The parser's recursion needs more stack than a worker has; but it is short.
+    let formatted = std::thread::Builder::new().stack_size(run::STACK_BYTES).spawn(move || format_query(&text));
+    let formatted = formatted.map_err(|_| PrometheusError::Internal)?;
+    let joined = tokio::task::spawn_blocking(move || formatted.join()).await;
+    match joined {
+        Ok(Ok(Ok(text))) => Ok(success(&Json::from(text), &[])),
+        Ok(Ok(Err(error))) => Err(invalid("query", &error.to_string())),
+        _ => Err(PrometheusError::Internal),
+    }
+}

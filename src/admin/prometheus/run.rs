@@ -1,0 +1,189 @@
+//! Runs a query: parses it, loads its series and evaluates it. Remote read has its series loaded here too.
+//!
+//! Each query has a thread of its own, with a stack for the deepest expression that the parser accepts. So no query
+//! delays an acknowledgement by occupying a worker of the runtime, and the system shares the processor between them.
+//! The thread holds one of `promql.queries_max` permits until it has ended, also if the client goes away or the time is
+//! up: then it stops at its next check, which is after one series or step.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout_at;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::PrometheusError;
+use crate::admin::access::Reader;
+use crate::config::Promql;
+use crate::model::rfc3339;
+use crate::promql::{
+    Evaluated, PromqlError, QueryTime, SelectedSeries, SelectorRequest, Stop, evaluate, parse, requests,
+};
+use crate::read::ReadService;
+use crate::read::series::{Missing, SelectLimits};
+use crate::telemetry::metrics;
+
+/// Bytes of the stack on which a query is parsed and evaluated; the system provides the pages that are used.
+pub(super) const STACK_BYTES: usize = 64 << 20;
+/// Bytes of a query's text in the log.
+const LOGGED_BYTES: usize = 500;
+
+/// What queries need.
+#[derive(Clone)]
+pub(super) struct Runner {
+    pub(super) reads: Arc<ReadService>,
+    pub(super) settings: Arc<Promql>,
+    turns: Arc<Semaphore>,
+}
+
+/// Stops the query's thread when the client goes away: its request is dropped then.
+struct StopOnDrop {
+    stop: Stop,
+    token: CancellationToken,
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.token.cancel();
+    }
+}
+
+impl Runner {
+    pub(super) fn new(reads: Arc<ReadService>, settings: Promql) -> Runner {
+        let turns = Arc::new(Semaphore::new(settings.queries_max));
+        Runner { reads, settings: Arc::new(settings), turns }
+    }
+
+    /// Runs a query within its time limit; `within` may shorten it.
+    pub(super) async fn run(
+        &self,
+        text: String,
+        time: QueryTime,
+        reader: Reader,
+        within: Option<Duration>,
+    ) -> Result<Evaluated, PrometheusError> {
+        let shown = Shown::default();
+        let _ = shown.set(text.clone());
+        self.in_thread(shown, within, move |work, reply| {
+            let _ = reply.send(work.evaluate(&text, time, &reader));
+        })
+        .await
+    }
+
+    /// Does work in a separate thread, and returns its reply. The work may go on after it, until the deadline.
+    pub(super) async fn in_thread<T: Send + 'static>(
+        &self,
+        shown: Shown,
+        within: Option<Duration>,
+        job: impl FnOnce(&Work, Reply<T>) + Send + 'static,
+    ) -> Result<T, PrometheusError> {
+        let limit = within.unwrap_or(self.settings.timeout).min(self.settings.timeout);
+        let (begun, deadline) = (Instant::now(), tokio::time::Instant::now() + limit);
+        let permit = match timeout_at(deadline, self.turns.clone().acquire_owned()).await {
+            Ok(Ok(permit)) => permit,
+            _ => return Err(PrometheusError::Queued),
+        };
+        let guard = StopOnDrop { stop: Stop::default(), token: CancellationToken::new() };
+        let (reply, answer) = oneshot::channel();
+        let work = Work {
+            reads: self.reads.clone(),
+            settings: self.settings.clone(),
+            stop: guard.stop.clone(),
+            token: guard.token.clone(),
+            runtime: Handle::current(),
+            deadline,
+        };
+        let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(STACK_BYTES);
+        let spawned = thread.spawn(move || {
+            let _running = metrics::promql_running();
+            job(&work, reply);
+            drop(permit);
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "cannot start a thread for a query");
+            return Err(PrometheusError::Internal);
+        }
+        let result = match timeout_at(deadline, answer).await {
+            Ok(Ok(result)) => result,
+            // The thread has panicked.
+            Ok(Err(_)) => Err(PrometheusError::Internal),
+            Err(_) => {
+                guard.stop.time_out();
+                Err(PromqlError::TimedOut.into())
+            }
+        };
+        if begun.elapsed() >= self.settings.slow {
+            let query: String =
+                shown.get().map(String::as_str).unwrap_or_default().chars().take(LOGGED_BYTES).collect();
+            tracing::warn!(query, seconds = begun.elapsed().as_secs_f64(), ok = result.is_ok(), "slow query");
+        }
+        result
+    }
+}
+
+/// The text of a query in the log, once it is known.
+pub(super) type Shown = Arc<OnceLock<String>>;
+/// Where the result goes.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, PrometheusError>>;
+
+/// What a query's thread needs.
+pub(super) struct Work {
+    reads: Arc<ReadService>,
+    settings: Arc<Promql>,
+    stop: Stop,
+    token: CancellationToken,
+    pub(super) runtime: Handle,
+    pub(super) deadline: tokio::time::Instant,
+}
+
+impl Work {
+    fn evaluate(&self, text: &str, time: QueryTime, reader: &Reader) -> Result<Evaluated, PrometheusError> {
+        let query = parse(text).map_err(|error| match error {
+            PromqlError::BadData(problem) => {
+                PrometheusError::bad_data(format!("invalid parameter \"query\": {problem}"))
+            }
+            other => other.into(),
+        })?;
+        let (data, missing) = self.select(&requests(&query, time), reader)?;
+        let mut evaluated = evaluate(&query, time, data, self.settings.samples_max, &self.stop)?;
+        if missing.recent {
+            evaluated.warnings.push("readings that were acknowledged just now may be missing".to_owned());
+        }
+        if let Some(until) = missing.removed_until_ms.map(rfc3339) {
+            evaluated.warnings.push(format!("readings before {until} were removed (store.retention_readings)"));
+        }
+        Ok(evaluated)
+    }
+
+    /// Loads the series of each request, and says what may be missing.
+    pub(super) fn select(
+        &self,
+        all: &[SelectorRequest],
+        reader: &Reader,
+    ) -> Result<(Vec<Vec<SelectedSeries>>, Missing), PrometheusError> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                loaded = self.load(all, reader) => loaded,
+                () = self.token.cancelled() => Err(self.stop.check().err().unwrap_or(PromqlError::Cancelled).into()),
+            }
+        })
+    }
+
+    async fn load(
+        &self,
+        requests: &[SelectorRequest],
+        reader: &Reader,
+    ) -> Result<(Vec<Vec<SelectedSeries>>, Missing), PrometheusError> {
+        let limits = SelectLimits::new(self.settings.series_max, self.settings.samples_max);
+        let may_read = |sensor_id: &str| reader.may_read(sensor_id);
+        let (mut all, mut missing) = (vec![], Missing::default());
+        for request in requests {
+            let (series, of_series) = self.reads.select(request, &limits, &may_read).await?;
+            missing = missing.and(of_series);
+            all.push(series);
+        }
+        Ok((all, missing))
+    }
+}

@@ -1,0 +1,188 @@
+//! Removes old readings in bucket mode (`store.retention_readings`, [`crate::store::retention`]): small batches with pauses,
+//! one command at a time, while ingest has no backlog.
+//!
+//! **Bound.** [`PAGES_MAX`] pages per command, and a rest of at least [`REST_MIN`] and four times as long as the command:
+//! at most 500 pages/s, and a fifth of one connection.
+//!
+//! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or the oldest unstored reading
+//! is older than readings become in normal operation. So everything that this instance has accepted up to then is stored.
+//! What it accepts now is at most `limits.past` old by its own clock; if that clock differs from the store's by more than
+//! [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is emptied that this instance
+//! still has readings for.
+//!
+//! The catalogue must be complete: an older database's is filled from the readings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::context::{ServiceContext, backoff};
+use super::unstored::Unstored;
+use crate::accumulate::task::ANSWERS_WITHIN;
+use crate::config::AckMode;
+use crate::store::retention::{MARGIN, ms};
+use crate::store::{Store, StoreError};
+use crate::telemetry::metrics;
+
+/// Pages in one command.
+const PAGES_MAX: usize = 250;
+/// The shortest rest after a command, and how many times as long as the command it is.
+const REST_MIN: Duration = Duration::from_millis(500);
+const REST_TIMES: u32 = 4;
+/// Time until the next look, if nothing is left or nothing may be removed.
+const IDLE: Duration = Duration::from_secs(30);
+/// How far the clocks of service and store may differ.
+const CLOCKS_MAX: Duration = Duration::from_secs(60 * 60);
+/// Time in which a reading is stored in normal operation, beyond the age at which it is due.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// What the removal waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Store,
+    Catalogue,
+    Replay,
+    Backlog,
+    Clocks,
+}
+
+impl Hold {
+    fn as_str(self) -> &'static str {
+        match self {
+            Hold::Store => "the store does not answer",
+            Hold::Catalogue => "the catalogue is being filled from the readings",
+            Hold::Replay => "the journal is being replayed",
+            Hold::Backlog => "readings wait to be stored",
+            Hold::Clocks => "the clocks of the service and of MongoDB differ by more than an hour",
+        }
+    }
+}
+
+/// What it observes before each command.
+#[derive(Debug, Clone, Copy)]
+struct Observed {
+    store_answers: bool,
+    is_catalogued: bool,
+    is_replayed: bool,
+    /// Age of the oldest unstored reading, and how old one becomes in normal operation.
+    unstored: Duration,
+    unstored_max: Duration,
+    /// The clocks of service and store (ms since 1970).
+    now_ms: i64,
+    store_ms: i64,
+}
+
+impl Observed {
+    fn hold(self) -> Option<Hold> {
+        [
+            (!self.store_answers, Hold::Store),
+            (!self.is_catalogued, Hold::Catalogue),
+            (!self.is_replayed, Hold::Replay),
+            (self.unstored > self.unstored_max, Hold::Backlog),
+            (self.now_ms.abs_diff(self.store_ms) > CLOCKS_MAX.as_millis() as u64, Hold::Clocks),
+        ]
+        .into_iter()
+        .find_map(|(holds, why)| holds.then_some(why))
+    }
+}
+
+impl ServiceContext {
+    /// Runs until the service ends; ends immediately without `store.retention_readings`. Begins after the store is prepared.
+    pub(super) async fn remove_readings(self: Arc<Self>, store: Arc<dyn Store>, unstored: Unstored) {
+        let Some(kept) = self.config.store.retention_readings else { return };
+        drop(self.flusher.permit().await);
+        let (mut failures, mut held) = (0, None);
+        loop {
+            let begun = Instant::now();
+            match self.remove_some(&*store, ms(kept + MARGIN), &unstored).await {
+                Ok((hold, is_more)) => {
+                    failures = 0;
+                    if let Some(why) = hold.filter(|_| hold != held && is_more) {
+                        tracing::info!(reason = why.as_str(), "old readings are not removed for now");
+                    }
+                    held = hold;
+                    let rest = (begun.elapsed() * REST_TIMES).max(REST_MIN);
+                    tokio::time::sleep(if is_more && hold.is_none() { rest } else { IDLE }).await;
+                }
+                Err(error) => {
+                    if failures == 0 {
+                        tracing::warn!(%error, "cannot remove old readings; trying again");
+                    }
+                    failures += 1;
+                    metrics::readings_removals_failed(1);
+                    tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64()).max(REST_MIN)).await;
+                }
+            }
+        }
+    }
+
+    /// Removes the readings of some pages, unless something must be waited for; and returns whether there are more.
+    async fn remove_some(
+        &self,
+        store: &dyn Store,
+        kept_ms: i64,
+        unstored: &Unstored,
+    ) -> Result<(Option<Hold>, bool), StoreError> {
+        // One command at a time, among those of ingest.
+        let _permit = self.flusher.permit().await;
+        let store_ms = store.now_ms().await?;
+        let hold = self.observe(store, store_ms, unstored).hold();
+        let before_ms = store_ms.saturating_sub(kept_ms);
+        let pages_max = if hold.is_some() { 0 } else { PAGES_MAX };
+        let removed = store.remove_readings(before_ms, pages_max).await?;
+        // Nothing is left once fewer than requested were found, unless a writer has changed one of them meanwhile.
+        let is_more = removed.found >= pages_max.max(1) || removed.pages < removed.found as u64;
+        let oldest_end_ms = removed.oldest_end_ms.filter(|_| is_more);
+        let lag_ms = oldest_end_ms.map_or(0, |end_ms| before_ms.saturating_sub(end_ms));
+        metrics::readings_removed(removed.pages, lag_ms as f64 / 1000.0);
+        Ok((hold, is_more))
+    }
+
+    fn observe(&self, store: &dyn Store, store_ms: i64, unstored: &Unstored) -> Observed {
+        let (now, flush) = (self.clock.now(), &self.config.flush);
+        let backlog = unstored.backlog(now.mono_ms);
+        let due = match self.config.ingest.ack {
+            AckMode::Journal => flush.max_age.max(flush.max_age_busy),
+            AckMode::Stored => flush.linger,
+        };
+        Observed {
+            store_answers: self.flusher.answered_within(ANSWERS_WITHIN),
+            is_catalogued: store.is_catalog_complete(),
+            is_replayed: backlog.is_replayed,
+            unstored: Duration::from_millis(backlog.age_ms.unwrap_or(0)),
+            unstored_max: due + GRACE,
+            now_ms: now.wall_ms,
+            store_ms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_removed_while_readings_may_be_missing_or_a_clock_is_wrong() {
+        let well = Observed {
+            store_answers: true,
+            is_catalogued: true,
+            is_replayed: true,
+            unstored: Duration::from_secs(29),
+            unstored_max: Duration::from_secs(30),
+            now_ms: 0,
+            store_ms: 3_600_000,
+        };
+        assert_eq!(well.hold(), None);
+        for (observed, hold) in [
+            (Observed { store_answers: false, ..well }, Hold::Store),
+            (Observed { is_catalogued: false, ..well }, Hold::Catalogue),
+            (Observed { is_replayed: false, ..well }, Hold::Replay),
+            (Observed { unstored: Duration::from_secs(31), ..well }, Hold::Backlog),
+            (Observed { store_ms: 3_600_001, ..well }, Hold::Clocks),
+            (Observed { now_ms: 366 * 86_400_000, ..well }, Hold::Clocks),
+        ] {
+            assert_eq!(observed.hold(), Some(hold));
+        }
+    }
+}

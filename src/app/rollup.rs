@@ -1,0 +1,98 @@
+//! Starts the daily rollup: one task per shard, one that recovers marks, and its gauges and health.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::context::{ServiceContext, backoff};
+use super::instance;
+use super::start_error::StartError;
+use crate::config::AckMode;
+use crate::journal::fs::{Fs, RealFs};
+use crate::model::Zone;
+use crate::rollup::state::RollupSettings;
+use crate::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
+use crate::route::shard_of;
+use crate::telemetry::metrics;
+
+/// How often gauges and health are updated.
+const UPKEEP: Duration = Duration::from_secs(1);
+/// From when on overdue days are a reason in `/readyz`.
+const STUCK: Duration = Duration::from_secs(30 * 60);
+
+/// The tasks of the daily rollup; all lists are empty without `rollup.days`.
+#[derive(Default)]
+pub(super) struct Rollups {
+    instance: Option<Arc<str>>,
+    /// One per shard.
+    pub(super) tasks: Vec<JoinHandle<()>>,
+    pub(super) views: Vec<RollupView>,
+    gauges: Vec<Arc<RollupGauges>>,
+}
+
+impl ServiceContext {
+    /// Without tasks yet. The id of this instance is read from the journal's directory, or created.
+    pub(super) fn rollups(&self) -> Result<Rollups, StartError> {
+        let config = &self.config;
+        let instance = match config.ingest.ack {
+            _ if !config.rollup.days => None,
+            AckMode::Stored => Some(instance::new_id()),
+            AckMode::Journal => {
+                let dir = &config.journal.dir;
+                RealFs
+                    .create_dir_all(dir)
+                    .and_then(|()| instance::id_in(dir))
+                    .map(Some)
+                    .map_err(|error| StartError::Instance { dir: dir.clone(), error })?
+            }
+        };
+        Ok(Rollups { instance, ..Rollups::default() })
+    }
+
+    /// Spawns the task of shard `i` of `n`; `None` without `rollup.days`.
+    pub(super) fn rollup(&self, i: usize, n: usize, rollups: &mut Rollups) -> Option<RollupHandle> {
+        let config = &self.config;
+        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let settings = RollupSettings {
+            zone: Zone::from(config.rollup.zone),
+            span: config.bucket.span,
+            instance: rollups.instance.clone()?,
+            settle_ms: ms(config.rollup.settle),
+            late_ms: ms(config.rollup.late),
+            hours_kept_ms: config.store.retention.and_then(|d| i64::try_from(d.as_millis()).ok()),
+            bytes_max: usize::try_from(config.rollup.max_bytes).unwrap_or(usize::MAX) / n,
+        };
+        let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(RollupGauges::default()));
+        let (handle, view, task) = RollupTask::new(settings, flusher, backoff(config), clock, gauges.clone());
+        rollups.tasks.push(self.spawn(format!("daily rollup of shard {i}"), task.run()));
+        rollups.views.push(view);
+        rollups.gauges.push(gauges);
+        Some(handle)
+    }
+
+    /// Recovers marks, and updates gauges and health, without an end; ends immediately without `rollup.days`.
+    pub(super) fn rollup_upkeep(self: &Arc<Self>, rollups: &Rollups) -> Option<JoinHandle<()>> {
+        let (instance, views, gauges) = (rollups.instance.clone()?, rollups.views.clone(), rollups.gauges.clone());
+        let (flusher, clock, context) = (self.flusher.clone(), self.clock.clone(), self.clone());
+        Some(self.spawn("daily rollup", async move {
+            let recovered = recovery::recover(instance, views, shard_of, flusher, clock);
+            tokio::join!(recovered, context.rollup_gauges(&gauges));
+        }))
+    }
+
+    async fn rollup_gauges(&self, gauges: &[Arc<RollupGauges>]) {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        loop {
+            ticks.tick().await;
+            let usage: Vec<_> = gauges.iter().map(|g| g.get()).collect();
+            let overdue_ms = usage.iter().map(|u| u.overdue_ms).max().unwrap_or(0);
+            let (days, bytes) = (usage.iter().map(|u| u.days as u64).sum(), usage.iter().map(|u| u.bytes as u64).sum());
+            metrics::rollup_pending(days, bytes, overdue_ms as f64 / 1000.0);
+            let is_stuck = overdue_ms >= STUCK.as_millis() as u64;
+            self.health.rollup(is_stuck.then(|| {
+                format!("daily rollup is behind: a day has waited for {} s to be computed", overdue_ms / 1000)
+            }));
+        }
+    }
+}

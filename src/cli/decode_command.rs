@@ -1,0 +1,123 @@
+//! The command `decode`: reads a payload from standard input, decodes it by one format or by all, and says what to do if
+//! that yields nothing.
+
+use std::io::{IsTerminal, Read};
+use std::process::ExitCode;
+
+use super::decode::{Decode, DecodeOutput, DecodeRequest, run};
+use super::decode_all;
+use super::output::fail;
+use crate::config::Config;
+use crate::decode::sparkplug;
+use crate::model::{Clock, SystemClock};
+
+/// The exit code of a payload that holds no reading and is not wrong.
+const NOTHING_TO_STORE: u8 = 3;
+
+pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode {
+    if std::io::stdin().is_terminal() {
+        eprintln!("hourbucket: reading the payload from the terminal; end it with Ctrl-D");
+    }
+    let mut payload = vec![];
+    if let Err(error) = std::io::stdin().lock().read_to_end(&mut payload) {
+        return fail(format!("standard input: {error}"));
+    }
+    let birth = match request.birth.map(std::fs::read).transpose() {
+        Ok(birth) => birth,
+        Err(error) => return fail(format!("--birth: {error}")),
+    };
+    // Samples may be of any age; the limits for times apply only to the running service.
+    let century = std::time::Duration::from_secs(1000 * 365 * 24 * 3600);
+    (config.limits.past, config.limits.future) = (century, century);
+    let settings = Decode::of(&config);
+    let received_at_ms = SystemClock::new().now().wall_ms;
+    let Request { format, topic, template, ts_unit, .. } = request;
+    let request = DecodeRequest {
+        format: format.unwrap_or_default(),
+        birth: birth.as_deref(),
+        topic,
+        template,
+        ts_unit,
+        quiet: false,
+    };
+    let mut out = std::io::stdout().lock();
+    if format.is_none() {
+        return match decode_all::run(request, &payload, &mut out, &settings, received_at_ms) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => fail(error),
+        };
+    }
+    match run(request, &payload, &mut out, &settings, received_at_ms) {
+        Ok(printed) => {
+            if let Some(hint) = decode_all::hint(request, printed, &payload, &settings, received_at_ms) {
+                eprintln!("hourbucket: {hint}");
+            }
+            match printed {
+                DecodeOutput { readings: 1.., .. } => ExitCode::SUCCESS,
+                DecodeOutput { rejects: 0, .. } => {
+                    eprintln!("hourbucket: nothing to store, and no error: {}", nothing(request, &payload, &settings));
+                    ExitCode::from(NOTHING_TO_STORE)
+                }
+                _ => ExitCode::FAILURE,
+            }
+        }
+        Err(error) => fail(error),
+    }
+}
+
+/// Why a payload without a fault has no reading.
+fn nothing(request: DecodeRequest<'_>, payload: &[u8], settings: &Decode) -> String {
+    if payload.is_empty() {
+        return "the message is empty: a sign-off, or a retained message that is cleared".to_owned();
+    }
+    let decoder = settings.formats.get(request.format);
+    match decoder.ok().and_then(|decoder| decoder.first_rule(payload, request.topic)) {
+        Some(rule) if rule.skips => {
+            let topics = match &rule.topics[..] {
+                [] => String::new(),
+                topics => format!(" (topic {})", topics.join(", ")),
+            };
+            format!("rule {} of {}{topics} has skip = true", rule.number, request.format)
+        }
+        _ if request.format == sparkplug::NAME => "the message carries no measurements".to_owned(),
+        _ => "it holds no readings, or all values are null, nan, unavailable or similar".to_owned(),
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Request<'a> {
+    /// `None`: all formats are tried.
+    pub(super) format: Option<&'a str>,
+    pub(super) topic: Option<&'a str>,
+    pub(super) template: Option<&'a str>,
+    pub(super) ts_unit: Option<&'a str>,
+    /// The file of a Sparkplug birth.
+    pub(super) birth: Option<&'a std::path::Path>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_rightly_skipped_is_told_apart_from_what_is_rejected() {
+        let why = |format, topic, payload: &str| {
+            let request = DecodeRequest { format, topic: Some(topic), ..DecodeRequest::default() };
+            let printed = run(request, payload.as_bytes(), &mut vec![], &Decode::of(&Config::default()), 0).unwrap();
+            assert_eq!(printed, DecodeOutput::default(), "{format} {payload}");
+            nothing(request, payload.as_bytes(), &Decode::of(&Config::default()))
+        };
+        let skipped = why("zigbee2mqtt", "zigbee2mqtt/bridge/state", r#"{"state":"online"}"#);
+        assert!(skipped.starts_with("rule 1 of zigbee2mqtt (topic zigbee2mqtt/bridge/#"), "{skipped}");
+        assert!(why("scalar", "a/S/temp", "unavailable").contains("unavailable"));
+        assert!(why("json", "a/S", "").contains("empty"));
+        let request = DecodeRequest { format: "json", ..DecodeRequest::default() };
+        assert_eq!(
+            run(request, b"", &mut vec![], &Decode::of(&Config::default()), 0).unwrap().rejects,
+            1,
+            "over HTTP it is an error"
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Reads a file line by line, within a limit.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use super::record::{LocalReject, Record, Records};
+use super::source::Source;
+
+/// Longest line. A file with longer ones is no file of readings, or lacks line ends.
+pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// The lines of a file. Empty ones are skipped, `\r\n` ends a line as `\n` does.
+pub(super) struct Lines {
+    reader: BufReader<Box<dyn Read>>,
+    offset: u64,
+    line: u64,
+    /// Lines that begin with it are skipped.
+    comment: Option<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    /// `line`: the lines before the source's offset.
+    pub(super) fn new(source: Source, line: u64, comment: Option<u8>) -> Lines {
+        let reader = BufReader::with_capacity(256 << 10, source.reader);
+        Lines { reader, offset: source.offset, line, comment, buffer: vec![] }
+    }
+
+    /// Skips whole lines, whatever they contain.
+    pub(super) fn skip(&mut self, lines: u64) -> io::Result<()> {
+        for _ in 0..lines {
+            self.read()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn position(&self) -> (u64, u64) {
+        (self.offset, self.line)
+    }
+
+    /// Reads the next line into the buffer; returns whether it was within the limit, `None` at the end of the file.
+    fn read(&mut self) -> io::Result<Option<bool>> {
+        self.buffer.clear();
+        let mut bytes = 0;
+        loop {
+            let available = self.reader.fill_buf()?;
+            if available.is_empty() {
+                break;
+            }
+            let end = memchr::memchr(b'\n', available);
+            let taken = end.map_or(available.len(), |at| at + 1);
+            if self.buffer.len() <= LINE_BYTES_MAX {
+                self.buffer.extend_from_slice(&available[..taken]);
+            }
+            bytes += taken;
+            self.reader.consume(taken);
+            if end.is_some() {
+                break;
+            }
+        }
+        self.offset += bytes as u64;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        self.line += 1;
+        Ok(Some(bytes <= LINE_BYTES_MAX))
+    }
+}
+
+impl Records for Lines {
+    fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>> {
+        loop {
+            let Some(fits) = self.read()? else { return Ok(None) };
+            let text = self.buffer.trim_ascii();
+            if fits && (text.is_empty() || self.comment.is_some_and(|c| text[0] == c)) {
+                continue;
+            }
+            let reject = (!fits).then(|| {
+                let detail = format!("the line is longer than {LINE_BYTES_MAX} bytes; does the file have line ends?");
+                LocalReject { reason: "line_too_long", detail }
+            });
+            if reject.is_none() {
+                out.extend_from_slice(text);
+                out.push(b'\n');
+            }
+            // A last line without an end may be continued later; it is then read again.
+            let ended = self.buffer.ends_with(b"\n") || !fits;
+            let offset = if ended { self.offset } else { self.offset - self.buffer.len() as u64 };
+            let lines = if ended { self.line } else { self.line - 1 };
+            return Ok(Some(Record { line: self.line, end: (offset, lines), reject }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn lines(text: &[u8]) -> Lines {
+        Lines::new(Source { reader: Box::new(Cursor::new(text.to_vec())), offset: 0 }, 0, Some(b'#'))
+    }
+
+    #[test]
+    fn lines_end_with_or_without_a_carriage_return_and_know_where_they_are() {
+        let mut lines = lines(b"a 1\r\n\n# no\n  b 2\nc");
+        let mut out = vec![];
+        let mut found = vec![];
+        while let Some(Record { line, end, reject: None }) = lines.next(&mut out).unwrap() {
+            found.push((line, end));
+        }
+        assert_eq!(out, b"a 1\nb 2\nc\n");
+        assert_eq!(found, [(1, (5, 1)), (4, (17, 4)), (5, (17, 4))]);
+    }
+
+    #[test]
+    fn a_line_of_100_mb_is_rejected_in_little_memory_and_the_next_is_read() {
+        let mut text = vec![b'x'; 100 << 20];
+        text.extend_from_slice(b"\na\n");
+        let (mut lines, mut out) = (lines(&text), vec![]);
+        let record = lines.next(&mut out).unwrap().unwrap();
+        assert_eq!((record.line, record.reject.unwrap().reason), (1, "line_too_long"));
+        assert!(lines.buffer.capacity() < 8 << 20, "{}", lines.buffer.capacity());
+        assert_eq!((lines.next(&mut out).unwrap().unwrap().line, out.as_slice()), (2, &b"a\n"[..]));
+    }
+}

@@ -1,0 +1,383 @@
+//! The command `import`: files of gateways and old systems, through a running service.
+//!
+//! **Why a client of the service, and not a second instance with a journal of its own.** The service stays the only
+//! writer of its journal and knows what it holds in memory, so a reading that arrives live and in a file is one reading,
+//! in both storage modes. The import takes the way of every other sender: a token with its rights and quota, its share
+//! of the journal, 429 when MongoDB cannot follow. It cannot stop the live senders, and it needs neither the password of
+//! MongoDB nor the machine of the service.
+//!
+//! **What `import=true` changes** in the service: readings may be as old as `limits.import_past`, and a reading without
+//! a time of its own is rejected, since a second run could not recognise it.
+//!
+//! **Life of a file.** A reader ([`lines`], [`rows`]) makes one line of each record. Up to `--batch` of them are one
+//! request; the next one is sent when it is acknowledged. Then the state ([`state`]) of the file moves on. A crash
+//! repeats at most the requests since the last write of the state, and the service recognises their readings: after
+//! any number of runs, each reading is stored once.
+
+mod lines;
+mod progress;
+mod record;
+mod rows;
+mod send;
+mod source;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use self::lines::Lines;
+use self::progress::Progress;
+use self::record::{Record, Records};
+use self::rows::{CsvArgs, MappingError};
+use self::send::{Answer, SendError, Sent};
+use self::source::{Input, SourceError};
+use self::state::{Rejected, State, StateError};
+use super::client::{Client, ClientError, ServiceArgs, escaped};
+use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
+use crate::config::Config;
+
+/// Time limit of one request; longer than `http.ack_timeout` usually is.
+const REQUEST: Duration = Duration::from_secs(120);
+/// A request is sent when its body has this size, below the default `http.body_max_bytes`.
+const BODY_BYTES: usize = 4 << 20;
+/// A file that is one payload.
+const PAYLOAD_BYTES_MAX: u64 = 512 << 20;
+/// Interval between writes of the state.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Args)]
+pub(super) struct Import {
+    /// The files, one after the other; those compressed with gzip or zstd are decompressed. - is standard input: then name
+    /// the format; no state is kept, so an interrupted import begins again (nothing is stored twice)
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// csv, ndjson, line, or a format of the service (see `decode --list`) [default: by the name: .csv, .tsv, .ndjson,
+    /// .jsonl, .lp, .json]. A file in another format than the first three is one payload, unless --per-line is given
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+    /// Each line is a payload of the format, such as the messages of a webhook
+    #[arg(long)]
+    per_line: bool,
+    /// Unit of numeric times: s, ms, us or ns [default: by magnitude; line protocol: ns]
+    #[arg(long, value_name = "UNIT")]
+    ts_unit: Option<String>,
+    /// The sensor of readings that name none
+    #[arg(long, value_name = "ID")]
+    sensor_id: Option<String>,
+    /// The topic, for a format that reads it
+    #[arg(long)]
+    topic: Option<String>,
+    /// Readings of one request
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..))]
+    batch: u16,
+    /// Keep the state of each file here [default: beside it, FILE.import]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Begin each file again; what is stored stays stored once
+    #[arg(long)]
+    restart: bool,
+    /// How long to wait for a service that is away or busy
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    patience: Duration,
+    #[command(flatten)]
+    service: ServiceArgs,
+    #[command(flatten)]
+    csv: CsvArgs,
+}
+
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("expected a duration, such as 10m or 12h")]
+struct InvalidDuration;
+
+fn duration(text: &str) -> Result<Duration, InvalidDuration> {
+    crate::config::parse_duration(text).ok_or(InvalidDuration)
+}
+
+/// Why a file was not imported to its end.
+#[derive(Debug, thiserror::Error)]
+enum ImportError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Send(#[from] SendError),
+    #[error("after line {line}: {error}")]
+    Read { line: u64, error: std::io::Error },
+    #[error("the format is not known from the file's name; name it with --format, such as csv, ndjson or line")]
+    Format,
+    #[error("the record of line {0} is larger than http.body_max_bytes of the service")]
+    RecordTooLarge(u64),
+    #[error("the file is larger than a request to the service may be (http.body_max_bytes)")]
+    PayloadTooLarge,
+    #[error(
+        "the part that was imported before has changed, or was cut off; to import the file as it is now, add --restart"
+    )]
+    Changed,
+    #[error("standard input can be read only once; name it once")]
+    StandardTwice,
+    #[error("it was begun with other options; repeat them, or begin again with --restart")]
+    OtherOptions,
+}
+
+/// Records that wait to be sent together.
+#[derive(Default)]
+struct Batch {
+    body: Vec<u8>,
+    /// The line of each record in the body, and where it ends there.
+    records: Vec<(u64, usize)>,
+    /// Where the next batch begins in the file.
+    end: (u64, u64),
+    /// Rejected before they were sent: reason, line, detail.
+    rejects: Vec<(&'static str, u64, String)>,
+}
+
+/// The import of one file.
+struct Run<'a> {
+    options: &'a Import,
+    client: &'a Client,
+    input: Input,
+    /// `None`: of standard input there is none.
+    state_path: Option<PathBuf>,
+    state: State,
+    saved: Instant,
+    format: String,
+    progress: Progress,
+}
+
+/// Runs the command. Exit code 0: everything is stored, 1: some records were rejected, 2: failed.
+pub(super) fn run(options: &Import, config: &Config) -> ExitCode {
+    let http = &config.http;
+    let secure = http.tls.cert_file.is_some();
+    let client = match Client::new(&options.service, http.listen, secure, Some(REQUEST)) {
+        Ok(client) => client,
+        Err(error) => return maintenance_failed(error),
+    };
+    let (mut failed, mut rejected) = (false, false);
+    let is_standard = |path: &&PathBuf| path.as_os_str() == "-";
+    if options.files.iter().filter(is_standard).count() > 1 {
+        return maintenance_failed(ImportError::StandardTwice);
+    }
+    for path in &options.files {
+        match Run::start(options, &client, path).and_then(Run::run) {
+            Ok(state) => {
+                rejected |= !state.rejected.is_empty();
+                print_line(&summary(path, &state));
+            }
+            Err(error) => {
+                failed = true;
+                maintenance_failed(format!("{}: {error}", path.display()));
+            }
+        }
+    }
+    match (failed, rejected) {
+        (true, _) => ExitCode::from(MAINTENANCE_FAILED),
+        (false, true) => ExitCode::FAILURE,
+        (false, false) => ExitCode::SUCCESS,
+    }
+}
+
+/// Counts, and the rejects by reason.
+fn summary(path: &Path, state: &State) -> String {
+    let rejected: u64 = state.rejected.values().map(|r| r.records).sum();
+    let mut lines = vec![format!(
+        "{}: {} lines: {} readings accepted (those already stored included), {rejected} rejected",
+        path.display(),
+        state.lines,
+        state.accepted
+    )];
+    for (reason, Rejected { records, line, detail }) in &state.rejected {
+        lines.push(format!("  {records} {reason}, first on line {line}: {detail}"));
+    }
+    lines.join("\n")
+}
+
+/// The format by the name of a file, without the ending of its compression.
+fn format_of(path: &Path) -> Option<&'static str> {
+    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
+    match name.rsplit_once('.')?.1 {
+        "csv" | "tsv" => Some("csv"),
+        "ndjson" | "jsonl" => Some("ndjson"),
+        "lp" | "line" => Some("line"),
+        "json" => Some("json"),
+        _ => None,
+    }
+}
+
+impl<'a> Run<'a> {
+    fn start(options: &'a Import, client: &'a Client, path: &'a Path) -> Result<Run<'a>, ImportError> {
+        let format = options.format.as_deref().or(format_of(path)).ok_or(ImportError::Format)?.to_owned();
+        let Import { per_line, ts_unit, sensor_id, topic, csv, .. } = options;
+        let described = format!("{format} {per_line} {ts_unit:?} {sensor_id:?} {topic:?} {csv:?}");
+        let input = Input::new(path)?;
+        let Some(file) = input.file() else {
+            eprintln!(
+                "hourbucket: no state is kept of standard input: if this is interrupted, import all of it again; nothing \
+                 is stored twice"
+            );
+            return Ok(Run::of(options, client, input, format));
+        };
+        let state_path = State::path(file, options.state_dir.as_deref());
+        let mut state = State::load(&state_path)?.filter(|_| !options.restart).unwrap_or_default();
+        if state.offset > 0 {
+            if source::fingerprint(file, state.offset)?.as_ref() != Some(&state.fingerprint) {
+                return Err(ImportError::Changed);
+            }
+            if state.options != described {
+                return Err(ImportError::OtherOptions);
+            }
+        }
+        (state.options, state.complete) = (described, false);
+        let progress = Progress::new(file, source::size(file)?);
+        Ok(Run { state_path: Some(state_path), state, progress, ..Run::of(options, client, input, format) })
+    }
+
+    /// Without a state.
+    fn of(options: &'a Import, client: &'a Client, input: Input, format: String) -> Run<'a> {
+        let progress = Progress::new(Path::new("standard input"), None);
+        Run {
+            options,
+            client,
+            input,
+            state_path: None,
+            state: State::default(),
+            saved: Instant::now(),
+            format,
+            progress,
+        }
+    }
+
+    fn run(mut self) -> Result<State, ImportError> {
+        let is_by_record = matches!(self.format.as_str(), "csv" | "ndjson" | "line") || self.options.per_line;
+        let done = if is_by_record { self.records() } else { self.payload() };
+        self.progress.end();
+        self.state.complete = done.is_ok();
+        // What was acknowledged before a failure counts as well.
+        let saved = self.save();
+        done.and(saved).map(|()| self.state)
+    }
+
+    /// A file whose records are sent in batches.
+    fn records(&mut self) -> Result<(), ImportError> {
+        let start = (self.state.offset, self.state.lines);
+        let mut records: Box<dyn Records> = match self.format.as_str() {
+            "csv" => Box::new(rows::open(&self.input, start, &self.options.csv, self.options.sensor_id.is_some())?),
+            format => {
+                let comment = (format == "line").then_some(b'#');
+                Box::new(Lines::new(self.input.open(start.0, true)?, start.1, comment))
+            }
+        };
+        let per_request = if self.options.per_line { 1 } else { usize::from(self.options.batch) };
+        let mut batch = Batch { end: start, ..Batch::default() };
+        loop {
+            let before = batch.end.1;
+            let next = records.next(&mut batch.body).map_err(|error| ImportError::Read { line: before, error })?;
+            let Some(Record { line, end, reject }) = next else { break };
+            batch.end = end;
+            match reject {
+                Some(reject) => batch.rejects.push((reject.reason, line, reject.detail)),
+                None => batch.records.push((line, batch.body.len())),
+            }
+            let is_full = batch.records.len() >= per_request || batch.body.len() >= BODY_BYTES;
+            if is_full || batch.rejects.len() >= per_request {
+                self.send(std::mem::replace(&mut batch, Batch { end, ..Batch::default() }))?;
+            }
+        }
+        self.send(batch)
+    }
+
+    /// A file that is one payload.
+    fn payload(&mut self) -> Result<(), ImportError> {
+        use std::io::Read;
+        if self.state.offset > 0 {
+            return Ok(());
+        }
+        let mut body = vec![];
+        let source = self.input.open(0, true)?;
+        let read = source.reader.take(PAYLOAD_BYTES_MAX).read_to_end(&mut body);
+        read.map_err(|error| ImportError::Read { line: 0, error })?;
+        let lines = body.iter().filter(|b| **b == b'\n').count() as u64;
+        let Sent::Answered(answer) = self.post(&body)? else { return Err(ImportError::PayloadTooLarge) };
+        self.answered(&answer, |_| 1);
+        (self.state.offset, self.state.lines) = (source.offset + body.len() as u64, lines);
+        Ok(())
+    }
+
+    fn send(&mut self, batch: Batch) -> Result<(), ImportError> {
+        self.send_part(&batch.body, 0, &batch.records)?;
+        for (reason, line, detail) in &batch.rejects {
+            self.state.reject(reason, *line, detail);
+        }
+        (self.state.offset, self.state.lines) = batch.end;
+        self.progress.draw(self.state.offset, self.state.accepted);
+        if self.saved.elapsed() >= SAVE_EVERY {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Sends records, in halves if the service finds them too large. `from`: where they begin in the body.
+    fn send_part(&mut self, body: &[u8], from: usize, records: &[(u64, usize)]) -> Result<(), ImportError> {
+        let Some((last, end)) = records.last() else { return Ok(()) };
+        match self.post(&body[from..*end])? {
+            Sent::Answered(answer) => {
+                let payload = self.options.per_line;
+                self.answered(&answer, |index| records.get(if payload { 0 } else { index }).map_or(0, |r| r.0));
+                Ok(())
+            }
+            Sent::TooLarge if records.len() > 1 => {
+                let (first, second) = records.split_at(records.len() / 2);
+                self.send_part(body, from, first)?;
+                let from = first.last().map_or(from, |(_, end)| *end);
+                self.send_part(body, from, second)
+            }
+            Sent::TooLarge => Err(ImportError::RecordTooLarge(*last)),
+        }
+    }
+
+    fn post(&self, body: &[u8]) -> Result<Sent, SendError> {
+        let format = if self.format == "csv" { "ndjson" } else { &self.format };
+        let mut path = format!("/v1/readings?import=true&format={}", escaped(format));
+        let Import { ts_unit, sensor_id, topic, .. } = self.options;
+        for (key, value) in [("ts_unit", ts_unit), ("sensor_id", sensor_id), ("topic", topic)] {
+            if let Some(value) = value {
+                path += &format!("&{key}={}", escaped(value));
+            }
+        }
+        send::post(self.client, &path, body, self.options.patience, |why, pause| self.progress.wait(why, pause))
+    }
+
+    /// Counts an answer; `line` is the line of a record by its index.
+    fn answered(&mut self, answer: &Answer, line: impl Fn(usize) -> u64) {
+        self.state.accepted += answer.accepted;
+        let unlisted = answer.rejected.saturating_sub(answer.errors.len() as u64);
+        for reject in &answer.errors {
+            self.state.reject(&reject.reason, line(reject.index), &reject.detail);
+        }
+        if unlisted > 0 {
+            self.state.rejected.entry("not_listed".to_owned()).or_default().records += unlisted;
+        }
+    }
+
+    fn save(&mut self) -> Result<(), ImportError> {
+        if let (Some(file), Some(state_path)) = (self.input.file(), &self.state_path) {
+            if let Some(fingerprint) = source::fingerprint(file, self.state.offset)? {
+                self.state.fingerprint = fingerprint;
+            }
+            self.state.save(state_path)?;
+        }
+        self.saved = Instant::now();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,403 @@
+//! Rows of CSV as readings in the native format, by a mapping of columns.
+
+use std::borrow::Cow;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use chrono::{DateTime, NaiveDate, NaiveDateTime};
+use chrono_tz::Tz;
+use clap::Args;
+use csv::ByteRecord;
+use serde_json::{Map, Value};
+
+use super::lines::{LINE_BYTES_MAX, Lines};
+use super::record::{LocalReject, Record, Records};
+use super::source::{Input, Source, SourceError};
+use crate::decode::time;
+
+/// Texts of a cell without a value, in lower case.
+const NO_VALUE: [&str; 10] = ["", "null", "nan", "na", "n/a", "none", "nil", "unavailable", "unknown", "\\n"];
+const SENSOR_NAMES: [&str; 4] = ["sensor_id", "sensor", "device_id", "device"];
+const TIME_NAMES: [&str; 5] = ["ts", "time", "timestamp", "datetime", "date"];
+
+/// Which column is what. A column is its name, or its number from 1.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "CSV")]
+pub(super) struct CsvArgs {
+    /// The separator of columns: one character, or tab [default: a comma; for .tsv a tab]
+    #[arg(long, value_name = "CHAR")]
+    delimiter: Option<String>,
+    /// The first row is data; columns have numbers only, and --value needs names (COLUMN=NAME)
+    #[arg(long)]
+    no_header: bool,
+    /// Lines before the header
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip_lines: u64,
+    /// The column of the sensor id [default: sensor_id, sensor, device_id or device]
+    #[arg(long, value_name = "COLUMN")]
+    sensor: Option<String>,
+    /// The column of the time; repeated (date and time), they are joined by a space [default: ts, time, timestamp,
+    /// datetime or date]
+    #[arg(long, value_name = "COLUMN")]
+    time: Vec<String>,
+    /// How the time is written, such as '%d.%m.%Y %H:%M:%S' [default: RFC 3339 and its variants, or a number]
+    #[arg(long, value_name = "FORMAT")]
+    time_format: Option<String>,
+    /// The time zone of times without an offset, such as Europe/Berlin [default: limits.zone of the service]
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    zone: Option<Tz>,
+    /// A column of values, and its field if it is not the column's name; can be repeated [default: all other columns]
+    #[arg(long = "value", value_name = "COLUMN[=FIELD]")]
+    values: Vec<String>,
+    /// For one value per row: the column with the name of the field; --value is then the column of its value
+    #[arg(long = "field", value_name = "COLUMN", requires = "values")]
+    field: Option<String>,
+    /// A column of tags; can be repeated
+    #[arg(long = "tag", value_name = "COLUMN[=TAG]")]
+    tags: Vec<String>,
+    /// Numbers are written 21,5
+    #[arg(long)]
+    decimal_comma: bool,
+    /// The file is in ISO 8859-1, not UTF-8
+    #[arg(long)]
+    latin1: bool,
+}
+
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("expected an IANA time zone such as Europe/Berlin")]
+struct InvalidZone;
+
+fn zone(name: &str) -> Result<Tz, InvalidZone> {
+    name.parse().map_err(|_| InvalidZone)
+}
+
+/// Why the mapping does not fit the file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MappingError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("{0}")]
+    Csv(#[from] io::Error),
+    #[error("--delimiter: expected one ASCII character, or tab")]
+    Delimiter,
+    #[error("there is no column {column} ({option}); the header has: {columns}{hint}")]
+    Column { option: &'static str, column: String, columns: String, hint: &'static str },
+    #[error("the column of the {what} is not known; name it with {option}; the header has: {columns}{hint}")]
+    Unknown { what: &'static str, option: &'static str, columns: String, hint: &'static str },
+    #[error("--time-format without an offset (%z) needs --zone")]
+    Zone,
+    #[error("with --field, expected one --value: the column of the value")]
+    LongValue,
+}
+
+/// Columns by index.
+#[derive(Debug, Clone)]
+pub(super) struct Mapping {
+    columns: usize,
+    sensor: Option<usize>,
+    time: Vec<usize>,
+    /// Column and field.
+    values: Vec<(usize, String)>,
+    field: Option<usize>,
+    tags: Vec<(usize, String)>,
+    args: CsvArgs,
+}
+
+/// Fails if one record takes more bytes than a line may have: a quote that is not closed takes the rest of the file.
+struct Limited {
+    reader: Box<dyn Read>,
+    taken: Arc<AtomicU64>,
+}
+
+impl Read for Limited {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.taken.load(Ordering::Relaxed) > LINE_BYTES_MAX as u64 {
+            let text = format!("a row of more than {LINE_BYTES_MAX} bytes starts here; is a quote not closed?");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let n = self.reader.read(buffer)?;
+        self.taken.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+/// The rows of a file.
+pub(super) struct Rows {
+    reader: csv::Reader<Limited>,
+    taken: Arc<AtomicU64>,
+    base: (u64, u64),
+    mapping: Mapping,
+    record: ByteRecord,
+}
+
+impl CsvArgs {
+    fn delimiter(&self, file: Option<&Path>) -> Result<u8, MappingError> {
+        let is_tsv = file.is_some_and(|path| path.to_string_lossy().contains(".tsv"));
+        match self.delimiter.as_deref() {
+            None if is_tsv => Ok(b'\t'),
+            None => Ok(b','),
+            Some("tab" | "\\t" | "\t") => Ok(b'\t'),
+            Some(text) if text.len() == 1 && text.is_ascii() && !text.contains(['"', '\n']) => Ok(text.as_bytes()[0]),
+            Some(_) => Err(MappingError::Delimiter),
+        }
+    }
+
+    fn text<'t>(&self, bytes: &'t [u8]) -> Option<Cow<'t, str>> {
+        if self.latin1 {
+            return Some(bytes.iter().map(|b| char::from(*b)).collect());
+        }
+        std::str::from_utf8(bytes).ok().map(Cow::Borrowed)
+    }
+}
+
+fn reader(source: Source, delimiter: u8) -> (csv::Reader<Limited>, Arc<AtomicU64>) {
+    let taken = Arc::new(AtomicU64::new(0));
+    let limited = Limited { reader: source.reader, taken: taken.clone() };
+    let reader = csv::ReaderBuilder::new()
+        .delimiter(delimiter)
+        .has_headers(false)
+        .flexible(true)
+        // A carriage return before it is cut from the last cell; as a part of the line's end it would be counted late.
+        .terminator(csv::Terminator::Any(b'\n'))
+        .buffer_capacity(64 << 10)
+        .from_reader(limited);
+    (reader, taken)
+}
+
+/// Opens a file at `start` (offset and lines before it; the zero offset is its beginning) and reads its header.
+/// `has_sensor`: the sensor is given in another way.
+pub(super) fn open(input: &Input, start: (u64, u64), args: &CsvArgs, has_sensor: bool) -> Result<Rows, MappingError> {
+    let delimiter = args.delimiter(input.file())?;
+    let mut head = Lines::new(input.open(0, false)?, 0, None);
+    head.skip(args.skip_lines)?;
+    let mut base = head.position();
+    let (mut header, _) = reader(input.open(base.0, false)?, delimiter);
+    let mut record = ByteRecord::new();
+    header.read_byte_record(&mut record).map_err(io_error)?;
+    let names: Vec<String> = match args.no_header {
+        true => (1..=record.len()).map(|n| n.to_string()).collect(),
+        false => record.iter().map(|name| args.text(name).unwrap_or_default().trim().to_owned()).collect(),
+    };
+    let mapping = mapping(&names, args, has_sensor)?;
+    if !args.no_header {
+        let position = header.position();
+        base = (base.0 + position.byte(), base.1 + position.line() - 1);
+    }
+    let base = if start.0 > 0 { start } else { base };
+    let (reader, taken) = reader(input.open(base.0, true)?, delimiter);
+    // A file without rows after its header begins with a byte order mark at most.
+    Ok(Rows { reader, taken, base, mapping, record })
+}
+
+fn io_error(error: csv::Error) -> io::Error {
+    let at = error.position().map(|at| at.line());
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("line {}: {other:?}", at.unwrap_or(0))),
+    }
+}
+
+fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping, MappingError> {
+    let columns = || names.join(", ");
+    let hint = match names {
+        [only] if only.contains(';') => "; add --delimiter ';'",
+        [only] if only.contains('\t') => "; add --delimiter tab",
+        _ => "",
+    };
+    let find = |option: &'static str, column: &str| {
+        let by_number = || column.parse().ok().filter(|n| (1..=names.len()).contains(n)).map(|n: usize| n - 1);
+        names.iter().position(|name| name == column).or_else(by_number).ok_or_else(|| MappingError::Column {
+            option,
+            column: column.to_owned(),
+            columns: columns(),
+            hint,
+        })
+    };
+    let usual =
+        |known: &[&str]| known.iter().find_map(|usual| names.iter().position(|name| name.eq_ignore_ascii_case(usual)));
+    let unknown = |what, option| MappingError::Unknown { what, option, columns: columns(), hint };
+    let sensor = match &args.sensor {
+        Some(column) => Some(find("--sensor", column)?),
+        None if has_sensor => None,
+        None => Some(usual(&SENSOR_NAMES).ok_or_else(|| unknown("sensor id", "--sensor or --sensor-id"))?),
+    };
+    let mut time: Vec<usize> = args.time.iter().map(|column| find("--time", column)).collect::<Result<_, _>>()?;
+    if time.is_empty() {
+        time.push(usual(&TIME_NAMES).ok_or_else(|| unknown("time", "--time"))?);
+    }
+    let named = |option, list: &[String]| {
+        let one = |spec: &String| {
+            let (column, name) = match (find(option, spec), spec.rsplit_once('=')) {
+                (Err(_), Some((column, name))) => (find(option, column)?, name.to_owned()),
+                (found, _) => (found?, spec.clone()),
+            };
+            Ok((column, if name == (column + 1).to_string() { names[column].clone() } else { name }))
+        };
+        list.iter().map(one).collect::<Result<Vec<_>, MappingError>>()
+    };
+    let (tags, mut values) = (named("--tag", &args.tags)?, named("--value", &args.values)?);
+    let field = args.field.as_ref().map(|column| find("--field", column)).transpose()?;
+    if field.is_some() && values.len() != 1 {
+        return Err(MappingError::LongValue);
+    }
+    if values.is_empty() {
+        let other = |i: &usize| {
+            Some(*i) != sensor && !time.contains(i) && !tags.iter().any(|(t, _)| t == i) && !names[*i].is_empty()
+        };
+        values = (0..names.len()).filter(other).map(|i| (i, names[i].clone())).collect();
+    }
+    let has_offset = args.time_format.as_ref().is_none_or(|f| ["%z", "%:z", "%#z", "%s"].iter().any(|o| f.contains(o)));
+    if !has_offset && args.zone.is_none() {
+        return Err(MappingError::Zone);
+    }
+    Ok(Mapping { columns: names.len(), sensor, time, values, field, tags, args: args.clone() })
+}
+
+impl Records for Rows {
+    fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>> {
+        loop {
+            let start = self.base.1 + self.reader.position().line();
+            self.taken.store(0, Ordering::Relaxed);
+            let read = self.reader.read_byte_record(&mut self.record).map_err(io_error);
+            let read = read.map_err(|error| io::Error::new(error.kind(), format!("line {start}: {error}")))?;
+            if !read {
+                return Ok(None);
+            }
+            if self.record.as_slice() != b"\r" {
+                break;
+            }
+        }
+        let line = self.base.1 + self.record.position().map_or(0, csv::Position::line);
+        let at = self.reader.position();
+        let end = (self.base.0 + at.byte(), self.base.1 + at.line() - 1);
+        let reject = match self.mapping.reading(&self.record) {
+            Ok(reading) => {
+                out.extend_from_slice(Value::Object(reading).to_string().as_bytes());
+                out.push(b'\n');
+                None
+            }
+            Err(reject) => Some(reject),
+        };
+        Ok(Some(Record { line, end, reject }))
+    }
+}
+
+impl Mapping {
+    fn reading(&self, row: &ByteRecord) -> Result<Map<String, Value>, LocalReject> {
+        if row.len() != self.columns {
+            let detail = format!("the row has {} columns, the header {}", row.len(), self.columns);
+            return Err(LocalReject { reason: "wrong_columns", detail });
+        }
+        let mut reading = Map::new();
+        if let Some(sensor) = self.sensor {
+            reading.insert("sensor_id".into(), self.cell(row, sensor)?.into());
+        }
+        self.time(row, &mut reading)?;
+        let mut values = Map::new();
+        for (column, name) in &self.values {
+            let name = match self.field {
+                Some(field) => self.cell(row, field)?,
+                None => name.clone(),
+            };
+            if let Some(value) = self.value(&self.cell(row, *column)?) {
+                values.insert(name, value);
+            }
+        }
+        reading.insert("values".into(), values.into());
+        let mut tags = Map::new();
+        for (column, name) in &self.tags {
+            let text = self.cell(row, *column)?;
+            if !text.is_empty() {
+                tags.insert(name.clone(), text.into());
+            }
+        }
+        if !tags.is_empty() {
+            reading.insert("tags".into(), tags.into());
+        }
+        Ok(reading)
+    }
+
+    fn cell(&self, row: &ByteRecord, column: usize) -> Result<String, LocalReject> {
+        let text = self.args.text(row.get(column).unwrap_or_default());
+        text.map(|text| text.trim().to_owned()).ok_or_else(|| LocalReject {
+            reason: "invalid_utf8",
+            detail: format!("column {} is not UTF-8; is the file in ISO 8859-1 (--latin1)?", column + 1),
+        })
+    }
+
+    /// Adds the time, converted if the command line says how.
+    fn time(&self, row: &ByteRecord, reading: &mut Map<String, Value>) -> Result<(), LocalReject> {
+        let parts: Vec<String> = self.time.iter().map(|column| self.cell(row, *column)).collect::<Result<_, _>>()?;
+        let text = parts.join(" ").trim().to_owned();
+        if text.is_empty() {
+            return Err(LocalReject { reason: "missing_timestamp", detail: "the row has no time".into() });
+        }
+        let ms = match (&self.args.time_format, self.args.zone) {
+            (None, Some(zone)) => time::parse_in(&text, zone),
+            (None, None) => None,
+            (Some(format), zone) => match formatted(&text, format, zone) {
+                Some(ms) => Some(ms),
+                None => {
+                    let detail = format!("the time {text:?} is not written as --time-format {format:?}");
+                    return Err(LocalReject { reason: "bad_timestamp", detail });
+                }
+            },
+        };
+        match ms {
+            Some(ms) => {
+                reading.insert("ts".into(), ms.into());
+                reading.insert("ts_unit".into(), "ms".into());
+            }
+            // The service reads it by its own rules.
+            None => {
+                reading.insert("ts".into(), text.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a cell; `None` if it is empty or a word such as `NaN`.
+    fn value(&self, text: &str) -> Option<Value> {
+        if NO_VALUE.contains(&text.to_ascii_lowercase().as_str()) {
+            return None;
+        }
+        match text {
+            "true" | "True" | "TRUE" => return Some(true.into()),
+            "false" | "False" | "FALSE" => return Some(false.into()),
+            _ => {}
+        }
+        let number = match self.args.decimal_comma {
+            // 1.234,5
+            true if text.contains(',') => text.replace('.', "").replace(',', "."),
+            _ => text.to_owned(),
+        };
+        let is_number = number.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
+        if !is_number {
+            return Some(text.into());
+        }
+        let integer = number.parse::<i64>().ok().map(Value::from);
+        let double = || number.parse::<f64>().ok().filter(|v| v.is_finite()).map(Value::from);
+        Some(integer.or_else(double).unwrap_or_else(|| text.into()))
+    }
+}
+
+/// Milliseconds since 1970 of a time in a format of chrono.
+fn formatted(text: &str, format: &str, zone: Option<Tz>) -> Option<i64> {
+    if let Ok(time) = DateTime::parse_from_str(text, format) {
+        return Some(time.timestamp_millis());
+    }
+    let local = NaiveDateTime::parse_from_str(text, format)
+        .or_else(|_| NaiveDate::parse_from_str(text, format).map(|date| date.and_time(chrono::NaiveTime::MIN)));
+    let local_ms = local.ok()?.and_utc().timestamp_millis();
+    match zone {
+        Some(zone) => time::in_zone(local_ms, zone),
+        // %s: seconds since 1970.
+        None => Some(local_ms),
+    }
+}
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;

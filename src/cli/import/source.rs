@@ -1,0 +1,274 @@
+//! Opens a file of an import, or standard input: compressed or not, with or without a byte order mark, from a given
+//! offset on.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use xxhash_rust::xxh3::Xxh3;
+
+/// Bytes at the start of a file, and before the offset, that tell whether it is still the same.
+const COMPARED_BYTES: u64 = 64 << 10;
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SourceError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the file is empty")]
+    Empty,
+    #[error("the file is {0}; expected text, gzip or zstd; {1}")]
+    Kind(&'static str, &'static str),
+}
+
+/// The content of a file, decompressed.
+pub(super) struct Source {
+    pub(super) reader: Box<dyn Read>,
+    /// The offset in the content at which `reader` starts.
+    pub(super) offset: u64,
+}
+
+/// What is imported.
+pub(super) enum Input {
+    File(PathBuf),
+    /// Standard input can be read once. What was read to find the columns is kept until the rows are read.
+    Standard(Rc<RefCell<Standard>>),
+}
+
+pub(super) struct Standard {
+    /// Decompressed.
+    reader: Box<dyn Read>,
+    /// What was read while `keeps`.
+    kept: Vec<u8>,
+    keeps: bool,
+}
+
+/// Reads what is kept of standard input from an offset on, and then the rest of it.
+struct Replay {
+    standard: Rc<RefCell<Standard>>,
+    at: usize,
+}
+
+impl Read for Replay {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Standard { reader, kept, keeps } = &mut *self.standard.borrow_mut();
+        if let Some(rest) = kept.get(self.at..).filter(|rest| !rest.is_empty()) {
+            let n = rest.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&rest[..n]);
+            self.at += n;
+            return Ok(n);
+        }
+        let n = reader.read(buffer)?;
+        if *keeps {
+            kept.extend_from_slice(&buffer[..n]);
+            self.at += n;
+        }
+        Ok(n)
+    }
+}
+
+impl Input {
+    /// `-` is standard input.
+    pub(super) fn new(path: &Path) -> Result<Input, SourceError> {
+        if path == Path::new("-") { Input::standard(io::stdin()) } else { Ok(Input::File(path.to_owned())) }
+    }
+
+    pub(super) fn standard(mut reader: impl Read + 'static) -> Result<Input, SourceError> {
+        let mut head = vec![];
+        (&mut reader).take(4).read_to_end(&mut head)?;
+        let compression = compression_of(&head)?;
+        let reader = decompressed(compression, Cursor::new(head).chain(reader))?;
+        Ok(Input::Standard(Rc::new(RefCell::new(Standard { reader, kept: vec![], keeps: true }))))
+    }
+
+    /// Opens the content at an offset. `is_last`: it is not opened again.
+    pub(super) fn open(&self, offset: u64, is_last: bool) -> Result<Source, SourceError> {
+        match self {
+            Input::File(path) => open(path, offset),
+            Input::Standard(standard) => {
+                standard.borrow_mut().keeps = !is_last;
+                // What comes before it was read, so it is kept.
+                let at = usize::try_from(offset).unwrap_or(usize::MAX);
+                at_start(Box::new(Replay { standard: standard.clone(), at }), offset)
+            }
+        }
+    }
+
+    /// The file; `None`: standard input, of which no state is kept.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match self {
+            Input::File(path) => Some(path),
+            Input::Standard(_) => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+fn compression(path: &Path) -> Result<Compression, SourceError> {
+    let mut head = vec![];
+    File::open(path)?.take(4).read_to_end(&mut head)?;
+    compression_of(&head)
+}
+
+/// By the first four bytes.
+fn compression_of(head: &[u8]) -> Result<Compression, SourceError> {
+    match head {
+        [] => Err(SourceError::Empty),
+        [0x1f, 0x8b, ..] => Ok(Compression::Gzip),
+        [0x28, 0xb5, 0x2f, 0xfd] => Ok(Compression::Zstd),
+        [b'P', b'K', 3, 4] => {
+            Err(SourceError::Kind("a zip archive or an Excel workbook", "unpack it, or save the sheet as CSV"))
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            Err(SourceError::Kind("UTF-16", "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"))
+        }
+        b"BZh9" | [0xfd, b'7', b'z', b'X'] => Err(SourceError::Kind("compressed with bzip2 or xz", "unpack it")),
+        _ => Ok(Compression::None),
+    }
+}
+
+fn decompressed(compression: Compression, reader: impl Read + 'static) -> io::Result<Box<dyn Read>> {
+    Ok(match compression {
+        Compression::None => Box::new(reader),
+        Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(reader))),
+        Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(reader)?),
+    })
+}
+
+/// Opens a file at an offset of its decompressed content.
+fn open(path: &Path, offset: u64) -> Result<Source, SourceError> {
+    let compression = compression(path)?;
+    let mut file = File::open(path)?;
+    if compression == Compression::None {
+        file.seek(SeekFrom::Start(offset))?;
+    }
+    let mut reader = decompressed(compression, file)?;
+    if compression != Compression::None {
+        io::copy(&mut (&mut reader).take(offset), &mut io::sink())?;
+    }
+    at_start(reader, offset)
+}
+
+/// A content whose reader stands at an offset. At the start, a UTF-8 byte order mark is skipped.
+fn at_start(mut reader: Box<dyn Read>, offset: u64) -> Result<Source, SourceError> {
+    if offset > 0 {
+        return Ok(Source { reader, offset });
+    }
+    let mut head = vec![];
+    (&mut reader).take(3).read_to_end(&mut head)?;
+    if head == b"\xef\xbb\xbf" {
+        return Ok(Source { reader, offset: 3 });
+    }
+    Ok(Source { reader: Box::new(Cursor::new(head).chain(reader)), offset: 0 })
+}
+
+/// The size of the content in bytes, for the progress; `None` if it is compressed.
+pub(super) fn size(path: &Path) -> Result<Option<u64>, SourceError> {
+    let is_plain = compression(path)? == Compression::None;
+    Ok(is_plain.then_some(std::fs::metadata(path)?.len()))
+}
+
+/// Recognises a file whose content before `offset` is what it was. Of a compressed file, nothing may have changed; to
+/// an uncompressed one, something may have been appended. `None`: the file is shorter than `offset`.
+pub(super) fn fingerprint(path: &Path, offset: u64) -> Result<Option<String>, SourceError> {
+    let is_plain = compression(path)? == Compression::None;
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let end = if is_plain { offset } else { size };
+    if size < end {
+        return Ok(None);
+    }
+    let mut hash = Xxh3::new();
+    hash.update(&end.to_le_bytes());
+    for from in [0, end.saturating_sub(COMPARED_BYTES)] {
+        let mut part = vec![];
+        file.seek(SeekFrom::Start(from))?;
+        (&mut file).take(COMPARED_BYTES.min(end - from)).read_to_end(&mut part)?;
+        hash.update(&part);
+    }
+    Ok(Some(format!("{:032x}", hash.digest128())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    fn content(path: &Path, offset: u64) -> (u64, String) {
+        let mut source = open(path, offset).unwrap();
+        let mut text = String::new();
+        source.reader.read_to_string(&mut text).unwrap();
+        (source.offset, text)
+    }
+
+    #[test]
+    fn plain_gzip_and_zstd_are_read_from_any_offset_without_a_byte_order_mark() {
+        let text = "\u{feff}a,b\n1,2\n";
+        let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+        gzip.write_all(text.as_bytes()).unwrap();
+        for bytes in [text.into(), gzip.finish().unwrap(), zstd::encode_all(text.as_bytes(), 1).unwrap()] {
+            let file = file(&bytes);
+            assert_eq!(content(file.path(), 0), (3, "a,b\n1,2\n".into()));
+            assert_eq!(content(file.path(), 7), (7, "1,2\n".into()));
+        }
+        assert_eq!(content(file(b"a").path(), 0), (0, "a".into()));
+    }
+
+    #[test]
+    fn standard_input_is_read_as_a_file_is_and_can_be_opened_again_until_the_last_time() {
+        let text = format!("\u{feff}a,b\n{}", "1,2\n".repeat(100_000));
+        let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+        gzip.write_all(text.as_bytes()).unwrap();
+        for bytes in [text.clone().into(), gzip.finish().unwrap(), zstd::encode_all(text.as_bytes(), 1).unwrap()] {
+            let input = Input::standard(Cursor::new(bytes)).unwrap();
+            let read = |offset, is_last, bytes| {
+                let (source, mut found) = (input.open(offset, is_last).unwrap(), vec![]);
+                source.reader.take(bytes).read_to_end(&mut found).unwrap();
+                (source.offset, String::from_utf8(found).unwrap())
+            };
+            assert_eq!(read(0, false, 4), (3, "a,b\n".into()));
+            assert_eq!(read(7, false, 50_000).1.len(), 50_000);
+            assert_eq!(read(7, true, u64::MAX), (7, text[7..].into()), "the whole rest, and each byte once");
+            let Input::Standard(standard) = &input else { panic!() };
+            assert!(standard.borrow().kept.len() < 60_000, "the rest is not kept");
+        }
+        assert!(Input::standard(Cursor::new(b"PK\x03\x04")).is_err() && Input::standard(io::empty()).is_err());
+    }
+
+    #[test]
+    fn other_files_are_refused_with_advice() {
+        for (bytes, text) in [
+            (&b"PK\x03\x04xx"[..], "save the sheet as CSV"),
+            (b"\xff\xfea\0", "iconv"),
+            (b"BZh91AY", "unpack it"),
+            (b"", "empty"),
+        ] {
+            let error = open(file(bytes).path(), 0).err().unwrap().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_recognised_if_only_something_was_appended() {
+        let before = file(b"one\ntwo\n");
+        let known = fingerprint(before.path(), 8).unwrap();
+        assert_eq!(fingerprint(file(b"one\ntwo\nthree\n").path(), 8).unwrap(), known);
+        assert_ne!(fingerprint(file(b"one\n2wo\nthree\n").path(), 8).unwrap(), known);
+        assert_eq!(fingerprint(file(b"one\n").path(), 8).unwrap(), None);
+    }
+}

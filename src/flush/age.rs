@@ -1,0 +1,154 @@
+//! How old readings may get before they are written: between `flush.max_age` and `flush.max_age_busy`. Pure.
+//!
+//! A statement with one reading costs the store 65 to 130 µs; with ten readings, a sixth of that per reading. While the
+//! store has capacity, freshness is worth more than that. While it is busy with statements of few readings, it is not:
+//! then readings are held, so that a sensor's next reading can join them.
+//!
+//! The *demand* is the share of one core (or of whatever limits the store) that statements of few readings need at the
+//! present age:
+//!
+//! - how many buckets begin to wait per second. Each will need a statement. While the age grows, nothing is written for a
+//!   while, but buckets still begin to wait, so the demand does not look lower than it is;
+//! - times what a statement takes: the time of commands over their statements. The round trip is not part of it, since
+//!   a distant store is not a busy one;
+//! - times how much there is to gain: a statement of one reading counts in full, one of [`FEW`] readings not at all.
+//!
+//! The age follows the demand: it grows above [`DEMAND`], shrinks below, and stays where the demand is met. It moves in
+//! seconds per second, so that it needs no model of the sensors. Demand is averaged over about one age, because that is
+//! how long a change of the age takes to show; a faster controller would oscillate. Shrinking is limited to one second
+//! per second: then at most twice the usual number of statements is due. A full memory stops the growth.
+//!
+//! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`]. Full pages, memory pressure, failed buckets and the
+//! shutdown do not wait for it. `tests/simulation/age.rs` runs the loop against a simulated store.
+
+/// Demand that needs no stretched age.
+const DEMAND: f64 = 0.2;
+/// A statement with so many readings gains little from more.
+pub(crate) const FEW: u32 = 10;
+/// What a statement takes until it has been measured (seconds), and the limits of what is believed.
+const STATEMENT_S: f64 = 100e-6;
+const STATEMENT_LIMITS_S: (f64, f64) = (20e-6, 0.05);
+/// Seconds by which the age changes per second: for demand that is e times too high or low, and at most.
+const GAIN: f64 = 1.0;
+const GROWTH_MAX: f64 = 2.0;
+const SHRINK_MAX: f64 = 1.0;
+/// Share of the memory above which the age does not grow. Buckets are evicted above three quarters.
+const MEMORY_MAX: f64 = 0.7;
+/// The time of a statement and the gain are averaged over this time.
+const AVERAGE_MS: f64 = 10_000.0;
+/// The shortest time over which demand is averaged.
+const DEMAND_MIN_MS: f64 = 5_000.0;
+
+/// What happened since the last sample.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct AgeSample {
+    /// The time since then (ms).
+    pub elapsed_ms: u64,
+    /// Buckets that began to wait.
+    pub began: u64,
+    /// Statements that the store has answered.
+    pub statements: u64,
+    /// The sum of their gains, see [`gain`].
+    pub gains: f64,
+    /// Statements whose command was large enough to measure.
+    pub measured: u64,
+    /// The time that these commands took, without the round trip (seconds).
+    pub measured_s: f64,
+    /// The share of `accumulate.max_bytes` that is used, of the fullest shard.
+    pub memory: f64,
+}
+
+/// How much a statement with so many readings would gain from more: 1 (everything) to 0.
+pub fn gain(readings: usize) -> f64 {
+    let few = f64::from(FEW);
+    ((few - readings as f64) / (few - 1.0)).clamp(0.0, 1.0)
+}
+
+/// The controller.
+#[derive(Debug, Clone)]
+pub struct AgeControl {
+    min_ms: f64,
+    max_ms: f64,
+    age_ms: f64,
+    /// Averages: buckets that begin to wait per second, seconds per statement, gain per statement.
+    began: f64,
+    statement_s: f64,
+    gain: f64,
+}
+
+impl AgeControl {
+    /// From `flush.max_age` and `flush.max_age_busy`; a lower `max_age_busy` has no effect.
+    pub fn new(max_age_ms: u64, max_age_busy_ms: u64) -> AgeControl {
+        let (min_ms, max_ms) = (max_age_ms as f64, max_age_busy_ms.max(max_age_ms) as f64);
+        AgeControl { min_ms, max_ms, age_ms: min_ms, began: 0.0, statement_s: STATEMENT_S, gain: 1.0 }
+    }
+
+    /// Adds a sample, about once a second, and adjusts the age.
+    pub fn observe(&mut self, sample: AgeSample) {
+        let elapsed_ms = sample.elapsed_ms as f64;
+        if elapsed_ms <= 0.0 {
+            return;
+        }
+        let weight = |over_ms: f64| 1.0 - (-elapsed_ms / over_ms).exp();
+        let toward = |average: &mut f64, value: f64, weight: f64| *average += (value - *average) * weight;
+        toward(&mut self.began, sample.began as f64 * 1000.0 / elapsed_ms, weight(self.age_ms.max(DEMAND_MIN_MS)));
+        if sample.measured > 0 {
+            let (min, max) = STATEMENT_LIMITS_S;
+            let statement_s = (sample.measured_s / sample.measured as f64).clamp(min, max);
+            toward(&mut self.statement_s, statement_s, weight(AVERAGE_MS));
+        }
+        if sample.statements > 0 {
+            toward(&mut self.gain, sample.gains / sample.statements as f64, weight(AVERAGE_MS));
+        }
+        let growth_max = if sample.memory >= MEMORY_MAX { 0.0 } else { GROWTH_MAX };
+        let speed = (GAIN * (self.demand() / DEMAND).max(f64::MIN_POSITIVE).ln()).clamp(-SHRINK_MAX, growth_max);
+        self.age_ms = (self.age_ms + speed * elapsed_ms).clamp(self.min_ms, self.max_ms);
+    }
+
+    /// See the module.
+    fn demand(&self) -> f64 {
+        self.began * self.statement_s * self.gain
+    }
+
+    /// How old a reading may get now (ms).
+    pub fn age_ms(&self) -> u64 {
+        self.age_ms as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_stays_within_its_bounds_whatever_is_observed() {
+        let mut rng = fastrand::Rng::with_seed(9);
+        for _ in 0..200 {
+            let (min_ms, max_ms) = (rng.u64(1..60_000), rng.u64(1..600_000));
+            let mut control = AgeControl::new(min_ms, max_ms);
+            for _ in 0..200 {
+                let (before_ms, shift) = (control.age_ms(), rng.u32(24..64));
+                let began = rng.u64(..) >> shift;
+                let sample = AgeSample {
+                    elapsed_ms: rng.u64(0..5_000),
+                    began,
+                    statements: rng.u64(0..100_000),
+                    gains: rng.f64() * 1e5,
+                    measured: rng.u64(0..10),
+                    measured_s: rng.f64() * 10.0,
+                    memory: rng.f64() * 1.2,
+                };
+                control.observe(sample);
+                let age_ms = control.age_ms();
+                assert!((min_ms..=max_ms.max(min_ms)).contains(&age_ms));
+                let change = age_ms as f64 - before_ms as f64;
+                let limits = (-SHRINK_MAX - 0.01, if sample.memory < MEMORY_MAX { GROWTH_MAX + 0.01 } else { 0.01 });
+                let elapsed = sample.elapsed_ms as f64;
+                assert!(
+                    change >= limits.0 * elapsed - 2.0 && change <= limits.1 * elapsed + 2.0,
+                    "{change} in {elapsed}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Requests of the daily rollup, without retries: its task decides about them, so that no permit is held during a
+//! backoff. A failure does not affect readiness, which depends on page writes only.
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Flusher, Permit};
+use crate::store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
+use crate::store::{StoreError, StoreErrorKind};
+use crate::telemetry::metrics;
+
+/// Allows one read of the daily rollup.
+#[derive(Debug)]
+pub(crate) struct DaysPermit {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Flusher {
+    /// Waits for the permit for reads of the daily rollup.
+    pub(crate) async fn days_permit(&self) -> DaysPermit {
+        match self.days.clone().acquire_owned().await {
+            Ok(permit) => DaysPermit { _permit: permit },
+            // The semaphore is never closed.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// See [`DayStore::mark_days`].
+    ///
+    /// # Errors
+    /// Any mark may be set.
+    pub(crate) async fn mark_days(&self, _permit: Permit, marks: &[DayMark]) -> Result<(), StoreError> {
+        counted(self.day_store()?.mark_days(marks).await)
+    }
+
+    /// See [`DayStore::clear_marks`].
+    ///
+    /// # Errors
+    /// Any mark may be removed.
+    pub(crate) async fn clear_marks(&self, _permit: Permit, marks: &[DayMark]) -> Result<(), StoreError> {
+        counted(self.day_store()?.clear_marks(marks).await)
+    }
+
+    /// See [`DayStore::day_marks`].
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) async fn day_marks(&self, _permit: DaysPermit, query: &MarkQuery) -> Result<Vec<DayMark>, StoreError> {
+        counted(self.day_store()?.day_marks(query).await)
+    }
+
+    /// See [`DayStore::compute_days`].
+    ///
+    /// # Errors
+    /// Nothing was computed: request fewer.
+    pub(crate) async fn compute_days(
+        &self,
+        _permit: DaysPermit,
+        days: &[SensorDay],
+    ) -> Result<Vec<Option<DaySummary>>, StoreError> {
+        counted(self.day_store()?.compute_days(days).await)
+    }
+
+    /// See [`DayStore::write_days`].
+    ///
+    /// # Errors
+    /// Any day may be written.
+    pub(crate) async fn write_days(
+        &self,
+        _permit: Permit,
+        days: &[(SensorDay, DaySummary)],
+    ) -> Result<Vec<DayWritten>, StoreError> {
+        counted(self.day_store()?.write_days(days, false).await)
+    }
+
+    fn day_store(&self) -> Result<&dyn DayStore, StoreError> {
+        let detail = "this store has no daily rollups".to_owned();
+        self.store.days().ok_or(StoreError::NotApplied { kind: StoreErrorKind::Command, detail })
+    }
+}
+
+fn counted<T>(result: Result<T, StoreError>) -> Result<T, StoreError> {
+    result.inspect_err(|error| metrics::store_error(error.kind().as_str(), 1))
+}

@@ -1,0 +1,107 @@
+//! Middleware of both HTTP ports that discards what is left of a refused request's body.
+//!
+//! If a server answers and closes while the sender is still writing, the kernel discards the answer (RST), and the sender
+//! sees a broken pipe instead of "413". So the rest of the body is read before the answer is sent, within limits. Two
+//! bodies are not read: one whose sender waits for "100 Continue", so that it need not send it; and one that the handler
+//! has waited for in vain.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::http::header::EXPECT;
+use axum::middleware::Next;
+use axum::response::Response;
+use futures_util::StreamExt;
+use http_body::{Frame, SizeHint};
+use tokio::sync::oneshot;
+
+use super::peer::Peer;
+
+/// How much of a refused body is read and discarded, and for how long.
+const DISCARDED_BYTES_MAX: u64 = 16 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The middleware. The handlers drop the body of a request that they refuse, wherever they are with it.
+pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let peer = Peer::of(request.extensions()).cloned();
+    let has_begun = !asks_before_sending(request.headers());
+    let (to, mut rest) = oneshot::channel();
+    let request = request.map(|body| Body::new(Returned { body, to: Some(to), has_begun, is_awaited: false }));
+    let response = next.run(request).await;
+    let is_refused = response.status().is_client_error() || response.status().is_server_error();
+    if is_refused && let Ok(body) = rest.try_recv() {
+        if let Some(peer) = peer {
+            peer.refused();
+        }
+        discard(body).await;
+    }
+    response
+}
+
+/// Whether the sender waits for "100 Continue" before it sends the body.
+fn asks_before_sending(headers: &HeaderMap) -> bool {
+    headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+async fn discard(body: Body) {
+    let all = async {
+        let (mut stream, mut bytes) = (body.into_data_stream(), 0);
+        while let Some(Ok(chunk)) = stream.next().await {
+            bytes += chunk.len() as u64;
+            if bytes > DISCARDED_BYTES_MAX {
+                break;
+            }
+        }
+    };
+    // A sender that is slow or sends more loses the connection, and perhaps the answer.
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, all).await;
+}
+
+/// The body of a request, which comes back to the middleware when it is dropped before its end.
+struct Returned {
+    body: Body,
+    to: Option<oneshot::Sender<Body>>,
+    /// The sender sends it; hyper answers "100 Continue" when it is first read.
+    has_begun: bool,
+    /// The last read has not returned yet.
+    is_awaited: bool,
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        if let Some(to) = self.to.take()
+            && self.has_begun
+            && !self.is_awaited
+            && !self.body.is_end_stream()
+        {
+            // It fails if the sender has disconnected, so that nothing waits for the response.
+            let _ = to.send(std::mem::take(&mut self.body));
+        }
+    }
+}
+
+impl HttpBody for Returned {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        (self.has_begun, self.is_awaited) = (true, frame.is_pending());
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,181 @@
+//! Behind proxies: whose limits count, and what is refused.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::lifecycle::metric;
+use super::readings::tokens_file;
+use super::rig::{Answer, LONG, Request, Rig, post};
+use crate::config::{Network, Proxies, ProxyHeader};
+use crate::telemetry::metrics;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+fn trusting(network: &str, header: ProxyHeader) -> Proxies {
+    Proxies { trusted: [Network::parse(network).unwrap()].into(), header }
+}
+
+/// A port behind such a proxy, with the token `gw1.secret`, that pauses an address after three failures.
+async fn rig(network: &str, header: ProxyHeader, change: impl FnOnce(&mut crate::config::Http)) -> Rig {
+    metrics::install().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    Rig::new(|cfg| {
+        cfg.tokens_file = Some(tokens_file(&dir));
+        (cfg.proxies, cfg.connections.failed_auth_max) = (trusting(network, header), 3);
+        change(cfg);
+    })
+    .await
+}
+
+/// A PROXY header for TCP over IPv4.
+fn header(version_and_command: u8, ip: [u8; 4]) -> Vec<u8> {
+    let fixed = [&b"\r\n\r\n\0\r\nQUIT\n"[..], &[version_and_command, 0x11, 0, 12]].concat();
+    [&fixed[..], &ip, &[10, 0, 0, 1, 0x12, 0x34, 0x1f, 0x90]].concat()
+}
+
+fn with_token(token: &str) -> Request {
+    post("[]").header("authorization", format!("Bearer {token}"))
+}
+
+async fn open(rig: &Rig, first: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+    stream.write_all(first).await.unwrap();
+    stream
+}
+
+/// The answer to a request on a connection for this address.
+async fn ask(rig: &Rig, ip: [u8; 4], token: &str) -> Option<u16> {
+    let mut stream = open(rig, &header(0x21, ip)).await;
+    let request = format!("{}content-length: 2\r\n\r\n[]", with_token(token).head());
+    stream.write_all(request.as_bytes()).await.ok()?;
+    Answer::read(&mut stream).await.map(|answer| answer.status)
+}
+
+/// Whether the port closes the connection without an answer.
+async fn is_closed(mut stream: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    let _ = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the connection stays open");
+    rest.is_empty()
+}
+
+fn refused() -> f64 {
+    metric("hourbucket_http_connections_refused_total", &["port=\"http\"", "reason=\"proxy_header\""])
+}
+
+#[tokio::test]
+async fn the_address_in_the_proxy_header_counts_for_limits_and_pauses() {
+    let rig = rig("127.0.0.1", ProxyHeader::ProxyV2, |cfg| cfg.connections.per_address_max = 2).await;
+    let (bad, good) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    for status in [401, 401, 401, 429] {
+        assert_eq!(ask(&rig, bad, "gw1.wrong").await, Some(status));
+    }
+    assert_eq!(ask(&rig, good, "gw1.wrong").await, Some(401), "another address is not paused");
+    // 400: the token is valid, and the body empty.
+    assert_eq!(ask(&rig, good, "gw1.secret").await, Some(400));
+    // Two connections with requests that do not end; a third one is too many for this address, not for another.
+    let half = format!("{}content-length: 100\r\n\r\n[", with_token("gw1.secret").head());
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(open(&rig, &[&header(0x21, good), half.as_bytes()].concat()).await);
+    }
+    tokio::time::sleep(SHORT).await;
+    assert!(is_closed(open(&rig, &header(0x21, good)).await).await);
+    assert_eq!(ask(&rig, [192, 0, 2, 3], "gw1.secret").await, Some(400));
+    // The proxy looks whether the service answers.
+    let mut local = open(&rig, &header(0x20, [0; 4])).await;
+    local.write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    assert_eq!(Answer::read(&mut local).await.unwrap().status, 204);
+}
+
+#[tokio::test]
+async fn without_a_whole_header_a_proxy_is_refused_in_bounded_time_and_bytes() {
+    let rig = rig("127.0.0.0/8", ProxyHeader::ProxyV2, |cfg| cfg.times.header_timeout = 10 * SHORT).await;
+    let before = refused();
+    let good = header(0x21, [192, 0, 2, 1]);
+    let mut long = good.clone();
+    (long[14], long[15]) = (0xff, 0xff);
+    let bad: [&[u8]; 6] = [
+        b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"PROXY TCP4 192.0.2.1 10.0.0.1 4660 8080\r\nGET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        &long,
+        &header(0x31, [192, 0, 2, 1]),
+        &good[..1],
+        &good[..20],
+    ];
+    for first in bad {
+        assert!(is_closed(open(&rig, first).await).await, "{first:?}");
+    }
+    // Cut by the other side, in the middle.
+    for n in [5, 16, 27] {
+        let mut stream = open(&rig, &good[..n]).await;
+        stream.shutdown().await.unwrap();
+        assert!(is_closed(stream).await, "{n}");
+    }
+    // A byte now and then.
+    let mut stream = open(&rig, &[]).await;
+    let begun = tokio::time::Instant::now();
+    for byte in good.iter().cycle() {
+        if stream.write_all(&[*byte]).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(SHORT).await;
+    }
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+    assert!(refused() - before >= 10.0, "{}", refused() - before);
+}
+
+#[tokio::test]
+async fn a_header_of_another_is_not_believed() {
+    let rig = rig("192.0.2.1", ProxyHeader::ProxyV2, |_| {}).await;
+    let before = refused();
+    for first in [header(0x21, [192, 0, 2, 9]), b"PROXY TCP4 192.0.2.9 10.0.0.1 1 2\r\n".to_vec()] {
+        assert!(is_closed(open(&rig, &first).await).await);
+    }
+    assert!(refused() - before >= 2.0);
+    assert_eq!(with_token("gw1.secret").send(rig.addr).await.status, 400, "without one it is a client like any other");
+
+    let rig = self::rig("192.0.2.1", ProxyHeader::XForwardedFor, |_| {}).await;
+    rig.limits.exempt_none();
+    for (status, ip) in [(401, "198.51.100.1"), (401, "198.51.100.2"), (401, "198.51.100.3"), (429, "198.51.100.4")] {
+        let answer = with_token("gw1.wrong").header("x-forwarded-for", ip).send(rig.addr).await;
+        assert_eq!(answer.status, status, "its own address is paused, whatever it claims");
+    }
+}
+
+#[tokio::test]
+async fn the_address_in_a_header_of_a_request_counts_for_pauses() {
+    for (kind, name, client, other, ignored) in [
+        (
+            ProxyHeader::XForwardedFor,
+            "x-forwarded-for",
+            ["198.51.100.9, 192.0.2.1", "1.1.1.1, 192.0.2.1, 127.0.0.1"],
+            "192.0.2.1, 192.0.2.2",
+            "forwarded",
+        ),
+        (
+            ProxyHeader::Forwarded,
+            "forwarded",
+            ["for=198.51.100.9, for=192.0.2.1", "for=192.0.2.1;proto=https, for=\"127.0.0.1:80\""],
+            "for=192.0.2.1, for=192.0.2.2",
+            "x-forwarded-for",
+        ),
+    ] {
+        let rig = rig("127.0.0.1", kind, |_| {}).await;
+        rig.limits.exempt_none();
+        let ask = async |token: &str, name: &'static str, value: &str| {
+            with_token(token).header(name, value).send(rig.addr).await.status
+        };
+        for (n, status) in [401, 401, 401, 429, 429].into_iter().enumerate() {
+            assert_eq!(ask("gw1.wrong", name, client[n % 2]).await, status, "{n}");
+        }
+        assert_eq!(ask("gw1.secret", name, client[0]).await, 400, "a valid token is served");
+        assert_eq!(ask("gw1.wrong", name, other).await, 401);
+        // The other header is one that the client may have sent itself. Without the right one the proxy itself asks.
+        for _ in 0..5 {
+            assert_eq!(ask("gw1.wrong", ignored, client[0]).await, 401);
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! From text to the expression that is evaluated: by the crate `promql-parser`, which nothing else here names. Its
+//! tree is converted and its gaps are closed: types of all arguments, extensions that PromQL does not have, numbers
+//! that it cannot represent.
+
+use std::panic::catch_unwind;
+use std::time::{Duration, SystemTime};
+
+use promql_parser::label::{MatchOp, Matchers};
+use promql_parser::parser as p;
+use promql_parser::parser::token as t;
+
+use super::ast::{
+    Aggregate, AggregateOp, At, Binary, BinaryOp, Call, Cardinality, Expr, Query, Selector, Subquery, ValueType,
+};
+use super::error::PromqlError;
+use super::functions::{self, Function, Kind};
+use super::guard;
+use super::labels::METRIC_NAME;
+use super::matcher::Matcher;
+
+/// Parses a query.
+///
+/// # Errors
+/// It is not valid, too large, or uses what is not supported.
+pub fn parse(text: &str) -> Result<Query, PromqlError> {
+    let parsed = parsed(text)?;
+    let mut convert = Convert { selectors: 0 };
+    let expr = convert.expr(parsed)?;
+    Ok(Query { expr, selectors: convert.selectors })
+}
+
+/// The query in Prometheus' layout.
+///
+/// # Errors
+/// As [`parse`].
+pub fn format(text: &str) -> Result<String, PromqlError> {
+    parse(text)?;
+    Ok(parsed(text)?.prettify())
+}
+
+/// The matchers of a series selector (`match[]`).
+///
+/// # Errors
+/// It is not a selector, or selects everything.
+pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
+    let wrong = || PromqlError::bad_data(format!("invalid parameter \"match[]\": {text:?} is not a series selector"));
+    let is_plain = |vs: &p::VectorSelector| vs.offset.is_none() && vs.at.is_none();
+    match parsed(text) {
+        Ok(p::Expr::VectorSelector(vs)) if is_plain(&vs) => matchers(vs.name, vs.matchers),
+        Ok(_) => Err(wrong()),
+        Err(PromqlError::BadData(detail)) if detail.contains("at least one non-empty matcher") => {
+            Err(PromqlError::bad_data("match[] must contain at least one non-empty matcher"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn parsed(text: &str) -> Result<p::Expr, PromqlError> {
+    guard::check(text)?;
+    let parse_error = |detail: &str| PromqlError::bad_data(format!("parse error: {detail}"));
+    match catch_unwind(|| p::parse(text)) {
+        Ok(Ok(parsed)) => Ok(parsed),
+        Ok(Err(detail)) => Err(parse_error(&detail)),
+        Err(_) => Err(parse_error("the query cannot be represented")),
+    }
+}
+
+struct Convert {
+    selectors: usize,
+}
+
+impl Convert {
+    fn expr(&mut self, expr: p::Expr) -> Result<Expr, PromqlError> {
+        Ok(match expr {
+            p::Expr::NumberLiteral(number) => Expr::Number(number.val),
+            p::Expr::StringLiteral(text) => Expr::String(text.val),
+            p::Expr::Paren(paren) => self.expr(*paren.expr)?,
+            p::Expr::VectorSelector(vs) => Expr::Selector(self.selector(vs)?),
+            p::Expr::MatrixSelector(ms) => {
+                Expr::Range { range_ms: positive_ms(ms.range)?, selector: self.selector(ms.vs)? }
+            }
+            p::Expr::Subquery(sub) => self.subquery(sub)?,
+            p::Expr::Unary(unary) => {
+                let of = self.expr(*unary.expr)?;
+                match of.value_type() {
+                    ValueType::Scalar | ValueType::Vector => Expr::Negate(Box::new(of)),
+                    other => {
+                        let name = type_name(other);
+                        return Err(invalid(format!(
+                            "unary expression only allowed on expressions of type scalar or instant vector, got {name:?}"
+                        )));
+                    }
+                }
+            }
+            p::Expr::Binary(binary) => self.binary(binary)?,
+            p::Expr::Aggregate(aggregate) => self.aggregate(aggregate)?,
+            p::Expr::Call(call) => self.call(call)?,
+            p::Expr::Extension(_) => return Err(invalid("unknown kind of expression")),
+        })
+    }
+
+    fn selector(&mut self, vs: p::VectorSelector) -> Result<Selector, PromqlError> {
+        let id = self.selectors;
+        self.selectors += 1;
+        let (offset_ms, at) = (offset_ms(vs.offset.as_ref())?, vs.at.as_ref().map(at).transpose()?);
+        Ok(Selector { id, matchers: matchers(vs.name, vs.matchers)?, offset_ms, at })
+    }
+
+    fn subquery(&mut self, sub: p::SubqueryExpr) -> Result<Expr, PromqlError> {
+        let expr = self.expr(*sub.expr)?;
+        expect(&expr, ValueType::Vector, "subquery")?;
+        Ok(Expr::Subquery(Box::new(Subquery {
+            expr,
+            range_ms: positive_ms(sub.range)?,
+            step_ms: sub.step.map(positive_ms).transpose()?,
+            offset_ms: offset_ms(sub.offset.as_ref())?,
+            at: sub.at.as_ref().map(at).transpose()?,
+        })))
+    }
+
+    fn binary(&mut self, binary: p::BinaryExpr) -> Result<Expr, PromqlError> {
+        let op = binary_op(binary.op.id())?;
+        let modifier = binary.modifier.unwrap_or_default();
+        let (lhs, rhs) = (self.expr(*binary.lhs)?, self.expr(*binary.rhs)?);
+        for side in [&lhs, &rhs] {
+            if !matches!(side.value_type(), ValueType::Scalar | ValueType::Vector) {
+                return Err(invalid("binary expression must contain only scalar and instant vector types"));
+            }
+        }
+        let both_scalar = lhs.value_type() == ValueType::Scalar && rhs.value_type() == ValueType::Scalar;
+        if modifier.return_bool && !op.is_comparison() {
+            return Err(invalid("bool modifier can only be used on comparison operators"));
+        }
+        if both_scalar && op.is_comparison() && !modifier.return_bool {
+            return Err(invalid("comparisons between scalars must use BOOL modifier"));
+        }
+        if op.is_set() && (lhs.value_type() == ValueType::Scalar || rhs.value_type() == ValueType::Scalar) {
+            return Err(invalid(format!("set operator {:?} not allowed in binary scalar expression", set_name(op))));
+        }
+        let (cardinality, include) = match modifier.card {
+            p::VectorMatchCardinality::ManyToOne(labels) => (Cardinality::ManyToOne, labels.labels),
+            p::VectorMatchCardinality::OneToMany(labels) => (Cardinality::OneToMany, labels.labels),
+            p::VectorMatchCardinality::OneToOne | p::VectorMatchCardinality::ManyToMany => {
+                (Cardinality::OneToOne, vec![])
+            }
+        };
+        let (on, matching) = match modifier.matching {
+            Some(p::LabelModifier::Include(labels)) => (true, labels.labels),
+            Some(p::LabelModifier::Exclude(labels)) => (false, labels.labels),
+            None => (false, vec![]),
+        };
+        let value_type = if both_scalar { ValueType::Scalar } else { ValueType::Vector };
+        Ok(Expr::Binary(Box::new(Binary {
+            op,
+            lhs,
+            rhs,
+            is_bool: modifier.return_bool,
+            cardinality,
+            on,
+            matching,
+            include,
+            fill_left: modifier.fill_values.lhs,
+            fill_right: modifier.fill_values.rhs,
+            value_type,
+        })))
+    }
+
+    fn aggregate(&mut self, aggregate: p::AggregateExpr) -> Result<Expr, PromqlError> {
+        let op = aggregate_op(aggregate.op.id())?;
+        let param = aggregate.param.map(|param| self.expr(*param)).transpose()?;
+        let expr = self.expr(*aggregate.expr)?;
+        expect(&expr, ValueType::Vector, "aggregation expression")?;
+        if let Some(param) = &param {
+            let wanted = if op == AggregateOp::CountValues { ValueType::String } else { ValueType::Scalar };
+            expect(param, wanted, "aggregation parameter")?;
+        }
+        let (without, grouping) = match aggregate.modifier {
+            Some(p::LabelModifier::Include(labels)) => (false, labels.labels),
+            Some(p::LabelModifier::Exclude(labels)) => (true, labels.labels),
+            None => (false, vec![]),
+        };
+        Ok(Expr::Aggregate(Box::new(Aggregate { op, expr, param, without, grouping })))
+    }
+
+    fn call(&mut self, call: p::Call) -> Result<Expr, PromqlError> {
+        let name = call.func.name;
+        let function = functions::find(name).ok_or_else(|| invalid(format!("unknown function with name {name:?}")))?;
+        if matches!(function.kind, Kind::Unsupported) {
+            return Err(invalid(format!(
+                "function {name:?} is not supported: hourbucket stores no histograms and no info metrics; \
+                 docs/promql.md lists what is supported"
+            )));
+        }
+        let mut args = call.args.args.into_iter().map(|arg| self.expr(*arg)).collect::<Result<Vec<_>, _>>()?;
+        check_args(function, &args)?;
+        // With `@`, Prometheus' `timestamp` ignores an offset.
+        if let ("timestamp", [Expr::Selector(selector)]) = (name, &mut args[..])
+            && selector.at.is_some()
+        {
+            selector.offset_ms = 0;
+        }
+        Ok(Expr::Call(Call { function, args }))
+    }
+}
+
+fn check_args(function: &Function, args: &[Expr]) -> Result<(), PromqlError> {
+    let (name, most, got) = (function.name, function.args.len(), args.len());
+    let least = if function.optional == 0 { most } else { most - 1 };
+    if function.optional == 0 && got != most {
+        return Err(invalid(format!("expected {most} argument(s) in call to {name:?}, got {got}")));
+    }
+    if got < least {
+        return Err(invalid(format!("expected at least {least} argument(s) in call to {name:?}, got {got}")));
+    }
+    if function.optional > 0 && got > most {
+        return Err(invalid(format!("expected at most {most} argument(s) in call to {name:?}, got {got}")));
+    }
+    for (i, arg) in args.iter().enumerate() {
+        let wanted = function.args[i.min(most - 1)];
+        expect(arg, wanted, &format!("call to function {name:?}"))?;
+    }
+    Ok(())
+}
+
+fn invalid(text: impl Into<String>) -> PromqlError {
+    PromqlError::bad_data(format!("parse error: {}", text.into()))
+}
+
+fn type_name(value_type: ValueType) -> &'static str {
+    match value_type {
+        ValueType::Scalar => "scalar",
+        ValueType::Vector => "instant vector",
+        ValueType::Matrix => "range vector",
+        ValueType::String => "string",
+    }
+}
+
+fn expect(expr: &Expr, wanted: ValueType, place: &str) -> Result<(), PromqlError> {
+    match expr.value_type() {
+        got if got == wanted => Ok(()),
+        got => Err(invalid(format!("expected type {} in {place}, got {}", type_name(wanted), type_name(got)))),
+    }
+}
+
+fn matchers(name: Option<String>, of: Matchers) -> Result<Vec<Matcher>, PromqlError> {
+    if !of.or_matchers.is_empty() {
+        return Err(invalid("unexpected \"or\" in label matching; use separate selectors joined by `or`"));
+    }
+    let mut all: Vec<Matcher> = vec![];
+    if let Some(name) = name {
+        if of.matchers.iter().any(|m| m.name == METRIC_NAME) {
+            return Err(invalid(format!("metric name must not be set twice: {name:?}")));
+        }
+        all.push(Matcher::equal(METRIC_NAME, name));
+    }
+    for matcher in of.matchers {
+        all.push(match matcher.op {
+            MatchOp::Equal => Matcher::equal(matcher.name, matcher.value),
+            MatchOp::NotEqual => Matcher::not_equal(matcher.name, matcher.value),
+            MatchOp::Re(_) => Matcher::regex(matcher.name, matcher.value, true)?,
+            MatchOp::NotRe(_) => Matcher::regex(matcher.name, matcher.value, false)?,
+        });
+    }
+    if all.iter().all(|m| m.matches("")) {
+        return Err(invalid("vector selector must contain at least one non-empty matcher"));
+    }
+    Ok(all)
+}
+
+/// Times and durations beyond these would overflow sums of milliseconds: 30,000 years.
+const MS_MAX: i64 = 1_000_000_000_000_000;
+
+fn ms(duration: Duration) -> Result<i64, PromqlError> {
+    let ms = i64::try_from(duration.as_millis()).ok().filter(|ms| *ms <= MS_MAX);
+    ms.ok_or_else(|| invalid("duration out of range"))
+}
+
+fn positive_ms(duration: Duration) -> Result<i64, PromqlError> {
+    match ms(duration)? {
+        0 => Err(invalid("duration must be greater than 0")),
+        ms => Ok(ms),
+    }
+}
+
+fn offset_ms(offset: Option<&p::Offset>) -> Result<i64, PromqlError> {
+    match offset {
+        None => Ok(0),
+        Some(p::Offset::Pos(by)) => ms(*by),
+        Some(p::Offset::Neg(by)) => Ok(-ms(*by)?),
+    }
+}
+
+fn at(at: &p::AtModifier) -> Result<At, PromqlError> {
+    Ok(match at {
+        p::AtModifier::Start => At::Start,
+        p::AtModifier::End => At::End,
+        p::AtModifier::At(time) => match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => At::Ms(ms(after)?),
+            Err(before) => At::Ms(-ms(before.duration())?),
+        },
+    })
+}
+
+fn binary_op(id: t::TokenId) -> Result<BinaryOp, PromqlError> {
+    Ok(match id {
+        t::T_ADD => BinaryOp::Add,
+        t::T_SUB => BinaryOp::Sub,
+        t::T_MUL => BinaryOp::Mul,
+        t::T_DIV => BinaryOp::Div,
+        t::T_MOD => BinaryOp::Mod,
+        t::T_POW => BinaryOp::Pow,
+        t::T_ATAN2 => BinaryOp::Atan2,
+        t::T_EQLC => BinaryOp::Equal,
+        t::T_NEQ => BinaryOp::NotEqual,
+        t::T_GTR => BinaryOp::Greater,
+        t::T_LSS => BinaryOp::Less,
+        t::T_GTE => BinaryOp::GreaterOrEqual,
+        t::T_LTE => BinaryOp::LessOrEqual,
+        t::T_LAND => BinaryOp::And,
+        t::T_LOR => BinaryOp::Or,
+        t::T_LUNLESS => BinaryOp::Unless,
+        _ => return Err(invalid("unknown operator")),
+    })
+}
+
+fn set_name(op: BinaryOp) -> &'static str {
+    match op {
+        BinaryOp::And => "and",
+        BinaryOp::Or => "or",
+        _ => "unless",
+    }
+}
+
+fn aggregate_op(id: t::TokenId) -> Result<AggregateOp, PromqlError> {
+    Ok(match id {
+        t::T_SUM => AggregateOp::Sum,
+        t::T_AVG => AggregateOp::Avg,
+        t::T_COUNT => AggregateOp::Count,
+        t::T_MIN => AggregateOp::Min,
+        t::T_MAX => AggregateOp::Max,
+        t::T_GROUP => AggregateOp::Group,
+        t::T_STDDEV => AggregateOp::Stddev,
+        t::T_STDVAR => AggregateOp::Stdvar,
+        t::T_TOPK => AggregateOp::Topk,
+        t::T_BOTTOMK => AggregateOp::Bottomk,
+        t::T_QUANTILE => AggregateOp::Quantile,
+        t::T_COUNT_VALUES => AggregateOp::CountValues,
+        t::T_LIMITK => AggregateOp::Limitk,
+        t::T_LIMIT_RATIO => AggregateOp::LimitRatio,
+        _ => return Err(invalid("unknown aggregation")),
+    })
+}

@@ -1,0 +1,117 @@
+//! What is evaluated: the samples of a query's selectors, and the result.
+
+use super::labels::Labels;
+use super::matcher::Matcher;
+use super::value_type::ValueType;
+
+/// One value at one time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Milliseconds since 1970.
+    pub ts_ms: i64,
+    /// The value.
+    pub value: f64,
+}
+
+/// A series of samples, ordered by time, one at a time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Its labels, the metric's name among them.
+    pub labels: Labels,
+    /// Ordered by time.
+    pub samples: Vec<Sample>,
+}
+
+/// What all samples of a window have in common.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowStats {
+    /// Number of samples, at least one.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// Windows of equal length at equal distances: each is `(end - range, end]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// The end of the first window, ms since 1970, inclusive.
+    pub first_end_ms: i64,
+    /// The distance of two ends.
+    pub step_ms: i64,
+    /// How many windows.
+    pub steps: usize,
+    /// The length of each.
+    pub range_ms: i64,
+    /// Whether the smallest value is asked for.
+    pub needs_min: bool,
+    /// Whether the largest value is asked for.
+    pub needs_max: bool,
+}
+
+impl Windows {
+    /// The bounds of a window: start (exclusive) and end (inclusive).
+    pub fn bounds(&self, step: usize) -> (i64, i64) {
+        let end = self.first_end_ms + self.step_ms * step as i64;
+        (end - self.range_ms, end)
+    }
+}
+
+/// What a selector of a query needs.
+#[derive(Debug, Clone)]
+pub struct SelectorRequest {
+    /// All of them must match.
+    pub matchers: Vec<Matcher>,
+    /// Samples after this time, ms since 1970.
+    pub after_ms: i64,
+    /// Samples up to this time, inclusive.
+    pub to_ms: i64,
+    /// If set, [`WindowStats`] of these windows suffice.
+    pub windows: Option<Windows>,
+}
+
+/// The samples of one series, or the statistics of its windows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SeriesData {
+    /// Ordered by time, one at a time.
+    Samples(Vec<Sample>),
+    /// One entry for each window of the request; `None` for a window without samples.
+    Windows(Vec<Option<WindowStats>>),
+}
+
+/// A series that a selector found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SelectedSeries {
+    /// Its labels.
+    pub labels: Labels,
+    /// Its samples in the requested time.
+    pub data: SeriesData,
+}
+
+/// The result of a query.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Of an instant query.
+    Scalar(f64),
+    /// Of an instant query.
+    String(String),
+    /// Of an instant query: each series has one sample, at the time of the query.
+    Vector(Vec<Series>),
+    /// Of a range query, or of an instant query of a range.
+    Matrix(Vec<Series>),
+}
+
+impl Value {
+    /// The type's name in the API.
+    pub fn value_type(&self) -> ValueType {
+        match self {
+            Value::Scalar(_) => ValueType::Scalar,
+            Value::String(_) => ValueType::String,
+            Value::Vector(_) => ValueType::Vector,
+            Value::Matrix(_) => ValueType::Matrix,
+        }
+    }
+}

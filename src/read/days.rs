@@ -1,0 +1,86 @@
+//! Days of a sensor: stored ones, and those that may have changed since, computed from their hours.
+
+use std::collections::BTreeMap;
+
+use super::hours::{Hour, Hours};
+use super::{QueryResult, ReadError, ReadService};
+use crate::model::{BucketStart, Day, SensorId, Zone, stable_hash};
+use crate::route::shard_of;
+use crate::store::days::{DayQuery, MarkQuery, MarksOf};
+
+/// Marks of one sensor that are read: days whose hours are then read.
+pub(super) const MARKS_MAX: usize = 10_000;
+
+/// Summaries by day; without days that have no readings.
+pub type DailyHours = BTreeMap<Day, Hour>;
+
+impl ReadService {
+    /// `rollup.zone`: the zone of the days in [`ReadService::days`].
+    pub fn zone(&self) -> Zone {
+        self.zone
+    }
+
+    /// The summaries of the sensor's days that overlap a time range (ms since 1970, end exclusive).
+    ///
+    /// The order makes the answer current: first the rows in memory, so that every acknowledged reading has its day
+    /// among the pending ones; then the marks of all instances; then the documents. A day that is not pending by then has
+    /// a document with all its readings. Days without a document are computed from hours too: the past may not be
+    /// filled, and for days without readings this reads nothing.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn days(&self, sensor_id: &str, from_ms: i64, to_ms: i64) -> Result<QueryResult<DailyHours>, ReadError> {
+        self.within(self.gather_days(sensor_id.into(), from_ms, to_ms)).await
+    }
+
+    async fn gather_days(
+        &self,
+        sensor_id: SensorId,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<QueryResult<DailyHours>, ReadError> {
+        let all: Vec<Day> = self.zone.days(from_ms, to_ms).collect();
+        let (Some(first), Some(last)) = (all.first(), all.last()) else {
+            return Ok(QueryResult { answer: DailyHours::new(), complete: true });
+        };
+        let (from_ms, to_ms) = (first.start_ms, last.end_ms);
+        let mut days = DailyHours::new();
+        let QueryResult { complete, .. } = self.view(&sensor_id, from_ms, from_ms).await?;
+        if let Some(store) = self.store.days().filter(|_| !self.rollups.is_empty()) {
+            let shard = shard_of(stable_hash(&sensor_id), self.rollups.len());
+            let mut pending = self.rollups[shard].pending(&sensor_id, all.iter().copied());
+            let marks = MarkQuery { of: MarksOf::Sensor(sensor_id.clone()), after: None, limit: MARKS_MAX };
+            let marked = store.day_marks(&marks).await?;
+            pending.extend(marked.iter().map(|mark| self.zone.day(mark.day_ms)));
+            pending.sort_unstable();
+            let mut query = DayQuery { sensor_id: sensor_id.clone(), from_ms, to_ms };
+            loop {
+                let found = store.stored_days(&query).await?;
+                let Some((last_ms, _)) = found.last() else { break };
+                query.from_ms = last_ms + 1;
+                let stored = found.into_iter().map(|(day_ms, summary)| (self.zone.day(day_ms), summary.hour));
+                days.extend(stored.filter(|(day, _)| pending.binary_search(day).is_err()));
+            }
+        }
+        let mut is_complete = complete;
+        let missing: Vec<Day> = all.into_iter().filter(|day| !days.contains_key(day)).collect();
+        for run in missing.chunk_by(|a, b| a.end_ms == b.start_ms) {
+            let (from_ms, to_ms) = (run[0].start_ms, run[run.len() - 1].end_ms);
+            let QueryResult { answer: hours, complete } = self.add_up(sensor_id.clone(), from_ms, to_ms).await?;
+            is_complete &= complete;
+            for day in run {
+                let hour = sum(&hours, *day);
+                if hour.count > 0 {
+                    days.insert(*day, hour);
+                }
+            }
+        }
+        Ok(QueryResult { answer: days, complete: is_complete })
+    }
+}
+
+fn sum(hours: &Hours, day: Day) -> Hour {
+    let mut sum = Hour::default();
+    hours.range(BucketStart(day.start_ms)..BucketStart(day.end_ms)).for_each(|(_, hour)| sum.add_hour(hour));
+    sum
+}

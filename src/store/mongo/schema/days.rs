@@ -1,0 +1,103 @@
+//! The collections and the view of the daily rollup, and the zone of its days, which is recorded once:
+//!
+//! ```text
+//! hourbucket_meta: { _id: "rollup", zone: "Europe/Berlin" }
+//! ```
+
+use mongodb::bson::{Bson, Document, doc};
+
+use crate::model::Zone;
+use crate::store::mongo::names::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
+use crate::store::mongo::schema::collections::{index, made, summary_of_field, ttl, view};
+use crate::store::mongo::schema::rollup_schema::RollupSchema;
+use crate::store::mongo::setup::{SchemaError, Setup};
+
+/// The longest day; the TTL index is on the start of the day.
+const DAY_MAX_S: i64 = 25 * 60 * 60;
+
+/// Creates what is missing, and updates what differs. Returns one line per change.
+///
+/// # Errors
+/// The first step that failed, or that the database has days of another zone.
+pub(in crate::store::mongo) async fn prepare(
+    setup: &Setup<'_>,
+    rollup: RollupSchema,
+) -> Result<Vec<String>, SchemaError> {
+    let mut done = vec![];
+    record_zone(setup, rollup.zone).await?;
+    let found = setup.list(&[DAYS, PENDING_DAYS, DAY_SUMMARIES]).await?;
+    let options = doc! { "validator": validator(), "validationLevel": "moderate" };
+    for (name, options) in [(DAYS, options), (PENDING_DAYS, doc! {})] {
+        if found.get(name).is_none() && made(setup.create(name, &options).await, name)? {
+            done.push(format!("created collection {name}"));
+        }
+    }
+    index(setup, DAYS, doc! { "key": { "sensor_id": 1, "day": 1 }, "name": "sensor_day" }).await?;
+    index(setup, PENDING_DAYS, doc! { "key": { "sensor_id": 1 }, "name": "sensor" }).await?;
+    let seconds = rollup.retention.map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX)));
+    let seconds = seconds.map(|s| s.saturating_add(DAY_MAX_S).min(i64::from(i32::MAX)));
+    done.extend(ttl(setup, DAYS, "day", "day_ttl", seconds, None).await?);
+    done.extend(view(setup, &found, DAY_SUMMARIES, DAYS, vec![averages()]).await?);
+    Ok(done)
+}
+
+/// Records the zone, or refuses another one: days of two zones overlap.
+async fn record_zone(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
+    let step = "recording the zone of the days (hourbucket_meta)";
+    let command = doc! {
+        "findAndModify": META,
+        "query": { "_id": "rollup" },
+        "update": { "$setOnInsert": { "zone": zone.name() } },
+        "upsert": true,
+        "new": true,
+    };
+    let reply = setup.change(command).await.map_err(|f| f.at(step))?;
+    let found = reply.get_document("value").and_then(|d| d.get_str("zone")).unwrap_or_default();
+    if found == zone.name() {
+        return Ok(());
+    }
+    let detail = format!(
+        "database {} has days of the zone \"{found}\", but rollup.zone is \"{}\": set rollup.zone = \"{found}\"; or stop \
+         every instance, drop {DAYS} and {PENDING_DAYS}, remove the document {{ _id: \"rollup\" }} from {META}, start \
+         again, and fill the past with `hourbucket init --rollup-from DATE`",
+        setup.db.name(),
+        zone.name()
+    );
+    Err(SchemaError::permanent(step, detail))
+}
+
+/// Adds the average to each field. Accepts any stored content, like the view of hours.
+fn averages() -> Document {
+    let average = doc! { "$cond": [
+        { "$gt": ["$$f.v.count", 0] }, { "$divide": ["$$f.v.sum", "$$f.v.count"] }, Bson::Null,
+    ] };
+    let field = doc! { "k": "$$f.k", "v": {
+        "min": "$$f.v.min", "max": "$$f.v.max", "sum": "$$f.v.sum", "count": "$$f.v.count", "avg": average,
+    } };
+    let fields = doc! { "$objectToArray": { "$ifNull": ["$summary", {}] } };
+    doc! { "$project": {
+        "_id": 0, "sensor_id": 1, "day": 1, "tags": 1, "count": 1, "first_ts": 1, "last_ts": 1,
+        "summary": { "$arrayToObject": { "$map": { "input": fields, "as": "f", "in": field } } },
+        "summary_truncated": 1,
+    } }
+}
+
+fn validator() -> Document {
+    let number = doc! { "bsonType": ["int", "long"], "minimum": 0 };
+    doc! { "$jsonSchema": {
+        "bsonType": "object",
+        "required": ["_id", "schema_version", "sensor_id", "day", "count", "first_ts", "last_ts", "summary"],
+        "properties": {
+            "_id": { "bsonType": "object", "required": ["sensor_id", "day"] },
+            "schema_version": { "bsonType": ["int", "long"], "minimum": 1 },
+            "sensor_id": { "bsonType": "string", "minLength": 1 },
+            "day": { "bsonType": "date" },
+            "tags": { "bsonType": "object" },
+            "count": number,
+            "first_ts": { "bsonType": "date" },
+            "last_ts": { "bsonType": "date" },
+            "summary": { "bsonType": "object", "additionalProperties": summary_of_field() },
+            "summary_truncated": { "bsonType": "bool" },
+        },
+    } }
+}

@@ -1,0 +1,241 @@
+//! The audit log: who was refused, lost access, reached a quota, or queried, and from which address.
+//!
+//! Every event is counted (`hourbucket_audit_events_total`) and written to the normal log with the target `audit`, a few
+//! lines a minute of each kind. With `audit.file` it is also written there, one JSON object per line
+//! ([`super::audit_file`]), for tools such as fail2ban and for the record.
+//!
+//! What a stranger can cause, he can cause any number of times, so:
+//! - The file has limits: `audit.lines_per_second` for each kind, so that one kind hides no other, and
+//!   120 a minute for each kind and address, so that one address hides no other.
+//! - Nothing waits for the disk: what finds the queue full is dropped.
+//! - What is left out is counted in the file itself and in `hourbucket_audit_dropped_total`.
+//! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers pass ids, never what
+//!   was presented as a secret.
+//!
+//! Global to the process, like the log and the metrics.
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
+
+use serde::Serialize;
+
+use super::audit_file::AuditFile;
+pub(crate) use super::audit_limits::AuditKind;
+use super::audit_limits::FileLimits;
+use super::log_limit::LineLimit;
+use super::metrics;
+use crate::config;
+use crate::model::{Clock, SystemClock, rfc3339};
+
+/// Characters of a text from outside.
+const TEXT_CHARS_MAX: usize = 200;
+
+/// An event. What does not apply is left empty.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AuditEvent<'a> {
+    pub(crate) kind: AuditKind,
+    /// The section of the configuration: `http`, `admin`, `listen.mqtt`.
+    pub(crate) port: &'static str,
+    /// The address of the other side; behind a trusted proxy, the one that the proxy names.
+    pub(crate) peer: SocketAddr,
+    /// Machine-readable; one of a fixed set.
+    pub(crate) reason: &'static str,
+    /// The id of its token, if it is known.
+    pub(crate) token: &'a str,
+    /// The client id of an MQTT device, as it may be shown.
+    pub(crate) client: &'a str,
+    /// For people: the path of a query, or why in words.
+    pub(crate) detail: &'a str,
+    /// The status of the answer to a query.
+    pub(crate) status: Option<u16>,
+}
+
+impl<'a> AuditEvent<'a> {
+    pub(crate) fn new(
+        kind: AuditKind,
+        port: &'static str,
+        peer: SocketAddr,
+        reason: &'static str,
+    ) -> AuditEvent<'static> {
+        AuditEvent { kind, port, peer, reason, token: "", client: "", detail: "", status: None }
+    }
+
+    pub(crate) fn token<'b>(self, token: &'b str) -> AuditEvent<'b>
+    where
+        'a: 'b,
+    {
+        AuditEvent { token, ..self }
+    }
+
+    pub(crate) fn client<'b>(self, client: &'b str) -> AuditEvent<'b>
+    where
+        'a: 'b,
+    {
+        AuditEvent { client, ..self }
+    }
+
+    pub(crate) fn detail<'b>(self, detail: &'b str) -> AuditEvent<'b>
+    where
+        'a: 'b,
+    {
+        AuditEvent { detail, ..self }
+    }
+
+    /// Counts and logs it. Never waits.
+    pub(crate) fn record(self) {
+        AUDIT.record(&self);
+    }
+
+    /// One JSON object. What the other side chooses is at the end, so that a pattern for the beginning is safe.
+    fn line(&self, now_ms: i64) -> String {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            ts: String,
+            event: &'a str,
+            address: IpAddr,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            address_port: Option<u16>,
+            port: &'a str,
+            reason: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            status: Option<u16>,
+            #[serde(skip_serializing_if = "String::is_empty")]
+            token: String,
+            #[serde(skip_serializing_if = "String::is_empty")]
+            client: String,
+            #[serde(skip_serializing_if = "String::is_empty")]
+            detail: String,
+        }
+        let line = Line {
+            ts: rfc3339(now_ms),
+            event: self.kind.as_str(),
+            address: self.peer.ip().to_canonical(),
+            address_port: Some(self.peer.port()).filter(|port| *port > 0),
+            port: self.port,
+            reason: self.reason,
+            status: self.status,
+            token: bounded(self.token),
+            client: bounded(self.client),
+            detail: bounded(self.detail),
+        };
+        // Texts and numbers only.
+        serde_json::to_string(&line).unwrap_or_default()
+    }
+}
+
+/// JSON escapes control characters below 32, but neither DEL nor those of C1, which terminals understand as well.
+fn bounded(text: &str) -> String {
+    let is_loud = |c: char| c.is_control() && c >= ' ';
+    text.chars().take(TEXT_CHARS_MAX).map(|c| if is_loud(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// The audit log of the process.
+struct Audit {
+    clock: SystemClock,
+    /// Of the normal log, by kind.
+    log: [LineLimit; AuditKind::ALL.len()],
+    file: AuditFile,
+}
+
+static AUDIT: LazyLock<Audit> = LazyLock::new(Audit::new);
+
+/// Opens the file of the section, if it names one, to append to it. Only the owner may read a new one.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) fn open(settings: &config::Audit) -> Result<Option<File>, AuditError> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let Some(path) = &settings.file else { return Ok(None) };
+    let opened = File::options().append(true).create(true).mode(0o600).open(path);
+    opened.map(Some).map_err(|source| AuditError { path: path.clone(), source })
+}
+
+/// The file of the audit log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("audit.file: cannot open {} to append to it: {source}", path.display())]
+pub(crate) struct AuditError {
+    path: std::path::PathBuf,
+    source: std::io::Error,
+}
+
+/// Writes to this file from now on, or to none. Also after a rotation, which has given the file another name.
+pub(crate) fn put(settings: &config::Audit, file: Option<File>) {
+    AUDIT.file.put(file, settings.lines_per_second);
+}
+
+/// Logs the numbers of lines that were left out of the normal log, if their minute is over.
+pub(crate) fn log_suppressed() {
+    let now_ms = AUDIT.clock.now().mono_ms;
+    AUDIT.log.iter().for_each(|limit| limit.end(now_ms));
+}
+
+/// The same at the end of the process; also waits a moment until the file has everything.
+pub(crate) fn close() {
+    AUDIT.log.iter().for_each(|limit| limit.end(u64::MAX));
+    AUDIT.file.drain();
+}
+
+impl Audit {
+    fn new() -> Audit {
+        Audit {
+            clock: SystemClock::new(),
+            log: AuditKind::ALL.map(|kind| LineLimit::new(kind.as_str())),
+            file: AuditFile::new(FileLimits::new(0)),
+        }
+    }
+
+    fn record(&self, event: &AuditEvent<'_>) {
+        metrics::audit_event(event.kind.as_str());
+        let now = self.clock.now();
+        self.log[event.kind as usize].line(now.mono_ms, || log(event));
+        let (kind, ip) = (event.kind, event.peer.ip());
+        self.file.write(|limits| limits.allow(kind, ip, now.mono_ms), || event.line(now.wall_ms));
+    }
+}
+
+/// The line of the normal log.
+fn log(event: &AuditEvent<'_>) {
+    let AuditEvent { kind, port, peer, reason, status, .. } = *event;
+    let given = |text: &'_ str| Some(bounded(text)).filter(|text| !text.is_empty());
+    let (token, client, detail) = (given(event.token), given(event.client), given(event.detail));
+    macro_rules! line {
+        ($level:ident, $text:literal) => {
+            tracing::$level!(target: "audit", port, %peer, reason, token, client, detail, status, $text)
+        };
+    }
+    match kind {
+        AuditKind::AuthFailed => line!(warn, "authentication failed"),
+        AuditKind::AddressPaused => line!(warn, "address paused after failed authentications"),
+        AuditKind::ConnectionRefused => line!(warn, "connection refused"),
+        AuditKind::QuotaExceeded => line!(warn, "quota exceeded"),
+        AuditKind::AccessEnded => line!(warn, "connection ended: its access has ended"),
+        AuditKind::Query => line!(info, "query"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(client: &str) -> AuditEvent<'_> {
+        let peer = "192.0.2.7:4711".parse().unwrap();
+        AuditEvent::new(AuditKind::AuthFailed, "listen.mqtt", peer, "wrong_credentials").client(client)
+    }
+
+    #[test]
+    fn a_line_is_one_json_object_whatever_the_texts_are() {
+        let line = event("a\"\n\u{1b}[31m\u{9b}31m\u{7f}é").line(1_732_312_345_678);
+        assert_eq!(
+            line,
+            "{\"ts\":\"2024-11-22T21:52:25.678Z\",\"event\":\"auth_failed\",\"address\":\"192.0.2.7\",\"address_port\":4711,\
+             \"port\":\"listen.mqtt\",\"reason\":\"wrong_credentials\",\"client\":\"a\\\"\\n\\u001b[31m\u{fffd}31m\u{fffd}é\"}"
+        );
+        assert!(!line.contains(|c: char| c.is_control()));
+        let long = event(&"ä".repeat(100_000)).line(0);
+        assert!(long.len() < 1000, "{}", long.len());
+        let mapped = AuditEvent { peer: "[::ffff:192.0.2.7]:0".parse().unwrap(), ..event("") }.line(0);
+        assert!(mapped.contains("\"address\":\"192.0.2.7\",\"port\""), "{mapped}");
+    }
+}

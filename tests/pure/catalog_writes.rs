@@ -1,0 +1,96 @@
+//! How often a sensor's entry in the catalogue is written, and what it costs in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
+use hourbucket::ack::Ack;
+use hourbucket::flush::backoff::Backoff;
+use hourbucket::flush::due::DuePolicy;
+use hourbucket::model::catalog::arrival_step_ms;
+use hourbucket::model::{Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use hourbucket::route::row_refs;
+use hourbucket::store::memory::Pages;
+
+const MINUTE: i64 = 60_000;
+const DAY: i64 = 24 * 60 * MINUTE;
+const START_MS: i64 = 20_000 * DAY;
+
+/// Sends a reading per minute for ten days, and flushes each; returns the pages written and the updates of the catalogue
+/// per day. `shift_ms`: of the readings' times.
+fn per_day(silent_after: Duration, shift_ms: i64) -> (usize, f64, Pages) {
+    let mut shard = Shard::new(ShardSettings {
+        span: Span::HOUR,
+        page: PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 1 << 20 },
+        due: DuePolicy::Linger(1),
+        command_bytes_max: 4 << 20,
+        command_statements_max: 100,
+        bytes_max: 1 << 24,
+        sensors_max: 100,
+        dedup_keys_max: 1000,
+        quarantine_after_ms: 600_000,
+        arrival_step_ms: arrival_step_ms(silent_after),
+        backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
+    });
+    let (mut pages, mut writes, mut updates) = (Pages::default(), 0, 0);
+    const DAYS: i64 = 10;
+    for minute in 0..DAYS * 24 * 60 {
+        let now = Now { wall_ms: START_MS + minute * MINUTE, mono_ms: 1000 + (minute * MINUTE).unsigned_abs() };
+        let values = BTreeMap::from([("temp".to_owned(), Value::Int(minute % 50))]);
+        let ts_ms = now.wall_ms + shift_ms;
+        let tags = BTreeMap::from([("site".to_owned(), "north".to_owned())]);
+        let reading = Reading { sensor_id: "steady".into(), ts_ms, receipt_time: false, tags, values };
+        let batch: ReadingBatch = std::iter::once(reading).collect();
+        shard.tick(now);
+        shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
+        while !shard.empty() {
+            shard.drain();
+            let done = match shard.take(StorageMode::Bucket).expect("something waits") {
+                Job::Write(tickets, all) => {
+                    writes += all.len();
+                    for update in all.iter().filter_map(|write| write.catalog.as_deref()) {
+                        updates += 1;
+                        pages.merge_catalog(update);
+                    }
+                    let answers = all.iter().map(|write| pages.write(write)).collect();
+                    JobResult::Write(tickets, all, Ok(answers))
+                }
+                Job::Load(tickets, requests) => {
+                    let loaded = requests.iter().map(|r| pages.load(r, StorageMode::Bucket)).collect();
+                    JobResult::Load(tickets, requests, Ok(loaded))
+                }
+            };
+            shard.finished(done, now);
+        }
+    }
+    (writes, f64::from(updates) / DAYS as f64, pages)
+}
+
+#[test]
+fn a_steady_sensor_costs_four_updates_of_the_catalogue_per_time_of_silence() {
+    // Four for the arrivals and one for the day of its last reading.
+    let (writes, updates, _) = per_day(Duration::from_secs(86_400), 0);
+    assert_eq!(writes, 10 * 24 * 60, "one statement per reading here");
+    assert!((4.0..=5.3).contains(&updates), "{updates} per day with the default: 0.2 per hour");
+    let (_, updates, _) = per_day(Duration::from_secs(3600), 0);
+    assert!((96.0..=97.3).contains(&updates), "{updates} per day with 1h: 4 per hour");
+    let (_, updates, _) = per_day(Duration::from_secs(30 * 86_400), 0);
+    assert!(
+        (1.0..=2.3).contains(&updates),
+        "{updates} per day with 30d: the entry of an active sensor is confirmed daily"
+    );
+}
+
+#[test]
+fn a_sensor_that_sends_old_readings_has_arrived_now() {
+    let silent_after = Duration::from_secs(3600);
+    let (_, _, pages) = per_day(silent_after, -3000 * DAY);
+    let entry = &pages.catalog["steady"];
+    let end_ms = START_MS + 10 * DAY;
+    assert!(entry.last_ts_ms < START_MS - 2900 * DAY);
+    let age_ms = end_ms - entry.arrived_ms;
+    assert!((0..=arrival_step_ms(silent_after) + MINUTE).contains(&age_ms), "{age_ms}");
+}

@@ -1,0 +1,49 @@
+//! Two instances write one sensor in bucket mode: what one has stored is a duplicate to the other.
+
+use std::sync::Arc;
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::model::{BucketStart, PageKind, PageWrite, Rows, StorageMode, summary};
+
+use crate::shard_rig::{START_MS, ShardRig, reading, shard};
+
+/// An append of the other instance.
+fn append(known_count: u32, ts_ms: i64) -> PageWrite {
+    let mut rows = Rows::default();
+    rows.push_reading(&reading("s", ts_ms, 1));
+    let (summary, rows) = (summary::summarise(&rows), Arc::new(rows));
+    PageWrite {
+        sensor_id: "s".into(),
+        start: BucketStart(START_MS),
+        page: 0,
+        kind: PageKind::Append { known_count },
+        storage_mode: StorageMode::Bucket,
+        seal: false,
+        tags: None,
+        rows,
+        summary,
+        catalog: None,
+    }
+}
+
+#[test]
+fn what_the_other_stored_is_found_after_the_size_of_the_summary_was_looked_up() {
+    // A statement adds 58 bytes to the estimated size, which is looked up beyond half of the limit.
+    let mut rig = ShardRig::new(
+        StorageMode::Bucket,
+        shard(100, PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 200 }),
+    );
+    rig.accept(reading("s", START_MS + 100, 1), false);
+    rig.flush(0);
+    // Late, so the stored readings from its time on are loaded, and kept.
+    rig.accept(reading("s", START_MS + 50, 1), false);
+    rig.flush(0);
+    rig.pages.write(&append(2, START_MS + 300));
+    // Later than all that is known: only the size is looked up, and the other's reading is noticed.
+    rig.accept(reading("s", START_MS + 400, 1), false);
+    rig.flush(0);
+    rig.accept(reading("s", START_MS + 300, 1), false);
+    rig.flush(0);
+    assert_eq!(rig.pages.readings().count(), 4);
+    assert_eq!(rig.stored("s", START_MS + 300), 1);
+}

@@ -1,0 +1,296 @@
+//! The control loop of the flush age against a simulated store: steps of the load, a slow store, an outage, sensors that start together.
+//! Each simulated sensor stands for a hundred, so its statements take a hundred times as long.
+
+use hourbucket::flush::age::{AgeControl, AgeSample, gain};
+use hourbucket::flush::due::{DuePolicy, DueWheel, own_age_ms};
+
+const MAX_AGE_MS: u64 = 15_000;
+const BUSY_MS: u64 = 300_000;
+const STEP_MS: u64 = 100;
+const MINUTE_MS: u64 = 60_000;
+/// 65 µs, times a hundred.
+const COST_S: f64 = 65e-6 * 100.0;
+
+#[derive(Clone, Default)]
+struct Sensor {
+    next_ms: u64,
+    /// Waiting readings, and since when.
+    rows: usize,
+    since_ms: u64,
+    queued: bool,
+}
+
+/// Sensors, the wheel with their due buckets, the store with one command at a time, and the controller.
+struct Sim {
+    now_ms: u64,
+    sensors: Vec<Sensor>,
+    interval_ms: u64,
+    wheel: DueWheel<usize>,
+    queue: std::collections::VecDeque<usize>,
+    /// Seconds of work that the store has not used yet.
+    idle_s: f64,
+    cost_s: f64,
+    is_down: bool,
+    memory: f64,
+    control: AgeControl,
+    sample: AgeSample,
+    // Since the last call of `run`.
+    readings: u64,
+    statements: u64,
+    waited_max_ms: u64,
+    ages_ms: (u64, u64),
+    per_second_max: u64,
+    second: u64,
+}
+
+impl Sim {
+    /// `sensors` with one reading per `interval_ms`, evenly spread over it or all at the same moment.
+    fn new(sensors: usize, interval_ms: u64, together: bool) -> Sim {
+        let next = |i: usize| if together { 0 } else { i as u64 * interval_ms / sensors as u64 };
+        Sim {
+            now_ms: 0,
+            sensors: (0..sensors).map(|i| Sensor { next_ms: next(i), ..Sensor::default() }).collect(),
+            interval_ms,
+            wheel: DueWheel::new(MAX_AGE_MS / 64),
+            queue: Default::default(),
+            idle_s: 0.0,
+            cost_s: COST_S,
+            is_down: false,
+            memory: 0.2,
+            control: AgeControl::new(MAX_AGE_MS, BUSY_MS),
+            sample: AgeSample::default(),
+            readings: 0,
+            statements: 0,
+            waited_max_ms: 0,
+            ages_ms: (0, 0),
+            per_second_max: 0,
+            second: 0,
+        }
+    }
+
+    /// Runs for `minutes`, and starts the figures anew.
+    fn run(&mut self, minutes: u64) -> &Sim {
+        (self.readings, self.statements, self.waited_max_ms, self.per_second_max) = (0, 0, 0, 0);
+        self.ages_ms = (u64::MAX, 0);
+        let end_ms = self.now_ms + minutes * MINUTE_MS;
+        while self.now_ms < end_ms {
+            self.now_ms += STEP_MS;
+            self.arrivals();
+            self.due();
+            self.store();
+            if self.now_ms.is_multiple_of(1000) {
+                self.control();
+            }
+        }
+        self
+    }
+
+    fn arrivals(&mut self) {
+        let policy = DuePolicy::Age(MAX_AGE_MS);
+        for (i, sensor) in self.sensors.iter_mut().enumerate() {
+            while sensor.next_ms <= self.now_ms {
+                sensor.next_ms += self.interval_ms;
+                self.readings += 1;
+                sensor.rows += 1;
+                if sensor.rows == 1 {
+                    sensor.since_ms = self.now_ms;
+                    self.sample.began += 1;
+                    if !sensor.queued {
+                        self.wheel.push(policy.due_ms(self.now_ms, hash(i)), i);
+                    }
+                }
+            }
+        }
+    }
+
+    fn due(&mut self) {
+        let policy = DuePolicy::Age(MAX_AGE_MS);
+        while let Some(due) = self.wheel.pop_due(self.now_ms) {
+            for i in due {
+                let sensor = &mut self.sensors[i];
+                let age_ms = own_age_ms(self.control.age_ms(), hash(i));
+                match policy.hold_for_more_ms(self.now_ms, sensor.since_ms, sensor.rows, age_ms) {
+                    Some(until_ms) => self.wheel.push(until_ms, i),
+                    None => {
+                        sensor.queued = true;
+                        self.queue.push_back(i);
+                    }
+                }
+            }
+        }
+    }
+
+    fn store(&mut self) {
+        if self.is_down {
+            return;
+        }
+        self.idle_s += STEP_MS as f64 / 1000.0;
+        while self.idle_s >= self.cost_s
+            && let Some(i) = self.queue.pop_front()
+        {
+            self.idle_s -= self.cost_s;
+            let sensor = &mut self.sensors[i];
+            self.waited_max_ms = self.waited_max_ms.max(self.now_ms - sensor.since_ms);
+            self.sample.gains += gain(sensor.rows);
+            self.sample.statements += 1;
+            self.sample.measured += 1;
+            self.sample.measured_s += self.cost_s;
+            (sensor.rows, sensor.queued) = (0, false);
+            self.statements += 1;
+            self.second += 1;
+        }
+        // It cannot work ahead.
+        self.idle_s = self.idle_s.min(self.cost_s);
+    }
+
+    fn control(&mut self) {
+        self.per_second_max = self.per_second_max.max(std::mem::take(&mut self.second));
+        let sample = std::mem::take(&mut self.sample);
+        self.control.observe(AgeSample { elapsed_ms: 1000, memory: self.memory, ..sample });
+        let age_ms = self.control.age_ms();
+        self.ages_ms = (self.ages_ms.0.min(age_ms), self.ages_ms.1.max(age_ms));
+    }
+
+    /// Statements per reading.
+    fn effort(&self) -> f64 {
+        self.statements as f64 / self.readings as f64
+    }
+
+    fn show(&self, what: &str) {
+        println!(
+            "{what}: minute {}, age {:?} s, {:.2} statements per reading, waited {} s, queue {}, at most {} per second",
+            self.now_ms / MINUTE_MS,
+            (self.ages_ms.0 / 1000, self.ages_ms.1 / 1000),
+            self.effort(),
+            self.waited_max_ms / 1000,
+            self.queue.len(),
+            self.per_second_max
+        );
+    }
+
+    /// The oldest waiting reading (ms).
+    fn oldest_ms(&self) -> u64 {
+        self.sensors.iter().filter(|s| s.rows > 0).map(|s| self.now_ms - s.since_ms).max().unwrap_or(0)
+    }
+}
+
+fn hash(i: usize) -> u64 {
+    (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+#[test]
+fn a_store_with_capacity_gets_fresh_readings() {
+    // 1,700 statements a second: 0.11 of a core.
+    let mut sim = Sim::new(1_000, MINUTE_MS, false);
+    sim.run(20).show("capacity");
+    assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
+    assert!(sim.waited_max_ms <= MAX_AGE_MS + 1000, "{} ms", sim.waited_max_ms);
+}
+
+#[test]
+fn a_million_sensors_with_a_reading_a_minute_share_their_statements() {
+    let mut sim = Sim::new(10_000, MINUTE_MS, false);
+    sim.run(5).show("million, begin");
+    assert!(sim.effort() < 0.5, "{} statements per reading", sim.effort());
+    sim.run(15).show("million, settling");
+    sim.run(15).show("million");
+    assert!(sim.effort() < 0.3, "{} statements per reading", sim.effort());
+    assert!(sim.waited_max_ms <= BUSY_MS + 15_000, "{} ms", sim.waited_max_ms);
+}
+
+#[test]
+fn the_age_settles() {
+    // The demand is met at several ages between the bounds.
+    for (sensors, interval_ms) in [(4_000, MINUTE_MS), (3_000, 30_000), (5_000, 100_000)] {
+        for together in [false, true] {
+            let mut sim = Sim::new(sensors, interval_ms, together);
+            sim.run(25);
+            sim.run(15).show("settled");
+            let (min_ms, max_ms) = sim.ages_ms;
+            assert!(max_ms as f64 / min_ms as f64 <= 1.5, "{sensors} at {interval_ms} ms: {min_ms} to {max_ms} ms");
+        }
+    }
+}
+
+#[test]
+fn steps_of_the_load_are_followed_in_both_directions() {
+    let mut sim = Sim::new(10_000, 10 * MINUTE_MS, false);
+    sim.run(20).show("step, low");
+    assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS), "1,667 a second");
+    // Ten times as many readings.
+    sim.interval_ms = MINUTE_MS;
+    let now_ms = sim.now_ms;
+    sim.sensors.iter_mut().enumerate().for_each(|(i, s)| s.next_ms = now_ms + i as u64 * MINUTE_MS / 10_000);
+    sim.run(10).show("step, high");
+    assert!(sim.control.age_ms() > 100_000, "{}", sim.control.age_ms());
+    sim.interval_ms = 10 * MINUTE_MS;
+    let now_ms = sim.now_ms;
+    sim.sensors.iter_mut().enumerate().for_each(|(i, s)| s.next_ms = now_ms + i as u64 * 10 * MINUTE_MS / 10_000);
+    sim.run(15).show("step, back");
+    sim.run(5).show("step, low again");
+    assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
+}
+
+#[test]
+fn nothing_that_is_held_is_due_in_a_burst_when_the_age_shrinks() {
+    let mut sim = Sim::new(10_000, MINUTE_MS, false);
+    sim.run(20);
+    let usual = sim.run(10).per_second_max;
+    // All sensors fall silent.
+    sim.sensors.iter_mut().for_each(|s| s.next_ms = u64::MAX);
+    sim.run(6).show("silence");
+    assert!(sim.per_second_max <= 3 * usual.max(40), "{} after {usual}", sim.per_second_max);
+    assert_eq!(sim.oldest_ms(), 0, "everything is stored");
+}
+
+#[test]
+fn a_slow_store_gets_fewer_statements_until_it_is_fast_again() {
+    let mut sim = Sim::new(1_000, MINUTE_MS, false);
+    sim.run(5);
+    // 17 statements a second of 0.2 s each cannot be done: the store does 5.
+    sim.cost_s = 0.04;
+    sim.run(15).show("slow");
+    sim.run(10).show("slow, later");
+    assert!(sim.control.age_ms() > 100_000, "{}", sim.control.age_ms());
+    assert!(sim.queue.len() < 100, "{} due buckets wait", sim.queue.len());
+    sim.cost_s = COST_S;
+    sim.run(12).show("fast again");
+    sim.run(3);
+    assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
+}
+
+#[test]
+fn after_an_outage_the_backlog_is_stored_and_the_age_settles() {
+    for (sensors, fresh) in [(1_000, true), (10_000, false)] {
+        let mut sim = Sim::new(sensors, MINUTE_MS, false);
+        sim.run(20).show("before");
+        let before = sim.ages_ms;
+        sim.is_down = true;
+        sim.run(5).show("outage");
+        sim.is_down = false;
+        sim.run(5).show("recovery");
+        assert!(sim.queue.len() < 100, "{} due buckets wait", sim.queue.len());
+        sim.run(20).show("after");
+        assert!(!fresh || sim.ages_ms == (MAX_AGE_MS, MAX_AGE_MS), "{:?}", sim.ages_ms);
+        assert!(sim.ages_ms.1 <= before.1 * 3 / 2, "{before:?} before, {:?} after", sim.ages_ms);
+    }
+}
+
+#[test]
+fn a_full_memory_stops_the_growth() {
+    let mut sim = Sim::new(10_000, MINUTE_MS, false);
+    sim.run(1);
+    let age_ms = sim.control.age_ms();
+    sim.memory = 0.72;
+    sim.run(10);
+    assert!(sim.ages_ms.1 <= age_ms, "{:?} after {age_ms}", sim.ages_ms);
+}
+
+#[test]
+fn statements_with_many_readings_do_not_stretch_the_age() {
+    // 10,000 statements a second, each with 15 readings: the store is busy, but not with small statements.
+    let mut sim = Sim::new(1_500, 1_000, false);
+    sim.cost_s = 0.02;
+    sim.run(10).show("dense");
+    assert_eq!(sim.control.age_ms(), MAX_AGE_MS);
+}

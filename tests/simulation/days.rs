@@ -1,0 +1,123 @@
+//! The daily rollup of the simulated database, and the oracle for it: at rest, each day equals its hours and no mark is
+//! left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hourbucket::model::{Day, Zone};
+use hourbucket::store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
+use hourbucket::store::memory::Pages;
+use hourbucket::store::{BoxFuture, StoreError};
+
+use super::server::{Applied, Client};
+
+impl Client {
+    /// Carries out a change in two halves, between which others run, with the faults of the database. A late one is
+    /// carried out long after the client gave up.
+    fn change<'a, T: Clone + Send + Sync + 'static, A: Send + 'a>(
+        &'a self,
+        parts: &'a [T],
+        apply: impl Fn(&mut Pages, &T) -> A + Send + 'static,
+    ) -> BoxFuture<'a, Result<Vec<A>, StoreError>> {
+        Box::pin(async move {
+            let mut answers = vec![];
+            let outcome = self.server.outcome().await;
+            match outcome.as_ref().map_or_else(|(_, applied)| *applied, |()| Applied::Now) {
+                Applied::Never => {}
+                Applied::Later => {
+                    let (server, parts) = (self.server.clone(), parts.to_vec());
+                    tokio::spawn(async move {
+                        tokio::time::sleep(server.pace.timeout * 2).await;
+                        parts.iter().for_each(|part| drop(apply(&mut server.state().pages, part)));
+                    });
+                }
+                Applied::Now => {
+                    for half in parts.chunks(parts.len().div_ceil(2).max(1)) {
+                        tokio::time::sleep(self.server.pace.statement * half.len() as u32).await;
+                        let mut state = self.server.state();
+                        answers.extend(half.iter().map(|part| apply(&mut state.pages, part)));
+                    }
+                }
+            }
+            let waits = if outcome.is_ok() { self.server.pace.round_trip / 2 } else { self.server.pace.timeout };
+            tokio::time::sleep(waits).await;
+            outcome.map(|()| answers).map_err(|(error, _)| error)
+        })
+    }
+}
+
+impl DayStore for Client {
+    fn mark_days<'a>(&'a self, marks: &'a [DayMark]) -> BoxFuture<'a, Result<(), StoreError>> {
+        let marked = self.change(marks, |pages, mark| pages.mark_days(std::slice::from_ref(mark)));
+        Box::pin(async { marked.await.map(drop) })
+    }
+
+    fn clear_marks<'a>(&'a self, marks: &'a [DayMark]) -> BoxFuture<'a, Result<(), StoreError>> {
+        let cleared = self.change(marks, |pages, mark| pages.clear_marks(std::slice::from_ref(mark)));
+        Box::pin(async { cleared.await.map(drop) })
+    }
+
+    fn day_marks<'a>(&'a self, query: &'a MarkQuery) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>> {
+        self.ask(move |pages| pages.day_marks(query))
+    }
+
+    /// Reads the hours one after the other: other statements run in between.
+    fn compute_days<'a>(&'a self, days: &'a [SensorDay]) -> BoxFuture<'a, Result<Vec<Option<DaySummary>>, StoreError>> {
+        Box::pin(async move {
+            let mut summaries = vec![];
+            for day in days {
+                let hours = self.ask(move |pages| {
+                    let hours = pages
+                        .pages
+                        .keys()
+                        .filter(|(sensor, start, _)| **sensor == *day.sensor_id && day.day.contains(start.0));
+                    hours.map(|(_, start, _)| *start).collect::<BTreeSet<_>>()
+                });
+                let mut summary = DaySummary::default();
+                for start in hours.await? {
+                    let end_ms = start.0 + 1;
+                    let hour = SensorDay { day: Day { start_ms: start.0, end_ms }, sensor_id: day.sensor_id.clone() };
+                    let pages = self.ask(move |pages| pages.day_pages(&hour)).await?;
+                    pages.iter().for_each(|page| summary.add_page(page));
+                }
+                summaries.push(Some(summary));
+            }
+            Ok(summaries)
+        })
+    }
+
+    fn write_days<'a>(
+        &'a self,
+        days: &'a [(SensorDay, DaySummary)],
+        replace: bool,
+    ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
+        self.change(days, move |pages, (day, summary)| pages.write_day(day, summary, replace))
+    }
+
+    fn stored_days<'a>(&'a self, query: &'a DayQuery) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
+        self.ask(move |pages| pages.stored_days(query))
+    }
+}
+
+/// What is wrong with the days, if anything is.
+pub(crate) fn wrong(pages: &Pages, zone: Zone) -> Option<String> {
+    if let Some((mark, _)) = pages.days.marks.first_key_value() {
+        return Some(format!("{} marks are left, such as {mark:?}", pages.days.marks.len()));
+    }
+    let mut days: BTreeMap<(String, i64), SensorDay> = BTreeMap::new();
+    for (sensor, start, _) in pages.pages.keys() {
+        let day = zone.day(start.0);
+        days.insert((sensor.clone(), day.start_ms), SensorDay { day, sensor_id: Arc::from(sensor.as_str()) });
+    }
+    let text = |summary: Option<&DaySummary>| format!("{summary:?}");
+    for (key, day) in &days {
+        let computed = pages.compute_day(day);
+        let stored = pages.days.documents.get(key);
+        // As text: a sum may be NaN.
+        if computed.hour.count > 0 && text(stored) != text(Some(&computed)) {
+            return Some(format!("day {key:?} is {stored:?}, and its hours are {computed:?}"));
+        }
+    }
+    let unknown = pages.days.documents.keys().find(|key| !days.contains_key(*key));
+    unknown.map(|key| format!("day {key:?} has no hours"))
+}
