@@ -121,7 +121,7 @@ fn within_the_budgets(mode: &str) {
     let mut mongod = Mongod::start();
     let [accumulate, queue, journal] = [ACCUMULATE_MIB, QUEUE_MIB, JOURNAL_MIB].map(|mib| scale() * mib);
     let text = format!(
-        "store.mode = \"{mode}\"\naccumulate.max_bytes = \"{accumulate}MiB\"\n\
+        "store.mode = \"{mode}\"\nflush.max_age = \"2s\"\naccumulate.max_bytes = \"{accumulate}MiB\"\n\
          ingest.queue_max_bytes = \"{queue}MiB\"\njournal.segment_bytes = \"4MiB\"\njournal.max_bytes = \"{journal}MiB\""
     );
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);

@@ -90,6 +90,11 @@ impl ReplicaSet {
         }
     }
 
+    /// Whether this member takes writes now.
+    pub fn is_primary(&mut self, i: usize) -> bool {
+        is(&self.hello(i), "isWritablePrimary")
+    }
+
     /// Waits until a member is primary or secondary.
     pub fn wait_member(&mut self, i: usize) {
         let deadline = Instant::now() + WITHIN;

@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::mongod::python_packages;
 use super::process::Process;
-use super::{free_port, wait_until};
+use super::{LOOK_EVERY, free_port, wait_until};
 
 /// From the start until `/readyz` returns 200; generous, because two cores may be busy.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -27,7 +27,8 @@ impl Service {
     /// Starts the binary with `config`, the text of a configuration file, and returns when it is ready.
     ///
     /// This helper chooses the ports and the directory of the journal (by environment, which overrides the file). `settings` go into
-    /// the environment as well, such as `("STORE__URI", uri)`.
+    /// the environment as well, such as `("STORE__URI", uri)`. Unless `config` says otherwise, readings do not wait longer
+    /// when MongoDB is busy: on a busy machine it always is, and a test would wait for minutes.
     ///
     /// # Panics
     /// It does not become ready.
@@ -42,7 +43,11 @@ impl Service {
             .proxy(None)
             .build()
             .new_agent();
-        let settings = settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), (*value).to_owned())).collect();
+        let mut settings: Vec<_> =
+            settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), (*value).to_owned())).collect();
+        if !config.contains("max_age_busy") {
+            settings.push(("HOURBUCKET_FLUSH__MAX_AGE_BUSY".into(), "1s".into()));
+        }
         let mut service = Service { process, settings, http_port: 0, admin_port: 0, agent };
         for _ in 0..STARTS_MAX {
             (service.http_port, service.admin_port) = (free_port(), free_port());
@@ -164,12 +169,26 @@ impl Service {
     /// Waits until all accepted readings are stored or known as duplicates, and at least `accepted_min` were accepted.
     #[track_caller]
     pub fn wait_settled(&self, accepted_min: u64, limit: Duration) -> Metrics {
-        wait_until("everything accepted is stored", limit, || {
-            let (status, text) = self.get_admin("/metrics")?;
-            let metrics = Metrics(text);
-            let accepted = metrics.get("readings_accepted_total");
-            (status == 200 && accepted >= accepted_min as f64 && metrics.is_settled()).then_some(metrics)
-        })
+        let deadline = Instant::now() + limit;
+        loop {
+            let metrics =
+                self.get_admin("/metrics").filter(|(status, _)| *status == 200).map(|(_, text)| Metrics(text));
+            let is_enough = |metrics: &Metrics| metrics.get("readings_accepted_total") >= accepted_min as f64;
+            if let Some(metrics) = metrics.filter(|metrics| is_enough(metrics) && metrics.is_settled()) {
+                return metrics;
+            }
+            assert!(Instant::now() < deadline, "not everything accepted is stored within {limit:?}\n{}", self.report());
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Its state, for the message of a test that fails.
+    fn report(&self) -> String {
+        let metrics = self.get_admin("/metrics").map_or_else(String::new, |(_, text)| text);
+        let figures = metrics.lines().filter(|line| !line.starts_with('#') && !line.contains("_bucket{"));
+        let figures: Vec<&str> = figures.filter(|line| !line.ends_with(" 0")).collect();
+        let ready = self.get_admin("/readyz").map_or_else(String::new, |(_, text)| text);
+        format!("{ready}\n{}\n{}", figures.join("\n"), self.process.log_tail())
     }
 
     fn spawn(&mut self) {
