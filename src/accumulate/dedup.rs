@@ -91,8 +91,9 @@ impl DedupWindow {
 pub(super) struct ExternalWrites {
     /// Half-open, ascending.
     spans: Vec<(Position, Position)>,
-    /// When the bucket last forgot what is stored, the position after it: all before it are in `spans` or this process's.
-    known: Position,
+    /// The end of what was stored when the bucket last forgot it. The writers of all positions before it are known: they
+    /// are in `spans`, or this process wrote them.
+    pub(super) known: Position,
     /// The latest time in the bucket when the last span was found. No external reading is later.
     last_ts_ms: i64,
     /// Readings with the time of receipt that account for stored ones, each with its position on the line of `arrivals`:
@@ -111,16 +112,6 @@ impl ExternalWrites {
     pub(super) fn found(&mut self, known: Position, end: Position, last_ts_ms: i64) {
         self.spans.push((known, end));
         self.last_ts_ms = last_ts_ms;
-    }
-
-    /// The bucket forgets what is stored; `known` is the position after it.
-    pub(super) fn forgotten(&mut self, known: Position) {
-        self.known = known;
-    }
-
-    /// The position from which on the writers are unknown, for a bucket that knows nothing else.
-    pub(super) fn known(&self) -> Position {
-        self.known
     }
 
     /// Whether a reading of this time may have been written by others.

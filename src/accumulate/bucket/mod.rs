@@ -442,10 +442,9 @@ impl Bucket {
     /// Removes the pending rows, to be kept as dead letters, with their acknowledgements. `None` if there are none or
     /// something is in flight. The bucket is loaded again before its next write.
     pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
-        let mut pending = self.pending.take_if(|_| self.in_flight.is_none())?;
+        let pending = self.pending.take_if(|_| self.in_flight.is_none())?;
         self.forget();
-        let acks = pending.all_acks();
-        Some((pending.rows, acks))
+        Some(pending.into_parts())
     }
 
     /// Like [`Bucket::abandon`], after a load that found that readings were removed. Rows that came during the load stay:
@@ -457,10 +456,7 @@ impl Bucket {
         }
         let pending = self.pending.take();
         self.forget();
-        pending.map(|mut pending| {
-            let acks = pending.all_acks();
-            (pending.rows, acks)
-        })
+        pending.map(|pending| pending.into_parts())
     }
 
     /// Forgets what is stored, except who wrote it: an equal reading with the time of receipt may still be in the journal,
@@ -469,7 +465,7 @@ impl Bucket {
         let (due_ms, queued, receipt_at_ms) = (self.due_ms, self.queued, self.receipt_at_ms);
         let mut external = self.external.take();
         if self.stored != StoredState::Unknown && receipt_at_ms > i64::MIN {
-            external.get_or_insert_default().forgotten(self.stored.end());
+            external.get_or_insert_default().known = self.stored.end();
         }
         *self = Bucket { due_ms, queued, receipt_at_ms, external, ..Bucket::new(self.start, false) };
     }
@@ -492,7 +488,7 @@ impl Bucket {
         self.load_ended();
         let before = std::mem::replace(&mut self.stored, StoredState::of(bucket));
         let known = match (before, &self.external) {
-            (StoredState::Unknown, Some(external)) => external.known(),
+            (StoredState::Unknown, Some(external)) => external.known,
             _ => before.end(),
         };
         if from_ms.is_none()
@@ -527,10 +523,8 @@ impl Bucket {
         let outcome = pending.drop_stored(&dedup, self.external.as_deref_mut());
         dedup.trim(keys_max);
         self.dedup = Some(dedup);
-        if pending.rows.is_empty()
-            && let Some(mut pending) = self.pending.take()
-        {
-            pending.all_acks().delivered();
+        if let Some(pending) = self.pending.take_if(|pending| pending.rows.is_empty()) {
+            pending.into_parts().1.delivered();
             (self.attempts, self.faults) = (0, 0);
         }
         outcome

@@ -82,6 +82,12 @@ impl Pending {
         all
     }
 
+    /// The rows, and all who wait for them.
+    pub(super) fn into_parts(mut self) -> (Rows, Acks) {
+        let acks = self.all_acks();
+        (self.rows, acks)
+    }
+
     /// Adds acknowledgements that wait for all rows, after any change of the rows' order.
     pub(super) fn wait_for_all(&mut self, mut acks: Acks) {
         acks.append(&mut self.all_acks());

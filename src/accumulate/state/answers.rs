@@ -4,6 +4,7 @@ use super::{
     Bucket, BucketRef, CONFLICTS_MAX, JobResult, RejectCause, RejectedRows, SHRINK_BITS, SHRINK_BITS_MAX, Shard,
     bucket_of, fraction,
 };
+use crate::accumulate::bucket::WriteOutcome;
 use crate::model::{Now, PageWrite, RowFlags};
 use crate::store::{LoadRequest, LoadResult, PageWriteResult};
 
@@ -45,10 +46,7 @@ impl Shard {
         let keys_max = self.keys_max();
         match answer {
             Ok(bucket) => {
-                self.apply_answer(bucket_ref, now, |b, _| {
-                    let outcome = b.loaded(&bucket, request.readings_from, keys_max);
-                    (outcome.stored, outcome.duplicates)
-                });
+                self.apply_answer(bucket_ref, now, |b| b.loaded(&bucket, request.readings_from, keys_max));
                 self.reject_late_rows(bucket_ref, request, &bucket);
             }
             Err(error) if error.is_deferred() => {
@@ -71,10 +69,9 @@ impl Shard {
 
     fn answered(&mut self, bucket_ref: BucketRef, write: PageWrite, answer: PageWriteResult, now: Now) {
         match answer {
-            PageWriteResult::Done { count } => self.apply_answer(bucket_ref, now, |bucket, _| {
-                let outcome = bucket.written(&write, count);
-                (outcome.stored, outcome.duplicates)
-            }),
+            PageWriteResult::Done { count } => {
+                self.apply_answer(bucket_ref, now, |bucket| bucket.written(&write, count));
+            }
             PageWriteResult::Conflict | PageWriteResult::SummaryConflict => {
                 self.counts.conflicts += 1;
                 // In a summary conflict the measurements were written by this statement.
@@ -93,15 +90,18 @@ impl Shard {
             }
             PageWriteResult::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
             PageWriteResult::Rejected { detail } => {
-                let rows = write.rows.len();
-                self.apply_answer(bucket_ref, now, |bucket, refused| {
-                    let acks = bucket.given_up();
-                    let (sensor_id, rows) = (write.sensor_id, write.rows);
-                    refused.push(RejectedRows { sensor_id, rows, reason: RejectCause::StoreRejected, detail, acks });
-                    (0, 0)
+                let Some(acks) = self.change(bucket_ref, Bucket::given_up) else { return };
+                let (sensor_id, rows) = (write.sensor_id, write.rows);
+                self.usage.readings -= rows.len();
+                self.note_settled(bucket_ref.slot, bucket_ref.start, rows.len());
+                self.rejected_rows.push(RejectedRows {
+                    sensor_id,
+                    rows,
+                    reason: RejectCause::StoreRejected,
+                    detail,
+                    acks,
                 });
-                self.usage.readings -= rows;
-                self.note_settled(bucket_ref.slot, bucket_ref.start, rows);
+                self.schedule(bucket_ref, now);
             }
         }
     }
@@ -109,10 +109,8 @@ impl Shard {
     /// Applies a failure to its bucket, which is tried again. The first one is most likely a race and is retried immediately;
     /// further ones back off.
     fn apply_failure(&mut self, bucket_ref: BucketRef, now: Now, apply: impl FnOnce(&mut Bucket)) {
+        self.change(bucket_ref, apply);
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
-        let before = bucket.memory();
-        apply(bucket);
-        self.usage.bytes = self.usage.bytes + bucket.memory() - before;
         if bucket.attempts() > 1 && !bucket.idle() && !bucket.queued {
             let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(hash));
             bucket.due_ms = now.mono_ms + wait.as_millis() as u64;
@@ -122,17 +120,18 @@ impl Shard {
         }
     }
 
-    /// Applies an answer to its bucket, updates usage and counts, and schedules the bucket again.
-    fn apply_answer(
-        &mut self,
-        bucket_ref: BucketRef,
-        now: Now,
-        apply: impl FnOnce(&mut Bucket, &mut Vec<RejectedRows>) -> (u64, u64),
-    ) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
+    /// Changes a bucket and counts its memory; `None` if it does not exist.
+    pub(super) fn change<T>(&mut self, bucket_ref: BucketRef, change: impl FnOnce(&mut Bucket) -> T) -> Option<T> {
+        let (bucket, _) = bucket_of(&mut self.sensors, bucket_ref)?;
         let before = bucket.memory();
-        let (stored, duplicates) = apply(bucket, &mut self.rejected_rows);
+        let changed = change(bucket);
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
+        Some(changed)
+    }
+
+    /// Applies an answer to its bucket, updates usage and counts, and schedules the bucket again.
+    fn apply_answer(&mut self, bucket_ref: BucketRef, now: Now, apply: impl FnOnce(&mut Bucket) -> WriteOutcome) {
+        let Some(WriteOutcome { stored, duplicates }) = self.change(bucket_ref, apply) else { return };
         self.usage.readings -= (stored + duplicates) as usize;
         self.counts.stored += stored;
         self.counts.duplicates += duplicates;

@@ -113,11 +113,7 @@ impl Shard {
         reason: RejectCause,
         detail: String,
     ) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
-        let before = bucket.memory();
-        let taken = take(bucket);
-        self.usage.bytes = self.usage.bytes + bucket.memory() - before;
-        let Some((rows, acks)) = taken else { return };
+        let Some((rows, acks)) = self.change(bucket_ref, take).flatten() else { return };
         self.usage.readings -= rows.len();
         self.note_settled(bucket_ref.slot, bucket_ref.start, rows.len());
         self.failing.recovered(bucket_ref);
