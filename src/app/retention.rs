@@ -30,8 +30,10 @@ const PAGES_MAX: usize = 250;
 /// The shortest rest after a command, and how many times as long as the command it is.
 const REST_MIN: Duration = Duration::from_millis(500);
 const REST_TIMES: u32 = 4;
-/// Time until the next look, if nothing is left or nothing may be removed.
+/// Time until the next look, if nothing is left.
 const IDLE: Duration = Duration::from_secs(30);
+/// The same, if nothing may be removed for now. After a start that lasts for seconds.
+const HELD: Duration = Duration::from_secs(5);
 /// How far the clocks of service and store may differ.
 const CLOCKS_MAX: Duration = Duration::from_secs(60 * 60);
 /// Time in which a reading is stored in normal operation, beyond the age at which it is due.
@@ -102,8 +104,12 @@ impl ServiceContext {
                         tracing::info!(reason = why.as_str(), "old readings are not removed for now");
                     }
                     held = hold;
-                    let rest = (begun.elapsed() * REST_TIMES).max(REST_MIN);
-                    tokio::time::sleep(if is_more && hold.is_none() { rest } else { IDLE }).await;
+                    let rest = match (is_more, hold) {
+                        (true, None) => (begun.elapsed() * REST_TIMES).max(REST_MIN),
+                        (true, Some(_)) => HELD,
+                        (false, _) => IDLE,
+                    };
+                    tokio::time::sleep(rest).await;
                 }
                 Err(error) => {
                     if failures == 0 {

@@ -48,3 +48,4 @@ mod storage;
 mod store_contract;
 mod store_schema;
 mod store_series;
+mod years;

@@ -1,6 +1,6 @@
 //! Tiered retention (`store.retention_readings`): what the stores remove, and what becomes of late readings.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::proxy::{Direction, Proxy};
+use crate::support::seed::{self, Seed};
 use crate::support::service::Service;
 use crate::support::{block_on, wait_until};
 use futures_util::TryStreamExt;
@@ -314,4 +315,49 @@ fn dead(uri: &str, database: &str) -> Vec<i64> {
         values.sort_unstable();
         values
     })
+}
+
+/// Two instances remove the readings of old pages. Both get SIGKILL in the middle, and MongoDB too.
+#[test]
+fn a_removal_that_is_killed_goes_on_and_changes_no_summary() {
+    const PAGES: u64 = 3000;
+    let mut mongod = Mongod::start();
+    // One for all: the client of `seed` works in the runtime that it began in.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let seed = runtime.block_on(Seed::at(mongod.uri(), "killed", None));
+    let pages = (0..PAGES as i64).map(|n| {
+        let start = seed::START + n / 20 * HOUR;
+        seed::page(&format!("S{}", n % 20), start, 0, false, &seed::readings(start, n % 5..n % 5 + 4))
+    });
+    runtime.block_on(seed.pages(pages));
+    let before = runtime.block_on(seed.summaries());
+    let text = "store.mode = \"bucket\"\nstore.retention_readings = \"400d\"\nlimits.past = \"7d\"\n";
+    let settings = [("STORE__URI", &*mongod.uri()), ("STORE__DATABASE", &*seed.name)];
+    let mut services = [0; 2].map(|_| Service::start(text, &settings));
+    let left = || {
+        let pages = seed.db.collection::<Document>("sensor_buckets");
+        runtime.block_on(async { pages.count_documents(doc! { "readings": { "$exists": true } }).await.ok() })
+    };
+    for kill in 1..=2 {
+        wait_until("readings are removed", PATIENCE, || (left()? <= PAGES - kill * PAGES / 4).then_some(()));
+        services.iter_mut().for_each(Service::kill9);
+        if kill == 2 {
+            mongod.kill9();
+            mongod.restart();
+        }
+        let left = left().expect("MongoDB answers");
+        assert!(left > 0, "killed in the middle");
+        println!("killed with {left} of {PAGES} pages left");
+        services.iter_mut().for_each(Service::restart);
+    }
+    wait_until("all readings are removed", PATIENCE, || (left()? == 0).then_some(()));
+    wait_until("nothing is due any more", PATIENCE, || {
+        (services.iter().all(|s| s.metrics().get("readings_removal_lag_seconds") == 0.0)).then_some(())
+    });
+    assert_eq!(runtime.block_on(seed.summaries()), before);
+    for service in &mut services {
+        assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
+    }
+    let (code, printed, _) = seed.run(&["reconcile", "--from", "2024-03-01", "--to", "2024-03-10"]);
+    assert_eq!(code, 0, "{printed}");
 }

@@ -1,0 +1,320 @@
+//! Measurements with years of data, for a quiet machine and a release build (`HOURBUCKET_TEST_BINARY`):
+//! `tests/run.sh --test servers years:: -- --ignored --nocapture --test-threads 1`. The figures in docs/mongodb.md come from them.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{DateTime, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
+use mongodb::{Client, Database};
+
+use crate::support::fleet::now_ms;
+use crate::support::large;
+use crate::support::mongod::Mongod;
+use crate::support::service::Service;
+use crate::support::{setting, wait_until};
+
+const HOUR: i64 = 3_600_000;
+const DAY: i64 = 24 * HOUR;
+const DATABASE: &str = "hourbucket";
+const PAGES_AT_ONCE: usize = 5000;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn with<T: Send>(uri: &str, work: impl AsyncFnOnce(Database) -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime
+                .block_on(async { work(Client::with_uri_str(uri).await.expect("a client").database(DATABASE)).await })
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The page of an hour with `count` readings; they are in it if `is_whole`.
+fn page(sensor: &str, start: i64, count: i64, is_whole: bool) -> RawDocumentBuf {
+    let at = |i: i64| DateTime::from_millis(start + 7000 + i * HOUR / count);
+    let temp = |i: i64| 18.0 + (start / HOUR % 24) as f64 / 4.0 + i as f64 / 100.0;
+    let sum: f64 = (0..count).map(temp).sum();
+    let start_at = DateTime::from_millis(start);
+    let mut page = rawdoc! {
+        "_id": { "sensor_id": sensor, "bucket_start": start_at, "page": 0 },
+        "schema_version": 1,
+        "sensor_id": sensor,
+        "bucket_start": start_at,
+        "bucket_end": DateTime::from_millis(start + HOUR),
+        "page": 0,
+        "tags": { "site": "north" },
+        "count": count as i32,
+        "first_ts": at(0),
+        "last_ts": at(count - 1),
+        "summary": { "temp": { "min": temp(0), "max": temp(count - 1), "sum": sum, "count": count as i32 } },
+    };
+    if is_whole {
+        let mut readings = RawArrayBuf::new();
+        (0..count).for_each(|i| readings.push(rawdoc! { "ts": at(i), "temp": temp(i) }));
+        page.append(cstr!("readings"), readings);
+    } else {
+        page.append(cstr!("readings_removed"), true);
+    }
+    page
+}
+
+/// Writes the hours of sensors `S0`, `S1`, ..., each with `count` readings, which are in the pages from `whole_from` on.
+fn fill(uri: &str, sensors: usize, (from, to): (i64, i64), count: i64, whole_from: i64) {
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for part in 0..2 {
+            scope.spawn(move || {
+                with(uri, async |db| {
+                    let pages = db.collection::<RawDocumentBuf>("sensor_buckets");
+                    for sensor in (part..sensors).step_by(2).map(|n| format!("S{n}")) {
+                        let starts: Vec<i64> = (from..to).step_by(HOUR as usize).collect();
+                        for starts in starts.chunks(PAGES_AT_ONCE) {
+                            let some = starts.iter().map(|start| page(&sensor, *start, count, *start >= whole_from));
+                            pages.insert_many(some).ordered(false).await.unwrap();
+                        }
+                    }
+                });
+            });
+        }
+    });
+    // As in a database of a version without a catalogue: it is filled from these hours.
+    with(uri, async |db| {
+        db.collection::<Document>("hourbucket_meta").delete_one(doc! { "_id": "catalog" }).await.unwrap()
+    });
+    let hours = sensors as i64 * (to - from) / HOUR;
+    println!("{hours} hours of {sensors} sensors written in {:.0?}", begun.elapsed());
+}
+
+fn count(uri: &str, collection: &str) -> u64 {
+    with(uri, async |db| db.collection::<Document>(collection).estimated_document_count().await.unwrap())
+}
+
+/// Bytes of data and of indexes on the disk, after a checkpoint.
+fn on_disk(uri: &str, collection: &str) -> (i64, i64) {
+    with(uri, async |db| {
+        db.client().database("admin").run_command(doc! { "fsync": 1 }).await.unwrap();
+        let stats = db.run_command(doc! { "collStats": collection }).await.unwrap();
+        let bytes = |name: &str| stats.get_i64(name).or(stats.get_i32(name).map(i64::from)).unwrap();
+        (bytes("storageSize"), bytes("totalIndexSize"))
+    })
+}
+
+/// `hourbucket init --rollup-from`, until it has ended or `stop` says so; then it gets SIGKILL. Returns what it printed.
+fn fill_days(uri: &str, from: i64, stop: impl Fn() -> bool) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("hourbucket.toml"), "store.mode = \"bucket\"\nrollup.days = true\n").unwrap();
+    let printed = std::fs::File::create(dir.path().join("printed")).unwrap();
+    let date = chrono::DateTime::from_timestamp_millis(from).unwrap().format("%Y-%m-%d").to_string();
+    let binary = std::env::var_os("HOURBUCKET_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_hourbucket").into());
+    let mut child = Command::new(binary)
+        .args(["init", "--rollup-from", &date, "--config", "hourbucket.toml"])
+        .current_dir(dir.path())
+        .env("HOURBUCKET_STORE__URI", uri)
+        .stderr(Stdio::from(printed.try_clone().unwrap()))
+        .stdout(Stdio::from(printed))
+        .spawn()
+        .expect("it starts");
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            let printed = std::fs::read_to_string(dir.path().join("printed")).unwrap();
+            assert!(status.success(), "{printed}");
+            return printed;
+        }
+        if stop() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return std::fs::read_to_string(dir.path().join("printed")).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// How long an answer of the admin port takes, and the answer.
+fn timed(service: &Service, what: &str, path: &str) -> String {
+    let mut last = String::new();
+    let mut took: Vec<f64> = (0..51)
+        .map(|_| {
+            let begun = Instant::now();
+            let (status, text) = service.get_admin(path).unwrap();
+            assert_eq!(status, 200, "{text}");
+            last = text;
+            begun.elapsed().as_secs_f64() * 1000.0
+        })
+        .collect();
+    took.sort_by(f64::total_cmp);
+    println!("{what}: median {:.1} ms, slowest of {} {:.1} ms", took[took.len() / 2], took.len(), took[took.len() - 1]);
+    last
+}
+
+/// Three years of 200 sensors: days filled by a command that is killed once, then charts of one year.
+#[test]
+#[ignore = "a measurement of about fifteen minutes"]
+fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
+    let (sensors, days) = (setting("HOURBUCKET_YEARS_SENSORS", 200usize), setting("HOURBUCKET_YEARS_DAYS", 1095i64));
+    let mongod = Mongod::start();
+    let uri = mongod.uri();
+    large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+    let today = now_ms().div_euclid(DAY) * DAY;
+    let from = today - days * DAY;
+    fill(&uri, sensors, (from, today), 60, today - 90 * DAY);
+
+    let begun = Instant::now();
+    let all = sensors as u64 * days as u64;
+    let first = fill_days(&uri, from, || count(&uri, "sensor_days") >= all / 3);
+    println!(
+        "init --rollup-from was killed after {:.0?}, with {} days:\n{first}",
+        begun.elapsed(),
+        count(&uri, "sensor_days")
+    );
+    let begun = Instant::now();
+    let second = fill_days(&uri, from, || false);
+    println!("and again, {:.0?}, {} days:\n{second}", begun.elapsed(), count(&uri, "sensor_days"));
+    assert_eq!(count(&uri, "sensor_days"), all);
+
+    let service = Service::start("rollup.days = true\nlog.level = \"warn\"\n", &[("STORE__URI", &uri)]);
+    let year = format!("from={}&to={}", today - 365 * DAY, today);
+    wait_until("the sensors are in the catalogue", Duration::from_secs(600), || {
+        let (status, text) = service.get_admin("/prometheus/api/v1/label/sensor_id/values")?;
+        (status == 200 && text.matches("\"S").count() == sensors).then_some(())
+    });
+    let answer = timed(&service, "read API, a year of days of one sensor", &format!("/v1/sensors/S7/daily?{year}"));
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["days"].as_array().unwrap().len() as i64, 365.min(days), "{answer}");
+    let query: String = "avg_over_time(temp{sensor_id=\"S7\"}[1d])".bytes().map(|b| format!("%{b:02X}")).collect();
+    let (start, end) = ((today - 364 * DAY) / 1000, today / 1000);
+    let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=86400");
+    timed(&service, "PromQL, avg_over_time(temp[1d]) of one sensor over a year", &path);
+    with(&uri, async |db| db.run_command(doc! { "profile": 2 }).await.unwrap());
+    service.get_admin(&path).unwrap();
+    service.get_admin(&format!("/v1/sensors/S7/daily?{year}")).unwrap();
+    let hours = with(&uri, async |db| {
+        db.run_command(doc! { "profile": 0 }).await.unwrap();
+        let hours =
+            doc! { "ns": format!("{DATABASE}.sensor_buckets"), "command.filter.sensor_id": { "$exists": true } };
+        let mut found = db.collection::<Document>("system.profile").find(hours).await.unwrap();
+        let mut all = vec![];
+        while found.advance().await.unwrap() {
+            let one: Document = found.deserialize_current().unwrap();
+            all.push((one.get_i32("nreturned").unwrap_or(0), one.get_document("command").unwrap().to_string()));
+        }
+        all
+    });
+    println!("hours read for both: {}, in {} requests", hours.iter().map(|(n, _)| n).sum::<i32>(), hours.len());
+    hours.iter().for_each(|(n, command)| println!("{n}: {}", command.chars().take(300).collect::<String>()));
+    for collection in ["sensor_buckets", "sensor_days"] {
+        let (data, indexes) = on_disk(&uri, collection);
+        println!("{collection}: {data} bytes of data, {indexes} of indexes");
+    }
+}
+
+/// 20,000 readings per second from four gateways until `stop`; returns the latencies from the intended times, sorted (ms).
+fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
+    const EVERY: Duration = Duration::from_millis(200);
+    let mut all: Vec<f64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4u32)
+            .map(|gateway| {
+                scope.spawn(move || {
+                    let (begun, mut took) = (Instant::now() + EVERY * gateway / 4, vec![]);
+                    for n in 0u32.. {
+                        let intended = begun + EVERY * n;
+                        std::thread::sleep(intended.saturating_duration_since(Instant::now()));
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let ts = now_ms();
+                        let line = |i: u32| format!("load,sensor_id=G{gateway}-{i} v={n} {ts}\n");
+                        let body: String = (0..1000).map(line).collect();
+                        let path = "/api/v2/write?precision=ms";
+                        let (status, text) =
+                            service.post(path, "text/plain; charset=utf-8", body.as_bytes()).expect("an answer");
+                        assert_eq!(status, 204, "{text}");
+                        took.push(intended.elapsed().as_secs_f64() * 1000.0);
+                    }
+                    took
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a gateway")).collect()
+    });
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+fn print_latencies(what: &str, took: &[f64]) {
+    let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
+    println!(
+        "{what}: {} bodies of 1,000 readings, acknowledged after {:.1} ms (median), {:.1} ms (p99), {:.1} ms (slowest)",
+        took.len(),
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+}
+
+/// Runs `work` beside ingest, and prints the latencies.
+fn beside_ingest(service: &Service, what: &str, work: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    let took = std::thread::scope(|scope| {
+        let load = scope.spawn(|| ingest(service, &stop));
+        work();
+        stop.store(true, Ordering::Relaxed);
+        load.join().expect("the gateways")
+    });
+    print_latencies(what, &took);
+}
+
+/// The readings of a million pages are due to be removed while 20,000 readings per second arrive.
+#[test]
+#[ignore = "a measurement of about forty minutes"]
+fn a_million_pages_lose_their_readings_beside_ingest() {
+    let pages = setting("HOURBUCKET_YEARS_PAGES", 1_000_000i64);
+    let mongod = Mongod::start();
+    let uri = mongod.uri();
+    large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+    let end = now_ms().div_euclid(HOUR) * HOUR - 200 * DAY;
+    let sensors = 1000;
+    let from = end - pages / sensors * HOUR;
+    fill(&uri, sensors as usize, (from, end), 60, from);
+    let (data, indexes) = on_disk(&uri, "sensor_buckets");
+    println!("before: {data} bytes of data, {indexes} of indexes");
+
+    let text = "limits.past = \"7d\"\nlog.level = \"warn\"\n";
+    let part = Duration::from_secs(setting("HOURBUCKET_YEARS_SECONDS", 120u64));
+    let mut service = Service::start(text, &[("STORE__URI", &uri)]);
+    // The catalogue is filled meanwhile.
+    std::thread::sleep(Duration::from_secs(30));
+    beside_ingest(&service, "before", || std::thread::sleep(part));
+    assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
+
+    let text = format!("{text}store.retention_readings = \"90d\"\n");
+    std::fs::write(service.dir().join("hourbucket.toml"), text).unwrap();
+    service.restart();
+    let begun = Instant::now();
+    beside_ingest(&service, "while readings are removed", || {
+        let mut printed = Instant::now();
+        loop {
+            let metrics = service.metrics();
+            let (removed, lag) =
+                (metrics.get("readings_removed_pages_total"), metrics.get("readings_removal_lag_seconds"));
+            if printed.elapsed() > Duration::from_secs(120) || removed >= pages as f64 {
+                println!("{:.0?}: {removed} pages, lag {:.1} days", begun.elapsed(), lag / 86_400.0);
+                printed = Instant::now();
+            }
+            if removed >= pages as f64 {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    println!("{pages} pages in {:.0?}", begun.elapsed());
+    beside_ingest(&service, "afterwards", || std::thread::sleep(part));
+    assert_eq!(service.metrics().get("readings_removal_lag_seconds"), 0.0);
+    assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
+    with(&uri, async |db| db.run_command(doc! { "compact": "sensor_buckets", "force": true }).await.unwrap());
+    let (data, indexes) = on_disk(&uri, "sensor_buckets");
+    println!("after compact, with what came in meanwhile: {data} bytes of data, {indexes} of indexes");
+}
