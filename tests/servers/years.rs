@@ -211,6 +211,30 @@ fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
     }
 }
 
+/// What a sensor with a reading of one field per minute needs on the disk in a year, in each tier.
+#[test]
+#[ignore = "a measurement of two minutes"]
+fn bytes_of_a_sensor_and_year() {
+    const SENSORS: usize = 20;
+    let today = now_ms().div_euclid(DAY) * DAY;
+    let from = today - 365 * DAY;
+    println!("| a sensor and year | data | indexes |\n|---|---|---|");
+    let print = |what: &str, (data, indexes): (i64, i64)| {
+        println!("| {what} | {} kB | {} kB |", data / SENSORS as i64 / 1000, indexes / SENSORS as i64 / 1000);
+    };
+    for (what, whole_from) in [("hours with their readings", from), ("hours without readings", today)] {
+        let mongod = Mongod::start();
+        let uri = mongod.uri();
+        large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+        fill(&uri, SENSORS, (from, today), 60, whole_from);
+        print(what, on_disk(&uri, "sensor_buckets"));
+        if whole_from == today {
+            fill_days(&uri, from, || false);
+            print("days", on_disk(&uri, "sensor_days"));
+        }
+    }
+}
+
 /// 20,000 readings per second from four gateways until `stop`; returns the latencies from the intended times, sorted (ms).
 fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
     const EVERY: Duration = Duration::from_millis(200);
@@ -279,8 +303,6 @@ fn a_million_pages_lose_their_readings_beside_ingest() {
     let sensors = 1000;
     let from = end - pages / sensors * HOUR;
     fill(&uri, sensors as usize, (from, end), 60, from);
-    let (data, indexes) = on_disk(&uri, "sensor_buckets");
-    println!("before: {data} bytes of data, {indexes} of indexes");
 
     let text = "limits.past = \"7d\"\nlog.level = \"warn\"\n";
     let part = Duration::from_secs(setting("HOURBUCKET_YEARS_SECONDS", 120u64));
@@ -314,7 +336,4 @@ fn a_million_pages_lose_their_readings_beside_ingest() {
     beside_ingest(&service, "afterwards", || std::thread::sleep(part));
     assert_eq!(service.metrics().get("readings_removal_lag_seconds"), 0.0);
     assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
-    with(&uri, async |db| db.run_command(doc! { "compact": "sensor_buckets", "force": true }).await.unwrap());
-    let (data, indexes) = on_disk(&uri, "sensor_buckets");
-    println!("after compact, with what came in meanwhile: {data} bytes of data, {indexes} of indexes");
 }
