@@ -125,7 +125,6 @@ async fn contract(store: &dyn Store) {
     store.ping().await.unwrap();
 }
 
-/// A query of the read API: pages of a sensor.
 /// The pages of several sensors in one request, and the readings at the first millisecond of buckets.
 async fn summaries_and_edges(store: &dyn Store) {
     let at = |ms: i64, n: i64| reading(START.0 + ms, &[("n", Value::Int(n)), ("text", Value::Str("x".into()))]);
@@ -160,6 +159,7 @@ async fn summaries_and_edges(store: &dyn Store) {
     assert!(edges["E1"].iter().all(|row| row.ts_ms == START.0));
 }
 
+/// A query of the read API: pages of a sensor.
 async fn pages(store: &dyn Store) {
     let all = temps(0..6);
     let mut next_hour = page("read/1", 0, PageKind::Create, false, &[reading(START.0 + HOUR, &[("n", Value::Int(9))])]);
