@@ -336,6 +336,51 @@ async fn inconsistent_or_recent_buckets_are_left_unchanged() {
     assert_eq!(stored[&("equal".to_owned(), START + 20_000, 20)], 1);
 }
 
+/// With `store.retention_readings`, a bucket may have lost the readings of all its pages, or of the first ones so far.
+#[tokio::test(flavor = "multi_thread")]
+async fn buckets_that_have_lost_readings_stay_in_their_mode_and_reconcile_finds_no_fault() {
+    let seed = Seed::new("lost").await;
+    seed.native().await;
+    let all = readings(START, 0..20);
+    let native = readings(START + HOUR, 0..20);
+    seed.pages([
+        page("gone", START, 0, false, &all),
+        page("part", START, 0, true, &all[..12]),
+        page("part", START, 1, false, &all[12..]),
+        page("whole", START, 0, false, &all),
+        series("part", START + HOUR, &native),
+    ])
+    .await;
+    seed.measure("part", &native).await;
+    let removed = || doc! { "$unset": { "readings": "" }, "$set": { "readings_removed": true } };
+    seed.update("gone", START, 0, removed()).await;
+    seed.update("part", START, 0, removed()).await;
+    let lost = async || {
+        futures_util::future::join_all([("gone", 0), ("part", 0), ("part", 1)].map(|(s, n)| seed.page(s, START, n)))
+            .await
+    };
+    let (before, summaries) = (lost().await, seed.summaries().await);
+    let reconciled = || {
+        for more in [&[][..], &["--repair"]] {
+            let (code, text, _) = seed.run(&[&["reconcile"], &SPAN[..], more].concat());
+            assert_eq!(code, 0, "{more:?}: {text}");
+        }
+    };
+    reconciled();
+    for (into, converted, remain) in [("timeseries", (1, 20), 0), ("bucket", (2, 40), 40)] {
+        let (code, text, _) = seed.run(&["convert", "--into", into]);
+        assert_eq!(code, 0, "{text}");
+        let wanted = format!("converted {} buckets with {} readings; removed 0 measurements", converted.0, converted.1);
+        assert!(text.contains(&wanted), "{text}");
+        assert_eq!(text.contains(&format!("{remain} measurements remain")), remain > 0, "{text}");
+        reconciled();
+        assert_eq!((lost().await, seed.summaries().await), (before.clone(), summaries.clone()), "{into}");
+    }
+    let stored = seed.readings().await;
+    let kept = [sent("part", &all[12..]), sent("part", &native), sent("whole", &all)];
+    stored::exactly_once(&stored, kept.concat());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn leftovers_of_a_sensor_are_removed_only_if_all_its_buckets_are_pages() {
     let seed = Seed::new("leftovers").await;

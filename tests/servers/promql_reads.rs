@@ -340,3 +340,68 @@ fn how_long_queries_over_a_month_of_a_thousand_sensors_take() {
         println!("{mode}: label values: {:.0} ms ({status})", begun.elapsed().as_secs_f64() * 1000.0);
     }
 }
+
+/// Prints what queries over a hundred thousand sensors take of memory, and checks the bound of docs/promql.md: 16 bytes per
+/// sample that the setting allows, and a kilobyte per series for its labels and its place in the response.
+#[test]
+#[ignore = "takes minutes; for a release build"]
+fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
+    let sensors = crate::support::setting("HOURBUCKET_PROMQL_SENSORS", 100_000i64);
+    const SAMPLES: i64 = 24;
+    const SAMPLES_MAX: i64 = 4_000_000;
+    let limit_mib = (SAMPLES_MAX * 16 + sensors * 1024) >> 20;
+    let more = format!("[promql]\nsamples_max = {SAMPLES_MAX}\ntimeout = \"120s\"\nqueries_max = 1\n");
+    for mode in ["bucket", "timeseries"] {
+        let rig = Rig::start(mode, &more);
+        let base = today() - 2 * DAY;
+        for (n, ts) in (0..SAMPLES).map(|n| (n, base + n * 10 * MINUTE + MINUTE)) {
+            for first in (0..sensors).step_by(5000) {
+                let line = |s: i64| format!("s,sensor_id=S{s},site={} temp={} {ts}\n", s % 20, n + s % 7);
+                let body: String = (first..sensors.min(first + 5000)).map(line).collect();
+                let path = "/api/v2/write?precision=ms";
+                let (status, text) =
+                    rig.service.post(path, "text/plain; charset=utf-8", body.as_bytes()).expect("an answer");
+                assert_eq!(status, 204, "{text}");
+            }
+        }
+        rig.service.wait_settled((sensors * SAMPLES) as u64, Duration::from_secs(1800));
+
+        let status = |query: &str, step_s: i64| {
+            let query: String = query.bytes().map(|b| format!("%{b:02X}")).collect();
+            let (start, end) = (base / 1000 + 3600, base / 1000 + 4 * 3600);
+            let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step={step_s}");
+            rig.service.get_admin(&path).unwrap()
+        };
+        // What the allocator and the driver keep afterwards is not the query's.
+        status("sum(avg_over_time(temp[1h]))", 3600);
+        for (query, step_s, wanted) in [
+            ("sum by (site) (avg_over_time(temp[1h]))", 3600, 200),
+            ("avg_over_time(temp[1h])", 3600, 200),
+            ("count({site=~\".+\"})", 3600, 200),
+            ("topk(3, rate(temp[90m]))", 3600, 200),
+            ("quantile(0.9, max_over_time(temp[30m]))", 600, 200),
+            ("sum by (site) (temp)", 60, 422),
+            ("max_over_time(avg_over_time(temp[20m])[3h:10s])", 3600, 422),
+            ("sort(temp * on (sensor_id, site) temp)", 15, 422),
+        ] {
+            let before = peak_mib(rig.service.pid(), true);
+            let begun = std::time::Instant::now();
+            let (status, text) = status(query, step_s);
+            let took = begun.elapsed();
+            let more = peak_mib(rig.service.pid(), false).saturating_sub(before);
+            println!("{mode}: {query} by {step_s} s: {status}, {} bytes, {took:.1?}, {more} MiB more", text.len());
+            assert_eq!(status, wanted, "{query}: {:.300}", text);
+            assert!(more <= limit_mib as u64, "{query}: {more} MiB of {limit_mib}");
+        }
+    }
+}
+
+/// The most memory that the process has had since the last call with `reset` (`VmHWM`).
+fn peak_mib(pid: u32, reset: bool) -> u64 {
+    if reset {
+        std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use mongodb::Database;
 use mongodb::bson::{DateTime, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
-use mongodb::{Client, Database};
 
 use crate::support::fleet::now_ms;
 use crate::support::large;
@@ -23,14 +23,7 @@ const PAGES_AT_ONCE: usize = 5000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn with<T: Send>(uri: &str, work: impl AsyncFnOnce(Database) -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime
-                .block_on(async { work(Client::with_uri_str(uri).await.expect("a client").database(DATABASE)).await })
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    large::with(uri, DATABASE, work)
 }
 
 /// The page of an hour with `count` readings; they are in it if `is_whole`.
@@ -89,7 +82,7 @@ fn fill(uri: &str, sensors: usize, (from, to): (i64, i64), count: i64, whole_fro
     println!("{hours} hours of {sensors} sensors written in {:.0?}", begun.elapsed());
 }
 
-fn count(uri: &str, collection: &str) -> u64 {
+fn counted(uri: &str, collection: &str) -> u64 {
     with(uri, async |db| db.collection::<Document>(collection).estimated_document_count().await.unwrap())
 }
 
@@ -164,16 +157,16 @@ fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
 
     let begun = Instant::now();
     let all = sensors as u64 * days as u64;
-    let first = fill_days(&uri, from, || count(&uri, "sensor_days") >= all / 3);
+    let first = fill_days(&uri, from, || counted(&uri, "sensor_days") >= all / 3);
     println!(
         "init --rollup-from was killed after {:.0?}, with {} days:\n{first}",
         begun.elapsed(),
-        count(&uri, "sensor_days")
+        counted(&uri, "sensor_days")
     );
     let begun = Instant::now();
     let second = fill_days(&uri, from, || false);
-    println!("and again, {:.0?}, {} days:\n{second}", begun.elapsed(), count(&uri, "sensor_days"));
-    assert_eq!(count(&uri, "sensor_days"), all);
+    println!("and again, {:.0?}, {} days:\n{second}", begun.elapsed(), counted(&uri, "sensor_days"));
+    assert_eq!(counted(&uri, "sensor_days"), all);
 
     let service = Service::start("rollup.days = true\nlog.level = \"warn\"\n", &[("STORE__URI", &uri)]);
     let year = format!("from={}&to={}", today - 365 * DAY, today);
@@ -231,6 +224,58 @@ fn bytes_of_a_sensor_and_year() {
         if whole_from == today {
             fill_days(&uri, from, || false);
             print("days", on_disk(&uri, "sensor_days"));
+        }
+    }
+}
+
+/// Processor time of a process so far, in seconds.
+fn processor_s(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // User and system time, in ticks of 10 ms.
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+/// Prints mongod's processor time for days of 200 sensors that report once a minute, without and with their rollup. The
+/// readings arrive as fast as they are taken, so that ingest is as cheap as it can be and the rollup's share at its largest.
+#[test]
+#[ignore = "a measurement of about ten minutes"]
+fn what_days_cost_mongod() {
+    let sensors = setting("HOURBUCKET_YEARS_SENSORS", 200i64);
+    let days = setting("HOURBUCKET_YEARS_DAYS", 20i64);
+    for mode in ["bucket", "timeseries"] {
+        for has_days in [false, true, false, true] {
+            let mongod = Mongod::start();
+            let text = format!(
+                "store.mode = \"{mode}\"\nlog.level = \"warn\"\n[rollup]\ndays = {has_days}\nlate = \"20s\"\nsettle = \"20s\"\n"
+            );
+            let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
+            let begun = processor_s(mongod.pid());
+            let base = now_ms().div_euclid(DAY) * DAY - (days + 1) * DAY;
+            for minute in 0..days * 24 * 60 {
+                let ts = base + minute * 60_000 + 7000;
+                let line = |n: i64| format!("s,sensor_id=S{n},site={} temp={} {ts}\n", n % 20, 20 + n % 10);
+                let body: String = (0..sensors).map(line).collect();
+                let (status, text) = service
+                    .post("/api/v2/write?precision=ms", "text/plain; charset=utf-8", body.as_bytes())
+                    .expect("an answer");
+                assert_eq!(status, 204, "{text}");
+            }
+            let count = days * 24 * 60 * sensors;
+            service.wait_settled(count as u64, Duration::from_secs(600));
+            if has_days {
+                let uri = mongod.uri();
+                let all = (days * sensors) as u64;
+                wait_until("the days are stored", PATIENCE, || {
+                    (counted(&uri, "sensor_days") == all && counted(&uri, "rollup_pending") == 0).then_some(())
+                });
+            }
+            let took = processor_s(mongod.pid()) - begun;
+            println!(
+                "{mode}, days {has_days}: {took:.1} s of mongod for {count} readings, {:.3} per million",
+                took / count as f64 * 1e6
+            );
+            assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
         }
     }
 }

@@ -104,7 +104,8 @@ pub fn summed(uri: &str, database: &str, sensor: &str) -> i64 {
     stored::counted_of(uri, database, doc! { "sensor_id": sensor }) as i64
 }
 
-fn with<T: Send>(uri: &str, database: &str, ask: impl AsyncFnOnce(Database) -> T + Send) -> T {
+/// Does `ask` with a database, in a thread and a runtime of its own.
+pub fn with<T: Send>(uri: &str, database: &str, ask: impl AsyncFnOnce(Database) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
