@@ -8,7 +8,7 @@ use super::decode::{Decode, DecodeOutput, DecodeRequest, run};
 use super::decode_all;
 use super::output::fail;
 use crate::config::Config;
-use crate::decode::sparkplug;
+use crate::decode::{compression, sparkplug};
 use crate::model::{Clock, SystemClock};
 
 /// The exit code of a payload that holds no reading and is not wrong.
@@ -32,6 +32,7 @@ pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode
     let settings = Decode::of(&config);
     let received_at_ms = SystemClock::new().now().wall_ms;
     let Request { format, topic, template, ts_unit, .. } = request;
+    let format = format.or(any_format(&payload));
     let request = DecodeRequest {
         format: format.unwrap_or_default(),
         birth: birth.as_deref(),
@@ -64,6 +65,11 @@ pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode
         }
         Err(error) => fail(error),
     }
+}
+
+/// The format for a payload of which all formats say the same; `None`: they differ.
+fn any_format(payload: &[u8]) -> Option<&'static str> {
+    (payload.is_empty() || compression(payload).is_some()).then_some("json")
 }
 
 /// Why a payload without a fault has no reading.
@@ -100,6 +106,18 @@ pub(super) struct Request<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_format_an_empty_or_compressed_payload_is_named_as_such() {
+        for (payload, wanted) in [(&b""[..], "the payload is empty"), (b"\x1f\x8b\x08\0", "is compressed (gzip)")] {
+            let request = DecodeRequest { format: any_format(payload).unwrap(), ..DecodeRequest::default() };
+            let mut out = vec![];
+            run(request, payload, &mut out, &Decode::of(&Config::default()), 0).unwrap();
+            let printed = String::from_utf8(out).unwrap();
+            assert!(printed.contains(wanted), "{printed}");
+        }
+        assert_eq!(any_format(b"m v=1"), None);
+    }
 
     #[test]
     fn what_is_rightly_skipped_is_told_apart_from_what_is_rejected() {

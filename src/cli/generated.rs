@@ -1,7 +1,7 @@
 //! Man pages and shell completions, from the definition of the command line. They are committed in `deploy/`, so that a
 //! package needs nothing but files; a test compares them.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Command;
@@ -11,8 +11,15 @@ use clap_mangen::Man;
 const NAME: &str = "hourbucket";
 
 /// Prints the completion script of a shell.
-pub(super) fn completions(mut command: Command, shell: Shell) {
-    clap_complete::generate(shell, &mut command, NAME, &mut io::stdout());
+pub(super) fn completions(command: &Command, shell: Shell) {
+    // The generator panics if its writer fails, as a pipe does that is closed early.
+    let _ = io::stdout().write_all(&script(command, shell));
+}
+
+fn script(command: &Command, shell: Shell) -> Vec<u8> {
+    let mut script = vec![];
+    clap_complete::generate(shell, &mut command.clone(), NAME, &mut script);
+    script
 }
 
 /// Paths below the root of the repository, and contents.
@@ -27,9 +34,7 @@ pub(super) fn files(command: &Command) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     for (shell, name) in
         [(Shell::Bash, "hourbucket.bash"), (Shell::Zsh, "_hourbucket"), (Shell::Fish, "hourbucket.fish")]
     {
-        let mut script = vec![];
-        clap_complete::generate(shell, &mut command.clone(), NAME, &mut script);
-        files.push((PathBuf::from("deploy/completions").join(name), script));
+        files.push((PathBuf::from("deploy/completions").join(name), script(command, shell)));
     }
     Ok(files)
 }

@@ -179,7 +179,7 @@ pub fn main() -> ExitCode {
         Command::HashToken => hash_token(),
         Command::Tokens { command } => tokens::run(command, arguments.config.as_deref()),
         Command::Completions { shell } => {
-            generated::completions(Arguments::command(), *shell);
+            generated::completions(&Arguments::command(), *shell);
             ExitCode::SUCCESS
         }
         Command::ConfigReference => {

@@ -94,7 +94,7 @@ impl Decoder {
 }
 
 /// The compression of a payload, by its first bytes. No payload of a format begins like this.
-fn compression(payload: &[u8]) -> Option<&'static str> {
+pub(crate) fn compression(payload: &[u8]) -> Option<&'static str> {
     match payload {
         [0x1f, 0x8b, 0x08, ..] => Some("gzip"),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
