@@ -430,6 +430,12 @@ fn actility() {
                 &uplink(r#""payload_hex":"0102","LrrRSSI":"-90.000000","LrrSNR":"7.5","SpFact":"7""#),
                 &[r#"0102030405060708@1709290740000{fCntUp=7 fPort=2 payload_hex="0102" rssi=-90.0 snr=7.5}"#],
             ),
+            // Newer servers send numbers as numbers, as in the message that Actility's guide for Semtech's modem captured.
+            (
+                "",
+                &uplink(r#""payload_hex":"01","LrrRSSI":-59.000000,"Lrrs":{"Lrr":[{"LrrRSSI":-59.0}]},"Late":0"#),
+                &[r#"0102030405060708@1709290740000{fCntUp=7 fPort=2 payload_hex="01" rssi=-59.0}"#],
+            ),
             ("", &uplink(r#""payload":{"temp":21.5},"LrrRSSI":"-90""#), &["0102030405060708@1709290740000{temp=21.5}"]),
             ("", location, &["0102030405060708@1709290740000{latitude=52.5 longitude=13.25}"]),
             ("", r#"{"DevEUI_downlink_Sent":{"DevEUI":"0102030405060708","Time":"x"}}"#, &[]),
