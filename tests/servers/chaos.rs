@@ -14,6 +14,7 @@ use crate::support::large::{self, STEP_MS};
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
+use crate::support::usage::resident_kib;
 use crate::support::{block_on, setting, stored, wait_until};
 use hourbucket::config::StoreMode;
 use mongodb::bson::{DateTime, Document, doc};
@@ -235,12 +236,6 @@ fn outage(mode: &str) {
     assert!(metrics.get("readings_accepted_total") >= readings as f64);
     stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
     assert!(stored::catalogued(&mongod.uri(), "hourbucket") > 0);
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
-    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
+use crate::support::usage::cpu_s;
 use crate::support::{block_on, wait_until};
 use hourbucket::config;
 use hourbucket::model::batch::Tags;
@@ -293,13 +294,6 @@ fn sensors_of_a_site_are_found_by_the_index_which_follows_the_setting() {
         let names = db.collection::<Document>(BUCKETS).list_index_names().await.unwrap();
         assert!(!names.iter().any(|name| name == TAGS_INDEX), "{names:?}");
     });
-}
-
-fn cpu_s(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // utime and stime, in hundredths of a second.
-    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
 }
 
 /// The cost of the index on tags, printed: microseconds of mongod for the creation of a page with one tag, and for an

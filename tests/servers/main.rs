@@ -17,6 +17,7 @@ mod import;
 mod influx;
 mod last_used;
 mod latest;
+mod latest_cost;
 mod memory;
 mod monitoring;
 mod mqtt_direct_hostile_service;

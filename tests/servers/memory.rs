@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::mongod::Mongod;
 use crate::support::service::Service;
+use crate::support::usage::resident_kib;
 use crate::support::{setting, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -79,12 +80,6 @@ impl Kind {
     }
 }
 
-fn resident_mib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
-    line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") / 1024
-}
-
 /// Sends one kind from two threads; returns the maximum resident memory, and whether the journal was full.
 fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
     let (sent, full) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -109,7 +104,7 @@ fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
         let mut most = 0;
         while !is_over() {
             assert!(begun.elapsed() < PATIENCE, "{kind:?}: {} bytes were accepted", sent.load(Ordering::Relaxed));
-            most = most.max(resident_mib(service.pid()));
+            most = most.max(resident_kib(service.pid()) / 1024);
             std::thread::sleep(Duration::from_millis(10));
         }
         most
@@ -125,7 +120,7 @@ fn within_the_budgets(mode: &str) {
          ingest.queue_max_bytes = \"{queue}MiB\"\njournal.segment_bytes = \"4MiB\"\njournal.max_bytes = \"{journal}MiB\""
     );
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
-    let idle = resident_mib(service.pid());
+    let idle = resident_kib(service.pid()) / 1024;
     let first = AtomicU64::new(0);
     let (mut was_full, limit) = (false, idle + accumulate + queue + journal.min(TAIL_MIB) + SLACK_MIB);
     for kind in KINDS {

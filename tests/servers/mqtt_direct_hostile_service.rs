@@ -15,6 +15,7 @@ use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::raw_mqtt::{Raw, connect, connect_with, disconnect_reason, packet, publish, publish_with};
 use crate::support::service::Service;
+use crate::support::usage::resident_kib;
 use crate::support::{block_on, free_port, stored, wait_until};
 use hourbucket::access::hash_secret;
 
@@ -29,12 +30,6 @@ fn service(uri: &str, database: &str, first: &str, more: &str) -> (Service, u16)
          topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n"
     );
     (Service::start(&text, &[("STORE__URI", uri), ("STORE__DATABASE", database)]), port)
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
-    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
 /// Sends readings over HTTP until the journal accepts no more.

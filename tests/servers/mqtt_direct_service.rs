@@ -17,6 +17,7 @@ use crate::support::mongod::{Mongod, python_packages, unique_database};
 use crate::support::raw_mqtt::{Raw, connect, packet, publish};
 use crate::support::service::Service;
 use crate::support::stored::Stored;
+use crate::support::usage::resident_kib;
 use crate::support::{free_port, setting, stored, wait_until};
 use hourbucket::access::hash_secret;
 
@@ -181,12 +182,6 @@ fn paho_publishes_unchanged() {
     let stored = stored::readings(&Mongod::shared().uri(), &database);
     let sensors = |name: &str| stored.keys().filter(|(sensor, ..)| sensor == name).count();
     assert_eq!((sensors("v4"), sensors("v5"), stored.len()), (200, 200, 400));
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
-    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
 /// Raises the limit of open files to the maximum.

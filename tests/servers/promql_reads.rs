@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use crate::support::{block_on, wait_until};
+use crate::support::{block_on, usage, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const MINUTE: i64 = 60_000;
@@ -384,24 +384,15 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
             ("max_over_time(avg_over_time(temp[20m])[3h:10s])", 3600, 422),
             ("sort(temp * on (sensor_id, site) temp)", 15, 422),
         ] {
-            let before = peak_mib(rig.service.pid(), true);
+            usage::reset_peak(rig.service.pid());
+            let before = usage::peak_kib(rig.service.pid());
             let begun = std::time::Instant::now();
             let (status, text) = status(query, step_s);
             let took = begun.elapsed();
-            let more = peak_mib(rig.service.pid(), false).saturating_sub(before);
+            let more = usage::peak_kib(rig.service.pid()).saturating_sub(before) / 1024;
             println!("{mode}: {query} by {step_s} s: {status}, {} bytes, {took:.1?}, {more} MiB more", text.len());
             assert_eq!(status, wanted, "{query}: {:.300}", text);
             assert!(more <= limit_mib as u64, "{query}: {more} MiB of {limit_mib}");
         }
     }
-}
-
-/// The most memory that the process has had since the last call with `reset` (`VmHWM`).
-fn peak_mib(pid: u32, reset: bool) -> u64 {
-    if reset {
-        std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
-    }
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }

@@ -14,6 +14,7 @@ use crate::support::fleet::now_ms;
 use crate::support::large;
 use crate::support::mongod::Mongod;
 use crate::support::service::Service;
+use crate::support::usage::cpu_s;
 use crate::support::{setting, wait_until};
 
 const HOUR: i64 = 3_600_000;
@@ -228,14 +229,6 @@ fn bytes_of_a_sensor_and_year() {
     }
 }
 
-/// Processor time of a process so far, in seconds.
-fn processor_s(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // User and system time, in ticks of 10 ms.
-    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
-}
-
 /// Prints mongod's processor time for days of 200 sensors that report once a minute, without and with their rollup. The
 /// readings arrive as fast as they are taken, so that ingest is as cheap as it can be and the rollup's share at its largest.
 #[test]
@@ -250,7 +243,7 @@ fn what_days_cost_mongod() {
                 "store.mode = \"{mode}\"\nlog.level = \"warn\"\n[rollup]\ndays = {has_days}\nlate = \"20s\"\nsettle = \"20s\"\n"
             );
             let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
-            let begun = processor_s(mongod.pid());
+            let begun = cpu_s(mongod.pid());
             let base = now_ms().div_euclid(DAY) * DAY - (days + 1) * DAY;
             for minute in 0..days * 24 * 60 {
                 let ts = base + minute * 60_000 + 7000;
@@ -270,7 +263,7 @@ fn what_days_cost_mongod() {
                     (counted(&uri, "sensor_days") == all && counted(&uri, "rollup_pending") == 0).then_some(())
                 });
             }
-            let took = processor_s(mongod.pid()) - begun;
+            let took = cpu_s(mongod.pid()) - begun;
             println!(
                 "{mode}, days {has_days}: {took:.1} s of mongod for {count} readings, {:.3} per million",
                 took / count as f64 * 1e6

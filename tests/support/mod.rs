@@ -28,6 +28,7 @@ pub mod seed;
 pub mod service;
 pub mod steady;
 pub mod stored;
+pub mod usage;
 pub mod watch;
 
 use std::future::Future;

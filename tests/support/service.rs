@@ -141,7 +141,8 @@ impl Service {
     pub fn get_admin(&self, path: &str) -> Option<(u16, String)> {
         let mut answer = self.agent.get(format!("{}{path}", self.admin())).call().ok()?;
         let status = answer.status().as_u16();
-        Some((status, answer.body_mut().read_to_string().ok()?))
+        // A response about a large fleet is larger than the default limit of 10 MB.
+        Some((status, answer.body_mut().with_config().limit(1 << 30).read_to_string().ok()?))
     }
 
     /// Scrapes `/metrics`.
