@@ -16,19 +16,7 @@ remove_output() { [[ -z $OUTPUT ]] || rm -f "$OUTPUT"; }
 clean_up_at_exit 50 remove_output
 
 ensure_build_tools
-ensure_mongod
-ensure_mongod44
-ensure_mosquitto
-ensure_prometheus
-ensure_fail2ban
-ensure_python
-ensure_influxdb_client
-ensure_otlp_client
-ensure_guide_tools
-ensure_mongosh
-ensure_sparkplug_client
-ensure_schemathesis
-ensure_browser
+ensure_test_tools
 
 # The whole workspace, unless the caller chose a package.
 SCOPE=--workspace
@@ -44,8 +32,8 @@ if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
     export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-1800}"
 fi
 
-# Many tests wait: for the start of a server, for an outage, for an interval. With five tests two cores are busy.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((5 * $(nproc) / 2))}
+# Many tests wait: for the start of a server, for an outage, for an interval. Six tests use half of two cores.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 export RUSTC_WORKSPACE_WRAPPER=$REPO/tests/tools/rustc.sh
 
 step "cargo test"

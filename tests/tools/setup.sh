@@ -598,21 +598,33 @@ ensure_guide_tools() {
 }
 
 # The one named in HOURBUCKET_MONGOSH, else the one in the cache, downloaded if missing: with its own Node.js, and all
-# its packages by the hashes of tests/mongosh/package-lock.json. It runs the examples of the documentation. If npm
-# cannot get its hundreds of packages, HOURBUCKET_MONGOSH is "none", and the test reports that it did not run.
+# its packages by the hashes of tests/mongosh/package-lock.json. It runs the examples of the documentation.
 ensure_mongosh() {
     local dir=$TOOLS/mongosh-$MONGOSH_VERSION
-    if [[ -z ${HOURBUCKET_MONGOSH:-} ]]; then
-        if [[ ! -x $dir/mongosh ]]; then
+    of_npm HOURBUCKET_MONGOSH "$dir/mongosh" "$dir/mongosh" fetch_mongosh "mongosh; the examples of docs/mongodb.md do not run"
+}
+
+# Eclipse Tahu's Sparkplug client, as mongosh: HOURBUCKET_SPARKPLUG is a directory whose program `client` runs a script
+# with it.
+ensure_sparkplug_client() {
+    local dir=$TOOLS/sparkplug-client-$SPARKPLUG_VERSION
+    of_npm HOURBUCKET_SPARKPLUG "$dir" "$dir/client" fetch_sparkplug_client "sparkplug-client; the test with it does not run"
+}
+
+# of_npm VARIABLE VALUE PROGRAM FETCH LOST: exports VARIABLE, by default as VALUE. If PROGRAM is missing, FETCH installs it
+# into its directory. If npm cannot get its hundreds of packages, VARIABLE is "none", and the test reports that it did not run.
+of_npm() {
+    local variable=$1 value=$2 program=$3 fetch=$4 lost=$5
+    if [[ -z ${!variable:-} ]]; then
+        if [[ ! -x $program ]]; then
             lock_tools
-            [[ -x $dir/mongosh ]] || fetch_mongosh "$dir" ||
-                say "NOT INSTALLED: mongosh (above); the examples of docs/mongodb.md are not run"
+            [[ -x $program ]] || "$fetch" "${program%/*}" || say "NOT INSTALLED (above): $lost"
             unlock_tools
         fi
-        HOURBUCKET_MONGOSH=none
-        [[ ! -x $dir/mongosh ]] || HOURBUCKET_MONGOSH=$dir/mongosh
+        [[ -x $program ]] || value=none
+        printf -v "$variable" %s "$value"
     fi
-    export HOURBUCKET_MONGOSH
+    export "${variable?}"
 }
 
 fetch_mongosh() {
@@ -630,23 +642,6 @@ SCRIPT
     }
     rm -rf "$dir"
     mv "$new" "$dir"
-}
-
-# Eclipse Tahu's Sparkplug client, as mongosh: HOURBUCKET_SPARKPLUG is a directory whose program `client` runs a script
-# with it, or "none".
-ensure_sparkplug_client() {
-    local dir=$TOOLS/sparkplug-client-$SPARKPLUG_VERSION
-    if [[ -z ${HOURBUCKET_SPARKPLUG:-} ]]; then
-        if [[ ! -x $dir/client ]]; then
-            lock_tools
-            [[ -x $dir/client ]] || fetch_sparkplug_client "$dir" ||
-                say "NOT INSTALLED: sparkplug-client (above); the test with it does not run"
-            unlock_tools
-        fi
-        HOURBUCKET_SPARKPLUG=none
-        [[ ! -x $dir/client ]] || HOURBUCKET_SPARKPLUG=$dir
-    fi
-    export HOURBUCKET_SPARKPLUG
 }
 
 fetch_sparkplug_client() {
@@ -685,4 +680,23 @@ npm_packages() {
         say "npm could not install $what, try $try of 2"
         ((try < 2)) || return 1
     done
+}
+
+# ---- all ----------------------------------------------------------------------------------------------------------
+
+# Everything that the tests start, besides what compiles them.
+ensure_test_tools() {
+    ensure_mongod
+    ensure_mongod44
+    ensure_mosquitto
+    ensure_prometheus
+    ensure_fail2ban
+    ensure_python
+    ensure_influxdb_client
+    ensure_otlp_client
+    ensure_guide_tools
+    ensure_mongosh
+    ensure_sparkplug_client
+    ensure_schemathesis
+    ensure_browser
 }
