@@ -29,7 +29,7 @@ export function fleetView(view) {
       // The fleet covers only the last hour. The list of all sensors shows whether there were ever any.
       const quiet = fleet.sensors === 0 && fleet.rejected.length === 0;
       const isNew = quiet && (await read("sensors", { limit: 1 }, stop.signal)).sensors.length === 0;
-      text(active, isNew ? "" : inMemory(fleet.sensors));
+      text(active, isNew ? "" : counted(fleet));
       if (isNew) showFirst(lists, load);
       else show(lists, fleet);
     } catch (failed) {
@@ -47,12 +47,14 @@ export function fleetView(view) {
   };
 }
 
-/** The sensors that this process knows: after a restart, only those that have sent since. */
-function inMemory(n) {
+/** All sensors of the catalogue, and those that this process has heard: after a restart, only those that have sent since. */
+function counted({ known, silent_total: silent, sensors }) {
   const started = sum(live.metrics ?? new Map(), "process_start_time_seconds", () => true, "");
   const since = started ? (Date.now() / 1000 - started) / 3600 : null;
   const which = since != null && since < 2 ? `since the service started ${ago(started * 1000)}` : "in the last two hours";
-  return `${count(n)} sensors with readings ${which}`;
+  // 0 until the catalogue is read.
+  const all = known ? `${count(known)} sensors, ${count(silent)} silent; ` : "";
+  return `${all}${count(sensors)} sensors with readings ${which}`;
 }
 
 // ---- store, brokers, rejects
