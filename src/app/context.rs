@@ -4,12 +4,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::on_store::on_store;
 use crate::admin::Health;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
-use crate::config::Config;
+use crate::config::{AckMode, Config};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
 use crate::model::{Clock, FieldLimiter};
@@ -24,14 +25,18 @@ pub(super) struct ServiceContext {
     pub(super) admission_control: AdmissionControl,
     pub(super) failure_signal: FailureSignal,
     pub(super) flusher: Flusher,
+    /// The runtime of the stages after the journal.
+    pub(super) storing: Handle,
 }
 
 impl ServiceContext {
-    /// Creates the context, and the two ends of admission. The flusher sends nothing before it is opened.
+    /// Creates the context, and the two ends of admission. The flusher sends nothing before it is opened. `storing`: the
+    /// runtime of the stages after the journal, unless senders wait for them.
     pub(super) fn new(
         config: Config,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
+        storing: Handle,
     ) -> (Arc<ServiceContext>, Admission, IngestReceiver) {
         let admission_control = AdmissionControl::default();
         let failure_signal = FailureSignal::new(admission_control.clone());
@@ -43,7 +48,11 @@ impl ServiceContext {
         let (admission, ingest_batches) =
             admission_channel(config.ingest.queue_max, bytes_max, admission_control.clone());
         let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
-        let context = ServiceContext { config, clock, health, admission_control, failure_signal, flusher };
+        let storing = match config.ingest.ack {
+            AckMode::Journal => storing,
+            AckMode::Stored => Handle::current(),
+        };
+        let context = ServiceContext { config, clock, health, admission_control, failure_signal, flusher, storing };
         (Arc::new(context), admission, ingest_batches)
     }
 
@@ -53,14 +62,31 @@ impl ServiceContext {
         name: impl Into<String>,
         part: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<()> {
-        let (name, failure_signal) = (name.into(), self.failure_signal.clone());
-        tokio::spawn(async move {
+        tokio::spawn(self.guarded(name.into(), part))
+    }
+
+    /// The same for a task that no acknowledgement waits for.
+    pub(super) fn spawn_storing(
+        &self,
+        name: impl Into<String>,
+        part: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        self.storing.spawn(self.guarded(name.into(), part))
+    }
+
+    fn guarded(
+        &self,
+        name: String,
+        part: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let failure_signal = self.failure_signal.clone();
+        async move {
             if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
                 failure_signal.fail(format!("task {name} panicked: {text}"));
             }
-        })
+        }
     }
 }
 

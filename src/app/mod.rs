@@ -39,6 +39,7 @@ pub use self::start_error::StartError;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -81,10 +82,10 @@ impl Service {
     /// # Errors
     /// A port, the journal or the settings of a broker cannot be used; then nothing runs.
     pub async fn start(config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Service, StartError> {
-        Service::start_with(config, store, clock, false).await.map(|(service, _)| service)
+        Service::start_with(config, store, clock, Handle::current(), false).await.map(|(service, _)| service)
     }
 
-    /// Like [`Service::start`], and reports to the service manager.
+    /// Like [`Service::start`], and reports to the service manager. `storing`: the runtime of the stages after the journal.
     ///
     /// # Errors
     /// See [`Service::start`].
@@ -93,8 +94,9 @@ impl Service {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         notifier: Notifier,
+        storing: Handle,
     ) -> Result<Service, StartError> {
-        let (mut service, admission) = Service::start_with(config, store, clock, false).await?;
+        let (mut service, admission) = Service::start_with(config, store, clock, storing, false).await?;
         service.report_ready(notifier, admission).await;
         Ok(service)
     }
@@ -117,7 +119,7 @@ impl Service {
         config.listen.mqtt.enabled = false;
         // Any free port: the service's own may be in use, and no client connects to this one.
         config.admin.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        Service::start_with(config, store, clock, true).await
+        Service::start_with(config, store, clock, Handle::current(), true).await
     }
 
     /// Reports to the service manager that the service is ready, and its state from then on. `admission` is the handle

@@ -65,7 +65,7 @@ impl ServiceContext {
         };
         let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(RollupGauges::default()));
         let (handle, view, task) = RollupTask::new(settings, flusher, backoff(config), clock, gauges.clone());
-        rollups.tasks.push(self.spawn(format!("daily rollup of shard {i}"), task.run()));
+        rollups.tasks.push(self.spawn_storing(format!("daily rollup of shard {i}"), task.run()));
         rollups.views.push(view);
         rollups.gauges.push(gauges);
         Some(handle)
@@ -75,7 +75,7 @@ impl ServiceContext {
     pub(super) fn rollup_upkeep(self: &Arc<Self>, rollups: &Rollups) -> Option<JoinHandle<()>> {
         let (instance, views, gauges) = (rollups.instance.clone()?, rollups.views.clone(), rollups.gauges.clone());
         let (flusher, clock, context) = (self.flusher.clone(), self.clock.clone(), self.clone());
-        Some(self.spawn("daily rollup", async move {
+        Some(self.spawn_storing("daily rollup", async move {
             let recovered = recovery::recover(instance, views, shard_of, flusher, clock);
             tokio::join!(recovered, context.rollup_gauges(&gauges));
         }))

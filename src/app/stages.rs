@@ -74,7 +74,7 @@ impl ServiceContext {
         let query_handles = handles.iter().map(ShardHandle::query_handle).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = self.route(router, ingest_batches, oldest.clone()).await?;
-        let dead = self.spawn("dead letters", dead);
+        let dead = self.spawn_storing("dead letters", dead);
         Ok((Stages { journal, router, shards, latest, rollups, dead, gauges, latest_gauges, oldest }, query_handles))
     }
 
@@ -99,7 +99,7 @@ impl ServiceContext {
             );
             let task = task.with_latest_and_tags(registry.clone(), latest).with_rollup(rollup);
             shards.handles.push(handle);
-            shards.tasks.push(self.spawn(format!("shard {i}"), task.run()));
+            shards.tasks.push(self.spawn_storing(format!("shard {i}"), task.run()));
             shards.gauges.push(gauge);
         }
         Ok(shards)
@@ -119,7 +119,7 @@ impl ServiceContext {
         let hold_acks = config.ingest.ack == AckMode::Journal;
         let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(LatestGauges::default()));
         let (handle, task) = LatestTask::new(settings, hold_acks, flusher, backoff(config), clock, gauges.clone());
-        shards.latest.push(self.spawn(format!("latest state of shard {i}"), task.run()));
+        shards.latest.push(self.spawn_storing(format!("latest state of shard {i}"), task.run()));
         shards.latest_gauges.push(gauges);
         handle
     }
@@ -156,7 +156,8 @@ impl ServiceContext {
         };
         if self.config.ingest.ack == AckMode::Stored {
             let clock = self.clock.clone();
-            let task = self.spawn("router", async move { ended(router.take(ingest_batches, oldest, clock).await) });
+            let task =
+                self.spawn_storing("router", async move { ended(router.take(ingest_batches, oldest, clock).await) });
             return Ok((task, None));
         }
         let broken = self.failure_signal.clone();
@@ -170,7 +171,7 @@ impl ServiceContext {
         let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await;
         let mut opened = opened.map_err(StartError::JournalTask)??;
         opened.journal.start(ingest_batches).map_err(StartError::JournalThreads)?;
-        let task = self.spawn("router", async move { ended(router.follow(opened.follower).await) });
+        let task = self.spawn_storing("router", async move { ended(router.follow(opened.follower).await) });
         Ok((task, Some(opened.journal)))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -31,9 +32,10 @@ impl Service {
         config: Config,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
+        storing: Handle,
         repeats: bool,
     ) -> Result<(Service, Admission), StartError> {
-        let (context, admission, ingest_batches) = ServiceContext::new(config, store.clone(), clock);
+        let (context, admission, ingest_batches) = ServiceContext::new(config, store.clone(), clock, storing);
         let ServiceContext { config, health, clock, .. } = &*context;
         // Ports first: they fail most often, and nothing else has started yet.
         let fitted = within_files(config);
@@ -108,13 +110,13 @@ impl ServiceContext {
         let (gauges, latest_gauges) = (stages.gauges.clone(), stages.latest_gauges.clone());
         let journal = stages.journal.as_ref().map(Journal::handle);
         let upkeep = self.clone().upkeep(store.clone(), gauges, latest_gauges, journal, stages.oldest.clone());
-        let preparation = self.spawn("store preparation", self.clone().prepare(store.clone(), enrichment));
+        let preparation = self.spawn_storing("store preparation", self.clone().prepare(store.clone(), enrichment));
         let unstored = Unstored::of(stages);
         let removal = self.clone().remove_readings(store.clone(), unstored.clone());
-        let removal = (!repeats).then(|| self.spawn("removal of readings", removal));
+        let removal = (!repeats).then(|| self.spawn_storing("removal of readings", removal));
         let silence = self.clone().silence(store.clone(), silence, unstored);
-        let silence = (!repeats).then(|| self.spawn("silent sensors", silence));
-        let catalogue = self.spawn("catalogue", self.clone().catalogue(store));
+        let silence = (!repeats).then(|| self.spawn_storing("silent sensors", silence));
+        let catalogue = self.spawn_storing("catalogue", self.clone().catalogue(store));
         let upkeep = self.spawn("upkeep", upkeep);
         let rollup = self.rollup_upkeep(&stages.rollups);
         let tasks = [Some(catalogue), silence, Some(preparation), Some(upkeep), removal, rollup];

@@ -362,6 +362,7 @@ mod tests {
             config,
             clock,
             admission_control,
+            storing: tokio::runtime::Handle::current(),
         });
         let journal = Some(opened.journal.handle());
         let upkeep = tokio::spawn(context.upkeep(store, vec![], vec![], journal, Arc::default()));

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use super::disk;
 use super::output::fail;
 use super::store::store;
@@ -14,7 +16,8 @@ use crate::shutdown;
 use crate::systemd::Notifier;
 use crate::telemetry::{audit, log, metrics};
 
-pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
+/// `storing`: the runtime of the stages after the journal.
+pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: Handle) -> ExitCode {
     if let Err(error) = log::init(&loaded.config.log) {
         return fail(error);
     }
@@ -40,15 +43,18 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCo
         tracing::info!(remark, "configuration remark");
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let store = match store(&config).await {
-        Ok(store) => Arc::new(store),
-        Err(error) => return fail(error),
+    // There, because the driver opens its connections in the runtime that its client began in.
+    let of_store = config.clone();
+    let store = match storing.spawn(async move { store(&of_store).await }).await {
+        Ok(Ok(store)) => Arc::new(store),
+        Ok(Err(error)) => return fail(error),
+        Err(panic) => return fail(panic),
     };
     let notifier = Notifier::new(&config::manager()).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET)");
         Notifier::default()
     });
-    match Service::start_watched(config, store, clock, notifier).await {
+    match Service::start_watched(config, store, clock, notifier, storing).await {
         Ok(service) => {
             let (reloader, notifier) = (service.reloader(), service.notifier());
             tokio::spawn(async move {
