@@ -65,6 +65,17 @@ pub(crate) fn get(port: u16, path: &str) -> Result<(u16, String)> {
     Ok((status, String::from_utf8_lossy(body).into_owned()))
 }
 
+/// The same as HTTP/1.0: the response ends with the connection, so it may be of any length and without one in its head.
+pub(crate) fn get_whole(port: u16, path: &str) -> Result<(u16, String)> {
+    let mut stream = Connection::open(port)?.stream;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
+    let mut response = vec![];
+    stream.read_to_end(&mut response)?;
+    let end = response.windows(4).position(|w| w == b"\r\n\r\n").ok_or_else(|| bad("response without a head"))?;
+    let status = status(std::str::from_utf8(&response[..end]).map_err(|_| bad("response head is not UTF-8"))?)?;
+    Ok((status, String::from_utf8_lossy(&response[end + 4..]).into_owned()))
+}
+
 fn bad(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, what.to_owned())
 }
@@ -72,12 +83,8 @@ fn bad(what: &str) -> Error {
 /// Status and length of the body.
 fn head(bytes: &[u8]) -> Result<(u16, usize)> {
     let text = std::str::from_utf8(bytes).map_err(|_| bad("response head is not UTF-8"))?;
-    let mut lines = text.split("\r\n");
-    let status = lines
-        .next()
-        .and_then(|line| line.split(' ').nth(1)?.parse().ok())
-        .ok_or_else(|| bad("response without a status"))?;
-    let length = lines.find_map(|line| {
+    let status = status(text)?;
+    let length = text.split("\r\n").skip(1).find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
@@ -86,6 +93,14 @@ fn head(bytes: &[u8]) -> Result<(u16, usize)> {
         (204 | 304, None) => Ok((status, 0)),
         _ => Err(bad("response without a content length")),
     }
+}
+
+/// Of the first line.
+fn status(head: &str) -> Result<u16> {
+    head.lines()
+        .next()
+        .and_then(|line| line.split(' ').nth(1)?.parse().ok())
+        .ok_or_else(|| bad("response without a status"))
 }
 
 #[cfg(test)]

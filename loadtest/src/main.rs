@@ -17,6 +17,7 @@ mod pair;
 mod parts;
 mod plan;
 mod plot;
+mod reads;
 mod record;
 mod render;
 mod report;
@@ -63,6 +64,23 @@ enum Command {
         /// Only these parts, separated by commas
         #[arg(long, value_enum, value_delimiter = ',')]
         only: Vec<compare::Part>,
+        /// Add the result to loadtest/RESULTS.md
+        #[arg(long)]
+        record: bool,
+        /// A note for the record, for instance what was changed
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Fill MongoDB with a month of readings in four layouts, and measure queries; exit code 1 if answers differ
+    Reads {
+        #[command(flatten)]
+        common: Common,
+        /// Number of sensors, each with one reading per minute
+        #[arg(long, default_value_t = 1000)]
+        sensors: u32,
+        /// Number of days
+        #[arg(long, default_value_t = 30)]
+        days: i64,
         /// Add the result to loadtest/RESULTS.md
         #[arg(long)]
         record: bool,
@@ -166,6 +184,19 @@ async fn command(command: Command) -> Result<bool, Failure> {
                 record::append(&machine, common.short, &note, &lines)?;
             }
             Ok(comparison.sound())
+        }
+        Command::Reads { common, sensors, days, record, note } => {
+            let machine = record::Machine::now();
+            let month = if common.short { reads::Month::new(20, 2) } else { reads::Month::new(sensors, days) };
+            let settings = common.settings.into_iter().collect();
+            let reads = reads::run(month, &reads::Options { binary: common.binary, settings }).await?;
+            let lines = reads.markdown();
+            lines.iter().for_each(|line| print_line(line));
+            save(&common.out, "reads", &reads)?;
+            if record {
+                record::append(&machine, common.short, &note, &lines)?;
+            }
+            Ok(reads.sound())
         }
         Command::Pair { spec, before, after, settings, rounds, short, record, note } => {
             let machine = record::Machine::now();

@@ -87,6 +87,29 @@ fn gateway_timeseries() {
     assert!(report["statements"]["measurement"].as_u64().unwrap() > 0, "{report}");
 }
 
+/// The same answers from every layout, and each question in each of them.
+#[test]
+fn reads() {
+    let (output, out) = loadtest(&["reads"]);
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let reads: serde_json::Value = serde_json::from_slice(&std::fs::read(out.join("reads.json")).unwrap()).unwrap();
+    assert_eq!(
+        reads["rows"].as_array().unwrap().len(),
+        5 * 6,
+        "four layouts, two of them also by the read API: {text}"
+    );
+    let examined = |layout: &str| {
+        let mut rows = reads["rows"].as_array().unwrap().iter();
+        let is_it = |row: &&serde_json::Value| {
+            row["layout"].as_str().unwrap().starts_with(layout) && row["question"].as_str().unwrap().contains("of one")
+        };
+        rows.find(is_it).unwrap()["examined"][0].as_u64().unwrap()
+    };
+    assert_eq!((examined("hourbucket"), examined("one document")), (48, 48 * 60), "{text}");
+    std::fs::remove_dir_all(out).unwrap();
+}
+
 #[test]
 fn fleet() {
     let report = sound("fleet");
@@ -119,6 +142,16 @@ fn quiet() {
 fn wide() {
     let report = sound("wide");
     assert!(report["rss_settled_bytes"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn wide_timeseries() {
+    assert_eq!(sound("wide-timeseries")["mode"], "timeseries");
+}
+
+#[test]
+fn gateway_stored() {
+    sound("gateway-stored");
 }
 
 #[test]
