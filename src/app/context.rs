@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::on_store::on_store;
 use crate::admin::Health;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
-use crate::config::{AckMode, Config};
+use crate::config::Config;
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
 use crate::model::{Clock, FieldLimiter};
@@ -31,7 +31,7 @@ pub(super) struct ServiceContext {
 
 impl ServiceContext {
     /// Creates the context, and the two ends of admission. The flusher sends nothing before it is opened. `storing`: the
-    /// runtime of the stages after the journal, unless senders wait for them.
+    /// runtime of the stages after the journal.
     pub(super) fn new(
         config: Config,
         store: Arc<dyn Store>,
@@ -48,10 +48,6 @@ impl ServiceContext {
         let (admission, ingest_batches) =
             admission_channel(config.ingest.queue_max, bytes_max, admission_control.clone());
         let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
-        let storing = match config.ingest.ack {
-            AckMode::Journal => storing,
-            AckMode::Stored => Handle::current(),
-        };
         let context = ServiceContext { config, clock, health, admission_control, failure_signal, flusher, storing };
         (Arc::new(context), admission, ingest_batches)
     }

@@ -10,13 +10,13 @@ use super::disk;
 use super::output::fail;
 use super::store::store;
 use crate::app::Service;
-use crate::config;
+use crate::config::{self, AckMode};
 use crate::model::{Clock, SystemClock};
 use crate::shutdown;
 use crate::systemd::Notifier;
 use crate::telemetry::{audit, log, metrics};
 
-/// `storing`: the runtime of the stages after the journal.
+/// `storing`: the runtime of the stages after the journal, unless senders wait for these.
 pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: Handle) -> ExitCode {
     if let Err(error) = log::init(&loaded.config.log) {
         return fail(error);
@@ -43,6 +43,10 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: 
         tracing::info!(remark, "configuration remark");
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let storing = match config.ingest.ack {
+        AckMode::Journal => storing,
+        AckMode::Stored => Handle::current(),
+    };
     // There, because the driver opens its connections in the runtime that its client began in.
     let of_store = config.clone();
     let store = match storing.spawn(async move { store(&of_store).await }).await {

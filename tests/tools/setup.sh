@@ -601,6 +601,7 @@ ensure_guide_tools() {
 # its packages by the hashes of tests/mongosh/package-lock.json. It runs the examples of the documentation.
 ensure_mongosh() {
     local dir=$TOOLS/mongosh-$MONGOSH_VERSION
+    export HOURBUCKET_MONGOSH
     of_npm HOURBUCKET_MONGOSH "$dir/mongosh" "$dir/mongosh" fetch_mongosh "mongosh; the examples of docs/mongodb.md do not run"
 }
 
@@ -608,10 +609,11 @@ ensure_mongosh() {
 # with it.
 ensure_sparkplug_client() {
     local dir=$TOOLS/sparkplug-client-$SPARKPLUG_VERSION
+    export HOURBUCKET_SPARKPLUG
     of_npm HOURBUCKET_SPARKPLUG "$dir" "$dir/client" fetch_sparkplug_client "sparkplug-client; the test with it does not run"
 }
 
-# of_npm VARIABLE VALUE PROGRAM FETCH LOST: exports VARIABLE, by default as VALUE. If PROGRAM is missing, FETCH installs it
+# of_npm VARIABLE VALUE PROGRAM FETCH LOST: sets VARIABLE, by default to VALUE. If PROGRAM is missing, FETCH installs it
 # into its directory. If npm cannot get its hundreds of packages, VARIABLE is "none", and the test reports that it did not run.
 of_npm() {
     local variable=$1 value=$2 program=$3 fetch=$4 lost=$5
@@ -624,7 +626,6 @@ of_npm() {
         [[ -x $program ]] || value=none
         printf -v "$variable" %s "$value"
     fi
-    export "${variable?}"
 }
 
 fetch_mongosh() {
