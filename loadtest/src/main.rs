@@ -189,7 +189,8 @@ async fn command(command: Command) -> Result<bool, Failure> {
             let machine = record::Machine::now();
             let month = if common.short { reads::Month::new(20, 2) } else { reads::Month::new(sensors, days) };
             let settings = common.settings.into_iter().collect();
-            let reads = reads::run(month, &reads::Options { binary: common.binary, settings }).await?;
+            let reads =
+                reads::run(month, &reads::Options { binary: common.binary, settings, short: common.short }).await?;
             let lines = reads.markdown();
             lines.iter().for_each(|line| print_line(line));
             save(&common.out, "reads", &reads)?;
