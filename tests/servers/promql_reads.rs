@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
@@ -394,5 +395,43 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
             assert_eq!(status, wanted, "{query}: {:.300}", text);
             assert!(more <= limit_mib as u64, "{query}: {more} MiB of {limit_mib}");
         }
+    }
+}
+
+/// Prints how long acknowledgements take beside 20,000 readings/s, without queries, with one and with four at a time,
+/// each over a day of readings of 500 sensors.
+#[test]
+#[ignore = "takes minutes; for a quiet machine and a release build"]
+fn how_long_acknowledgements_take_beside_expensive_queries() {
+    let rig = Rig::start("bucket", "");
+    let base = today() - 2 * DAY;
+    for minute in 0..24 * 60 {
+        let ts = base + minute * MINUTE + MINUTE / 2;
+        let body: String = (0..500).map(|n| format!("s,sensor_id=S{n} temp={} {ts}\n", n % 10)).collect();
+        let path = "/api/v2/write?precision=ms";
+        let (status, text) = rig.service.post(path, "text/plain; charset=utf-8", body.as_bytes()).unwrap();
+        assert_eq!(status, 204, "{text}");
+    }
+    rig.service.wait_settled(500 * 24 * 60, PATIENCE);
+    let query: String = "sum(rate(temp[7m]))".bytes().map(|b| format!("%{b:02X}")).collect();
+    let (start, end) = (base / 1000 + 3600, base / 1000 + 24 * 3600);
+    let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=60");
+    for threads in [0, 1, 4] {
+        let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let (status, text) = rig.service.get_admin(&path).unwrap();
+                        assert_eq!(status, 200, "{text}");
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let what = format!("beside {threads} queries at a time");
+            super::years::beside_ingest(&rig.service, &what, || std::thread::sleep(Duration::from_secs(40)));
+            stop.store(true, Ordering::Relaxed);
+        });
+        println!("{} queries were answered", answered.into_inner());
     }
 }

@@ -318,7 +318,7 @@ fn print_latencies(what: &str, took: &[f64]) {
 }
 
 /// Runs `work` beside ingest, and prints the latencies.
-fn beside_ingest(service: &Service, what: &str, work: impl FnOnce()) {
+pub(super) fn beside_ingest(service: &Service, what: &str, work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let took = std::thread::scope(|scope| {
         let load = scope.spawn(|| ingest(service, &stop));
