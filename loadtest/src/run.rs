@@ -226,7 +226,7 @@ fn phases(
 ) -> Result<(), Failure> {
     for phase in &spec.phases {
         if phase.quiet_first {
-            *waited += until_stored(rig, report.readings)?;
+            *waited += until_stored(&rig.service, report.readings)?;
         }
         let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.lasting_per_s);
         // A short first phase may end before anything is stored.
@@ -288,9 +288,9 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Waits until this many readings are stored; returns the elapsed time.
-fn until_stored(rig: &Rig, readings: u64) -> Result<Duration, Failure> {
+pub(crate) fn until_stored(service: &Service, readings: u64) -> Result<Duration, Failure> {
     let begun = Instant::now();
-    while rig.service.metrics()?.settled() < readings {
+    while service.metrics()?.settled() < readings {
         if begun.elapsed() > SETTLED_WITHIN {
             return Err(format!("{readings} readings are not stored after {SETTLED_WITHIN:?}").into());
         }

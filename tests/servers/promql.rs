@@ -25,7 +25,8 @@ fn start(mode: &str, more: &str) -> Service {
     service
 }
 
-fn escaped(text: &str) -> String {
+/// As a value in a query string.
+pub(super) fn escaped(text: &str) -> String {
     text.bytes().map(|b| format!("%{b:02X}")).collect()
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc};
 use serde_json::Value;
 
+use super::promql::escaped;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use crate::support::{block_on, usage, wait_until};
@@ -69,7 +70,7 @@ impl Rig {
     /// Ends, in ms, and values of the only series of a range query.
     #[track_caller]
     fn range(&self, query: &str, (start_ms, end_ms, step_ms): (i64, i64, i64)) -> Vec<(i64, f64)> {
-        let query: String = query.bytes().map(|b| format!("%{b:02X}")).collect();
+        let query = escaped(query);
         let seconds = |ms: i64| ms as f64 / 1000.0;
         let path = format!(
             "/prometheus/api/v1/query_range?query={query}&start={}&end={}&step={}",
@@ -301,9 +302,7 @@ fn how_long_queries_over_a_month_of_a_thousand_sensors_take() {
                 format!("s,sensor_id=S{n},site={} temp={temp} {ts}\n", n % 20)
             };
             let body: String = (0..sensors).map(line).collect();
-            let (status, text) =
-                rig.service.post("/api/v2/write?precision=ms", "text/plain; charset=utf-8", body.as_bytes()).unwrap();
-            assert_eq!(status, 204, "{text}");
+            rig.service.write_lines(&body);
         }
         rig.service.wait_settled((days * 24 * 60 * i64::from(sensors)) as u64, Duration::from_secs(1800));
         wait_until("the days are stored", Duration::from_secs(600), || {
@@ -318,7 +317,7 @@ fn how_long_queries_over_a_month_of_a_thousand_sensors_take() {
             ("one, a month by the day", "avg_over_time(temp{sensor_id=\"S7\"}[1d])", days * 24, DAY),
             ("one, extremes by the hour", "max_over_time(temp{sensor_id=\"S7\"}[1h])", days * 24, HOUR),
         ] {
-            let query: String = query.bytes().map(|b| format!("%{b:02X}")).collect();
+            let query = escaped(query);
             let end = base / 1000 + days * 24 * 3600;
             let path = format!(
                 "/prometheus/api/v1/query_range?query={query}&start={}&end={end}&step={}",
@@ -359,16 +358,13 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
             for first in (0..sensors).step_by(5000) {
                 let line = |s: i64| format!("s,sensor_id=S{s},site={} temp={} {ts}\n", s % 20, n + s % 7);
                 let body: String = (first..sensors.min(first + 5000)).map(line).collect();
-                let path = "/api/v2/write?precision=ms";
-                let (status, text) =
-                    rig.service.post(path, "text/plain; charset=utf-8", body.as_bytes()).expect("an answer");
-                assert_eq!(status, 204, "{text}");
+                rig.service.write_lines(&body);
             }
         }
         rig.service.wait_settled((sensors * SAMPLES) as u64, Duration::from_secs(1800));
 
         let status = |query: &str, step_s: i64| {
-            let query: String = query.bytes().map(|b| format!("%{b:02X}")).collect();
+            let query = escaped(query);
             let (start, end) = (base / 1000 + 3600, base / 1000 + 4 * 3600);
             let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step={step_s}");
             rig.service.get_admin(&path).unwrap()
@@ -408,12 +404,10 @@ fn how_long_acknowledgements_take_beside_expensive_queries() {
     for minute in 0..24 * 60 {
         let ts = base + minute * MINUTE + MINUTE / 2;
         let body: String = (0..500).map(|n| format!("s,sensor_id=S{n} temp={} {ts}\n", n % 10)).collect();
-        let path = "/api/v2/write?precision=ms";
-        let (status, text) = rig.service.post(path, "text/plain; charset=utf-8", body.as_bytes()).unwrap();
-        assert_eq!(status, 204, "{text}");
+        rig.service.write_lines(&body);
     }
     rig.service.wait_settled(500 * 24 * 60, PATIENCE);
-    let query: String = "sum(rate(temp[7m]))".bytes().map(|b| format!("%{b:02X}")).collect();
+    let query = escaped("sum(rate(temp[7m]))");
     let (start, end) = (base / 1000 + 3600, base / 1000 + 24 * 3600);
     let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=60");
     for threads in [0, 1, 4] {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use mongodb::Database;
 use mongodb::bson::{DateTime, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
 
+use super::promql::escaped;
 use crate::support::fleet::now_ms;
 use crate::support::large;
 use crate::support::mongod::Mongod;
@@ -178,7 +179,7 @@ fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
     let answer = timed(&service, "read API, a year of days of one sensor", &format!("/v1/sensors/S7/daily?{year}"));
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(answer["days"].as_array().unwrap().len() as i64, 365.min(days), "{answer}");
-    let query: String = "avg_over_time(temp{sensor_id=\"S7\"}[1d])".bytes().map(|b| format!("%{b:02X}")).collect();
+    let query = escaped("avg_over_time(temp{sensor_id=\"S7\"}[1d])");
     let (start, end) = ((today - 364 * DAY) / 1000, today / 1000);
     let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=86400");
     timed(&service, "PromQL, avg_over_time(temp[1d]) of one sensor over a year", &path);
@@ -249,10 +250,7 @@ fn what_days_cost_mongod() {
                 let ts = base + minute * 60_000 + 7000;
                 let line = |n: i64| format!("s,sensor_id=S{n},site={} temp={} {ts}\n", n % 20, 20 + n % 10);
                 let body: String = (0..sensors).map(line).collect();
-                let (status, text) = service
-                    .post("/api/v2/write?precision=ms", "text/plain; charset=utf-8", body.as_bytes())
-                    .expect("an answer");
-                assert_eq!(status, 204, "{text}");
+                service.write_lines(&body);
             }
             let count = days * 24 * 60 * sensors;
             service.wait_settled(count as u64, Duration::from_secs(600));
@@ -290,10 +288,7 @@ fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
                         let ts = now_ms();
                         let line = |i: u32| format!("load,sensor_id=G{gateway}-{i} v={n} {ts}\n");
                         let body: String = (0..1000).map(line).collect();
-                        let path = "/api/v2/write?precision=ms";
-                        let (status, text) =
-                            service.post(path, "text/plain; charset=utf-8", body.as_bytes()).expect("an answer");
-                        assert_eq!(status, 204, "{text}");
+                        service.write_lines(&body);
                         took.push(intended.elapsed().as_secs_f64() * 1000.0);
                     }
                     took

@@ -104,7 +104,7 @@ pub fn summed(uri: &str, database: &str, sensor: &str) -> i64 {
     stored::counted_of(uri, database, doc! { "sensor_id": sensor }) as i64
 }
 
-/// Does `ask` with a database, in a thread and a runtime of its own.
+/// Calls `ask` with a database, in a separate thread and runtime.
 pub fn with<T: Send>(uri: &str, database: &str, ask: impl AsyncFnOnce(Database) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

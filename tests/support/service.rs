@@ -128,6 +128,17 @@ impl Service {
         status.code().unwrap_or_else(|| panic!("hourbucket ended with {status}:\n{}", self.process.log_tail()))
     }
 
+    /// Posts line protocol with times in milliseconds, all of which must be accepted.
+    ///
+    /// # Panics
+    /// There is no answer, or a line is rejected.
+    pub fn write_lines(&self, lines: &str) {
+        let content_type = "text/plain; charset=utf-8";
+        let answer = self.post("/api/v2/write?precision=ms", content_type, lines.as_bytes());
+        let (status, text) = answer.expect("an answer");
+        assert_eq!(status, 204, "{text}");
+    }
+
     /// Posts `body`; returns status and text of the answer, or `None` without an answer (if it was killed, for
     /// instance).
     pub fn post(&self, path: &str, content_type: &str, body: &[u8]) -> Option<(u16, String)> {

@@ -1,7 +1,7 @@
 //! Writes the month: through the service, or directly with the driver.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mongodb::bson::{DateTime, RawDocumentBuf, doc, rawdoc};
 use mongodb::{Collection, Database};
@@ -11,8 +11,8 @@ use super::{HOUR_MS, Month};
 use crate::Failure;
 use crate::http::Connection;
 use crate::parts::service::Service;
+use crate::run;
 
-const STORED_WITHIN: Duration = Duration::from_secs(1800);
 /// Writers of a baseline.
 const WRITERS: u32 = 4;
 /// Sensors whose hour is inserted by one command.
@@ -47,13 +47,7 @@ pub(super) fn through(service: &Service, month: &Month) -> Result<(), Failure> {
             }
         }
     }
-    let begun = Instant::now();
-    while service.metrics()?.settled() < month.readings() {
-        if begun.elapsed() > STORED_WITHIN {
-            return Err(format!("not everything is stored after {STORED_WITHIN:?}").into());
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    run::until_stored(service, month.readings())?;
     Ok(())
 }
 

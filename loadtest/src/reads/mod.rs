@@ -33,7 +33,7 @@ const RUNS_MAX: usize = 100;
 const ASKED_FOR: Duration = Duration::from_secs(15);
 const RUNS_MIN: usize = 5;
 
-/// The readings: each sensor reports `temp` once a minute, in a second of the minute of its own.
+/// The readings: each sensor reports `temp` once a minute, and not all of them in the same second.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Month {
     pub(crate) sensors: u32,
