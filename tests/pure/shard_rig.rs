@@ -24,7 +24,11 @@ pub(crate) struct ShardRig {
 }
 
 pub(crate) fn shard(sensors_max: usize, page: PageLimits) -> Shard {
-    Shard::new(ShardSettings {
+    Shard::new(settings(sensors_max, page))
+}
+
+pub(crate) fn settings(sensors_max: usize, page: PageLimits) -> ShardSettings {
+    ShardSettings {
         span: Span::HOUR,
         page,
         due: DuePolicy::Linger(1),
@@ -36,7 +40,7 @@ pub(crate) fn shard(sensors_max: usize, page: PageLimits) -> Shard {
         quarantine_after_ms: 600_000,
         arrival_step_ms: 60_000,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
-    })
+    }
 }
 
 /// A reading of one field, `n`, with a time of its own.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::{Shard, ShardSettings};
+use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, PageKind, PageWrite, Rows, StorageMode, summary};
 
-use crate::shard_rig::{START_MS, ShardRig, reading, shard};
+use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 
 /// An append of the other instance.
 fn append(known_count: u32, ts_ms: i64) -> PageWrite {
@@ -46,4 +48,31 @@ fn what_the_other_stored_is_found_after_the_size_of_the_summary_was_looked_up() 
     rig.flush(0);
     assert_eq!(rig.pages.readings().count(), 4);
     assert_eq!(rig.stored("s", START_MS + 300), 1);
+}
+
+#[test]
+fn rows_that_the_other_left_no_room_for_do_not_wait_once_more() {
+    const AGE_MS: u64 = 20_000;
+    let page = PageLimits { readings: 6, bytes: 1 << 20, summary_bytes: 1 << 20 };
+    let mut shard = Shard::new(ShardSettings { due: DuePolicy::Age(1000), ..settings(100, page) });
+    shard.set_age_ms(AGE_MS);
+    let mut rig = ShardRig::new(StorageMode::Bucket, shard);
+    rig.accept(reading("s", START_MS, 0), false);
+    rig.flush(0);
+    // Of a sensor that reports so often, the shard expects more.
+    let begun_ms = rig.now.mono_ms;
+    (1..=4).for_each(|n| rig.accept(reading("s", START_MS + 10 + 10 * n, n), false));
+    rig.pages.write(&append(1, START_MS + 1));
+    rig.pages.write(&append(2, START_MS + 2));
+    rig.pages.write(&append(3, START_MS + 3));
+    rig.now.mono_ms += AGE_MS / 2;
+    // Now there are more than the page had room for, before the other's. They are written; two fit, and four are left.
+    (5..=6).for_each(|n| rig.accept(reading("s", START_MS + 10 + 10 * n, n), false));
+    rig.write_full_pages();
+    while rig.now.mono_ms < begun_ms + AGE_MS {
+        rig.now.mono_ms += 100;
+        rig.shard.promote(rig.now);
+        rig.write_full_pages();
+    }
+    assert_eq!(rig.stored("s", START_MS + 50), 1);
 }

@@ -57,6 +57,8 @@ use crate::store::LoadedBucket;
 #[derive(Debug)]
 struct InFlight {
     acks: Acks,
+    /// When the first of the rows arrived, or earlier; of a load 0.
+    since_ms: u64,
     bytes: u64,
     /// The statement's rows; `None` for a load.
     rows: Option<Arc<Rows>>,
@@ -364,7 +366,8 @@ impl Bucket {
         let of_summary = memory::block(summary.capacity() * size_of::<(u32, FieldSummary)>());
         let held = memory::shared(size_of::<Rows>()) + rows.memory_bytes() + of_summary;
         let (bytes, memory, rows) = (array_bytes(&rows), held, Arc::new(rows));
-        self.in_flight = Some(Box::new(InFlight { acks, bytes, rows: Some(rows.clone()), memory }));
+        let since_ms = pending.since_ms;
+        self.in_flight = Some(Box::new(InFlight { acks, since_ms, bytes, rows: Some(rows.clone()), memory }));
         self.high_water_ms = self.high_water_ms.max(last_ts_ms);
         if rest {
             pending.keys = None;
@@ -378,7 +381,8 @@ impl Bucket {
 
     /// Notes that a load is in flight.
     pub(super) fn loading(&mut self) {
-        self.in_flight = Some(Box::new(InFlight { acks: Acks::default(), bytes: 0, rows: None, memory: 0 }));
+        self.in_flight =
+            Some(Box::new(InFlight { acks: Acks::default(), since_ms: 0, bytes: 0, rows: None, memory: 0 }));
     }
 
     /// The load failed; the bucket still needs it.
@@ -428,6 +432,8 @@ impl Bucket {
         pending.wait_for_all(in_flight.acks);
         pending.keys = None;
         pending.check = true;
+        // The page may have less room than it had when the first reading was too much for it.
+        (pending.since_ms, pending.over_ms) = (in_flight.since_ms, None);
         self.pending = Some(pending);
         self.attempts = self.attempts.saturating_add(1);
         self.doubt = true;
