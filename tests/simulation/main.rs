@@ -18,6 +18,7 @@ mod age;
 mod days;
 mod live;
 mod process;
+mod removal;
 mod server;
 mod steps;
 

@@ -1,12 +1,8 @@
-//! The removal of readings beside the service, at any moment after the end of a bucket by the true time: without the margin
-//! and the caution of the service, also while rows of the bucket are in flight, and in any instance.
-//!
-//! What is removed stays in [`Pages`] for the oracle, and is hidden from loads and queries. So the oracle still counts what the
-//! summaries count: nothing twice, and whatever was acknowledged and is not counted is a dead letter.
+//! The removal of readings ([`super::super::removal`]) in any instance, and the late rows that it turns into dead letters.
 
 use hourbucket::accumulate::state::RejectCause;
 
-use super::super::Sensor;
+use super::super::{Sensor, removal};
 use super::*;
 
 impl Sim {
@@ -14,19 +10,11 @@ impl Sim {
     pub(super) fn remove_readings(&mut self) {
         let Some(kept_ms) = self.removes_after_ms else { return };
         let before_ms = self.true_ms() - kept_ms;
-        self.pages.remove_readings(Span::HOUR, before_ms, self.rng.usize(1..5));
-        let is_old = |start: &BucketStart| Span::HOUR.end(*start) < before_ms;
-        let old: Vec<_> = self.pages.series.keys().filter(|(_, start)| is_old(start)).cloned().collect();
-        if !old.is_empty() {
-            let (sensor, start) = &old[self.rng.usize(0..old.len())];
-            self.pages.expire_measurements(sensor, *start);
-        }
+        removal::remove_some(&mut self.pages, Span::HOUR, before_ms, &mut self.rng);
     }
 
-    /// Whether readings of a bucket were removed.
     pub(super) fn is_removed(&self, sensor: &str, start: BucketStart) -> bool {
-        let id = |n: u32| (sensor.to_owned(), start, n);
-        self.pages.pages.range(id(0)..=id(u32::MAX)).any(|(_, page)| page.readings_removed)
+        removal::is_removed(&self.pages, sensor, start)
     }
 
     /// Keeps the late rows of such buckets as dead letters, and returns what else was given up.

@@ -1,0 +1,25 @@
+//! The removal of readings from old buckets, as both kinds of histories do it: at any moment after the end of a bucket by
+//! the true time, without the margin and the caution of the service, and also while rows of the bucket are in flight.
+//!
+//! What is removed stays in [`Pages`] for the oracles, and is hidden from loads and queries. So they still count what the
+//! summaries count: nothing twice, and whatever was acknowledged and is not counted is a dead letter.
+
+use hourbucket::model::{BucketStart, Span};
+use hourbucket::store::memory::Pages;
+
+/// Removes the readings of some pages that ended before that time, or lets the measurements of a bucket expire.
+pub(crate) fn remove_some(pages: &mut Pages, span: Span, before_ms: i64, rng: &mut fastrand::Rng) {
+    pages.remove_readings(span, before_ms, rng.usize(1..5));
+    let is_old = |start: &BucketStart| span.end(*start) < before_ms;
+    let old: Vec<_> = pages.series.keys().filter(|(_, start)| is_old(start)).cloned().collect();
+    if !old.is_empty() {
+        let (sensor, start) = &old[rng.usize(0..old.len())];
+        pages.expire_measurements(sensor, *start);
+    }
+}
+
+/// Whether readings of a bucket were removed.
+pub(crate) fn is_removed(pages: &Pages, sensor: &str, start: BucketStart) -> bool {
+    let id = |n: u32| (sensor.to_owned(), start, n);
+    pages.pages.range(id(0)..=id(u32::MAX)).any(|(_, page)| page.readings_removed)
+}
