@@ -51,6 +51,7 @@ pub mod journal;
 pub mod latest;
 pub mod maintain;
 pub mod model;
+pub mod priority;
 pub mod promql;
 pub mod read;
 pub mod rollup;

@@ -34,6 +34,7 @@ use output::{MAINTENANCE_FAILED, fail, maintenance_failed, print_line};
 use store::store;
 
 use crate::config::{self, Config};
+use crate::priority;
 use crate::store::Store;
 use crate::store::mongo::MongoStore;
 
@@ -202,8 +203,6 @@ pub fn generated_files() -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
     generated::files(&Arguments::command())
 }
 
-/// Of the threads that write to MongoDB.
-const NICER_BY: i32 = 5;
 /// For what is still running at the end: blocking work such as a name lookup, or a driver task.
 const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
@@ -228,7 +227,7 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
         Err(error) => return fail(format!("cannot start the runtime: {error}")),
     };
     let code = match command {
-        Command::Run => match self::runtime(lower_priority) {
+        Command::Run => match self::runtime(|| priority::lower_own(priority::STORING)) {
             Ok(storing) => {
                 let code = runtime.block_on(run::run(loaded, path, storing.handle().clone()));
                 storing.shutdown_timeout(SHUTDOWN_WAIT);
@@ -262,14 +261,6 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
 
 fn runtime(on_thread_start: fn()) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(on_thread_start).build()
-}
-
-/// Lets the threads that answer senders go first when all cores are busy: pages that fill together are encoded in one go.
-/// At 5, a third of their share is left. At 10 it was a ninth, and MongoDB got a fifth fewer readings while senders sent as
-/// fast as they could. On Linux the priority is that of the calling thread.
-fn lower_priority() {
-    // Without it, acknowledgements are slower and nothing else.
-    let _ = rustix::process::nice(NICER_BY);
 }
 
 /// Runs a maintenance command on the store.

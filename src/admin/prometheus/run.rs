@@ -1,7 +1,8 @@
 //! Runs a query: parses it, loads its series and evaluates it. Remote read has its series loaded here too.
 //!
 //! Each query has a thread of its own, with a stack for the deepest expression that the parser accepts. So no query
-//! delays an acknowledgement by occupying a worker of the runtime, and the system shares the processor between them.
+//! delays an acknowledgement by occupying a worker of the runtime, and the system gives those that answer senders the
+//! larger share of the processor.
 //! The thread holds one of `promql.queries_max` permits until it has ended, also if the client goes away or the time is
 //! up: then it stops at its next check, which is after one series or step.
 
@@ -17,6 +18,7 @@ use super::answer::PrometheusError;
 use crate::admin::access::Reader;
 use crate::config::Promql;
 use crate::model::rfc3339;
+use crate::priority;
 use crate::promql::{
     Evaluated, PromqlError, QueryTime, SelectedSeries, SelectorRequest, Stop, evaluate, parse, requests,
 };
@@ -97,6 +99,7 @@ impl Runner {
         };
         let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
+            priority::lower_own(priority::QUERIES);
             let _running = metrics::promql_running();
             job(&work, reply);
             drop(permit);
