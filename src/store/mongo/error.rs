@@ -38,6 +38,17 @@ pub(super) fn concern_error(reply: &Document) -> Option<String> {
     Some(error.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned())
 }
 
+/// The reply of an unordered command, if each of its statements was applied.
+pub(super) fn all_applied(reply: Document) -> Result<Document, StoreError> {
+    match reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document()) {
+        None => Ok(reply),
+        Some(error) => {
+            let detail = error.get_str("errmsg").unwrap_or("a statement failed").to_owned();
+            Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail })
+        }
+    }
+}
+
 /// The meaning of a failed command.
 pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
     let detail = describe(error);

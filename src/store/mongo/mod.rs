@@ -64,7 +64,7 @@ use crate::model::{
     BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode,
 };
 use crate::telemetry::metrics;
-use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
+use error::{StatementError, all_applied, command_code, command_error, concern_error, describe, statement_error};
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
 use server_clock::ServerClock;
@@ -199,14 +199,7 @@ impl MongoStore {
 
     /// Like [`MongoStore::confirmed`]; every statement must be applied as well.
     async fn all_applied(&self, command: Document) -> Result<Document, StoreError> {
-        let reply = self.confirmed(command).await?;
-        match reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document()) {
-            None => Ok(reply),
-            Some(error) => {
-                let detail = error.get_str("errmsg").unwrap_or("a statement failed").to_owned();
-                Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail })
-            }
-        }
+        all_applied(self.confirmed(command).await?)
     }
 
     /// Sends writes of one kind as one command. If the server rejects the whole command because of its data, halves it

@@ -1,13 +1,15 @@
 //! Removes the readings of old pages ([`crate::store::retention`]): finds the oldest ones that have any, and changes each
 //! under the guard of the version that was found.
+//!
+//! Unlike other writes, these are not synced to the disk, and wait for no other member: a removal that is lost is done
+//! again. So they cost ingest no sync, and the pages are found in the state of the primary, which the guard refers to.
 
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
-use mongodb::options::Hint;
+use mongodb::options::{Hint, ReadConcern, ReadPreference, SelectionCriteria};
 
 use crate::store::StoreError;
 use crate::store::mongo::MongoStore;
-use crate::store::mongo::document::majority_from_primary;
-use crate::store::mongo::error::command_error;
+use crate::store::mongo::error::{all_applied, command_error};
 use crate::store::mongo::names::{BUCKETS, REMOVAL_INDEX};
 use crate::store::mongo::pack::SERIES;
 use crate::store::retention::RemovedReadings;
@@ -26,7 +28,8 @@ impl MongoStore {
         let found = self.limited(async move {
             let find = buckets.find(filter).projection(projection).sort(doc! { "bucket_end": 1 });
             let find = find.limit(pages_max.max(1) as i64).hint(Hint::Name(REMOVAL_INDEX.into()));
-            let mut cursor = majority_from_primary(find).await?;
+            let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+            let mut cursor = find.read_concern(ReadConcern::local()).selection_criteria(primary).await?;
             let mut found: Vec<Document> = vec![];
             while cursor.advance().await? {
                 found.push(cursor.current().try_into().map_err(mongodb::error::Error::custom)?);
@@ -39,8 +42,10 @@ impl MongoStore {
         let mut removed = RemovedReadings { found: found.len(), pages: 0, oldest_end_ms };
         if !found.is_empty() && pages_max > 0 {
             let updates: Vec<Document> = found.iter().map(update).collect();
-            let command = doc! { "update": BUCKETS, "updates": updates, "ordered": false };
-            let reply = self.all_applied(command).await?;
+            let command = doc! { "update": BUCKETS, "updates": updates, "ordered": false, "writeConcern": { "w": 1 } };
+            let db = self.db.clone();
+            let reply = self.limited(async move { db.run_command(command).await }).await?;
+            let reply = all_applied(reply.map_err(|e| command_error(&e))?)?;
             removed.pages = reply.get_i32("n").ok().and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
         }
         Ok(removed)
