@@ -31,6 +31,8 @@ if [[ ! -x $deny ]]; then
 fi
 
 cd "$REPO"
+# Crates of other platforms are checked too, and no build has fetched them.
+cargo fetch --locked --quiet
 for what in "${WHAT[@]}"; do
     step "cargo deny: $what"
     if [[ $what == advisories ]]; then
