@@ -96,7 +96,9 @@ if [[ -s $ROOT/tmp/calls ]]; then
     mapfile -t FILTERS < <(sed -n 's/^SystemCallFilter=//p' "$ROOT/usr/lib/systemd/system/hourbucket.service")
     : >"$ROOT/tmp/allowed"
     for filter in "${FILTERS[@]}"; do
-        for set in ${filter#\~}; do members "$set"; done | sort -u >"$ROOT/tmp/set"
+        for set in ${filter#\~}; do
+            if [[ $set == @* ]]; then members "$set"; else echo "$set"; fi
+        done | sort -u >"$ROOT/tmp/set"
         if [[ $filter == ~* ]]; then
             sort -u "$ROOT/tmp/allowed" | comm -23 - "$ROOT/tmp/set" >"$ROOT/tmp/left"
         else
