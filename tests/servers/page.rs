@@ -131,7 +131,7 @@ fn pictures() {
     let (uri, database) = (Mongod::shared().uri(), unique_database("pictures"));
     let text = format!(
         "[[mqtt]]\nurl = \"{}\"\nclient_id = \"hourbucket-1\"\n[[mqtt.subscriptions]]\nfilter = \"plant/#\"\n\
-         topic = \"plant/{{hall}}/{{machine}}\"\nformat = \"json\"\n",
+         topic = \"plant/{{hall}}/{{machine}}\"\nformat = \"json\"\n[sensors]\nsilent_after = \"2m\"\n",
         broker.url()
     );
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
