@@ -7,7 +7,7 @@ pub const STORING: i32 = 5;
 /// Of the threads that evaluate queries: a ninth of a thread's share is left.
 pub const QUERIES: i32 = 10;
 
-/// Lowers the priority of the calling thread, which on Linux has one of its own.
+/// Lowers the priority of the calling thread alone: on Linux, each thread has its own priority.
 pub fn lower_own(nicer_by: i32) {
     // If that fails, acknowledgements are slower and nothing else.
     let _ = rustix::process::nice(nicer_by);
