@@ -73,8 +73,7 @@ impl Rig {
     fn reload(&self) {
         let reloads = || self.service.metrics().labelled("config_reloads_total", "result", "applied");
         let before = reloads();
-        let pid = self.service.pid().to_string();
-        assert!(Command::new("sh").args(["-c", "kill -HUP \"$0\"", &pid]).status().unwrap().success());
+        self.service.sighup();
         wait_until("the settings are read again", PATIENCE, || (reloads() > before).then_some(()));
     }
 
@@ -225,8 +224,7 @@ fn a_file_that_cannot_be_opened_is_refused_at_start_and_at_a_reload() {
     let settings = rig.service.dir().join("hourbucket.toml");
     let text = std::fs::read_to_string(&settings).unwrap();
     std::fs::write(&settings, text.replace("audit.log", "none/audit.log")).unwrap();
-    let pid = rig.service.pid().to_string();
-    assert!(Command::new("sh").args(["-c", "kill -HUP \"$0\"", &pid]).status().unwrap().success());
+    rig.service.sighup();
     wait_until("the reload is refused", PATIENCE, || {
         rig.service.log().contains("audit.file: cannot open").then_some(())
     });

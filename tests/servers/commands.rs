@@ -202,7 +202,7 @@ fn tail_shows_readings_that_its_token_may_read_as_they_are_accepted() {
     );
     // A revoked token ends its stream.
     std::fs::write(&file, token("all", "")).unwrap();
-    Command::new("kill").args(["-HUP", &service.pid().to_string()]).status().unwrap();
+    service.sighup();
     assert!(!tails[1].wait().unwrap().success());
     tails[0].kill().unwrap();
     tails[0].wait().unwrap();

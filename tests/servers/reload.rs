@@ -5,7 +5,6 @@
 use crate::support::raw_mqtt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -61,11 +60,6 @@ impl Rig {
         std::fs::write(self.service.dir().join("tokens.toml"), text).unwrap();
     }
 
-    fn hangup(&self) {
-        let pid = self.service.pid().to_string();
-        assert!(Command::new("sh").args(["-c", "kill -HUP \"$0\"", &pid]).status().unwrap().success());
-    }
-
     fn reloads(&self) -> f64 {
         self.service.metrics().get("config_reloads_total")
     }
@@ -78,7 +72,7 @@ impl Rig {
     /// Sends SIGHUP and waits for the result and its detail.
     fn reload(&self) -> (String, String) {
         let before = self.reloads();
-        self.hangup();
+        self.service.sighup();
         wait_until("the settings are read again", PATIENCE, || (self.reloads() > before).then_some(()));
         let last = self.last();
         (last["result"].as_str().unwrap().to_owned(), last["detail"].as_str().unwrap().to_owned())
@@ -199,7 +193,7 @@ fn under_load_settings_are_applied_or_refused_and_nothing_is_lost() {
     rig.tokens(&[("gw1", "two"), ("gw2", "three")]);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| (0..5).for_each(|_| rig.hangup()));
+            scope.spawn(|| (0..5).for_each(|_| rig.service.sighup()));
         }
     });
     wait_until("the last of them", PATIENCE, || (rig.post("/v1/readings", "gw2.three", "x").0 == 400).then_some(()));

@@ -106,10 +106,20 @@ impl Process {
 
     /// Sends SIGTERM, and returns immediately.
     pub fn sigterm(&self) {
+        self.signal("TERM");
+    }
+
+    /// Sends SIGHUP, and returns immediately.
+    pub fn sighup(&self) {
+        self.signal("HUP");
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = self.pid().to_string();
         // The built-in kill of the shell: the program of that name may not be installed.
-        let status = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status().expect("sh must start");
-        assert!(status.success(), "no SIGTERM to {}", self.name);
+        let status =
+            Command::new("sh").args(["-c", "kill -\"$1\" \"$0\"", &pid, signal]).status().expect("sh must start");
+        assert!(status.success(), "no SIG{signal} to {}", self.name);
     }
 
     /// Waits until it ends by itself.

@@ -118,6 +118,11 @@ impl Service {
         self.spawn();
     }
 
+    /// Sends SIGHUP, on which it reads its settings again.
+    pub fn sighup(&self) {
+        self.process.sighup();
+    }
+
     /// Sends SIGTERM, waits for the end, and returns the exit code.
     ///
     /// # Panics
