@@ -2,8 +2,9 @@
 //!
 //! Closed loop: the next message is sent when the previous one is acknowledged. Open loop: messages have intended
 //! times, and latency is measured from these, so that a stall of the service also counts for the messages it delays.
-//! Every message is retried until it is acknowledged; a timeout ends the run.
+//! Every message is retried until it is acknowledged, over a new connection if the old one broke; a timeout ends the run.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ const LATENCY_MAX_US: u64 = 600_000_000;
 /// The messages of one connection.
 pub(crate) struct Lane {
     number: u32,
+    target: Target,
     /// By group, then by round of the ring.
     messages: Vec<Message>,
     /// Number of acknowledged messages: the first ones of the plan.
@@ -62,16 +64,17 @@ pub(crate) struct Driven {
     pub(crate) seconds: f64,
 }
 
-/// Renders all messages, and computes the values that the check needs.
-pub(crate) fn prepare(spec: &Spec, plan: &Plan, target: Target) -> (Vec<Lane>, Known) {
+/// Renders all messages, and computes the values that the check needs. `target_of` is called with the number of a lane.
+pub(crate) fn prepare(spec: &Spec, plan: &Plan, target_of: impl Fn(u32) -> Target) -> (Vec<Lane>, Known) {
     let mut known = Known::new(plan.sensors, plan.ring);
-    let host = format!("127.0.0.1:{}", target.port);
-    let envelope = match target.transport {
-        Transport::Http => Envelope::Http { host: &host },
-        Transport::Mqtt | Transport::DirectMqtt => Envelope::Mqtt,
-    };
     let mut lanes = vec![];
     for number in 0..plan.lanes {
+        let target = target_of(number);
+        let host = format!("127.0.0.1:{}", target.port);
+        let envelope = match target.transport {
+            Transport::Http => Envelope::Http { host: &host },
+            Transport::Mqtt | Transport::DirectMqtt => Envelope::Mqtt,
+        };
         let mut messages = vec![];
         for group in 0..plan.groups(number) {
             let sensors = plan.group(number, group);
@@ -81,22 +84,16 @@ pub(crate) fn prepare(spec: &Spec, plan: &Plan, target: Target) -> (Vec<Lane>, K
             messages.extend((0..plan.ring as usize).map(|r| render::message(&ring, r, spec.format, &envelope)));
             known.add(first, &values);
         }
-        lanes.push(Lane { number, messages, acknowledged: 0 });
+        lanes.push(Lane { number, target, messages, acknowledged: 0 });
     }
     (lanes, known)
 }
 
-/// Runs a phase on all lanes.
-pub(crate) fn phase(
-    lanes: &mut [Lane],
-    plan: &Plan,
-    target: Target,
-    window: u16,
-    throttle: &Throttle<'_>,
-) -> Result<Driven, Failure> {
+/// Runs a phase on these lanes.
+pub(crate) fn phase(lanes: &mut [Lane], plan: &Plan, window: u16, throttle: &Throttle<'_>) -> Result<Driven, Failure> {
     let begun = Instant::now();
     let results: Vec<Result<Driven, Failure>> = std::thread::scope(|scope| {
-        let drive = |lane| scope.spawn(move || Drive::new(lane, plan, throttle, begun).run(target, window));
+        let drive = |lane| scope.spawn(move || Drive::new(lane, plan, throttle, begun).run(window));
         let threads: Vec<_> = lanes.iter_mut().map(drive).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -145,10 +142,11 @@ impl<'a> Drive<'a> {
         Drive { lane, plan, throttle, begun, interval, first, end, result }
     }
 
-    fn run(mut self, target: Target, window: u16) -> Result<Driven, Failure> {
-        match target.transport {
-            Transport::Http => self.http(target.port)?,
-            Transport::Mqtt | Transport::DirectMqtt => self.mqtt(target.port, window)?,
+    fn run(mut self, window: u16) -> Result<Driven, Failure> {
+        let Target { transport, port } = self.lane.target;
+        match transport {
+            Transport::Http => self.http(port)?,
+            Transport::Mqtt | Transport::DirectMqtt => self.mqtt(port, window)?,
         }
         Ok(self.result)
     }
@@ -223,13 +221,14 @@ impl<'a> Drive<'a> {
     /// Publishes with up to `window` messages unacknowledged. mosquitto and `listen.mqtt` acknowledge in the order of
     /// receipt.
     fn mqtt(&mut self, port: u16, window: u16) -> Result<(), Failure> {
-        let mut connection = mqtt::Connection::open(port, &format!("loadtest-{}", self.lane.number))?;
-        let mut unacknowledged = std::collections::VecDeque::with_capacity(usize::from(window));
+        let client_id = format!("loadtest-{}", self.lane.number);
+        let mut connection = mqtt::Connection::open(port, &client_id)?;
+        // The intended times of the unacknowledged messages.
+        let mut unacknowledged: VecDeque<Instant> = VecDeque::with_capacity(usize::from(window));
         let mut bytes = Vec::with_capacity(64 << 10);
         let mut over = false;
         while !over || !unacknowledged.is_empty() {
             let mut next = None;
-            bytes.clear();
             while unacknowledged.len() < usize::from(window) && !over {
                 let number = self.lane.acknowledged + unacknowledged.len() as u64;
                 match self.intended(number) {
@@ -239,30 +238,58 @@ impl<'a> Drive<'a> {
                         break;
                     }
                     Some(at) => {
-                        // A packet id must not be 0 (MQTT-2.3.1-1).
-                        let id = (number % 65_535 + 1) as u16;
-                        let (message, _) = self.ready(number);
-                        let id_at = message.id_at as usize;
-                        message.bytes[id_at..id_at + 2].copy_from_slice(&id.to_be_bytes());
-                        bytes.extend_from_slice(&message.bytes);
+                        self.publish(number, &mut bytes);
                         unacknowledged.push_back(at);
                     }
                 }
             }
-            connection.send(&bytes)?;
             let wait = next.map_or(Duration::from_secs(1), |at| at.saturating_duration_since(Instant::now()));
-            connection.patience(wait)?;
-            connection.fill()?;
-            for _ in 0..connection.acknowledged() {
+            let received = receive(&mut connection, &bytes, wait);
+            bytes.clear();
+            for _ in 0..*received.as_ref().unwrap_or(&0) {
                 let at = unacknowledged.pop_front().ok_or_else(|| io::Error::other("unexpected PUBACK"))?;
                 self.acknowledged(1, at);
             }
-            if unacknowledged.front().is_some_and(|at: &Instant| at.elapsed() > ACKNOWLEDGED_WITHIN) {
-                return Err(format!("no acknowledgement from the broker within {ACKNOWLEDGED_WITHIN:?}").into());
+            let late = unacknowledged.front().is_some_and(|at| at.elapsed() > ACKNOWLEDGED_WITHIN);
+            match received {
+                Err(error) if late => {
+                    return Err(format!("message not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {error}").into());
+                }
+                Ok(_) if late => {
+                    return Err(format!("no acknowledgement from the broker within {ACKNOWLEDGED_WITHIN:?}").into());
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    std::thread::sleep(AGAIN_AFTER);
+                    // If the broker is not back yet, the next attempt is made by the next round.
+                    if let Ok(new) = mqtt::Connection::open(port, &client_id) {
+                        connection = new;
+                        self.result.again += unacknowledged.len() as u64;
+                        let first = self.lane.acknowledged;
+                        (first..first + unacknowledged.len() as u64).for_each(|n| self.publish(n, &mut bytes));
+                    }
+                }
             }
         }
         Ok(())
     }
+
+    /// Appends the packet of a message.
+    fn publish(&mut self, number: u64, bytes: &mut Vec<u8>) {
+        // A packet id must not be 0 (MQTT-2.3.1-1).
+        let id = (number % 65_535 + 1) as u16;
+        let (message, _) = self.ready(number);
+        let id_at = message.id_at as usize;
+        message.bytes[id_at..id_at + 2].copy_from_slice(&id.to_be_bytes());
+        bytes.extend_from_slice(&message.bytes);
+    }
+}
+
+/// Sends packets, and waits for some to be received; returns the number of PUBACKs.
+fn receive(connection: &mut mqtt::Connection, packets: &[u8], patience: Duration) -> io::Result<u64> {
+    connection.send(packets)?;
+    connection.fill(patience)?;
+    Ok(connection.acknowledged())
 }
 
 /// Whether the response reports no rejects.

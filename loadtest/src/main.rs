@@ -22,6 +22,7 @@ mod record;
 mod render;
 mod report;
 mod run;
+mod soak;
 mod spec;
 mod usage;
 mod values;
@@ -82,6 +83,23 @@ enum Command {
         #[arg(long, default_value_t = 30)]
         days: i64,
         /// Add the result to loadtest/RESULTS.md
+        #[arg(long)]
+        record: bool,
+        /// A note for the record, for instance what was changed
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Run a steady load over MQTT and HTTP for a long time, with restarts; exit code 1 if a reading is missing or duplicated
+    Soak {
+        #[command(flatten)]
+        common: Common,
+        /// The storage mode: bucket or timeseries
+        #[arg(long, default_value = "bucket", value_parser = ["bucket", "timeseries"])]
+        mode: String,
+        /// Duration
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(8..=1440))]
+        minutes: u32,
+        /// Add the result to loadtest/RESULTS.md, and its plot to loadtest/plots
         #[arg(long)]
         record: bool,
         /// A note for the record, for instance what was changed
@@ -198,6 +216,21 @@ async fn command(command: Command) -> Result<bool, Failure> {
                 record::append(&machine, common.short, &note, &lines)?;
             }
             Ok(reads.sound())
+        }
+        Command::Soak { common, mode, minutes, record, note } => {
+            let machine = record::Machine::now();
+            let settings = common.settings.into_iter().collect();
+            let options = soak::Options { binary: common.binary, settings, mode, minutes, short: common.short };
+            let soak = soak::run(&options).await?;
+            let lines = soak.markdown();
+            lines.iter().for_each(|line| print_line(line));
+            save(&common.out, &soak.name, &soak)?;
+            soak.plot(&common.out)?;
+            if record {
+                soak.plot_record()?;
+                record::append(&machine, common.short, &note, &lines)?;
+            }
+            Ok(soak.sound())
         }
         Command::Pair { spec, before, after, settings, rounds, short, record, note } => {
             let machine = record::Machine::now();

@@ -6,9 +6,15 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 const PUBLISH_QOS1: u8 = 0x32;
 const PUBACK: u8 = 0x40;
 const SUBACK: u8 = 0x90;
+/// Time limit of a connection attempt.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
+/// How often a subscriber without messages looks for the end.
+const STOP_SEEN_WITHIN: Duration = Duration::from_millis(50);
 /// Bytes per read from the socket.
 const PIECE: usize = 64 << 10;
 
@@ -47,7 +53,6 @@ impl Connection {
     pub(crate) fn open(port: u16, client_id: &str) -> Result<Connection> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut connection = Connection { stream, buffer: vec![], begin: 0 };
         let mut packet = vec![0x10];
         length(&mut packet, 12 + client_id.len());
@@ -57,7 +62,9 @@ impl Connection {
         connection.send(&packet)?;
         let mut accepted = false;
         while !accepted {
-            connection.fill()?;
+            if !connection.fill(CONNECTED_WITHIN)? {
+                return Err(ErrorKind::TimedOut.into());
+            }
             connection.packets(|_, body| accepted = body.get(1) == Some(&0));
         }
         Ok(connection)
@@ -68,24 +75,23 @@ impl Connection {
         self.stream.write_all(bytes)
     }
 
-    /// Sets the timeout of [`Connection::fill`].
-    pub(crate) fn patience(&mut self, patience: Duration) -> Result<()> {
-        self.stream.set_read_timeout(Some(patience.max(Duration::from_micros(1))))
-    }
-
-    /// Receives bytes; false after a timeout.
-    pub(crate) fn fill(&mut self) -> Result<bool> {
+    /// Receives bytes; false if there are none within `patience`. Waits with ppoll: the receive timeout of a socket is
+    /// rounded up to ticks of the kernel, by which messages of an open loop would be late.
+    pub(crate) fn fill(&mut self, patience: Duration) -> Result<bool> {
+        let timeout = Timespec::try_from(patience).map_err(Error::other)?;
+        let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
+        if rustix::io::retry_on_intr(|| poll(&mut readable, Some(&timeout)))? == 0 {
+            return Ok(false);
+        }
         self.buffer.drain(..self.begin);
         self.begin = 0;
         let len = self.buffer.len();
         self.buffer.resize(len + PIECE, 0);
         let read = self.stream.read(&mut self.buffer[len..]);
         self.buffer.truncate(len + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(true),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
-            Err(e) => Err(e),
+        match read? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            _ => Ok(true),
         }
     }
 
@@ -136,11 +142,10 @@ pub(crate) fn only_acknowledge(
     packet.extend_from_slice(filter.as_bytes());
     packet.push(1);
     connection.send(&packet)?;
-    connection.patience(Duration::from_millis(50))?;
     let mut answer = Vec::with_capacity(PIECE);
     let mut refused = false;
     while !stop.load(Ordering::Relaxed) {
-        if !connection.fill()? {
+        if !connection.fill(STOP_SEEN_WITHIN)? {
             continue;
         }
         answer.clear();

@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     /// Maximum number of readings in a message.
     pub(crate) batch: u32,
     pub(crate) lanes: u32,
+    /// The first lanes, whose messages have one reading each, regardless of `batch`: MQTT beside HTTP.
+    pub(crate) single_lanes: u32,
     /// Rounds after which values repeat.
     pub(crate) ring: u32,
     /// Time of the first round (ms since 1970), and the interval of rounds.
@@ -33,13 +35,17 @@ impl Plan {
 
     /// Number of messages in a round of a lane.
     pub(crate) fn groups(&self, lane: u32) -> u32 {
-        (self.lane(lane).len() as u32).div_ceil(self.batch).max(1)
+        (self.lane(lane).len() as u32).div_ceil(self.batch_of(lane)).max(1)
+    }
+
+    fn batch_of(&self, lane: u32) -> u32 {
+        if lane < self.single_lanes { 1 } else { self.batch }
     }
 
     pub(crate) fn group(&self, lane: u32, group: u32) -> Range<u32> {
         let of = self.lane(lane);
-        let begin = of.start + group * self.batch;
-        begin..(begin + self.batch).min(of.end)
+        let begin = of.start + group * self.batch_of(lane);
+        begin..(begin + self.batch_of(lane)).min(of.end)
     }
 
     /// Group and round of a lane's message.
@@ -92,7 +98,17 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan { seed: 1, sensors: 25, batch: 4, lanes: 3, ring: 5, base_ms: 1000, step_ms: 10, shuffled: None }
+        Plan {
+            seed: 1,
+            sensors: 25,
+            batch: 4,
+            lanes: 3,
+            single_lanes: 1,
+            ring: 5,
+            base_ms: 1000,
+            step_ms: 10,
+            shuffled: None,
+        }
     }
 
     #[test]
@@ -105,6 +121,7 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 25);
+        assert_eq!([0, 1, 2].map(|lane| plan.groups(lane)), [8, 2, 3], "the first lane sends single readings");
     }
 
     #[test]

@@ -178,6 +178,7 @@ mod tests {
             sensors: 2,
             batch: 2,
             lanes: 1,
+            single_lanes: 0,
             ring: 1,
             base_ms: 1_700_000_000_000,
             step_ms: 1000,

@@ -24,7 +24,8 @@ impl Latency {
     }
 }
 
-#[derive(Debug, Clone, Serialize)]
+/// The results of a phase.
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct PhaseReport {
     pub(crate) name: String,
     pub(crate) readings: u64,
@@ -37,13 +38,28 @@ pub(crate) struct PhaseReport {
     pub(crate) rate: Option<f64>,
     /// Number of retries.
     pub(crate) again: u64,
-    /// CPU time of the service during the phase, and fdatasyncs of its journal.
+    /// CPU time of the service and of MongoDB during the phase.
     pub(crate) service_cpu_s: f64,
+    pub(crate) mongod_cpu_s: f64,
+    /// Write statements sent to MongoDB, and fdatasyncs of the journal.
+    pub(crate) statements: u64,
     pub(crate) syncs: u64,
     pub(crate) latency_ms: Latency,
     /// Open loop: latency of a concurrent write of 4 KiB with fdatasync.
     pub(crate) disk_ms: Option<Latency>,
     pub(crate) outage: Option<OutageReport>,
+}
+
+impl PhaseReport {
+    /// CPU seconds per million readings.
+    pub(crate) fn per_million(&self, cpu_s: f64) -> f64 {
+        cpu_s * 1e6 / self.readings.max(1) as f64
+    }
+
+    /// Write statements per reading.
+    pub(crate) fn statements_per_reading(&self) -> f64 {
+        self.statements as f64 / self.readings.max(1) as f64
+    }
 }
 
 /// The result of an outage of MongoDB.
@@ -125,6 +141,11 @@ pub(crate) struct Report {
     pub(crate) course: Vec<Sample>,
 }
 
+/// The number of write statements, by kind.
+pub(crate) fn writes(statements: &BTreeMap<String, u64>) -> u64 {
+    statements.iter().filter(|(kind, _)| !["load", "read"].contains(&kind.as_str())).map(|(_, n)| n).sum()
+}
+
 impl Report {
     pub(crate) fn acked_per_s(&self) -> f64 {
         self.readings as f64 / self.acked_s
@@ -152,8 +173,7 @@ impl Report {
 
     /// Write statements per reading.
     pub(crate) fn statements_per_reading(&self) -> f64 {
-        let writes: u64 = self.statements.iter().filter(|(kind, _)| *kind != "load").map(|(_, n)| n).sum();
-        writes as f64 / self.readings.max(1) as f64
+        writes(&self.statements) as f64 / self.readings.max(1) as f64
     }
 
     /// The results as text lines.
@@ -175,9 +195,12 @@ impl Report {
             ));
             let readings = p.readings.max(1) as f64;
             lines.push(format!(
-                "  {:<12}service {:.2} CPU-s/million, {:.1} readings per sync of the journal",
+                "  {:<12}service {:.2} CPU-s/million, mongod {:.2}, {:.3} statements per reading, {:.1} readings per sync of \
+                 the journal",
                 "",
-                p.service_cpu_s * 1e6 / readings,
+                p.per_million(p.service_cpu_s),
+                p.per_million(p.mongod_cpu_s),
+                p.statements_per_reading(),
                 readings / p.syncs.max(1) as f64
             ));
             if let Some(Latency { p50, p99, p999, max }) = p.disk_ms {

@@ -11,9 +11,9 @@ use crate::disk;
 use crate::drive::{self, Lane, Target, Throttle};
 use crate::parts::mongod::Mongod;
 use crate::parts::mosquitto::Mosquitto;
-use crate::parts::service::{Service, scrape};
+use crate::parts::service::{Metrics, Service, scrape};
 use crate::plan::Plan;
-use crate::report::{Latency, OutageReport, PhaseReport, Report, Sample, Used};
+use crate::report::{self, Latency, OutageReport, PhaseReport, Report, Sample, Used};
 use crate::spec::{Phase, Spec, Transport};
 use crate::usage;
 use crate::verify::{self, Known, Sent, Tamper};
@@ -26,7 +26,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// Time limit until everything is accepted or stored.
 const SETTLED_WITHIN: Duration = Duration::from_secs(900);
 const HOUR_MS: i64 = 3_600_000;
-const DATABASE: &str = "loadtest";
+pub(crate) const DATABASE: &str = "loadtest";
 
 /// Options in addition to the scenario.
 #[derive(Debug, Clone)]
@@ -47,6 +47,7 @@ pub(crate) fn plan(spec: &Spec) -> Plan {
         sensors: spec.sensors,
         batch: spec.batch,
         lanes: spec.connections,
+        single_lanes: 0,
         ring: (RENDERED_MAX / spec.sensors).clamp(1, RING_MAX),
         base_ms: (now_ms / HOUR_MS + spec.begin_hour) * HOUR_MS,
         step_ms: spec.step_ms,
@@ -55,15 +56,15 @@ pub(crate) fn plan(spec: &Spec) -> Plan {
 }
 
 /// The running processes.
-struct Rig {
-    mongod: Mongod,
-    broker: Option<Mosquitto>,
-    service: Service,
-    target: Target,
+pub(crate) struct Rig {
+    pub(crate) mongod: Mongod,
+    pub(crate) broker: Option<Mosquitto>,
+    pub(crate) service: Service,
+    pub(crate) target: Target,
 }
 
 impl Rig {
-    async fn start(spec: &Spec, binary: &Path, more: &BTreeMap<String, String>) -> Result<Rig, Failure> {
+    pub(crate) async fn start(spec: &Spec, binary: &Path, more: &BTreeMap<String, String>) -> Result<Rig, Failure> {
         let mongod = Mongod::start().await?;
         let broker = (spec.transport == Transport::Mqtt).then(Mosquitto::start).transpose()?;
         let mut settings = spec.service.clone();
@@ -98,7 +99,8 @@ impl Rig {
         Ok(Rig { mongod, broker, service, target: Target { transport: spec.transport, port } })
     }
 
-    fn used(&self) -> Used {
+    /// Resources used so far.
+    pub(crate) fn used(&self) -> Used {
         Used {
             service: self.service.usage(),
             mongod: self.mongod.usage(),
@@ -148,8 +150,8 @@ impl Course {
     }
 }
 
-/// Stops the sampling thread however the run ends: the scope waits for its threads after a panic too.
-struct Over<'a>(&'a AtomicBool);
+/// Stops the other threads however the run ends: the scope waits for its threads after a panic too.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
@@ -165,7 +167,7 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     let plan = plan(spec);
     let mut rig = Rig::start(spec, &options.binary, &options.settings).await?;
     let mut waited = Duration::ZERO;
-    let (mut lanes, known) = drive::prepare(spec, &plan, rig.target);
+    let (mut lanes, known) = drive::prepare(spec, &plan, |_| rig.target);
     let mut report = Report {
         scenario: spec.name.clone(),
         mode: spec.mode.clone(),
@@ -234,9 +236,9 @@ fn phases(
         if let Some(rate) = rate.filter(|rate| !(1.0..=1e9).contains(rate)) {
             return Err(format!("phase {}: rate of {rate} readings/s is out of range", phase.name).into());
         }
-        let (before, syncs) = (rig.service.usage(), rig.service.metrics()?.count("journal_sync_seconds_count"));
+        let (before, metrics_before) = (rig.used(), rig.service.metrics()?);
         let stop = AtomicBool::new(false);
-        let (target, mongod) = (rig.target, &mut rig.mongod);
+        let mongod = &mut rig.mongod;
         let (driven, outage, disk) = std::thread::scope(|scope| {
             let over = Over(&stop);
             let disk = rate.map(|_| scope.spawn(|| disk::watch(&stop)));
@@ -251,7 +253,7 @@ fn phases(
                 progress: &course.progress,
                 stop: &stop,
             };
-            let driven = drive::phase(lanes, plan, target, spec.window, &throttle);
+            let driven = drive::phase(lanes, plan, spec.window, &throttle);
             drop(over);
             (driven, outage.map(joined), disk.map(joined))
         });
@@ -259,7 +261,8 @@ fn phases(
         report.acked_s += driven.seconds;
         report.readings += driven.readings;
         let acked_per_s = driven.readings as f64 / driven.seconds;
-        let (used, metrics) = (rig.service.usage().since(before), rig.service.metrics()?);
+        let (used, metrics) = (rig.used().since(&before), rig.service.metrics()?);
+        let more = |count: fn(&Metrics) -> u64| count(&metrics) - count(&metrics_before);
         let stored_per_s = match metrics.settled() {
             // The phase ended before a page was full: the rate of MongoDB is unknown.
             0 => f64::INFINITY,
@@ -273,8 +276,10 @@ fn phases(
             lasting_per_s: acked_per_s.min(stored_per_s),
             rate,
             again: driven.again,
-            service_cpu_s: used.cpu_s,
-            syncs: metrics.count("journal_sync_seconds_count") - syncs,
+            service_cpu_s: used.service.cpu_s,
+            mongod_cpu_s: used.mongod.cpu_s,
+            statements: more(|metrics| report::writes(&metrics.kinds("store_statements_total"))),
+            syncs: more(|metrics| metrics.count("journal_sync_seconds_count")),
             latency_ms: Latency::of(&driven.latency_us),
             disk_ms: disk.transpose()?,
             outage: outage.transpose()?,
@@ -283,7 +288,7 @@ fn phases(
     Ok(())
 }
 
-fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+pub(crate) fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 

@@ -13,10 +13,11 @@ pub(crate) struct Usage {
     pub(crate) rss_peak_bytes: u64,
     /// Bytes that the process caused to be written to disk.
     pub(crate) written_bytes: u64,
+    pub(crate) threads: u64,
 }
 
 impl Usage {
-    /// The difference to `before`; memory values are not subtracted.
+    /// The difference to `before`; memory and threads are not subtracted.
     pub(crate) fn since(self, before: Usage) -> Usage {
         Usage {
             cpu_s: self.cpu_s - before.cpu_s,
@@ -25,13 +26,14 @@ impl Usage {
         }
     }
 
-    /// The sum of two processes; for memory, the maximum.
+    /// The sum of two processes; for memory and threads, the maximum.
     pub(crate) fn plus(self, other: Usage) -> Usage {
         Usage {
             cpu_s: self.cpu_s + other.cpu_s,
             rss_bytes: self.rss_bytes.max(other.rss_bytes),
             rss_peak_bytes: self.rss_peak_bytes.max(other.rss_peak_bytes),
             written_bytes: self.written_bytes + other.written_bytes,
+            threads: self.threads.max(other.threads),
         }
     }
 }
@@ -58,7 +60,13 @@ pub(crate) fn of(pid: u32) -> Option<Usage> {
         rss_bytes: number(&status, "VmRSS:")? * 1024,
         rss_peak_bytes: number(&status, "VmHWM:")? * 1024,
         written_bytes: number(&io, "write_bytes:")?,
+        threads: number(&status, "Threads:")?,
     })
+}
+
+/// Number of open files of a process, sockets included.
+pub(crate) fn open_files(pid: u32) -> Option<u64> {
+    Some(std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64)
 }
 
 /// The fields after the name, which may contain blanks and parentheses.
@@ -81,6 +89,7 @@ mod tests {
         let pid = std::process::id();
         let before = of(pid).unwrap();
         assert!(before.rss_bytes > 0 && before.rss_peak_bytes >= before.rss_bytes && !ended(pid));
+        assert!(before.threads > 0 && open_files(pid).unwrap() > 2);
         let mut x = 1u64;
         while cpu_s(pid).unwrap() <= before.cpu_s {
             x = std::hint::black_box(x.wrapping_mul(3));

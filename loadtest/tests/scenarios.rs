@@ -111,6 +111,27 @@ fn reads() {
 }
 
 #[test]
+fn soak() {
+    let (output, out) = loadtest(&["soak", "--mode", "timeseries"]);
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let soak: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("soak-timeseries.json")).unwrap()).unwrap();
+    assert_eq!(soak["check"]["acknowledged"], soak["readings"], "{text}");
+    let events: Vec<&str> =
+        soak["events"].as_array().unwrap().iter().map(|event| event["what"].as_str().unwrap()).collect();
+    assert_eq!(events, ["broker restarted", "MongoDB restarted", "configuration reloaded"]);
+    assert!(soak["retries"].as_u64().unwrap() > 0, "messages were sent again after the broker's restart: {text}");
+    let minutes = soak["minutes"].as_array().unwrap();
+    assert_eq!(minutes.len(), 8);
+    for value in ["rss_mib", "threads", "files", "core"] {
+        assert!(minutes.iter().all(|minute| minute[value].as_f64().unwrap() > 0.0), "{value}: {text}");
+    }
+    assert_eq!(std::fs::read_to_string(out.join("soak-timeseries.svg")).unwrap().matches("<g ").count(), 6);
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
 fn fleet() {
     let report = sound("fleet");
     assert!(report["used"]["broker"]["cpu_s"].as_f64().unwrap() > 0.0, "{report}");

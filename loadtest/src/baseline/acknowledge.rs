@@ -33,7 +33,7 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
     let broker = Mosquitto::start()?;
     let target = Target { transport: Transport::Mqtt, port: broker.port };
     let plan = run::plan(spec);
-    let (mut lanes, _) = drive::prepare(spec, &plan, target);
+    let (mut lanes, _) = drive::prepare(spec, &plan, |_| target);
     let (received, ready, stop) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let subscriber = scope.spawn(|| mqtt::only_acknowledge(broker.port, "sensors/+", &received, &ready, &stop));
@@ -53,7 +53,7 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
                 progress: &progress,
                 stop: &AtomicBool::new(false),
             };
-            let driven = drive::phase(&mut lanes, &plan, target, spec.window, &throttle)?;
+            let driven = drive::phase(&mut lanes, &plan, spec.window, &throttle)?;
             wait("not all messages were delivered", || received.load(Ordering::Relaxed) >= driven.readings)?;
             let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));
             Ok(Delivered { readings: driven.readings, seconds, used })

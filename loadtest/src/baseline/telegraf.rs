@@ -68,7 +68,7 @@ pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure
     subscribed(&mut telegraf)?;
     let target = Target { transport: Transport::Mqtt, port: broker.port };
     let plan = run::plan(spec);
-    let (mut lanes, _) = drive::prepare(spec, &plan, target);
+    let (mut lanes, _) = drive::prepare(spec, &plan, |_| target);
     let pid = telegraf.pid();
     let used = || Used {
         service: usage::of(pid).unwrap_or_default(),
@@ -78,7 +78,7 @@ pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure
     };
     let (before, begun, progress, stop) = (used(), Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
     let throttle = Throttle { rate: None, seconds: None, readings: Some(messages), progress: &progress, stop: &stop };
-    let driven = drive::phase(&mut lanes, &plan, target, spec.window, &throttle)?;
+    let driven = drive::phase(&mut lanes, &plan, spec.window, &throttle)?;
     let db = mongod.client().await?.database(DATABASE);
     all_stored(&db, driven.readings).await?;
     let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));

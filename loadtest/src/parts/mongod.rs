@@ -12,6 +12,7 @@ use crate::Failure;
 use crate::usage::{self, Usage};
 
 const PRIMARY_WITHIN: Duration = Duration::from_secs(90);
+const STOPPED_WITHIN: Duration = Duration::from_secs(120);
 /// Size of WiredTiger's cache, the same for all runs.
 const CACHE_GB: &str = "1";
 
@@ -47,6 +48,19 @@ impl Mongod {
 
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         Ok(Client::with_uri_str(self.uri()).await?)
+    }
+
+    /// Stops it with SIGTERM, starts it again after `away`, and returns when it is primary.
+    pub(crate) async fn restart(&mut self, away: Duration) -> Result<(), Failure> {
+        self.before = self.usage();
+        self.process.sigterm();
+        self.process.wait(STOPPED_WITHIN);
+        tokio::time::sleep(away).await;
+        self.spawn()?;
+        match self.primary().await? {
+            true => Ok(()),
+            false => Err("another process took MongoDB's port during the restart".into()),
+        }
     }
 
     /// SIGKILL, to simulate a crash.

@@ -11,6 +11,7 @@ use crate::usage::{self, Usage};
 use crate::{Failure, http};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
+const RELOADED_WITHIN: Duration = Duration::from_secs(30);
 /// On a busy machine, draining the backlog of a run may take longer than the default deadline.
 const DRAIN_WITHIN: Duration = Duration::from_secs(900);
 
@@ -78,12 +79,34 @@ impl Service {
                     false => Err(format!("hourbucket exited with {status}:\n{log}").into()),
                 };
             }
-            if http::get(self.admin_port, "/readyz").is_ok_and(|(status, _)| status == 200) {
+            if self.is_ready() {
                 return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Err(format!("hourbucket did not become ready within {READY_WITHIN:?}:\n{}", self.process.log_tail()).into())
+    }
+
+    /// Replaces the configuration file and sends SIGHUP; returns when the service has applied it.
+    pub(crate) fn reload(&self, config: &str) -> Result<(), Failure> {
+        let before = self.metrics()?.count("config_reloads_total");
+        std::fs::write(self.process.dir().join("hourbucket.toml"), config)?;
+        self.process.sighup();
+        let deadline = Instant::now() + RELOADED_WITHIN;
+        loop {
+            let metrics = self.metrics()?;
+            let reloads = metrics.count("config_reloads_total");
+            match (reloads > before, metrics.count("config_last_reload_successful")) {
+                (true, 1) => return Ok(()),
+                (false, _) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+                _ => return Err(format!("the reload was not applied:\n{}", self.process.log_tail()).into()),
+            }
+        }
+    }
+
+    /// Whether `/readyz` returns 200.
+    pub(crate) fn is_ready(&self) -> bool {
+        http::get(self.admin_port, "/readyz").is_ok_and(|(status, _)| status == 200)
     }
 
     pub(crate) fn usage(&self) -> Usage {

@@ -99,7 +99,7 @@ pub(crate) struct Reads {
     problems: Vec<String>,
 }
 
-/// What is needed in addition to the month.
+/// Options in addition to the month.
 pub(crate) struct Options {
     pub(crate) binary: PathBuf,
     pub(crate) settings: BTreeMap<String, String>,
