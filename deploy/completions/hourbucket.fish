@@ -104,7 +104,7 @@ complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l field -
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l tag -d 'A column of tags; can be repeated' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l config -d 'The configuration file [default: config/hourbucket.toml, if it exists]' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l per-line -d 'Each line is a payload of the format, such as the messages of a webhook'
-complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l restart -d 'Begin each file again; what is stored stays stored once'
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l restart -d 'Begin each file again; stored readings are not stored twice'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l no-header -d 'The first row is data; columns have numbers only, and --value needs names (COLUMN=NAME)'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l decimal-comma -d 'Numbers are written 21,5'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l latin1 -d 'The file is in ISO 8859-1, not UTF-8'

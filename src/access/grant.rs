@@ -93,7 +93,7 @@ pub struct Grant {
     pub valid_from_ms: Option<i64>,
     /// How much it may send.
     pub quota: Quota,
-    /// What it uses of that.
+    /// Its use of that limit.
     pub usage: Arc<Usage>,
     /// What authenticated its holder.
     pub proof: Proof,

@@ -27,7 +27,7 @@ const FILE_MAX_BYTES: u64 = 16 << 20;
 /// When each id was last accepted. Times are in seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastUsed {
-    /// What was last used before this time is not known.
+    /// Uses before this time are not known.
     since_s: i64,
     by_id: BTreeMap<Box<str>, i64>,
 }

@@ -16,7 +16,7 @@ const TOKEN_ID_MAX_BYTES: usize = 64;
 
 pub(super) type Hash = [u8; 32];
 
-/// A token: the hash of its secret, and what it allows.
+/// A token: the hash of its secret, and its permissions.
 #[derive(Debug)]
 pub(super) struct Token {
     pub(super) hash: Hash,

@@ -91,8 +91,8 @@ impl DedupWindow {
 pub(super) struct ExternalWrites {
     /// Half-open, ascending.
     spans: Vec<(Position, Position)>,
-    /// The end of what was stored when the bucket last forgot it. The writers of all positions before it are known: they
-    /// are in `spans`, or this process wrote them.
+    /// The end of the stored readings when the bucket last forgot them. The writers of all positions before it are known:
+    /// they are in `spans`, or this process wrote them.
     pub(super) known: Position,
     /// The latest time in the bucket when the last span was found. No external reading is later.
     last_ts_ms: i64,

@@ -25,7 +25,7 @@ pub(super) enum ApiError {
          `Authorization: Bearer <id>.<secret>`"
     )]
     ForeignHost,
-    #[error("this token may not read what was requested (`read` in the tokens file, or the JWT's claim)")]
+    #[error("this token may not read the requested sensors (`read` in the tokens file, or the JWT's claim)")]
     NotAllowed,
     #[error("{}", match .0 {
         Denied::Expired => "token expired; use a new one to read",

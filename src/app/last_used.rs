@@ -15,7 +15,7 @@ use crate::model::Clock;
 /// The shortest time between two writes.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The file, and what is in it.
+/// The file and its contents.
 pub(super) struct LastUsedFile {
     path: PathBuf,
     clock: Arc<dyn Clock>,
@@ -25,7 +25,7 @@ pub(super) struct LastUsedFile {
 
 #[derive(Default)]
 struct State {
-    /// What was last read or written; `None`: the file was not read yet.
+    /// The contents last read or written; `None`: the file was not read yet.
     kept: Option<LastUsed>,
     /// The failure was logged.
     is_failing: bool,

@@ -62,7 +62,7 @@ impl Hold {
     }
 }
 
-/// What it observes before each command.
+/// The values observed before each command.
 #[derive(Debug, Clone, Copy)]
 struct Observed {
     store_answers: bool,

@@ -6,14 +6,14 @@ use super::stages::Stages;
 use crate::journal::{Journal, JournalHandle};
 use crate::route::oldest::Oldest;
 
-/// Knows what is not stored, with a journal and without one.
+/// Knows which readings are not stored, with a journal and without one.
 #[derive(Clone)]
 pub(super) struct Unstored {
     journal: Option<JournalHandle>,
     oldest: Arc<Oldest>,
 }
 
-/// What is not stored at one moment.
+/// The unstored readings at one moment.
 pub(super) struct Backlog {
     /// The age of the oldest unstored reading in milliseconds; `None` if all are stored.
     pub(super) age_ms: Option<u64>,

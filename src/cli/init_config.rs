@@ -112,7 +112,7 @@ pub(super) fn run(mut options: InitConfig) -> ExitCode {
     }
 }
 
-/// Asks for what has no usual value; an empty answer is the default.
+/// Asks for the values that have no usual one; an empty answer is the default.
 fn ask_all(options: &mut InitConfig, from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
     let mut ask = |question: &str, usual: &str| {
         write!(to, "{question} [{usual}]: ")?;
@@ -150,7 +150,7 @@ fn ask_all(options: &mut InitConfig, from: &mut impl BufRead, to: &mut impl Writ
     Ok(())
 }
 
-/// Writes the configuration and says what is next.
+/// Writes the configuration and prints the next steps.
 fn write(options: &InitConfig) -> Result<(), InitError> {
     let text = text(options)?;
     let to_stdout = options.output.as_os_str() == "-";

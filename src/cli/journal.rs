@@ -1,4 +1,4 @@
-//! The command `journal`: what is in it, and saving what can be read.
+//! The command `journal`: lists its contents, and saves the readable part of a damaged one.
 
 use std::process::ExitCode;
 

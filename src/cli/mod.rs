@@ -203,7 +203,7 @@ pub fn generated_files() -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
     generated::files(&Arguments::command())
 }
 
-/// For what is still running at the end: blocking work such as a name lookup, or a driver task.
+/// Time for work that still runs at the end: blocking work such as a name lookup, or a driver task.
 const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// EX_CONFIG of sysexits.h: a service manager should not restart.

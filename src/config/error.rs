@@ -9,7 +9,7 @@ pub struct Problem {
     pub key: String,
     /// Where it was set: file and line, or the name of an environment variable; empty for a default.
     pub origin: String,
-    /// The problem and what was found.
+    /// The problem and the value found.
     pub what: String,
     /// What to write instead.
     pub advice: String,

@@ -138,7 +138,7 @@ pub struct ListenMqtt {
     pub keep_alive_max: Duration,
     /// `packet_max_bytes` (default 256KiB); a larger packet ends the connection.
     pub packet_max_bytes: u32,
-    /// `write_timeout`: how long a device may take nothing of what is sent to it (default 30s).
+    /// `write_timeout`: how long a device may receive none of the bytes sent to it (default 30s).
     pub write_timeout: Duration,
     /// `packet_grace`: the time that a large packet has whatever its rate (default 30s).
     pub packet_grace: Duration,

@@ -3,14 +3,14 @@
 /// `[native]`: how the native format is read, in JSON, CBOR and MessagePack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Native {
-    /// `nested`: what is done with an object or array as a value (default flatten).
+    /// `nested`: the treatment of an object or array as a value (default flatten).
     pub nested: Nested,
     /// `time`: members that are the time of a reading without `ts` if they hold one; the first such of this list counts
     /// (default `timestamp`, `time`, `datetime`, `t`, `@timestamp`).
     pub time: Vec<String>,
 }
 
-/// What is done with an object or array as a value.
+/// The treatment of an object or array as a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nested {
     /// Each scalar in it becomes a field, named by its path: `energy_power`, `total_0`.

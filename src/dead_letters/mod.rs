@@ -30,7 +30,7 @@
 //! 5. Listed and purged: the commands select them by reason, source, topic and time ([`filter`]). The read API lists
 //!    them too.
 //! 6. Replayed: decoded again with the current settings ([`redecode`]), stored as a second instance, and only then
-//!    removed ([`replay`]). What is still rejected stays.
+//!    removed ([`replay`]). Readings that are still rejected stay.
 //!
 //! Crash: a dead letter that was not stored is in the journal, or its readings are; the next start processes them
 //! again. One that was stored without an answer may be stored twice.

@@ -118,7 +118,7 @@ pub struct Context<'a> {
     /// Unit of numeric times; `None`: by magnitude (see also [`Format::ts_unit_usual`]). A member `ts_unit` of the
     /// reading overrides it.
     pub ts_unit: Option<TsUnit>,
-    /// What is done with a time before `limits.unset_before`.
+    /// The treatment of a time before `limits.unset_before`.
     pub unset_clock: UnsetClock,
     /// From the topic: the sensor id if the payload names none.
     pub sensor_id: Option<&'a str>,
@@ -129,7 +129,7 @@ pub struct Context<'a> {
     pub tags: &'a [(&'a str, &'a str)],
 }
 
-/// What is done with a reading whose time is before `limits.unset_before`.
+/// The treatment of a reading whose time is before `limits.unset_before`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnsetClock {
     /// It gets the time of receipt: a device cannot do anything about it.

@@ -1,4 +1,4 @@
-//! The faults of members of a reading in the native format that say what was found instead.
+//! The faults of members of a reading in the native format, with the value found.
 
 use std::borrow::Cow;
 

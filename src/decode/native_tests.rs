@@ -1,4 +1,4 @@
-//! The native format: nested values, the members that may be the time, and what is left out.
+//! The native format: nested values, the members that may be the time, and omitted members.
 
 use super::tests::{NOW, bare, limits, line};
 use super::*;

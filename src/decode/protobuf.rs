@@ -11,7 +11,7 @@
 //! used. The first error ends the message: its fields before the error were already returned, and the decoder decides
 //! whether they count.
 //!
-//! **What is accepted.**
+//! **Accepted input.**
 //! - Field numbers from 1 to [`NUMBER_MAX`].
 //! - Varints of at most ten bytes whose value fits 64 bits. Leading zero groups are allowed, as the specification
 //!   requires. Some readers drop the bits beyond 64; here they are an error, because no encoder writes them.

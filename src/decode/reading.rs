@@ -1,6 +1,6 @@
 //! What a reading in the native format is. This module is the only description of it, for every encoding.
 //!
-//! A source (`super::json::native`, `super::binary::native`) walks over one object and reports what it finds: objects
+//! A source (`super::json::native`, `super::binary::native`) walks over one object and reports its parts: objects
 //! with [`ReadingDecoder::open`], keys with [`ReadingDecoder::key`], values with [`ReadingDecoder::take`]. It knows the
 //! encoding and no key. [`ReadingDecoder`] knows what each key means and nothing about the encoding. The fast path of
 //! JSON (`super::json::template`) repeats readings that were decoded here; it has the keys' meaning from [`Role`].

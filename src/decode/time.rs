@@ -28,7 +28,7 @@ const MS_PER_DAY: i64 = 86_400_000;
 /// 0001-01-01T00:00:00Z
 const YEAR_1_MS: i128 = -62_135_596_800_000;
 
-/// What is found in the place of a time.
+/// A value in the place of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// A time within the window.

@@ -25,7 +25,7 @@
 const DEMAND: f64 = 0.2;
 /// A statement with so many readings gains little from more.
 pub(crate) const FEW: u32 = 10;
-/// What a statement takes until it has been measured (seconds), and the limits of what is believed.
+/// The assumed time of a statement until it has been measured (seconds), and the limits of plausible measurements.
 const STATEMENT_S: f64 = 100e-6;
 const STATEMENT_LIMITS_S: (f64, f64) = (20e-6, 0.05);
 /// Seconds by which the age changes per second: for demand that is e times too high or low, and at most.

@@ -61,7 +61,7 @@ impl SenderShares {
         }
     }
 
-    /// Forgets what is stored.
+    /// Forgets stored entries.
     pub(super) fn stored(&mut self, tracker: &Tracker) {
         let unstored_from = tracker.unstored_from();
         while self.closed.front().is_some_and(|section| section.end <= unstored_from) {

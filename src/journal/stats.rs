@@ -5,7 +5,7 @@
 pub struct JournalStats {
     /// Size on disk, including the segment pool.
     pub bytes: u64,
-    /// Bytes of the frames from the first unstored entry on; what is stored in between counts as well.
+    /// Bytes of the frames from the first unstored entry on; stored entries in between count as well.
     pub unstored_bytes: u64,
     /// Bytes of frames written since this process opened the journal.
     pub written_bytes: u64,

@@ -292,7 +292,7 @@ impl Appender {
         }
     }
 
-    /// Adds what is queued to the group, and waits for more while that pays off. Blocks.
+    /// Adds queued batches to the group, and waits for more while that pays off. Blocks.
     fn collect(&self, group: &mut Vec<IngestBatch>, queue: &mut IngestReceiver) {
         let opened = Instant::now();
         let (mut last, mut bytes) = (opened, group.iter().map(IngestBatch::memory_bytes).sum::<usize>());

@@ -109,7 +109,7 @@ impl Latest {
         }
     }
 
-    /// What it holds now.
+    /// Its current contents.
     pub fn usage(&self) -> LatestUsage {
         self.usage
     }

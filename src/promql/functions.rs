@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     OverTime(OverTime),
     /// Everything else, by name.
     Special,
-    /// Needs native or classic histograms, or is not part of what is offered.
+    /// Needs native or classic histograms, or is not supported.
     Unsupported,
 }
 

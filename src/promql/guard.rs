@@ -1,4 +1,4 @@
-//! What is checked before the text is given to the parser, whose stack and time grow with the input: length, nesting,
+//! Checks before the text is given to the parser, whose stack and time grow with the input: length, nesting,
 //! number of operators and regular expressions, and durations that it cannot represent.
 
 use super::error::PromqlError;

@@ -21,7 +21,7 @@ use super::matcher::Matcher;
 /// Parses a query.
 ///
 /// # Errors
-/// It is not valid, too large, or uses what is not supported.
+/// It is not valid, too large, or uses an unsupported feature.
 pub fn parse(text: &str) -> Result<Query, PromqlError> {
     let parsed = parsed(text)?;
     let mut convert = Convert { selectors: 0 };
@@ -188,7 +188,7 @@ impl Convert {
         if matches!(function.kind, Kind::Unsupported) {
             return Err(invalid(format!(
                 "function {name:?} is not supported: hourbucket stores no histograms and no info metrics; \
-                 docs/promql.md lists what is supported"
+                 docs/promql.md lists the supported features"
             )));
         }
         let mut args = call.args.args.into_iter().map(|arg| self.expr(*arg)).collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! What is evaluated: the samples of a query's selectors, and the result.
+//! The input of an evaluation, the samples of a query's selectors, and its result.
 
 use super::labels::Labels;
 use super::matcher::Matcher;

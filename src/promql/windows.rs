@@ -82,7 +82,7 @@ impl SummarisedBucket {
         }
     }
 
-    /// What is still to be loaded for these windows.
+    /// The parts still to be loaded for these windows.
     pub fn need(&self, windows: &Windows) -> Need {
         if self.samples.is_some() {
             return Need::Nothing;

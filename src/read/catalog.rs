@@ -81,7 +81,7 @@ impl ReadService {
         Ok((updates, end, incomplete))
     }
 
-    /// The entries up to `end`, with what is in memory.
+    /// The entries up to `end`, with those in memory.
     async fn merged(
         &self,
         memory: Vec<CatalogUpdate>,
@@ -92,7 +92,7 @@ impl ReadService {
         let by_id = |entry: CatalogEntry| (entry.sensor_id.clone(), entry);
         let mut entries: BTreeMap<SensorId, CatalogEntry> =
             stored.into_iter().filter(|entry| is_seen(&entry.sensor_id)).map(by_id).collect();
-        // With what is in memory, stored entries may match that do not match alone.
+        // Stored entries may match only together with those in memory.
         let others =
             memory.iter().map(|update| &update.sensor_id).filter(|id| is_seen(id) && !entries.contains_key(*id));
         let others: Vec<SensorId> = others.cloned().collect();

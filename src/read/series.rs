@@ -79,7 +79,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// What is missing in one or the other.
+    /// The parts missing in one or the other.
     #[must_use]
     pub fn and(self, other: Missing) -> Missing {
         Missing {
@@ -196,7 +196,7 @@ impl ReadService {
         Ok((wanted.fields.into_iter().zip(samples).map(of_field).collect(), missing))
     }
 
-    /// The values of fields in a time range (end exclusive), each reading's; and what is missing.
+    /// The values of fields in a time range (end exclusive), each reading's; and the missing parts.
     pub(super) async fn samples(
         &self,
         sensor_id: &SensorId,
@@ -264,7 +264,7 @@ pub(super) fn number(value: ValueRef<'_>) -> Option<f64> {
     }
 }
 
-/// What of the matchers the catalogue can look up; the others are applied to what it finds.
+/// The matchers that the catalogue can look up; the others are applied to its results.
 fn catalog_query(matchers: &[Matcher], overlaps_ms: Option<(i64, i64)>) -> CatalogQuery {
     let mut query = CatalogQuery { overlaps_ms, ..CatalogQuery::default() };
     for matcher in matchers {

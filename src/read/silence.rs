@@ -128,7 +128,7 @@ mod tests {
         for now_ms in [13_001 * S, 13_400 * S, 13_500 * S] {
             assert!(silent(&silence, now_ms, 0, pause).contains(&(now_ms - 9_500 * S)), "{now_ms}");
         }
-        // What was unstored before the pause is stored during the first seconds.
+        // Readings unstored before the pause are stored during the first seconds.
         assert!(silent(&silence, 13_001 * S, 3010 * S, pause).contains(&(13_001 * S - 9_400 * S)), "silent before");
         assert!(!silent(&silence, 13_001 * S, 3010 * S, pause).contains(&(13_001 * S - 9_500 * S)), "not yet known");
         // The clock was set back.

@@ -65,7 +65,7 @@ struct Loaded {
     buckets: Vec<SummarisedBucket>,
 }
 
-/// What is asked for.
+/// The requested values.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     /// Of the first bucket.

@@ -249,7 +249,7 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(0) })
     }
 
-    /// The store's own clock (ms since 1970), which decides what is too old.
+    /// The store's own clock (ms since 1970), which decides whether a reading is too old.
     fn now_ms(&self) -> BoxFuture<'_, Result<i64, StoreError>> {
         Box::pin(async { Ok(0) })
     }

@@ -8,7 +8,7 @@
 //! - The file has limits: `audit.lines_per_second` for each kind, so that one kind hides no other, and
 //!   120 a minute for each kind and address, so that one address hides no other.
 //! - Nothing waits for the disk: what finds the queue full is dropped.
-//! - What is left out is counted in the file itself and in `hourbucket_audit_dropped_total`.
+//! - Omitted lines are counted in the file itself and in `hourbucket_audit_dropped_total`.
 //! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers pass ids, never what
 //!   was presented as a secret.
 //!

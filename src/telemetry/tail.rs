@@ -110,7 +110,7 @@ impl Watch {
         lines
     }
 
-    /// Changes what it may see, from the next batch on.
+    /// Changes its permissions, from the next batch on.
     pub fn allow(&self, allowed: Option<SensorPatterns>) {
         self.watcher.view.write().unwrap_or_else(PoisonError::into_inner).allowed = allowed;
     }

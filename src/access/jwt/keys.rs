@@ -74,7 +74,7 @@ struct KeyPlace {
     kid: Option<String>,
 }
 
-/// What is wrong with a file of keys or with one key. No variant holds anything of a key.
+/// The fault of a file of keys or of one key. No variant holds any part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the texts say it")]
 pub enum KeyFault {

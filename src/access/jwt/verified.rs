@@ -1,7 +1,7 @@
 //! The claims of JWTs that were verified before, so that a sender that presents the same JWT with each request costs one
 //! signature, not one for each. Verifying one takes 30 to 100 µs, its SHA-256 about 1 µs.
 //!
-//! - Only what was verified is kept, so that no sender without a key can fill it. Whether a JWT is valid at this time is not
+//! - Only verified JWTs are kept, so that no sender without a key can fill it. Whether a JWT is valid at this time is not
 //!   kept: that is checked at each use, with the clock ([`super::super::Grant::check`]).
 //! - It belongs to the keys and settings that verified: a reload makes new ones, without what the old ones accepted.
 //! - Its size is bounded in bytes. There are two generations: when the newer is full, the older is forgotten.
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 /// Bytes of the JWTs of one generation: about 8,000 of the usual 500 bytes, or 512 of the largest.
 const GENERATION_BYTES: usize = 4 << 20;
 
-/// The SHA-256 of a JWT: what is kept could not be presented.
+/// The SHA-256 of a JWT, which cannot be presented as a token.
 type Key = [u8; 32];
 
 /// `C`: the claims.
@@ -51,7 +51,7 @@ impl<C> Verified<C> {
         Ok(claims)
     }
 
-    // What is in a map is valid by itself, so the lock stays usable after a panic.
+    // Each entry of the map is valid by itself, so the lock stays usable after a panic.
     fn lock(&self) -> MutexGuard<'_, Generations<C>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

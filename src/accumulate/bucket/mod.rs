@@ -53,7 +53,7 @@ use crate::model::{
 };
 use crate::store::LoadedBucket;
 
-/// What is with the store.
+/// The bucket's pending work in the store.
 #[derive(Debug)]
 struct InFlight {
     acks: Acks,

@@ -29,7 +29,7 @@ impl Shard {
         }
     }
 
-    /// Forgets what is confirmed if it uses more than a sixteenth of the memory; the store is asked again.
+    /// Forgets the confirmed entries if they use more than a sixteenth of the memory; they are read again from the store.
     pub(super) fn evict_confirmed(&mut self) {
         if self.confirmed.memory_bytes() > self.settings.bytes_max / 16 {
             self.sensors.iter_mut().for_each(|(_, sensor)| sensor.confirmed = Confirmed::default());

@@ -2,7 +2,7 @@
 //! something new ([`PageWrite::catalog`](crate::model::PageWrite)). Pure.
 //!
 //! A sensor has 24 bytes: two days ([`catalog_day`]), the last arrival, and a reference to the fields and tags that are confirmed, as
-//! hashes, shared by all sensors with the same ones. What is forgotten is looked up in the store with the sensor's next
+//! hashes, shared by all sensors with the same ones. Forgotten entries are looked up in the store with the sensor's next
 //! write, so the sets are dropped if they use too much memory.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::model::catalog::{CATALOG_FIELDS_MAX, CatalogUpdate, FieldKinds, catalog_day, field_key, field_kinds};
 use crate::model::{Rows, Summary, Tags, memory};
 
-/// What is confirmed of one sensor.
+/// The confirmed entry of one sensor.
 #[derive(Debug, Default)]
 pub(super) struct Confirmed {
     set: Option<Arc<ConfirmedSet>>,

@@ -179,7 +179,7 @@ pub struct Shard {
     usage: ShardUsage,
     counts: ShardCounts,
     rejected_rows: Vec<RejectedRows>,
-    /// With the daily rollup: what was settled since the last call of [`Shard::take_settled`].
+    /// With the daily rollup: the rows settled since the last call of [`Shard::take_settled`].
     settled: Option<Vec<crate::rollup::state::Settled>>,
     /// Of readings with the time of receipt; they are received, journaled and replayed in nearly this order.
     arrivals: Arrivals,

@@ -11,7 +11,7 @@ impl Shard {
         Shard { settled: Some(vec![]), ..self }
     }
 
-    /// What was settled since the last call: stored, found stored, or rejected.
+    /// The rows settled since the last call: stored, found stored, or rejected.
     pub fn take_settled(&mut self) -> Vec<Settled> {
         self.settled.as_mut().map(std::mem::take).unwrap_or_default()
     }

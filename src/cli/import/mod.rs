@@ -76,7 +76,7 @@ pub(super) struct Import {
     /// Keep the state of each file here [default: beside it, FILE.import]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Begin each file again; what is stored stays stored once
+    /// Begin each file again; stored readings are not stored twice
     #[arg(long)]
     restart: bool,
     /// How long to wait for a service that is away or busy
@@ -260,7 +260,7 @@ impl<'a> Run<'a> {
         let done = if is_by_record { self.records() } else { self.payload() };
         self.progress.end();
         self.state.complete = done.is_ok();
-        // What was acknowledged before a failure counts as well.
+        // Readings acknowledged before a failure count as well.
         let saved = self.save();
         done.and(saved).map(|()| self.state)
     }

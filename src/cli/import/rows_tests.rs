@@ -1,4 +1,4 @@
-//! CSV files as they are found, and what is made of their rows.
+//! CSV files from the field, and the readings of their rows.
 
 use std::io::Write;
 

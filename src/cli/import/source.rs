@@ -30,22 +30,22 @@ pub(super) struct Source {
     pub(super) offset: u64,
 }
 
-/// What is imported.
+/// The source of an import.
 pub(super) enum Input {
     File(PathBuf),
-    /// Standard input can be read once. What was read to find the columns is kept until the rows are read.
+    /// Standard input can be read once. The bytes read to find the columns are kept until the rows are read.
     Standard(Rc<RefCell<Standard>>),
 }
 
 pub(super) struct Standard {
     /// Decompressed.
     reader: Box<dyn Read>,
-    /// What was read while `keeps`.
+    /// The bytes read while `keeps`.
     kept: Vec<u8>,
     keeps: bool,
 }
 
-/// Reads what is kept of standard input from an offset on, and then the rest of it.
+/// Reads the kept bytes of standard input from an offset on, and then the rest of it.
 struct Replay {
     standard: Rc<RefCell<Standard>>,
     at: usize,
@@ -89,7 +89,7 @@ impl Input {
             Input::File(path) => open(path, offset),
             Input::Standard(standard) => {
                 standard.borrow_mut().keeps = !is_last;
-                // What comes before it was read, so it is kept.
+                // The bytes before it were read, so they are kept.
                 let at = usize::try_from(offset).unwrap_or(usize::MAX);
                 at_start(Box::new(Replay { standard: standard.clone(), at }), offset)
             }
@@ -176,7 +176,7 @@ pub(super) fn size(path: &Path) -> Result<Option<u64>, SourceError> {
     Ok(is_plain.then_some(std::fs::metadata(path)?.len()))
 }
 
-/// Recognises a file whose content before `offset` is what it was. Of a compressed file, nothing may have changed; to
+/// Recognises a file whose content before `offset` has not changed. Of a compressed file, nothing may have changed; to
 /// an uncompressed one, something may have been appended. `None`: the file is shorter than `offset`.
 pub(super) fn fingerprint(path: &Path, offset: u64) -> Result<Option<String>, SourceError> {
     let is_plain = compression(path)? == Compression::None;

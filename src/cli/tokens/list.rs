@@ -37,7 +37,7 @@ pub(super) fn read_last_used(files: &[PathBuf], config: Option<&Path>) -> Option
 /// An entry as it is shown.
 type Shown = serde_json::Map<String, Value>;
 
-/// `all`: also what was used and has no entry.
+/// `all`: also names that were used and have no entry.
 pub(super) fn list(
     path: &Path,
     json: bool,

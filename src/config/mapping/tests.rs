@@ -1,4 +1,4 @@
-//! Tests of the mapping language: what it refuses, with which key, and the meaning of its parts.
+//! Tests of the mapping language: refused mappings with the key named, and the meaning of its parts.
 
 use std::sync::Arc;
 

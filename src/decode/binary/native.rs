@@ -63,7 +63,7 @@ fn members<'de, S: Source<'de>>(
     Ok(())
 }
 
-/// Reads the value that starts with this head: reports it, or what is inside of it.
+/// Reads the value that starts with this head: reports it or its members.
 fn member<'de, S: Source<'de>>(
     items: &mut Items<'de, S>,
     head: Head<'de>,

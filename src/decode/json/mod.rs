@@ -29,7 +29,7 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
         None => walk.rejects.push(0, RejectReason::EmptyPayload, "the payload is empty"),
         Some(b'[') => walk.array(),
         Some(b'{') => walk.stream(),
-        // Neither; the reject of the element names what was found.
+        // Neither; the reject of the element names the type found.
         Some(_) => walk.line(0, bytes.len()),
     }
     walk.close();

@@ -42,7 +42,7 @@ pub(super) struct Point<'d> {
     pub(super) attributes: Attributes<'d>,
 }
 
-/// `HistogramDataPoint`, `ExponentialHistogramDataPoint` or `SummaryDataPoint`: what is stored of it.
+/// The stored part of a `HistogramDataPoint`, `ExponentialHistogramDataPoint` or `SummaryDataPoint`.
 #[derive(Debug, Default)]
 pub(super) struct Distribution<'d> {
     /// 0 if unknown.
@@ -131,7 +131,7 @@ impl<'a> Points<'a> {
         self.add(point.flags, |points| points.reading(resource, point));
     }
 
-    /// Adds a point of a histogram or summary: its count, sum, minimum and maximum. `parts` names what is left out.
+    /// Adds a point of a histogram or summary: its count, sum, minimum and maximum. `parts` names the omitted parts.
     pub(super) fn distribution(&mut self, resource: &Attributes<'_>, point: &Distribution<'_>, parts: &str) {
         let added = self.add(point.flags, |points| points.distribution_reading(resource, point));
         if added && point.parts > 0 {

@@ -61,7 +61,7 @@ impl AddressKey {
     }
 }
 
-/// What is known of an address.
+/// The state of an address.
 #[derive(Debug, Default)]
 struct Entry {
     open: u32,

@@ -27,7 +27,7 @@ struct LeftOutParts<'a> {
     names: &'a [String],
 }
 
-/// What was accepted of a body.
+/// The accepted readings of a body.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Accepted {
     readings: usize,

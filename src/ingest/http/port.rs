@@ -174,7 +174,7 @@ impl Connection {
         self.place.phase().rest(self.now_ms());
     }
 
-    /// Counts and logs that the peer takes nothing of what is sent.
+    /// Counts and logs that the peer does not receive the bytes sent to it.
     pub(super) fn stuck(&self) {
         metrics::http_connection_closed(self.port.name, "write_timeout");
         let (port, peer) = (self.port.name, self.place.peer());

@@ -1,4 +1,4 @@
-//! Middleware of both HTTP ports that discards what is left of a refused request's body.
+//! Middleware of both HTTP ports that discards the rest of a refused request's body.
 //!
 //! If a server answers and closes while the sender is still writing, the kernel discards the answer (RST), and the sender
 //! sees a broken pipe instead of "413". So the rest of the body is read before the answer is sent, within limits. Two

@@ -23,7 +23,7 @@ use crate::access::{CredentialFault, Credentials, Grant, JwtFault};
 pub(crate) enum TokenFault {
     /// It has no token.
     Missing,
-    /// What it has is not a token.
+    /// The header does not have a token.
     Malformed,
     /// No such id, or another secret.
     Wrong,

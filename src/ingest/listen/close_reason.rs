@@ -13,7 +13,7 @@ pub(super) enum CloseReason {
     Lost,
     /// The device was silent for too long.
     Silent,
-    /// The device does not read what is sent to it.
+    /// The device does not receive the bytes sent to it.
     Stuck,
     /// The same client has connected again.
     TakenOver,

@@ -414,7 +414,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.out.is_empty() {
             return Ok(());
         }
-        // What was written is removed from `out`, so this may be cancelled.
+        // Written bytes are removed from `out`, so this may be cancelled.
         let written = async {
             while !self.out.is_empty() {
                 if self.stream.write_buf(&mut self.out).await? == 0 {
@@ -447,7 +447,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let sent = async {
             self.flush().await?;
             self.stream.shutdown().await.map_err(|_| CloseReason::Lost)?;
-            // Closing with unread bytes would reset the connection and lose what was just sent.
+            // Closing with unread bytes would reset the connection and lose the bytes just sent.
             let mut scrap = [0; 1024];
             while self.stream.read(&mut scrap).await.is_ok_and(|n| n > 0) {}
             Ok::<(), CloseReason>(())

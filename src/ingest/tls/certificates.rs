@@ -138,7 +138,7 @@ fn joined(problems: &[ChainProblem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What is wrong with a chain whose files can be read.
+/// The fault of a chain whose files can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ChainProblem {
     #[error("the certificate expired on {}; renew it", day(*not_after_s))]
@@ -234,7 +234,7 @@ pub struct TlsStatus {
     pub port: &'static str,
     /// Expiry in seconds since 1970; the earliest of the chain.
     pub not_after_s: i64,
-    /// What is wrong: files that cannot be used, a certificate that is not valid now, a revocation list out of date.
+    /// The fault: files that cannot be used, a certificate that is not valid now, a revocation list out of date.
     pub problem: Option<String>,
 }
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::{DirLock, Fs, FsFile, write_all_at};
 
-/// Permissions of what is created.
+/// Permissions of created files and directories.
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 

@@ -1,4 +1,4 @@
-//! Finds what is wrong with a stored bucket: compares every document with a recomputation from its readings.
+//! Finds the faults of a stored bucket: compares every document with a recomputation from its readings.
 //!
 //! Sums: `$inc` has added the doubles in another order than a recomputation does. So two sums are equal if they differ
 //! by at most [`SUM_TOLERANCE`] of the sum of the absolute values (n additions of doubles err by at most n · 2⁻⁵³ of

@@ -1,4 +1,4 @@
-//! The state of an evaluation: the data, how much is in memory, and what is remarked.
+//! The state of an evaluation: the data, its size in memory, and the remarks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -41,9 +41,9 @@ impl Stop {
 pub struct Evaluated {
     /// The result.
     pub value: Value,
-    /// Probably not what was meant.
+    /// Probably not intended.
     pub warnings: Vec<String>,
-    /// Possibly not what was meant.
+    /// Possibly not intended.
     pub infos: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The steps of a query, and what has a value at them.
+//! The steps of a query, and the values at them.
 
 use crate::promql::labels::Labels;
 use crate::promql::series::{Sample, Series};

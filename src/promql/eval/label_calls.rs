@@ -74,7 +74,7 @@ fn check_name(name: &str, place: &str) -> Result<(), PromqlError> {
     }
 }
 
-/// Compares digits as numbers, and what is between them as text.
+/// Compares digits as numbers, and the text between them as text.
 fn natural(a: &str, b: &str) -> Ordering {
     let (mut a_parts, mut b_parts) = (parts(a), parts(b));
     loop {

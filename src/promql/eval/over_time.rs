@@ -91,7 +91,7 @@ pub(super) fn evaluate(function: OverTime, w: &Window<'_>) -> Result<Option<f64>
     }))
 }
 
-/// As [`evaluate`], of what is known about the window without its samples.
+/// The same as [`evaluate`], from the summaries of the window without its samples.
 pub(super) fn of_stats(function: OverTime, stats: &WindowStats) -> f64 {
     match function {
         OverTime::Avg => stats.sum / stats.count as f64,

@@ -158,7 +158,7 @@ impl Rollup {
         }
     }
 
-    /// What it holds now.
+    /// Its current contents.
     pub fn usage(&self, now: Now) -> RollupUsage {
         let since = [self.ready.front().map(|(_, since)| *since), self.computing_since_ms, self.wheel.next_ms()];
         let since_ms = since.into_iter().flatten().min().unwrap_or(u64::MAX);

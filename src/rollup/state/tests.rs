@@ -244,7 +244,7 @@ fn near_the_limit_of_memory_days_are_computed_early_and_the_limit_is_left() {
         rig.computed(&days, true);
         rig.rollup.take_clears(100);
     }
-    // What is left is still computed when it is due.
+    // The remaining days are still computed when they are due.
     rig.pass(2 * DAY);
     for _ in 0..n {
         let days = rig.due();

@@ -19,7 +19,7 @@ pub struct InvalidPage {
     pub broken: BrokenInvariant,
 }
 
-/// The invariants of the stored state at rest, each with what was found instead.
+/// The invariants of the stored state at rest, each with the state found instead.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the texts say it")]
 pub enum BrokenInvariant {

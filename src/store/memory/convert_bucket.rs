@@ -91,7 +91,7 @@ impl Copying {
         (mixed || there.total() == 0).then_some(missing)
     }
 
-    /// Whether the measurements are what was copied, and nothing else.
+    /// Whether the measurements are exactly the copied ones.
     fn is_whole(&self, measured: &Rows) -> bool {
         let now = ReadingCounts::of([measured]);
         match self.is_mixed() {
@@ -176,7 +176,7 @@ impl Conversion {
         (self.tries >= TRIES).then_some(Conclusion::Collided)
     }
 
-    /// What is to be done with the bucket as it was read.
+    /// The next step for the bucket as it was read.
     fn plan(&self, bucket: StoredBucket, pages: &Pages) -> Result<Next, Conclusion> {
         let (mode, strays) = (bucket.storage_mode(), bucket.strays().next().is_some());
         match (bucket.pages.is_empty(), mode, self.into) {

@@ -1,4 +1,4 @@
-//! Operations with a time limit, and what it means if one ends early.
+//! Operations with a time limit, and the error if one ends early.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is known of the server's time.
+//! The server's time, as known to this process.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// How long the time is continued with the own monotonic clock before the server is asked again.
 const ASK_AFTER: Duration = Duration::from_secs(10);
 
-/// What is known of the server's time.
+/// The server's time, as known to this process.
 #[derive(Debug)]
 pub(super) struct ServerClock {
     /// The last answer (ms since 1970), and when it was asked for.

@@ -1,4 +1,4 @@
-//! Behind proxies: whose limits count, and what is refused.
+//! Behind proxies: whose limits count, and refused headers.
 
 use std::time::Duration;
 

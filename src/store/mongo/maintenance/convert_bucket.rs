@@ -97,7 +97,7 @@ impl Collections {
             }
         }
         on_step(Step::Copied, key)?;
-        // Read back with majority read concern: what is compared here is not rolled back.
+        // Read back with majority read concern: the compared documents are not rolled back.
         let mut copy = StoredBucket { measured: None, ..bucket.clone() };
         self.measure(&mut copy).await?;
         let Some(measured) = &copy.measured else { return Ok(Attempt::Again) };

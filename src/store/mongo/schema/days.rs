@@ -15,7 +15,7 @@ use crate::store::mongo::setup::{SchemaError, Setup};
 /// The longest day; the TTL index is on the start of the day.
 const DAY_MAX_S: i64 = 25 * 60 * 60;
 
-/// Creates what is missing, and updates what differs. Returns one line per change.
+/// Creates missing objects, and updates different ones. Returns one line per change.
 ///
 /// # Errors
 /// The first step that failed, or that the database has days of another zone.

@@ -1,4 +1,4 @@
-//! Commands that change what is stored: page writes, measurements, latest state, days, the high-water mark.
+//! Commands that change the stored data: page writes, measurements, latest state, days, the high-water mark.
 
 pub(super) mod days;
 pub(super) mod fence;
