@@ -14,6 +14,8 @@ mod cycles;
 mod glossary;
 #[path = "architecture/links.rs"]
 mod links;
+#[path = "architecture/rules.rs"]
+mod rules;
 #[path = "architecture/source.rs"]
 mod source;
 
@@ -22,216 +24,10 @@ use std::fs;
 use std::path::Path;
 
 use glossary::Glossary;
+use rules::{HOMES, IMPURE_PATHS, LAYERS, MAY_NAME, NOT_PURE, PURE};
 use source::{Code, test_modules};
 
-const SOURCE_LINES_MAX: usize = 600;
-const TEST_LINES_MAX: usize = 800;
-
-/// Which of our modules a module may name besides itself. `x(A|B)` allows names of `x` that end in `A` or `B` only;
-/// `*` allows all. The longest entry that matches a file counts.
-const MAY_NAME: &[(&str, &[&str])] = &[
-    ("lib", &["*"]),
-    ("main", &["*"]),
-    // The commands: each wires what it needs.
-    ("cli", &["*"]),
-    ("app", &["*"]),
-    ("model", &[]),
-    // The language alone; what it reads is given to it.
-    ("promql", &[]),
-    ("ack", &[]),
-    ("commit_delay", &[]),
-    ("priority", &[]),
-    ("config", &["model"]),
-    ("telemetry", &["config", "model"]),
-    ("shutdown", &["admission", "telemetry", "config", "model"]),
-    ("admission", &["ack", "model"]),
-    ("systemd", &["config(Manager)"]),
-    (
-        "access",
-        &[
-            "model",
-            "admission(JournalAccount)",
-            "config(Quota|Jwt|JwtAlgorithm|Certificates|ClientIdentity|parse_duration|parse_size)",
-        ],
-    ),
-    ("ingest", &["access", "decode", "admission", "ack", "commit_delay", "model", "config", "telemetry"]),
-    ("decode", &["model", "config(Limits|Line|Native|Nested|Otlp|PointAttributes|RemoteWrite|ScalarFormat)"]),
-    ("decode/context", &["model", "config(Config|Decoding|Limits|Line|Native|ScalarFormat)"]),
-    ("decode/decoder", &["model", "config(Decoding|Otlp|RemoteWrite|mapping|nearest)"]),
-    ("decode/mapping", &["model", "config(mapping)"]),
-    ("journal", &["model", "ack", "admission", "commit_delay", "config", "telemetry"]),
-    // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.
-    (
-        "route",
-        &[
-            "model",
-            "ack",
-            "admission",
-            "journal(Follower|EntryKind)",
-            "accumulate(ShardBatch|ShardHandle|ShardClosed)",
-            "dead_letters(DeadLetters)",
-            "config",
-            "telemetry",
-        ],
-    ),
-    // The requests and results of a store pass through flush unchanged.
-    (
-        "accumulate",
-        &[
-            "model",
-            "ack",
-            "flush",
-            "dead_letters(DeadLetters)",
-            "latest(LatestHandle)",
-            "rollup(RollupHandle|state)",
-            "enrich(Registry)",
-            "store(LoadResult|LoadRequest|LoadedBucket|StoreError|PageWriteResult)",
-            "config",
-            "telemetry",
-        ],
-    ),
-    ("flush", &["model", "ack", "store", "config", "telemetry"]),
-    ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError|StoreErrorKind)", "telemetry"]),
-    ("rollup", &["model", "ack", "flush", "store(StoreError|days)", "telemetry"]),
-    ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
-    ("store", &["model", "maintain", "dead_letters(filter)", "config", "telemetry"]),
-    ("maintain", &["model"]),
-    // It reads every place where a reading can be, and changes none.
-    (
-        "read",
-        &[
-            "model",
-            "promql",
-            "maintain(StoredPage|hour)",
-            "accumulate(QueryHandle|UnstoredBucket|query|state)",
-            "journal(JournalHandle)",
-            "route(shard_of)",
-            "rollup(RollupView)",
-            "store(Store|StoreError|LoadedBucket|LoadedPage|reading|catalog|days|summaries)",
-            "config",
-            "telemetry",
-        ],
-    ),
-    // Both ports are served by the same code, which lives with the larger one.
-    (
-        "admin",
-        &[
-            "access",
-            "decode(protobuf)",
-            "ingest(http|tls|TlsStatus)",
-            "priority",
-            "read",
-            "promql",
-            "store(reading)",
-            "telemetry",
-            "config",
-            "model",
-        ],
-    ),
-    // The store uses the filter, so this names nothing that names the store.
-    ("dead_letters", &["model", "maintain(report)"]),
-    (
-        "dead_letters/writer",
-        &["model", "ack", "flush", "store(DeadLetterWritten|Evicted|StoreError|StoreErrorKind)", "telemetry"],
-    ),
-    ("dead_letters/redecode", &["model", "decode", "ingest(http|mqtt)", "config", "telemetry(metrics)"]),
-    // A second instance for a command.
-    (
-        "dead_letters/replay",
-        &["app", "ingest(mqtt)", "admission", "ack", "maintain", "shutdown", "store", "config", "model"],
-    ),
-];
-
-/// Folders with layers, and their parts (folders or files) from the lowest. A part may name itself, those before it, and
-/// what is in the folder but not listed, which all of them share.
-const LAYERS: &[(&str, &[&str])] = &[
-    ("store/mongo", &["write", "read", "schema", "maintenance"]),
-    ("dead_letters", &["filter", "writer", "redecode", "replay"]),
-];
-
-/// A path (or its end, if it starts with `::`), and the only places where it may be used.
-struct Home {
-    paths: &'static [&'static str],
-    homes: &'static [&'static str],
-    why: &'static str,
-}
-
-const HOMES: &[Home] = &[
-    Home {
-        paths: &["axum", "tower", "axum_server"],
-        homes: &["src/ingest/http", "src/admin"],
-        why: "HTTP stays in ingest/http and admin",
-    },
-    Home {
-        paths: &["rumqttc", "rumqttc_v4", "rumqttc_v5"],
-        homes: &["src/ingest/mqtt", "src/ingest/listen"],
-        why: "MQTT stays in ingest/mqtt and ingest/listen",
-    },
-    Home {
-        paths: &["tokio_rustls", "rustls", "rustls_native_certs"],
-        homes: &["src/ingest/tls"],
-        why: "certificates are read and TLS is set up in ingest/tls",
-    },
-    Home {
-        paths: &["jsonwebtoken", "ring::signature", "rustls_pki_types"],
-        homes: &["src/access/jwt"],
-        why: "JWTs and their keys stay in access/jwt",
-    },
-    Home { paths: &["mongodb", "bson"], homes: &["src/store/mongo"], why: "the driver and BSON stay in store/mongo" },
-    Home {
-        paths: &["::counter!", "::gauge!", "::histogram!"],
-        homes: &["src/telemetry/metrics.rs"],
-        why: "every metric is a typed function of telemetry/metrics.rs",
-    },
-    Home {
-        paths: &["std::env"],
-        homes: &["src/config/"],
-        why: "the environment is read in config (config::environment)",
-    },
-    Home {
-        paths: &["::Utc::now", "::Local::now", "::SystemTime::now"],
-        homes: &["src/model/clock.rs"],
-        why: "the wall clock is read in model/clock.rs; take a Now instead",
-    },
-];
-
-/// Files without async, IO and clock: a path that begins with one of these, without the exceptions.
-const PURE: &[&str] = &[
-    "src/model/",
-    "src/decode/",
-    "src/maintain/",
-    "src/promql/",
-    "src/admin/prometheus/remote_read/request",
-    "src/admin/prometheus/remote_read/response",
-    "src/dead_letters/filter",
-    "src/dead_letters/redecode",
-    "src/commit_delay",
-    "src/accumulate/arrivals",
-    "src/accumulate/state",
-    "src/flush/age",
-    "src/flush/due",
-    "src/flush/pack",
-    "src/flush/backoff",
-    "src/latest/state",
-    "src/rollup/state",
-    "src/read/hours",
-    "src/read/merge",
-    "src/enrich/registry",
-    "src/ingest/connections/address_limits",
-    "src/ingest/proxy/forwarded",
-    "src/ingest/proxy/header",
-    "src/ingest/listen/codec",
-    "src/ingest/listen/exchanges",
-    "src/ingest/listen/frames",
-    "src/ingest/listen/inflight",
-    "src/ingest/listen/strict",
-    "src/ingest/mqtt/acks",
-    "src/ingest/mqtt/collect",
-    "src/ingest/mqtt/retained",
-    "src/ingest/mqtt/window",
-];
-const NOT_PURE: &[&str] = &["src/model/clock.rs"];
-const IMPURE_PATHS: &[&str] = &["async", "::await", "tokio", "std::fs", "std::net", "::Instant::now"];
+const LINES_MAX: usize = 600;
 
 /// Checks one file; `is_test` marks code that only tests use. One line per violation: file, line, rule.
 fn check(path: &str, text: &str, is_test: bool) -> Vec<String> {
@@ -257,10 +53,9 @@ fn shape(path: &str, text: &str) -> Vec<String> {
     if !text.starts_with("//!") {
         found.push(format!("{path}:1: a file opens with `//!`, saying what it is for"));
     }
-    let (lines, most) =
-        (text.lines().count(), if path.starts_with("src/") { SOURCE_LINES_MAX } else { TEST_LINES_MAX });
-    if lines > most {
-        found.push(format!("{path}:{lines}: more than {most} lines; it has become two things"));
+    let lines = text.lines().count();
+    if lines > LINES_MAX {
+        found.push(format!("{path}:{lines}: more than {LINES_MAX} lines; it has become two things"));
     }
     found
 }
@@ -474,8 +269,8 @@ fn every_rule_can_fail() {
         ("src/ingest/mqtt/acks.rs", "use std::fs;", "pure file"),
         ("src/app.rs", "fn f() -> Result<(), String> {}", "not a `String`"),
         ("src/cli/run.rs", "fn f() -> Result<fn() -> Vec<(u8, String)>,\n std::string::String> {}", "not a `String`"),
-        ("src/model/hour.rs", &"\n".repeat(SOURCE_LINES_MAX), "more than 600"),
-        ("tests/long.rs", &"\n".repeat(TEST_LINES_MAX), "more than 800"),
+        ("src/model/hour.rs", &"\n".repeat(LINES_MAX), "more than 600"),
+        ("tests/long.rs", &"\n".repeat(LINES_MAX), "more than 600"),
     ] {
         let found = broken(path, body);
         assert_eq!(found.len(), 1, "{path} {}: {found:#?}", body.trim());
@@ -553,14 +348,14 @@ fn every_public_type_of_the_pipeline_is_in_the_glossary_and_no_other() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Files that use retired words: these rules, and tests that are still to be reworded.
-const RETIRED_WORDS_ALLOWED: &[&str] = &["tests/architecture", "tests/simulation/"];
+/// Files that use retired words: these rules.
+const RETIRED_WORDS_ALLOWED: &str = "tests/architecture";
 
 #[test]
 fn no_retired_word_is_used_in_the_source() {
     let glossary = glossary();
     let mut all: Vec<_> = ["src", "tests", "loadtest"].into_iter().flat_map(files).collect();
-    all.retain(|(path, _)| !RETIRED_WORDS_ALLOWED.iter().any(|prefix| path.starts_with(prefix)));
+    all.retain(|(path, _)| !path.starts_with(RETIRED_WORDS_ALLOWED));
     let found: Vec<String> = all.iter().flat_map(|(path, text)| glossary.check_words(path, text)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

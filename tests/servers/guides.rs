@@ -148,7 +148,7 @@ fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
 /// The load-test figures in README and guides are those of the record.
 #[test]
 fn figures_are_those_of_the_record() {
-    let record = record("2026-11-22 02:56");
+    let record = record("2026-11-23 23:23");
     let mut compared = 0;
     for page in guides::pages().iter().filter(|p| *p == "README.md" || p.starts_with("docs/")) {
         for line in guides::read(page).lines().filter(|line| line.starts_with("| ")) {
@@ -169,6 +169,29 @@ fn figures_are_those_of_the_record() {
         }
     }
     assert!(compared > 25, "{compared} figures were compared");
+}
+
+/// The median times of queries in README are those of the record.
+#[test]
+fn times_of_queries_are_those_of_the_record() {
+    let text = guides::read("loadtest/RESULTS.md");
+    let record = text.split("\n## ").find(|part| part.contains("First record of reads.")).unwrap();
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = record.lines().filter(|line| line.starts_with("| ")).map(cells).collect();
+    let median = |question: &str, layout: &str| {
+        let mut of_driver = rows.iter().filter(|row| row[3] == "MongoDB");
+        of_driver.find(|row| (&*row[1], &*row[2]) == (question, layout)).map(|row| row[5].clone())
+    };
+    let layouts = ["hourbucket, bucket mode", "native collection", "one document per reading"];
+    let mut compared = 0;
+    for row in guides::read("README.md").lines().filter(|line| line.starts_with("| ")).map(cells) {
+        if median(&row[1], layouts[0]).is_some() {
+            let measured = layouts.map(|layout| median(&row[1], layout).unwrap());
+            assert_eq!(row[2..5], measured, "README.md: {}", row[1]);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 5);
 }
 
 // ---- commands

@@ -1,13 +1,11 @@
 //! `sensor_latest`: if readings are split, repeated, late or replayed, the document is the same as after sorting all
-//! readings. The rule, its stage, the memory store and MongoDB are compared with one naive model; and a service is
-//! killed.
+//! readings. The rule, the memory store and MongoDB are compared with one naive model; and a service is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::block_on;
@@ -15,27 +13,13 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use hourbucket::ack::Ack;
 use hourbucket::config;
-use hourbucket::flush::Flusher;
-use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
-use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
-use hourbucket::model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, SensorId, Span,
-    StorageMode, SystemClock, Value,
-};
+use hourbucket::model::{LatestUpdate, Now, Reading, ReadingBatch, Rows, Span, Value};
 use hourbucket::route::row_refs;
-use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::memory::latest::LatestDocument;
-use hourbucket::store::memory::{Fault, MemoryStore, Pages};
+use hourbucket::store::memory::{MemoryStore, Pages};
 use hourbucket::store::mongo::{LATEST, MongoStore, OptionalIndexes};
-use hourbucket::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
-};
-use hourbucket::store::{
-    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError, StoreErrorKind,
-};
+use hourbucket::store::{LatestWriteResult, Store};
 use mongodb::bson::{Bson, Document, doc};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -48,7 +32,7 @@ pub(super) fn reading(sensor: &str, ts_ms: i64, values: &[(&str, Value)]) -> Rea
     Reading { sensor_id: sensor.into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }
 }
 
-fn number(sensor: &str, ts_ms: i64, n: i64) -> Reading {
+pub(super) fn number(sensor: &str, ts_ms: i64, n: i64) -> Reading {
     reading(sensor, ts_ms, &[("n", Value::Int(n))])
 }
 
@@ -246,213 +230,6 @@ fn at_its_limits_it_writes_early_and_then_accepts_no_more() {
     assert!(!state.full());
 }
 
-/// The stage on a memory store, with tokio's clock.
-struct Stage {
-    store: Arc<MemoryStore>,
-    handle: LatestHandle,
-    task: tokio::task::JoinHandle<()>,
-    flusher: Flusher,
-}
-
-fn stage(hold_acks: bool) -> Stage {
-    let store = Arc::new(MemoryStore::new());
-    let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
-    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
-    let gauges = Arc::new(LatestGauges::default());
-    let clock = Arc::new(SystemClock::new());
-    let (handle, task) = LatestTask::new(settings(), hold_acks, flusher.clone(), backoff, clock, gauges);
-    Stage { store, handle, task: tokio::spawn(task.run()), flusher }
-}
-
-impl Stage {
-    async fn send(&self, readings: &[Reading], ack: &Ack) {
-        let batch = Arc::new(readings.iter().cloned().collect::<ReadingBatch>());
-        let row_refs = row_refs(&batch, 1).remove(0);
-        self.handle.send(batch, row_refs, self.handle.hold(ack)).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_acknowledgement_waits_for_the_document_which_is_written_once_per_interval() {
-    let stage = stage(true);
-    stage.flusher.open(1);
-    let commands = Arc::new(AtomicUsize::new(0));
-    let count = commands.clone();
-    stage.store.set_script(Box::new(move || {
-        count.fetch_add(1, Ordering::Relaxed);
-        (Fault::None, Duration::ZERO)
-    }));
-    let mut waits = vec![];
-    for n in 0..100 {
-        let (ack, wait) = Ack::channel();
-        stage.send(&[number("s", n, n)], &ack).await;
-        ack.delivered();
-        waits.push(wait);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    let written = commands.load(Ordering::Relaxed);
-    assert!((9..=11).contains(&written), "ten seconds, one sensor, an interval of one second: {written} commands");
-    let begun = tokio::time::Instant::now();
-    for wait in waits {
-        assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
-    }
-    assert!(begun.elapsed() <= Duration::from_millis(1100), "the last one waits no longer than the interval");
-    assert_eq!(stage.store.pages().latest["s"].values["n"], (99, Value::Int(99)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_outage_only_delays_and_the_shutdown_writes_everything() {
-    let stage = stage(true);
-    stage.flusher.open(1);
-    let mut fates = [Fault::NotApplied, Fault::LostBefore, Fault::LostAfter, Fault::LostHalf].iter().cycle();
-    stage.store.set_script(Box::new(move || (*fates.next().unwrap(), Duration::from_millis(10))));
-    let (ack, wait) = Ack::channel();
-    for n in 0..50 {
-        stage.send(&[number("a", n, n), number("b", n, -n), number("c", 7, 7)], &ack).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    ack.delivered();
-    stage.store.set_script(Box::new(|| (Fault::None, Duration::ZERO)));
-    drop(stage.handle);
-    tokio::time::timeout(Duration::from_secs(2), stage.task).await.expect("it drains").unwrap();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
-    let pages = stage.store.pages();
-    let newest: Vec<_> = pages.latest.values().map(|d| (d.last_ts_ms, d.recent.len())).collect();
-    assert_eq!(newest, [(49, 4), (49, 4), (7, 1)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refused_update_is_dropped_and_acknowledged() {
-    let stage = stage(true);
-    stage.flusher.open(1);
-    stage.store.set_script(Box::new(|| (Fault::Rejected, Duration::ZERO)));
-    let (ack, wait) = Ack::channel();
-    stage.send(&[number("s", 1, 1)], &ack).await;
-    ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
-    drop(stage.handle);
-    stage.task.await.unwrap();
-    assert!(stage.store.pages().latest.is_empty());
-}
-
-/// A collection that another program has replaced by something else answers each command with an error of an unknown
-/// code.
-#[tokio::test(start_paused = true)]
-async fn an_update_that_keeps_failing_is_dropped_eventually() {
-    let commands = Arc::new(AtomicUsize::new(0));
-    let store = Arc::new(AlwaysFails(commands.clone()));
-    let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
-    let flusher = Flusher::new(store, backoff, Span::HOUR, Arc::new(|_| panic!("must not affect the store's health")));
-    flusher.open(1);
-    let clock = Arc::new(SystemClock::new());
-    let (handle, task) = LatestTask::new(settings(), true, flusher, backoff, clock, Arc::default());
-    let task = tokio::spawn(task.run());
-    let (ack, wait) = Ack::channel();
-    let batch: ReadingBatch = [number("s", 1, 1)].into_iter().collect();
-    let row_refs = row_refs(&batch, 1).remove(0);
-    handle.send(Arc::new(batch), row_refs, handle.hold(&ack)).await;
-    ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
-    assert_eq!(commands.load(Ordering::Relaxed), 10);
-    drop(handle);
-    task.await.unwrap();
-}
-
-struct AlwaysFails(Arc<AtomicUsize>);
-
-impl Store for AlwaysFails {
-    fn latest<'a>(&'a self, _: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async {
-            Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail: "CommandNotSupportedOnView".into() })
-        })
-    }
-
-    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
-        unreachable!()
-    }
-
-    fn write<'a>(&'a self, _: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
-        unreachable!()
-    }
-
-    fn merge_catalog<'a>(&'a self, _: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
-        unreachable!()
-    }
-
-    fn find_catalog<'a>(&'a self, _: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
-        unreachable!()
-    }
-
-    fn raise_high_water(&self, _: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
-        unreachable!("no pages are written here")
-    }
-
-    fn load<'a>(
-        &'a self,
-        _: &'a [LoadRequest],
-        _: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
-        unreachable!()
-    }
-
-    fn write_dead_letters<'a>(
-        &'a self,
-        _: &'a [DeadLetter],
-    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
-        unreachable!()
-    }
-
-    fn pages<'a>(&'a self, _: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
-        unreachable!()
-    }
-
-    fn measurements<'a>(&'a self, _: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
-        unreachable!()
-    }
-
-    fn sensors<'a>(&'a self, _: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        unreachable!()
-    }
-
-    fn newest<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
-        unreachable!()
-    }
-
-    fn first_buckets<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        unreachable!()
-    }
-
-    fn find_dead_letters<'a>(
-        &'a self,
-        _: &'a DeadLetterQuery,
-    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
-        unreachable!()
-    }
-
-    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        unreachable!()
-    }
-
-    fn storage_mode(&self) -> StorageMode {
-        StorageMode::Bucket
-    }
-
-    fn mode(&self) -> &'static str {
-        "bucket"
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_sender_that_waits_for_the_store_does_not_wait_for_the_latest_state() {
-    let stage = stage(false);
-    // The store is never available.
-    let (ack, wait) = Ack::channel();
-    stage.send(&[number("s", 1, 1)], &ack).await;
-    ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
-}
-
 async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
     let uri = config::Secret::new(Mongod::shared().uri());
     let settings = config::Store { uri, database: unique_database(test), ..config::Config::default().store };
@@ -615,7 +392,7 @@ async fn a_refused_update_is_distinguished_from_the_others() {
 /// The service is killed at random moments with a long interval. In the end the documents have everything that was
 /// acknowledged, also for sensors that no longer send.
 #[test]
-fn killed_at_random_instants_the_latest_state_is_what_was_acknowledged() {
+fn killed_at_random_moments_the_latest_state_is_what_was_acknowledged() {
     let mongod = Mongod::shared();
     let database = unique_database("latest_crash");
     let text = "[flush]\nmax_age = \"100ms\"\n[latest]\nenabled = true\ninterval = \"1s\"\nrecent = 4\n";

@@ -1,5 +1,5 @@
-//! The control loop of the flush age against a simulated store: steps of the load, a slow store, an outage, sensors that start together.
-//! Each simulated sensor stands for a hundred, so its statements take a hundred times as long.
+//! The control loop of the flush age with a simulated store: steps of the load, a slow store, an outage, sensors that start
+//! together. Each simulated sensor stands for a hundred, so its statements take a hundred times as long.
 
 use hourbucket::flush::age::{AgeControl, AgeSample, gain};
 use hourbucket::flush::due::{DuePolicy, DueWheel, own_age_ms};
@@ -68,7 +68,7 @@ impl Sim {
         }
     }
 
-    /// Runs for `minutes`, and starts the figures anew.
+    /// Resets the figures, and runs for `minutes`.
     fn run(&mut self, minutes: u64) -> &Sim {
         (self.readings, self.statements, self.waited_max_ms, self.per_second_max) = (0, 0, 0, 0);
         self.ages_ms = (u64::MAX, 0);
@@ -139,7 +139,7 @@ impl Sim {
             self.statements += 1;
             self.second += 1;
         }
-        // It cannot work ahead.
+        // Idle time is not saved up.
         self.idle_s = self.idle_s.min(self.cost_s);
     }
 

@@ -1,15 +1,15 @@
-//! `hourbucket convert` beside the service: conversions of single buckets in both directions, a statement now and one
-//! later, ended early now and then. As an operator does it: only buckets that ended some time ago by the true time, no two
-//! conversions of one bucket at once, and one that was ended early is run again.
+//! `hourbucket convert` while the service runs: conversions of single buckets in both directions, statement by statement,
+//! some of them aborted. As an operator runs it: only buckets that ended some time ago by the true time, one conversion of a
+//! bucket at a time, and an aborted one is run again.
 //!
-//! Three things are known to go wrong, and are left out:
-//! - A query that reads the pages of a bucket in several parts, while the bucket is converted, may return readings twice or
-//!   not at all. (The parts are small here; in MongoDB they are of 8 MiB.)
-//! - A query that reads a document in time-series mode, before the bucket becomes pages, and the measurements after they were
+//! Three known limits are left out:
+//! - A query that reads the pages of a bucket in several parts during its conversion may return readings twice or not at
+//!   all. (The parts are small here; in MongoDB they have 8 MiB.)
+//! - A query that reads a document in time-series mode before the bucket becomes pages, and the measurements after they were
 //!   removed, returns none of its readings.
-//! - Readings without a time of their own may be stored twice, and of equal ones too few may be stored, when their bucket is
-//!   converted while they are written: it is the position in the pages that tells whose a reading is, measurements have none,
-//!   and pages that are made from them have others.
+//! - If a bucket is converted while readings without a time are written, such readings may be stored twice, and of equal
+//!   ones too few may be stored: a reading without a time is identified by its position in the pages; measurements have no
+//!   position, and pages made from them have other positions.
 
 use hourbucket::model::{BucketKey, PageKind, Rows, summary};
 use hourbucket::store::memory::{Conclusion, Conversion};
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 2;
 const SETTLED_MS: i64 = HOUR + HOUR / 12;
 
 impl Sim {
-    /// A conversion begins, goes on by a statement, or is ended early.
+    /// Begins a conversion, continues one by some statements, or aborts one.
     pub(super) fn convert(&mut self) {
         if self.conversions.len() < AT_ONCE && self.rng.u8(0..4) == 0 {
             return self.begin_conversion();
@@ -34,11 +34,11 @@ impl Sim {
         if self.reading.as_ref().is_some_and(|(sensor, start)| (&**sensor, *start) == (&*key.sensor_id, key.start)) {
             return;
         }
-        // They are fast, if nobody else is.
+        // Often several statements without a step of the service in between.
         let steps = if self.rng.bool() { 1 } else { self.rng.usize(1..12) };
-        let (conversion, asked) = (&mut self.conversions[at], self.asked);
-        let ended =
-            (0..steps).any(|_| !(asked && conversion.is_removing()) && conversion.step(&mut self.pages).is_some());
+        let (conversion, is_querying) = (&mut self.conversions[at], self.is_querying);
+        let ended = (0..steps)
+            .any(|_| !(is_querying && conversion.is_removing()) && conversion.step(&mut self.pages).is_some());
         if ended || self.rng.u8(0..40) == 0 {
             self.conversions.swap_remove(at);
         }
@@ -55,7 +55,7 @@ impl Sim {
             return;
         }
         let (sensor, start) = ended[self.rng.usize(0..ended.len())];
-        // Now and then once more into the mode that it has: for what others have left beside it.
+        // Sometimes into the mode that it has: that repairs stray pages.
         let into = match self.pages.is_time_series(sensor, start) == (self.rng.u8(0..4) == 0) {
             true => StorageMode::TimeSeries,
             false => StorageMode::Bucket,
@@ -71,10 +71,10 @@ impl Sim {
 
     fn run(&mut self, (sensor, start): &(String, BucketStart), into: StorageMode) -> Conclusion {
         let mut conversion = self.conversion(BucketKey { sensor_id: sensor.as_str().into(), start: *start }, into);
-        (0..10_000).find_map(|_| conversion.step(&mut self.pages)).expect("it comes to its end")
+        (0..10_000).find_map(|_| conversion.step(&mut self.pages)).expect("it ends")
     }
 
-    /// At the end of a history: what runs goes on, and stray pages, which keep a bucket from being loaded, are folded in.
+    /// At the end of a history: finishes the conversions, and merges stray pages, which prevent loads of their bucket.
     pub(super) fn finish_conversions(&mut self, round: u32) {
         let pages = &mut self.pages;
         self.conversions.retain_mut(|conversion| conversion.step(pages).is_none());
@@ -92,7 +92,7 @@ impl Sim {
         self.pages.is_time_series(sensor, start) && pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
     }
 
-    /// Every conversion once more, to its end. Without a journal, a measurement may be left that no page holds: see
+    /// Runs every conversion once more, to its end. Without a journal, a measurement may remain that no page counts: see
     /// [`Sim::reconcile_leftovers`].
     pub(super) fn convert_again(&mut self) {
         for (bucket, into) in self.converted.clone() {
@@ -122,10 +122,10 @@ fn statement(storage_mode: StorageMode, page: u32, seal: bool, values: std::ops:
     }
 }
 
-/// As earlier versions left it: a document in time-series mode, and a page that a service has written beside it. Some of its
-/// readings are among the measurements.
+/// As earlier versions left it: a document in time-series mode, and a page that a service has written for the same bucket.
+/// Some of its readings are also measurements.
 #[test]
-fn a_stray_page_is_folded_in() {
+fn a_stray_page_is_merged() {
     let mut pages = Pages::default();
     pages.write(&statement(StorageMode::TimeSeries, 0, false, 0..10));
     pages.write(&statement(StorageMode::Bucket, 2, true, 7..14));

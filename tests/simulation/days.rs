@@ -9,18 +9,19 @@ use hourbucket::store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritte
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{BoxFuture, StoreError};
 
-use super::server::{Applied, Client};
+use super::client::Client;
+use super::server::Applied;
 
 impl Client {
-    /// Carries out a change in two halves, between which others run, with the faults of the database. A late one is
-    /// carried out long after the client gave up.
+    /// Carries out a change in two halves, with other commands in between, and with the faults of the database. A late
+    /// change is carried out long after the client gave up.
     fn change<'a, T: Clone + Send + Sync + 'static, A: Send + 'a>(
         &'a self,
         parts: &'a [T],
         apply: impl Fn(&mut Pages, &T) -> A + Send + 'static,
     ) -> BoxFuture<'a, Result<Vec<A>, StoreError>> {
         Box::pin(async move {
-            let mut answers = vec![];
+            let mut responses = vec![];
             let outcome = self.server.outcome().await;
             match outcome.as_ref().map_or_else(|(_, applied)| *applied, |()| Applied::Now) {
                 Applied::Never => {}
@@ -35,13 +36,13 @@ impl Client {
                     for half in parts.chunks(parts.len().div_ceil(2).max(1)) {
                         tokio::time::sleep(self.server.pace.statement * half.len() as u32).await;
                         let mut state = self.server.state();
-                        answers.extend(half.iter().map(|part| apply(&mut state.pages, part)));
+                        responses.extend(half.iter().map(|part| apply(&mut state.pages, part)));
                     }
                 }
             }
             let waits = if outcome.is_ok() { self.server.pace.round_trip / 2 } else { self.server.pace.timeout };
             tokio::time::sleep(waits).await;
-            outcome.map(|()| answers).map_err(|(error, _)| error)
+            outcome.map(|()| responses).map_err(|(error, _)| error)
         })
     }
 }
@@ -58,15 +59,15 @@ impl DayStore for Client {
     }
 
     fn day_marks<'a>(&'a self, query: &'a MarkQuery) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>> {
-        self.ask(move |pages| pages.day_marks(query))
+        self.read(move |pages| pages.day_marks(query))
     }
 
-    /// Reads the hours one after the other: other statements run in between.
+    /// Reads the hours one after the other, with other statements in between.
     fn compute_days<'a>(&'a self, days: &'a [SensorDay]) -> BoxFuture<'a, Result<Vec<Option<DaySummary>>, StoreError>> {
         Box::pin(async move {
             let mut summaries = vec![];
             for day in days {
-                let hours = self.ask(move |pages| {
+                let hours = self.read(move |pages| {
                     let hours = pages
                         .pages
                         .keys()
@@ -77,7 +78,7 @@ impl DayStore for Client {
                 for start in hours.await? {
                     let end_ms = start.0 + 1;
                     let hour = SensorDay { day: Day { start_ms: start.0, end_ms }, sensor_id: day.sensor_id.clone() };
-                    let pages = self.ask(move |pages| pages.day_pages(&hour)).await?;
+                    let pages = self.read(move |pages| pages.day_pages(&hour)).await?;
                     pages.iter().for_each(|page| summary.add_page(page));
                 }
                 summaries.push(Some(summary));
@@ -95,12 +96,12 @@ impl DayStore for Client {
     }
 
     fn stored_days<'a>(&'a self, query: &'a DayQuery) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
-        self.ask(move |pages| pages.stored_days(query))
+        self.read(move |pages| pages.stored_days(query))
     }
 }
 
-/// What is wrong with the days, if anything is.
-pub(crate) fn wrong(pages: &Pages, zone: Zone) -> Option<String> {
+/// A difference between the days and their hours, if there is one.
+pub(crate) fn find_wrong_day(pages: &Pages, zone: Zone) -> Option<String> {
     if let Some((mark, _)) = pages.days.marks.first_key_value() {
         return Some(format!("{} marks are left, such as {mark:?}", pages.days.marks.len()));
     }

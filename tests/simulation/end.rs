@@ -1,18 +1,18 @@
-//! The end of a history: the faults stop, everything comes to rest, and what is stored is compared with what was sent and
+//! The end of a history: the faults stop, all work ends, and the stored readings are compared with those sent and
 //! acknowledged.
 
 use super::super::Sensor;
 use super::*;
 
 impl Sim {
-    /// Everything is well again: all must come to rest in a bounded number of rounds. What retention removed in part may
-    /// be left with pages of both storage modes, which only the end of its quarantine resolves; see [`Sim::give_up`].
+    /// Without faults, all work must end in a bounded number of rounds. A bucket that retention removed in part may have
+    /// pages of both storage modes, which only the end of its quarantine resolves; see [`Sim::give_up`].
     pub(super) fn drain(&mut self) {
         self.faulty = false;
         for round in 0..30_000 {
             let ms = if round < 20_000 { 10 } else { 1000 };
             self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
-            self.zombie();
+            self.apply_abandoned();
             self.finish_conversions(round);
             for i in 0..self.instances.len() {
                 self.sync(i);
@@ -22,8 +22,8 @@ impl Sim {
                 while !self.instances[i].process.jobs.is_empty() {
                     self.work(i);
                 }
-                while !self.instances[i].process.answers.is_empty() {
-                    self.answer(i);
+                while !self.instances[i].process.responses.is_empty() {
+                    self.respond(i);
                 }
             }
             if round >= 20_000 {
@@ -31,7 +31,9 @@ impl Sim {
             }
             self.settle_outcomes();
             let rest = |p: &Process| p.backlog.is_empty() && p.shards.iter().all(Shard::empty);
-            if self.zombies.is_empty() && self.conversions.is_empty() && self.instances.iter().all(|i| rest(&i.process))
+            if self.abandoned.is_empty()
+                && self.conversions.is_empty()
+                && self.instances.iter().all(|i| rest(&i.process))
             {
                 return;
             }
@@ -52,8 +54,8 @@ impl Sim {
         }
         self.check_catalog();
         for ((sensor, start, n), page) in &self.pages.pages {
-            // The fields of a statement's first reading always go (up to four, of 60 bytes at most): in the statement that
-            // begins the page, and in the one that fills it.
+            // The fields of a statement's first reading are always accepted (up to four, of 60 bytes at most): in the
+            // statement that begins the page, and in the one that fills it.
             let (bytes, most) = (page.summary_bytes(), self.page.summary_bytes + 2 * 4 * 60);
             assert!(bytes <= most, "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}", self.seed);
         }
@@ -100,7 +102,7 @@ impl Sim {
         }
     }
 
-    /// The end of the quarantine: what still fails then becomes dead letters. With nothing else wrong, that happens only to
+    /// The end of the quarantine: rows that still fail then become dead letters. Without faults, that happens only to
     /// expired buckets.
     fn give_up(&mut self) {
         for shard in self.instances.iter_mut().flat_map(|instance| &mut instance.process.shards) {
@@ -110,7 +112,7 @@ impl Sim {
             for row in rejected.rows.iter() {
                 let start = Span::HOUR.floor(row.ts_ms);
                 assert!(self.is_expired(start), "seed {}: {start:?} was given up: {}", self.seed, rejected.detail);
-                // Kept, if not as a page.
+                // A dead letter counts as stored.
                 let id = Identity { sensor: Sensor::new(&rejected.sensor_id), key: row.key() };
                 self.known.get_mut(&id).expect("it was sent").stored = true;
             }

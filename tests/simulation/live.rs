@@ -1,9 +1,9 @@
-//! Whole processes under paused time: the real shard tasks, flush stage and dead letters, on a database that fails
-//! ([`super::server`]). Two oracles look at every history: what is stored in the end, and *liveness* all the time: with
-//! faults on, the readings of each innocent sensor are stored within the longest age (`flush.max_age`, or
-//! `flush.max_age_busy` in histories whose age is stretched) + 15 s in which the database answers, and no entry keeps the
-//! journal for longer than `flush.quarantine_after` beyond that. In some histories the readings of old buckets are removed
-//! ([`super::removal`]); what comes for such a bucket later may be a dead letter, also after its replay.
+//! Whole processes under paused time: the real shard tasks, flush stage and dead letters, with a database that fails
+//! ([`super::server`]). Two oracles check every history: the stored readings at the end, and *liveness* at any time: despite
+//! the faults, the readings of each innocent sensor are stored within the longest age (`flush.max_age`, or
+//! `flush.max_age_busy` in histories whose age is stretched) + 15 s during which the database responds, and no entry keeps
+//! the journal for longer than `flush.quarantine_after` beyond that. In some histories the readings of old buckets are
+//! removed ([`super::removal`]); later readings of such a bucket may become dead letters, also after a replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use super::process::{Instance, World};
 use super::server::{AWKWARD, LOADS_AT_ONCE, Pace, Server, Trouble};
 use super::{HOUR, Identities, Identity, identity, removal};
 
-/// Beyond the longest age, while the database answers.
+/// Added to the longest age; counts while the database responds.
 const GRACE_MS: u64 = 15_000;
-/// What one load of the flush stage may take, and how often a bucket can make it that long before it is loaded alone.
+/// Time limit of a load of the flush stage.
 const LOAD_MS: u64 = 4000;
-/// Buckets that have failed so often in a row are given up.
+/// A bucket is given up after so many failures in a row.
 const FAULTS_MAX: usize = 4;
-/// How long before a reading came a failure can have made its bucket one that fails.
+/// A failure of a bucket affects readings that come up to this much later.
 const REMEMBERED: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
 
@@ -37,9 +37,9 @@ const STEP: Duration = Duration::from_millis(100);
 struct Watched {
     id: Identity,
     instance: usize,
-    /// In time in which the database answers.
+    /// In milliseconds during which the database responds.
     since_ms: u64,
-    /// From when on failures that hit its sensor by chance count.
+    /// Random failures of its sensor count from then on.
     hits_from: Instant,
 }
 
@@ -50,14 +50,14 @@ struct Life {
     instances: Vec<Instance>,
     /// Each sensor's clock error.
     sensors: BTreeMap<String, i64>,
-    /// What was handed in, and whether it came without a time.
+    /// The readings sent, and whether they had no time.
     sent: Identities<bool>,
     watched: Vec<Watched>,
     batches: Vec<Vec<Reading>>,
     trouble: Trouble,
-    /// As it was at the begin.
+    /// The same at the start of the history.
     kind: Trouble,
-    /// Milliseconds in which the database answered, and from when on it does.
+    /// Milliseconds during which the database responded, and since when it does.
     up_ms: u64,
     calm: Instant,
     /// `journal.commit_delay`, up to the longest that may be configured.
@@ -66,12 +66,12 @@ struct Life {
     /// Hours of the backfill that was sent, and all buckets of the awkward sensor.
     backfilled: usize,
     awkward: BTreeSet<BucketStart>,
-    letters_seen: usize,
-    /// Readings without a time that were in a dead letter, and how often.
+    dead_seen: usize,
+    /// Readings without a time that were in a dead letter, and in how many.
     replayed: Identities<u32>,
-    /// How long after the end of their bucket readings are removed, by the true time.
+    /// Readings are removed this long after the end of their bucket, by the true time.
     removes_after_ms: Option<i64>,
-    /// Dead letters because of that.
+    /// The dead letters because of that.
     too_late: Identities<()>,
 }
 
@@ -127,7 +127,7 @@ fn trouble(rng: &mut fastrand::Rng) -> Trouble {
     }
 }
 
-/// How wrong a sensor's clock is.
+/// The error of a sensor's clock.
 fn clock(rng: &mut fastrand::Rng) -> i64 {
     match rng.u8(0..4) {
         0 => rng.i64(-3 * HOUR..HOUR),
@@ -149,7 +149,7 @@ impl Life {
         let span = if rng.bool() { Span::HOUR } else { Span::from_ms(60_000).expect("a minute") };
         let storage_mode = if rng.u8(0..3) > 0 { StorageMode::TimeSeries } else { StorageMode::Bucket };
         let rollup = RollupSettings {
-            // In Athens a day begins where the history does.
+            // In Athens a day begins at the start of the history.
             zone: if rng.bool() { Zone::UTC } else { Zone::from(chrono_tz::Tz::Europe__Athens) },
             span,
             instance: "".into(),
@@ -205,14 +205,14 @@ impl Life {
             backfill,
             backfilled: 0,
             awkward: BTreeSet::new(),
-            letters_seen: 0,
+            dead_seen: 0,
             replayed: Identities::default(),
             removes_after_ms,
             too_late: Identities::default(),
         }
     }
 
-    /// The service's clock is wrong by anything whenever it starts.
+    /// Starts an instance; its clock may have any error.
     fn start(&mut self, instance: usize) {
         let wrong = match self.rng.u8(0..5) {
             0 => self.rng.i64(-10 * 365 * 24 * HOUR..10 * 365 * 24 * HOUR),
@@ -227,7 +227,7 @@ impl Life {
             inst.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
         }
         inst.start(&self.world);
-        // Whatever was not stored begins to wait anew.
+        // Unstored readings wait from now on.
         for watched in self.watched.iter_mut().filter(|w| w.instance == instance) {
             watched.since_ms = self.up_ms;
         }
@@ -274,12 +274,12 @@ impl Life {
         }
         if !readings.is_empty() {
             self.batches.push(readings.clone());
-            self.hand_in(instance, readings);
+            self.accept(instance, readings);
         }
     }
 
-    /// Joins the group that the journal's writer collects, and is acknowledged with it.
-    fn hand_in(&mut self, instance: usize, readings: Vec<Reading>) {
+    /// Adds a batch to the group that the journal's writer collects; it is acknowledged with the group.
+    fn accept(&mut self, instance: usize, readings: Vec<Reading>) {
         self.instances[instance].collect(readings, self.commit_delay);
     }
 
@@ -292,7 +292,7 @@ impl Life {
         }
     }
 
-    /// Journaled, acknowledged, and on its way.
+    /// Writes a batch to the journal, acknowledges it, and sends it on.
     fn journaled(&mut self, instance: usize, readings: Vec<Reading>) {
         let hits_from = Instant::now() - REMEMBERED.min(self.world.begin.elapsed());
         for reading in &readings {
@@ -324,7 +324,7 @@ impl Life {
             }
             35..37 => self.world.server.state().down = true,
             37..45 => self.world.server.state().down = false,
-            // Not while it is down.
+            // Only while the database is up.
             60..70 if !self.world.server.state().down => self.remove_readings(),
             45..47 if self.trouble != Trouble::None && self.rng.u8(0..4) == 0 => self.heal(),
             _ => {}
@@ -344,8 +344,8 @@ impl Life {
         self.world.server.state().trouble = Trouble::None;
     }
 
-    /// Killed, and started again on the same journal; the senders repeat what they had just sent. The group that was not
-    /// acknowledged is lost, or it was synced all the same.
+    /// Kills an instance and starts it again with the same journal; the senders resend their last batch. The
+    /// unacknowledged group is lost, or was synced nevertheless.
     async fn restart(&mut self, instance: usize) {
         let group = self.instances[instance].drop_group();
         self.instances[instance].kill().await;
@@ -358,23 +358,23 @@ impl Life {
         self.start(instance);
         if self.rng.bool() && !self.batches.is_empty() {
             let last = self.batches[self.batches.len() - 1].clone();
-            self.hand_in(instance, last.into_iter().filter(|r| !r.receipt_time).collect());
+            self.accept(instance, last.into_iter().filter(|r| !r.receipt_time).collect());
         }
     }
 
-    /// A tenth of a second goes by, and the oracles look.
+    /// Lets a tenth of a second pass, and checks the oracles.
     async fn pass(&mut self) {
         tokio::time::sleep(STEP).await;
         self.sync();
         let now = Instant::now();
         if self.world.server.state().down {
-            // What failed meanwhile is tried again after its backoff, once what is under way has timed out.
+            // Failed statements are retried after their backoff, when those in flight have timed out.
             self.calm = now + self.world.settings.backoff.max + self.world.server.pace.timeout;
         } else if now >= self.calm {
             self.up_ms += STEP.as_millis() as u64;
         }
         for inst in &mut self.instances {
-            inst.look(self.seed).await;
+            inst.check(self.seed).await;
         }
         self.alive();
     }
@@ -389,40 +389,41 @@ impl Life {
     /// The liveness oracle.
     fn alive(&mut self) {
         let state = self.world.server.state();
-        for letter in &state.pages.dead[self.letters_seen..] {
-            for reading in super::process::letter_readings(letter) {
+        for dead_letter in &state.pages.dead[self.dead_seen..] {
+            for reading in super::process::dead_letter_readings(dead_letter) {
                 let start = self.world.settings.span.floor(reading.ts_ms);
                 if removal::is_removed(&state.pages, &reading.sensor_id, start) {
                     self.too_late.insert(identity(&reading), ());
                     continue;
                 }
-                // In a history with many faults and a short quarantine, chance may do it.
+                // With many faults and a short quarantine, random failures may cause it.
                 let hits = state.hits.get(&reading.sensor_id).map_or(0, Vec::len);
                 assert!(
                     reading.sensor_id == AWKWARD || hits >= FAULTS_MAX,
-                    "seed {}: an innocent reading was given up: {letter:?}",
+                    "seed {}: an innocent reading was given up: {dead_letter:?}",
                     self.seed
                 );
             }
         }
-        self.letters_seen = state.pages.dead.len();
+        self.dead_seen = state.pages.dead.len();
         self.watched.retain(|w| !state.stored.contains_key(&w.id) && !self.too_late.contains_key(&w.id));
         let pace = self.world.server.pace;
-        // A failure that hit this very bucket costs a time limit, a wait, and the same once more for the load.
+        // A failure of this bucket costs a time limit, a backoff, and both once more for the load.
         let hit_ms = 2 * (pace.timeout + self.world.settings.backoff.max).as_millis() as u64;
-        // If all buckets of the awkward sensor are in trouble, each of them is with others twice, before it is alone.
+        // If all buckets of the awkward sensor are in trouble, each of them is sent twice with others before it is sent
+        // alone.
         let others = if state.bucket.is_none() { self.awkward.len().saturating_sub(1).min(5) as u64 } else { 0 };
-        // A command that hangs is waited for twice: by whoever sent it, and by the loads behind it.
+        // A hanging command delays twice: its sender, and then the loads of its buckets.
         let hang_ms = match self.kind {
             Trouble::WritesHang => (4 + 2 * others) * pace.timeout.as_millis() as u64,
             _ => 0,
         };
-        // Each bucket whose loads take too long makes those of others as long, twice; the first two are part of the grace.
+        // Each bucket with slow loads delays those of others by as much, twice; the grace covers the first two.
         let slow = matches!(self.kind, Trouble::LoadsHang | Trouble::LoadsSlow(_));
         let slow_ms = if slow { LOAD_MS * others } else { 0 };
         let backfill_ms = (pace.round_trip * self.backfilled as u32).as_millis() as u64 / LOADS_AT_ONCE as u64;
         let bound_ms = self.max_age_ms() + GRACE_MS + hang_ms + slow_ms + backfill_ms;
-        // Those that fail are tried one after the other.
+        // Failing buckets are tried one after the other.
         let each_ms = match self.kind {
             Trouble::LoadsSlow(time) => time.as_millis() as u64,
             _ => pace.timeout.as_millis() as u64,
@@ -433,14 +434,14 @@ impl Life {
             let names = [w.id.sensor.as_str(), ""];
             let hits = names.iter().filter_map(|s| state.hits.get(*s)).flatten();
             let hits = hits.filter(|at| **at >= w.hits_from).count() as u64;
-            // One that has failed twice queues up with those that always fail.
+            // A bucket that has failed twice waits with those that always fail.
             let bound_ms = if hits < 2 { bound_ms } else { line_ms };
             let waited_ms = self.up_ms - w.since_ms;
             let inst = &self.instances[w.instance];
             assert!(
                 waited_ms <= bound_ms + hits * hit_ms || inst.process.is_none(),
-                "seed {}: liveness: {:?} has waited {waited_ms} ms of {bound_ms} ms with the database answering, hit {hits} \
-                 times by chance; trouble {:?}, pace {pace:?}, {:?}",
+                "seed {}: liveness: {:?} has waited {waited_ms} ms of {bound_ms} ms with a responding database, with {hits} \
+                 random failures; trouble {:?}, pace {pace:?}, {:?}",
                 self.seed,
                 w.id,
                 self.trouble,
@@ -463,7 +464,7 @@ impl Life {
         }
     }
 
-    /// Everything is well again, nobody sends any more; the dead letters are replayed.
+    /// Ends all faults and sends nothing more; replays the dead letters.
     async fn rest(&mut self) {
         for round in 0..2 {
             self.heal();
@@ -480,14 +481,14 @@ impl Life {
                 assert!(steps < 6000, "seed {}: not at rest after ten minutes", self.seed);
             }
             if round == 0 {
-                let letters = std::mem::take(&mut self.world.server.state().pages.dead);
-                self.letters_seen = 0;
-                for letter in letters {
-                    let readings = super::process::letter_readings(&letter);
+                let dead_letters = std::mem::take(&mut self.world.server.state().pages.dead);
+                self.dead_seen = 0;
+                for dead_letter in dead_letters {
+                    let readings = super::process::dead_letter_readings(&dead_letter);
                     for id in readings.iter().map(identity).filter(|id| self.sent[id]) {
                         *self.replayed.entry(id).or_default() += 1;
                     }
-                    self.hand_in(0, readings);
+                    self.accept(0, readings);
                 }
             }
         }
@@ -495,10 +496,10 @@ impl Life {
         self.roll_up().await;
     }
 
-    /// All start again days later, which makes the open days due, and compute what is marked. Twice, because the first time
-    /// another day is open, which may have a mark: of readings whose clock was ahead.
+    /// Starts all instances again days later, which makes the open days due, until all marked days are computed. Twice:
+    /// readings whose clock was ahead may have marked a day that is still open the first time.
     async fn roll_up(&mut self) {
-        // What is carried out late comes to its end.
+        // Late changes end within this time.
         tokio::time::sleep(Duration::from_secs(30)).await;
         let mut wrong = None;
         for days in [3, 5] {
@@ -509,7 +510,7 @@ impl Life {
             }
             for _ in 0..600 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                wrong = days::wrong(&self.world.server.state().pages, self.world.rollup.zone);
+                wrong = days::find_wrong_day(&self.world.server.state().pages, self.world.rollup.zone);
                 if wrong.is_none() {
                     return;
                 }
@@ -523,7 +524,7 @@ impl Life {
         let mut state = self.world.server.state();
         let twice = self.instances.len() > 1 && !state.pages.series.is_empty();
         if twice {
-            // Of two processes each may have left a measurement behind the other's last look.
+            // Each of two processes may have written a measurement after the other's last load.
             let buckets: Vec<_> = state.pages.series.keys().cloned().collect();
             for (sensor_id, start) in buckets {
                 if removal::is_removed(&state.pages, &sensor_id, start) {
@@ -540,16 +541,21 @@ impl Life {
         for reading in state.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;
         }
-        let dead: Identities<()> =
-            state.pages.dead.iter().flat_map(super::process::letter_readings).map(|r| (identity(&r), ())).collect();
+        let dead: Identities<()> = state
+            .pages
+            .dead
+            .iter()
+            .flat_map(super::process::dead_letter_readings)
+            .map(|r| (identity(&r), ()))
+            .collect();
         for id in dead.keys() {
             assert!(self.too_late.contains_key(id), "seed {seed}: a replayed dead letter came back: {id:?}");
         }
         for id in self.sent.keys() {
             let n = stored.remove(id).unwrap_or(0);
-            // Without a time of its own it is another one when it comes again.
+            // A reading without a time is a different one when it is sent again.
             let again = self.replayed.get(id).copied().unwrap_or(0);
-            // A dead letter may repeat what is counted.
+            // A dead letter may repeat a counted reading.
             let least = u32::from(!dead.contains_key(id));
             assert!(
                 n == 1 || (twice && n > 0) || (least..=1 + again).contains(&n),

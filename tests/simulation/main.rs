@@ -1,20 +1,20 @@
-//! Seeded simulations of router, accumulator, flush and store, with crashes, lost answers, wrong clocks and a database that
-//! fails, in two kinds of histories:
+//! Seeded simulations of router, accumulator, flush and store, with crashes, lost responses, wrong clocks and a database
+//! that fails, in two kinds of histories:
 //!
-//! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and finest in its order.
-//! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and permits. Here liveness is
-//!   an oracle of its own.
+//! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and with the finest order.
+//! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and permits. Liveness is a
+//!   second oracle here.
 //!
-//! [`age`] is about figures instead: the control loop of the flush age against a simulated store.
+//! [`age`] checks figures: the control loop of the flush age with a simulated store.
 //!
-//! One seed replays one history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs it alone, in both kinds;
-//! `HOURBUCKET_SIM_SEEDS=100000` is the long run,
-//! which goes on after a failure with `HOURBUCKET_SIM_ALL=1`. The live histories take a thousand times as long, so there are fewer of
-//! them: `HOURBUCKET_SIM_LIVE_SEEDS`.
+//! A seed determines its history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs one, in both kinds;
+//! `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure with `HOURBUCKET_SIM_ALL=1`. Live histories
+//! take a thousand times as long, so there are fewer of them: `HOURBUCKET_SIM_LIVE_SEEDS`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_macros, reason = "a test, with figures")]
 
 mod age;
+mod client;
 mod days;
 mod live;
 mod process;
@@ -67,7 +67,7 @@ impl Hash for Identity {
     }
 }
 
-/// For [`Identity`], which has a hash in it.
+/// The hasher of [`Identity`], which contains a hash already.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -98,7 +98,7 @@ fn identities(write: &PageWrite) -> impl Iterator<Item = Identity> {
     write.rows.iter().map(move |row| Identity { sensor, key: row.key() })
 }
 
-/// Numbers whose sums round, are near the end of the integers, or overflow now and then.
+/// Numbers whose sums round, are near the limits of integers, or sometimes overflow.
 fn numbers(rng: &mut fastrand::Rng) -> BTreeMap<String, Value> {
     let double = match rng.u8(0..40) {
         0 => f64::MAX / f64::from(rng.i32(-4..4) * 2 + 1),
@@ -122,7 +122,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Runs the seed of the environment, or so many.
+/// Runs the seed that the environment names, or as many as `variable` says.
 fn run_all(kind: &str, variable: &str, default: u64, run: fn(u64)) {
     if let Some(seed) = number("HOURBUCKET_SIM_SEED") {
         println!("{kind}: seed {seed}");
@@ -163,6 +163,6 @@ fn what_was_acknowledged_is_stored_exactly_once_whatever_happens() {
 }
 
 #[test]
-fn an_awkward_sensor_keeps_no_other_waiting_and_nothing_is_lost() {
+fn an_awkward_sensor_does_not_delay_others_and_nothing_is_lost() {
     run_all("live", "HOURBUCKET_SIM_LIVE_SEEDS", 100, live::run);
 }

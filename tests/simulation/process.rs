@@ -1,5 +1,5 @@
-//! A process of the service and the journal that survives it: real shards, flush stage and dead letters; the router is the
-//! real one's loop, fed from a journal in memory.
+//! A process of the service and its journal, which survives it: real shards, flush stage and dead letters; the router is
+//! the real one's loop with a journal in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,21 +21,22 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::client::Client;
 use super::identity;
-use super::server::{Client, Server};
+use super::server::Server;
 
-/// What all processes of a history have in common.
+/// The parts and settings that all processes of a history share.
 pub(crate) struct World {
     pub(crate) server: Arc<Server>,
     pub(crate) settings: ShardSettings,
-    /// With an empty instance.
+    /// Without the name of the instance.
     pub(crate) rollup: RollupSettings,
     pub(crate) shards: usize,
     pub(crate) commands_max: usize,
     /// Like `flush.max_age_busy`; the age moves between that of `settings.due` and this one.
     pub(crate) age_busy_ms: u64,
     pub(crate) begin: Instant,
-    /// The true time at the begin.
+    /// The true time at the start of the history.
     pub(crate) begin_ms: i64,
 }
 
@@ -45,7 +46,7 @@ impl World {
     }
 }
 
-/// A wall clock that is wrong, and a monotonic one that begins with the process.
+/// A wall clock with an error, and a monotonic clock that starts with the process.
 struct WrongClock {
     world: Arc<World>,
     wrong_ms: Arc<AtomicI64>,
@@ -64,9 +65,9 @@ pub(crate) struct Entry {
     readings: Vec<Reading>,
     wall_ms: i64,
     pub(crate) stored: bool,
-    /// When it was journaled or the process started again, in time in which the database answered.
+    /// When it was journaled or the process started again, in milliseconds during which the database responded.
     pub(crate) since_ms: u64,
-    /// From when on failures that hit a sensor by chance count.
+    /// Random failures of a sensor count from then on.
     pub(crate) hits_from: Instant,
 }
 
@@ -74,13 +75,13 @@ type Journal = Arc<Mutex<Vec<Entry>>>;
 
 pub(crate) struct Instance {
     journal: Journal,
-    /// The id in its marks.
+    /// The instance id in its marks.
     name: Arc<str>,
     pub(crate) storage_mode: StorageMode,
     ever_measured: bool,
     pub(crate) wrong_ms: Arc<AtomicI64>,
     pub(crate) process: Option<Process>,
-    /// What the journal's writer collects, and when it syncs that. Not acknowledged.
+    /// The unacknowledged batches that the journal's writer collects, and the time of their sync.
     group: Vec<Vec<Reading>>,
     group_due: Instant,
 }
@@ -89,7 +90,7 @@ pub(crate) struct Process {
     feed: mpsc::UnboundedSender<(usize, bool)>,
     tasks: Vec<JoinHandle<()>>,
     alive: Arc<AtomicBool>,
-    /// Entries that were acknowledged by the stages behind since the last look.
+    /// Entries that the following stages have acknowledged since the last check.
     done: Arc<Mutex<Vec<(usize, AckOutcome)>>>,
     server: Arc<Server>,
 }
@@ -122,12 +123,12 @@ impl Instance {
         world.true_ms() + self.wrong_ms.load(Ordering::Relaxed)
     }
 
-    /// Everything that was handed in is stored, or kept as a dead letter.
+    /// Whether every batch is stored, or kept as a dead letter.
     pub(crate) fn at_rest(&self) -> bool {
         self.process.is_some() && self.group.is_empty() && self.journal().iter().all(|e| e.stored)
     }
 
-    /// Adds readings to the group that waits for others, up to `commit_delay` after its first ones.
+    /// Adds readings to the group, which waits for more up to `commit_delay` after its first ones.
     pub(crate) fn collect(&mut self, readings: Vec<Reading>, commit_delay: Duration) {
         if self.group.is_empty() {
             self.group_due = Instant::now() + commit_delay;
@@ -161,8 +162,8 @@ impl Instance {
         let clock: Arc<dyn Clock> =
             Arc::new(WrongClock { world: world.clone(), wrong_ms: self.wrong_ms.clone(), begin: Instant::now() });
         let flusher = Flusher::new(client.clone(), world.settings.backoff, world.settings.span, Arc::new(|_| {}));
-        let (dead, letters) = DeadLetters::new(flusher.clone(), 16, u64::MAX);
-        let mut tasks = vec![tokio::spawn(letters)];
+        let (dead, dead_letters_task) = DeadLetters::new(flusher.clone(), 16, u64::MAX);
+        let mut tasks = vec![tokio::spawn(dead_letters_task)];
         let mut shards = vec![];
         let mut views = vec![];
         for _ in 0..world.shards {
@@ -186,7 +187,7 @@ impl Instance {
         let (alive, done) = (Arc::new(AtomicBool::new(true)), Arc::default());
         let router = Router { shards, journal: self.journal.clone(), alive: alive.clone(), done: Arc::clone(&done) };
         tasks.push(tokio::spawn(router.run(fed)));
-        // The replay begins with the first entry of the moment of the first that is not stored.
+        // The replay begins with the first entry of the same millisecond as the first unstored one.
         let journal = self.journal();
         let unstored = journal.iter().find(|e| !e.stored).map_or(i64::MAX, |e| e.wall_ms);
         let first = journal.iter().position(|e| !e.stored || e.wall_ms == unstored).unwrap_or(journal.len());
@@ -195,7 +196,7 @@ impl Instance {
         self.process = Some(Process { feed, tasks, alive, done, server: world.server.clone() });
     }
 
-    /// SIGKILL: the tasks are gone; what the database was sent goes on.
+    /// SIGKILL: the tasks end; the database continues the statements that it has received.
     pub(crate) async fn kill(&mut self) {
         let Some(process) = self.process.take() else { return };
         process.alive.store(false, Ordering::Relaxed);
@@ -205,8 +206,8 @@ impl Instance {
         }
     }
 
-    /// Looks at what the process has acknowledged since the last look, and whether it lives.
-    pub(crate) async fn look(&mut self, seed: u64) {
+    /// Checks the acknowledgements since the last call, and that no task has panicked.
+    pub(crate) async fn check(&mut self, seed: u64) {
         let Some(process) = self.process.as_mut() else { return };
         while let Some(ended) = process.tasks.iter().position(JoinHandle::is_finished) {
             let ended = process.tasks.swap_remove(ended).await;
@@ -220,9 +221,9 @@ impl Instance {
             assert_eq!(outcome, AckOutcome::Delivered, "seed {seed}: an acknowledgement was dropped without a crash");
             for reading in journal[id].readings.iter().filter(|r| !state.stored.contains_key(&identity(r))) {
                 let is = |r: &Reading| identity(r) == identity(reading);
-                // A repetition of what is on its way to the dead letters: the journal has the first one.
+                // A duplicate of a reading that is about to become a dead letter: the journal has the first one.
                 let journaled = || journal.iter().filter(|e| !e.stored).any(|e| e.readings.iter().any(is));
-                let kept = state.pages.dead.iter().flat_map(letter_readings).any(|r| is(&r)) || journaled();
+                let kept = state.pages.dead.iter().flat_map(dead_letter_readings).any(|r| is(&r)) || journaled();
                 let entries = || (0..journal.len()).filter(|i| journal[*i].readings.iter().any(is)).collect::<Vec<_>>();
                 assert!(
                     kept,
@@ -234,7 +235,7 @@ impl Instance {
     }
 }
 
-/// Opens the flush stage when the database is prepared, and asks it now and then whether it answers.
+/// Opens the flush stage when the database is prepared, and pings the database regularly.
 async fn upkeep(client: Arc<Client>, flusher: Flusher, wait: bool, commands_max: usize) {
     if wait {
         let _ = client.prepare().await;
@@ -292,8 +293,8 @@ impl Router {
 }
 
 /// The readings of a dead letter, as a replay reads them.
-pub(crate) fn letter_readings(letter: &DeadLetter) -> Vec<Reading> {
-    let lines = letter.payload.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+pub(crate) fn dead_letter_readings(dead_letter: &DeadLetter) -> Vec<Reading> {
+    let lines = dead_letter.payload.split(|b| *b == b'\n').filter(|l| !l.is_empty());
     let value = |value: &serde_json::Value| match value {
         serde_json::Value::Number(n) if n.is_i64() => Value::Int(n.as_i64().expect("an integer")),
         serde_json::Value::Number(n) => Value::Double(n.as_f64().expect("a double")),

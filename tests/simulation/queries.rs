@@ -1,5 +1,5 @@
-//! Questions asked in the middle of everything: what was acknowledged and handed to the shards before a question is in its
-//! answer, each exactly once, whatever the store and the process do between the three looks of `hourbucket::read`.
+//! Queries during a history: a response has every reading that was acknowledged and sent to the shards before the query,
+//! exactly once, whatever the store and the process do between the three reads of `hourbucket::read`.
 
 use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::model::stable_hash;
@@ -13,17 +13,17 @@ use super::super::Sensor;
 use super::*;
 
 impl Sim {
-    /// Asks for a sensor's readings page by page, and for its buckets; things go on meanwhile.
-    pub(super) fn ask(&mut self) {
+    /// Queries a sensor's readings page by page, and its buckets; other steps happen in between.
+    pub(super) fn query(&mut self) {
         let sensor = format!("s{}", self.rng.u64(0..self.sensors));
         let to_ms = self.now.wall_ms - self.wrong_ms + self.rng.i64(-HOUR..HOUR / 2);
         let from_ms = to_ms - self.rng.i64(1..6 * HOUR);
         let of = Sensor::new(&sensor);
-        let asked = |id: &Identity| id.sensor == of && (from_ms..to_ms).contains(&id.key.ts_ms);
-        // A second instance has a memory of its own; and what is not routed yet is told by `complete`.
+        let matches = |id: &Identity| id.sensor == of && (from_ms..to_ms).contains(&id.key.ts_ms);
+        // The memory of a second instance is not read; and `complete` reports whether all entries are routed.
         let all = self.instances.len() == 1 && self.instances[0].process.backlog.is_empty();
         let least: Vec<(Identity, u32)> = match all {
-            true => self.known.keys().filter(|id| asked(id)).map(|id| (*id, *self.expected(id).start())).collect(),
+            true => self.known.keys().filter(|id| matches(id)).map(|id| (*id, *self.expected(id).start())).collect(),
             false => vec![],
         };
         let (limit, generation) = (self.rng.usize(1..20), self.instances[0].generation);
@@ -31,7 +31,7 @@ impl Sim {
         let mut after: Option<Cursor> = None;
         for page in 0.. {
             let gathered = self.readings(&sensor, Window { from_ms, to_ms, after, limit });
-            assert!(gathered.rows.len() <= limit, "seed {}: more than was asked for", self.seed);
+            assert!(gathered.rows.len() <= limit, "seed {}: more than the limit", self.seed);
             for row in gathered.rows.iter() {
                 *shown.entry(Identity { sensor: of, key: row.key() }).or_default() += 1;
             }
@@ -39,7 +39,7 @@ impl Sim {
                 None => break,
                 next => after = next,
             }
-            assert!(page < 10_000, "seed {}: an answer without an end", self.seed);
+            assert!(page < 10_000, "seed {}: a response without an end", self.seed);
             self.meanwhile();
         }
         let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.key.ts_ms));
@@ -47,7 +47,7 @@ impl Sim {
             let most = *self.expected(id).end();
             assert!(*n <= most, "seed {}: shown {n} times, at most {most} were sent: {id:?}", self.seed);
         }
-        // A crash between two pages: the replay is not in memory yet, which the later pages tell by `complete`.
+        // After a crash between two pages the replay is not in memory yet, which `complete` of the later pages reports.
         let same = self.instances[0].generation == generation;
         let is_removed = |id: &Identity| self.is_removed(&sensor, Span::HOUR.floor(id.key.ts_ms));
         for (id, least) in least.iter().filter(|(id, _)| same && !is_expired(id) && !is_removed(id)) {
@@ -61,7 +61,7 @@ impl Sim {
 
     fn meanwhile(&mut self) {
         for _ in 0..self.rng.usize(0..6) {
-            self.go_on();
+            self.step_without_query();
         }
     }
 
@@ -106,7 +106,7 @@ impl Sim {
         gather.finish(until_ms, &measured)
     }
 
-    /// At one moment, the buckets count and add up what the list of readings shows.
+    /// At any moment, the summaries of the buckets equal those of the listed readings.
     fn compare_hours(&mut self, sensor: &str, from_ms: i64, to_ms: i64) {
         let (first, last) = (Span::HOUR.floor(from_ms), Span::HOUR.floor(to_ms - 1));
         let view = self.view(sensor, first.0, Span::HOUR.end(last));

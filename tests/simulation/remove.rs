@@ -1,4 +1,4 @@
-//! The removal of readings ([`super::super::removal`]) in any instance, and the late rows that it turns into dead letters.
+//! Removal of readings ([`super::super::removal`]), and late rows that become dead letters because of it.
 
 use hourbucket::accumulate::state::RejectCause;
 
@@ -17,7 +17,7 @@ impl Sim {
         removal::is_removed(&self.pages, sensor, start)
     }
 
-    /// Keeps the late rows of such buckets as dead letters, and returns what else was given up.
+    /// Keeps the late rows of such buckets as dead letters, and collects the rows that were rejected for other reasons.
     pub(super) fn keep_late_rows(&mut self, instance: usize) {
         let shards = &mut self.instances[instance].process.shards;
         for rejected in shards.iter_mut().flat_map(Shard::take_rejected_rows).collect::<Vec<_>>() {

@@ -1,27 +1,16 @@
-//! A database under paused time. What it is asked takes time by its size, and goes on when nobody waits for it any more:
-//! a client that gives up, or is killed, leaves its statements behind, and they come to their end one by one.
+//! A database under paused time. Commands take time by their size, and continue without their client: a client that gives
+//! up or is killed leaves its statements behind, and they end one by one.
 //!
-//! It fails in three ways: as a whole (`down`), now and then at random, and always for the buckets of one sensor
-//! ([`Trouble`]), as a page that cannot be stored or read would.
+//! It fails in three ways: as a whole (`down`), at random, and always for the buckets of one sensor ([`Trouble`]), like a
+//! page that cannot be stored or read.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hourbucket::model::{
-    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
-};
-use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
-use hourbucket::store::days::DayStore;
+use hourbucket::model::{BucketKey, BucketStart, DeadLetter, PageWrite, StorageMode};
 use hourbucket::store::memory::Pages;
-use hourbucket::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
-};
-use hourbucket::store::{
-    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError, StoreErrorKind,
-};
+use hourbucket::store::{LoadRequest, LoadResult, PageWriteResult, StoreError, StoreErrorKind};
 use tokio::time::Instant;
 
 use super::{Identities, identities};
@@ -29,42 +18,42 @@ use super::{Identities, identities};
 /// The sensor whose buckets are in trouble.
 pub(crate) const AWKWARD: &str = "awkward";
 
-/// What the database cannot do with the awkward sensor.
+/// The failure of the awkward sensor's buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Nothing: it is a sensor like others.
+    /// None: it is a sensor like others.
     None,
-    /// A command with one of its statements takes longer than anybody waits.
+    /// A command with one of its statements takes longer than the clients wait.
     WritesHang,
-    /// Its statements fail, each by itself.
+    /// Each of its statements fails.
     WritesFail,
-    /// Its loads do not come to an end.
+    /// Its loads never end.
     LoadsHang,
-    /// Its loads fail, each by itself.
+    /// Each of its loads fails.
     LoadsFail,
-    /// Its loads take as long as this.
+    /// Its loads take this long.
     LoadsSlow(Duration),
     /// Its documents become too large with more fields than this.
     FieldsMax(usize),
 }
 
-/// What happens to one command at random.
+/// The random fate of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Well,
     /// Refused; nothing was done.
     NotApplied,
-    /// It never arrives, and no answer comes.
+    /// It never arrives, and there is no response.
     Lost,
     /// It is carried out, and the connection breaks meanwhile.
-    Unanswered,
+    NoResponse,
     /// It is carried out, long after the client has given up.
     Late,
-    /// Some statements are answered with an error that says nothing.
+    /// Some statements fail with an unspecific error.
     Partly,
 }
 
-/// Whether a command without an answer is carried out.
+/// Whether a command without a response is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Applied {
     Never,
@@ -72,7 +61,7 @@ pub(crate) enum Applied {
     Later,
 }
 
-/// How fast it is.
+/// Its speed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) round_trip: Duration,
@@ -82,7 +71,7 @@ pub(crate) struct Pace {
     pub(crate) timeout: Duration,
 }
 
-/// A command that is under way.
+/// A command in progress.
 struct Running {
     process: u64,
     buckets: HashSet<BucketKey>,
@@ -98,12 +87,12 @@ pub(crate) struct State {
     next: u64,
     pub(crate) rng: fastrand::Rng,
     pub(crate) down: bool,
-    /// One command in so many fails at random; 0: none.
+    /// One command in this many fails at random; 0: none.
     pub(crate) faults: u32,
     pub(crate) trouble: Trouble,
     /// The bucket in trouble; `None`: all of the awkward sensor.
     pub(crate) bucket: Option<BucketStart>,
-    /// When a sensor was hit by a failure that it had no part in; all of them under the empty name.
+    /// The times of random failures by sensor; those that affect all sensors have the empty name.
     pub(crate) hits: BTreeMap<String, Vec<Instant>>,
 }
 
@@ -133,7 +122,7 @@ impl Server {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the statements that run now, as a process does before it begins.
+    /// Waits for the statements in progress, as a process does when it starts.
     pub(crate) async fn settled(&self) {
         let ends = self.state().running.values().map(|r| r.ends).max();
         if let Some(ends) = ends {
@@ -141,17 +130,17 @@ impl Server {
         }
     }
 
-    /// Carries out the statements of a process and answers like a driver with a time limit.
+    /// Carries out the statements of a process, and responds like a driver with a time limit.
     pub(crate) async fn write(
         self: &Arc<Server>,
         process: u64,
         writes: &[PageWrite],
     ) -> Result<Vec<PageWriteResult>, StoreError> {
         let begun = Instant::now();
-        let answer = self.try_write(process, writes).await;
+        let response = self.try_write(process, writes).await;
         let list = || writes.iter().map(|w| format!("{}@{}", w.sensor_id, w.start.0)).collect::<Vec<_>>();
-        trace(|| format!("{process} write {:?} took {:?}: {answer:?}", list(), begun.elapsed()));
-        answer
+        trace(|| format!("{process} write {:?} took {:?}: {response:?}", list(), begun.elapsed()));
+        response
     }
 
     async fn try_write(
@@ -182,8 +171,8 @@ impl Server {
         let id = self.begin(process, writes, Instant::now() + time);
         let (server, list) = (self.clone(), writes.to_vec());
         let run = tokio::spawn(async move { server.carry_out(id, list, time, fate).await });
-        let answer = async {
-            if fate == Fate::Unanswered {
+        let response = async {
+            if fate == Fate::NoResponse {
                 tokio::time::sleep(time / 2).await;
                 return None;
             }
@@ -191,13 +180,13 @@ impl Server {
             tokio::time::sleep(self.pace.round_trip / 2).await;
             written
         };
-        let answer = answer.await;
-        if answer.is_none()
+        let response = response.await;
+        if response.is_none()
             && let Some(running) = self.state().running.get_mut(&id)
         {
             running.given_up = true;
         }
-        answer.ok_or_else(unknown)
+        response.ok_or_else(unknown)
     }
 
     fn begin(&self, process: u64, writes: &[PageWrite], ends: Instant) -> u64 {
@@ -209,26 +198,26 @@ impl Server {
         id
     }
 
-    /// Measurements first, then pages and summaries, half of them at a time.
+    /// First measurements, then pages and summaries, half of them at a time.
     async fn carry_out(&self, id: u64, writes: Vec<PageWrite>, time: Duration, fate: Fate) -> Vec<PageWriteResult> {
         tokio::time::sleep(time / 3).await;
-        // Both parts of a statement are refused, or none.
+        // A statement is refused with both of its parts.
         let list: Vec<(&PageWrite, bool)> = writes.iter().map(|w| (w, self.refuses(w))).collect();
         for (write, _) in list.iter().filter(|(w, refused)| w.storage_mode == StorageMode::TimeSeries && !refused) {
             self.state().insert(write);
         }
-        let mut answers = vec![];
+        let mut responses = vec![];
         for half in list.chunks(list.len().div_ceil(2).max(1)) {
             tokio::time::sleep(time / 3).await;
             for (write, refused) in half {
-                answers.push(match refused {
+                responses.push(match refused {
                     true => PageWriteResult::Unknown { detail: "scripted".to_owned() },
                     false => self.statement(write, fate),
                 });
             }
         }
         self.state().running.remove(&id);
-        answers
+        responses
     }
 
     fn refuses(&self, write: &PageWrite) -> bool {
@@ -260,7 +249,7 @@ impl Server {
         }
     }
 
-    /// What happens to the next command; failures that hit a sensor by chance are counted.
+    /// Draws the fate of the next command, and records random failures for their sensors.
     fn fate<'a>(&self, sensors: impl Iterator<Item = &'a str>) -> Result<Fate, StoreError> {
         let mut state = self.state();
         if state.down {
@@ -270,7 +259,7 @@ impl Server {
         if one_in == 0 || state.rng.u32(0..one_in) > 0 {
             return Ok(Fate::Well);
         }
-        let all = [Fate::NotApplied, Fate::Lost, Fate::Unanswered, Fate::Late, Fate::Partly];
+        let all = [Fate::NotApplied, Fate::Lost, Fate::NoResponse, Fate::Late, Fate::Partly];
         let fate = all[state.rng.usize(0..all.len())];
         if fate != Fate::Partly {
             for sensor in sensors {
@@ -280,8 +269,8 @@ impl Server {
         Ok(fate)
     }
 
-    /// The outcome of a command without page writes; with an error, whether it is carried out all the same. It takes a
-    /// permit, so it keeps all waiting.
+    /// The outcome of a command without page writes; with an error, whether it is carried out nevertheless. It takes a
+    /// permit, so it delays all sensors.
     pub(crate) async fn outcome(&self) -> Result<(), (StoreError, Applied)> {
         tokio::time::sleep(self.pace.round_trip / 2).await;
         let fate = self.fate(std::iter::once("")).map_err(|error| (error, Applied::Never))?;
@@ -289,12 +278,12 @@ impl Server {
             Fate::Well | Fate::Partly => Ok(()),
             Fate::NotApplied => Err((not_applied(), Applied::Never)),
             Fate::Lost => Err((unknown(), Applied::Never)),
-            Fate::Unanswered => Err((unknown(), Applied::Now)),
+            Fate::NoResponse => Err((unknown(), Applied::Now)),
             Fate::Late => Err((unknown(), Applied::Later)),
         }
     }
 
-    /// How long until no statement of this process that was given up writes the bucket.
+    /// The time until no abandoned statement of this process writes the bucket.
     fn fence(&self, process: u64, bucket: &BucketKey) -> Duration {
         let state = self.state();
         let mine = state.running.values().filter(|r| r.given_up && r.process == process && r.buckets.contains(bucket));
@@ -303,7 +292,7 @@ impl Server {
 }
 
 impl State {
-    /// The measurements of a statement, and not its summary.
+    /// Stores the measurements of a statement without its summary.
     pub(crate) fn insert(&mut self, write: &PageWrite) {
         self.pages.insert(write);
         self.note(write);
@@ -321,7 +310,7 @@ impl State {
         self.hits.entry(sensor.to_owned()).or_default().push(Instant::now());
     }
 
-    /// Whether a bucket is one of those in trouble.
+    /// Whether a bucket is in trouble.
     fn awkward(&self, sensor: &str, start: BucketStart) -> bool {
         sensor == AWKWARD && self.bucket.is_none_or(|bucket| bucket == start)
     }
@@ -331,15 +320,15 @@ impl State {
     }
 }
 
-fn not_applied() -> StoreError {
+pub(super) fn not_applied() -> StoreError {
     StoreError::NotApplied { kind: StoreErrorKind::Network, detail: "scripted: no connection".into() }
 }
 
 fn unknown() -> StoreError {
-    StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: "scripted: no answer".into() }
+    StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: "scripted: no response".into() }
 }
 
-/// `HOURBUCKET_SIM_TRACE=1` prints what the database was asked.
+/// `HOURBUCKET_SIM_TRACE=1` prints the commands.
 pub(crate) fn trace(line: impl FnOnce() -> String) {
     static ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("HOURBUCKET_SIM_TRACE").is_some());
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -352,7 +341,7 @@ pub(crate) fn trace(line: impl FnOnce() -> String) {
 pub(crate) const LOADS_AT_ONCE: usize = 8;
 
 impl Server {
-    /// Looks at buckets, a few at a time; the answers are those of [`hourbucket::store::Store::load`].
+    /// Loads buckets, a few at a time; the results are those of [`hourbucket::store::Store::load`].
     pub(crate) async fn load(
         &self,
         process: u64,
@@ -363,7 +352,7 @@ impl Server {
         let fate = self.fate(requests.iter().map(|r| &*r.bucket.sensor_id))?;
         match fate {
             Fate::NotApplied => return Err(not_applied()),
-            Fate::Lost | Fate::Late | Fate::Unanswered => {
+            Fate::Lost | Fate::Late | Fate::NoResponse => {
                 tokio::time::sleep(within.unwrap_or(self.pace.timeout).min(self.pace.timeout)).await;
                 return Err(unknown());
             }
@@ -380,7 +369,7 @@ impl Server {
                 continue;
             }
             let time = self.load_time(process, request);
-            // With no limit for the whole, parts keep coming; a load that hangs brings none.
+            // Without a limit for the whole, partial results keep coming; a load that hangs has none.
             let limit = within.map_or(self.pace.timeout, |w| w - begun);
             let hangs = time.is_none() || (within.is_some() && time.is_some_and(|t| t > limit));
             *lane += time.filter(|_| !hangs).unwrap_or(limit);
@@ -388,25 +377,25 @@ impl Server {
             plan.push(hangs.then(unknown));
         }
         tokio::time::sleep(end).await;
-        let mut answers = vec![];
+        let mut responses = vec![];
         for (request, failed) in requests.iter().zip(plan) {
-            answers.push(match failed {
+            responses.push(match failed {
                 Some(error) => Err(error),
-                None => self.look(request, storage_mode, fate),
+                None => self.load_one(request, storage_mode, fate),
             });
         }
         tokio::time::sleep(self.pace.round_trip / 2).await;
-        // As the real store does: nothing found out at all is a failure of the whole.
-        let mut errors = answers.iter().filter_map(|a| a.as_ref().err());
+        // As in the real store: if no load succeeds, the whole fails.
+        let mut errors = responses.iter().filter_map(|a| a.as_ref().err());
         match errors.clone().find(|e| !e.is_deferred()).or(errors.next()) {
-            Some(error) if answers.iter().all(Result::is_err) => {
+            Some(error) if responses.iter().all(Result::is_err) => {
                 Err(if error.is_deferred() { unknown() } else { error.clone() })
             }
-            _ => Ok(answers),
+            _ => Ok(responses),
         }
     }
 
-    /// How long one bucket takes; `None`: for ever.
+    /// The time of a bucket's load; `None`: it never ends.
     fn load_time(&self, process: u64, request: &LoadRequest) -> Option<Duration> {
         let mut time = self.pace.round_trip + self.fence(process, &request.bucket);
         let state = self.state();
@@ -425,7 +414,7 @@ impl Server {
         Some(time)
     }
 
-    fn look(&self, request: &LoadRequest, storage_mode: StorageMode, fate: Fate) -> LoadResult {
+    fn load_one(&self, request: &LoadRequest, storage_mode: StorageMode, fate: Fate) -> LoadResult {
         let mut state = self.state();
         if state.trouble == Trouble::LoadsFail && state.awkward(&request.bucket.sensor_id, request.bucket.start) {
             return Err(StoreError::Unknown {
@@ -440,10 +429,10 @@ impl Server {
         state.pages.load(request, storage_mode)
     }
 
-    /// Raises the mark; a lost answer leaves it raised or not.
+    /// Raises the high-water mark; without a response it is raised or not.
     pub(crate) async fn raise(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
         tokio::time::sleep(self.pace.round_trip / 2).await;
-        // It keeps all waiting.
+        // It delays all sensors.
         let fate = self.fate(std::iter::once(""))?;
         let raised = {
             let mut state = self.state();
@@ -463,151 +452,21 @@ impl Server {
         }
     }
 
-    pub(crate) async fn keep(&self, letters: &[DeadLetter]) -> Result<(), StoreError> {
+    pub(crate) async fn keep(&self, dead_letters: &[DeadLetter]) -> Result<(), StoreError> {
         tokio::time::sleep(self.pace.round_trip).await;
         match self.fate(std::iter::once(""))? {
             Fate::Well | Fate::Partly => {
-                self.state().pages.dead.extend_from_slice(letters);
+                self.state().pages.dead.extend_from_slice(dead_letters);
                 Ok(())
             }
             Fate::NotApplied => Err(not_applied()),
-            // Kept, perhaps, and the answer is lost.
+            // Stored or not, without a response.
             fate => {
                 if fate != Fate::Lost {
-                    self.state().pages.dead.extend_from_slice(letters);
+                    self.state().pages.dead.extend_from_slice(dead_letters);
                 }
                 Err(unknown())
             }
         }
-    }
-}
-
-/// The database as one process sees it.
-pub(crate) struct Client {
-    pub(crate) server: Arc<Server>,
-    pub(crate) process: u64,
-    pub(crate) storage_mode: StorageMode,
-}
-
-impl Client {
-    pub(crate) fn ask<'a, T: Send + 'a>(
-        &'a self,
-        read: impl FnOnce(&Pages) -> T + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
-        Box::pin(async move {
-            tokio::time::sleep(self.server.pace.round_trip).await;
-            let state = self.server.state();
-            if state.down { Err(not_applied()) } else { Ok(read(&state.pages)) }
-        })
-    }
-}
-
-impl Store for Client {
-    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
-        Box::pin(async {
-            self.server.settled().await;
-            Ok(PreparedStore::default())
-        })
-    }
-
-    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
-        Box::pin(self.server.raise(through))
-    }
-
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
-        Box::pin(self.server.write(self.process, writes))
-    }
-
-    fn load<'a>(
-        &'a self,
-        requests: &'a [LoadRequest],
-        within: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
-        Box::pin(async move {
-            let begun = Instant::now();
-            let answer = self.server.load(self.process, requests, within, self.storage_mode).await;
-            let list =
-                || requests.iter().map(|r| format!("{}@{}", r.bucket.sensor_id, r.bucket.start.0)).collect::<Vec<_>>();
-            trace(|| {
-                let well = answer.as_ref().map(|a| a.iter().map(Result::is_ok).collect::<Vec<_>>());
-                format!("{} load {:?} within {within:?} took {:?}: {well:?}", self.process, list(), begun.elapsed())
-            });
-            answer
-        })
-    }
-
-    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
-        Box::pin(async move {
-            let mut state = self.server.state();
-            if state.down {
-                return Err(not_applied());
-            }
-            updates.iter().for_each(|update| state.pages.merge_catalog(update));
-            Ok(0)
-        })
-    }
-
-    fn find_catalog<'a>(&'a self, q: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
-        self.ask(move |pages| pages.find_catalog(q))
-    }
-
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
-        Box::pin(async move {
-            updates.iter().for_each(|u| self.server.state().pages.merge_latest(u));
-            Ok(vec![LatestWriteResult::Done; updates.len()])
-        })
-    }
-
-    fn write_dead_letters<'a>(
-        &'a self,
-        letters: &'a [DeadLetter],
-    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
-        Box::pin(async move { self.server.keep(letters).await.map(|()| vec![DeadLetterWritten::Done; letters.len()]) })
-    }
-
-    fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
-        self.ask(move |pages| pages.read_pages(q))
-    }
-
-    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
-        self.ask(move |pages| pages.read_measurements(q))
-    }
-
-    fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        self.ask(move |pages| pages.read_sensors(q))
-    }
-
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
-        self.ask(move |pages| pages.read_newest(sensors))
-    }
-
-    fn first_buckets<'a>(
-        &'a self,
-        sensors: &'a [SensorId],
-    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        self.ask(move |pages| pages.read_first_buckets(sensors))
-    }
-
-    fn find_dead_letters<'a>(
-        &'a self,
-        q: &'a DeadLetterQuery,
-    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
-        self.ask(move |pages| pages.read_dead_letters(q))
-    }
-
-    fn days(&self) -> Option<&dyn DayStore> {
-        Some(self)
-    }
-
-    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.ask(|_| ())
-    }
-
-    fn storage_mode(&self) -> StorageMode {
-        self.storage_mode
-    }
-
-    fn mode(&self) -> &'static str {
-        if self.storage_mode == StorageMode::TimeSeries { "timeseries" } else { "bucket" }
     }
 }

@@ -1,23 +1,25 @@
-//! The pure state, step by step, with an injected clock: crashes between any two steps, lost answers, statements that are
-//! applied long after their answer was given up, late and duplicate readings, several shards (another number after each
-//! start), a second instance on the same sensors, outages longer than memory, sensor clocks within the limits, a service
-//! clock that is wrong at the start and is set while it runs, sums that round, a high-water mark whose answer is lost, and
-//! what else changes the same documents (`beside.rs`, `convert.rs`, `remove.rs`).
+//! The pure state, step by step, with an injected clock: crashes between any two steps, lost responses, statements that are
+//! applied long after their sender gave up, late and duplicate readings, several shards (another number after each start),
+//! a second instance on the same sensors, outages longer than memory, sensor clocks within the limits, a service clock that
+//! is wrong at the start and is set while it runs, sums that round, a high-water mark whose response is lost, and everything
+//! else that changes the same documents (`other_writers.rs`, `convert.rs`, `remove.rs`).
 //!
-//! Oracle: what was acknowledged is stored exactly once (or a dead letter, if the readings of its bucket were removed), what was sent and not acknowledged at most once, summaries equal
-//! those of the readings, and no acknowledgement comes before its readings are stored. Questions (`queries.rs`) show what was
-//! acknowledged exactly once, too, at any moment.
+//! Oracle: an acknowledged reading is stored exactly once (or is a dead letter, if the readings of its bucket were
+//! removed), an unacknowledged one at most once; summaries equal those of the readings; and no acknowledgement comes before
+//! its readings are stored. Queries (`queries.rs`) return each acknowledged reading exactly once, too, at any moment.
 
-#[path = "beside.rs"]
-mod beside;
 #[path = "convert.rs"]
 mod convert;
 #[path = "end.rs"]
 mod end;
+#[path = "other_writers.rs"]
+mod other_writers;
 #[path = "queries.rs"]
 mod queries;
 #[path = "remove.rs"]
 mod remove;
+#[path = "work.rs"]
+mod work;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -47,30 +49,10 @@ struct Known {
     stored: bool,
 }
 
-fn note_stored(known: &mut Identities<Known>, write: &PageWrite) {
-    for id in identities(write) {
-        known.get_mut(&id).expect("it was sent").stored = true;
-    }
-}
-
-/// What the flush stage does before it sends the writes.
-fn catalogue(pages: &mut Pages, writes: &[PageWrite]) {
-    writes.iter().filter_map(|write| write.catalog.as_deref()).for_each(|update| pages.merge_catalog(update));
-}
-
-/// Carries out one statement and notes what it stored.
-fn apply(pages: &mut Pages, known: &mut Identities<Known>, write: &PageWrite) -> PageWriteResult {
-    let written = pages.write(write);
-    if matches!(written, PageWriteResult::Done { .. }) || write.storage_mode == StorageMode::TimeSeries {
-        note_stored(known, write);
-    }
-    written
-}
-
-/// A journal entry, or with `ack = "stored"` a parcel that its sender keeps until it is acknowledged.
+/// A journal entry, or with `ack = "stored"` a batch that its sender keeps until it is acknowledged.
 struct Entry {
     id: usize,
-    /// When it was handed in.
+    /// When it was sent.
     wall_ms: i64,
     readings: Rc<[Reading]>,
     batch: ReadingBatch,
@@ -80,53 +62,23 @@ struct Entry {
 }
 
 impl Entry {
-    /// It keeps its place in the journal.
+    /// Removes the readings; the entry keeps its place in the journal.
     fn clear(&mut self) {
         (self.readings, self.ids, self.batch) = (Rc::default(), Rc::default(), ReadingBatch::default());
     }
 }
 
-/// Up to where the mark must have been raised before this job is sent.
-fn through(job: &Job) -> BucketStart {
-    let (Job::Load(tickets, _) | Job::Write(tickets, _)) = job;
-    tickets.iter().map(|t| t.start()).max().map_or(BucketStart(i64::MIN), |start| BucketStart(start.0 + HOUR))
-}
-
-/// The measurements of a statement, and not its summary; or not all of the statements of its recount.
-fn insert(rng: &mut fastrand::Rng, pages: &mut Pages, known: &mut Identities<Known>, write: &PageWrite) {
-    pages.insert(write);
-    pages.recompute_in_part(&write.sensor_id, write.start, rng.usize(0..6).saturating_sub(1));
-    note_stored(known, write);
-}
-
-/// Lets statements that nobody waits for come to their end: not at all, a time-series one by half, or whole.
-fn settle(
-    rng: &mut fastrand::Rng,
-    zombies: &mut Vec<PageWrite>,
-    pages: &mut Pages,
-    known: &mut Identities<Known>,
-    which: impl Fn(&PageWrite) -> bool,
-) {
-    for write in zombies.extract_if(.., |w| which(w)) {
-        match rng.u8(0..3) {
-            0 => {}
-            1 if write.storage_mode == StorageMode::TimeSeries => insert(rng, pages, known, &write),
-            _ => drop(apply(pages, known, &write)),
-        }
-    }
-}
-
 type Outcomes = Arc<Mutex<Vec<(usize, usize, AckOutcome)>>>;
 
-/// One process: shards and what they have in flight. A crash throws it away.
+/// One process: shards and their jobs in flight. Lost in a crash.
 struct Process {
     shards: Vec<Shard>,
     jobs: Vec<(usize, Job)>,
-    /// Answers on their way back.
-    answers: VecDeque<(usize, JobResult)>,
-    /// Entries that the router has not handed over yet.
+    /// Responses that the shards have not received yet.
+    responses: VecDeque<(usize, JobResult)>,
+    /// Entries that the router has not sent to the shards yet.
     backlog: VecDeque<(usize, bool)>,
-    /// The database's high-water mark as this process knows it, and what is new because of it.
+    /// The database's high-water mark as this process knows it, and the buckets that are new because of it.
     mark: BucketStart,
     new: NewBuckets,
 }
@@ -146,30 +98,30 @@ struct Sim {
     wrong_ms: i64,
     clocks: Vec<i64>,
     retention_ms: Option<i64>,
-    /// How long after the end of their bucket readings are removed; and those that came after that.
+    /// Readings are removed this long after the end of their bucket; and the dead letters because of that.
     removes_after_ms: Option<i64>,
     dead: Identities<u32>,
-    /// What else was rejected.
+    /// Rows that were rejected for any other reason.
     given_up: Vec<RejectedRows>,
-    /// Time-series buckets that a `reconcile` may have left half done.
+    /// Time-series buckets that a `reconcile` may have left half repaired.
     interrupted: HashSet<(String, BucketStart)>,
-    /// Whether buckets are converted, which ones were, and those under way.
+    /// Whether buckets are converted; the converted ones; and the conversions in progress.
     converts: bool,
     converted: BTreeMap<(String, BucketStart), StorageMode>,
     conversions: Vec<Conversion>,
-    /// Whether a query is under way, and the bucket of which it has read some pages.
-    asked: bool,
+    /// Whether a query is in progress, and the bucket of which it has read some pages.
+    is_querying: bool,
     reading: Option<(String, BucketStart)>,
     pages: Pages,
-    /// Statements sent by somebody who no longer waits for the answer: applied at any later time, or never.
-    zombies: Vec<PageWrite>,
+    /// Statements whose sender no longer waits for the response: applied at any later time, or never.
+    abandoned: Vec<PageWrite>,
     instances: Vec<Instance>,
     outcomes: Outcomes,
     page: PageLimits,
     due: DuePolicy,
     faulty: bool,
     journaled: bool,
-    /// Of new buckets; another one now and then after a start.
+    /// Of new buckets; sometimes a different one after a start.
     storage_mode: StorageMode,
     /// Every identity that was ever sent.
     known: Identities<Known>,
@@ -208,14 +160,14 @@ impl Sim {
             converts: false,
             converted: BTreeMap::new(),
             conversions: vec![],
-            asked: false,
+            is_querying: false,
             reading: None,
             retention_ms: (rng.u8(0..3) == 0).then(|| rng.i64(2 * HOUR..12 * HOUR)),
             removes_after_ms: rng.bool().then(|| rng.i64(0..3 * HOUR)),
             dead: Identities::default(),
             given_up: vec![],
             pages: Pages { summary_bytes_max: Some(page.summary_bytes), ..Pages::default() },
-            zombies: vec![],
+            abandoned: vec![],
             instances: vec![],
             outcomes: Outcomes::default(),
             page,
@@ -231,7 +183,7 @@ impl Sim {
             storage_mode: StorageMode::Bucket,
             rng,
         };
-        // Time-series buckets are exact with one instance a sensor.
+        // Time-series buckets are exact only if each sensor has one instance.
         let (instances, series) = if sim.rng.bool() { (1, sim.rng.bool()) } else { (2, false) };
         if series {
             sim.storage_mode = StorageMode::TimeSeries;
@@ -244,7 +196,7 @@ impl Sim {
         sim
     }
 
-    /// How often a reading must be in the store, and how often it may be.
+    /// How often a reading must be stored at least, and may be stored at most.
     fn expected(&self, id: &Identity) -> RangeInclusive<u32> {
         let known = self.known[id];
         if !known.receipt_time {
@@ -266,7 +218,7 @@ impl Sim {
             command_bytes_max: (1 << 20) + self.rng.u64(0..4000),
             command_statements_max: self.rng.usize(1..10),
             bytes_max: self.budget,
-            // At least the sensors there are: a shard that can hold no more must forget what it counts.
+            // At least the number of sensors: a full shard evicts a sensor together with its counts.
             sensors_max: self.rng.usize(6..100),
             dedup_keys_max: self.rng.usize(0..30) * self.rng.usize(1..128),
             quarantine_after_ms: 600_000,
@@ -275,7 +227,7 @@ impl Sim {
         };
         let shards = (0..self.rng.usize(1..4)).map(|_| Shard::new(settings.clone())).collect();
         let (mark, new) = (BucketStart(i64::MIN), NewBuckets::NONE);
-        Process { shards, jobs: vec![], answers: VecDeque::new(), backlog: VecDeque::new(), mark, new }
+        Process { shards, jobs: vec![], responses: VecDeque::new(), backlog: VecDeque::new(), mark, new }
     }
 
     fn reading(&mut self) -> Reading {
@@ -289,14 +241,14 @@ impl Sim {
             values.insert(format!("f{}", self.rng.u8(0..30)), Value::Int(self.rng.i64(-3..3)));
         }
         if receipt_time {
-            // Unique in the whole history but for the doubles that `send` makes on purpose.
+            // Unique in the whole history, except for the duplicates that `send` makes.
             values.insert("u".to_string(), Value::Int(self.rng.i64(..) / 4096));
         }
         let sensor_id = format!("s{sensor}");
         Reading { sensor_id, ts_ms, receipt_time, tags: BTreeMap::new(), values }
     }
 
-    /// A sender sends a batch: new readings, doubles within it, and now and then an old batch again.
+    /// A sender sends a batch: new readings, duplicates within the batch, and sometimes an old batch again.
     fn send(&mut self, instance: usize) {
         let mut readings: Vec<Reading> = (0..self.rng.usize(1..12)).map(|_| self.reading()).collect();
         if self.rng.u8(0..4) == 0 {
@@ -307,8 +259,8 @@ impl Sim {
             let old = &self.batches_seen[self.rng.usize(0..self.batches_seen.len())];
             readings.extend(old.iter().filter(|r| !r.receipt_time).cloned());
         }
-        // Somebody else measures the same in the same millisecond and gives no time either: another reading. (Sent to
-        // two instances, they can be taken for one; DESIGN says so.)
+        // Another sender sends the same values in the same millisecond, also without a time: a different reading. (Two
+        // instances may take them for one; docs/design.md says so.)
         if self.instances.len() == 1
             && self.rng.u8(0..4) == 0
             && let Some((to, twin)) = &self.receipt_last
@@ -321,10 +273,10 @@ impl Sim {
         }
         let readings: Rc<[Reading]> = readings.into();
         self.batches_seen.push(readings.clone());
-        self.hand_in(instance, readings);
+        self.accept(instance, readings);
     }
 
-    fn hand_in(&mut self, instance: usize, readings: Rc<[Reading]>) {
+    fn accept(&mut self, instance: usize, readings: Rc<[Reading]>) {
         let ids: Rc<[Identity]> = readings.iter().map(identity).collect();
         for (reading, id) in readings.iter().zip(&*ids) {
             let known = self.known.entry(*id).or_default();
@@ -339,7 +291,7 @@ impl Sim {
         }
     }
 
-    /// The journal's fdatasync: everything appended is durable, acknowledged, and goes on to the router.
+    /// The journal's fdatasync: everything appended is durable, acknowledged, and sent to the router.
     fn sync(&mut self, instance: usize) {
         let inst = &mut self.instances[instance];
         let first = inst.journal.iter().rposition(|e| e.synced).map_or(0, |at| at + 1);
@@ -374,7 +326,7 @@ impl Sim {
         ack.delivered();
     }
 
-    /// What the outcomes mean: an entry is stored, which must be true, or its sender sends it again.
+    /// Checks the outcomes: the readings of a delivered entry must be stored.
     fn settle_outcomes(&mut self) {
         let outcomes = std::mem::take(&mut *self.outcomes.lock().unwrap());
         for (key, id, outcome) in outcomes {
@@ -412,159 +364,16 @@ impl Sim {
         }
     }
 
-    /// The store works on one of the jobs in flight, with any fault.
-    fn work(&mut self, instance: usize) {
-        let process = &mut self.instances[instance].process;
-        if process.jobs.is_empty() {
-            return;
-        }
-        let (shard, job) = process.jobs.swap_remove(self.rng.usize(0..process.jobs.len()));
-        // As the flush stage does it before anything is asked.
-        let through = through(&job);
-        let lost = if self.faulty && through > process.mark { self.rng.u8(0..10) } else { 255 };
-        if lost < 2 {
-            // Nothing was sent, and the mark was raised or not.
-            if lost == 0 {
-                self.pages.raise_high_water(through);
-            }
-            return process.jobs.push((shard, job));
-        }
-        if through > process.mark {
-            let before = self.pages.raise_high_water(through);
-            (process.mark, process.new) = (through.max(before), process.new.raised(before, through));
-        }
-        let fault = if self.faulty { self.rng.u8(0..12) } else { 255 };
-        let unknown = || StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: String::new() };
-        let done = match job {
-            Job::Load(tickets, requests) => {
-                if fault < 2 {
-                    JobResult::Load(tickets, requests, Err(unknown()))
-                } else {
-                    if requests.iter().any(|r| r.doubt) {
-                        // What such a load waits for.
-                        let series = |w: &PageWrite| {
-                            w.storage_mode == StorageMode::TimeSeries
-                                && requests.iter().any(|r| r.doubt && r.bucket == w.bucket())
-                        };
-                        settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.known, series);
-                    }
-                    let loaded = requests.iter().map(|r| self.pages.load(r, self.storage_mode)).collect();
-                    JobResult::Load(tickets, requests, Ok(loaded))
-                }
-            }
-            Job::Write(tickets, writes) => {
-                // Before the pages; the first fault is one of this command.
-                let catalogued = if fault == 0 { writes.len() / 2 } else { writes.len() };
-                catalogue(&mut self.pages, &writes[..catalogued]);
-                let (pages, known) = (&mut self.pages, &mut self.known);
-                let mut apply =
-                    |n: usize| -> Vec<PageWriteResult> { writes[..n].iter().map(|w| apply(pages, known, w)).collect() };
-                let answer = match fault {
-                    0 => Err(StoreError::NotApplied { kind: StoreErrorKind::Network, detail: String::new() }),
-                    1 => {
-                        self.zombies.extend(writes.iter().cloned());
-                        Err(unknown())
-                    }
-                    2 | 3 => {
-                        apply(writes.len());
-                        Err(unknown())
-                    }
-                    4 => {
-                        apply(writes.len() / 2);
-                        self.zombies.extend(writes[writes.len() / 2..].iter().cloned());
-                        Err(unknown())
-                    }
-                    5 if writes.iter().all(|w| w.storage_mode == StorageMode::TimeSeries) => {
-                        writes.iter().for_each(|w| insert(&mut self.rng, pages, known, w));
-                        Err(unknown())
-                    }
-                    _ => Ok(apply(writes.len())),
-                };
-                JobResult::Write(tickets, writes, answer)
-            }
-        };
-        process.answers.push_back((shard, done));
-    }
-
-    fn answer(&mut self, instance: usize) {
-        let process = &mut self.instances[instance].process;
-        if let Some((shard, done)) = process.answers.pop_front() {
-            process.shards[shard].finished(done, self.now);
-            self.keep_late_rows(instance);
-        }
-    }
-
-    /// The process dies. What it had sent may still be applied; what was not synced is lost; the rest is replayed from
-    /// the first entry that was received in the same moment as the first unstored one (a reading without a time of its
-    /// own may have a twin there, and the two must be counted together).
-    fn crash(&mut self, instance: usize) {
-        if self.rng.u8(0..3) == 0 {
-            self.set_clock();
-        }
-        let started = self.start();
-        let inst = &mut self.instances[instance];
-        inst.generation += 1;
-        let old = std::mem::replace(&mut inst.process, started);
-        for (_, job) in old.jobs {
-            // What lies beyond the mark was not sent.
-            let sent = through(&job) <= old.mark;
-            if let (Job::Write(_, writes), true) = (job, sent) {
-                catalogue(&mut self.pages, &writes);
-                self.zombies.extend(writes);
-            }
-        }
-        if self.instances.len() == 1 && self.rng.u8(0..3) == 0 {
-            self.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
-        }
-        if self.storage_mode == StorageMode::TimeSeries
-            || self.converts
-            || !self.pages.series.is_empty()
-            || self.zombies.iter().any(|w| w.storage_mode == StorageMode::TimeSeries)
-        {
-            // Where there is a time-series collection, the next process waits for the statements of this one.
-            settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.known, |_| true);
-        }
-        let inst = &mut self.instances[instance];
-        let mut resend = vec![];
-        if self.journaled {
-            let unstored = inst.journal.iter().find(|e| e.synced && !e.stored).map_or(i64::MAX, |e| e.wall_ms);
-            let first = inst.journal.iter().position(|e| e.wall_ms >= unstored).unwrap_or(inst.journal.len());
-            for entry in &mut inst.journal[first..] {
-                if entry.synced {
-                    inst.process.backlog.push_back((entry.id, true));
-                } else {
-                    // Lost with the crash, and never sent again: its id stays as an empty entry.
-                    entry.clear();
-                    (entry.synced, entry.stored) = (true, true);
-                }
-            }
-        } else {
-            for entry in inst.journal.iter_mut().filter(|e| !e.stored) {
-                entry.stored = true;
-                resend.push(entry.readings.to_vec());
-                entry.clear();
-            }
-        }
-        // Unacknowledged messages are redelivered by the broker, to any instance; receipt times are then new.
-        for mut readings in resend {
-            readings.iter_mut().filter(|r| r.receipt_time).for_each(|r| r.ts_ms = self.now.wall_ms);
-            let to = self.rng.usize(0..self.instances.len());
-            let readings: Rc<[Reading]> = readings.into();
-            self.resent.push(readings.clone());
-            self.hand_in(to, readings);
-        }
-    }
-
     fn step(&mut self) {
         if self.rng.u8(0..60) == 0 {
-            self.asked = true;
-            self.ask();
-            self.asked = false;
+            self.is_querying = true;
+            self.query();
+            self.is_querying = false;
         }
-        self.go_on();
+        self.step_without_query();
     }
 
-    fn go_on(&mut self) {
+    fn step_without_query(&mut self) {
         if self.converts && self.rng.u8(0..8) == 0 {
             return self.convert();
         }
@@ -578,7 +387,7 @@ impl Sim {
             20..38 => self.route(instance),
             38..58 => self.take_jobs(instance),
             58..76 => self.work(instance),
-            76..88 => self.answer(instance),
+            76..88 => self.respond(instance),
             88..95 => {
                 let ms = if self.rng.u8(0..20) == 0 { HOUR as u64 } else { self.rng.u64(0..2000) };
                 self.now = Now { wall_ms: self.now.wall_ms + ms as i64, mono_ms: self.now.mono_ms + ms };
@@ -586,14 +395,14 @@ impl Sim {
             95 if self.rng.u8(0..4) == 0 => self.set_clock(),
             95 if self.rng.u8(0..3) == 0 => self.expire(),
             95 if self.rng.bool() => self.reconcile(),
-            95..98 => self.zombie(),
+            95..98 => self.apply_abandoned(),
             98 if self.rng.bool() => self.crash(instance),
             _ => {}
         }
         self.settle_outcomes();
     }
 
-    /// Somebody sets the service's clock, or it was wrong at the start.
+    /// Sets the service's clock: it was wrong at the start, or an operator changes it.
     fn set_clock(&mut self) {
         let by = match self.rng.u8(0..4) {
             0 => self.rng.i64(-10 * 365 * 24 * HOUR..10 * 365 * 24 * HOUR),
@@ -603,15 +412,6 @@ impl Sim {
         };
         self.now.wall_ms += by;
         self.wrong_ms += by;
-    }
-
-    fn zombie(&mut self) {
-        if !self.zombies.is_empty() {
-            let write = self.zombies.swap_remove(self.rng.usize(0..self.zombies.len()));
-            if self.rng.bool() {
-                apply(&mut self.pages, &mut self.known, &write);
-            }
-        }
     }
 }
 

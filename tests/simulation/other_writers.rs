@@ -1,16 +1,16 @@
-//! What runs beside the service and changes the same documents: retention and `reconcile`.
+//! Other programs that change the same documents: retention and `reconcile`.
 //!
-//! **Retention** removes the documents of a bucket when it ended longer ago than that, by the true time, and its measurements
-//! one span later. A statement that is under way, or a late reading, may make a document anew, which the next pass removes
-//! again. So of an expired bucket nothing is expected; all others must not be touched by it, and everything comes to rest.
+//! **Retention** removes the documents of a bucket if the bucket ended that long ago by the true time, and its measurements
+//! one span later. A statement in flight or a late reading may create a document again, which the next pass removes. So the
+//! oracle expects nothing of an expired bucket; all other buckets must not be affected, and all work must end.
 //!
-//! **`reconcile`** counts a time-series bucket anew, at any moment, so the version moves under the shard; it may also be ended
-//! between two of its statements.
+//! **`reconcile`** recomputes the summary of a time-series bucket at any moment, so the version changes under the shard; it
+//! may also be aborted between two of its statements.
 
 use super::*;
 
 impl Sim {
-    /// The time that no clock of the service has.
+    /// The true time, which the service does not know.
     pub(super) fn true_ms(&self) -> i64 {
         self.now.wall_ms - self.wrong_ms
     }
@@ -28,7 +28,7 @@ impl Sim {
         self.pages.series.retain(|(_, start), _| Span::HOUR.end(*start) + HOUR > line_ms);
     }
 
-    /// `reconcile --repair` of one time-series bucket, to its end or not.
+    /// Runs `reconcile --repair` for one time-series bucket, to its end or not.
     pub(super) fn reconcile(&mut self) {
         let buckets = self.pages.series.len();
         if buckets == 0 {
@@ -42,8 +42,8 @@ impl Sim {
         }
     }
 
-    /// Whether the pages of a bucket count what it holds. They need not after a `reconcile` that was ended early, and
-    /// without a journal: see [`Sim::reconcile_leftovers`].
+    /// Whether the pages of a bucket count all of its readings. After an aborted `reconcile`, and without a journal, they
+    /// need not: see [`Sim::reconcile_leftovers`].
     pub(super) fn is_counted(&self, sensor: &str, start: BucketStart) -> bool {
         let excused = !self.journaled || self.interrupted.contains(&(sensor.to_owned(), start));
         let readings = self.pages.series.get(&(sensor.to_owned(), start)).map_or(0, Vec::len);
@@ -55,7 +55,7 @@ impl Sim {
         (0..).map_while(page).map(|page| page.count).sum()
     }
 
-    /// What was ended early is done again.
+    /// Runs each aborted `reconcile` again.
     pub(super) fn reconcile_interrupted(&mut self) {
         for (sensor, start) in std::mem::take(&mut self.interrupted) {
             if self.pages.is_time_series(&sensor, start) {
@@ -64,9 +64,9 @@ impl Sim {
         }
     }
 
-    /// Without a journal, a sender sends again what was not acknowledged before a crash, and a reading without a time gets
-    /// another one then. So a measurement of the first time may be left behind in a bucket that nobody writes any more,
-    /// and its summary does not count it before the next `reconcile`.
+    /// Without a journal, a sender resends unacknowledged readings after a crash, and a reading without a time gets a new
+    /// one. So a measurement with the first time may remain in a bucket that no process writes any more, and its summary
+    /// does not count it before the next `reconcile`.
     pub(super) fn reconcile_leftovers(&mut self) {
         let mut stored: Identities<u32> = Identities::default();
         for reading in self.pages.readings() {

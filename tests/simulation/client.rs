@@ -1,0 +1,153 @@
+//! The simulated database as one process sees it: its [`Store`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hourbucket::model::{BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode};
+use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
+use hourbucket::store::days::DayStore;
+use hourbucket::store::memory::Pages;
+use hourbucket::store::reading::{
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
+};
+use hourbucket::store::{
+    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
+    PreparedStore, Store, StoreError,
+};
+use tokio::time::Instant;
+
+use super::server::{Server, not_applied, trace};
+
+/// The database as one process sees it.
+pub(crate) struct Client {
+    pub(crate) server: Arc<Server>,
+    pub(crate) process: u64,
+    pub(crate) storage_mode: StorageMode,
+}
+
+impl Client {
+    pub(crate) fn read<'a, T: Send + 'a>(
+        &'a self,
+        read: impl FnOnce(&Pages) -> T + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        Box::pin(async move {
+            tokio::time::sleep(self.server.pace.round_trip).await;
+            let state = self.server.state();
+            if state.down { Err(not_applied()) } else { Ok(read(&state.pages)) }
+        })
+    }
+}
+
+impl Store for Client {
+    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
+        Box::pin(async {
+            self.server.settled().await;
+            Ok(PreparedStore::default())
+        })
+    }
+
+    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+        Box::pin(self.server.raise(through))
+    }
+
+    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
+        Box::pin(self.server.write(self.process, writes))
+    }
+
+    fn load<'a>(
+        &'a self,
+        requests: &'a [LoadRequest],
+        within: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
+        Box::pin(async move {
+            let begun = Instant::now();
+            let response = self.server.load(self.process, requests, within, self.storage_mode).await;
+            let list =
+                || requests.iter().map(|r| format!("{}@{}", r.bucket.sensor_id, r.bucket.start.0)).collect::<Vec<_>>();
+            trace(|| {
+                let well = response.as_ref().map(|a| a.iter().map(Result::is_ok).collect::<Vec<_>>());
+                format!("{} load {:?} within {within:?} took {:?}: {well:?}", self.process, list(), begun.elapsed())
+            });
+            response
+        })
+    }
+
+    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            let mut state = self.server.state();
+            if state.down {
+                return Err(not_applied());
+            }
+            updates.iter().for_each(|update| state.pages.merge_catalog(update));
+            Ok(0)
+        })
+    }
+
+    fn find_catalog<'a>(&'a self, q: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+        self.read(move |pages| pages.find_catalog(q))
+    }
+
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
+        Box::pin(async move {
+            updates.iter().for_each(|u| self.server.state().pages.merge_latest(u));
+            Ok(vec![LatestWriteResult::Done; updates.len()])
+        })
+    }
+
+    fn write_dead_letters<'a>(
+        &'a self,
+        dead_letters: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
+        Box::pin(async move {
+            let kept = self.server.keep(dead_letters).await;
+            kept.map(|()| vec![DeadLetterWritten::Done; dead_letters.len()])
+        })
+    }
+
+    fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
+        self.read(move |pages| pages.read_pages(q))
+    }
+
+    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+        self.read(move |pages| pages.read_measurements(q))
+    }
+
+    fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        self.read(move |pages| pages.read_sensors(q))
+    }
+
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
+        self.read(move |pages| pages.read_newest(sensors))
+    }
+
+    fn first_buckets<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
+        self.read(move |pages| pages.read_first_buckets(sensors))
+    }
+
+    fn find_dead_letters<'a>(
+        &'a self,
+        q: &'a DeadLetterQuery,
+    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
+        self.read(move |pages| pages.read_dead_letters(q))
+    }
+
+    fn days(&self) -> Option<&dyn DayStore> {
+        Some(self)
+    }
+
+    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.read(|_| ())
+    }
+
+    fn storage_mode(&self) -> StorageMode {
+        self.storage_mode
+    }
+
+    fn mode(&self) -> &'static str {
+        if self.storage_mode == StorageMode::TimeSeries { "timeseries" } else { "bucket" }
+    }
+}
