@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 /// The outcome of all parts of one acknowledgement.
@@ -119,26 +120,16 @@ impl AckWaiter {
     }
 }
 
-/// The acknowledgement parts of one set of readings. Consecutive parts of the same acknowledgement are kept once. The
-/// last part is stored inline because a bucket compares it with every reading.
+/// The acknowledgement parts of one set of readings. Consecutive parts of the same acknowledgement are kept once. Two
+/// are stored inline: most sets are those of a sensor that reports rarely, and there are millions of them.
 #[derive(Debug, Default)]
-pub struct Acks {
-    last: Ack,
-    earlier: Vec<Ack>,
-}
+pub struct Acks(SmallVec<[Ack; 2]>);
 
 impl Acks {
     /// Keeps a part of `ack`, unless the last part kept belongs to the same acknowledgement.
     pub fn join(&mut self, ack: &Ack) {
-        if !self.last.same(ack) && ack.shared.is_some() {
-            self.push(ack.clone());
-        }
-    }
-
-    fn push(&mut self, ack: Ack) {
-        let before = std::mem::replace(&mut self.last, ack);
-        if before.shared.is_some() {
-            self.earlier.push(before);
+        if ack.shared.is_some() && self.0.last().is_none_or(|last| !last.same(ack)) {
+            self.0.push(ack.clone());
         }
     }
 
@@ -146,39 +137,34 @@ impl Acks {
     pub fn append(&mut self, other: &mut Acks) {
         if self.is_empty() {
             std::mem::swap(self, other);
-            return;
-        }
-        for ack in other.earlier.drain(..).chain([std::mem::take(&mut other.last)]) {
-            if ack.shared.is_some() {
-                self.push(ack);
-            }
+        } else {
+            self.0.append(&mut other.0);
         }
     }
 
     /// Splits every part, and returns the new ones.
     pub fn split(&self) -> Acks {
-        Acks { last: self.last.clone(), earlier: self.earlier.clone() }
+        Acks(self.0.clone())
     }
 
     /// Reports that all parts are safe.
     pub fn delivered(self) {
-        self.earlier.into_iter().for_each(Ack::delivered);
-        self.last.delivered();
+        self.0.into_iter().for_each(Ack::delivered);
     }
 
     /// The number of parts kept, not of acknowledgements: one may be kept twice if parts of another one are in between.
     pub fn len(&self) -> usize {
-        self.earlier.len() + usize::from(!self.is_empty())
+        self.0.len()
     }
 
     /// Heap bytes, without the struct itself and without the state that the parts share.
     pub fn memory_bytes(&self) -> usize {
-        self.earlier.capacity() * size_of::<Ack>()
+        if self.0.spilled() { self.0.capacity() * size_of::<Ack>() } else { 0 }
     }
 
     /// Whether no part is kept.
     pub fn is_empty(&self) -> bool {
-        self.last.shared.is_none()
+        self.0.is_empty()
     }
 }
 

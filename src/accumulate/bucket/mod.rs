@@ -48,8 +48,7 @@ use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
 use crate::model::rows::{self, StatementLimits};
 use crate::model::{
-    BucketStart, FieldSummary, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, StorageMode, Tags, memory,
-    summary,
+    BucketStart, FieldSummary, PageKind, PageWrite, RowFlags, Rows, SensorId, StorageMode, Tags, memory, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -71,7 +70,7 @@ impl InFlight {
     }
 }
 
-/// A bucket. About 100 bytes while no rows are pending.
+/// A bucket. With the sensor's other state 192 bytes while no rows are pending, and one allocation for the id.
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) start: BucketStart,
@@ -137,6 +136,11 @@ impl Bucket {
         self.pending.is_none() && self.in_flight.is_none()
     }
 
+    /// Number of pending rows.
+    pub(super) fn pending_rows(&self) -> usize {
+        self.pending.as_ref().map_or(0, |pending| pending.rows.len())
+    }
+
     /// When the first pending row arrived.
     pub(super) fn since_ms(&self) -> Option<u64> {
         self.pending.as_ref().map(|w| w.since_ms)
@@ -175,13 +179,7 @@ impl Bucket {
 
     /// Heap bytes, without the struct itself.
     pub(super) fn memory(&self) -> usize {
-        let pending = self.pending.as_ref().map_or(0, |w| {
-            memory::block(size_of::<Pending>())
-                + w.rows.memory_bytes()
-                + w.acks_memory()
-                // A hash table of keys with one control byte each, at least an eighth empty.
-                + w.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7)
-        });
+        let pending = self.pending.as_ref().map_or(0, |pending| pending.memory());
         let in_flight = self
             .in_flight
             .as_ref()
@@ -236,11 +234,7 @@ impl Bucket {
         if pending.rows.is_empty() || reading.ts_ms > pending.rows.last_ts_ms() {
             return false;
         }
-        let rows = &pending.rows;
-        let keys = pending.keys.get_or_insert_with(|| {
-            rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()).collect()
-        });
-        keys.contains(&reading.key())
+        pending.has_key(&reading.key())
     }
 
     /// The acknowledgement of a duplicate joins the rows that it may repeat: it is delivered when they are stored.
@@ -266,7 +260,7 @@ impl Bucket {
     /// the page is taken count as pending since then.
     pub(super) fn overflows(&mut self, now_ms: u64) {
         if let Some(pending) = self.pending.as_mut() {
-            pending.over_ms.get_or_insert(now_ms);
+            pending.overflows(now_ms);
         }
     }
 
@@ -276,7 +270,7 @@ impl Bucket {
             StoredState::Page { count, bytes, sealed: false, .. }
                 if self.storage_mode != Some(StorageMode::TimeSeries) =>
             {
-                (count, bytes)
+                (count, u64::from(bytes))
             }
             _ => (0, 0),
         }
@@ -343,7 +337,7 @@ impl Bucket {
             StoredState::New | StoredState::Unknown => (0, PageKind::Create, 0, 0, none),
             StoredState::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0, none),
             StoredState::Page { page, count, bytes, summary, .. } => {
-                (page, PageKind::Append { known_count: count }, count, bytes, summary)
+                (page, PageKind::Append { known_count: count }, count, u64::from(bytes), summary)
             }
         };
         let (rows, bytes_max) = match series {
@@ -370,8 +364,8 @@ impl Bucket {
         self.in_flight = Some(Box::new(InFlight { acks, since_ms, bytes, rows: Some(rows.clone()), memory }));
         self.high_water_ms = self.high_water_ms.max(last_ts_ms);
         if rest {
-            pending.keys = None;
-            pending.since_ms = pending.over_ms.take().unwrap_or(pending.since_ms);
+            pending.forget_keys();
+            pending.since_ms = pending.take_over_ms().unwrap_or(pending.since_ms);
             self.pending = Some(pending);
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
@@ -430,10 +424,11 @@ impl Bucket {
         rows.append(&pending.rows);
         pending.rows = rows;
         pending.wait_for_all(in_flight.acks);
-        pending.keys = None;
+        pending.forget_keys();
         pending.check = true;
+        pending.since_ms = in_flight.since_ms;
         // The page may have less room than it had when the first reading was too much for it.
-        (pending.since_ms, pending.over_ms) = (in_flight.since_ms, None);
+        pending.take_over_ms();
         self.pending = Some(pending);
         self.attempts = self.attempts.saturating_add(1);
         self.doubt = true;

@@ -7,23 +7,30 @@ use super::{IncomingReading, WriteOutcome};
 use crate::ack::{Ack, Acks};
 use crate::model::{ReadingKey, RowFlags, Rows, memory, rows};
 
-/// Pending rows and who waits for them.
+/// Pending rows and who waits for them. Millions of sensors have one with few rows, so it is small: the parts that few
+/// need are in [`Rare`].
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) rows: Rows,
     acks: Acks,
-    /// Acknowledgements that wait for so many of the first rows only: they were here when a statement left these rows.
-    older: Option<Box<(usize, Acks)>>,
-    /// Keys of the rows, once an out-of-order row made them necessary.
-    pub(super) keys: Option<HashSet<ReadingKey>>,
+    rare: Option<Box<Rare>>,
+    /// When the first row came, or earlier (monotonic ms).
+    pub(super) since_ms: u64,
     /// Whether the rows must be compared with the stored ones before they are written.
     pub(super) check: bool,
     /// Whether a row is of the journal's replay.
     pub(super) replayed: bool,
-    /// When the first row came, or earlier (monotonic ms).
-    pub(super) since_ms: u64,
+}
+
+/// The parts of [`Pending`] that a sensor needs whose readings are out of order, or more than a page has room for.
+#[derive(Debug, Default)]
+struct Rare {
+    /// Acknowledgements that wait for so many of the first rows only: they were here when a statement left these rows.
+    older: Option<(usize, Acks)>,
+    /// Keys of the rows, once an out-of-order row made them necessary.
+    keys: Option<HashSet<ReadingKey>>,
     /// When the first row came that the page has no room for; of a bucket that is overfull.
-    pub(super) over_ms: Option<u64>,
+    over_ms: Option<u64>,
 }
 
 impl Pending {
@@ -31,22 +38,46 @@ impl Pending {
         Pending {
             rows: Rows::default(),
             acks: Acks::default(),
-            older: None,
-            keys: None,
+            rare: None,
+            since_ms: now_ms,
             check: false,
             replayed: false,
-            since_ms: now_ms,
-            over_ms: None,
         }
     }
 
     pub(super) fn push(&mut self, reading: &IncomingReading<'_>) {
         self.rows.push(reading.ts_ms, reading.flags, reading.schema, reading.numbers, reading.payload);
-        if let Some(keys) = self.keys.as_mut()
+        if let Some(keys) = self.rare.as_mut().and_then(|rare| rare.keys.as_mut())
             && !reading.flags.any(RowFlags::RECEIPT_TIME)
         {
             keys.insert(reading.key());
         }
+    }
+
+    /// Whether a row has this key. Readings with the time of receipt have none.
+    pub(super) fn has_key(&mut self, key: &ReadingKey) -> bool {
+        let rows = &self.rows;
+        let keys = self.rare.get_or_insert_default().keys.get_or_insert_with(|| {
+            rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()).collect()
+        });
+        keys.contains(key)
+    }
+
+    /// Forgets the keys of the rows, after a change of the rows.
+    pub(super) fn forget_keys(&mut self) {
+        if let Some(rare) = self.rare.as_mut() {
+            rare.keys = None;
+        }
+    }
+
+    /// Notes that the reading that arrived now is the first that the page has no room for, unless one was before it.
+    pub(super) fn overflows(&mut self, now_ms: u64) {
+        self.rare.get_or_insert_default().over_ms.get_or_insert(now_ms);
+    }
+
+    /// Takes the time given to [`Pending::overflows`].
+    pub(super) fn take_over_ms(&mut self) -> Option<u64> {
+        self.rare.as_mut()?.over_ms.take()
     }
 
     /// Keeps a part of `ack` until the rows that are here now have left.
@@ -60,24 +91,28 @@ impl Pending {
         if self.rows.is_empty() {
             return self.all_acks();
         }
-        match self.older.take() {
-            Some(mut older) if older.0 > taken => {
-                older.0 -= taken;
-                self.older = Some(older);
+        match self.take_older() {
+            Some(older) if older.0 > taken => {
+                self.rare.get_or_insert_default().older = Some((older.0 - taken, older.1));
                 Acks::default()
             }
             older => {
                 if !self.acks.is_empty() {
-                    self.older = Some(Box::new((self.rows.len(), std::mem::take(&mut self.acks))));
+                    let acks = std::mem::take(&mut self.acks);
+                    self.rare.get_or_insert_default().older = Some((self.rows.len(), acks));
                 }
                 older.map(|older| older.1).unwrap_or_default()
             }
         }
     }
 
+    fn take_older(&mut self) -> Option<(usize, Acks)> {
+        self.rare.as_mut()?.older.take()
+    }
+
     /// Takes all acknowledgements.
-    pub(super) fn all_acks(&mut self) -> Acks {
-        let mut all = self.older.take().map(|older| older.1).unwrap_or_default();
+    fn all_acks(&mut self) -> Acks {
+        let mut all = self.take_older().map(|older| older.1).unwrap_or_default();
         all.append(&mut self.acks);
         all
     }
@@ -97,17 +132,18 @@ impl Pending {
     /// Splits every acknowledgement, and returns the new parts.
     pub(super) fn split_acks(&self) -> Acks {
         let mut parts = self.acks.split();
-        if let Some(older) = &self.older {
-            parts.append(&mut older.1.split());
+        if let Some((_, older)) = self.rare.as_ref().and_then(|rare| rare.older.as_ref()) {
+            parts.append(&mut older.split());
         }
         parts
     }
 
-    /// Heap bytes of the acknowledgements.
-    pub(super) fn acks_memory(&self) -> usize {
-        let older = self.older.as_ref();
-        self.acks.memory_bytes()
-            + older.map_or(0, |older| memory::block(size_of::<(usize, Acks)>()) + older.1.memory_bytes())
+    /// Memory in bytes, including the struct itself.
+    pub(super) fn memory(&self) -> usize {
+        memory::block(size_of::<Pending>())
+            + self.rows.memory_bytes()
+            + self.acks.memory_bytes()
+            + self.rare.as_ref().map_or(0, |rare| rare.memory())
     }
 
     pub(super) fn first_row_bytes(&self) -> u64 {
@@ -142,9 +178,17 @@ impl Pending {
             }
             keep
         });
-        self.keys = None;
+        self.forget_keys();
         self.check = undecided;
         self.replayed = false;
         outcome
+    }
+}
+
+impl Rare {
+    fn memory(&self) -> usize {
+        // A hash table of keys with one control byte each, at least an eighth empty.
+        let keys = self.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7);
+        memory::block(size_of::<Rare>()) + keys + self.older.as_ref().map_or(0, |(_, acks)| acks.memory_bytes())
     }
 }

@@ -26,8 +26,8 @@ pub(super) enum StoredState {
         page: u32,
         /// The version: readings in the page.
         count: u32,
-        /// Upper bound of its readings as a BSON array.
-        bytes: u64,
+        /// Upper bound of its readings as a BSON array. A page has less than 16 MiB.
+        bytes: u32,
         sealed: bool,
         summary: SummaryBytes,
     },
@@ -39,7 +39,7 @@ impl StoredState {
         StoredState::Page {
             page: bucket.pages.len() as u32 - 1,
             count: last.count,
-            bytes: last.bytes,
+            bytes: u32::try_from(last.bytes).unwrap_or(u32::MAX),
             sealed: last.sealed,
             summary: SummaryBytes::known(last.summary_bytes),
         }
@@ -68,7 +68,7 @@ impl StoredState {
     pub(super) fn after(self, write: &PageWrite, bytes: u64, count: u32) -> StoredState {
         let as_believed = count == write.count_after();
         let before = match (write.kind, self) {
-            (PageKind::Append { .. }, StoredState::Page { bytes, .. }) if as_believed => bytes,
+            (PageKind::Append { .. }, StoredState::Page { bytes, .. }) if as_believed => u64::from(bytes),
             _ => 0,
         };
         let written = summary::stored_bytes(write.rows.fields(), &write.summary);
@@ -80,7 +80,10 @@ impl StoredState {
         StoredState::Page {
             page: write.page,
             count,
-            bytes: if write.storage_mode == StorageMode::TimeSeries { 0 } else { before + bytes },
+            bytes: match write.storage_mode {
+                StorageMode::TimeSeries => 0,
+                StorageMode::Bucket => u32::try_from(before + bytes).unwrap_or(u32::MAX),
+            },
             sealed: write.seal,
             summary,
         }

@@ -1,9 +1,10 @@
 //! Pending readings of one bucket in compact form: each field schema once (nearly always there is only one), then the
 //! rows in a byte buffer.
 //!
-//! A row: time (i64 ms), flags (u8), number of numeric values (u8), schema (u32), length of the values (u32), then the
-//! values in compact form ([`super::value`]), copied from the batch. A row with two numbers has 36 bytes. There is one
-//! allocation per bucket, or one per 4 KiB of a large one.
+//! A row: time (i64 ms), flags (u8), number of numeric values (u8), length of the values (u8), then the values in compact
+//! form ([`super::value`]), copied from the batch. A row with two numbers has 29 bytes. A row with another schema than the
+//! first, or with more than 255 bytes of values, is [`WIDE`]: instead of the length it has the schema and the length
+//! (u32 each). There is one allocation per bucket, or one per 4 KiB of a large one.
 
 mod chunked_buffer;
 mod schemas;
@@ -110,12 +111,13 @@ fn stored_bytes(schema: &FieldSchema, numbers: u8, payload: &[u8]) -> u64 {
     ROW_BYTES + u64::from(schema.element_bytes()) + payload.len() as u64 - u64::from(numbers)
 }
 
-/// Bytes of a row before its values.
-const HEAD_BYTES: usize = 8 + 1 + 1 + 4 + 4;
+/// Bytes of a row before its values, and those of a wide one.
+const HEAD_BYTES: usize = 8 + 1 + 1 + 1;
+const HEAD_BYTES_WIDE: usize = 8 + 1 + 1 + 4 + 4;
 /// Offset of the flags in a row.
 const FLAGS_AT: usize = 8;
-/// Offset of the length of the values in a row.
-const PAYLOAD_BYTES_AT: usize = 14;
+/// The bit of the flags that a wide row has; none of [`RowFlags`].
+const WIDE: u8 = 1 << 7;
 
 impl Rows {
     /// The field names, in the order of their first use.
@@ -157,14 +159,24 @@ impl Rows {
     /// Adds a row: the encoded values of a reading from its batch, with the names of `schema`.
     pub fn push(&mut self, ts_ms: i64, flags: RowFlags, schema: &Arc<FieldSchema>, numbers: u8, payload: &[u8]) {
         let index = self.schemas.index(schema);
-        let mut head = [0; HEAD_BYTES];
+        let mut head = [0; HEAD_BYTES_WIDE];
         head[..8].copy_from_slice(&ts_ms.to_le_bytes());
         head[FLAGS_AT] = flags.0;
         head[FLAGS_AT + 1] = numbers;
-        head[10..14].copy_from_slice(&index.to_le_bytes());
-        head[PAYLOAD_BYTES_AT..].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-        let data = self.data.room(HEAD_BYTES + payload.len());
-        data.extend_from_slice(&head);
+        let head = match u8::try_from(payload.len()) {
+            Ok(bytes) if index == 0 => {
+                head[HEAD_BYTES - 1] = bytes;
+                &head[..HEAD_BYTES]
+            }
+            _ => {
+                head[FLAGS_AT] |= WIDE;
+                head[10..14].copy_from_slice(&index.to_le_bytes());
+                head[14..].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+                &head[..]
+            }
+        };
+        let data = self.data.room(head.len() + payload.len());
+        data.extend_from_slice(head);
         data.extend_from_slice(payload);
         self.note(ts_ms, stored_bytes(schema, numbers, payload));
     }
@@ -279,9 +291,9 @@ impl Rows {
     pub fn mark(&mut self, flags: RowFlags) {
         for chunk in self.data.iter_mut() {
             let mut at = 0;
-            while let Some(&length) = chunk.get(at + PAYLOAD_BYTES_AT..).and_then(<[u8]>::first_chunk) {
+            while let Some(head) = Head::read(&mut Cursor { rest: &chunk[at..] }) {
                 chunk[at + FLAGS_AT] |= flags.0;
-                at += HEAD_BYTES + u32::from_le_bytes(length) as usize;
+                at += head.bytes() + head.payload_bytes;
             }
         }
     }
@@ -319,13 +331,39 @@ fn rows<'a>(schemas: &'a RowSchemas, data: &'a ChunkedBuffer) -> impl Iterator<I
 
 /// Parses the row at the start of `rest` and advances `rest`.
 fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>> {
-    let mut cursor = Cursor { rest: Some(*rest).filter(|rest| !rest.is_empty())? };
-    let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
-    let (schema, payload) = (cursor.u32()?, cursor.u32()? as usize);
-    let (schema, fields) = schemas.get(schema)?;
-    let payload = cursor.take(payload)?;
+    let mut cursor = Cursor { rest };
+    let head = Head::read(&mut cursor)?;
+    let (schema, fields) = schemas.get(head.schema)?;
+    let payload = cursor.take(head.payload_bytes)?;
     *rest = cursor.rest;
-    Some(Row { ts_ms, flags: RowFlags(flags), numbers, schema, fields, payload })
+    let (ts_ms, flags, numbers) = (head.ts_ms, RowFlags(head.flags & !WIDE), head.numbers);
+    Some(Row { ts_ms, flags, numbers, schema, fields, payload })
+}
+
+/// The part of a row before its values.
+struct Head {
+    ts_ms: i64,
+    /// With [`WIDE`].
+    flags: u8,
+    numbers: u8,
+    schema: u32,
+    payload_bytes: usize,
+}
+
+impl Head {
+    /// `None` at the end of the rows.
+    fn read(cursor: &mut Cursor<'_>) -> Option<Head> {
+        let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
+        let (schema, payload_bytes) = match flags & WIDE {
+            0 => (0, usize::from(cursor.u8()?)),
+            _ => (cursor.u32()?, cursor.u32()? as usize),
+        };
+        Some(Head { ts_ms, flags, numbers, schema, payload_bytes })
+    }
+
+    fn bytes(&self) -> usize {
+        if self.flags & WIDE == 0 { HEAD_BYTES } else { HEAD_BYTES_WIDE }
+    }
 }
 
 /// Size of a BSON array element without its document: type byte, decimal index (up to 5 digits), NUL.
