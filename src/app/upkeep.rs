@@ -154,7 +154,7 @@ impl ServiceContext {
     ) {
         let now = self.clock.now();
         let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
-        self.adjust_age(&holding);
+        self.adjust_age();
         let sum = |f: fn(&ShardUsage) -> usize| holding.iter().map(f).sum::<usize>() as u64;
         metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
         metrics::accumulate_max_bytes(self.config.accumulate.max_bytes);
@@ -173,13 +173,12 @@ impl ServiceContext {
     }
 
     /// Adjusts how old readings may get, and reports it.
-    fn adjust_age(&self, holding: &[ShardUsage]) {
+    fn adjust_age(&self) {
         if self.config.ingest.ack == AckMode::Stored {
             // Senders wait for each write, so nothing is held.
             return;
         }
-        let fullest = holding.iter().map(|h| h.bytes).max().unwrap_or(0) * holding.len();
-        self.flusher.adjust_age(fullest as f64 / self.config.accumulate.max_bytes as f64);
+        self.flusher.adjust_age();
         let age_ms = self.flusher.age_ms();
         metrics::flush_age_seconds(age_ms as f64 / 1000.0);
         self.health.flush_age(age_ms);

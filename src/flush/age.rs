@@ -16,7 +16,10 @@
 //! The age follows the demand: it grows above [`DEMAND`], shrinks below, and stays where the demand is met. It moves in
 //! seconds per second, so that it needs no model of the sensors. Demand is averaged over about one age, because that is
 //! how long a change of the age takes to show; a faster controller would oscillate. Shrinking is limited to one second
-//! per second: then at most twice the usual number of statements is due. A full memory stops the growth.
+//! per second: then at most twice the usual number of statements is due.
+//!
+//! The memory has no part in this. A shard with little room evicts the buckets with the most readings, whatever the age
+//! is. When growth stopped in a full memory, a million sensors, which fill most of it, had statements of one reading.
 //!
 //! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`]. Full pages, memory pressure, failed buckets and the
 //! shutdown do not wait for it. `tests/simulation/age.rs` runs the loop against a simulated store.
@@ -32,8 +35,6 @@ const STATEMENT_LIMITS_S: (f64, f64) = (20e-6, 0.05);
 const GAIN: f64 = 1.0;
 const GROWTH_MAX: f64 = 2.0;
 const SHRINK_MAX: f64 = 1.0;
-/// Share of the memory above which the age does not grow. Buckets are evicted above three quarters.
-const MEMORY_MAX: f64 = 0.7;
 /// The time of a statement and the gain are averaged over this time.
 const AVERAGE_MS: f64 = 10_000.0;
 /// The shortest time over which demand is averaged.
@@ -54,8 +55,6 @@ pub struct AgeSample {
     pub measured: u64,
     /// The time that these commands took, without the round trip (seconds).
     pub measured_s: f64,
-    /// The share of `accumulate.max_bytes` that is used, of the fullest shard.
-    pub memory: f64,
 }
 
 /// How much a statement with so many readings would gain from more: 1 (everything) to 0.
@@ -100,8 +99,7 @@ impl AgeControl {
         if sample.statements > 0 {
             toward(&mut self.gain, sample.gains / sample.statements as f64, weight(AVERAGE_MS));
         }
-        let growth_max = if sample.memory >= MEMORY_MAX { 0.0 } else { GROWTH_MAX };
-        let speed = (GAIN * (self.demand() / DEMAND).max(f64::MIN_POSITIVE).ln()).clamp(-SHRINK_MAX, growth_max);
+        let speed = (GAIN * (self.demand() / DEMAND).max(f64::MIN_POSITIVE).ln()).clamp(-SHRINK_MAX, GROWTH_MAX);
         self.age_ms = (self.age_ms + speed * elapsed_ms).clamp(self.min_ms, self.max_ms);
     }
 
@@ -136,13 +134,12 @@ mod tests {
                     gains: rng.f64() * 1e5,
                     measured: rng.u64(0..10),
                     measured_s: rng.f64() * 10.0,
-                    memory: rng.f64() * 1.2,
                 };
                 control.observe(sample);
                 let age_ms = control.age_ms();
                 assert!((min_ms..=max_ms.max(min_ms)).contains(&age_ms));
                 let change = age_ms as f64 - before_ms as f64;
-                let limits = (-SHRINK_MAX - 0.01, if sample.memory < MEMORY_MAX { GROWTH_MAX + 0.01 } else { 0.01 });
+                let limits = (-SHRINK_MAX - 0.01, GROWTH_MAX + 0.01);
                 let elapsed = sample.elapsed_ms as f64;
                 assert!(
                     change >= limits.0 * elapsed - 2.0 && change <= limits.1 * elapsed + 2.0,

@@ -64,6 +64,15 @@ impl DuePolicy {
         (rows < FEW as usize && next_ms.saturating_sub(since_ms) <= age_ms).then_some(next_ms)
     }
 
+    /// For a bucket that is held although it could be written before it is due: when it is due. Buckets that are put back
+    /// together are spread, or they would be due together from then on.
+    pub(crate) fn put_back_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
+        match self {
+            DuePolicy::Linger(ms) => now_ms + ms,
+            DuePolicy::Age(max_age) => now_ms + max_age / 2 + (sensor_hash >> 32) % (max_age / 2).max(1),
+        }
+    }
+
     /// The resolution of due times: the wheel has about 64 slots.
     pub(crate) fn grain_ms(self) -> u64 {
         match self {
@@ -108,9 +117,9 @@ impl<T> DueWheel<T> {
         (*first.key() <= now_ms).then(|| first.remove())
     }
 
-    /// The earliest slot, due or not.
-    pub(crate) fn pop_first(&mut self) -> Option<Vec<T>> {
-        self.slots.pop_first().map(|(_, items)| items)
+    /// The earliest slot, due or not, and when it is due.
+    pub(crate) fn pop_first(&mut self) -> Option<(u64, Vec<T>)> {
+        self.slots.pop_first()
     }
 
     /// When the earliest slot is due.
@@ -168,6 +177,10 @@ mod tests {
             (0..1000u64).map(|i| own_age_ms(100_000, i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
         assert!(parts.iter().all(|ms| (60_000..=100_000).contains(ms)));
         assert!(parts.iter().sum::<u64>().abs_diff(80_000_000) < 2_000_000, "evenly spread");
+        let put_back = |hash| DuePolicy::Age(15_000).put_back_ms(100_000, hash);
+        assert!((0..1000).all(|i: u64| (107_500..115_000).contains(&put_back(i << 32))), "within max_age");
+        assert_ne!(put_back(1 << 32), put_back(2 << 32), "spread");
+        assert_eq!(DuePolicy::Age(1).put_back_ms(5, 7), 5, "no room to spread");
     }
 
     #[test]
@@ -179,7 +192,7 @@ mod tests {
         assert_eq!(wheel.pop_due(9), None);
         assert_eq!(wheel.pop_due(10), Some(vec!["a"]));
         assert_eq!(wheel.next_ms(), Some(20));
-        assert_eq!(wheel.pop_first(), Some(vec!["b", "c"]));
+        assert_eq!(wheel.pop_first(), Some((20, vec!["b", "c"])));
         assert_eq!(wheel.pop_first(), None);
     }
 }

@@ -127,10 +127,9 @@ impl Flusher {
         self.age.age_ms()
     }
 
-    /// Adjusts the age to the load of the store; call it about once a second. `memory`: the used share of
-    /// `accumulate.max_bytes`.
-    pub fn adjust_age(&self, memory: f64) {
-        self.age.update(memory);
+    /// Adjusts the age to the load of the store; call it about once a second.
+    pub fn adjust_age(&self) {
+        self.age.update();
     }
 
     /// Sets the age, for simulations.

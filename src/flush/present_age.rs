@@ -63,13 +63,13 @@ impl PresentAge {
         }
     }
 
-    /// Adjusts the age; call it about once a second. `memory`: see [`AgeSample`].
-    pub(super) fn update(&self, memory: f64) {
+    /// Adjusts the age; call it about once a second.
+    pub(super) fn update(&self) {
         let mut state = self.state();
         let (sample, elapsed) = (std::mem::take(&mut state.sample), state.updated.elapsed());
         state.updated = Instant::now();
         let (elapsed_ms, began) = (elapsed.as_millis() as u64, self.began.swap(0, Ordering::Relaxed));
-        state.control.observe(AgeSample { elapsed_ms, began, memory, ..sample });
+        state.control.observe(AgeSample { elapsed_ms, began, ..sample });
         self.age_ms.store(state.control.age_ms(), Ordering::Relaxed);
     }
 

@@ -204,7 +204,7 @@ impl Latest {
 
     /// Makes every entry due, when the service ends.
     pub fn drain(&mut self) {
-        while let Some(slots) = self.wheel.pop_first() {
+        while let Some((_, slots)) = self.wheel.pop_first() {
             self.ready.extend(slots);
         }
     }
@@ -250,7 +250,7 @@ impl Latest {
         let high = self.usage.bytes >= self.settings.bytes_max / 4 * 3 || self.full();
         if high
             && self.ready.is_empty()
-            && let Some(early) = self.wheel.pop_first()
+            && let Some((_, early)) = self.wheel.pop_first()
         {
             self.ready.extend(early);
         }

@@ -31,7 +31,6 @@ struct Sim {
     idle_s: f64,
     cost_s: f64,
     is_down: bool,
-    memory: f64,
     control: AgeControl,
     sample: AgeSample,
     // Since the last call of `run`.
@@ -56,7 +55,6 @@ impl Sim {
             idle_s: 0.0,
             cost_s: COST_S,
             is_down: false,
-            memory: 0.2,
             control: AgeControl::new(MAX_AGE_MS, BUSY_MS),
             sample: AgeSample::default(),
             readings: 0,
@@ -146,7 +144,7 @@ impl Sim {
     fn control(&mut self) {
         self.per_second_max = self.per_second_max.max(std::mem::take(&mut self.second));
         let sample = std::mem::take(&mut self.sample);
-        self.control.observe(AgeSample { elapsed_ms: 1000, memory: self.memory, ..sample });
+        self.control.observe(AgeSample { elapsed_ms: 1000, ..sample });
         let age_ms = self.control.age_ms();
         self.ages_ms = (self.ages_ms.0.min(age_ms), self.ages_ms.1.max(age_ms));
     }
@@ -274,16 +272,6 @@ fn after_an_outage_the_backlog_is_stored_and_the_age_settles() {
         assert!(!fresh || sim.ages_ms == (MAX_AGE_MS, MAX_AGE_MS), "{:?}", sim.ages_ms);
         assert!(sim.ages_ms.1 <= before.1 * 3 / 2, "{before:?} before, {:?} after", sim.ages_ms);
     }
-}
-
-#[test]
-fn a_full_memory_stops_the_growth() {
-    let mut sim = Sim::new(10_000, MINUTE_MS, false);
-    sim.run(1);
-    let age_ms = sim.control.age_ms();
-    sim.memory = 0.72;
-    sim.run(10);
-    assert!(sim.ages_ms.1 <= age_ms, "{:?} after {age_ms}", sim.ages_ms);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod age;
 mod client;
 mod days;
 mod live;
+mod memory_pressure;
 mod process;
 mod removal;
 mod server;

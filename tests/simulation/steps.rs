@@ -356,6 +356,13 @@ impl Sim {
                 process.shards[s].set_age_ms([0, self.rng.u64(0..60_000)][self.rng.usize(0..2)]);
             }
             process.shards[s].tick(self.now);
+            let counted = process.shards[s].counted_bytes();
+            assert_eq!(
+                process.shards[s].usage().bytes,
+                counted,
+                "seed {}: a change of memory is not counted",
+                self.seed
+            );
             if process.jobs.len() < 3
                 && let Some(job) = process.shards[s].take(self.storage_mode)
             {

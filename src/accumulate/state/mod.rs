@@ -6,13 +6,14 @@
 //! shard drains. A job takes it from there, and the job's answer returns it. Queues are read only when a command may be
 //! sent, so the longer the store takes, the larger the jobs become, without an explicit rule.
 //!
-//! Limits: `bytes_max` and `sensors_max`. Beyond half of `bytes_max` buckets remember few stored readings, beyond three
-//! quarters they are evicted before they are due, at the limit the shard accepts nothing ([`Shard::full`]). At
-//! `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
+//! Limits: `bytes_max` and `sensors_max`. Beyond half of `bytes_max` buckets remember few stored readings, beyond
+//! [`EVICT_SIXTEENTHS`] those with the most readings are evicted before they are due, at the limit the shard accepts
+//! nothing ([`Shard::full`]). At `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
 
 mod answers;
 mod arrival_rate;
 mod bucket_ref;
+mod buckets;
 pub mod catalog;
 mod catalogued;
 pub mod failing;
@@ -33,6 +34,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrival_rate::ArrivalRate;
+use buckets::Buckets;
 use catalogued::{Confirmed, ConfirmedSets};
 use failing_buckets::FailingBuckets;
 use hashbrown::HashTable;
@@ -40,7 +42,6 @@ use new_sensor::NewSensor;
 use reporting_interval::{EvictedSensors, Reports};
 
 use slab::Slab;
-use smallvec::SmallVec;
 
 use super::arrivals::Arrivals;
 use super::bucket::{Bucket, IncomingReading, NextOp, PageLimits};
@@ -128,6 +129,8 @@ pub struct ShardUsage {
     pub readings: usize,
 }
 
+/// The part of `bytes_max` beyond which buckets are evicted. The rest is for the readings that arrive meanwhile.
+const EVICT_SIXTEENTHS: usize = 13;
 /// Failures in a row after which every further conflict counts as a fault: another instance is not always faster.
 const CONFLICTS_MAX: u32 = 4;
 /// Faults after which a bucket is alone in its jobs.
@@ -144,8 +147,8 @@ struct Sensor {
     /// What the catalogue is known to hold.
     confirmed: Confirmed,
     rate: ArrivalRate,
-    /// Sorted by start. Nearly always one, stored inline: a sensor then needs one allocation besides its slot, its id.
-    buckets: SmallVec<[Bucket; 1]>,
+    /// Nearly always one: a sensor then needs one allocation besides its slot, its id.
+    buckets: Buckets,
 }
 
 /// One shard.
@@ -323,7 +326,7 @@ impl Shard {
             let sensor = &mut self.sensors[slot];
             let bucket = &mut sensor.buckets[position];
             if !bucket.queued && bucket.overfull(self.settings.page) {
-                bucket.overflows(now.mono_ms);
+                self.change(bucket_ref, |bucket| bucket.overflows(now.mono_ms));
                 self.enqueue(bucket_ref);
             } else if bucket.due_ms == 0 && !bucket.queued && !bucket.idle() {
                 bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
@@ -342,7 +345,7 @@ impl Shard {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             for bucket_ref in due {
                 if self.is_current(bucket_ref, now) {
-                    self.enqueue_or_hold(bucket_ref, now);
+                    self.enqueue_or_hold(bucket_ref, now, false);
                 }
             }
         }
@@ -356,15 +359,16 @@ impl Shard {
     }
 
     /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more readings while the store is
-    /// busy.
-    fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now) {
+    /// busy. `is_early`: it is not due, see [`Shard::evict_buckets`].
+    fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now, is_early: bool) {
         let age_ms = if self.expects_more(bucket_ref) { self.age_ms } else { 0 };
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         let age_ms = own_age_ms(age_ms, hash);
         match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms, age_ms) {
             Some(until_ms) if !bucket.queued => {
-                bucket.due_ms = until_ms;
-                self.wheel.push(until_ms, bucket_ref);
+                let early_ms = is_early.then(|| self.settings.due.put_back_ms(now.mono_ms, hash));
+                bucket.due_ms = early_ms.map_or(until_ms, |early_ms| early_ms.min(until_ms));
+                self.wheel.push(bucket.due_ms, bucket_ref);
             }
             _ => self.enqueue(bucket_ref),
         }
@@ -375,13 +379,21 @@ impl Shard {
         self.promote(now);
         self.evict_idle(now);
         self.sweep_shared(now);
-        self.evict_buckets();
+        self.evict_buckets(now);
+    }
+
+    /// The estimated memory, added up from all sensors, for tests: every change must have been counted in `usage`.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn counted_bytes(&self) -> usize {
+        let buckets = |sensor: &Sensor| sensor.buckets.iter().map(Bucket::memory).sum::<usize>();
+        let sensor = |sensor: &Sensor| sensor.memory() + sensor.buckets.memory() + buckets(sensor);
+        self.shared_bytes + self.sensors.iter().map(|(_, s)| sensor(s)).sum::<usize>()
     }
 
     /// Makes every bucket due, except those in backoff after a failure.
     pub fn drain(&mut self) {
         let mut later = vec![];
-        while let Some(due) = self.wheel.pop_first() {
+        while let Some((_, due)) = self.wheel.pop_first() {
             for bucket_ref in due {
                 match bucket_of(&mut self.sensors, bucket_ref) {
                     Some((bucket, _)) if bucket.attempts() > 1 && bucket.due_ms > 0 => {
@@ -392,12 +404,6 @@ impl Shard {
             }
         }
         later.into_iter().for_each(|(due_ms, bucket_ref)| self.wheel.push(due_ms, bucket_ref));
-    }
-
-    fn enqueue_all(&mut self, bucket_refs: Vec<BucketRef>) {
-        for bucket_ref in bucket_refs {
-            self.enqueue(bucket_ref);
-        }
     }
 
     /// Puts a bucket into the queue of its next operation. Wheel entries may be stale: the bucket may be queued
@@ -424,16 +430,39 @@ impl Shard {
         self.loads.len() + self.creates.len() + self.appends.len() + self.retries.len()
     }
 
-    /// Above three quarters of the memory, or at the limit of sensors, queues the buckets that are due soonest.
-    fn evict_buckets(&mut self) {
-        let over = |h: &ShardUsage, s: &ShardSettings| h.bytes >= s.bytes_max / 4 * 3 || h.sensors >= s.sensors_max;
-        if !over(&self.usage, &self.settings) {
+    /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before they are due.
+    ///
+    /// Of the buckets that are due soonest, the quarter with the most readings: a statement costs the store nearly the
+    /// same for one reading as for ten, and the memory may be full of sensors that have one. The others are held as if they
+    /// were due now, so none gets older than it may. At the limit of sensors all are queued, because only sensors without
+    /// readings can be dropped.
+    fn evict_buckets(&mut self, now: Now) {
+        let at_sensors_max = self.usage.sensors >= self.settings.sensors_max;
+        if self.usage.bytes < self.settings.bytes_max / 16 * EVICT_SIXTEENTHS && !at_sensors_max {
             return;
         }
-        if self.queued() < self.settings.command_statements_max
-            && let Some(early) = self.wheel.pop_first()
-        {
-            self.enqueue_all(early);
+        if self.queued() >= self.settings.command_statements_max {
+            return;
+        }
+        let Some((slot_ms, early)) = self.wheel.pop_first() else { return };
+        let mut early: Vec<(usize, BucketRef)> = early
+            .into_iter()
+            .filter_map(|bucket_ref| {
+                let (bucket, _) = bucket_of(&mut self.sensors, bucket_ref)?;
+                // Any other entry is stale, see `is_current`.
+                (self.wheel.slot_ms(bucket.due_ms) == slot_ms).then_some((bucket.pending_rows(), bucket_ref))
+            })
+            .collect();
+        let leave = if at_sensors_max { early.len() } else { early.len().div_ceil(4) };
+        if leave < early.len() {
+            early.select_nth_unstable_by_key(leave, |(rows, _)| std::cmp::Reverse(*rows));
+        }
+        for (i, (_, bucket_ref)) in early.into_iter().enumerate() {
+            if i < leave {
+                self.enqueue(bucket_ref);
+            } else {
+                self.enqueue_or_hold(bucket_ref, now, true);
+            }
         }
     }
 }

@@ -8,8 +8,10 @@ use crate::model::{BucketStart, Now, ReadingRef, SensorId, memory};
 
 /// Sensors visited per sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
-/// Approximate memory of a sensor without its buckets.
-const SENSOR_BYTES: usize = 100;
+/// The same if it is: a few milliseconds of work. All of a million sensors in each tick would leave no time for readings.
+const SWEEP_STEP_FULL: usize = 64 * 1024;
+/// Approximate memory of a sensor with an idle bucket.
+const IDLE_BYTES: usize = size_of::<Sensor>() + 40;
 
 /// How often schemas, names and tags are swept for unused ones, normally and when the shard is full (ms). A check costs
 /// about 20 ns each.
@@ -64,8 +66,9 @@ impl Shard {
                 // No other process can have written it, and this one has not evicted it before.
                 let evicted_until = self.evicted_until.is_some_and(|latest| start <= latest);
                 let believed_new = self.new.contains(start) && !evicted_until && !replayed;
+                let before = buckets.memory();
                 buckets.insert(position, Bucket::new(start, believed_new));
-                self.usage.bytes += size_of::<Bucket>();
+                self.usage.bytes = self.usage.bytes + buckets.memory() - before;
                 self.usage.buckets += 1;
                 position
             }
@@ -104,9 +107,9 @@ impl Shard {
         }
     }
 
-    /// Frees memory. Each call drops the idle buckets of a few sensors whose span has ended. If the shard is full, every
-    /// bucket drops most of its dedup window; if buckets and sensors fill the shard, every idle bucket is dropped too
-    /// (and loaded again when needed).
+    /// Frees memory. Each call drops the idle buckets of a few sensors whose span ended some time ago. If the shard is
+    /// full, those whose span has just ended too, and every bucket drops most of its dedup window; if sensors fill the
+    /// shard, every idle bucket is dropped (and loaded again when needed).
     pub(super) fn evict_idle(&mut self, now: Now) {
         let since_ms = self.arrivals.over_ms();
         if !self.full() {
@@ -114,9 +117,9 @@ impl Shard {
         }
         self.evict_confirmed();
         // Pending readings do not count: they leave by themselves, and a dropped bucket has to be loaded again.
-        let idle = self.usage.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
+        let idle = self.usage.sensors * IDLE_BYTES;
         let all = self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
-        self.sweep(usize::MAX, IdleSweep { all, since_ms, now });
+        self.sweep(SWEEP_STEP_FULL, IdleSweep { all, since_ms, now });
         // No pending write could free memory: drop all idle buckets except those that count, then those too.
         for since_ms in [since_ms, i64::MAX] {
             if self.full() && self.empty() {
@@ -128,12 +131,13 @@ impl Shard {
     /// Visits the next `steps` sensors: drops idle buckets, and sensors without buckets.
     fn sweep(&mut self, steps: usize, sweep: IdleSweep) {
         let (full, keys_max) = (self.full(), self.keys_max());
-        let idle_before_ms = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
+        let keep_ms = if full { 0 } else { self.keep_ms() };
+        let idle_before_ms = sweep.now.wall_ms - keep_ms - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
             let slot = self.sweep_at;
             self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
             let Some(sensor) = self.sensors.get_mut(slot) else { continue };
-            let (mut freed, mut evicted) = (0, 0);
+            let (mut freed, mut evicted, listed) = (0, 0, sensor.buckets.memory());
             sensor.buckets.retain_mut(|bucket| {
                 if full {
                     let before = bucket.memory();
@@ -144,16 +148,12 @@ impl Shard {
                 let drop = unused && (sweep.all || bucket.start.0 < idle_before_ms);
                 if drop {
                     self.evicted_until = self.evicted_until.max(Some(bucket.start));
-                    freed += bucket.memory() + size_of::<Bucket>();
+                    freed += bucket.memory();
                     evicted += 1;
                 }
                 !drop
             });
-            if evicted > 0 && sensor.buckets.len() == 1 {
-                // Moves the last bucket back inline.
-                sensor.buckets.shrink_to_fit();
-            }
-            self.usage.bytes -= freed;
+            self.usage.bytes -= freed + listed - sensor.buckets.memory();
             self.usage.buckets -= evicted;
             if sensor.buckets.is_empty() {
                 self.usage.bytes -= sensor.memory();
@@ -170,8 +170,23 @@ impl Shard {
 }
 
 impl Sensor {
-    /// Bytes of the sensor without its buckets: the slab entry minus the inline bucket, the id, the index.
+    /// Bytes of the sensor: the slab entry with room for one bucket, the id, the index. Not the heap bytes of its buckets.
     pub(super) fn memory(&self) -> usize {
-        size_of::<Sensor>() - size_of::<Bucket>() + memory::shared(self.id.len()) + 8
+        size_of::<Sensor>() + memory::shared(self.id.len()) + 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sensor_without_pending_readings_is_small() {
+        assert!(
+            size_of::<Bucket>() <= 104 && size_of::<Sensor>() <= 192,
+            "{} {}",
+            size_of::<Bucket>(),
+            size_of::<Sensor>()
+        );
     }
 }

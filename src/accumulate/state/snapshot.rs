@@ -179,7 +179,7 @@ impl Shard {
         let Some(sensor) = self.known(hash, sensor_id) else { return view };
         let span = self.settings.span;
         let mut bytes = 0;
-        for bucket in &sensor.buckets {
+        for bucket in sensor.buckets.iter() {
             let overlaps = bucket.start.0 < to_ms && span.end(bucket.start) > from_ms;
             if !overlaps || !bucket.holds_rows() {
                 continue;
