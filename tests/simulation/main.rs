@@ -5,7 +5,8 @@
 //! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and permits. Liveness is a
 //!   second oracle here.
 //!
-//! [`age`] checks figures: the control loop of the flush age with a simulated store.
+//! [`age`] checks figures: the control loop of the flush age with a simulated store, and [`memory_pressure`], with a real shard
+//! that has less memory than its sensors need.
 //!
 //! A seed determines its history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs one, in both kinds;
 //! `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure with `HOURBUCKET_SIM_ALL=1`. Live histories
