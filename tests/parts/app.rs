@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::http_client::agent;
 use hourbucket::app::Service;
 use hourbucket::config::{AckMode, Config};
 use hourbucket::model::SystemClock;
@@ -31,7 +32,7 @@ async fn service(ack: AckMode, script: Script) -> (Service, Arc<MemoryStore>, te
 
 async fn post(url: String) -> Option<u16> {
     let send = move || {
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+        let agent = agent();
         let request = agent.post(format!("{url}/v1/readings")).header("content-type", "application/json");
         request.send("{\"sensor_id\":\"S1\",\"t\":1}").ok().map(|answer| answer.status().as_u16())
     };

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::raw_mqtt::{Raw, connect};
 use crate::support::service::Service;
@@ -85,10 +86,6 @@ impl Rig {
         };
         wait_until("the events are in the file", PATIENCE, || Some(lines()).filter(|lines| lines.len() >= n))
     }
-}
-
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent()
 }
 
 fn write_tokens(dir: &Path, tokens: &[(&str, &str)]) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
@@ -180,7 +181,7 @@ fn tail_shows_readings_that_its_token_may_read_as_they_are_accepted() {
         // One was refused.
         (service.metrics().labelled("http_requests_total", "route", "/v1/tail") >= 3.0).then_some(())
     });
-    let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+    let agent = agent();
     let body = "[{\"sensor_id\":\"B1\",\"n\":0},{\"sensor_id\":\"A1\",\"n\":1},{\"sensor_id\":\"A2\",\"n\":2},{\"sensor_id\":\"A2\"}]";
     let request = agent
         .post(format!("{}/v1/readings", service.http()))

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::support::fleet::now_ms;
+use crate::support::http_client::agent;
 use crate::support::large::counted;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::proxy::Proxy;
@@ -244,7 +245,7 @@ impl History {
         let readings = [at(0, -20 * MINUTE), at(1, -SECOND), at(2, 0), at(3, 2 * MINUTE), at(4, 9 * MINUTE)];
         let text = body(&readings);
         let post = move || {
-            let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+            let agent = agent();
             let mut answer = agent.post(url).header("content-type", "application/x-ndjson").send(&text).unwrap();
             answer.body_mut().read_to_string().unwrap()
         };

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::support::fleet::now_ms;
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use crate::support::stored::Stored;
@@ -168,7 +169,7 @@ fn line_protocol_and_ndjson_with_a_token_and_old_readings_are_refused_without_im
     let expected = BTreeMap::from([(("A1".to_owned(), at, 1), 1), (("A2".to_owned(), at, 3), 1)]);
     assert_eq!(stored::readings(&uri, &database), expected);
     // The same without `import=true`.
-    let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+    let agent = agent();
     let body = format!("{{\"sensor_id\":\"A2\",\"ts\":{old_s},\"n\":3}}");
     let request = agent
         .post(format!("{}/v1/readings", service.http()))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hourbucket::access::hash_secret;
 use serde_json::Value;
 
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use crate::support::wait_until;
@@ -38,7 +39,7 @@ fn the_list_of_tokens_shows_the_last_use_by_senders_and_readers_over_a_restart()
     let before = list(&service, &config);
     assert!(before.as_array().unwrap().iter().all(|token| token["last_used"].is_null()), "{before}");
 
-    let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+    let agent = agent();
     let send = |service: &Service, token: &str| {
         let request = agent
             .post(format!("{}/v1/readings", service.http()))

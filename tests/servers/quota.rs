@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use hourbucket::access::hash_secret;
 
 use crate::support::fleet::now_ms;
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use crate::support::wait_until;
@@ -15,10 +16,6 @@ use crate::support::wait_until;
 /// Connections of the sender that floods.
 const FLOOD_CONNECTIONS: usize = 32;
 const FLOOD_TIME: Duration = Duration::from_secs(6);
-
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent()
-}
 
 /// Posts readings with a token; returns the status and the reason of an error.
 fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String) {

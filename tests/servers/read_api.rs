@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::block_on;
 use crate::support::fleet::now_ms;
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use hourbucket::access::hash_secret;
@@ -292,7 +293,7 @@ fn tokens_protect_it_and_an_unreachable_store_is_reported_soon() {
     let (uri, database) = (mongod.uri(), unique_database("read_tokens"));
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     prepared(&service);
-    let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+    let agent = agent();
     let ask = |path: &str, token: Option<&str>| -> (u16, Value) {
         let mut request = agent.get(format!("{}{path}", service.admin()));
         if let Some(token) = token {
@@ -343,7 +344,7 @@ fn a_token_reads_what_it_may_read() {
     let (uri, database) = (Mongod::shared().uri(), unique_database("read_scopes"));
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     prepared(&service);
-    let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+    let agent = agent();
     let body = r#"[{"sensor_id":"a-1","v":1},{"sensor_id":"b-1","v":1}]"#;
     let url = format!("{}/v1/readings", service.http());
     let sent = agent.post(url).header("authorization", "Bearer all.secret").send(body).unwrap();

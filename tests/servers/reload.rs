@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::fleet::now_ms;
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::{Mosquitto, publish_by_tool};
 use crate::support::service::Service;
@@ -18,11 +19,6 @@ use crate::support::{free_port, wait_until};
 use hourbucket::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn agent() -> ureq::Agent {
-    let builder = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
-    builder.timeout_global(Some(Duration::from_secs(90))).build().new_agent()
-}
 
 /// Status and text of a POST with a token.
 fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hourbucket::access::hash_secret;
 use serde_json::{Value, json};
 
+use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::prometheus::Prometheus;
 use crate::support::remote_read::{Matcher, Series, chunks, request, samples};
@@ -18,10 +19,6 @@ use crate::support::wait_until;
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR_S: i64 = 3600;
 const READ: &str = "/prometheus/api/v1/read";
-
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent()
-}
 
 /// A Prometheus that scrapes nothing: all samples come from the service.
 fn reading_from(service: &str) -> Prometheus {

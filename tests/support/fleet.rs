@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rumqttc_v4 as mqtt;
 
+use super::http_client::agent_within;
 use super::stored::Stored;
 
 /// How long devices try to connect to their broker.
@@ -45,12 +46,7 @@ impl Gateway {
         let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopped, count, name) = (stop.clone(), acked.clone(), name.to_owned());
         let thread = std::thread::spawn(move || {
-            let agent = ureq::Agent::config_builder()
-                .http_status_as_error(false)
-                .timeout_global(Some(Duration::from_secs(20)))
-                .proxy(None)
-                .build()
-                .new_agent();
+            let agent = agent_within(Duration::from_secs(20));
             let (mut record, mut n, mut before) = (vec![], 0i64, String::new());
             // Sends the same bytes until the answer is 200, even after the stop flag: a batch that was sent once may
             // be stored. Returns whether every attempt was answered.

@@ -10,6 +10,7 @@ pub mod direct_rig;
 pub mod emulation;
 pub mod fleet;
 pub mod guides;
+pub mod http_client;
 pub mod https;
 pub mod in_process;
 pub mod large;

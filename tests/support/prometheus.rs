@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use super::http_client::agent;
 use super::process::Process;
 use super::watch::program;
 use super::{free_port, wait_until};
@@ -29,7 +30,7 @@ impl Prometheus {
 
     /// Not running yet, so that other files can be added to its directory.
     pub fn new(config: &str) -> Prometheus {
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+        let agent = agent();
         let process = Process::new("prometheus");
         std::fs::write(process.dir().join("prometheus.yml"), config).expect("a configuration");
         Prometheus { process, agent, port: free_port() }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::http_client::agent;
 use super::mongod::python_packages;
 use super::process::Process;
 use super::{LOOK_EVERY, free_port, wait_until};
@@ -36,13 +37,7 @@ impl Service {
         let process = Process::new("hourbucket");
         let mut file = std::fs::File::create(process.dir().join("hourbucket.toml")).expect("a configuration file");
         file.write_all(config.as_bytes()).expect("a configuration file");
-        // Without the proxy that the environment may name: all connections here are on loopback.
-        let agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(90)))
-            .proxy(None)
-            .build()
-            .new_agent();
+        let agent = agent();
         let mut settings: Vec<_> =
             settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), (*value).to_owned())).collect();
         if !config.contains("max_age_busy") {

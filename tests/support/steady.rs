@@ -13,6 +13,7 @@ use mongodb::bson::{Document, doc};
 
 use super::block_on;
 use super::fleet::now_ms;
+use super::http_client::agent_within;
 use super::stored::Stored;
 
 const SEND_EVERY: Duration = Duration::from_secs(1);
@@ -106,12 +107,7 @@ impl Shared {
 
     /// Posts a reading of every sensor each second, each until it is acknowledged; returns the record.
     fn send(&self, url: &str) -> Vec<Stored> {
-        let agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(20)))
-            .proxy(None)
-            .build()
-            .new_agent();
+        let agent = agent_within(Duration::from_secs(20));
         let (begun, mut record) = (Instant::now(), vec![]);
         for n in 0.. {
             let next = begun + SEND_EVERY * n;
