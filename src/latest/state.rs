@@ -5,7 +5,6 @@
 //! readings are determined only when an entry has grown to twice what it can keep, and when it is written.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use hashbrown::HashTable;
 use slab::Slab;
@@ -13,8 +12,10 @@ use slab::Slab;
 use crate::ack::{Ack, Acks};
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::latest::{prune, wire_bytes};
-use crate::model::memory;
-use crate::model::{FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, stable_hash};
+
+use crate::model::{
+    FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, sensor_id_memory, stable_hash,
+};
 
 /// The settings of a task, fixed at its start.
 #[derive(Debug, Clone)]
@@ -71,7 +72,7 @@ struct Entry {
 impl Entry {
     /// Bytes: the slab entry, the shared id, the index and wheel entries, the rows, the acknowledgements.
     fn memory(&self) -> usize {
-        size_of::<Entry>() + memory::shared(self.id.len()) + 16 + self.rows.memory_bytes() + self.acks.memory_bytes()
+        size_of::<Entry>() + sensor_id_memory(&self.id) + 16 + self.rows.memory_bytes() + self.acks.memory_bytes()
     }
 }
 
@@ -214,7 +215,7 @@ impl Latest {
         if let Some(slot) = self.index.find(hash, |&slot| *self.entries[slot as usize].id == *id) {
             return *slot;
         }
-        let entry = Entry { id: Arc::from(id), hash, rows: Rows::default(), acks: Acks::default(), tries: 0 };
+        let entry = Entry { id: id.into(), hash, rows: Rows::default(), acks: Acks::default(), tries: 0 };
         self.usage.bytes += entry.memory();
         self.usage.sensors += 1;
         let slot = self.entries.insert(entry) as u32;

@@ -248,7 +248,7 @@ fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {
     tags.extend_from_slice(&(site.len() as u16).to_le_bytes());
     tags.extend_from_slice(site.as_bytes());
     PageWrite {
-        sensor_id: Arc::from(sensor),
+        sensor_id: sensor.into(),
         start: BucketStart(hour * HOUR),
         page: 0,
         kind: PageKind::Create,

@@ -5,7 +5,6 @@
 
 use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::block_on;
@@ -283,7 +282,7 @@ async fn stored(database: &mongodb::Database) -> BTreeMap<String, LatestDocument
 fn update(readings: &[Reading], recent_max: usize) -> LatestUpdate {
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
-    LatestUpdate { sensor_id: Arc::from(readings[0].sensor_id.as_str()), rows, recent_max }
+    LatestUpdate { sensor_id: readings[0].sensor_id.as_str().into(), rows, recent_max }
 }
 
 /// The contract of [`Store::latest`], for memory and MongoDB: the same random histories end in the same documents.

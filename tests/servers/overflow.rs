@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::mongod::{Mongod, unique_database};
@@ -63,7 +62,7 @@ fn sent(sensor: &str, range: std::ops::Range<i64>) -> Vec<Stored> {
 }
 
 fn statement(storage_mode: StorageMode, page: u32, kind: PageKind, seal: bool, rows: Rows) -> PageWrite {
-    let (sensor_id, summary) = (Arc::from("wide"), summarise(&rows));
+    let (sensor_id, summary) = ("wide".into(), summarise(&rows));
     PageWrite {
         sensor_id,
         start: START,

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
@@ -40,7 +39,7 @@ async fn mongo(database: &str, zone: &str) -> Result<MongoStore, String> {
 }
 
 fn day(sensor: &str, start_ms: i64) -> SensorDay {
-    SensorDay { day: Day { start_ms, end_ms: start_ms + DAY }, sensor_id: Arc::from(sensor) }
+    SensorDay { day: Day { start_ms, end_ms: start_ms + DAY }, sensor_id: sensor.into() }
 }
 
 fn mark(instance: &str, start_ms: i64, sensor: &str, version: i64) -> DayMark {
@@ -58,7 +57,7 @@ async fn write(store: &dyn Store, sensor: &str, ts_ms: i64, page: u32, value: i6
     });
     let summary = summarise(&rows);
     let write = PageWrite {
-        sensor_id: Arc::from(sensor),
+        sensor_id: sensor.into(),
         start: BucketStart(ts_ms.div_euclid(HOUR) * HOUR),
         page,
         kind: PageKind::Create,

@@ -14,7 +14,8 @@ use hourbucket::maintain::StoredPage;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value,
+    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, SensorId, Span, StorageMode,
+    Value,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -66,7 +67,7 @@ fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading
     readings.iter().for_each(|r| rows.push_reading(r));
     let summary = summarise(&rows);
     PageWrite {
-        sensor_id: Arc::from(sensor),
+        sensor_id: sensor.into(),
         start: START,
         page,
         kind,
@@ -92,7 +93,7 @@ fn found(answers: Result<Vec<LoadResult>, StoreError>) -> Vec<LoadedBucket> {
 }
 
 async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
-    let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
+    let bucket = BucketKey { sensor_id: sensor.into(), start: START };
     let readings_from = readings.then_some(i64::MIN);
     store.load(&[LoadRequest { bucket, readings_from, doubt: false }], None).await.unwrap().remove(0).unwrap().pages
 }
@@ -132,7 +133,7 @@ async fn summaries_and_edges(store: &dyn Store) {
     assert_eq!(write(store, page("E1", 1, PageKind::Create, false, &late)).await, PageWriteResult::Done { count: 2 });
     let none = [at(1, 6)];
     assert_eq!(write(store, page("E2", 0, PageKind::Create, false, &none)).await, PageWriteResult::Done { count: 1 });
-    let sensor_ids: Vec<Arc<str>> = vec!["E1".into(), "E2".into(), "E3".into()];
+    let sensor_ids: Vec<SensorId> = vec!["E1".into(), "E2".into(), "E3".into()];
     let (from, to_ms) = (START, START.0 + HOUR);
     let query = SummaryQuery { sensor_ids: sensor_ids.clone(), from, to_ms, fields: vec!["n".to_owned()] };
     let mut found = store.summaries(&query).await.unwrap();
@@ -239,7 +240,7 @@ async fn sensors(store: &dyn Store) {
     }
     let prefix = SensorQuery { prefix: "list/A".into(), after: None, limit: 10 };
     assert_eq!(store.sensors(&prefix).await.unwrap(), sorted[..3]);
-    let asked = [Arc::from("list/B"), Arc::from("unknown"), Arc::from("read/1")];
+    let asked = ["list/B", "unknown", "read/1"].map(SensorId::from);
     let newest = store.newest(&asked).await.unwrap();
     assert_eq!(newest[0].last_ts_ms, Some(START.0 + 2000));
     assert_eq!(newest[0].values["n"], (START.0 + 2000, Value::Int(2)));

@@ -52,7 +52,7 @@ fn write_of(sensor: &str, kind: PageKind, readings: &[Reading]) -> PageWrite {
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
     let summary = summarise(&rows);
-    let (storage_mode, sensor_id) = (StorageMode::TimeSeries, Arc::from(sensor));
+    let (storage_mode, sensor_id) = (StorageMode::TimeSeries, sensor.into());
     PageWrite {
         sensor_id,
         start: START,
@@ -76,7 +76,7 @@ fn found(answers: Result<Vec<LoadResult>, StoreError>) -> Vec<LoadedBucket> {
 }
 
 async fn load(store: &dyn Store, sensor: &str, readings_from: Option<i64>, doubt: bool) -> LoadedBucket {
-    let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
+    let bucket = BucketKey { sensor_id: sensor.into(), start: START };
     store.load(&[LoadRequest { bucket, readings_from, doubt }], None).await.unwrap().remove(0).unwrap()
 }
 

@@ -2,7 +2,6 @@
 //! left.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use hourbucket::model::{Day, Zone};
 use hourbucket::store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
@@ -108,7 +107,7 @@ pub(crate) fn find_wrong_day(pages: &Pages, zone: Zone) -> Option<String> {
     let mut days: BTreeMap<(String, i64), SensorDay> = BTreeMap::new();
     for (sensor, start, _) in pages.pages.keys() {
         let day = zone.day(start.0);
-        days.insert((sensor.clone(), day.start_ms), SensorDay { day, sensor_id: Arc::from(sensor.as_str()) });
+        days.insert((sensor.clone(), day.start_ms), SensorDay { day, sensor_id: sensor.as_str().into() });
     }
     let text = |summary: Option<&DaySummary>| format!("{summary:?}");
     for (key, day) in &days {

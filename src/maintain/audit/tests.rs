@@ -1,7 +1,6 @@
 //! Audits of constructed buckets.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::super::bucket::BucketMeasurements;
 use super::*;
@@ -56,7 +55,7 @@ fn the_summary_of_removed_readings_is_not_compared() {
 }
 
 fn bucket(pages: Vec<StoredPage>) -> StoredBucket {
-    let key = BucketKey { sensor_id: Arc::from("s"), start: BucketStart(0) };
+    let key = BucketKey { sensor_id: "s".into(), start: BucketStart(0) };
     StoredBucket { key, end_ms: HOUR, pages, measured: None }
 }
 

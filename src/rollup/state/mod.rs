@@ -10,7 +10,7 @@ use slab::Slab;
 
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DueWheel;
-use crate::model::{BucketStart, Day, Now, ReadingBatch, SensorId, Span, Zone, memory, stable_hash};
+use crate::model::{BucketStart, Day, Now, ReadingBatch, SensorId, Span, Zone, sensor_id_memory, stable_hash};
 use crate::store::days::{DayMark, SensorDay};
 
 /// The settings of one shard's rollup, fixed at its start.
@@ -108,7 +108,7 @@ struct Entry {
 
 impl Entry {
     fn memory(&self) -> usize {
-        size_of::<Entry>() + memory::shared(self.sensor_id.len()) + 24 + self.others.len() * size_of::<DayMark>()
+        size_of::<Entry>() + sensor_id_memory(&self.sensor_id) + 24 + self.others.len() * size_of::<DayMark>()
     }
 }
 
@@ -386,7 +386,7 @@ impl Rollup {
         self.generation += 1;
         let entry = Entry {
             generation: self.generation,
-            sensor_id: Arc::from(sensor_id),
+            sensor_id: sensor_id.into(),
             hash: of_day(hash, day),
             day,
             waiting: Acks::default(),

@@ -36,7 +36,7 @@ impl Pages {
         let mark = |((instance, day_ms, sensor_id), version): (&(Arc<str>, i64, String), &i64)| DayMark {
             instance: instance.clone(),
             day_ms: *day_ms,
-            sensor_id: Arc::from(sensor_id.as_str()),
+            sensor_id: sensor_id.as_str().into(),
             version: *version,
         };
         let place = |mark: &DayMark| (mark.instance.clone(), mark.day_ms, mark.sensor_id.clone());

@@ -4,7 +4,6 @@
 //! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two numbers).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
@@ -202,7 +201,7 @@ impl Collections {
 
 /// The bucket of a document of `sensor_buckets`, or of its projection.
 pub(in crate::store::mongo) fn key_of(found: &RawDocument) -> Option<BucketKey> {
-    let sensor_id = Arc::from(found.get_str("sensor_id").ok()?);
+    let sensor_id = found.get_str("sensor_id").ok()?.into();
     Some(BucketKey { sensor_id, start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()) })
 }
 

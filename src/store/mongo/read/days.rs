@@ -65,7 +65,7 @@ fn mark_of(found: &RawDocument) -> Option<DayMark> {
     Some(DayMark {
         instance: Arc::from(id.get_str("instance").ok()?),
         day_ms: id.get_datetime("day").ok()?.timestamp_millis(),
-        sensor_id: Arc::from(id.get_str("sensor_id").ok()?),
+        sensor_id: id.get_str("sensor_id").ok()?.into(),
         version: found.get_datetime("marked_at").ok()?.timestamp_millis(),
     })
 }
