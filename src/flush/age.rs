@@ -21,13 +21,13 @@
 //! The memory has no part in this. A shard with little room evicts the buckets with the most readings, whatever the age
 //! is. When growth stopped in a full memory, a million sensors, which fill most of it, had statements of one reading.
 //!
-//! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`]. Full pages, memory pressure, failed buckets and the
+//! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`] and [`super::turns`]. Full pages, memory pressure, failed buckets and the
 //! shutdown do not wait for it. `tests/simulation/age.rs` runs the loop against a simulated store.
 
 /// Demand that needs no stretched age.
 const DEMAND: f64 = 0.2;
 /// A statement with so many readings gains little from more.
-pub(crate) const FEW: u32 = 10;
+pub(crate) const FEW: usize = 10;
 /// The assumed time of a statement until it has been measured (seconds), and the limits of plausible measurements.
 const STATEMENT_S: f64 = 100e-6;
 const STATEMENT_LIMITS_S: (f64, f64) = (20e-6, 0.05);
@@ -59,7 +59,7 @@ pub struct AgeSample {
 
 /// How much a statement with so many readings would gain from more: 1 (everything) to 0.
 pub fn gain(readings: usize) -> f64 {
-    let few = f64::from(FEW);
+    let few = FEW as f64;
     ((few - readings as f64) / (few - 1.0)).clamp(0.0, 1.0)
 }
 

@@ -2,24 +2,26 @@
 //!
 //! With `flush.max_age` every sensor has a phase, derived from its hash: its buckets are due when the clock passes the
 //! phase. So a reading waits `max_age` at most, a sensor that sends continuously is written once per `max_age`, and if
-//! a million sensors all start a new bucket at the full hour, they are written evenly over `max_age`. With a linger
+//! a million sensors all start a new bucket at the full hour, they are written evenly over `max_age`. The phases have the
+//! order of the turns ([`super::turns`]), so that documents are created in the order in which they are changed later. With a linger
 //! (the sender waits for the store) a bucket is due that long after its first reading.
 //!
 //! A page that is written once, full, costs the server a third of the same page written in two parts. So a due bucket
 //! that at its current rate fills its page before its first reading has waited for `max_age` is held until then
 //! ([`DuePolicy::hold_until_ms`]). The phase of a fast sensor has no effect; its pages are written when they are full.
 //!
-//! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket with few readings is then
-//! put back by one `max_age`, to its sensor's next phase, until waiting once more would exceed its sensor's part of the
-//! present age ([`DuePolicy::hold_for_more_ms`]). So a change of the age reaches every bucket within `max_age`. The parts
-//! differ, so that sensors that start together, or are held together, do not stay together.
+//! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket with few readings then
+//! waits for its sensor's turn ([`super::turns`]), at most one round ([`DuePolicy::round_ms`]). If it has more readings
+//! before that, it is due at its sensor's next phase.
 
 use std::collections::BTreeMap;
 
 use super::age::FEW;
+use super::turns::scaled;
 
-/// The smallest part of the present age that a sensor's readings are held.
-const PART_MIN: f64 = 0.6;
+/// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard is busy. One that is this
+/// part of `max_age` late has failed or was loaded; it is not held again.
+const LATE_PART: u64 = 4;
 
 /// How due times are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +39,7 @@ impl DuePolicy {
             DuePolicy::Linger(ms) => now_ms + ms,
             DuePolicy::Age(max_age) => {
                 let max_age = max_age.max(1);
-                let phase = sensor_hash % max_age;
+                let phase = scaled(sensor_hash, max_age);
                 let passed = (now_ms + max_age - phase) % max_age;
                 now_ms + max_age - passed
             }
@@ -56,20 +58,21 @@ impl DuePolicy {
         (now_ms < limit_ms && fills_ms <= max_age).then_some(limit_ms)
     }
 
-    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: until when it is held for more of
-    /// them. `age_ms`: [`own_age_ms`] of its sensor.
-    pub fn hold_for_more_ms(self, now_ms: u64, since_ms: u64, rows: usize, age_ms: u64) -> Option<u64> {
-        let DuePolicy::Age(max_age) = self else { return None };
-        let next_ms = now_ms + max_age.max(1);
-        (rows < FEW as usize && next_ms.saturating_sub(since_ms) <= age_ms).then_some(next_ms)
+    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: whether it waits for its sensor's turn.
+    /// `age_ms`: how old a reading may get now.
+    pub fn waits_for_turn(self, now_ms: u64, since_ms: u64, rows: usize, age_ms: u64) -> bool {
+        let DuePolicy::Age(max_age) = self else { return false };
+        let until_due_ms = max_age + max_age / LATE_PART;
+        // A round takes `max_age` or longer.
+        let may_wait = age_ms >= until_due_ms + max_age && now_ms.saturating_sub(since_ms) <= until_due_ms;
+        may_wait && rows < FEW
     }
 
-    /// For a bucket that is held although it could be written before it is due: when it is due. Buckets that are put back
-    /// together are spread, or they would be due together from then on.
-    pub(crate) fn put_back_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
+    /// How long a round of turns takes, so that no reading gets older than `age_ms` if buckets are held at this age.
+    pub fn round_ms(self, age_ms: u64) -> u64 {
         match self {
-            DuePolicy::Linger(ms) => now_ms + ms,
-            DuePolicy::Age(max_age) => now_ms + max_age / 2 + (sensor_hash >> 32) % (max_age / 2).max(1),
+            DuePolicy::Age(max_age) => age_ms.saturating_sub(max_age + max_age / LATE_PART).max(max_age),
+            DuePolicy::Linger(_) => 0,
         }
     }
 
@@ -80,12 +83,6 @@ impl DuePolicy {
             DuePolicy::Linger(_) => 1,
         }
     }
-}
-
-/// The part of the present age that applies to the sensor with this hash.
-pub fn own_age_ms(age_ms: u64, sensor_hash: u64) -> u64 {
-    let fraction = (sensor_hash >> 16 & 0xFFFF) as f64 / 65_536.0;
-    (age_ms as f64 * (1.0 - (1.0 - PART_MIN) * fraction)) as u64
 }
 
 /// Items by due time, in slots of `grain_ms`.
@@ -165,22 +162,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_with_few_readings_is_held_up_to_the_present_age() {
-        let policy = DuePolicy::Age(15_000);
-        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, 1, 15_000), None, "not without a stretched age");
-        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, 1, 24_999), None);
-        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, 1, 25_000), Some(30_000), "one phase later");
-        assert_eq!(policy.hold_for_more_ms(30_000, 5_000, 2, 25_000), None, "it has waited long enough");
-        assert_eq!(policy.hold_for_more_ms(15_000, 5_000, FEW as usize, 300_000), None, "it has enough readings");
-        assert_eq!(DuePolicy::Linger(5).hold_for_more_ms(15_000, 5_000, 1, 300_000), None, "the sender waits");
-        let parts: Vec<u64> =
-            (0..1000u64).map(|i| own_age_ms(100_000, i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
-        assert!(parts.iter().all(|ms| (60_000..=100_000).contains(ms)));
-        assert!(parts.iter().sum::<u64>().abs_diff(80_000_000) < 2_000_000, "evenly spread");
-        let put_back = |hash| DuePolicy::Age(15_000).put_back_ms(100_000, hash);
-        assert!((0..1000).all(|i: u64| (107_500..115_000).contains(&put_back(i << 32))), "within max_age");
-        assert_ne!(put_back(1 << 32), put_back(2 << 32), "spread");
-        assert_eq!(DuePolicy::Age(1).put_back_ms(5, 7), 5, "no room to spread");
+    fn a_bucket_with_few_readings_waits_for_its_turn_and_no_reading_gets_older_than_the_age() {
+        let policy = DuePolicy::Age(16_000);
+        assert_eq!([0, 36_000, 300_000].map(|age_ms| policy.round_ms(age_ms)), [16_000, 16_000, 280_000]);
+        assert!(!policy.waits_for_turn(16_000, 5_000, 1, 35_999), "20 s and a round would be longer");
+        assert!(policy.waits_for_turn(16_000, 5_000, 1, 300_000));
+        assert!(policy.waits_for_turn(25_000, 5_000, 1, 300_000), "20 s and a round");
+        assert!(!policy.waits_for_turn(25_001, 5_000, 1, 300_000), "it has waited for something else");
+        assert!(!policy.waits_for_turn(16_000, 5_000, FEW, 300_000), "it has enough readings");
+        assert!(!DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 1, 300_000), "the sender waits");
     }
 
     #[test]

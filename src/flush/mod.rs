@@ -26,6 +26,7 @@ pub(crate) mod days;
 pub mod due;
 mod high_water;
 mod present_age;
+pub mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -245,7 +245,9 @@ fn while_the_store_is_busy_few_readings_are_held_up_to_the_age_and_no_longer() {
     let dense = written_while_busy(1000, 1, 100);
     assert!(dense.iter().all(|(_, rows)| *rows <= 12) && dense.len() >= 8, "{dense:?}");
     let full = written_while_busy(3, 2, 60);
-    assert!(full.len() >= 8 && full.iter().all(|(_, rows)| *rows == 3), "{full:?}");
+    // Its turn comes once in a minute, while the page is not full.
+    let partial = full.iter().filter(|(_, rows)| *rows < 3).count();
+    assert!(full.len() >= 8 && partial <= 2, "{full:?}");
     let rare = written_while_busy(1000, 70, 700);
     for (n, (at_ms, _)) in rare.iter().enumerate().skip(3) {
         assert!(at_ms - n as u64 * 70_000 <= 1100, "{rare:?}");
@@ -253,21 +255,20 @@ fn while_the_store_is_busy_few_readings_are_held_up_to_the_age_and_no_longer() {
 }
 
 #[test]
-fn a_shutdown_and_a_later_bucket_end_the_hold() {
+fn a_shutdown_ends_the_hold() {
     let mut shard = shard(1000, 10);
     shard.set_age_ms(3_600_000);
     let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1_000_000 };
     let (first, later) = (at_second(0), at_second(3600));
     shard.accept(&first, &row_refs(&first, 1)[0], Ack::none(), false, now);
-    now.mono_ms += 20_000;
+    now.mono_ms += 1000;
     shard.tick(now);
     assert!(shard.take(StorageMode::Bucket).is_none(), "it is held");
     shard.accept(&later, &row_refs(&later, 1)[0], Ack::none(), false, now);
     now.mono_ms += 1100;
     shard.tick(now);
-    let Some(Job::Write(_, writes)) = shard.take(StorageMode::Bucket) else { panic!("its hour is over") };
-    assert_eq!(writes.iter().map(|w| w.start.0).collect::<Vec<_>>(), [472_001 * HOUR]);
+    assert!(shard.take(StorageMode::Bucket).is_none(), "both wait for their sensor's turn");
     shard.drain();
     let Some(Job::Write(_, writes)) = shard.take(StorageMode::Bucket) else { panic!("the shard drains") };
-    assert_eq!(writes[0].start.0, 472_002 * HOUR);
+    assert_eq!(writes.iter().map(|w| w.start.0).collect::<Vec<_>>(), [472_001 * HOUR, 472_002 * HOUR]);
 }

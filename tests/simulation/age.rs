@@ -2,11 +2,14 @@
 //! together. Each simulated sensor stands for a hundred, so its statements take a hundred times as long.
 
 use hourbucket::flush::age::{AgeControl, AgeSample, gain};
-use hourbucket::flush::due::{DuePolicy, DueWheel, own_age_ms};
+use hourbucket::flush::due::{DuePolicy, DueWheel};
+use hourbucket::flush::turns::Turns;
 
 const MAX_AGE_MS: u64 = 15_000;
 const BUSY_MS: u64 = 300_000;
 const STEP_MS: u64 = 100;
+/// Readings that are enough for a statement.
+const FEW: usize = 10;
 const MINUTE_MS: u64 = 60_000;
 /// 65 µs, times a hundred.
 const COST_S: f64 = 65e-6 * 100.0;
@@ -18,14 +21,16 @@ struct Sensor {
     rows: usize,
     since_ms: u64,
     queued: bool,
+    at_its_turn: bool,
 }
 
-/// Sensors, the wheel with their due buckets, the store with one command at a time, and the controller.
+/// Sensors, the wheel with their due buckets, those that wait for their turn, the store with one command at a time, and the controller.
 struct Sim {
     now_ms: u64,
     sensors: Vec<Sensor>,
     interval_ms: u64,
     wheel: DueWheel<usize>,
+    turns: Turns<usize>,
     queue: std::collections::VecDeque<usize>,
     /// Seconds of work that the store has not used yet.
     idle_s: f64,
@@ -51,6 +56,7 @@ impl Sim {
             sensors: (0..sensors).map(|i| Sensor { next_ms: next(i), ..Sensor::default() }).collect(),
             interval_ms,
             wheel: DueWheel::new(MAX_AGE_MS / 64),
+            turns: Turns::default(),
             queue: Default::default(),
             idle_s: 0.0,
             cost_s: COST_S,
@@ -93,9 +99,9 @@ impl Sim {
                 if sensor.rows == 1 {
                     sensor.since_ms = self.now_ms;
                     self.sample.began += 1;
-                    if !sensor.queued {
-                        self.wheel.push(policy.due_ms(self.now_ms, hash(i)), i);
-                    }
+                }
+                if sensor.rows == 1 && !sensor.queued || sensor.rows >= FEW && std::mem::take(&mut sensor.at_its_turn) {
+                    self.wheel.push(policy.due_ms(self.now_ms, hash(i)), i);
                 }
             }
         }
@@ -106,14 +112,20 @@ impl Sim {
         while let Some(due) = self.wheel.pop_due(self.now_ms) {
             for i in due {
                 let sensor = &mut self.sensors[i];
-                let age_ms = own_age_ms(self.control.age_ms(), hash(i));
-                match policy.hold_for_more_ms(self.now_ms, sensor.since_ms, sensor.rows, age_ms) {
-                    Some(until_ms) => self.wheel.push(until_ms, i),
-                    None => {
-                        sensor.queued = true;
-                        self.queue.push_back(i);
-                    }
+                if policy.waits_for_turn(self.now_ms, sensor.since_ms, sensor.rows, self.control.age_ms()) {
+                    sensor.at_its_turn = true;
+                    self.turns.push(hash(i), i);
+                } else {
+                    sensor.queued = true;
+                    self.queue.push_back(i);
                 }
+            }
+        }
+        for i in self.turns.advance(STEP_MS, policy.round_ms(self.control.age_ms())) {
+            let sensor = &mut self.sensors[i];
+            if std::mem::take(&mut sensor.at_its_turn) {
+                sensor.queued = true;
+                self.queue.push_back(i);
             }
         }
     }
@@ -224,7 +236,7 @@ fn steps_of_the_load_are_followed_in_both_directions() {
     sim.interval_ms = 10 * MINUTE_MS;
     let now_ms = sim.now_ms;
     sim.sensors.iter_mut().enumerate().for_each(|(i, s)| s.next_ms = now_ms + i as u64 * 10 * MINUTE_MS / 10_000);
-    sim.run(15).show("step, back");
+    sim.run(18).show("step, back");
     sim.run(5).show("step, low again");
     assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
 }

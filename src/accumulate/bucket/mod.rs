@@ -70,11 +70,11 @@ impl InFlight {
     }
 }
 
-/// A bucket. With the sensor's other state 192 bytes while no rows are pending, and one allocation for the id.
+/// A bucket. With the sensor's other state 200 bytes while no rows are pending, without an allocation.
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) start: BucketStart,
-    /// When the wheel returns it (monotonic ms); 0 if it is not in the wheel.
+    /// When the wheel returns it (monotonic ms); [`AT_ITS_TURN`]; or 0 if it is not scheduled.
     pub(super) due_ms: u64,
     /// In a queue of the shard.
     pub(super) queued: bool,
@@ -97,6 +97,9 @@ pub(super) struct Bucket {
     in_flight: Option<Box<InFlight>>,
     dedup: Option<Box<DedupWindow>>,
 }
+
+/// The `due_ms` of a bucket that waits for its sensor's turn ([`crate::flush::turns`]).
+pub(super) const AT_ITS_TURN: u64 = u64::MAX;
 
 /// The bucket's next operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,7 +279,8 @@ impl Bucket {
         }
     }
 
-    /// Until when a due bucket may still be held, see [`DuePolicy::hold_until_ms`] and [`DuePolicy::hold_for_more_ms`].
+    /// Until when a due bucket is still held, a time or [`AT_ITS_TURN`]: see [`DuePolicy::hold_until_ms`] and
+    /// [`DuePolicy::waits_for_turn`].
     pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64, age_ms: u64) -> Option<u64> {
         // After a failure it is not held: while it waits, another writer may be faster once more.
         let may_wait = self.attempts == 0 && matches!(self.next_op(limits), NextOp::Create | NextOp::Append);
@@ -284,7 +288,7 @@ impl Bucket {
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
         let (since_ms, rows) = (pending.since_ms, pending.rows.len());
         let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
-        for_page.or_else(|| due.hold_for_more_ms(now_ms, since_ms, rows, age_ms))
+        for_page.or_else(|| due.waits_for_turn(now_ms, since_ms, rows, age_ms).then_some(AT_ITS_TURN))
     }
 
     /// The next operation that it needs.

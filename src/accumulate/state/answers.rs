@@ -155,7 +155,7 @@ impl Shard {
             if bucket.attempts() > 0 || bucket.overfull(self.settings.page) {
                 self.enqueue(bucket_ref);
             } else if due <= now.mono_ms {
-                self.enqueue_or_hold(bucket_ref, now, false);
+                self.enqueue_or_hold(bucket_ref, now);
             } else {
                 bucket.due_ms = due;
                 self.wheel.push(due, bucket_ref);

@@ -3,12 +3,12 @@
 //!
 //! Life of a bucket: its first reading opens it. When rows are pending it is put into the wheel. It moves to the queue
 //! of its next operation (load, create, append) when it is due or overfull, when memory pressure evicts it, or when the
-//! shard drains. A job takes it from there, and the job's answer returns it. Queues are read only when a command may be
+//! shard drains. While the store is busy, a due bucket with few rows waits for its sensor's turn first. A job takes it from there, and the job's answer returns it. Queues are read only when a command may be
 //! sent, so the longer the store takes, the larger the jobs become, without an explicit rule.
 //!
 //! Limits: `bytes_max` and `sensors_max`. Beyond half of `bytes_max` buckets remember few stored readings, beyond
-//! [`EVICT_SIXTEENTHS`] those with the most readings are evicted before they are due, at the limit the shard accepts
-//! nothing ([`Shard::full`]). At `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
+//! [`EVICT_SIXTEENTHS`] buckets are evicted before they are due, at the limit the shard accepts nothing
+//! ([`Shard::full`]). At `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
 
 mod answers;
 mod arrival_rate;
@@ -44,11 +44,13 @@ use reporting_interval::{EvictedSensors, Reports};
 use slab::Slab;
 
 use super::arrivals::Arrivals;
-use super::bucket::{Bucket, IncomingReading, NextOp, PageLimits};
+use super::bucket::{AT_ITS_TURN, Bucket, IncomingReading, NextOp, PageLimits};
 use crate::ack::Ack;
 use crate::enrich::Registry;
+use crate::flush::age::FEW;
 use crate::flush::backoff::Backoff;
-use crate::flush::due::{DuePolicy, DueWheel, own_age_ms};
+use crate::flush::due::{DuePolicy, DueWheel};
+use crate::flush::turns::Turns;
 use crate::model::{
     BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Span, TagSets,
     Tags,
@@ -130,7 +132,10 @@ pub struct ShardUsage {
 }
 
 /// The part of `bytes_max` beyond which buckets are evicted. The rest is for the readings that arrive meanwhile.
-const EVICT_SIXTEENTHS: usize = 13;
+const EVICT_SIXTEENTHS: usize = 15;
+/// Buckets in the queues that are enough when memory is short: a command of this many costs hardly more per statement than a
+/// larger one.
+const EVICTED_QUEUE: usize = 500;
 /// Failures in a row after which every further conflict counts as a fault: another instance is not always faster.
 const CONFLICTS_MAX: u32 = 4;
 /// Faults after which a bucket is alone in its jobs.
@@ -147,7 +152,7 @@ struct Sensor {
     /// What the catalogue is known to hold.
     confirmed: Confirmed,
     rate: ArrivalRate,
-    /// Nearly always one: a sensor then needs one allocation besides its slot, its id.
+    /// Nearly always one: a sensor then needs no allocation besides its slot.
     buckets: Buckets,
 }
 
@@ -167,6 +172,9 @@ pub struct Shard {
     shared_bytes: usize,
     swept_ms: u64,
     wheel: DueWheel<BucketRef>,
+    /// Buckets that wait for their sensor's turn, and when its hand was last moved (monotonic ms).
+    turns: Turns<BucketRef>,
+    turned_ms: u64,
     loads: VecDeque<BucketRef>,
     creates: VecDeque<BucketRef>,
     appends: VecDeque<BucketRef>,
@@ -210,6 +218,8 @@ impl Shard {
             shared_bytes: 0,
             swept_ms: 0,
             wheel,
+            turns: Turns::default(),
+            turned_ms: 0,
             loads: VecDeque::new(),
             creates: VecDeque::new(),
             appends: VecDeque::new(),
@@ -264,11 +274,6 @@ impl Shard {
     /// Whether no rows are pending or in flight.
     pub fn empty(&self) -> bool {
         self.usage.readings == 0
-    }
-
-    /// When the next bucket is due (monotonic ms); 0 if one is queued already.
-    pub fn next_due_ms(&self) -> Option<u64> {
-        if self.queued() == 0 { self.wheel.next_ms() } else { Some(0) }
     }
 
     /// How many stored readings each bucket may remember.
@@ -328,11 +333,15 @@ impl Shard {
             if !bucket.queued && bucket.overfull(self.settings.page) {
                 self.change(bucket_ref, |bucket| bucket.overflows(now.mono_ms));
                 self.enqueue(bucket_ref);
-            } else if bucket.due_ms == 0 && !bucket.queued && !bucket.idle() {
-                bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
-                self.counts.began += u64::from(is_latest);
-                self.wheel.push(bucket.due_ms, bucket_ref);
+                continue;
             }
+            match bucket.due_ms {
+                0 if !bucket.queued && !bucket.idle() => self.counts.began += u64::from(is_latest),
+                AT_ITS_TURN if bucket.pending_rows() >= FEW => {}
+                _ => continue,
+            }
+            bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
+            self.wheel.push(bucket.due_ms, bucket_ref);
         }
         self.schemas.end();
         self.count_shared();
@@ -345,10 +354,11 @@ impl Shard {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             for bucket_ref in due {
                 if self.is_current(bucket_ref, now) {
-                    self.enqueue_or_hold(bucket_ref, now, false);
+                    self.enqueue_or_hold(bucket_ref, now);
                 }
             }
         }
+        self.take_turns(now);
     }
 
     /// Whether a wheel entry is still valid. A bucket that was queued before it was due (overfull, evicted) leaves its
@@ -359,16 +369,17 @@ impl Shard {
     }
 
     /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more readings while the store is
-    /// busy. `is_early`: it is not due, see [`Shard::evict_buckets`].
-    fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now, is_early: bool) {
+    /// busy.
+    fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now) {
         let age_ms = if self.expects_more(bucket_ref) { self.age_ms } else { 0 };
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
-        let age_ms = own_age_ms(age_ms, hash);
         match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms, age_ms) {
             Some(until_ms) if !bucket.queued => {
-                let early_ms = is_early.then(|| self.settings.due.put_back_ms(now.mono_ms, hash));
-                bucket.due_ms = early_ms.map_or(until_ms, |early_ms| early_ms.min(until_ms));
-                self.wheel.push(bucket.due_ms, bucket_ref);
+                bucket.due_ms = until_ms;
+                match until_ms {
+                    AT_ITS_TURN => self.turns.push(hash, bucket_ref),
+                    _ => self.wheel.push(until_ms, bucket_ref),
+                }
             }
             _ => self.enqueue(bucket_ref),
         }
@@ -379,7 +390,7 @@ impl Shard {
         self.promote(now);
         self.evict_idle(now);
         self.sweep_shared(now);
-        self.evict_buckets(now);
+        self.evict_buckets();
     }
 
     /// The estimated memory, added up from all sensors, for tests: every change must have been counted in `usage`.
@@ -392,6 +403,7 @@ impl Shard {
 
     /// Makes every bucket due, except those in backoff after a failure.
     pub fn drain(&mut self) {
+        while self.take_next_turn() {}
         let mut later = vec![];
         while let Some((_, due)) = self.wheel.pop_first() {
             for bucket_ref in due {
@@ -430,38 +442,29 @@ impl Shard {
         self.loads.len() + self.creates.len() + self.appends.len() + self.retries.len()
     }
 
-    /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before they are due.
-    ///
-    /// Of the buckets that are due soonest, the quarter with the most readings: a statement costs the store nearly the
-    /// same for one reading as for ten, and the memory may be full of sensors that have one. The others are held as if they
-    /// were due now, so none gets older than it may. At the limit of sensors all are queued, because only sensors without
+    /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before they are due: those whose
+    /// turn comes next, then those that are due soonest. At the limit of sensors all of them, because only sensors without
     /// readings can be dropped.
-    fn evict_buckets(&mut self, now: Now) {
+    ///
+    /// A statement costs the store nearly the same for one reading as for ten. So only as many are queued as one command
+    /// needs. The others gather readings meanwhile, and the order of the turns remains.
+    fn evict_buckets(&mut self) {
         let at_sensors_max = self.usage.sensors >= self.settings.sensors_max;
         if self.usage.bytes < self.settings.bytes_max / 16 * EVICT_SIXTEENTHS && !at_sensors_max {
             return;
         }
-        if self.queued() >= self.settings.command_statements_max {
-            return;
-        }
-        let Some((slot_ms, early)) = self.wheel.pop_first() else { return };
-        let mut early: Vec<(usize, BucketRef)> = early
-            .into_iter()
-            .filter_map(|bucket_ref| {
-                let (bucket, _) = bucket_of(&mut self.sensors, bucket_ref)?;
+        let enough = if at_sensors_max { self.settings.command_statements_max } else { EVICTED_QUEUE };
+        while self.queued() < enough {
+            if self.take_next_turn() {
+                continue;
+            }
+            let Some((slot_ms, early)) = self.wheel.pop_first() else { return };
+            for bucket_ref in early {
+                let due_ms = bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
                 // Any other entry is stale, see `is_current`.
-                (self.wheel.slot_ms(bucket.due_ms) == slot_ms).then_some((bucket.pending_rows(), bucket_ref))
-            })
-            .collect();
-        let leave = if at_sensors_max { early.len() } else { early.len().div_ceil(4) };
-        if leave < early.len() {
-            early.select_nth_unstable_by_key(leave, |(rows, _)| std::cmp::Reverse(*rows));
-        }
-        for (i, (_, bucket_ref)) in early.into_iter().enumerate() {
-            if i < leave {
-                self.enqueue(bucket_ref);
-            } else {
-                self.enqueue_or_hold(bucket_ref, now, true);
+                if self.wheel.slot_ms(due_ms) == slot_ms {
+                    self.enqueue(bucket_ref);
+                }
             }
         }
     }
