@@ -3,7 +3,7 @@
 //! The catalogue has the last arrivals, rounded down ([`floor_arrival`](crate::model::catalog::floor_arrival)), so a restart
 //! forgets nothing, and all instances agree. Whether a sensor is silent is judged *as of* a time that excludes
 //!
-//! - what arrived and is not stored, and so may not be in the catalogue: the age of the oldest unstored reading;
+//! - readings that arrived and are not stored, so may not be in the catalogue: the age of the oldest unstored one;
 //! - the time in which no instance was running: nothing could arrive. A sensor that was silent before is silent after it.
 
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -7,7 +7,7 @@
 //! 3. the hours that no day covers, of all sensors with the same gaps in one request; those with rows in memory are added up
 //!    one by one;
 //! 4. the readings at the edges of windows: of stored hours, those of their first millisecond, of all sensors in one
-//!    request. Then what else the rules need: hours that a window cuts, in runs, and days that are replaced by hours.
+//!    request. Then the other readings that the rules need: hours cut by a window, in runs, and days replaced by hours.
 //!
 //! **Limits.** A group has about [`BUCKETS_AT_ONCE`] buckets. Its rows in memory are copied: at most what the shards hold
 //! (`accumulate.max_bytes`). Readings count against `promql.samples_max`.
@@ -133,7 +133,7 @@ impl ReadService {
         Ok((series, missing))
     }
 
-    /// For each sensor the days of which the document can be used.
+    /// For each sensor the days whose document can be used.
     async fn usable_days(
         &self,
         wanted: &[Wanted],
@@ -387,7 +387,7 @@ impl ReadService {
         Ok(any)
     }
 
-    /// Replaces the days of which all samples are needed by their hours, as far as these are asked for.
+    /// Replaces the days whose samples are all needed by their hours, as far as these are requested.
     async fn open_days(&self, sensor: &mut Loading, s: usize, asked: Asked<'_>) -> Result<(), SelectError> {
         let loaded = &mut sensor.series[s];
         let mut buckets = vec![];

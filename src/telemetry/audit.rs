@@ -4,10 +4,10 @@
 //! lines a minute of each kind. With `audit.file` it is also written there, one JSON object per line
 //! ([`super::audit_file`]), for tools such as fail2ban and for the record.
 //!
-//! What a stranger can cause, he can cause any number of times, so:
+//! A stranger can cause these events any number of times, so:
 //! - The file has limits: `audit.lines_per_second` for each kind, so that one kind hides no other, and
 //!   120 a minute for each kind and address, so that one address hides no other.
-//! - Nothing waits for the disk: what finds the queue full is dropped.
+//! - Nothing waits for the disk: lines that find the queue full are dropped.
 //! - Omitted lines are counted in the file itself and in `hourbucket_audit_dropped_total`.
 //! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers pass ids, never what
 //!   was presented as a secret.

@@ -225,7 +225,7 @@ pub(crate) fn ready(ready: bool) {
 pub(crate) enum AdmissionClosed {
     Full,
     Stopping,
-    /// A part has failed for good.
+    /// A part has failed permanently.
     Broken,
 }
 

@@ -1,8 +1,8 @@
-//! What arrives, as it is accepted or rejected, for those who watch (`hourbucket tail`, the fleet page). Global to the
-//! process, like the metrics.
+//! Readings and rejects as they arrive, for those who watch (`hourbucket tail`, the fleet page). Global to the process,
+//! like the metrics.
 //!
-//! Without a watcher, a batch costs one load of an atomic. A watcher has a queue of [`QUEUE_MAX`] lines; what does not fit
-//! is dropped for this watcher and counted, so that no watcher slows a sender down. Lines are made when a
+//! Without a watcher, a batch costs one load of an atomic. A watcher has a queue of [`QUEUE_MAX`] lines; lines that do
+//! not fit are dropped for this watcher and counted, so that no watcher slows a sender down. Lines are made when a
 //! batch is handed over, at most [`LINES_MAX`] of it for each watcher, and queued when the batch is acknowledged. So a
 //! line means what the acknowledgement of its sender means.
 

@@ -1,4 +1,4 @@
-//! Sends batches to the service, again until it has answered.
+//! Sends batches to the service, and repeats each until the service has answered.
 
 use std::time::{Duration, Instant};
 

@@ -148,7 +148,7 @@ impl Mapper {
     }
 }
 
-/// What `decode` tells about the rule that matched.
+/// What `decode` reports about the rule that matched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FirstRule {
     /// From 1, in the order of the format.

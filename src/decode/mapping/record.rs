@@ -103,7 +103,7 @@ fn values(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) 
     }
 }
 
-/// Adds the values besides those of `values`. They are no measurements by themselves, so they make no reading alone.
+/// Adds the values besides those of `values`. They are not measurements, so they alone do not make a reading.
 fn also(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) -> Result<(), Fault> {
     if fields.out.value_count() == 0 {
         return Ok(());

@@ -4,8 +4,8 @@
 //! too often is not locked out: it is *paused*. While the pause lasts,
 //! - a request with a valid token is served as always: tokens are checked first, on every connection;
 //! - a request whose token is wrong again is refused without further work, and loses its connection;
-//! - of the address's connections only a few may be open that have not shown a valid token yet. That ends a flood of
-//!   connections and handshakes, and still lets the other devices of the address connect.
+//! - only a few of the address's open connections may have shown no valid token yet. That ends a flood of connections
+//!   and handshakes, and still lets the other devices of the address connect.
 //!
 //! Memory is bounded: addresses with open connections by the limit on connections, the others by [`REMEMBERED_MAX`].
 //! Pure: the time is an argument.
@@ -170,7 +170,7 @@ impl AddressLimits {
         Some((pause_ms, true))
     }
 
-    /// Like [`AddressLimits::failed`], for an address without an open connection of its own.
+    /// Like [`AddressLimits::failed`], for an address without its own open connection.
     pub(crate) fn failed_unconnected(
         &mut self,
         ip: IpAddr,

@@ -3,11 +3,11 @@
 //!
 //! When a port is full, the connection that has waited longest for a request is cut, so that idle connections, however
 //! many, keep no others out. The same applies within an address that has all of its connections. A connection with a request
-//! in progress is never cut; if there are only such, the new connection is refused. For MQTT, a device is in progress
-//! from its CONNECT on.
+//! in progress is never cut; if all have one, the new connection is refused. For MQTT, a device is in progress from its
+//! CONNECT on.
 //!
-//! A connection that is cut gives up its place immediately, and notices a moment later. Only if a request was complete
-//! before that it keeps its place, and the port has one connection more than its limit until it ends.
+//! A connection that is cut gives up its place immediately, and notices a moment later. If a request was complete
+//! before that, it keeps its place, and the port has one connection more than its limit until it ends.
 
 pub(crate) mod address_limits;
 pub(crate) mod phase;
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(true));
         assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(false));
         assert_eq!(rig.open.failed_behind_proxy("192.0.2.8".parse().unwrap()), None, "only this one");
-        // A connection of its own meets the same pause.
+        // Its own connection meets the same pause.
         assert_eq!(rig.enter(9).unwrap().failed().map(|pause| pause.is_new), Some(false));
     }
 

@@ -53,8 +53,8 @@ pub(super) struct Origin {
     pub(super) field: Option<String>,
     /// If anything is rejected, the body is returned, decompressed.
     pub(super) keeping: bool,
-    /// An import: `limits.import_past` in place of `limits.past`, and each reading needs a time of its own, because it
-    /// may be sent again days later.
+    /// An import: `limits.import_past` in place of `limits.past`, and each reading needs its own time, because it may
+    /// be sent again days later.
     pub(super) importing: bool,
 }
 

@@ -1,10 +1,10 @@
 //! The stream of an HTTP connection with its time limits.
 //!
-//! - A request's head must be complete within `header_timeout` of its first byte, a connection's first head of the
-//!   connection's opening (with TLS: of the end of the handshake).
+//! - A request's head must be complete within `header_timeout` of its first byte; a connection's first head, of the
+//!   opening of the connection (with TLS: of the end of the handshake).
 //! - Between requests a connection may be idle for `keep_alive`. hyper's `header_read_timeout` does not distinguish the
 //!   two: it runs from the end of the previous response.
-//! - A write may be pending for `write_timeout` without progress. Then the peer takes nothing, and the response, with
+//! - A write may be pending for `write_timeout` without progress. Then the peer reads nothing, and the response, with
 //!   everything that it holds, is dropped.
 //!
 //! - A connection whose client certificate is revoked or expires fails immediately.

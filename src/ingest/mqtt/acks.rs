@@ -7,8 +7,8 @@
 //! - Messages after one that was not delivered must not be acknowledged.
 //!
 //! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one ingest batch) is
-//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in whatever order ingest batches are delivered,
-//! then [`release`](AckTracker::release) returns its id once every message before it is delivered.
+//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in the order in which ingest batches are
+//! delivered, then [`release`](AckTracker::release) returns its id once every message before it is delivered.
 //!
 //! Not delivered, or [`refuse`](AckTracker::refuse)d because the queue was full: the ids before it are still released.
 //! Then the ledger is [`blocked`](AckTracker::blocked) and the connection must end, so that the broker sends the rest

@@ -1,8 +1,8 @@
 //! Logs in to a broker and subscribes, as the service does, for `hourbucket check`.
 //!
-//! With a client id of its own, since a broker ends the connection of a running service with the same one, and with a
-//! session that ends with the connection. Not with `$share`: a message that a group sends to this connection would be
-//! lost for the group.
+//! It uses a separate client id, since a broker ends the connection of a running service with the same one, and a
+//! session that ends with the connection. It does not use `$share`: a message that a group sends to this connection
+//! would be lost for the group.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What each header begins with; nothing that HTTP, TLS or MQTT begin with.
+/// The first bytes of each header; HTTP, TLS and MQTT begin differently.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// How version 1 begins, a line of text.
 const VERSION_1: &[u8] = b"PROXY ";
@@ -41,7 +41,7 @@ pub(crate) enum Beginning {
     Version2,
     /// A header of version 1.
     Version1,
-    /// More bytes are needed to tell version 1 from something else.
+    /// More bytes are needed to distinguish version 1 from something else.
     Unclear,
     /// Something else.
     Other,

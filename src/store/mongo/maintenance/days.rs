@@ -8,8 +8,8 @@
 //! hourbucket_meta: { _id: "rollup_fill", from: ISODate(…), after: "S17" }
 //! ```
 //!
-//! A check skips days that are marked, and the open day: the service computes them. What differs is looked at again after
-//! the marks were read once more, so a day that changes meanwhile is not a finding.
+//! A check skips days that are marked, and the open day: the service computes them. Days that differ are compared again
+//! after the marks were read once more, so a day that changes meanwhile is not a finding.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
