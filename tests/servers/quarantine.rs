@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(15 + MAX_AGE.as_secs());
 const PATIENCE: Duration = Duration::from_secs(60);
 const BAD: &str = "bad-1";
 
-/// What is wrong with the bucket.
+/// The fault of the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// Commands that contain its name are executed or not, and never answered.
