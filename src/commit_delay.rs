@@ -58,7 +58,7 @@ impl CommitDelay {
         CommitDelay { max, usual: 1.0 }
     }
 
-    /// How long to wait for other messages before the group is looked at again; `None`: sync it now.
+    /// How long to wait for other messages before the group is checked again; `None`: sync it now.
     pub fn wait(&self, group: OpenGroup) -> Option<Duration> {
         let missing = self.usual - group.outstanding as f64;
         let is_complete = group.messages >= ENOUGH || missing <= 0.5;
@@ -259,7 +259,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// Whatever came before: no group waits beyond the limit, or when nothing more can be expected.
+        /// Regardless of the past, no group waits beyond the limit, or when nothing more can be expected.
         #[test]
         fn the_wait_is_bounded(
             max_us in 0u64..20_000,

@@ -44,8 +44,8 @@ pub enum CredentialFault {
 }
 
 impl Credentials {
-    /// Reads the tokens file of a port, if it has one; `key` is the setting that names it. `by_certificate`: the client
-    /// certificate is the identity, and nothing else is (`client_auth = "identity"`). `None`: the port is open.
+    /// Reads the tokens file of a port, if it has one; `key` is the setting that names it. `by_certificate`: only the
+    /// client certificate is the identity (`client_auth = "identity"`). `None`: the port is open.
     ///
     /// # Errors
     /// The file cannot be read, or entries are not valid.

@@ -161,7 +161,7 @@ impl GrantDefaults {
 }
 
 /// The usage of every sender, by its id. Those of configured tokens stay. Those of JWTs, whose issuer decides how many
-/// there are, are forgotten when nothing refers to them, nothing is unstored and their rates were not asked for in the
+/// there are, are forgotten when nothing refers to them, nothing is unstored and their rates were not queried in the
 /// last hour.
 #[derive(Debug, Clone, Default)]
 pub struct Usages(Arc<Mutex<AllUsages>>);
@@ -321,7 +321,7 @@ impl Usage {
         }
     }
 
-    /// When its rates were last asked for, by the monotonic clock; 0: never.
+    /// When its rates were last queried, by the monotonic clock; 0: never.
     fn asked_ms(&self) -> u64 {
         let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         rates.readings.at_ms.max(rates.bytes.at_ms)

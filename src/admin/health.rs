@@ -286,7 +286,7 @@ impl Health {
         self.write().rollup = why;
     }
 
-    /// Whether no acknowledgement completes any more, so that only a restart may help.
+    /// Whether acknowledgements no longer complete, so that only a restart may help.
     pub fn stuck(&self, stuck: bool) {
         self.write().stuck = stuck;
     }

@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
 
-/// Open files that the process needs besides the connections of its ports: journal, store, brokers.
+/// Open files that the process needs in addition to the connections of its ports: journal, store, brokers.
 const FILES_BESIDE: u64 = 1024;
 /// However few files there are.
 const CONNECTIONS_MIN: u64 = 16;

@@ -275,7 +275,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         }
     }
 
-    /// Keeps the fault of a key. One in a member beside `values` counts only if there is no `values`.
+    /// Keeps the fault of a key. One in a member next to `values` counts only if there is no `values`.
     #[cold]
     fn refuse_key(&mut self, object: Open, fault: Fault) -> Option<Role> {
         if let Part::Nested { is_loose: true } = object.part {
@@ -397,8 +397,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         names::commit(self.out, sensor_id, stamp, &self.tags, self.cx)
     }
 
-    /// Decides which of the members in `native.time` is the time; the others are values. Returns `Replaced` if one holds
-    /// a time that cannot be used.
+    /// Decides which member in `native.time` is the time; the others are values. Returns `Replaced` if one holds a time
+    /// that cannot be used.
     fn choose_time(&mut self) -> Option<Origin> {
         let mut candidates = std::mem::take(&mut self.candidates);
         let mut replaced = None;

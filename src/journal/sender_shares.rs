@@ -38,7 +38,7 @@ impl SenderShares {
         SenderShares { section_bytes, open: Section::default(), closed: VecDeque::new() }
     }
 
-    /// Counts entries of these bytes, the last of which ends before sequence `end`.
+    /// Counts entries of these bytes; the last one ends before sequence `end`.
     pub(super) fn add(&mut self, end: u64, bytes: u64, charges: &[(JournalAccount, u64)]) {
         self.open.end = end;
         self.open.bytes += bytes;

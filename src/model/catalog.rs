@@ -65,7 +65,7 @@ impl FieldKinds {
     }
 }
 
-/// What some readings of one sensor add to its entry in the catalogue.
+/// The additions of some readings of one sensor to its entry in the catalogue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CatalogUpdate {
     /// The sensor.
@@ -137,7 +137,7 @@ pub fn field_kinds<'a>(
             *held = held.with(FieldKinds::of(value));
         }
     }
-    // A name may belong to a schema that no row uses any more.
+    // A name may belong to a schema that rows no longer use.
     names.iter().zip(kinds).filter(|(_, kinds)| *kinds != FieldKinds::default())
 }
 

@@ -174,7 +174,7 @@ mod tests {
 
     const HOUR: i64 = 3_600_000;
 
-    /// What `need` asked for, by kind; of days, only what was loaded of them or of their hours.
+    /// The requests of `need`, by kind; for days, only what was loaded of them or of their hours.
     type Asked = [usize; 3];
 
     fn bucket(samples: &[Sample], (start_ms, end_ms): (i64, i64), is_day: bool) -> SummarisedBucket {
@@ -183,7 +183,7 @@ mod tests {
         SummarisedBucket { start_ms, end_ms, is_day, first_ts_ms, last_ts_ms, stats, edge: None, samples: None }
     }
 
-    /// Loads what `need` asks for; a day that needs its samples is replaced by its hours.
+    /// Loads what `need` requests; a day that needs its samples is replaced by its hours.
     fn load(mut of: SummarisedBucket, chunk: &[Sample], windows: &Windows, to: &mut Vec<SummarisedBucket>) -> Asked {
         let mut asked = [0; 3];
         loop {

@@ -41,7 +41,7 @@ const GROUPS: usize = 2;
 const CONCURRENT: usize = 8;
 /// Shorter windows contain no whole day, unless its sensor was silent for hours.
 const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;
-/// Days of a query for which their documents are asked for: ten years. Longer ones take the hours.
+/// Days of a query whose documents are requested: ten years. Longer ones take the hours.
 const DAYS_MAX: usize = 3660;
 /// Gaps between days that are read separately.
 const GAPS_MAX: usize = 16;
@@ -330,7 +330,7 @@ impl ReadService {
         Ok(!places.is_empty())
     }
 
-    /// Loads what else is needed; `false` if nothing is.
+    /// Loads the other readings that are needed; `false` if none are.
     async fn load_others(&self, loading: &mut [Loading], asked: Asked<'_>) -> Result<bool, SelectError> {
         let loads = loading.iter_mut().map(|sensor| self.load_other(sensor, asked));
         let mut loads = stream::iter(loads.collect::<Vec<_>>()).buffer_unordered(CONCURRENT);

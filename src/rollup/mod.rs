@@ -28,8 +28,7 @@
 //! limit the shard accepts nothing. Computing continues meanwhile, so there is always room again.
 //!
 //! **Yielding.** All tasks together read hours with one command at a time, under a separate permit; then the task
-//! pauses as long as the command took. Marks and documents are written under the permits of page writes, in few
-//! statements.
+//! pauses for the same time. Marks and documents are written under the permits of page writes, in few statements.
 //!
 //! Invariants: an acknowledgement is held until the mark of its day is durable. A mark is removed only with the version
 //! that this entry knows, after a computation that began after the last change. An entry without a durable mark is never

@@ -128,7 +128,7 @@ pub struct DaysQuery {
 pub struct DaysResults {
     /// All days of all sensors but those in `rest`, by their start (ms since 1970).
     pub days: Vec<(SensorId, i64, Hour)>,
-    /// Sensors that did not fit into the result. If these are all that were asked for, the first of them is too large.
+    /// Sensors that did not fit into the result. If these are all requested sensors, the first of them is too large.
     pub rest: Vec<SensorId>,
 }
 

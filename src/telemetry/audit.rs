@@ -31,7 +31,7 @@ use crate::model::{Clock, SystemClock, rfc3339};
 /// Characters of a text from outside.
 const TEXT_CHARS_MAX: usize = 200;
 
-/// An event. What does not apply is left empty.
+/// An event. Fields that do not apply are empty.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AuditEvent<'a> {
     pub(crate) kind: AuditKind,
@@ -87,7 +87,7 @@ impl<'a> AuditEvent<'a> {
         AUDIT.record(&self);
     }
 
-    /// One JSON object. What the other side chooses is at the end, so that a pattern for the beginning is safe.
+    /// One JSON object. Texts that the other side chooses are at the end, so that a pattern for the beginning is safe.
     fn line(&self, now_ms: i64) -> String {
         #[derive(Serialize)]
         struct Line<'a> {

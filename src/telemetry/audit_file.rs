@@ -97,7 +97,7 @@ impl Shared {
     /// Appends a line; false if that failed.
     fn append(&self, line: &str) -> bool {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // If it was removed from the settings meanwhile, the line is not wanted any more.
+        // If it was removed from the settings meanwhile, the line is no longer wanted.
         file.is_none_or(|file| (&*file).write_all(format!("{line}\n").as_bytes()).is_ok())
     }
 

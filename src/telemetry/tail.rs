@@ -28,7 +28,7 @@ static WATCHERS: Mutex<Vec<Arc<Watcher>>> = Mutex::new(vec![]);
 /// What a watcher may see.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// The sensors that it asked for; `None`: all.
+    /// The sensors that it requested; `None`: all.
     pub wanted: Option<SensorPatterns>,
     /// The sensors that it may read; `None`: all.
     pub allowed: Option<SensorPatterns>,
@@ -40,8 +40,8 @@ impl View {
         matches(&self.wanted) && matches(&self.allowed)
     }
 
-    /// Whether it sees rejects of this sender, whose name is a topic, a token, a route or a sensor. They quote what was
-    /// sent, so they are only for those who may read every sensor.
+    /// Whether it sees rejects of this sender, whose name is a topic, a token, a route or a sensor. They quote the
+    /// message, so only watchers that may read every sensor see them.
     fn shows_rejects(&self, name: &str) -> bool {
         let levels = || std::iter::once(name).chain(name.split('/'));
         self.allowed.as_ref().is_none_or(SensorPatterns::is_all)

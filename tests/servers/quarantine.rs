@@ -101,7 +101,7 @@ fn one_bad_bucket(mode: &str, cause: Cause) {
         (quarantined(&uri, &database) == [2, 3, 4]).then_some(())
     });
     let kept = begun.elapsed();
-    // The other sensors continue, and nothing keeps the journal's segments any more.
+    // The other sensors continue, and nothing keeps the journal's segments.
     wait_until("no old reading waits", LIMIT, || {
         steady.check();
         (service.metrics().get("oldest_unstored_seconds") < LIMIT.as_secs_f64()).then_some(())

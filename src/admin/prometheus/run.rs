@@ -73,7 +73,7 @@ impl Runner {
         .await
     }
 
-    /// Does work in a separate thread, and returns its reply. The work may go on after it, until the deadline.
+    /// Does work in a separate thread, and returns its reply. The work may continue after it, until the deadline.
     pub(super) async fn in_thread<T: Send + 'static>(
         &self,
         shown: Shown,

@@ -25,7 +25,7 @@ impl Lines {
         Lines { reader, offset: source.offset, line, comment, buffer: vec![] }
     }
 
-    /// Skips whole lines, whatever they contain.
+    /// Skips whole lines, regardless of their content.
     pub(super) fn skip(&mut self, lines: u64) -> io::Result<()> {
         for _ in 0..lines {
             self.read()?;

@@ -96,7 +96,7 @@ impl Input {
         }
     }
 
-    /// The file; `None`: standard input, of which no state is kept.
+    /// The file; `None`: standard input, which has no state.
     pub(super) fn file(&self) -> Option<&Path> {
         match self {
             Input::File(path) => Some(path),

@@ -1,5 +1,5 @@
-//! Builds one reading from one record: first its values, because a record without any is not a reading, whatever other
-//! faults it has; then the sensor, the time and the tags.
+//! Builds one reading from one record: first its values, because a record without any is not a reading, regardless of
+//! other faults; then the sensor, the time and the tags.
 
 use std::borrow::Cow;
 

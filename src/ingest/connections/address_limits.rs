@@ -192,8 +192,8 @@ impl AddressLimits {
         failed
     }
 
-    /// Forgets what no longer counts; if that is not enough, a quarter of the rest, so that a flood of addresses does not
-    /// search all of them for each.
+    /// Forgets entries that no longer count; if that is not enough, a quarter of the rest, so that a flood of addresses
+    /// does not search all of them for each.
     fn forget(&mut self, now_ms: u64) {
         self.entries.retain(|_, entry| entry.open > 0 || entry.is_memorable(now_ms));
         let mut turns: Vec<u64> =
@@ -330,7 +330,7 @@ mod tests {
             limits.failed_unconnected(nth(i), &settings, 0);
             assert!(limits.entries.len() <= REMEMBERED_MAX + 1 && limits.entries.len() == limits.remembered + 1);
         }
-        // What no longer counts goes before that.
+        // Entries that no longer count are removed before that.
         for i in 0..REMEMBERED_MAX as u32 / 2 {
             limits.opened(nth(i));
             limits.failed(nth(i), &settings, 100_000);

@@ -407,7 +407,7 @@ mod tests {
         places.iter().for_each(Place::begin);
         assert_eq!(rig.enter(1).err(), Some(Refusal::AddressLimit));
         assert_eq!((of_proxy(2).err(), rig.placed()), (Some(Refusal::Limit), 8));
-        // Nothing of it stays when its connections end, also if it is not trusted any more.
+        // Nothing of it stays when its connections end, even if it is no longer trusted.
         let Connections { max, .. } = rig.open.lock(|state| state.settings);
         let pause = Duration::from_secs(30);
         let settings = Connections { max, per_address_max: 2, failed_auth_max: 3, failed_auth_pause: pause };

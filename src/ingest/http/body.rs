@@ -21,7 +21,7 @@ use super::sender::Sender;
 use crate::access::Grant;
 use crate::config;
 
-/// The budget has room for this many bodies of the largest size, whatever is configured.
+/// The budget has room for this many bodies of the largest size, regardless of the settings.
 const LARGEST_BODIES: u64 = 4;
 /// Upper limit of the initial allocation for a body; a longer body grows as it arrives. As many bodies as connections
 /// can be arriving.

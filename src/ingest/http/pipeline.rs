@@ -182,7 +182,7 @@ fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError
     }
 }
 
-/// Counts what arrived, once for the whole body. `sender` names the sender in the report of rejects.
+/// Counts the readings that arrived, once for the whole body. `sender` names the sender in the report of rejects.
 pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce() -> String, at_ms: i64) {
     metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
     metrics::altered(Source::Http, batch.retimed() as u64, rejects.left_out().total() as u64);

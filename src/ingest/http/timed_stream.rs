@@ -35,7 +35,7 @@ pub(super) struct TimedStream<S> {
     /// The limit of the write that is pending.
     writing: Option<Pin<Box<Sleep>>>,
     is_over: bool,
-    /// Ends when the client's certificate is not valid any more.
+    /// Ends when the client's certificate is no longer valid.
     revoked: Option<Revoked>,
 }
 
@@ -47,7 +47,7 @@ impl<S> TimedStream<S> {
         TimedStream { stream, connection, times, reading: None, writing: None, is_over: false, revoked }
     }
 
-    /// Fails once the client's certificate is not valid any more, also while a request is in progress.
+    /// Fails once the client's certificate is no longer valid, also while a request is in progress.
     fn check_client(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let is_revoked = |revoked: &mut Revoked| revoked.as_mut().poll(cx).is_ready();
         if self.revoked.as_mut().is_some_and(is_revoked) {

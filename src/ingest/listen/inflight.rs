@@ -14,7 +14,7 @@ pub(super) struct AckResult {
     pub(super) first: u64,
     pub(super) count: u64,
     pub(super) outcome: AckOutcome,
-    /// The device is told that it may not send these messages; nothing of them is kept.
+    /// The device learns that it may not send these messages; nothing of them is kept.
     pub(super) is_refused: bool,
 }
 

@@ -78,8 +78,8 @@ fn integer(bytes: &[u8]) -> Option<(usize, &[u8])> {
 /// Properties, and what follows them.
 type Properties<'a> = (&'a [u8], &'a [u8]);
 
-/// The properties at the beginning of these bytes (§2.2.2); `None` if their length is missing. That they do not extend
-/// beyond the packet is not checked by the codecs for every property.
+/// The properties at the beginning of these bytes (§2.2.2); `None` if their length is missing. The codecs do not check
+/// for every property that it ends within the packet.
 fn properties(bytes: &[u8]) -> Result<Option<Properties<'_>>, ProtocolError> {
     let Some((length, rest)) = integer(bytes) else { return Ok(None) };
     rest.split_at_checked(length).map(Some).ok_or(MALFORMED)

@@ -188,7 +188,7 @@ mod tests {
             self.groups[..=last].iter().all(|(epoch, _, outcome)| *epoch != self.epoch || outcome.is_some())
         }
 
-        /// What must be acknowledged now: in order of receipt, until the first that is not delivered.
+        /// The messages to acknowledge now: in order of receipt, until the first that is not delivered.
         fn expect(&mut self) -> Vec<u16> {
             let mut ids = vec![];
             for at in 0..self.messages.len() {

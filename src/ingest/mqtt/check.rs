@@ -17,7 +17,7 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Appended to `mqtt.client_id`.
 const SUFFIX: &str = "-check";
 
-/// What keeps the service from receiving messages.
+/// A problem that keeps the service from receiving messages.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CheckError {
     #[error(transparent)]
@@ -79,7 +79,7 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
     Ok(text)
 }
 
-/// The settings of the service, without what would disturb it.
+/// The settings of the service, without those that would disturb it.
 fn of_check(config: &Mqtt) -> Mqtt {
     let mut config = config.clone();
     config.client_id += SUFFIX;

@@ -5,7 +5,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Hops that are looked at, from the last.
+/// Hops that are read, from the last.
 const HOPS_MAX: usize = 32;
 
 /// The last address that is not a trusted proxy's. `None`: the header names none that can be believed, for example because

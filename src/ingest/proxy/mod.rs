@@ -1,4 +1,4 @@
-//! Who is behind a trusted proxy: the address that it names counts for limits, pauses and logs, in place of its own.
+//! The client of a trusted proxy: the address that the proxy names counts for limits, pauses and logs, not its own.
 //!
 //! Only addresses in `trusted_proxies` of the port are believed. The header that they send is a setting, because a
 //! proxy passes on headers that it does not know: a client could send the other one itself.
@@ -35,7 +35,7 @@ pub(crate) enum ProxyFault {
     Untrusted,
 }
 
-/// Reads the header of a new connection, if there must be one. Returns for whom the proxy connects; `None`: `peer` itself.
+/// Reads the header of a new connection, if there must be one. Returns the client of the proxy; `None`: `peer` itself.
 ///
 /// Takes as long as the peer likes; the caller has the time limit.
 ///

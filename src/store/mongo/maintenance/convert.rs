@@ -281,7 +281,7 @@ impl Run<'_> {
         Ok(removal)
     }
 
-    /// Removes what an earlier run, or a server that deletes only whole series, has left.
+    /// Removes measurements that an earlier run, or a server that deletes only whole series, has left.
     async fn remove_leftovers(&mut self) -> Result<(), MaintainError> {
         let (all, mut sensors) = (self.all.clone(), BTreeSet::new());
         let mut hours = all.hours(&self.selection).await?;

@@ -216,7 +216,7 @@ impl Run<'_> {
         if self.rechecks.len() >= RECHECK_MAX { self.recheck_all().await } else { Ok(()) }
     }
 
-    /// Reads the waiting buckets again, and reports or repairs what still differs.
+    /// Reads the waiting buckets again, and reports or repairs remaining differences.
     async fn recheck_all(&mut self) -> Result<(), MaintainError> {
         if self.rechecks.iter().any(|(_, reason)| *reason != RecheckReason::Pages) {
             tokio::time::sleep(RECHECK_PAUSE).await;
@@ -238,7 +238,7 @@ impl Run<'_> {
         found
     }
 
-    /// Reads one bucket again, and reports or repairs what still differs.
+    /// Reads one bucket again, and reports or repairs remaining differences.
     async fn recheck(&mut self, key: BucketKey, reason: RecheckReason) -> Result<(), MaintainError> {
         self.no_transactions = false;
         let mut bucket = self.read(&key, reason).await?;

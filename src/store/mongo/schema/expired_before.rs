@@ -4,8 +4,8 @@
 //! hourbucket_meta: { _id: "readings_removed", before: ISODate("2026-01-01T00:00:00Z") }
 //! ```
 //!
-//! The measurements of buckets that ended before that time may be gone, whatever the retention is now. Without this, a late
-//! reading of such a bucket would be compared with nothing, and its summary computed from the rest.
+//! The measurements of buckets that ended before that time may be gone, even with a longer retention now. Without this,
+//! a late reading of such a bucket would be compared with nothing, and its summary computed from the rest.
 
 use mongodb::bson::{DateTime, doc};
 
