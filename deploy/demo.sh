@@ -4,7 +4,7 @@
 #
 # This script installs and builds, and is the guard: tests/tools/demo.py does the rest as its child. Whatever ends the
 # run, this shell ends every process and removes the directory; it waits in `wait` only, so that a signal is answered
-# at once.
+# immediately.
 set -uo pipefail
 
 # A shell that starts this in the background without job control makes it ignore SIGINT, and bash itself cannot undo

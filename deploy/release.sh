@@ -5,8 +5,8 @@
 #   deploy/release.sh [OUT]     builds and writes OUT/hourbucket, OUT/hourbucket.debug and OUT/hourbucket.sha256
 #                               (default: target/dist)
 #
-# The binary is stripped. Beside it, where gdb, perf and addr2line find it, hourbucket.debug has the line numbers of its
-# functions; keep it with the release, and nothing needs it to run.
+# The binary is stripped. Next to it, where gdb, perf and addr2line find it, hourbucket.debug has the line numbers of
+# its functions; keep it with the release, and nothing needs it to run.
 #
 # Environment: CARGO_TARGET_DIR as in cargo.
 set -euo pipefail

@@ -6,13 +6,13 @@
 //!
 //! - At most `journal.commit_delay` after its first message.
 //! - Not longer than a quarter of that without a new message.
-//! - Not at all once everything is there that usually is: as many messages as were recently outstanding together, from
-//!   their arrival to their acknowledgement. A sender that is alone with one message in flight is never delayed, and
-//!   neither are ten such senders longer than until the tenth message is there, because no other can come.
+//! - Not at all once the usual number of messages is there: as many as were recently outstanding together, from their
+//!   arrival to their acknowledgement. A lone sender with one message in flight is never delayed. Ten such senders wait
+//!   only until the tenth message is there, because no other can come.
 //! - Not at all with [`ENOUGH`] messages: waiting for more would save little.
 //!
-//! If messages come at a constant rate, whatever the acknowledgements do, each group finds a few more outstanding than
-//! the one before, namely those that came during its sync. So groups grow until the first rule ends them.
+//! If messages come at a constant rate, regardless of the acknowledgements, each group finds a few more outstanding
+//! than the one before, namely those that came during its sync. So groups grow until the first rule ends them.
 //!
 //! The journal's writer groups ingest batches this way. The MQTT ports group messages before that, because each ingest
 //! batch is work for every later stage: so a message over MQTT can wait twice.
@@ -23,15 +23,15 @@ use std::time::Duration;
 const ENOUGH: usize = 128;
 /// A group without a new message for this part of the limit is complete.
 const QUIET_PART: u32 = 4;
-/// How often a group is looked at within the quiet part: more often if few messages are missing. Each look costs a
-/// wake-up, and each message that comes between two looks waits for the second one.
+/// How often a group is checked within the quiet part: more often if few messages are missing. Each check costs a
+/// wake-up, and each message that comes between two checks waits for the second one.
 const LOOKS: (f64, f64) = (2.0, 5.0);
-/// So many missing messages are many.
+/// This number of missing messages counts as many.
 const MANY_MISSING: f64 = 16.0;
 /// The weight of a new observation that is lower than the average; a higher one replaces it.
 const DECAY: f64 = 0.125;
 
-/// Decides for one place where groups are collected.
+/// Decides for one collector of groups.
 #[derive(Debug, Clone)]
 pub struct CommitDelay {
     max: Duration,
@@ -58,7 +58,7 @@ impl CommitDelay {
         CommitDelay { max, usual: 1.0 }
     }
 
-    /// How long to wait for other messages before the group is looked at again; `None`: sync it now.
+    /// How long to wait for other messages before the group is checked again; `None`: sync it now.
     pub fn wait(&self, group: OpenGroup) -> Option<Duration> {
         let missing = self.usual - group.outstanding as f64;
         let is_complete = group.messages >= ENOUGH || missing <= 0.5;
@@ -69,8 +69,8 @@ impl CommitDelay {
         (!is_complete && !left.is_zero()).then_some(left.min(look))
     }
 
-    /// Records how many messages are outstanding when a group is safe, before its senders are told: a sender that is
-    /// told may send the next one immediately.
+    /// Records how many messages are outstanding when a group is safe, before its senders are acknowledged: an
+    /// acknowledged sender may send the next one immediately.
     pub fn note_outstanding(&mut self, messages: usize) {
         let messages = messages.max(1) as f64;
         self.usual = if messages > self.usual { messages } else { self.usual + (messages - self.usual) * DECAY };
@@ -92,7 +92,7 @@ mod tests {
     enum Senders {
         /// Each sends its next message `think_us` after the acknowledgement of the previous one.
         Closed { senders: usize, think_us: u64 },
-        /// At random times, `per_second` on average, whatever the acknowledgements do.
+        /// At random times, `per_second` on average, regardless of the acknowledgements.
         Open { per_second: u64 },
     }
 
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A writer that works as the journal's does, on a clock of its own, in microseconds.
+    /// A writer that works like the journal's, on its own clock, in microseconds.
     fn simulate(delay: &mut CommitDelay, senders: Senders, seconds: u64, seed: u64) -> Outcome {
         let (mut arrivals, mut now_us) = (Arrivals::new(senders, seed), 0u64);
         let mut outcome = Outcome::default();
@@ -259,7 +259,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// Whatever came before: no group waits beyond the limit, or when nothing more can be expected.
+        /// Regardless of the past, no group waits beyond the limit, or when nothing more can be expected.
         #[test]
         fn the_wait_is_bounded(
             max_us in 0u64..20_000,

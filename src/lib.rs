@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Optional stages: [`latest`] maintains the newest state of each sensor; [`enrich`] adds the tags of a registry to
-//! pages; [`rollup`] maintains daily summaries. [`dead_letters`] keeps what could not be decoded or stored, and replays it.
-//! [`read`] returns acknowledged readings, stored or not. [`promql`] evaluates queries over them.
+//! pages; [`rollup`] maintains daily summaries. [`dead_letters`] keeps and replays messages and readings that could not
+//! be decoded or stored. [`read`] returns acknowledged readings, stored or not. [`promql`] evaluates queries over them.
 //!
 //! An acknowledgement ([`ack`]) travels with every reading and returns when the reading is safe. Apart from it, only
 //! backpressure (a full channel) flows upstream. [`app`] is the only module that depends on all stages.

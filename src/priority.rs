@@ -1,5 +1,5 @@
-//! Threads that no acknowledgement waits for let the others go first when all cores are busy: those that write to MongoDB
-//! and those that evaluate queries.
+//! Lowers the priority of threads that no acknowledgement waits for: those that write to MongoDB and those that
+//! evaluate queries. They yield to the others when all cores are busy.
 
 /// Of the threads that write to MongoDB: a third of a thread's share is left. At 10, MongoDB got a fifth fewer readings
 /// while senders sent as fast as they could.

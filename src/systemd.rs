@@ -64,7 +64,7 @@ impl Notifier {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration")).await;
     }
 
-    /// The service drains for at most `deadline`. Requests that much time from the manager, whatever its own limit is.
+    /// The service drains for at most `deadline`. Requests that time from the manager, regardless of its own limit.
     pub async fn stopping(&self, deadline: Duration) {
         let usec = (deadline + AFTER_DEADLINE).as_micros();
         let status = "stopping: storing acknowledged readings";

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes components/monitoring/rules.yaml, the alert rules of deploy/prometheus/rules as a PrometheusRule. tests/pure/deploy.rs
-# fails where the two differ.
+# fails if the two differ.
 set -eu
 cd "$(dirname "$0")"
 {

@@ -15,7 +15,7 @@ pub(crate) struct Plan {
     /// Maximum number of readings in a message.
     pub(crate) batch: u32,
     pub(crate) lanes: u32,
-    /// The first lanes, whose messages have one reading each, regardless of `batch`: MQTT beside HTTP.
+    /// The first lanes, whose messages have one reading each, regardless of `batch`: MQTT in addition to HTTP.
     pub(crate) single_lanes: u32,
     /// Rounds after which values repeat.
     pub(crate) ring: u32,

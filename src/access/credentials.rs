@@ -1,6 +1,6 @@
 //! What a port accepts as proof of who sends or reads: tokens of a file and JWTs, or client certificates.
 //!
-//! All of them lead to a [`Grant`]. An identity has one name, whichever way it authenticates: the quota, `ingest.sender_tag`
+//! All of them lead to a [`Grant`]. An identity has one name, however it authenticates: the quota, `ingest.sender_tag`
 //! and the log know only that name.
 
 use std::fmt;
@@ -29,7 +29,7 @@ pub struct Credentials {
 /// Why something is not accepted as proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialFault {
-    /// No token with this id, or its secret is another one.
+    /// No token with this id, or its secret differs.
     #[error("no token with this id and secret")]
     Wrong,
     /// It is a JWT, and not a good one.
@@ -44,8 +44,8 @@ pub enum CredentialFault {
 }
 
 impl Credentials {
-    /// Reads the tokens file of a port, if it has one; `key` is the setting that names it. `by_certificate`: the client
-    /// certificate is the identity, and nothing else is (`client_auth = "identity"`). `None`: the port is open.
+    /// Reads the tokens file of a port, if it has one; `key` is the setting that names it. `by_certificate`: only the
+    /// client certificate is the identity (`client_auth = "identity"`). `None`: the port is open.
     ///
     /// # Errors
     /// The file cannot be read, or entries are not valid.
@@ -128,7 +128,7 @@ impl Credentials {
         self.tokens.as_ref()?.of_text(token).cloned()
     }
 
-    /// What a grant of earlier credentials is now: its successor if its proof is still accepted.
+    /// The successor of a grant of earlier credentials, if its proof is still accepted.
     pub fn renewed(&self, grant: &Grant) -> Option<Arc<Grant>> {
         match &grant.proof {
             Proof::None => None,

@@ -102,7 +102,7 @@ pub struct Grant {
 /// Why a grant does not allow something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// The time in `expires` or `exp` has come.
+    /// The time in `expires` or `exp` has passed.
     #[error("expired")]
     Expired,
     /// The time in `nbf` has not come yet.
@@ -136,7 +136,7 @@ impl Grant {
     /// Checks whether it is valid now for this protocol.
     ///
     /// # Errors
-    /// It has expired, is not valid yet, or the protocol is not one of its own.
+    /// It has expired, is not valid yet, or it does not allow this protocol.
     pub fn check(&self, protocol: Protocol, now_ms: i64) -> Result<(), Denied> {
         if self.expires_ms.is_some_and(|expires_ms| now_ms >= expires_ms) {
             return Err(Denied::Expired);
@@ -162,7 +162,7 @@ impl Grant {
         }
     }
 
-    /// Applies what concerns single readings to those that `batch` decodes next. `sender_tag`: the name of the tag that
+    /// Applies the rules for single readings to those that `batch` decodes next. `sender_tag`: the name of the tag that
     /// records the sender.
     pub fn apply(sender: Option<&Arc<Grant>>, sender_tag: Option<&Arc<str>>, batch: &mut BatchBuilder) {
         batch.allow_only(sender.and_then(|grant| grant.write.clone()));

@@ -6,7 +6,7 @@ use crate::model::sensor_patterns::InvalidPattern;
 /// The longest identity: it is a key of the quotas, a tag and part of log lines.
 const IDENTITY_MAX_BYTES: usize = 128;
 
-/// Whether it can be the identity in a JWT or certificate: something that is not a pattern, and can be printed in one word.
+/// Whether it can be the identity in a JWT or certificate: not a pattern, printable as a word.
 pub(super) fn valid_identity(id: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.:@/|+=".contains(&b);
     !id.is_empty() && id.len() <= IDENTITY_MAX_BYTES && id.bytes().all(allowed)

@@ -6,8 +6,8 @@
 //!   is paid. So a message may be larger than a burst.
 //! - *Share of the journal*: unstored bytes. Without it, one sender that is faster than the store fills the journal for
 //!   all.
-//! - *Share of the queue*: bytes that wait for admission, [`QUEUE_BYTES`]. It is not a limit for the sender, which waits
-//!   meanwhile, but keeps room, and a short way, for the messages of others.
+//! - *Share of the queue*: bytes that wait for admission, [`QUEUE_BYTES`]. The sender waits meanwhile, so the messages
+//!   of others find room and a short queue.
 //! - *Requests and connections* at the same time.
 //!
 //! Beyond a limit only this sender is refused (HTTP) or read more slowly (MQTT).
@@ -26,7 +26,7 @@ use crate::config::{Certificates as CertificateSettings, Quota as QuotaSettings}
 
 /// Bytes of one sender that may wait for admission: one group of the journal, some milliseconds.
 const QUEUE_BYTES: u32 = 4 << 20;
-/// How soon a sender should try again whose journal share or requests are used up: it depends on the store.
+/// When a sender should try again if its journal share or requests are used up: that depends on the store.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How much a sender may send. `None`: any amount.
@@ -72,7 +72,7 @@ impl Quota {
     }
 }
 
-/// So many percent of the journal; `None`: all of it.
+/// This percentage of the journal; `None`: all of it.
 pub(super) fn share(journal_bytes_max: u64, percent: u64) -> Option<u64> {
     (percent < 100).then(|| journal_bytes_max / 100 * percent)
 }
@@ -104,7 +104,7 @@ impl QuotaLimit {
         }
     }
 
-    /// What the sender has too much of.
+    /// The exceeded limit in words.
     fn text(self) -> &'static str {
         match self {
             QuotaLimit::Readings => "too many readings per second",
@@ -126,7 +126,7 @@ pub struct QuotaExceeded {
     pub retry_after: Duration,
 }
 
-/// What grants are made with besides a tokens file.
+/// The input of grants in addition to a tokens file.
 #[derive(Debug, Clone)]
 pub struct GrantDefaults {
     /// `[quota]`; `None`: no limits.
@@ -142,7 +142,7 @@ pub struct GrantDefaults {
 }
 
 impl GrantDefaults {
-    /// No limits, and usages of its own: to check a file, and for tests.
+    /// No limits, and separate usages: to check a file, and for tests.
     pub fn unlimited() -> GrantDefaults {
         GrantDefaults {
             quota: None,
@@ -153,7 +153,7 @@ impl GrantDefaults {
         }
     }
 
-    /// The limits of a sender that has none of its own, one of `senders`.
+    /// The limits of a sender without its own, one of `senders`.
     pub(super) fn quota(&self, senders: usize) -> Quota {
         let quota = self.quota.as_ref();
         quota.map_or_else(Quota::unlimited, |quota| Quota::new(quota, self.journal_bytes_max, senders == 1))
@@ -161,7 +161,7 @@ impl GrantDefaults {
 }
 
 /// The usage of every sender, by its id. Those of configured tokens stay. Those of JWTs, whose issuer decides how many
-/// there are, are forgotten when nothing refers to them, nothing is unstored and their rates were not asked for in the
+/// there are, are forgotten when nothing refers to them, nothing is unstored and their rates were not queried in the
 /// last hour.
 #[derive(Debug, Clone, Default)]
 pub struct Usages(Arc<Mutex<AllUsages>>);
@@ -321,7 +321,7 @@ impl Usage {
         }
     }
 
-    /// When its rates were last asked for, by the monotonic clock; 0: never.
+    /// When its rates were last queried, by the monotonic clock; 0: never.
     fn asked_ms(&self) -> u64 {
         let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         rates.readings.at_ms.max(rates.bytes.at_ms)
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_sender_gets_its_rate_and_its_burst_and_no_more() {
         let (usage, quota) = (Usage::default(), Quota { burst: Duration::from_secs(10), ..quota(Some(100), None) });
-        // Of an hour at full speed, 50 readings at once every 10 ms.
+        // An hour at full speed, 50 readings together every 10 ms.
         let mut sent = 0;
         for now_ms in (0..3_600_000).step_by(10) {
             if usage.check(&quota, now_ms).is_ok() {

@@ -1,9 +1,9 @@
 //! Queries to a shard, apart from the flow of readings.
 //!
 //! The shard's own task answers them between shard batches: one step per shard batch, so that neither delays the other,
-//! and immediately if nothing else is to do. A query is answered after all shard batches that were sent before it
-//! ([`QueryHandle::query`] counts them). A full shard accepts no shard batches; it then answers without waiting for them,
-//! and marks the answer as `incomplete`.
+//! and immediately if there is nothing else to do. A query is answered after all shard batches that were sent before it
+//! ([`QueryHandle::query`] counts them). A full shard accepts no shard batches; it then answers without waiting for
+//! them, and marks the answer as `incomplete`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub enum ShardQuery {
         /// The maximum number of ids.
         limit: usize,
     },
-    /// What the first of these sensors (or of all), in byte order, have in memory that the catalogue may not know.
+    /// The data in memory that the catalogue may not know, of the first of these sensors (or of all) in byte order.
     Catalog {
         /// Only these sensors.
         sensor_ids: Option<Vec<SensorId>>,

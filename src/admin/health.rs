@@ -230,7 +230,7 @@ impl Health {
         self.read().stopping
     }
 
-    /// A part has failed for good. The first reason is kept, because later ones mostly follow from it.
+    /// A part has failed permanently. The first reason is kept, because later ones mostly follow from it.
     pub fn broken(&self, reason: impl Into<String>) {
         self.write().broken.get_or_insert_with(|| reason.into());
     }
@@ -286,7 +286,7 @@ impl Health {
         self.write().rollup = why;
     }
 
-    /// Whether no acknowledgement completes any more, so that only a restart may help.
+    /// Whether acknowledgements no longer complete, so that only a restart may help.
     pub fn stuck(&self, stuck: bool) {
         self.write().stuck = stuck;
     }

@@ -2,8 +2,8 @@
 //! description of both ports.
 //!
 //! A separate port lets it stay on an internal network while readings arrive from outside. The app stops it last, so
-//! that it answers during the whole shutdown. Nothing here waits for another stage, and its connections have limits of
-//! their own: probes and scrapes are answered whatever the ports for readings have to endure.
+//! that it answers during the whole shutdown. Nothing here waits for another stage, and its connections have separate
+//! limits: probes and scrapes are answered whatever the load on the ports for readings.
 
 pub mod access;
 mod answer;

@@ -157,7 +157,7 @@ mod tests {
         assert!(!policy.contains("unsafe"));
     }
 
-    /// The page contains the hash of its sources, which shows that it was built after the last change of `web/`. Where
+    /// The page contains the hash of its sources, which shows that it was built after the last change of `web/`. If
     /// node is installed, `web/build.sh --check` compares the whole page.
     #[test]
     fn the_committed_page_was_built_from_its_sources() {

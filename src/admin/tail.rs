@@ -1,7 +1,7 @@
 //! `GET /v1/tail`: readings as they are accepted and rejects with their reason, as NDJSON that does not end.
 //!
 //! A reader sees the sensors that its token may read. The token is checked again every second, so that the stream of a
-//! revoked or expired one ends. An empty line every [`IDLE`] shows a peer that has gone.
+//! revoked or expired one ends. An empty line every [`IDLE`] detects a peer that has gone.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -64,7 +64,7 @@ async fn follow(
     let watch = tail::watch(View { wanted, allowed: reader.patterns() })?;
     let (headers, peer) = (request.headers().clone(), Peer::of(request.extensions()).cloned());
     let following = Following { watch, access, headers, peer, sent: Instant::now() };
-    // The first line is sent at once, so that the client knows that it is watching.
+    // The first line is sent immediately, so that the client knows that it is watching.
     let begin = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"\n")) });
     let rest = stream::unfold(following, |mut following| async move {
         let chunk = following.next().await?;

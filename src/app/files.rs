@@ -1,16 +1,16 @@
-//! Open files: every connection is one. When the process may not open another one, no port accepts a connection, the
-//! admin port neither, and the journal cannot open a segment. So the limits on connections are kept within that of files.
+//! Open files: every connection is one. When the process reaches its limit, no port accepts a connection, not even the
+//! admin port, and the journal cannot open a segment. So the limits on connections stay within the limit on files.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
 
-/// Open files that the process needs besides the connections of its ports: journal, store, brokers.
+/// Open files that the process needs in addition to the connections of its ports: journal, store, brokers.
 const FILES_BESIDE: u64 = 1024;
 /// However few files there are.
 const CONNECTIONS_MIN: u64 = 16;
 
-/// The settings with limits on connections for which there are files. Raises the soft limit on files as far as needed
+/// The settings with limits on connections that fit the limit on files. Raises the soft limit on files as far as needed
 /// and allowed.
 pub(super) fn within_files(config: &Config) -> Config {
     let mut config = config.clone();

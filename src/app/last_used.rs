@@ -1,4 +1,4 @@
-//! Keeps when senders and readers were last accepted in a file beside the journal ([`LastUsed`]): once a minute if it
+//! Keeps when senders and readers were last accepted in a file next to the journal ([`LastUsed`]): once a minute if it
 //! changed, and at the end. Ingest is not involved: it notes a time in memory, and this reads it.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! What the result of each request to the store changes in the health of the service.
+//! Updates the health of the service from the result of each request to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -31,7 +31,7 @@ pub(super) struct Observation {
 pub(super) struct ProgressStatus {
     /// If too long: how long the oldest reading has been the same (ms).
     pub(super) stalled_ms: Option<u64>,
-    /// No reading is settled any more.
+    /// Readings are no longer settled.
     pub(super) stuck: bool,
 }
 

@@ -114,7 +114,7 @@ impl Reloader {
         Reloader(Arc::new(Mutex::new(running)))
     }
 
-    /// Detaches from the ports, which stop. They are not changed any more, and their admission handles are dropped.
+    /// Detaches from the ports, which stop. They no longer change, and their admission handles are dropped.
     pub(super) async fn end(&self) {
         let mut running = self.0.lock().await;
         (running.http, running.devices) = (None, None);

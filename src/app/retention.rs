@@ -6,10 +6,10 @@
 //! or the disk waits for the batch that is being emptied (250 pages: 24 ms at the 99th percentile, 25 pages: 16 ms).
 //!
 //! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or the oldest unstored reading
-//! is older than readings become in normal operation. So everything that this instance has accepted up to then is stored.
-//! What it accepts now is at most `limits.past` old by its own clock; if that clock differs from the store's by more than
-//! [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is emptied that this instance
-//! still has readings for.
+//! is older than readings become in normal operation. So everything that this instance has accepted up to then is
+//! stored. Readings that it accepts now are at most `limits.past` old by its own clock; if that clock differs from the
+//! store's by more than [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is
+//! emptied that this instance still has readings for.
 //!
 //! The catalogue must be complete: an older database's is filled from the readings.
 

@@ -9,7 +9,7 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::metrics;
 
 impl ServiceContext {
-    /// Looks at the catalogue again and again. Begins after the store is prepared.
+    /// Queries the catalogue periodically. Begins after the store is prepared.
     pub(super) async fn silence(self: Arc<Self>, store: Arc<dyn Store>, silence: Arc<Silence>, unstored: Unstored) {
         drop(self.flusher.permit().await);
         let (mut pause, mut is_failing) = (None, false);

@@ -1,4 +1,4 @@
-//! What this instance has accepted and not stored.
+//! The readings that this instance has accepted and not stored.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::decode::{Decode, DecodeOutput, DecodeRequest, run as decode};
 use crate::decode::{Format, Formats, sparkplug};
 
-/// Lines that are shown of what a format would store.
+/// Shown lines of the readings that a format would store.
 const LINES_MAX: usize = 3;
 
 /// How well a format fits; a larger one fits better. First whether nothing is rejected, then how much the format says
@@ -73,7 +73,7 @@ fn candidates<'f>(
             found.push(Candidate { format, fit, output, lines });
         }
     }
-    // Stable, so that of equal ones the built-in format comes first.
+    // Stable, so that among equal ones the built-in format comes first.
     found.sort_by_key(|candidate| Reverse(candidate.fit));
     Ok(found)
 }
@@ -112,7 +112,7 @@ pub(super) fn hint(
     }
     let of_vendor = |name: &str| format!("this looks like a message of {name}; try --format {name}");
     let found = candidates(DecodeRequest { template: None, ..request }, payload, settings, received_at_ms);
-    // Without a topic a mapping cannot tell; a member that only one vendor has can.
+    // Without a topic a mapping does not identify the vendor; a member that only one vendor has does.
     let best = found.ok()?.into_iter().next().filter(|best| best.fit.1 == 4 && best.format != request.format);
     match best {
         Some(best) => Some(of_vendor(best.format)),

@@ -67,7 +67,7 @@ pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode
     }
 }
 
-/// The format for a payload of which all formats say the same; `None`: they differ.
+/// The format for a payload with the same result in all formats; `None`: they differ.
 fn any_format(payload: &[u8]) -> Option<&'static str> {
     (payload.is_empty() || compression(payload).is_some()).then_some("json")
 }
@@ -91,7 +91,7 @@ fn nothing(request: DecodeRequest<'_>, payload: &[u8], settings: &Decode) -> Str
     }
 }
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Request<'a> {
     /// `None`: all formats are tried.

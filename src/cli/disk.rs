@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::finding::Finding;
 use crate::config;
 
-/// File systems by the magic number of statfs(2), and why each is no place for a journal.
+/// File systems by the magic number of statfs(2), and why each is unsuitable for a journal.
 const UNSUITABLE: [(u64, &str, &str); 5] = [
     (0x0102_1994, "tmpfs", "it is in memory, and a reboot loses acknowledged readings"),
     (0x8584_58f6, "ramfs", "it is in memory, and a reboot loses acknowledged readings"),

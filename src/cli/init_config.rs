@@ -1,8 +1,8 @@
 //! The command `init config`: a small commented configuration for the case at hand, from flags or a few questions.
 //!
-//! It has only what the case needs; every other setting keeps its default. It contains no secret: those are in files
-//! and in the environment. A tokens file that the case needs is made with a first token, because a configuration that
-//! names a missing file is not valid. Nothing that exists is overwritten.
+//! It has only the settings that the case needs; the others keep their defaults. It contains no secret: those are in
+//! files and in the environment. A tokens file that the case needs is made with a first token, because a configuration
+//! that names a missing file is not valid. Nothing that exists is overwritten.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -278,7 +278,7 @@ impl InitConfig {
             _ => level.to_owned(),
         };
         let filter = topic.split('/').map(level).collect::<Vec<_>>().join("/");
-        // A format with topics of its own, such as zigbee2mqtt, takes a filter alone.
+        // A format with its own topics, such as zigbee2mqtt, takes a filter alone.
         let is_filter = !topic.contains('{');
         if is_filter && matches!(format.as_str(), "scalar") {
             return Err(InitError::Topic(topic));

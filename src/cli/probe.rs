@@ -1,7 +1,7 @@
 //! `hourbucket probe`: queries the health of the running service on `admin.listen`, for containers without curl.
 //!
 //! With `admin.tls` it connects over TLS and accepts any certificate: it connects to its own machine and sends nothing
-//! secret, and a certificate that is about to be replaced is no reason for a restart.
+//! secret, and a certificate that is about to be replaced must not cause a restart.
 
 use std::net::SocketAddr;
 use std::time::Duration;

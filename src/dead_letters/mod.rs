@@ -38,8 +38,8 @@
 //! Full: if the writer's bytes are used up, because MongoDB is unavailable or refuses too many, router and shards
 //! wait, and the journal is the buffer.
 //!
-//! What is elsewhere: the type [`DeadLetter`](crate::model::DeadLetter) stays in `model`, because admission, journal,
-//! ingest and store all carry it and must not depend on this module. `store::mongo::dead_letters` has the commands for
+//! Elsewhere: the type [`DeadLetter`](crate::model::DeadLetter) stays in `model`, because admission, journal, ingest
+//! and store all carry it and must not depend on this module. `store::mongo::dead_letters` has the commands for
 //! MongoDB, `store::memory` the same in memory, `cli::dead_letters` the command line.
 //!
 //! The files are layers: filter < writer < redecode < replay. The store uses `filter`, which therefore names nothing

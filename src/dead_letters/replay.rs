@@ -1,9 +1,9 @@
 //! Replay of dead letters: decoded again with today's settings, stored, and only then removed.
 //!
 //! Why a second instance, with its own shards writing directly to the store, and not the running service: a dead letter
-//! has a topic, which an HTTP request has not; it must not be journaled twice; and replay works while the service is
-//! stopped. Two instances may write the same sensor anyway: every write is conditional on the version of its page, so
-//! they detect each other and load again.
+//! has a topic, which an HTTP request does not have; it must not be journaled twice; and replay works while the service
+//! is stopped. Two instances may write the same sensor anyway: every write is conditional on the version of its page,
+//! so they detect each other and load again.
 //!
 //! Life of a dead letter: read from the collection, decoded ([`redecode`](super::redecode)), submitted as a separate
 //! ingest batch, stored (majority) and acknowledged, removed. After a crash in between the dead letter remains, and the

@@ -102,7 +102,7 @@ impl FromStr for TsUnit {
     }
 }
 
-/// Information about a payload besides its bytes.
+/// Information about a payload in addition to its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// The limits to apply.
@@ -139,7 +139,7 @@ pub enum UnsetClock {
 }
 
 impl<'a> Context<'a> {
-    /// A payload about which nothing is known besides its bytes.
+    /// A payload of which only the bytes are known.
     pub fn of(decoding: &'a Decoding, received_at_ms: i64) -> Context<'a> {
         let Decoding { limits, line, native, scalar, .. } = decoding;
         Context { limits, line, native, scalar: *scalar, received_at_ms, ..Context::usual() }
@@ -152,7 +152,7 @@ impl<'a> Context<'a> {
         Context { unset_clock, ..Context::of(decoding, received_at_ms) }
     }
 
-    /// The default settings, received at 1970, with nothing known besides the payload. For tests and tools.
+    /// The default settings, received at 1970, with only the payload known. For tests and tools.
     pub fn usual() -> Context<'static> {
         static USUAL: LazyLock<Config> = LazyLock::new(Config::default);
         let Config { limits, line, native, scalar, .. } = &*USUAL;

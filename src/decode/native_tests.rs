@@ -93,7 +93,7 @@ fn names_that_are_equal_after_flattening_are_rejected() {
         let reasons: Vec<_> = rejects.list().iter().map(|r| r.reason).collect();
         assert_eq!((readings.len(), &reasons[..]), (0, &[RejectReason::DuplicateKey][..]), "{payload}");
     }
-    // Beside `values` they do not count, before it and after it.
+    // Next to `values` they do not count, before it and after it.
     assert_eq!(json(r#"{"a":{"b":1,"b":2},"values":{"v":1},"c":{"d":1,"d":2}}"#).0.len(), 1);
 }
 

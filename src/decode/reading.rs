@@ -1,4 +1,4 @@
-//! What a reading in the native format is. This module is the only description of it, for every encoding.
+//! The definition of a reading in the native format: the only one, for every encoding.
 //!
 //! A source (`super::json::native`, `super::binary::native`) walks over one object and reports its parts: objects
 //! with [`ReadingDecoder::open`], keys with [`ReadingDecoder::key`], values with [`ReadingDecoder::take`]. It knows the
@@ -25,7 +25,7 @@
 //! **Values.** Null counts as absent. Integers have 64 bits, doubles are finite, texts are UTF-8. An object or array is
 //! flattened (`native.nested`): each scalar in it is a value, named by the keys and indexes on its path, joined by `_`;
 //! an empty key adds nothing. Another value that is not a scalar, such as bytes, is a fault in `values` and in `tags`; as
-//! another member of the reading it is left out. Whatever is left out is counted and named ([`LeftOut`]).
+//! another member of the reading it is left out. Everything that is left out is counted and named ([`LeftOut`]).
 //!
 //! **Keys.** A key that occurs twice in one object is a fault, and so are two fields or tags whose stored names are equal
 //! ([`names::name`]), also after flattening. All open objects together have at most [`KEYS_MAX`] keys.
@@ -65,13 +65,13 @@ pub(super) enum Part {
     Reading,
     Values,
     Tags,
-    /// An object or array that is flattened: in `values`, or beside it.
+    /// An object or array that is flattened: in `values`, or next to it.
     Nested {
         is_loose: bool,
     },
 }
 
-/// What the value under a key is.
+/// The meaning of the value under a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     SensorId,
@@ -241,7 +241,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         None
     }
 
-    /// Whether members beside `values` are values so far.
+    /// Whether members next to `values` are values so far.
     fn loose_counts(&self) -> bool {
         !self.parts.has_values && self.parts.loose_fault.is_none()
     }
@@ -275,7 +275,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         }
     }
 
-    /// Keeps the fault of a key. One in a member beside `values` counts only if there is no `values`.
+    /// Keeps the fault of a key. One in a member next to `values` counts only if there is no `values`.
     #[cold]
     fn refuse_key(&mut self, object: Open, fault: Fault) -> Option<Role> {
         if let Part::Nested { is_loose: true } = object.part {
@@ -306,7 +306,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         }
     }
 
-    /// A member beside `values`.
+    /// A member next to `values`.
     fn loose(&mut self, token: &Token<'de>) {
         if !self.loose_counts() {
             if self.parts.has_values && self.level == 1 {
@@ -353,7 +353,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         result
     }
 
-    /// Takes what the readings committed so far leave out.
+    /// Takes the parts that the readings committed so far leave out.
     pub(super) fn take_left_out(&mut self) -> LeftOut {
         std::mem::take(&mut self.left_out)
     }
@@ -397,8 +397,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         names::commit(self.out, sensor_id, stamp, &self.tags, self.cx)
     }
 
-    /// Decides which of the members in `native.time` is the time; the others are values. Returns `Replaced` if one holds
-    /// a time that cannot be used.
+    /// Decides which member in `native.time` is the time; the others are values. Returns `Replaced` if one holds a time
+    /// that cannot be used.
     fn choose_time(&mut self) -> Option<Origin> {
         let mut candidates = std::mem::take(&mut self.candidates);
         let mut replaced = None;
@@ -426,7 +426,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         replaced
     }
 
-    /// What a text or number under one of the names in `native.time` is, in a reading without `ts` and `ts_unit`.
+    /// The meaning of a text or number under a name in `native.time`, in a reading without `ts` and `ts_unit`.
     pub(super) fn is_time(&self, token: &Token<'de>) -> bool {
         time::held(token, None, self.cx) == Held::Time
     }

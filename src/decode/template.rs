@@ -1,12 +1,12 @@
 //! Templates: the fast path for readings that have the same layout as an earlier one of the payload.
 //!
-//! A program writes what a gateway sends: line after line has the same keys in the same order, and only ids, times and
-//! values differ. A *template* holds the literal parts of a reading and the slots between them. The next reading is
-//! compared with it, part by part, and its values go directly into the batch under the same field schema. No key is
-//! parsed, looked up or checked again, which takes a quarter of the time.
+//! A program writes the lines of a gateway: they have the same keys in the same order, and only ids, times and values
+//! differ. A *template* holds the literal parts of a reading and the slots between them. The next reading is compared
+//! with it, part by part, and its values go directly into the batch under the same field schema. No key is parsed,
+//! looked up or checked again, which takes a quarter of the time.
 //!
 //! If anything differs (another key, an escape, other white space, a value in an unusual notation), the template does
-//! not match, and the reading is decoded in full. So a template never rejects a reading, and what it accepts is exactly
+//! not match, and the reading is decoded in full. So a template never rejects a reading, and its readings are exactly
 //! the decoder's result: `tests/pure/decode_props.rs` compares the two.
 //!
 //! A gateway with two kinds of devices sends two kinds of lines, often alternating. So a few templates are kept, and

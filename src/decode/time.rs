@@ -10,10 +10,11 @@
 //! so that a repeated message is the same reading.
 //!
 //! **An unset clock** reports a time before `limits.unset_before`: seconds since the device started (1970), the GPS
-//! epoch (1980), year 1. An empty text and a word such as `unknown` are no time. In both cases the time of receipt is
-//! used, but in place of an unset clock it is counted, and over HTTP rejected ([`UnsetClock`]). There are two exceptions. Line protocol and OTLP come from agents with a clock, and there a time in
-//! 1970 means a wrong `precision`. And a number with an explicit unit may be a valid time in another unit. Both are
-//! rejected, or kept if `limits.past` reaches that far.
+//! epoch (1980), year 1. An empty text and a word such as `unknown` are not a time. In both cases the time of receipt
+//! is used, but in place of an unset clock it is counted, and over HTTP rejected ([`UnsetClock`]). There are two
+//! exceptions. Line protocol and OTLP come from agents with a clock, and there a time in 1970 means a wrong
+//! `precision`. And a number with an explicit unit may be a valid time in another unit. Both are rejected, or kept if
+//! `limits.past` reaches that far.
 
 use chrono::{Datelike, NaiveDate, Offset, TimeDelta, TimeZone};
 use chrono_tz::Tz;
@@ -49,7 +50,7 @@ pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context
     }
 }
 
-/// Whether a token is no time, rather than a wrong one.
+/// Whether a token means no time, rather than a wrong one.
 pub(super) fn is_absent(token: &Token<'_>) -> bool {
     match token {
         Token::Null => true,
@@ -97,7 +98,7 @@ pub(super) fn of_token(
     accepted(ms, cx).map(Found::At)
 }
 
-/// What a member that may be the time of its reading, besides `ts`, holds.
+/// The content of a member other than `ts` that may be the time of its reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
     Time,

@@ -1,5 +1,5 @@
 //! One value of a member, reduced to the forms that a reading can use. It borrows from the payload if it can: in JSON,
-//! unless a text has an escape. [`is_number`] and [`is_no_value`] classify texts that may stand for something else.
+//! unless a text has an escape. [`is_number`] and [`is_no_value`] classify texts that may mean something else.
 
 use std::borrow::Cow;
 

@@ -16,7 +16,7 @@
 //! follower, and the senders are acknowledged. The follower returns the entries in order, from memory, or from the
 //! segments if the router lags by more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of
 //! entries shares (see `follower`). When it is delivered, the tracker advances the sequence before which everything is
-//! stored. A segment that is wholly before it is recycled or removed.
+//! stored. A segment that is entirely before it is recycled or removed.
 //!
 //! **Crash.** The next start verifies all segments from the checkpoint on and cuts off a torn last write (`recovery`
 //! explains how it distinguishes one from damage). The follower starts with the first entry that may be unstored: about
@@ -29,8 +29,8 @@
 //! again: after a removal, or in one of its attempts every second. The backlog is not affected.
 //!
 //! **Retry.** A short write is continued. A failed write rejects its group and ends its segment. A failed fdatasync of
-//! a segment or of the directory is final ([`JournalFailure::Sync`]): admission closes for good, no sender of the group
-//! is acknowledged, and the follower still returns everything that was synced before.
+//! a segment or of the directory is final ([`JournalFailure::Sync`]): admission closes permanently, no sender of the
+//! group is acknowledged, and the follower still returns everything that was synced before.
 //!
 //! **Invariants.**
 //! - Every entry that is acknowledged or visible to the follower is synced. At most one group is not synced.

@@ -1,8 +1,8 @@
 //! The on-disk format of a segment: its header and its frames. Pure; IO is in other modules.
 //!
 //! A segment file has one page of header and then frames, each at a multiple of eight bytes, up to the first place
-//! without a frame. After it are zeros (reserved, unused space) or, in a *recycled* file, bytes of earlier segments.
-//! All numbers are little-endian.
+//! without a frame. Then follow zeros (reserved, unused space) or, in a *recycled* file, bytes of earlier segments. All
+//! numbers are little-endian.
 //!
 //! Header, twice in its page ([`HEADER_COPY_AT`]) because the frames cannot be verified without the salt: magic (8),
 //! format version (u32), CRC32C of the rest (u32), number (u64), first sequence (u64), salt (u32), flags (u32; 1:

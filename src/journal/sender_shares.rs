@@ -3,7 +3,7 @@
 //! Entries are stored in any order, but the journal gets its space back from the front only. So a sender's bytes count
 //! until everything up to them is stored. They are counted in *sections* of the journal, not per entry: a section ends
 //! when it has enough bytes, and keeps only the senders with a sixteenth of it or more. So the memory is bounded by the
-//! number of sections, and what is not counted is small.
+//! number of sections, and few bytes are not counted.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -38,7 +38,7 @@ impl SenderShares {
         SenderShares { section_bytes, open: Section::default(), closed: VecDeque::new() }
     }
 
-    /// Counts entries of these bytes, the last of which ends before sequence `end`.
+    /// Counts entries of these bytes; the last one ends before sequence `end`.
     pub(super) fn add(&mut self, end: u64, bytes: u64, charges: &[(JournalAccount, u64)]) {
         self.open.end = end;
         self.open.bytes += bytes;

@@ -38,7 +38,7 @@ pub(super) struct State {
     pub(super) shares: SenderShares,
     /// The sequence after the last synced entry. The follower may read up to it.
     pub(super) synced_to: u64,
-    /// No entry will be written any more: the follower ends when it has returned all.
+    /// No more entries will be written: the follower ends when it has returned all.
     pub(super) closed: bool,
     /// The process is about to end: dropped entries are not reported.
     pub(super) finished: bool,
@@ -197,7 +197,7 @@ impl Shared {
         })
     }
 
-    /// No entry will be written any more.
+    /// No more entries will be written.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.data.notify_one();
@@ -268,12 +268,12 @@ impl State {
         self.deletable()
     }
 
-    /// Whether the oldest segment is stored, not needed for a replay, and not appended to any more.
+    /// Whether the oldest segment is stored, not needed for a replay, and no longer appended to.
     pub(super) fn deletable(&self) -> bool {
         self.oldest_end().is_some_and(|end| end <= self.tracker.replay_from())
     }
 
-    /// The sequence after the oldest segment, if it is not appended to any more.
+    /// The sequence after the oldest segment, if it is no longer appended to.
     fn oldest_end(&self) -> Option<u64> {
         match (self.segments.len(), self.segments.get(1)) {
             (_, Some(next)) => Some(next.first_seq),

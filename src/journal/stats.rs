@@ -1,4 +1,4 @@
-//! What the journal holds, for metrics and the admin port.
+//! The contents of the journal in figures, for metrics and the admin port.
 
 /// The state of the journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

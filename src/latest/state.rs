@@ -235,7 +235,7 @@ impl Latest {
         Some(Pending { update, acks: entry.acks, tries: entry.tries })
     }
 
-    /// Drops readings that cannot matter any more, if there may be many, and updates the usage.
+    /// Drops readings that can no longer matter, if there may be many, and updates the usage.
     fn shrink(&mut self, slot: u32, before: usize) {
         let entry = &mut self.entries[slot as usize];
         // Three times what pruning can leave, and a margin, so that the cost per reading is small.

@@ -157,7 +157,7 @@ impl LatestTask {
     }
 
     fn answered(&mut self, job: Vec<Pending>, result: Result<Vec<LatestWriteResult>, StoreError>) {
-        // Merging is idempotent: everything may be sent again, whatever was applied.
+        // Merging is idempotent: everything may be sent again, regardless of what was applied.
         let (answers, answered, mut why) = match result {
             Ok(answers) => (answers, true, String::new()),
             Err(error) => (vec![LatestWriteResult::Again; job.len()], error.kind() == ANSWERED, error.to_string()),

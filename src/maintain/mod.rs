@@ -1,5 +1,5 @@
 //! Checks, repairs and converts stored data; this half needs no database. [`bucket`] models a stored bucket,
-//! [`mod@audit`] finds what is wrong with it, [`report`] prints the findings. The other half,
+//! [`mod@audit`] finds its faults, [`report`] prints the findings. The other half,
 //! `store::mongo::{reconcile, convert}`, reads and writes. Pure.
 
 pub mod audit;

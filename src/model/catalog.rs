@@ -65,7 +65,7 @@ impl FieldKinds {
     }
 }
 
-/// What some readings of one sensor add to its entry in the catalogue.
+/// The additions of some readings of one sensor to its entry in the catalogue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CatalogUpdate {
     /// The sensor.
@@ -137,7 +137,7 @@ pub fn field_kinds<'a>(
             *held = held.with(FieldKinds::of(value));
         }
     }
-    // A name may belong to a schema that no row uses any more.
+    // A name may belong to a schema that rows no longer use.
     names.iter().zip(kinds).filter(|(_, kinds)| *kinds != FieldKinds::default())
 }
 
@@ -161,7 +161,7 @@ pub fn arrival_step_ms(silent_after: Duration) -> i64 {
 }
 
 /// A time of arrival rounded down to a multiple of the step, in whole seconds. Each sensor has its own phase, so that the
-/// entries of a fleet are not all written at once. `hash`: [`super::stable_hash`] of the sensor.
+/// entries of a fleet are not all written together. `hash`: [`super::stable_hash`] of the sensor.
 pub fn floor_arrival(arrived_ms: i64, hash: u64, step_ms: i64) -> i64 {
     let phase_ms = (hash % (step_ms / 1000).max(1).unsigned_abs()) as i64 * 1000;
     arrived_ms - arrived_ms.saturating_sub(phase_ms).rem_euclid(step_ms)

@@ -48,7 +48,7 @@ impl DeadLetter {
         DeadLetter::keep_part(received_at_ms, source, topic, (payload, payload.len()), reason, detail)
     }
 
-    /// The same for a payload of which only the first bytes are available; `payload_bytes` is its full length.
+    /// The same if only the first bytes of the payload are available; `payload_bytes` is its full length.
     pub fn keep_part(
         received_at_ms: i64,
         source: &str,

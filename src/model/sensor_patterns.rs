@@ -1,7 +1,7 @@
-//! Patterns that select sensors by their ids. In a pattern `*` matches any characters, also none; every other character
+//! Patterns that select sensors by their ids. In a pattern `*` matches any characters, or none; every other character
 //! matches itself.
 //!
-//! They are compared with the sensor id of each reading. Nearly all begin with a few characters of their own, so the first
+//! They are compared with the sensor id of each reading. Nearly all begin with a few literal characters, so the first
 //! eight bytes of an id are compared as one number, which decides most patterns without following a pointer.
 
 use std::sync::Arc;

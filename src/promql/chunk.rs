@@ -1,9 +1,9 @@
 //! Samples in Prometheus' XOR chunks (`tsdb/chunkenc/xor.go`), which remote read streams. Pure.
 //!
-//! A chunk is the number of samples (two bytes, big-endian) and a stream of bits. Of the first sample it has the time as
-//! a zigzag varint and the 64 bits of the value; of the second the distance in time as a varint; of each further one the
-//! change of that distance, in one of five sizes. Each value after the first is the XOR with the value before: one bit
-//! if it is zero, else its significant bits, in the window of those before if they fit into it.
+//! A chunk is the number of samples (two bytes, big-endian) and a stream of bits. The first sample has its time as a
+//! zigzag varint and the 64 bits of its value; the second has the distance in time as a varint; each further one has
+//! the change of that distance, in one of five sizes. Each value after the first is the XOR with the value before: one
+//! bit if it is zero, else its significant bits, in the window of those before if they fit into it.
 
 use super::series::Sample;
 

@@ -91,7 +91,7 @@ impl Guard<'_> {
     fn duration(&self) -> Result<(), PromqlError> {
         let text = self.rest.trim_start().trim_start_matches(['+', '-']).trim_start();
         let end = text.find(|c: char| !is_word(c)).unwrap_or(text.len());
-        // With an exponent of its own sign (1e+300), the number is cut at the sign: it is refused as well.
+        // With a signed exponent (1e+300), the number is cut at the sign: it is refused as well.
         let word = &text[..end];
         let number = word.strip_suffix(['e', 'E']).unwrap_or(word);
         let has_exponent = number.len() < word.len() && word.starts_with(|c: char| c.is_ascii_digit());

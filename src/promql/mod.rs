@@ -2,9 +2,9 @@
 //! [`evaluate`].
 //!
 //! Windows and the lookback are open on the left and closed on the right: `(end - range, end]`. There are no native
-//! histograms and no stale markers. Where Prometheus' result depends on the order of a hash map (the sum over the
-//! result of a range query's inner function), this one's depends on the order of the series, so the last digits may
-//! differ. docs/promql.md lists the differences.
+//! histograms and no stale markers. If Prometheus' result depends on the order of a hash map (the sum over the result
+//! of a range query's inner function), this one depends on the order of the series, so the last digits may differ.
+//! docs/promql.md lists the differences.
 //!
 //! A function whose windows may be answered from summaries gets [`WindowStats`] instead of samples if the caller has
 //! them: [`windows`] has the rules.

@@ -1,4 +1,4 @@
-//! From text to the expression that is evaluated: by the crate `promql-parser`, which nothing else here names. Its
+//! Parses text to the expression that is evaluated, with the crate `promql-parser`, which only this module uses. Its
 //! tree is converted and its gaps are closed: types of all arguments, extensions that PromQL does not have, numbers
 //! that it cannot represent.
 

@@ -22,7 +22,7 @@ pub struct Series {
     pub samples: Vec<Sample>,
 }
 
-/// What all samples of a window have in common.
+/// The common properties of all samples of a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowStats {
     /// Number of samples, at least one.
@@ -46,9 +46,9 @@ pub struct Windows {
     pub steps: usize,
     /// The length of each.
     pub range_ms: i64,
-    /// Whether the smallest value is asked for.
+    /// Whether the smallest value is needed.
     pub needs_min: bool,
-    /// Whether the largest value is asked for.
+    /// Whether the largest value is needed.
     pub needs_max: bool,
 }
 

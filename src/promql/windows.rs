@@ -2,7 +2,7 @@
 //!
 //! **The edges.** A window is `(start, end]`, a bucket `[start, end)`. So a sensor that reports on the full hour has a
 //! sample on both edges of every window of whole hours: the one at the window's start is in the bucket but not in the
-//! window, and the one at its end is in the window but in the next bucket. The bucket's first and last time tell
+//! window, and the one at its end is in the window but in the next bucket. The bucket's first and last time show
 //! whether there are such samples at all. For a window and a bucket with readings from `first` to `last`:
 //!
 //! 1. `first > start` and `last <= end`: all samples are in the window, so the summary counts.
@@ -16,9 +16,9 @@
 //! Rules 3 and 4 need the readings of one millisecond, rule 5 those of the bucket; rules 1 and 2 need none.
 //!
 //! **Days.** A day is a bucket made of hours, of 23, 24 or 25 of them, or of another number if the clock was changed
-//! otherwise. The rules are the same, because they use nothing but its start, first and last time, and summary. But where rule 5
-//! applies to any window, the caller replaces the day by its hours, and the rules apply to each of them. So readings are
-//! loaded of the same hours as without days.
+//! otherwise. The rules are the same, because they use nothing but its start, first and last time, and summary. But if
+//! rule 5 applies to any window, the caller replaces the day by its hours, and the rules apply to each of them. So
+//! readings of the same hours are loaded as without days.
 //!
 //! **Two readings of one millisecond** with the same field are one sample, the last in stored order. A summary counts
 //! both. So a window that covers their whole bucket counts both, and one that cuts through it counts one; the docs
@@ -174,7 +174,7 @@ mod tests {
 
     const HOUR: i64 = 3_600_000;
 
-    /// What `need` asked for, by kind; of days, only what was loaded of them or of their hours.
+    /// The requests of `need`, by kind; for days, only what was loaded of them or of their hours.
     type Asked = [usize; 3];
 
     fn bucket(samples: &[Sample], (start_ms, end_ms): (i64, i64), is_day: bool) -> SummarisedBucket {
@@ -183,7 +183,7 @@ mod tests {
         SummarisedBucket { start_ms, end_ms, is_day, first_ts_ms, last_ts_ms, stats, edge: None, samples: None }
     }
 
-    /// Loads what `need` asks for; a day that needs its samples is replaced by its hours.
+    /// Loads what `need` requests; a day that needs its samples is replaced by its hours.
     fn load(mut of: SummarisedBucket, chunk: &[Sample], windows: &Windows, to: &mut Vec<SummarisedBucket>) -> Asked {
         let mut asked = [0; 3];
         loop {
@@ -227,7 +227,7 @@ mod tests {
         (day[0], day[1])
     }
 
-    /// The buckets of a series: days where `has_day` of their number is set, else hours.
+    /// The buckets of a series: days if `has_day` of their number is set, else hours.
     fn buckets(samples: &[Sample], windows: &Windows, has_day: u64) -> (Vec<SummarisedBucket>, Asked) {
         let (mut all, mut asked) = (vec![], [0; 3]);
         for chunk in samples.chunk_by(|a, b| day_of(a.ts_ms) == day_of(b.ts_ms)) {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn time() -> impl Strategy<Value = i64> {
-        // On the full hour, beside it, on a quarter, or anywhere.
+        // On the full hour, next to it, on a quarter, or anywhere.
         prop_oneof![
             3 => (-30i64..100).prop_map(|h| h * HOUR),
             1 => (-30i64..100, -2i64..3).prop_map(|(h, ms)| h * HOUR + ms),

@@ -84,7 +84,7 @@ pub enum ReadError {
     /// The query exceeded its time limit.
     #[error("no answer within {} s; request less, or try again", TIME_MAX.as_secs())]
     TimedOut,
-    /// The catalogue has not been looked at yet, or is being filled.
+    /// The catalogue has not been read yet, or is being filled.
     #[error("silent sensors are not known yet: the catalogue of sensors is being read or filled; try again later")]
     NotKnownYet,
     /// Too many concurrent queries.

@@ -1,7 +1,7 @@
 //! The series of PromQL: each field of a sensor that has numbers or booleans.
 //!
 //! The labels are the sensor id and the tags of the catalogue; the metric's name is the field. A tag with the name
-//! `sensor_id` or `__name__` is hidden by them. Of several readings of one millisecond the last one with the field
+//! `sensor_id` or `__name__` is hidden by them. If several readings have one millisecond, the last one with the field
 //! counts, in the order of [`super::merge`], which is the same for stored readings and those in memory.
 //!
 //! Windows are answered from the summaries of hours and days if they are at least as long as a bucket and the field has only

@@ -3,7 +3,7 @@
 //! The catalogue has the last arrivals, rounded down ([`floor_arrival`](crate::model::catalog::floor_arrival)), so a restart
 //! forgets nothing, and all instances agree. Whether a sensor is silent is judged *as of* a time that excludes
 //!
-//! - what arrived and is not stored, and so may not be in the catalogue: the age of the oldest unstored reading;
+//! - readings that arrived and are not stored, so may not be in the catalogue: the age of the oldest unstored one;
 //! - the time in which no instance was running: nothing could arrive. A sensor that was silent before is silent after it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,7 +15,7 @@ use crate::store::catalog::CatalogCounts;
 
 const UNKNOWN: i64 = i64::MIN;
 
-/// The settings of `[sensors]`, and as of when the catalogue was looked at last.
+/// The settings of `[sensors]`, and the last counts of the catalogue with their time.
 #[derive(Debug)]
 pub struct Silence {
     silent_after_ms: i64,
@@ -63,7 +63,7 @@ impl Silence {
         Some((as_of_ms.saturating_sub(self.retired_after_ms), as_of_ms.saturating_sub(silent_ms) + 1))
     }
 
-    /// Keeps what the catalogue returned for [`Silence::arrivals_ms`].
+    /// Keeps the catalogue's answer for [`Silence::arrivals_ms`].
     pub fn note(&self, counts: CatalogCounts) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
@@ -73,7 +73,7 @@ impl Silence {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How often the catalogue is looked at: a twentieth of `sensors.silent_after`, between a second and two minutes.
+    /// How often the catalogue is read: a twentieth of `sensors.silent_after`, between a second and two minutes.
     pub fn interval(&self) -> Duration {
         Duration::from_millis((self.silent_after_ms / 20).clamp(1000, 120_000).unsigned_abs())
     }

@@ -7,7 +7,7 @@
 //! 3. the hours that no day covers, of all sensors with the same gaps in one request; those with rows in memory are added up
 //!    one by one;
 //! 4. the readings at the edges of windows: of stored hours, those of their first millisecond, of all sensors in one
-//!    request. Then what else the rules need: hours that a window cuts, in runs, and days that are replaced by hours.
+//!    request. Then the other readings that the rules need: hours cut by a window, in runs, and days replaced by hours.
 //!
 //! **Limits.** A group has about [`BUCKETS_AT_ONCE`] buckets. Its rows in memory are copied: at most what the shards hold
 //! (`accumulate.max_bytes`). Readings count against `promql.samples_max`.
@@ -41,7 +41,7 @@ const GROUPS: usize = 2;
 const CONCURRENT: usize = 8;
 /// Shorter windows contain no whole day, unless its sensor was silent for hours.
 const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;
-/// Days of a query for which their documents are asked for: ten years. Longer ones take the hours.
+/// Days of a query whose documents are requested: ten years. Longer ones take the hours.
 const DAYS_MAX: usize = 3660;
 /// Gaps between days that are read separately.
 const GAPS_MAX: usize = 16;
@@ -133,7 +133,7 @@ impl ReadService {
         Ok((series, missing))
     }
 
-    /// For each sensor the days of which the document can be used.
+    /// For each sensor the days whose document can be used.
     async fn usable_days(
         &self,
         wanted: &[Wanted],
@@ -330,7 +330,7 @@ impl ReadService {
         Ok(!places.is_empty())
     }
 
-    /// Loads what else is needed; `false` if nothing is.
+    /// Loads the other readings that are needed; `false` if none are.
     async fn load_others(&self, loading: &mut [Loading], asked: Asked<'_>) -> Result<bool, SelectError> {
         let loads = loading.iter_mut().map(|sensor| self.load_other(sensor, asked));
         let mut loads = stream::iter(loads.collect::<Vec<_>>()).buffer_unordered(CONCURRENT);
@@ -387,7 +387,7 @@ impl ReadService {
         Ok(any)
     }
 
-    /// Replaces the days of which all samples are needed by their hours, as far as these are asked for.
+    /// Replaces the days whose samples are all needed by their hours, as far as these are requested.
     async fn open_days(&self, sensor: &mut Loading, s: usize, asked: Asked<'_>) -> Result<(), SelectError> {
         let loaded = &mut sensor.series[s];
         let mut buckets = vec![];

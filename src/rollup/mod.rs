@@ -25,10 +25,10 @@
 //! that counts at least as many. Each instance computes after its own last write, so the later of the two is complete.
 //!
 //! **Full.** Entries stay within `rollup.max_bytes`. From three quarters on, days are computed before they are due; at the
-//! limit the shard accepts nothing. Computing goes on meanwhile, so the limit is always left again.
+//! limit the shard accepts nothing. Computing continues meanwhile, so there is always room again.
 //!
-//! **Yielding.** All tasks together read hours with one command at a time, under a permit of their own; after it a task
-//! pauses as long as it took. Marks and documents are written under the permits of page writes, in few statements.
+//! **Yielding.** All tasks together read hours with one command at a time, under a separate permit; then the task
+//! pauses for the same time. Marks and documents are written under the permits of page writes, in few statements.
 //!
 //! Invariants: an acknowledgement is held until the mark of its day is durable. A mark is removed only with the version
 //! that this entry knows, after a computation that began after the last change. An entry without a durable mark is never

@@ -2,15 +2,15 @@
 //!
 //! **Order.** An entry is written before the page that needs it ([`crate::flush`]). So every stored sensor and field is in
 //! the catalogue at any time, also after a crash. A crash between the two writes leaves an entry that is ahead of the
-//! pages until the journal is replayed. Readings that the store refuses for good leave their names in the entry.
+//! pages until the journal is replayed. Field names of readings that the store refuses permanently stay in the entry.
 //!
 //! **Times** are precise to [`CATALOG_STEP_MS`]: the first reading may be that much earlier than `first_ts_ms`, the last
 //! one that much later than `last_ts_ms`. The last arrival is precise to a quarter of `sensors.silent_after`
 //! ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)). So an entry is written about once per day and four times
 //! per `sensors.silent_after`, however often the sensor reports.
 //!
-//! **Silent** is a sensor of which nothing has arrived for `sensors.silent_after`, by the entries, so it is the same for all
-//! instances and after a restart. The time of arrival counts, not that of the readings.
+//! A sensor is **silent** if nothing of it has arrived for `sensors.silent_after`, by the entries. So the answer is the
+//! same for all instances and after a restart. The time of arrival counts, not that of the readings.
 //!
 //! **Two instances** write the same entries with operations that commute: times by minimum and maximum, fields by union.
 //! Tags are those of the update with the latest reading; if two are equally late, the greater tags.
@@ -82,7 +82,7 @@ impl CatalogQuery {
 pub fn after_prefix(prefix: &str) -> Option<String> {
     let mut end: Vec<char> = prefix.chars().collect();
     while let Some(last) = end.pop() {
-        // Code points have the order of their bytes in UTF-8. After U+D7FF come surrogates, which are no characters.
+        // Code points have the order of their bytes in UTF-8. After U+D7FF come surrogates, which are not characters.
         let next = (u32::from(last) + 1..).take(0x801).find_map(char::from_u32);
         if let Some(next) = next {
             end.push(next);

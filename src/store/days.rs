@@ -9,8 +9,8 @@
 //!   an older computation never replaces a newer one.
 //! - A mark has a version. Marking raises it, by one if it is later already, and clearing removes the mark only if it
 //!   still has the version given. So a late or repeated statement never removes a mark that was set after the removal was
-//!   decided, also if the clock was set back in between. A mark that was raised by one stays until the next start of its
-//!   instance, which computes the day once more.
+//!   decided, even if the clock was set back in between. A mark that was raised by one stays until the next start of
+//!   its instance, which computes the day once more.
 //! - All calls may be repeated after any error.
 
 use std::collections::BTreeMap;
@@ -128,7 +128,7 @@ pub struct DaysQuery {
 pub struct DaysResults {
     /// All days of all sensors but those in `rest`, by their start (ms since 1970).
     pub days: Vec<(SensorId, i64, Hour)>,
-    /// Sensors that did not fit into the result. If these are all that were asked for, the first of them is too large.
+    /// Sensors that did not fit into the result. If these are all requested sensors, the first of them is too large.
     pub rest: Vec<SensorId>,
 }
 

@@ -10,8 +10,8 @@
 //! its measurements are stored, and from then on they are neither compared nor added up.
 //!
 //! **Late rows.** Once readings are removed, no reading can be compared with them. A row is therefore added to a bucket
-//! without a load only by a shard that still knows what is stored of it. Any other one loads the bucket, finds that
-//! readings were removed, and keeps the row as a dead letter, unless it is among the readings that are left. So
+//! without a load only by a shard that still knows which of its readings are stored. Any other shard loads the bucket,
+//! finds that readings were removed, and keeps the row as a dead letter, unless it is among the remaining readings. So
 //! - a summary never counts a reading twice: what is added is known to be new, under the version that was known;
 //! - no acknowledged reading is lost: it is counted, or it is a dead letter;
 //! - a dead letter may repeat a counted reading: its statement was applied, the answer was lost, and the readings were

@@ -29,7 +29,7 @@ pub struct SummaryQuery {
 pub struct SummaryResults {
     /// All pages of all sensors but those in `rest`; of each sensor in the order of [`super::reading::PageResults`].
     pub pages: Vec<(BucketKey, StoredPage)>,
-    /// Sensors that did not fit into the result. If these are all that were asked for, the first of them has too many
+    /// Sensors that did not fit into the result. If these are all requested sensors, the first of them has too many
     /// pages: read them one sensor at a time.
     pub rest: Vec<SensorId>,
 }

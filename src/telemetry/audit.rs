@@ -4,10 +4,10 @@
 //! lines a minute of each kind. With `audit.file` it is also written there, one JSON object per line
 //! ([`super::audit_file`]), for tools such as fail2ban and for the record.
 //!
-//! What a stranger can cause, he can cause any number of times, so:
+//! A stranger can cause these events any number of times, so:
 //! - The file has limits: `audit.lines_per_second` for each kind, so that one kind hides no other, and
 //!   120 a minute for each kind and address, so that one address hides no other.
-//! - Nothing waits for the disk: what finds the queue full is dropped.
+//! - Nothing waits for the disk: lines that find the queue full are dropped.
 //! - Omitted lines are counted in the file itself and in `hourbucket_audit_dropped_total`.
 //! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers pass ids, never what
 //!   was presented as a secret.
@@ -31,7 +31,7 @@ use crate::model::{Clock, SystemClock, rfc3339};
 /// Characters of a text from outside.
 const TEXT_CHARS_MAX: usize = 200;
 
-/// An event. What does not apply is left empty.
+/// An event. Fields that do not apply are empty.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AuditEvent<'a> {
     pub(crate) kind: AuditKind,
@@ -87,7 +87,7 @@ impl<'a> AuditEvent<'a> {
         AUDIT.record(&self);
     }
 
-    /// One JSON object. What the other side chooses is at the end, so that a pattern for the beginning is safe.
+    /// One JSON object. Texts that the other side chooses are at the end, so that a pattern for the beginning is safe.
     fn line(&self, now_ms: i64) -> String {
         #[derive(Serialize)]
         struct Line<'a> {

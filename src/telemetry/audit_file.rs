@@ -1,7 +1,7 @@
 //! The file of the audit log: a bounded queue, and a thread that writes.
 //!
-//! A line is written in one call to a file that is opened to append, so that a crash loses at most what is queued. What
-//! finds the queue full is dropped. The thread writes, every ten seconds, how many lines were dropped or left out.
+//! A line is written in one call to a file that is opened to append, so that a crash loses at most the queued lines. If
+//! the queue is full, lines are dropped. Every ten seconds the thread writes how many were dropped or left out.
 
 use std::fs::File;
 use std::io::Write;
@@ -97,7 +97,7 @@ impl Shared {
     /// Appends a line; false if that failed.
     fn append(&self, line: &str) -> bool {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // If it was removed from the settings meanwhile, the line is not wanted any more.
+        // If it was removed from the settings meanwhile, the line is no longer wanted.
         file.is_none_or(|file| (&*file).write_all(format!("{line}\n").as_bytes()).is_ok())
     }
 

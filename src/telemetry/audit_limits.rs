@@ -48,7 +48,7 @@ impl AuditKind {
     }
 }
 
-/// What the file may still have of each kind.
+/// The lines that the file may still have of each kind.
 #[derive(Debug)]
 pub(super) struct FileLimits {
     lines_per_second: u32,

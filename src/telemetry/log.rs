@@ -21,7 +21,7 @@ pub enum LogError {
     /// Another global subscriber is already installed.
     #[error("cannot install the log: {0}")]
     Installed(#[from] TryInitError),
-    /// The subscriber does not exist any more.
+    /// The subscriber no longer exists.
     #[error("cannot change log.level: {0}")]
     Reload(#[from] tracing_subscriber::reload::Error),
 }

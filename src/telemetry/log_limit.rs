@@ -1,5 +1,5 @@
-//! Rate-limited log lines: what a peer can cause any number of times gets a few lines a minute
-//! ([`LINES_MAX`]), and then one line with the number of suppressed lines.
+//! Rate-limited log lines: an event that a peer can cause any number of times gets a few lines a
+//! minute ([`LINES_MAX`]), and then one line with the number of suppressed lines.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

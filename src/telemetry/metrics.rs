@@ -225,7 +225,7 @@ pub(crate) fn ready(ready: bool) {
 pub(crate) enum AdmissionClosed {
     Full,
     Stopping,
-    /// A part has failed for good.
+    /// A part has failed permanently.
     Broken,
 }
 
@@ -354,7 +354,7 @@ pub(crate) fn latest_waiting(sensors: u64, bytes: u64) {
     gauge!("hourbucket_latest_bytes").set(bytes as f64);
 }
 
-/// What became of days that were due.
+/// The outcome of days that were due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DayResult {
     /// Their documents are written.

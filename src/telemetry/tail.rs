@@ -1,8 +1,8 @@
-//! What arrives, as it is accepted or rejected, for those who watch (`hourbucket tail`, the fleet page). Global to the
-//! process, like the metrics.
+//! Readings and rejects as they arrive, for those who watch (`hourbucket tail`, the fleet page). Global to the process,
+//! like the metrics.
 //!
-//! Without a watcher, a batch costs one load of an atomic. A watcher has a queue of [`QUEUE_MAX`] lines; what does not fit
-//! is dropped for this watcher and counted, so that no watcher slows a sender down. Lines are made when a
+//! Without a watcher, a batch costs one load of an atomic. A watcher has a queue of [`QUEUE_MAX`] lines; lines that do
+//! not fit are dropped for this watcher and counted, so that no watcher slows a sender down. Lines are made when a
 //! batch is handed over, at most [`LINES_MAX`] of it for each watcher, and queued when the batch is acknowledged. So a
 //! line means what the acknowledgement of its sender means.
 
@@ -28,7 +28,7 @@ static WATCHERS: Mutex<Vec<Arc<Watcher>>> = Mutex::new(vec![]);
 /// What a watcher may see.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// The sensors that it asked for; `None`: all.
+    /// The sensors that it requested; `None`: all.
     pub wanted: Option<SensorPatterns>,
     /// The sensors that it may read; `None`: all.
     pub allowed: Option<SensorPatterns>,
@@ -40,8 +40,8 @@ impl View {
         matches(&self.wanted) && matches(&self.allowed)
     }
 
-    /// Whether it sees rejects of this sender, whose name is a topic, a token, a route or a sensor. They quote what was
-    /// sent, so they are only for those who may read every sensor.
+    /// Whether it sees rejects of this sender, whose name is a topic, a token, a route or a sensor. They quote the
+    /// message, so only watchers that may read every sensor see them.
     fn shows_rejects(&self, name: &str) -> bool {
         let levels = || std::iter::once(name).chain(name.split('/'));
         self.allowed.as_ref().is_none_or(SensorPatterns::is_all)

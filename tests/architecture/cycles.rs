@@ -1,8 +1,8 @@
 //! Import cycles between files: two files that name each other, directly or through others, can only be understood together.
 //!
 //! A file names another one by an item of it, in an import or in its code. An item counts as that of the file that
-//! declares it, whatever re-export, alias or imported module the name takes. A re-export (`pub use`) alone names nothing,
-//! and neither do `mod` and the import of a module.
+//! declares it, regardless of the re-export, alias or imported module that the name takes. A re-export (`pub use`)
+//! alone names nothing, and neither do `mod` and the import of a module.
 //!
 //! Not seen: a file whose items are used without their names (methods of a value), the `super` of a module inside a
 //! file, which is read as the file's, and a name that a macro makes.

@@ -1,6 +1,6 @@
 //! The tables of the dependency rules: docs/design.md, section 5.
 
-/// Which of our modules a module may name besides itself. `x(A|B)` allows names of `x` that end in `A` or `B` only;
+/// Which of our modules a module may name, apart from itself. `x(A|B)` allows names of `x` that end in `A` or `B` only;
 /// `*` allows all. The longest entry that matches a file counts.
 pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
     ("lib", &["*"]),
@@ -9,7 +9,7 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
     ("cli", &["*"]),
     ("app", &["*"]),
     ("model", &[]),
-    // The language alone; what it reads is given to it.
+    // The language alone; its callers pass the data.
     ("promql", &[]),
     ("ack", &[]),
     ("commit_delay", &[]),
@@ -115,8 +115,8 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Folders with layers, and their parts (folders or files) from the lowest. A part may name itself, those before it, and
-/// what is in the folder but not listed, which all of them share.
+/// Folders with layers, and their parts (folders or files) from the lowest. A part may name itself, those before it,
+/// and the unlisted parts of the folder, which all of them share.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("store/mongo", &["write", "read", "schema", "maintenance"]),
     ("dead_letters", &["filter", "writer", "redecode", "replay"]),

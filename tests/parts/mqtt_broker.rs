@@ -1,5 +1,5 @@
 //! MQTT ingest against a real mosquitto. The test plays the next stage: it holds the ingest batches and decides their
-//! outcome. Whether a PUBACK was sent is seen in what the broker sends again to the same client id.
+//! outcome. The messages that the broker sends again to the same client id show whether a PUBACK was sent.
 
 use std::time::Duration;
 

@@ -138,7 +138,7 @@ async fn what_a_token_may_not_write_is_refused_or_kept_apart() {
         let refusal = |id| if protocol == 5 { vec![0, id, 0x87, 0] } else { vec![0, id] };
         let expected = [(0x40, vec![0, 1]), (0x40, refusal(2)), (0x50, refusal(3)), (0x40, vec![0, 4])];
         for answer in expected {
-            // What was refused alone may need a batch of its own to be acknowledged.
+            // Messages that were refused alone may need a separate batch to be acknowledged.
             while let Ok(batch) = direct.ingest_batches.try_recv() {
                 batch.into_parts().2.delivered();
             }

@@ -191,7 +191,7 @@ async fn an_oversize_packet_of_another_kind_ends_the_connection() {
     let direct = Direct::start(&small).await;
     for protocol in [4, 5] {
         let mut device = Raw::connect(direct.port, protocol, "d").await;
-        // SUBSCRIBE, of which the fixed header is enough.
+        // SUBSCRIBE; the fixed header is enough.
         device.send(&packet(0x82, &[0; 30_000])[..8]).await;
         if protocol == 5 {
             let (first, body) = device.answer().await.unwrap();

@@ -205,7 +205,7 @@ async fn acknowledgements_may_take_longer_than_the_keep_alive() {
         assert!(ingest.ingest_batches.is_empty(), "more than the window");
         assert_eq!(gauge("mqtt_unacked", &broker), 5.0);
         assert!(gauge("mqtt_oldest_unacked_seconds", &broker) > 2.0);
-        // Only MQTT 5 tells us the window.
+        // Only MQTT 5 reports the window.
         assert_eq!(gauge("mqtt_window_full_seconds_total", &broker) >= 2.0, protocol == V5);
         deliver(held);
         let mut seen = 5;

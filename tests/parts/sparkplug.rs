@@ -1,4 +1,4 @@
-//! Sparkplug B against a real mosquitto: a node whose births are unknown is asked for a rebirth, and answers.
+//! Sparkplug B against a real mosquitto: a node whose births are unknown gets a request for a rebirth, and answers.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -144,7 +144,7 @@ async fn births_are_requested(protocol: MqttProtocol) {
         deliver(vec![ingest_batch]);
     }
 
-    // A connection without a session: births may have been missed, so none is used any more.
+    // A connection without a session: births may have been missed, so none is used.
     broker.kill();
     ingest.until(|status| !status.connected).await;
     broker.forget();

@@ -18,7 +18,7 @@ fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     run_from(&Topic::default(), format, payload)
 }
 
-/// The context of a message besides its payload.
+/// The context of a message apart from its payload.
 #[derive(Debug, Clone, Default)]
 struct Topic {
     sensor_id: Option<&'static str>,

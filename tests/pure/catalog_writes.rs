@@ -1,4 +1,4 @@
-//! How often a sensor's entry in the catalogue is written, and what it costs in memory.
+//! How often a sensor's entry in the catalogue is written, and its cost in memory.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

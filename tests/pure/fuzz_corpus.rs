@@ -1,5 +1,5 @@
-//! Runs the fuzzer's corpus through every decoder, unchanged and mutated in many ways: what `fuzz/run.sh` does for
-//! minutes, for a moment. The mutations come from a seed, so a failure can be repeated.
+//! Runs the fuzzer's corpus through every decoder, unchanged and mutated in many ways: like `fuzz/run.sh`, but for a
+//! moment instead of minutes. The mutations come from a seed, so a failure can be repeated.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -158,7 +158,7 @@ fn the_rows_of_a_bucket_match_a_plain_list() {
     }
 }
 
-/// The fuzzer is a workspace of its own, which CI does not build.
+/// The fuzzer is a separate workspace, which CI does not build.
 #[test]
 fn the_fuzzer_has_the_dependencies_of_the_modules_that_it_compiles() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -92,7 +92,7 @@ fn the_queries_of_the_documentation_name_existing_metrics() {
     assert!(found > 12, "{found} queries in {RUNBOOKS} and {MONITORING}");
 }
 
-/// Names that a query may use besides our own metrics.
+/// Names that a query may use in addition to our own metrics.
 const PROMETHEUS_OWN: [&str; 2] = ["up", "ALERTS"];
 const EVERY_LABEL: [&str; 3] = ["instance", "job", "le"];
 

@@ -305,7 +305,7 @@ fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Reject
             }
         }
     }
-    // Texts besides the measured values are not listed in the collection.
+    // Texts other than the measured values are not listed in the collection.
     left.retain(|(_, _, value)| !value.starts_with('"'));
     let (r, name, value) = left.first().filter(|_| !open)?;
     Some(format!("not expected: {} {name} = {value}", r.sensor_id))

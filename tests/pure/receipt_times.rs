@@ -53,7 +53,7 @@ fn a_full_shard_keeps_the_first_reading_after_the_clock_was_set_back() {
         rig.accept(received("other", START_MS + 3_000_000, 1), false);
         rig.accept(received("s", START_MS + 100, 2), false);
         rig.flush(0);
-        // A reading is pending, so that the shard does not have to drop what it should keep.
+        // A reading is pending, so that the shard does not have to drop the state that it should keep.
         rig.accept(received("other", START_MS + 101, 1), false);
         rig.shard.tick(rig.now);
         rig.accept(received("s", START_MS + 100, 2), false);

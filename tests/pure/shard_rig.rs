@@ -43,7 +43,7 @@ pub(crate) fn settings(sensors_max: usize, page: PageLimits) -> ShardSettings {
     }
 }
 
-/// A reading of one field, `n`, with a time of its own.
+/// A reading of one field, `n`, with its own time.
 pub(crate) fn reading(sensor: &str, ts_ms: i64, value: i64) -> Reading {
     let values = BTreeMap::from([("n".to_owned(), Value::Int(value))]);
     Reading { sensor_id: sensor.into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }
@@ -82,7 +82,7 @@ impl ShardRig {
         }
     }
 
-    /// Writes what does not fit into a page any more, and leaves the rest.
+    /// Writes the rows that no longer fit into a page, and leaves the rest.
     pub(crate) fn write_full_pages(&mut self) {
         while let Some(job) = self.shard.take(self.storage_mode) {
             self.carry_out(job, false);

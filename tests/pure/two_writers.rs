@@ -1,4 +1,4 @@
-//! Two instances write one sensor in bucket mode: what one has stored is a duplicate to the other.
+//! Two instances write one sensor in bucket mode: a reading that one has stored is a duplicate to the other.
 
 use std::sync::Arc;
 

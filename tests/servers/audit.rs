@@ -1,5 +1,5 @@
-//! The audit log of the service: what strangers, senders and readers do is in its file, with their address and without
-//! secrets; the file can be rotated; fail2ban finds in it whom it should ban, and no other.
+//! The audit log of the service: the actions of strangers, senders and readers are in its file, with their address and
+//! without secrets; the file can be rotated; fail2ban finds the addresses to ban in it, and no others.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -191,7 +191,7 @@ fn every_event_is_in_the_file_once_and_fail2ban_finds_the_failures() {
     }
 }
 
-/// 5,000 wrong tokens from one address: the file has what an address may have, and says how much it left out.
+/// 5,000 wrong tokens from one address: the file has the lines that an address may have, and counts the rest.
 #[test]
 fn a_flood_fills_neither_the_file_nor_the_log() {
     let rig = Rig::start("audit_flood");

@@ -1,4 +1,4 @@
-//! The catalogue (`src/store/catalog.rs`): its part of the store's contract, two instances at once, and the indexes.
+//! The catalogue (`src/store/catalog.rs`): its part of the store's contract, two instances together, and the indexes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

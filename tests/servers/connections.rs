@@ -1,6 +1,6 @@
-//! Attacks on the connections of the HTTP ports, and what good clients get meanwhile, measured from outside. The quick
-//! tests have lowered limits. The full-size one has the defaults; with `HOURBUCKET_TEST_BINARY` it attacks another
-//! version of the service.
+//! Attacks on the connections of the HTTP ports, and the service for good clients meanwhile, measured from outside. The
+//! quick tests have lowered limits. The full-size one has the defaults; with `HOURBUCKET_TEST_BINARY` it attacks
+//! another version of the service.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -272,7 +272,7 @@ fn idle_connections_leave_room_for_good_clients_and_probes() {
 
 #[test]
 fn slow_bodies_leave_room_for_good_clients() {
-    // On a busy machine a dozen good requests are under way at once.
+    // On a busy machine a dozen good requests are under way at the same time.
     let service = service("slow", "http.concurrency_max = 32\nhttp.body_grace = \"2s\"");
     let http = addr(&service.http());
     block_on(async {

@@ -306,7 +306,7 @@ async fn inconsistent_or_recent_buckets_are_left_unchanged() {
     let now = now_ms() / HOUR * HOUR;
     seed.pages([
         page("good", START, 0, false, &all),
-        // Equal readings, as sensors without a clock send them, are no obstacle: they are counted.
+        // Equal readings, which sensors without a clock send, do not prevent it: they are counted.
         page("equal", START, 0, false, &[&all[..], &all[..5]].concat()),
         wrong,
         page("more", START, 0, false, &all),

@@ -1,4 +1,4 @@
-//! `hourbucket dead-dead_letters` on a real MongoDB: listing, and replays that store every reading once.
+//! `hourbucket dead-letters` on a real MongoDB: listing, and replays that store every reading once.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -71,7 +71,7 @@ impl Rig {
         assert!(text.contains(&format!("\"accepted\":{}", readings.len())), "{text}");
     }
 
-    /// The sender does not know of the restart and repeats readings that were stored before it; all of them are
+    /// The sender is not aware of the restart and repeats readings that were stored before it; all of them are
     /// duplicates.
     fn repeat(&self, readings: &[Stored]) {
         self.post(readings);

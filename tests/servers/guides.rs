@@ -1,5 +1,5 @@
 //! Executes README and guides: links resolve, commands print the shown output, settings are accepted, and the queries
-//! of docs/mongodb.md find in both modes what they promise, with the promised index.
+//! of docs/mongodb.md return the promised results in both modes, with the promised index.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
 
@@ -231,7 +231,7 @@ fn shell(service: &Service, broker: &Mosquitto, settings: &[(&str, &str)], comma
     let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("bash");
     command.arg("-c").arg(script).current_dir(service.dir()).env("PATH", path).env("no_proxy", "127.0.0.1");
-    // As on a user's machine: the configuration where the program looks for it, and the URI in the environment.
+    // As on a user's machine: the configuration in the default place, and the URI in the environment.
     std::fs::create_dir_all(service.dir().join("config")).unwrap();
     std::fs::copy(service.dir().join("hourbucket.toml"), service.dir().join("config/hourbucket.toml")).unwrap();
     command.envs(settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), *value)));

@@ -54,8 +54,8 @@ fn the_official_client_writes_unchanged() {
     assert_eq!(second.get_str("say what").unwrap(), "a \"word\", and\nanother\\");
 }
 
-/// InfluxDB's client over HTTP and mosquitto_pub with a password, with the same tokens: what their token allows is stored,
-/// and nothing else.
+/// InfluxDB's client over HTTP and mosquitto_pub with a password, with the same tokens: the readings that
+/// their token allows are stored, and nothing else.
 #[test]
 fn official_clients_write_what_their_token_allows_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();

@@ -60,7 +60,7 @@ fn the_list_of_tokens_shows_the_last_use_by_senders_and_readers_over_a_restart()
     let time = |list: &Value, at: usize| list[at]["last_used"].as_str().map(str::to_owned);
     assert!(time(&used, 0).is_some() && time(&used, 1).is_some(), "{used}");
     assert!(used[2]["unused_since"].is_string() && used[2]["last_used"].is_null(), "{used}");
-    // What one process has seen is still known after the next one, which has seen another use.
+    // Uses seen by one process are still known after the next one, which has seen another use.
     service.restart();
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(send(&service, "sender.secret"), 200);

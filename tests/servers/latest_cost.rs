@@ -1,4 +1,4 @@
-//! What the latest state costs.
+//! The cost of the latest state.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
 

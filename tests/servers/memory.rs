@@ -35,9 +35,9 @@ fn scale() -> u64 {
 /// The kinds of input.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// 60 names of 100 bytes per reading, none of which repeats.
+    /// 60 names of 100 bytes per reading, none repeated.
     LongNames,
-    /// 60 names of a few bytes per reading, none of which repeats.
+    /// 60 names of a few bytes per reading, none repeated.
     ShortNames,
     /// The same names, always in another order.
     FieldSchemas,

@@ -134,7 +134,7 @@ fn an_hour_of_a_million_readings_is_continued_after_a_restart_with_time_series()
     a_large_hour("timeseries", database, start, count);
 }
 
-/// Not the current hour, of which an unknown part is over. For a service that has just started, every hour before its
+/// Not the current hour: an unknown part of it is over. For a service that has just started, every hour before its
 /// start is equivalent.
 fn last_hour() -> i64 {
     (now_ms() / HOUR_MS - 1) * HOUR_MS

@@ -214,7 +214,7 @@ fn the_dashboards_over_readings_have_data() {
     assert!(asked >= 12, "{asked}");
 }
 
-/// The queries of the shipped alert rules, and what their thresholds say: `S1` and `S2` have been silent for more than an hour.
+/// The queries of the shipped alert rules and their thresholds: `S1` and `S2` have been silent for more than an hour.
 #[test]
 fn the_alert_rules_over_readings_find_what_they_are_for() {
     let service = start("bucket", "");

@@ -1,4 +1,4 @@
-//! The clients that others wrote for Prometheus' API, against ours: `promtool query` and the official Go client.
+//! Existing clients of Prometheus' API, against ours: `promtool query` and the official Go client.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(clippy::disallowed_macros, reason = "says that it is skipped")]

@@ -87,7 +87,7 @@ impl Rig {
         values.iter().map(pair).collect()
     }
 
-    /// What was read of these collections while the query ran, and its values.
+    /// The reads of these collections while the query ran, and its values.
     #[track_caller]
     fn recorded(&self, query: &str, times: (i64, i64, i64)) -> (Vec<Recorded>, Vec<(i64, f64)>) {
         self.run(|db| async move {
@@ -341,8 +341,8 @@ fn how_long_queries_over_a_month_of_a_thousand_sensors_take() {
     }
 }
 
-/// Prints what queries over a hundred thousand sensors take of memory, and checks the bound of docs/promql.md: 16 bytes per
-/// sample that the setting allows, and a kilobyte per series for its labels and its place in the response.
+/// Prints the memory that queries over a hundred thousand sensors take, and checks the bound of docs/promql.md: 16
+/// bytes per sample that the setting allows, and a kilobyte per series for its labels and its place in the response.
 #[test]
 #[ignore = "takes minutes; for a release build"]
 fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
@@ -369,7 +369,7 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
             let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step={step_s}");
             rig.service.get_admin(&path).unwrap()
         };
-        // What the allocator and the driver keep afterwards is not the query's.
+        // Memory that the allocator and the driver keep afterwards does not belong to the query.
         status("sum(avg_over_time(temp[1h]))", 3600);
         for (query, step_s, wanted) in [
             ("sum by (site) (avg_over_time(temp[1h]))", 3600, 200),
@@ -394,8 +394,8 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
     }
 }
 
-/// Prints how long acknowledgements take beside 20,000 readings/s, without queries, with one and with four at a time,
-/// each over a day of readings of 500 sensors.
+/// Prints how long acknowledgements take at 20,000 readings/s, without queries, with one and with four at a time, each
+/// over a day of readings of 500 sensors.
 #[test]
 #[ignore = "takes minutes; for a quiet machine and a release build"]
 fn how_long_acknowledgements_take_beside_expensive_queries() {

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(15 + MAX_AGE.as_secs());
 const PATIENCE: Duration = Duration::from_secs(60);
 const BAD: &str = "bad-1";
 
-/// What is wrong with the bucket.
+/// The fault of the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// Commands that contain its name are executed or not, and never answered.
@@ -101,7 +101,7 @@ fn one_bad_bucket(mode: &str, cause: Cause) {
         (quarantined(&uri, &database) == [2, 3, 4]).then_some(())
     });
     let kept = begun.elapsed();
-    // The other sensors continue, and nothing keeps the journal's segments any more.
+    // The other sensors continue, and nothing keeps the journal's segments.
     wait_until("no old reading waits", LIMIT, || {
         steady.check();
         (service.metrics().get("oldest_unstored_seconds") < LIMIT.as_secs_f64()).then_some(())

@@ -1,4 +1,4 @@
-//! One sender floods the service over HTTP; another one, with a token of its own, sends as always.
+//! One sender floods the service over HTTP; another one, with a separate token, sends as always.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -26,7 +26,7 @@ fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String
     (answer.status().as_u16(), json["error"]["reason"].as_str().unwrap_or_default().to_owned())
 }
 
-/// `n` readings of sensors with this prefix, each with a time of its own.
+/// `n` readings of sensors with this prefix, each with its own time.
 fn lines(prefix: &str, n: usize, first_ms: u64) -> String {
     let line = |i: usize| {
         let ts = first_ms + i as u64;
@@ -41,7 +41,7 @@ fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
     let tokens = dir.path().join("tokens.toml");
     let entry = |id: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret("secret"));
     std::fs::write(&tokens, entry("flood") + &entry("other")).unwrap();
-    // A small journal, of which a sender may take a quarter, and few requests, of which a sender may take half.
+    // A small journal and few requests: a sender may take a quarter of the first and half of the second.
     let text = format!(
         "http.tokens_file = {:?}\nhttp.concurrency_max = 32\nquota.requests_max = 16\n\
          journal.max_bytes = \"64MiB\"\njournal.segment_bytes = \"4MiB\"\n",
@@ -103,7 +103,7 @@ fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
         latencies.len()
     );
     assert!(accepted > 0 && held_back > 0, "{accepted} {held_back}");
-    // Far above what a quiet machine shows; a queue that others fill would take seconds.
+    // Far above the value of a quiet machine; a queue that others fill would take seconds.
     assert!(p99 < Duration::from_secs(2), "{p99:?}");
     assert!(service.metrics().get("quota_exceeded_total") >= held_back as f64);
 }

@@ -374,7 +374,7 @@ fn a_token_reads_what_it_may_read() {
     assert_eq!(ask("/v1/sensors/b-1/hourly", "a").1["error"]["reason"], json!("not_allowed"));
 }
 
-/// Locks MongoDB for writes, or unlocks it; reads are possible meanwhile. (If it were stopped, no answer could tell
+/// Locks MongoDB for writes, or unlocks it; reads are possible meanwhile. (If it were stopped, no answer could show
 /// whether it is complete.)
 fn lock(mongod: &Mongod, is_locked: bool) {
     let command = if is_locked {

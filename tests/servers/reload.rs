@@ -295,7 +295,7 @@ fn connected_brokers_and_devices_use_the_new_mapping() {
     assert!(result == "applied" && detail.contains("applied: formats.own;"), "{detail}");
     both(2);
 
-    // Broker and port stay until a restart, and so does the mapping, even if the file has neither any more.
+    // Broker and port stay until a restart, and so does the mapping, even if the file no longer has them.
     let (store, _) = rig.settings.split_once("[[mqtt]]").unwrap();
     rig.write(store);
     let (result, detail) = rig.reload();

@@ -1,5 +1,5 @@
-//! Remote read: a real Prometheus asks for the readings and evaluates queries over them; and a client of the protocol, with
-//! both forms of answers and bad requests.
+//! Remote read: a real Prometheus requests the readings and evaluates queries over them; and a
+//! client of the protocol, with both forms of answers and bad requests.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -103,7 +103,7 @@ fn a_prometheus_and_the_service_are_killed_and_have_the_same_samples() {
         service.restart();
         arrived(now_ms());
     }
-    // Prometheus is away: what it had scraped and not sent yet is lost to remote write.
+    // Prometheus is down: samples that it had scraped and not sent yet are lost to remote write.
     let killed_ms = now_ms();
     prometheus.0.process.kill9();
     prometheus.0.run();

@@ -1,4 +1,4 @@
-//! Tiered retention (`store.retention_readings`): what the stores remove, and what becomes of late readings.
+//! Tiered retention (`store.retention_readings`): what the stores remove, and the result for late readings.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
@@ -73,7 +73,7 @@ async fn at(uri: &str, database: &str, mode: config::StoreMode, kept_days: Optio
     store
 }
 
-/// What both stores must do.
+/// The contract of both stores.
 async fn contract(store: &dyn Store) {
     let create = PageKind::Create;
     for page in [
@@ -141,7 +141,7 @@ async fn mongodb_removes_readings_and_keeps_summaries() {
         assert_eq!((row.get_i32("count").unwrap(), row.get_bool("readings_removed").unwrap()), (6, true), "{row}");
         let sum = row.get_document("summary").unwrap().get_document("n").unwrap().get_i64("sum").unwrap();
         assert_eq!(sum, 15);
-        // Reads neither what is done nor time-series documents, and needs no sort.
+        // Reads neither finished pages nor time-series documents, and needs no sort.
         let filter =
             doc! { "storage": null, "readings_removed": null, "bucket_end": { "$lt": mongodb::bson::DateTime::now() } };
         let find = doc! {
@@ -158,8 +158,8 @@ async fn mongodb_removes_readings_and_keeps_summaries() {
     }
 }
 
-/// In time-series mode the server removes measurements: what may be gone is neither compared nor added up again, also after
-/// the retention was made longer.
+/// In time-series mode the server removes measurements: those that may be gone are neither compared nor added up again,
+/// also after the retention was made longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn measurements_expire_before_their_summaries_and_these_are_not_computed_again() {
     let uri = Mongod::shared().uri();
@@ -281,7 +281,7 @@ fn tiers(mode: &str) {
     assert_eq!(code, 0, "{printed}");
 }
 
-/// The read API counts what was stored, and says what is gone.
+/// The read API counts the stored readings, and reports the removed ones.
 fn answers(service: &Service, day: i64, start: i64) {
     let get = |what: &str, range: &str| -> serde_json::Value {
         let (status, text) = service.get_admin(&format!("/v1/sensors/late/{what}?{range}")).expect("an answer");

@@ -83,7 +83,7 @@ fn sensors_split_by_topic() {
 }
 
 /// The machine of an instance is lost. Another machine uses its client id with an empty journal, and the broker sends
-/// it what was not acknowledged. Later the journal of the first is found, and an instance without brokers stores it.
+/// it the unacknowledged messages. Later the journal of the first is found, and an instance without brokers stores it.
 #[test]
 fn an_instance_is_replaced_and_its_journal_is_stored_later() {
     let (uri, database, broker) = (Mongod::shared().uri(), unique_database("replaced"), broker());

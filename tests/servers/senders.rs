@@ -1,4 +1,4 @@
-//! Official libraries of other formats send to the service without changes, and what they send is stored.
+//! Official libraries of other formats send to the service without changes, and their readings are stored.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test; it says that it does not run")]
 
@@ -23,7 +23,7 @@ fn start(text: &str, database: &str) -> Service {
     Service::start(&format!("flush.max_age = \"200ms\"\n{text}"), &settings)
 }
 
-/// The values of a stored reading, without what is the same in all of them.
+/// The values of a stored reading, without the members that are the same in all of them.
 fn values(reading: &Document) -> Vec<(&str, &Bson)> {
     let of_all = ["id", "ts", "tags"];
     let mut values: Vec<_> = reading.iter().filter(|(key, _)| !of_all.contains(&key.as_str())).collect();

@@ -160,7 +160,7 @@ fn an_invalid_message_becomes_a_dead_letter_and_blocks_nothing() {
         broker.url()
     );
     let (service, database) = service("poison", &text);
-    // The broker drops what is published before the first subscription.
+    // The broker drops messages that are published before the first subscription.
     service.wait_subscribed();
     let publish = |payload: &str| {
         let port = broker.port().to_string();

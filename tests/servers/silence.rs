@@ -74,7 +74,7 @@ fn silence_is_by_arrival_and_survives_restarts_and_downtime() {
     assert_eq!(fleet["silent"][0]["sensor_id"], "quiet", "{fleet}");
     assert_eq!(fleet["silent"].as_array().unwrap().len(), 1, "{fleet}");
 
-    // A restart forgets nothing, and what is silent is known before it could have become silent again.
+    // A restart forgets nothing, and silent sensors are known before they could have become silent again.
     service.kill9();
     service.restart();
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! The collections on real servers: the detected mode, what is refused and with which advice, which changes follow the
-//! settings, which privileges are needed, and that both storage modes of a bucket give the same results.
+//! The collections on real servers: the detected mode, refusals and their advice, which changes follow the settings,
+//! which privileges are needed, and that both storage modes of a bucket give the same results.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -206,7 +206,7 @@ fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
     }
 }
 
-/// What a sensor with a reading of one field per minute needs on the disk in a year, in each tier.
+/// The disk space of a sensor with a reading of one field per minute for a year, in each tier.
 #[test]
 #[ignore = "a measurement of two minutes"]
 fn bytes_of_a_sensor_and_year() {
@@ -318,7 +318,7 @@ fn print_latencies(what: &str, took: &[f64]) {
     );
 }
 
-/// Runs `work` beside ingest, and prints the latencies.
+/// Runs `work` during ingest, and prints the latencies.
 pub(super) fn beside_ingest(service: &Service, what: &str, work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let took = std::thread::scope(|scope| {

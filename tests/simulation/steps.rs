@@ -94,7 +94,7 @@ struct Sim {
     rng: fastrand::Rng,
     seed: u64,
     now: Now,
-    /// How far the service's clock is ahead of the true time; sensors have clock errors of their own.
+    /// How far the service's clock is ahead of the true time; sensors have their own clock errors.
     wrong_ms: i64,
     clocks: Vec<i64>,
     retention_ms: Option<i64>,
@@ -109,7 +109,7 @@ struct Sim {
     converts: bool,
     converted: BTreeMap<(String, BucketStart), StorageMode>,
     conversions: Vec<Conversion>,
-    /// Whether a query is in progress, and the bucket of which it has read some pages.
+    /// Whether a query is in progress, and the bucket that it has read some pages of.
     is_querying: bool,
     reading: Option<(String, BucketStart)>,
     pages: Pages,
@@ -130,7 +130,7 @@ struct Sim {
     batches_seen: Vec<Rc<[Reading]>>,
     /// Batches that were sent again after a crash, with other times of receipt.
     resent: Vec<Rc<[Reading]>>,
-    /// The last reading without a time of its own, and the instance that it went to.
+    /// The last reading without its own time, and the instance that it went to.
     receipt_last: Option<(usize, Reading)>,
 }
 

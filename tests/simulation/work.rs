@@ -1,4 +1,4 @@
-//! What the store and crashes do to the jobs of the shards: faults, statements that their sender abandoned, and the replay.
+//! How the store and crashes affect the jobs of the shards: faults, statements that their sender abandoned, the replay.
 
 use super::*;
 

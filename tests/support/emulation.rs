@@ -1,9 +1,9 @@
 //! Servers that are not available here, as proxies before a real MongoDB:
 //! - [`start`]: a server that speaks MongoDB's protocol and accepts the creation of a time-series collection, but
 //!   creates a plain one, as emulations do. The proxy turns the option `timeseries` of a command into a comment.
-//! - [`deletes_measurements`]: MongoDB 7.0 and later, as far as `reconcile` and `convert` see it, where single
-//!   measurements can be deleted from a time-series collection. In fact `sensor_readings` is a plain collection, and
-//!   the proxy changes its description.
+//! - [`deletes_measurements`]: MongoDB 7.0 and later, as far as `reconcile` and `convert` see it: single measurements
+//!   can be deleted from a time-series collection. In fact `sensor_readings` is a plain collection, and the proxy
+//!   changes its description.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

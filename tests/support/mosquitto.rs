@@ -17,9 +17,9 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts a broker without authentication and without a limit on what it queues for a client. It saves its
-    /// sessions if it is [stopped](Mosquitto::stop), not if it is [killed](Mosquitto::kill). `extra` is appended to
-    /// the configuration of its one listener.
+    /// Starts a broker without authentication and without a limit on its queue for a client. It saves its sessions if
+    /// it is [stopped](Mosquitto::stop), not if it is [killed](Mosquitto::kill). `extra` is appended to the
+    /// configuration of its one listener.
     pub fn start(extra: &str) -> Mosquitto {
         // Another process may take the free port first. Then mosquitto reports that, and another port is tried.
         for _ in 0..20 {

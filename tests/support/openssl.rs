@@ -51,7 +51,7 @@ impl JwtKey {
         self.sign(&json!({"alg": self.alg, "typ": "JWT"}), claims)
     }
 
-    /// Signs with the algorithm of the key, whatever the header says.
+    /// Signs with the algorithm of the key, regardless of the header.
     pub fn sign(&self, header: &Value, claims: &Value) -> String {
         let message = format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
         std::fs::write(self.dir.join("message"), &message).unwrap();

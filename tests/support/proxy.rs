@@ -92,7 +92,7 @@ impl Proxy {
         self.line.send_modify(|line| line.stopped = direction);
     }
 
-    /// From now on, a connection that sends these bytes to the server gets no answer any more; the server receives
+    /// From now on, a connection that sends these bytes to the server no longer gets an answer; the server receives
     /// everything. (The bytes must be within one command, such as a sensor id or the name of a collection.)
     pub fn withhold_answers_to(&self, bytes: &[u8]) {
         self.line.send_modify(|line| {

@@ -1,4 +1,4 @@
-//! How readings are stored: as hourbucket does it in its two modes, and as people do it without.
+//! The layouts of stored readings: hourbucket's two modes, and common ones without hourbucket.
 
 /// A layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

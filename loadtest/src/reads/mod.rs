@@ -1,4 +1,4 @@
-//! What summaries are for: the same month of readings in four layouts, the same questions to each, and how long they take.
+//! The benefit of summaries: one month of readings in four layouts, the same questions to each, and their duration.
 //!
 //! ```text
 //!  month ──> fill ──> MongoDB ──> questions ──(driver, read API)──> latencies, documents examined ──> table

@@ -1,4 +1,4 @@
-//! What happens during a soak: restarts of the broker and of MongoDB, and a reload of the service.
+//! The events of a soak: restarts of the broker and of MongoDB, and a reload of the service.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! JSON Web Tokens (RFC 7519) of an identity provider, for fleets that have one.
 //!
 //! A JWT is accepted if one of the configured keys signed it with one of the configured algorithms, and if it is for
-//! this service (`iss`, `aud`). Its claims become a [`Grant`](super::Grant). Whether it is valid at this time (`exp`,
-//! `nbf`) is checked where that of every other grant is, [`Grant::check`](super::Grant::check), with the clock of the
-//! service; so this needs no clock.
+//! this service (`iss`, `aud`). Its claims become a [`Grant`](super::Grant). [`Grant::check`](super::Grant::check)
+//! checks its times (`exp`, `nbf`) like those of every other grant, with the clock of the service; so this needs no
+//! clock.
 //!
 //! What the sender of a JWT cannot choose:
 //! - The algorithm: the header names one, which must be configured and must fit the key. All of them are asymmetric, so
@@ -12,8 +12,7 @@
 //!   `x5c`, `x5u`) are ignored. A header with `crit` is refused (RFC 7515 §4.1.11).
 //! - Patterns by its name: an identity contains no `*`, because it replaces `{id}` in patterns.
 //!
-//! The format is read by the crate `jsonwebtoken`, the signatures are verified by ring, as those of TLS are
-//! ([`provider`]).
+//! The crate `jsonwebtoken` reads the format; ring verifies the signatures, as for TLS ([`provider`]).
 
 mod keys;
 mod provider;
@@ -56,7 +55,7 @@ pub(super) struct Claims {
     pub(super) valid_from_ms: Option<i64>,
 }
 
-/// Why a JWT is not accepted, whatever the time. The texts contain nothing of the JWT.
+/// Why a JWT is not accepted, regardless of the time. The texts contain nothing of the JWT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum JwtFault {
     /// Longer than 8 KiB.

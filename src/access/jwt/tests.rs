@@ -89,7 +89,7 @@ fn the_claims_of_a_good_jwt_become_a_grant() {
         let jwt = load(settings(), &keys);
         let plain = jwt.verify(&issuer.issue(&claims(&json!({"aud": ["x", "hourbucket"]})))).unwrap();
         assert_eq!((plain.id.as_str(), plain.expires_ms, plain.valid_from_ms), ("gw1", 2_030_000, None));
-        // By default it may write the sensor of its own name, and read none.
+        // By default it may write the sensor with its own name, and read none.
         assert!(plain.write.matches("gw1") && !plain.write.matches("gw1-7") && plain.read.is_none());
         let scope = json!({"write": ["{id}-*", "x"], "read": "a {id}", "nbf": 1000.5});
         let own = jwt.verify(&issuer.issue(&claims(&scope))).unwrap();
@@ -361,7 +361,7 @@ fn a_jwt_is_valid_as_long_as_its_key_and_the_settings_accept_it() {
     assert!(no_jwt.is_none());
 }
 
-/// A JWT that was verified before is not verified again, but neither its end nor a change of the keys is overlooked.
+/// A JWT that was verified before is not verified again, but its expiry and a change of the keys still count.
 #[test]
 fn a_known_jwt_ends_with_its_expiry_and_with_its_key() {
     let (issuer, other) = (Issuer::new(), Issuer::new());
@@ -373,7 +373,7 @@ fn a_known_jwt_ends_with_its_expiry_and_with_its_key() {
         assert_eq!(grant.check(Protocol::Http, 1_999_999), Ok(()));
         assert_eq!(grant.check(Protocol::Http, 2_000_000), Err(Denied::Expired));
     }
-    // Of the known one, another signature or another claim is another text.
+    // The known JWT with another signature or claim is another text.
     let (message, _) = text.rsplit_once('.').unwrap();
     let (_, of_other) =
         other.issue(&claims(&json!({}))).rsplit_once('.').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();

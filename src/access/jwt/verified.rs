@@ -1,9 +1,9 @@
 //! The claims of JWTs that were verified before, so that a sender that presents the same JWT with each request costs one
 //! signature, not one for each. Verifying one takes 30 to 100 µs, its SHA-256 about 1 µs.
 //!
-//! - Only verified JWTs are kept, so that no sender without a key can fill it. Whether a JWT is valid at this time is not
-//!   kept: that is checked at each use, with the clock ([`super::super::Grant::check`]).
-//! - It belongs to the keys and settings that verified: a reload makes new ones, without what the old ones accepted.
+//! - Only verified JWTs are kept, so that no sender without a key can fill it. The result of the time checks is not
+//!   kept: they run at each use, with the clock ([`super::super::Grant::check`]).
+//! - It belongs to the keys and settings that verified: a reload makes new ones, without the JWTs of the old ones.
 //! - Its size is bounded in bytes. There are two generations: when the newer is full, the older is forgotten.
 
 use std::collections::HashMap;

@@ -22,14 +22,14 @@ pub(super) struct Pending {
     pub(super) replayed: bool,
 }
 
-/// The parts of [`Pending`] that a sensor needs whose readings are out of order, or more than a page has room for.
+/// The parts of [`Pending`] for a sensor whose readings are out of order, or more than a page has room for.
 #[derive(Debug, Default)]
 struct Rare {
-    /// Acknowledgements that wait for so many of the first rows only: they were here when a statement left these rows.
+    /// Acknowledgements that wait only for this number of first rows: they were here when a statement left these rows.
     older: Option<(usize, Acks)>,
     /// Keys of the rows, once an out-of-order row made them necessary.
     keys: Option<HashSet<ReadingKey>>,
-    /// When the first row came that the page has no room for; of a bucket that is overfull.
+    /// When the first row came that does not fit into the page; set if the bucket is overfull.
     over_ms: Option<u64>,
 }
 
@@ -117,7 +117,7 @@ impl Pending {
         all
     }
 
-    /// The rows, and all who wait for them.
+    /// The rows, and the acknowledgements that wait for them.
     pub(super) fn into_parts(mut self) -> (Rows, Acks) {
         let acks = self.all_acks();
         (self.rows, acks)

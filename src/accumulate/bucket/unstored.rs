@@ -28,7 +28,7 @@ impl Bucket {
         in_flight.into_iter().chain(pending).filter(|rows| !rows.is_empty())
     }
 
-    /// The latest time of its readings, as far as it is known.
+    /// The latest known time of its readings.
     pub(in crate::accumulate) fn last_ts_ms(&self) -> Option<i64> {
         let pending = self.rows().map(Rows::last_ts_ms).max();
         pending.max(Some(self.high_water_ms).filter(|ts| *ts > i64::MIN))

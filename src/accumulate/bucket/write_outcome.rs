@@ -1,4 +1,4 @@
-//! What an answer of the store changed.
+//! The changes that an answer of the store caused.
 
 /// The effect of an answer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Prometheus' HTTP API over the readings, below `/prometheus`, so that Grafana's built-in data source can ask it.
+//! Prometheus' HTTP API over the readings, below `/prometheus`, so that Grafana's built-in data source can query it.
 
 mod answer;
 mod params;
@@ -126,7 +126,7 @@ async fn found(runner: &Runner, params: &Params, reader: &Reader) -> Result<BTre
     let (start, end) = (params.time("start")?, params.time("end")?);
     let overlaps = match (start, end) {
         (None, None) => None,
-        // Times lie within what a date can be, so that the sums of the catalogue's precision do not overflow.
+        // Times stay within the range of dates, so that the sums of the catalogue's precision do not overflow.
         (start, end) => Some((start.unwrap_or(-TIME_MAX_MS), end.unwrap_or(TIME_MAX_MS) + 1)),
     };
     let may_read = |sensor_id: &str| reader.may_read(sensor_id);

@@ -1,10 +1,9 @@
 //! Runs a query: parses it, loads its series and evaluates it. Remote read has its series loaded here too.
 //!
-//! Each query has a thread of its own, with a stack for the deepest expression that the parser accepts. So no query
+//! Each query has a separate thread, with a stack for the deepest expression that the parser accepts. So no query
 //! delays an acknowledgement by occupying a worker of the runtime, and the system gives those that answer senders the
-//! larger share of the processor.
-//! The thread holds one of `promql.queries_max` permits until it has ended, also if the client goes away or the time is
-//! up: then it stops at its next check, which is after one series or step.
+//! larger share of the processor. The thread holds one of `promql.queries_max` permits until it has ended, also if the
+//! client goes away or the time is up: then it stops at its next check, which is after one series or step.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -74,7 +73,7 @@ impl Runner {
         .await
     }
 
-    /// Does work in a separate thread, and returns its reply. The work may go on after it, until the deadline.
+    /// Does work in a separate thread, and returns its reply. The work may continue after it, until the deadline.
     pub(super) async fn in_thread<T: Send + 'static>(
         &self,
         shown: Shown,

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use super::record::{LocalReject, Record, Records};
 use super::source::Source;
 
-/// Longest line. A file with longer ones is no file of readings, or lacks line ends.
+/// Longest line. A file with longer ones is not a file of readings, or lacks line ends.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// The lines of a file. Empty ones are skipped, `\r\n` ends a line as `\n` does.
@@ -25,7 +25,7 @@ impl Lines {
         Lines { reader, offset: source.offset, line, comment, buffer: vec![] }
     }
 
-    /// Skips whole lines, whatever they contain.
+    /// Skips whole lines, regardless of their content.
     pub(super) fn skip(&mut self, lines: u64) -> io::Result<()> {
         for _ in 0..lines {
             self.read()?;

@@ -1,13 +1,13 @@
 //! The command `import`: files of gateways and old systems, through a running service.
 //!
-//! **Why a client of the service, and not a second instance with a journal of its own.** The service stays the only
-//! writer of its journal and knows what it holds in memory, so a reading that arrives live and in a file is one reading,
-//! in both storage modes. The import takes the way of every other sender: a token with its rights and quota, its share
-//! of the journal, 429 when MongoDB cannot follow. It cannot stop the live senders, and it needs neither the password of
-//! MongoDB nor the machine of the service.
+//! **Why a client of the service, and not a second instance with its own journal.** The service stays the only writer
+//! of its journal and knows what it holds in memory, so a reading that arrives live and in a file is one reading, in
+//! both storage modes. The import works like every other sender: a token with its rights and quota, its share of the
+//! journal, 429 when MongoDB does not keep up. It cannot stop the live senders, and it needs neither the password of
+//! MongoDB nor access to the machine of the service.
 //!
 //! **What `import=true` changes** in the service: readings may be as old as `limits.import_past`, and a reading without
-//! a time of its own is rejected, since a second run could not recognise it.
+//! its own time is rejected, since a second run could not recognise it.
 //!
 //! **Life of a file.** A reader ([`lines`], [`rows`]) makes one line of each record. Up to `--batch` of them are one
 //! request; the next one is sent when it is acknowledged. Then the state ([`state`]) of the file moves on. A crash

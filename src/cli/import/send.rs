@@ -1,4 +1,4 @@
-//! Sends batches to the service, again until it has answered.
+//! Sends batches to the service, and repeats each until the service has answered.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(super) struct AnsweredReject {
     pub(super) detail: String,
 }
 
-/// What became of a body.
+/// The outcome of a body.
 pub(super) enum Sent {
     Answered(Answer),
     /// 413: larger than `http.body_max_bytes`.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes at the start of a file, and before the offset, that tell whether it is still the same.
+/// Bytes at the start of a file, and before the offset, that show whether it is still the same.
 const COMPARED_BYTES: u64 = 64 << 10;
 
 /// Why a file cannot be read.
@@ -96,7 +96,7 @@ impl Input {
         }
     }
 
-    /// The file; `None`: standard input, of which no state is kept.
+    /// The file; `None`: standard input, which has no state.
     pub(super) fn file(&self) -> Option<&Path> {
         match self {
             Input::File(path) => Some(path),
@@ -157,7 +157,7 @@ fn open(path: &Path, offset: u64) -> Result<Source, SourceError> {
     at_start(reader, offset)
 }
 
-/// A content whose reader stands at an offset. At the start, a UTF-8 byte order mark is skipped.
+/// A content whose reader is at an offset. At the start, a UTF-8 byte order mark is skipped.
 fn at_start(mut reader: Box<dyn Read>, offset: u64) -> Result<Source, SourceError> {
     if offset > 0 {
         return Ok(Source { reader, offset });

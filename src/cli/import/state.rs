@@ -44,7 +44,7 @@ pub(super) enum StateError {
 }
 
 impl State {
-    /// The path of a file's state: in `dir`, or beside the file.
+    /// The path of a file's state: in `dir`, or next to the file.
     pub(super) fn path(file: &Path, dir: Option<&Path>) -> PathBuf {
         let mut name = file.file_name().unwrap_or_default().to_owned();
         name.push(".import");

@@ -1,12 +1,12 @@
 //! The commands `tokens add`, `list`, `revoke` and `rotate`: they edit a tokens file and keep its comments.
 //!
 //! A change is written to a new file next to the old one, synced, and renamed over it, so that a service that reloads
-//! meanwhile reads the one or the other. A lock on the file keeps two commands from overwriting each other's change. A
-//! change that would make the file unusable is refused, and so is one of a file that is unusable already.
+//! meanwhile reads either the old or the new one. A lock on the file keeps two commands from overwriting each other's
+//! change. A change that would make the file unusable is refused, and so is a change to an unusable file.
 //!
 //! A secret is made here, printed once to standard output, and not kept: the file has its hash.
 //!
-//! `list` also shows when each token was last used, which the service keeps in a separate file beside its journal.
+//! `list` also shows when each token was last used, which the service keeps in a separate file next to its journal.
 
 mod error;
 mod list;

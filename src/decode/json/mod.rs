@@ -186,7 +186,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.index += 1;
     }
 
-    /// Accepts the reading at `at` if it matches the template of an earlier one and may end where it does.
+    /// Accepts the reading at `at` if it matches the template of an earlier one and `ends` accepts its end.
     fn take_like(&mut self, at: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let used = self.templates.as_mut()?.take(at, &mut self.decoder, ends)?;
         self.quota.took();

@@ -47,7 +47,7 @@ impl<'de> Templates<'de> {
         Templates { payload, text: "", templates: template::Templates::default() }
     }
 
-    /// Commits the reading at `at` if it matches a template and may end where it does. Returns its length in bytes.
+    /// Commits the reading at `at` if it matches a template and `ends` accepts its end. Returns its length in bytes.
     /// Returns `None`, and commits nothing, if the reading must be decoded in full.
     // Inside its callers, its loop has fewer registers: 1 % more instructions for each reading.
     #[inline(never)]

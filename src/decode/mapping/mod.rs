@@ -37,7 +37,7 @@ pub(super) struct Mapper {
     spec: Arc<Mapping>,
     /// The topic templates of each rule.
     topics: Vec<Vec<TopicTemplate>>,
-    /// Whether a rule asks for an array as the message.
+    /// Whether a rule requires an array as the message.
     takes_arrays: bool,
 }
 
@@ -67,7 +67,7 @@ impl Mapper {
         rejects: &mut Rejects,
     ) {
         let mut run = Run { mapper: self, topic, cx, out, rejects, index: 0, quota: Quota::new(cx.limits) };
-        // A top-level array is one message if a rule asks for that; otherwise each element is one.
+        // A top-level array is one message if a rule requires that; otherwise each element is one.
         if self.takes_arrays
             && let Some(array) = document::whole_array(payload)
             && let Some(found) = self.rule(&array, topic, true)
@@ -85,7 +85,7 @@ impl Mapper {
 
 impl Mapper {
     /// The first rule that matches a message, with what its topic template captures. `whole_array`: the message is a
-    /// top-level array, and the rule must ask for that.
+    /// top-level array, and the rule must require that.
     fn rule<'r, 't>(
         &'r self,
         message: &Value,
@@ -148,7 +148,7 @@ impl Mapper {
     }
 }
 
-/// What `decode` tells about the rule that matched.
+/// What `decode` reports about the rule that matched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FirstRule {
     /// From 1, in the order of the format.

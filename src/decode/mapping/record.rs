@@ -1,5 +1,5 @@
-//! Builds one reading from one record: first its values, because a record without any is not a reading, whatever other
-//! faults it has; then the sensor, the time and the tags.
+//! Builds one reading from one record: first its values, because a record without any is not a reading, regardless of
+//! other faults; then the sensor, the time and the tags.
 
 use std::borrow::Cow;
 
@@ -103,7 +103,7 @@ fn values(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) 
     }
 }
 
-/// Adds the values besides those of `values`. They are no measurements by themselves, so they make no reading alone.
+/// Adds the values besides those of `values`. They are not measurements, so they alone do not make a reading.
 fn also(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) -> Result<(), Fault> {
     if fields.out.value_count() == 0 {
         return Ok(());

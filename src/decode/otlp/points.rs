@@ -218,7 +218,7 @@ impl<'a> Points<'a> {
             Fault::new(RejectReason::IntegerOutOfRange, detail)
         })?;
         add("count", ValueRef::Int(count))?;
-        // The sum of measurements that can be negative is absent; of those with NaN it is no number.
+        // The sum of measurements that can be negative is absent; with NaN among them it is not a number.
         for (name, value) in [("sum", point.sum), ("min", point.min), ("max", point.max)] {
             if let Some(value) = value.filter(|v| v.is_finite()) {
                 add(name, ValueRef::Double(value))?;

@@ -2,15 +2,15 @@
 //!
 //! - field: the label `__name__` (`node:load.1` becomes `node:load_1`: names contain no dots); its value a double.
 //! - sensor: the values of the labels `remote_write.sensor_id_labels` that the series has, joined by `/`. With
-//!   `remote_write.other_labels = "sensor_id"` the other labels are appended, so that every series is a field of its own
-//!   sensor.
+//!   `remote_write.other_labels = "sensor_id"` the other labels are appended, so that every series is a field of a
+//!   separate sensor.
 //! - tags: every label but `__name__`.
 //! - Stale markers are skipped; they end a series and have no value. Other values that are not finite are rejected, and
 //!   every native histogram. Metadata and exemplars are ignored.
 //!
 //! Samples of one sensor, time and set of tags become one reading, or several if there are more than `limits.fields_max`.
-//! The fields are sorted by name. So a request that is sent again yields the same readings, whatever the order of its
-//! series was, and nothing is stored twice. Samples that come in other requests are other readings.
+//! The fields are sorted by name. So a request that is sent again yields the same readings, regardless of the order of
+//! its series, and nothing is stored twice. Samples that come in other requests are other readings.
 //!
 //! A malformed payload is rejected as a whole, as the specification requires, and yields no reading.
 //! Specifications: prometheus.io/docs/specs/prw/remote_write_spec and remote_write_spec_2_0.

@@ -175,7 +175,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         self.quota.close("records", self.rejects);
     }
 
-    /// Applies the record's base fields. They are in force from this record on, even if the record has other faults.
+    /// Applies the record's base fields. They apply from this record on, even if the record has other faults.
     fn take_bases(&mut self, record: &mut Record<'de>) -> Result<(), Fault> {
         let mut first = None;
         let lost = self.index;

@@ -49,7 +49,7 @@ const LABELS: [(Label, &str, i128); 15] = [
 impl Label {
     /// The base fields, which also apply to following records.
     pub(super) const BASES: [Label; 5] = [BaseName, BaseTime, BaseUnit, BaseValue, BaseSum];
-    /// The values, of which a record has at most one.
+    /// The values; a record has at most one.
     pub(super) const VALUES: [Label; 4] = [Value, StringValue, BoolValue, DataValue];
 
     /// The name in JSON, for messages.

@@ -141,7 +141,7 @@ fn births_define_names_and_types_of_later_metrics() {
 fn without_a_birth_nothing_is_guessed_and_a_rebirth_is_requested() {
     let mut rig = Rig::new();
     assert_eq!(rig.send("NDATA", 5, &[M::alias(1).double(1.0)]), unknown(true));
-    // Once a minute for each node, whatever its state.
+    // Once a minute for each node, regardless of its state.
     rig.now_ms += REBIRTH_EVERY_MS - 1;
     assert_eq!(rig.send("NDATA", 6, &[M::alias(1).double(1.0)]), unknown(false));
     assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 7)]), nothing());

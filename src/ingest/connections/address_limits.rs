@@ -4,8 +4,8 @@
 //! too often is not locked out: it is *paused*. While the pause lasts,
 //! - a request with a valid token is served as always: tokens are checked first, on every connection;
 //! - a request whose token is wrong again is refused without further work, and loses its connection;
-//! - of the address's connections only a few may be open that have not shown a valid token yet. That ends a flood of
-//!   connections and handshakes, and still lets the other devices of the address connect.
+//! - only a few of the address's open connections may have shown no valid token yet. That ends a flood of connections
+//!   and handshakes, and still lets the other devices of the address connect.
 //!
 //! Memory is bounded: addresses with open connections by the limit on connections, the others by [`REMEMBERED_MAX`].
 //! Pure: the time is an argument.
@@ -170,7 +170,7 @@ impl AddressLimits {
         Some((pause_ms, true))
     }
 
-    /// Like [`AddressLimits::failed`], for an address without an open connection of its own.
+    /// Like [`AddressLimits::failed`], for an address without its own open connection.
     pub(crate) fn failed_unconnected(
         &mut self,
         ip: IpAddr,
@@ -192,8 +192,8 @@ impl AddressLimits {
         failed
     }
 
-    /// Forgets what no longer counts; if that is not enough, a quarter of the rest, so that a flood of addresses does not
-    /// search all of them for each.
+    /// Forgets entries that no longer count; if that is not enough, a quarter of the rest, so that a flood of addresses
+    /// does not search all of them for each.
     fn forget(&mut self, now_ms: u64) {
         self.entries.retain(|_, entry| entry.open > 0 || entry.is_memorable(now_ms));
         let mut turns: Vec<u64> =
@@ -330,7 +330,7 @@ mod tests {
             limits.failed_unconnected(nth(i), &settings, 0);
             assert!(limits.entries.len() <= REMEMBERED_MAX + 1 && limits.entries.len() == limits.remembered + 1);
         }
-        // What no longer counts goes before that.
+        // Entries that no longer count are removed before that.
         for i in 0..REMEMBERED_MAX as u32 / 2 {
             limits.opened(nth(i));
             limits.failed(nth(i), &settings, 100_000);

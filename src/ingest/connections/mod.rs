@@ -3,11 +3,11 @@
 //!
 //! When a port is full, the connection that has waited longest for a request is cut, so that idle connections, however
 //! many, keep no others out. The same applies within an address that has all of its connections. A connection with a request
-//! in progress is never cut; if there are only such, the new connection is refused. For MQTT, a device is in progress
-//! from its CONNECT on.
+//! in progress is never cut; if all have one, the new connection is refused. For MQTT, a device is in progress from its
+//! CONNECT on.
 //!
-//! A connection that is cut gives up its place immediately, and notices a moment later. Only if a request was complete
-//! before that it keeps its place, and the port has one connection more than its limit until it ends.
+//! A connection that is cut gives up its place immediately, and notices a moment later. If a request was complete
+//! before that, it keeps its place, and the port has one connection more than its limit until it ends.
 
 pub(crate) mod address_limits;
 pub(crate) mod phase;
@@ -407,7 +407,7 @@ mod tests {
         places.iter().for_each(Place::begin);
         assert_eq!(rig.enter(1).err(), Some(Refusal::AddressLimit));
         assert_eq!((of_proxy(2).err(), rig.placed()), (Some(Refusal::Limit), 8));
-        // Nothing of it stays when its connections end, also if it is not trusted any more.
+        // Nothing of it stays when its connections end, even if it is no longer trusted.
         let Connections { max, .. } = rig.open.lock(|state| state.settings);
         let pause = Duration::from_secs(30);
         let settings = Connections { max, per_address_max: 2, failed_auth_max: 3, failed_auth_pause: pause };
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(true));
         assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(false));
         assert_eq!(rig.open.failed_behind_proxy("192.0.2.8".parse().unwrap()), None, "only this one");
-        // A connection of its own meets the same pause.
+        // Its own connection meets the same pause.
         assert_eq!(rig.enter(9).unwrap().failed().map(|pause| pause.is_new), Some(false));
     }
 

@@ -1,5 +1,5 @@
-//! Middleware for every request: records metrics whatever the outcome, and on a route admits or refuses the request
-//! before its body is read.
+//! Middleware for every request: records metrics for every outcome, and on a route admits or refuses the request before
+//! its body is read.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use super::sender::Sender;
 use crate::access::Grant;
 use crate::config;
 
-/// The budget has room for this many bodies of the largest size, whatever is configured.
+/// The budget has room for this many bodies of the largest size, regardless of the settings.
 const LARGEST_BODIES: u64 = 4;
 /// Upper limit of the initial allocation for a body; a longer body grows as it arrives. As many bodies as connections
 /// can be arriving.
@@ -114,7 +114,7 @@ impl BodyLimits {
         BodyLimits { bytes_max: bytes_max.min(self.bytes_max), ..self }
     }
 
-    /// How long a body may take of which this many bytes have arrived, and the error if it takes longer.
+    /// How long a body may take after this many bytes have arrived, and the error if it takes longer.
     fn patience(&self, bytes: usize) -> (Duration, IngestError) {
         let per_byte = 1.0 / self.rate_min.max(1) as f64;
         let by_rate = self.grace + Duration::from_secs_f64(bytes as f64 * per_byte);
@@ -211,7 +211,7 @@ mod tests {
         // A gateway on a 2G link, which takes half of the time.
         assert_eq!(arriving(15_000, 1000).await, (14, None));
         assert_eq!(arriving(6000, 300).await, (19, None));
-        // Whatever the rate, not for ever.
+        // Regardless of the rate, not forever.
         assert_eq!(arriving(1_000_000, 10_000).await, (30, Some("body_timeout")));
     }
 }

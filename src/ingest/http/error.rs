@@ -99,7 +99,7 @@ pub(crate) enum IngestError {
     Internal,
 }
 
-/// What there is of ThingsBoard's device API.
+/// The supported part of ThingsBoard's device API.
 const DEVICE_API: &str = "of ThingsBoard's device API only telemetry is supported, not attributes, RPC or claims";
 
 /// Seconds until the sender should try again. Queues drain within a second. A full journal waits for the store. A

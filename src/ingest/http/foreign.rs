@@ -1,9 +1,9 @@
 //! Recognises requests that a page of another site makes a browser send, by their headers. Used by both HTTP ports while
-//! they have no tokens: then a request needs nothing that such a page does not have.
+//! they have no tokens: then such a page has everything that a request needs.
 //!
-//! Two ways lead from a page to a port of this machine. It sends a request to `127.0.0.1`, which a browser marks
-//! ([`check_page`]; W3C Fetch Metadata, RFC 6454 §7). Or the name of its own site is made to resolve to `127.0.0.1` (DNS
-//! rebinding); to the browser the port is then a part of that site, and only the header Host shows it ([`is_local`]).
+//! A page can reach a port of this machine in two ways. It sends a request to `127.0.0.1`, which a browser marks
+//! ([`check_page`]; W3C Fetch Metadata, RFC 6454 §7). Or the name of its own site is made to resolve to `127.0.0.1`
+//! (DNS rebinding); to the browser the port is then part of that site; only the header Host shows it ([`is_local`]).
 //!
 //! A browser marks a `GET` only if the address is loopback or has TLS. Elsewhere a page could store readings with an
 //! image whose URL is that of a hook, so there a `GET` of a browser needs the mark.
@@ -40,8 +40,8 @@ pub(crate) enum Foreign {
     Browser,
 }
 
-/// Refuses what a page of another site sends. `is_get_hook`: a `GET` that stores readings. `any_host`: the port is meant
-/// to be reached under any name.
+/// Refuses requests of a page of another site. `is_get_hook`: a `GET` that stores readings. `any_host`: the port is
+/// meant to be reached under any name.
 pub(super) fn check(headers: &HeaderMap, is_get_hook: bool, any_host: bool) -> Result<(), Foreign> {
     check_page(headers)?;
     if is_get_hook && is_browser(headers) && !headers.contains_key(SEC_FETCH_SITE) {

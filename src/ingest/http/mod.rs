@@ -1,7 +1,7 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
 //! A request passes these steps, in this order:
-//! - `foreign`: without tokens, refuses what a web page of another site sends.
+//! - `foreign`: without tokens, refuses requests of web pages of other sites.
 //! - `admit`: metrics, token, open admission, and whether there is room among the concurrent requests.
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
 //! - `body`: reads the body within its limits. Only then does the request count as running (`http.concurrency_max`).
@@ -21,7 +21,7 @@
 //! ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while requests that are already handed over
 //! get their acknowledgement. Then the token given to [`HttpIngest::serve`] is cancelled, which closes the port:
 //! running requests get the rest of the deadline, new ones still get 503, and the socket closes when no request is
-//! left. A body that is still arriving then is not waited for: its readings would be refused.
+//! left. The port does not wait for a body that is still arriving: its readings would be refused.
 
 mod accepted;
 mod admit;

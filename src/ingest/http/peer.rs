@@ -1,4 +1,4 @@
-//! The connection that a request came on: who sent it, and what the check of its token means for that address.
+//! The connection that a request came on: its sender, and the effect of its token's check on that address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl Peer {
     /// Notes the result of the check of a token, and returns it. If the token is wrong and the address is paused, the
     /// error is another one.
     ///
-    /// A request without a token counts and is logged, but is no attempt to guess one: some clients send each request
-    /// without it first.
+    /// A request without a token counts and is logged, but is not an attempt to guess one: some clients send each
+    /// request without it first.
     fn judge<T>(&self, checked: Result<T, IngestError>) -> Result<T, IngestError> {
         let error = match checked {
             Ok(passed) => {

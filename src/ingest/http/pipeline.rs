@@ -53,8 +53,8 @@ pub(super) struct Origin {
     pub(super) field: Option<String>,
     /// If anything is rejected, the body is returned, decompressed.
     pub(super) keeping: bool,
-    /// An import: `limits.import_past` in place of `limits.past`, and each reading needs a time of its own, because it
-    /// may be sent again days later.
+    /// An import: `limits.import_past` in place of `limits.past`, and each reading needs its own time, because it may
+    /// be sent again days later.
     pub(super) importing: bool,
 }
 
@@ -182,7 +182,7 @@ fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError
     }
 }
 
-/// Counts what arrived, once for the whole body. `sender` names the sender in the report of rejects.
+/// Counts the readings that arrived, once for the whole body. `sender` names the sender in the report of rejects.
 pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce() -> String, at_ms: i64) {
     metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
     metrics::altered(Source::Http, batch.retimed() as u64, rejects.left_out().total() as u64);

@@ -141,7 +141,7 @@ impl Port {
 pub(super) struct Connection {
     pub(super) port: Arc<Port>,
     pub(super) place: Place,
-    /// Its peer is a trusted proxy, which says in each request for whom it asks.
+    /// Its peer is a trusted proxy, which names its client in each request.
     proxies: Option<Arc<Proxies>>,
     /// The certificate that the client has presented, from the end of the handshake on.
     pub(super) client: OnceLock<ClientCertificate>,
@@ -155,7 +155,7 @@ impl Connection {
         Arc::new(Connection { port, place, proxies: is_trusted.then_some(proxies), client: OnceLock::new() })
     }
 
-    /// For whom a trusted proxy asks.
+    /// The client of a trusted proxy.
     pub(super) fn asks_for(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let proxies = self.proxies.as_ref()?;
         let is_rfc_7239 = proxies.header == ProxyHeader::Forwarded;
@@ -183,14 +183,14 @@ impl Connection {
         });
     }
 
-    /// An event of the audit log about the peer, or about the one for whom a proxy asks.
+    /// An event of the audit log about the peer, or about the client of a proxy.
     pub(super) fn audit(&self, asks_for: Option<IpAddr>, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {
         let peer = asks_for.map_or_else(|| self.place.peer(), |ip| SocketAddr::new(ip, 0));
         AuditEvent::new(kind, self.port.name, peer, reason)
     }
 
-    /// Counts and logs a failed authentication, of the peer, or of the one for whom a proxy asks. `is_guess`: it counts
-    /// towards a pause of the address. Returns the seconds that the address is paused for, if it is.
+    /// Counts and logs a failed authentication, of the peer, or of the client of a proxy. `is_guess`: it counts towards
+    /// a pause of the address. Returns the seconds that the address is paused for, if it is.
     pub(super) fn unauthorized(&self, asks_for: Option<IpAddr>, reason: &'static str, is_guess: bool) -> Option<u64> {
         metrics::auth_failure(self.port.name, reason);
         self.audit(asks_for, AuditKind::AuthFailed, reason).record();

@@ -64,7 +64,7 @@ async fn discard(body: Body) {
     let _ = tokio::time::timeout(DISCARD_TIMEOUT, all).await;
 }
 
-/// The body of a request, which comes back to the middleware when it is dropped before its end.
+/// The body of a request, which returns to the middleware when it is dropped before its end.
 struct Returned {
     body: Body,
     to: Option<oneshot::Sender<Body>>,

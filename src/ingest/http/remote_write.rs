@@ -4,7 +4,7 @@
 //! - 204: every sample is durable. Stale markers and exact repetitions count as written.
 //! - 400: some samples or histograms, or the whole request, can never be accepted; the others are durable. The sender must
 //!   not send them again.
-//! - 503 with Retry-After, also where other routes answer 408 or 429: Prometheus drops samples on 429 unless
+//! - 503 with Retry-After, also when other routes answer 408 or 429: Prometheus drops samples on 429 unless
 //!   `retry_on_http_429` is set, and on every other 4xx.
 //!
 //! Each answer to a request that was read has the number of samples written, as version 2.0 requires.

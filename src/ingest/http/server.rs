@@ -1,7 +1,7 @@
 //! The listening socket and the HTTP/1 settings, shared by both HTTP ports.
 //!
 //! HTTP/1 only. A server that also supports HTTP/2 waits for its preface without a timeout, so a slow client could hold
-//! the connection open for ever; and no common sender needs HTTP/2. With TLS, ALPN announces HTTP/1.1 to the client.
+//! the connection open forever; and no common sender needs HTTP/2. With TLS, ALPN announces HTTP/1.1 to the client.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -30,8 +30,8 @@ use crate::ingest::tls::Certificates;
 const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// hyper's own limit for a head, which includes the time that a connection is idle. The limits are those of
-/// [`super::timed_stream`], at most 10 minutes and an hour; but only with a limit of its own does hyper read again when a
-/// response is done, which starts them.
+/// [`super::timed_stream`], at most 10 minutes and an hour; but hyper reads again when a response is done, which starts
+/// them, only if it has its own limit.
 const HYPER_HEADER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Why a port cannot be opened.

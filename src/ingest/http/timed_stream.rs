@@ -1,10 +1,10 @@
 //! The stream of an HTTP connection with its time limits.
 //!
-//! - A request's head must be complete within `header_timeout` of its first byte, a connection's first head of the
-//!   connection's opening (with TLS: of the end of the handshake).
+//! - A request's head must be complete within `header_timeout` of its first byte; a connection's first head, of the
+//!   opening of the connection (with TLS: of the end of the handshake).
 //! - Between requests a connection may be idle for `keep_alive`. hyper's `header_read_timeout` does not distinguish the
 //!   two: it runs from the end of the previous response.
-//! - A write may be pending for `write_timeout` without progress. Then the peer takes nothing, and the response, with
+//! - A write may be pending for `write_timeout` without progress. Then the peer reads nothing, and the response, with
 //!   everything that it holds, is dropped.
 //!
 //! - A connection whose client certificate is revoked or expires fails immediately.
@@ -35,7 +35,7 @@ pub(super) struct TimedStream<S> {
     /// The limit of the write that is pending.
     writing: Option<Pin<Box<Sleep>>>,
     is_over: bool,
-    /// Ends when the client's certificate is not valid any more.
+    /// Ends when the client's certificate is no longer valid.
     revoked: Option<Revoked>,
 }
 
@@ -47,7 +47,7 @@ impl<S> TimedStream<S> {
         TimedStream { stream, connection, times, reading: None, writing: None, is_over: false, revoked }
     }
 
-    /// Fails once the client's certificate is not valid any more, also while a request is in progress.
+    /// Fails once the client's certificate is no longer valid, also while a request is in progress.
     fn check_client(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let is_revoked = |revoked: &mut Revoked| revoked.as_mut().poll(cx).is_ready();
         if self.revoked.as_mut().is_some_and(is_revoked) {

@@ -142,8 +142,8 @@ impl Credentials {
     }
 }
 
-/// Who sends a request: by the certificate of its connection if that is the identity, and then by nothing else; by what
-/// `check` finds otherwise.
+/// Who sends a request: the certificate of its connection alone, if that is the identity; otherwise the result of
+/// `check`.
 pub(super) fn identify(
     credentials: &Credentials,
     peer: Option<&Peer>,

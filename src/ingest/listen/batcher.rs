@@ -4,12 +4,12 @@
 //! A batcher is one task. A hash of its client id assigns each device to one batcher, so its messages stay in order. A
 //! batcher hands over an ingest batch when it is full, when fewer than two are in flight (one in progress and one
 //! queued keep the next stage busy) and no more messages are expected soon ([`CommitDelay`]), or when its first message
-//! has waited for [`LINGER`]. So a device that is alone is answered immediately, and many devices, which together send
-//! all the time, share the work of an ingest batch and its sync; their PUBACKs leave together.
+//! has waited for [`LINGER`]. So a lone device is answered immediately, and many devices, which together send all the
+//! time, share the work of an ingest batch and its sync; their PUBACKs leave together.
 //!
 //! Full: the submit task waits for the next stage, then the batcher stops taking messages, then its queue is full and
-//! the connections stop reading. Nothing is dropped. If the next stage is closed for good, the collected messages are
-//! not delivered, and their connections end.
+//! the connections stop reading. Nothing is dropped. If the next stage is closed permanently, the collected messages
+//! are not delivered, and their connections end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -249,7 +249,7 @@ impl Batcher {
             match queue.try_reserve() {
                 Ok(slot) => slot.send(self.ingest_batch()),
                 Err(mpsc::error::TrySendError::Full(())) => return,
-                // The next stage is closed for good: dropped, so not delivered.
+                // The next stage is closed permanently: dropped, so not delivered.
                 Err(mpsc::error::TrySendError::Closed(())) => drop(self.ingest_batch()),
             }
             // The current batch is empty now, so the message fits.

@@ -17,7 +17,7 @@ pub(super) enum CloseReason {
     Stuck,
     /// The same client has connected again.
     TakenOver,
-    /// Its token is not valid any more.
+    /// Its token is no longer valid.
     Revoked,
     /// Its token has expired.
     Expired,

@@ -301,7 +301,7 @@ fn grant(request: &ConnectRequest, credentials: &Credentials) -> Result<Arc<Gran
     })
 }
 
-/// Checks what a device asks for besides its credentials.
+/// Checks the parameters that a device requests, other than its credentials.
 pub(super) fn check(request: &ConnectRequest) -> Result<(), ConnectError> {
     if request.has_method {
         return Err(ConnectError::Method);

@@ -36,7 +36,7 @@ use crate::telemetry::metrics;
 const READ_BYTES: usize = 2048;
 /// Bytes of replies that may be buffered before they are sent.
 pub(super) const OUT_BYTES_MAX: usize = 16 * 1024;
-/// The longest pause before the quota is looked at again.
+/// The longest pause before the quota is checked again.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Time limit for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -137,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let end = tokio::select! {
             biased;
-            // Whatever else the connection waits for.
+            // Independent of the connection's other waits.
             end = revoked => end,
             () = certificate_ended => CloseReason::Certificate,
             end = self.run(&place.taken_over) => match end {
@@ -500,7 +500,7 @@ fn large_until(bytes: usize, settings: &ListenMqtt) -> Instant {
     Instant::now() + settings.packet_grace + Duration::from_secs(bytes as u64 / settings.packet_rate_min)
 }
 
-/// Why a message is not decoded, whatever its topic.
+/// Why a message is not decoded, regardless of its topic.
 fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<RefusedMessage> {
     let ListenMqtt { topic_max_bytes, packet_max_bytes, .. } = settings;
     let payload_bytes = publish.oversize.map_or(publish.payload.len(), |oversize| oversize.payload_bytes);

@@ -7,7 +7,7 @@
 //!             └─ more, any other packet ───────> error 0x95
 //! ```
 //!
-//! So the memory of a connection between packets is small, whatever was sent before: a large packet takes over the
+//! So the memory of a connection between packets is small, regardless of earlier packets: a large packet takes over the
 //! buffer that it arrived in, and a small one is copied out of it. [`Publish::memory_bytes`] is the memory that a
 //! message holds. User properties that no rule needs are dropped here, so they use memory only while their packet is
 //! parsed.

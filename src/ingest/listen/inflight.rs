@@ -1,8 +1,8 @@
 //! The messages of one connection that wait for their acknowledgement. Pure.
 //!
-//! They are acknowledged in order of receipt (MQTT-4.6.0-2), in whatever order their ingest batches are settled.
-//! Messages after one that was not delivered are not acknowledged: the messages before it are, then the connection ends
-//! and the device sends the rest again. Bounded by the window, which the owner enforces.
+//! They are acknowledged in order of receipt (MQTT-4.6.0-2), regardless of the order in which their ingest batches are
+//! settled. Messages after one that was not delivered are not acknowledged: the messages before it are, then the
+//! connection ends and the device sends the rest again. Bounded by the window, which the owner enforces.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub(super) struct AckResult {
     pub(super) first: u64,
     pub(super) count: u64,
     pub(super) outcome: AckOutcome,
-    /// The device is told that it may not send these messages; nothing of them is kept.
+    /// The device learns that it may not send these messages; nothing of them is kept.
     pub(super) is_refused: bool,
 }
 

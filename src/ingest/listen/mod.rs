@@ -15,10 +15,11 @@
 //! ```
 //!
 //! - This module: the port, its certificates, access control, and one task per connection.
-//! - `connect` handles CONNECT and its answer, `authorization` what the device may do until its token ends, `clients` tracks who is connected, `connection` is the rest of a
-//!   connection's life, `inflight` holds messages that wait for their acknowledgement, `exchanges` the ids of QoS 2.
+//! - `connect` handles CONNECT and its answer, `authorization` tracks the rights of the device until its token ends,
+//!   `clients` tracks who is connected, `connection` is the rest of a connection's life, `inflight` holds messages that
+//!   wait for their acknowledgement, `exchanges` the ids of QoS 2.
 //! - `frames` splits the bytes into packets in bounded memory, `codec` parses the packets of MQTT 3.1.1 and 5, `strict`
-//!   checks what the parsers leave out.
+//!   checks rules that the parsers do not.
 //! - `batcher` combines the messages of many connections. `log_limit` writes rate-limited log lines about devices.
 //!
 //! What a device can do: publish with QoS 0, 1 and 2 (PUBREC when the message is safe, PUBCOMP after PUBREL). Exchanges
@@ -43,7 +44,7 @@
 //!
 //! - up to `frames::SMALL_BYTES` of a packet belong to the connection;
 //! - larger packets share `LARGE_BYTES_MAX` while they arrive, and have a time limit, so that a few slow devices cannot
-//!   hold it for ever (small packets never wait for it);
+//!   hold it forever (small packets never wait for it);
 //! - messages that wait for a batcher share `BYTES_MAX`, by their size in memory.
 //!
 //! A connection that is not read because of these limits is not closed for its silence meanwhile.

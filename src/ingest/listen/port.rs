@@ -219,8 +219,8 @@ async fn welcome(
     }
 }
 
-/// Counts and logs a CONNECT that was refused. Without credentials it is no attempt to guess. `client`: the client id, as
-/// it may be shown.
+/// Counts and logs a CONNECT that was refused. Without credentials it is not an attempt to guess. `client`: the client
+/// id, as it may be shown.
 fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectError) {
     let (peer, label) = (place.peer(), error.label());
     metrics::mqtt_direct_connect(label);
@@ -238,7 +238,7 @@ fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectE
             let detail = error.to_string();
             event(AuditKind::AuthFailed).client(client.unwrap_or_default()).detail(&detail).record();
         }
-        // Logged where the sender is known.
+        // Logged by the code that knows the sender.
         ConnectError::Quota => {}
         _ => return shared.logs.connection_refused(peer, client, label, &error.to_string()),
     }

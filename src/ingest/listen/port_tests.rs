@@ -57,10 +57,10 @@ impl Rig {
         Rig { addr, _stop: stop.drop_guard(), _tokens: tokens }
     }
 
-    /// Connects with this password; the open connection and the code of CONNACK, or `None` if it was closed at once.
+    /// Connects with this password; the open connection and CONNACK's code, or `None` if it was closed immediately.
     async fn connect(&self, password: &str) -> Option<(TcpStream, Code)> {
         let mut packet = BytesMut::new();
-        // A name of its own: otherwise it ends the connection before it.
+        // A separate name: otherwise it ends the connection before it.
         let mut connect = Connect::new(format!("c{}", fastrand::u64(..)));
         connect.auth = ConnectAuth::UsernamePassword { username: "d1".into(), password: password.to_owned().into() };
         connect.write(&mut packet).unwrap();

@@ -1,9 +1,9 @@
 //! Rules of MQTT that rumqttc's codecs do not check: a property that may occur once occurs once, properties end where
-//! their length says, a response topic has no wildcard, and a packet that is only a fixed header has nothing behind it.
+//! their length says, a response topic has no wildcard, and a packet that is only a fixed header has nothing after it.
 //! Pure. The sections are those of MQTT 5.0, unless 3.1.1 is named.
 //!
-//! Where a packet ends before the length of its properties, nothing is reported here: the codec refuses it, unless they are
-//! optional.
+//! If a packet ends before the length of its properties, nothing is reported here: the codec refuses it, unless they
+//! are optional.
 
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
@@ -18,7 +18,7 @@ const PINGREQ: u8 = 12;
 const PINGRESP: u8 = 13;
 const DISCONNECT: u8 = 14;
 
-/// Properties with rules of their own (§2.2.2.2).
+/// Properties with special rules (§2.2.2.2).
 const RESPONSE_TOPIC: u8 = 8;
 const SUBSCRIPTION_IDENTIFIER: u8 = 11;
 const USER_PROPERTY: u8 = 38;
@@ -78,8 +78,8 @@ fn integer(bytes: &[u8]) -> Option<(usize, &[u8])> {
 /// Properties, and what follows them.
 type Properties<'a> = (&'a [u8], &'a [u8]);
 
-/// The properties at the beginning of these bytes (§2.2.2); `None` if their length is missing. That they do not extend
-/// beyond the packet is not checked by the codecs for every property.
+/// The properties at the beginning of these bytes (§2.2.2); `None` if their length is missing. The codecs do not check
+/// for every property that it ends within the packet.
 fn properties(bytes: &[u8]) -> Result<Option<Properties<'_>>, ProtocolError> {
     let Some((length, rest)) = integer(bytes) else { return Ok(None) };
     rest.split_at_checked(length).map(Some).ok_or(MALFORMED)

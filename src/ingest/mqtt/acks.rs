@@ -7,8 +7,8 @@
 //! - Messages after one that was not delivered must not be acknowledged.
 //!
 //! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one ingest batch) is
-//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in whatever order ingest batches are delivered,
-//! then [`release`](AckTracker::release) returns its id once every message before it is delivered.
+//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in the order in which ingest batches are
+//! delivered, then [`release`](AckTracker::release) returns its id once every message before it is delivered.
 //!
 //! Not delivered, or [`refuse`](AckTracker::refuse)d because the queue was full: the ids before it are still released.
 //! Then the ledger is [`blocked`](AckTracker::blocked) and the connection must end, so that the broker sends the rest
@@ -188,7 +188,7 @@ mod tests {
             self.groups[..=last].iter().all(|(epoch, _, outcome)| *epoch != self.epoch || outcome.is_some())
         }
 
-        /// What must be acknowledged now: in order of receipt, until the first that is not delivered.
+        /// The messages to acknowledge now: in order of receipt, until the first that is not delivered.
         fn expect(&mut self) -> Vec<u16> {
             let mut ids = vec![];
             for at in 0..self.messages.len() {

@@ -1,8 +1,8 @@
 //! Logs in to a broker and subscribes, as the service does, for `hourbucket check`.
 //!
-//! With a client id of its own, since a broker ends the connection of a running service with the same one, and with a
-//! session that ends with the connection. Not with `$share`: a message that a group sends to this connection would be
-//! lost for the group.
+//! It uses a separate client id, since a broker ends the connection of a running service with the same one, and a
+//! session that ends with the connection. It does not use `$share`: a message that a group sends to this connection
+//! would be lost for the group.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Appended to `mqtt.client_id`.
 const SUFFIX: &str = "-check";
 
-/// What keeps the service from receiving messages.
+/// A problem that keeps the service from receiving messages.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CheckError {
     #[error(transparent)]
@@ -79,7 +79,7 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
     Ok(text)
 }
 
-/// The settings of the service, without what would disturb it.
+/// The settings of the service, without those that would disturb it.
 fn of_check(config: &Mqtt) -> Mqtt {
     let mut config = config.clone();
     config.client_id += SUFFIX;

@@ -81,8 +81,8 @@ impl Broker {
         metrics::mqtt_connected(&self.name, false);
         self.restore_births().await;
         while !self.stop.is_cancelled() {
-            // If admission is closed for good, connecting would only make the broker send the same messages again and
-            // again.
+            // If admission is closed permanently, connecting would only make the broker send the same messages again
+            // and again.
             if !matches!(self.admission.check(), Err(AdmissionError::Stopping | AdmissionError::Broken)) {
                 let end = self.connection().await;
                 self.disconnected(&end);

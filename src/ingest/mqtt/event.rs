@@ -31,7 +31,7 @@ pub(in crate::ingest) struct Message {
     pub(in crate::ingest) properties: Vec<(String, String)>,
     /// Who sent it, if that is known; `None`: it may be from any sensor.
     pub(in crate::ingest) sender: Option<Arc<access::Grant>>,
-    /// The sender can be told that it may not send this message.
+    /// The answer can say that the sender may not send this message.
     pub(in crate::ingest) can_refuse: bool,
     /// Set if the receiver decided not to decode it: it becomes a dead letter.
     pub(in crate::ingest) refused: Option<RefusedMessage>,

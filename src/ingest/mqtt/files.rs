@@ -15,7 +15,7 @@ pub(super) struct Credentials {
     pub(super) password: Option<Secret>,
 }
 
-/// Reads the files; `before` is the content at the last connection. Also returns what could not be read.
+/// Reads the files; `before` is the content at the last connection. Also returns the problems.
 ///
 /// # Errors
 /// The certificates cannot be read, and there are no previous ones.

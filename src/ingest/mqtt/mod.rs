@@ -4,7 +4,7 @@
 //! - A PUBACK is sent only after the message is safe, in order of receipt, and never for a message of another
 //!   connection.
 //! - A message that cannot be decoded becomes a dead letter, and is acknowledged when that is safe.
-//! - Pings are sent whatever the next stage does.
+//! - Pings are sent regardless of the next stage.
 //! - The throughput is near that of a subscriber that only acknowledges.
 //!
 //! The life of a message:

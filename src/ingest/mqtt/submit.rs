@@ -18,8 +18,8 @@ pub(super) const BATCHES_MAX: usize = 256;
 /// How often a closed admission is checked again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Runs until the queue is closed or admission is closed for good. Notifies `taken` of each ingest batch taken off the
-/// queue.
+/// Runs until the queue is closed or admission is closed permanently. Notifies `taken` of each ingest batch taken off
+/// the queue.
 pub(in crate::ingest) async fn submit(
     mut queue: mpsc::Receiver<IngestBatch>,
     admission: Admission,

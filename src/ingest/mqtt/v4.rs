@@ -15,7 +15,7 @@ use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;
 
 /// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set here, and the broker
-/// would send it again for ever. So this sets no limit: a packet over `packet_max_bytes` becomes a dead letter.
+/// would send it again forever. So this sets no limit: a packet over `packet_max_bytes` becomes a dead letter.
 const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
 
 /// Creates client and event loop of a new connection.

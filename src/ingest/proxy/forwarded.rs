@@ -1,11 +1,11 @@
-//! The headers with which an HTTP proxy says for whom it asks: `X-Forwarded-For`, and `Forwarded` (RFC 7239). Pure.
+//! The headers in which an HTTP proxy names its client: `X-Forwarded-For`, and `Forwarded` (RFC 7239). Pure.
 //!
-//! Each proxy appends the address that it was asked from, and a client can send the header itself. So it is read from its
-//! end: as long as an address is that of a trusted proxy, the one before it can be believed.
+//! Each proxy appends the address of its client, and a client can send the header itself. So it is read from its end:
+//! as long as an address is that of a trusted proxy, the one before it can be believed.
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Hops that are looked at, from the last.
+/// Hops that are read, from the last.
 const HOPS_MAX: usize = 32;
 
 /// The last address that is not a trusted proxy's. `None`: the header names none that can be believed, for example because
@@ -28,8 +28,8 @@ pub(crate) fn client<'a>(
     believed
 }
 
-/// The elements of a list, between commas. In `Forwarded` a comma can be in quotes. A client could open a quote that hides
-/// what the proxy appends, so of a value with an open quote nothing is believed.
+/// The elements of a list, between commas. In `Forwarded` a comma can be in quotes. A client could open a quote that
+/// hides the address that the proxy appends, so a value with an open quote is not believed at all.
 fn elements(value: &str, has_quotes: bool) -> Vec<&str> {
     split(value, ',', has_quotes).unwrap_or_else(|| vec![""])
 }
@@ -96,7 +96,7 @@ mod tests {
             (&["2001:db8::1"], Some("2001:db8::1")),
             (&["::ffff:192.0.2.1"], Some("192.0.2.1")),
             (&["10.0.0.7, 10.0.0.1"], Some("10.0.0.7")),
-            // What a client made up is not looked at.
+            // Text that a client made up is not read.
             (&["nonsense, 192.0.2.1"], Some("192.0.2.1")),
             (&["192.0.2.1, nonsense"], None),
             (&["192.0.2.1, nonsense, 10.0.0.1"], Some("10.0.0.1")),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client puts before what the trusted proxy appends.
+        /// Any text that a client puts before the address that the trusted proxy appends.
         #[test]
         fn a_client_cannot_name_another_address(made_up in "[ -~]{0,80}", other in "[0-9., ]{0,40}") {
             for before in [made_up, other] {

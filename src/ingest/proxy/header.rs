@@ -8,7 +8,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What each header begins with; nothing that HTTP, TLS or MQTT begin with.
+/// The first bytes of each header; HTTP, TLS and MQTT begin differently.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// How version 1 begins, a line of text.
 const VERSION_1: &[u8] = b"PROXY ";
@@ -41,13 +41,13 @@ pub(crate) enum Beginning {
     Version2,
     /// A header of version 1.
     Version1,
-    /// More bytes are needed to tell version 1 from something else.
+    /// More bytes are needed to distinguish version 1 from something else.
     Unclear,
     /// Something else.
     Other,
 }
 
-/// Looks at the first bytes of a connection, at least one.
+/// Classifies the first bytes of a connection, at least one.
 pub(crate) fn beginning(bytes: &[u8]) -> Beginning {
     let starts = |whole: &[u8]| whole.starts_with(&bytes[..bytes.len().min(whole.len())]);
     match bytes {
@@ -68,7 +68,7 @@ pub(crate) struct Fixed {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
-    /// The proxy itself connects (LOCAL), for example to check that the service answers; or it does not say for whom
+    /// The proxy itself connects (LOCAL), for example to check that the service answers; or it does not name its client
     /// (UNSPEC, or a Unix socket).
     Unnamed,
     V4,
@@ -79,7 +79,7 @@ impl Fixed {
     /// Reads the fixed part.
     ///
     /// # Errors
-    /// It is not one, or asks for something unknown. Such a connection must be dropped (§2.2).
+    /// It is not one, or requests something unknown. Such a connection must be dropped (§2.2).
     pub(crate) fn read(bytes: &[u8; FIXED_BYTES]) -> Result<Fixed, HeaderFault> {
         if bytes[..12] != SIGNATURE {
             return Err(HeaderFault::Missing);
@@ -104,7 +104,7 @@ impl Fixed {
         self.rest_bytes
     }
 
-    /// For whom the proxy connects; `None`: it does not say. `rest`: the bytes that follow.
+    /// The client of the proxy; `None`: it names none. `rest`: the bytes that follow.
     ///
     /// # Errors
     /// The addresses are not complete.

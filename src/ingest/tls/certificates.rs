@@ -71,7 +71,7 @@ impl Files {
             client_crl: settings.client_crl_file.clone(),
             client_optional: false,
             only_13: false,
-            // Devices do not use ALPN, or request "mqtt" whatever the broker.
+            // Devices do not use ALPN, or request "mqtt" from every broker.
             protocols: &[],
         })
     }

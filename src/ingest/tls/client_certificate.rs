@@ -16,7 +16,7 @@ use crate::model::Clock;
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 
-/// The verifier in effect; `None` inside: the port requests no certificates any more.
+/// The verifier in effect; `None` inside: the port no longer requests certificates.
 pub(super) type LiveVerifier = Live<Option<Arc<dyn ClientCertVerifier>>>;
 
 /// The certificate of a client, with its chain.
@@ -49,7 +49,7 @@ impl ClientCertificate {
         if names.len() == 1 { names.pop() } else { None }
     }
 
-    /// Waits until it is not valid any more.
+    /// Waits until it is no longer valid.
     pub(crate) async fn ended(mut self) {
         loop {
             let now_ms = self.clock.now().wall_ms;

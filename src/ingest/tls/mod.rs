@@ -160,7 +160,7 @@ struct ServerSettings<'a> {
 /// TLS 1.3 comes first, so that a slice of one allows it alone.
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// What the files of a port lead to.
+/// The TLS settings that result from the files of a port.
 struct ServerTls {
     config: ServerConfig,
     chain: Vec<CertificateDer<'static>>,

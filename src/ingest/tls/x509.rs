@@ -15,7 +15,7 @@ const BOOLEAN: u8 = 0x01;
 const OCTET_STRING: u8 = 0x04;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const SET: u8 = 0x31;
-/// UTF8String, PrintableString, IA5String. Others are not used for names any more (RFC 5280 §4.1.2.4).
+/// UTF8String, PrintableString, IA5String. Others are no longer used for names (RFC 5280 §4.1.2.4).
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = b"\x55\x04\x03";

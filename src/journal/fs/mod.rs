@@ -32,7 +32,7 @@ pub trait FsFile: Send + Sync {
     /// Makes the contents durable (fdatasync), with the metadata required to read them.
     ///
     /// # Errors
-    /// Errors of the kernel. Data written since the last success may then be lost for good, even if a later call
+    /// Errors of the kernel. Data written since the last success may then be lost permanently, even if a later call
     /// succeeds, because the kernel marks the pages as clean.
     fn sync_data(&self) -> io::Result<()>;
 

@@ -5,7 +5,7 @@
 //! of the disk that acknowledgements wait for, and writes every byte twice. Zeros are written only if the file system
 //! does not support `fallocate`.
 //!
-//! Files and directories are created for their owner only, whatever the umask: they hold readings.
+//! Files and directories are created for their owner only, regardless of the umask: they hold readings.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;

@@ -4,7 +4,7 @@
 //! The follower hands out entries in *chunks*: ranges of sequences that share one acknowledgement, so that its cost is
 //! paid once for many entries. Segments are removed from the front only. So only the first sequence that may be
 //! unstored matters: the start of the oldest outstanding chunk, or else of the next entry. Chunks may complete in any
-//! order. A dropped chunk never completes and blocks the removal for good.
+//! order. A dropped chunk never completes and blocks the removal permanently.
 //!
 //! **A replay starts earlier** ([`Tracker::replay_from`]). A reading without a timestamp gets its receipt time. If two
 //! such readings of one millisecond are equal, both are kept. After a crash, only counting both shows how many of them

@@ -5,8 +5,8 @@
 //! it, and 10⁻⁹ is that for eight million). Integers are compared exactly. Minimum and maximum are not calculated, so
 //! they must be equal in value.
 //!
-//! Equal readings in one bucket are *possible* duplicates: two readings without a time of their own may be equal, and
-//! the store cannot distinguish them from a reading that was stored twice.
+//! Equal readings in one bucket are *possible* duplicates: two readings without their own time may be equal, and the
+//! store cannot distinguish them from a reading that was stored twice.
 
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ pub enum BuildError {
     TooManyNames,
     /// The sender may not write this sensor; see [`BatchBuilder::allow_only`].
     NotAllowed,
-    /// The reading has no time of its own; see [`BatchBuilder::require_own_time`].
+    /// The reading does not have its own time; see [`BatchBuilder::require_own_time`].
     NoTime,
     /// The tags are too long together with that of the sender.
     TagsTooLong,
@@ -147,7 +147,7 @@ impl BatchBuilder {
         self.allowed = sensors;
     }
 
-    /// Accepts only readings with a time of their own from here on, until the end of the batch.
+    /// Accepts only readings with their own time from here on, until the end of the batch.
     pub fn require_own_time(&mut self) {
         self.own_time = true;
     }

@@ -208,8 +208,8 @@ impl ReadingBatch {
         4 + 2 + names + 4 + schemas + self.records.len()
     }
 
-    /// The number of readings that have the time of receipt in place of a time that could not be used. Only known where
-    /// the batch was built.
+    /// The number of readings that have the time of receipt in place of a time that could not be used. Only known to
+    /// the builder of the batch.
     pub fn retimed(&self) -> usize {
         self.retimed
     }

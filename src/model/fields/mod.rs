@@ -202,7 +202,7 @@ impl Stripe {
 }
 
 impl Used {
-    /// Includes its share of the table, of which an eighth to a half is empty.
+    /// Includes its share of the table; an eighth to a half of the table is empty.
     fn memory_bytes(&self) -> usize {
         2 * size_of::<Used>() + memory::block(self.names.capacity() * size_of::<u32>())
     }

@@ -1,5 +1,5 @@
-//! Aggregations. Each group is computed by itself: for the groups of one number, over its series in their order, so that
-//! sums round as Prometheus' do; for those that select series, step by step.
+//! Aggregations. Each group is computed separately: for the groups of one number, over its series in their order, so
+//! that sums round as Prometheus' do; for those that select series, step by step.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -98,7 +98,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Counts a label value of at most so many bytes before it is written.
+    /// Counts a label value of at most this many bytes before it is written.
     pub(super) fn hold_label(&mut self, bytes: usize) -> Result<(), PromqlError> {
         self.label_bytes = self.label_bytes.saturating_add(bytes);
         match self.label_bytes > LABEL_BYTES_MAX {

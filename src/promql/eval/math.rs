@@ -27,8 +27,7 @@ impl Kahan {
     }
 }
 
-/// A mean that does not overflow where its values do not: a compensated sum as long as that is finite, then the
-/// running mean.
+/// A mean that overflows only if its values do: a compensated sum as long as that is finite, then the running mean.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mean {
     kahan: Kahan,

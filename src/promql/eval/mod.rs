@@ -1,7 +1,7 @@
 //! Evaluates an expression at the steps of a query. Pure: the samples of all selectors are given.
 //!
-//! Each node is evaluated once, over all of its steps: those of the query, or within a subquery those of that. A
-//! vector is a list of series with a point for each step at which it has a sample; a scalar has a value at each step.
+//! Each node is evaluated once, over all of its steps: those of the query or, within a subquery, those of the subquery.
+//! A vector is a list of series with a point for each step at which it has a sample; a scalar has a value at each step.
 
 mod aggregate;
 mod binary;

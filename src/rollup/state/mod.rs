@@ -26,7 +26,7 @@ pub struct RollupSettings {
     pub settle_ms: u64,
     /// `rollup.late`, in milliseconds.
     pub late_ms: u64,
-    /// `store.retention`, in milliseconds; `None`: hours are kept for ever.
+    /// `store.retention`, in milliseconds; `None`: hours are kept forever.
     pub hours_kept_ms: Option<i64>,
     /// This shard's part of `rollup.max_bytes`.
     pub bytes_max: usize,
@@ -275,8 +275,8 @@ impl Rollup {
         }
     }
 
-    /// The next days to compute, at most so many. Days of which hours may have expired are not computed: they are
-    /// returned separately, and their marks are removed.
+    /// The next days to compute, at most `most`. Days whose hours may have expired are not computed: they are returned
+    /// separately, and their marks are removed.
     pub fn take_days(&mut self, most: usize, now: Now) -> (Vec<SensorDay>, Vec<SensorDay>) {
         self.promote(now);
         if self.ready.is_empty() && self.is_short() {

@@ -135,7 +135,7 @@ fn a_mark_stays_while_readings_are_on_their_way_or_the_day_changed_again() {
     rig.computed(&days, true);
     let cleared = rig.rollup.take_clears(100);
     assert_eq!(cleared.len(), 1);
-    // The next mark has a later version, whatever the clock says: a late removal does not hit it.
+    // The next mark has a later version, regardless of the clock: a late removal does not hit it.
     rig.now.wall_ms -= DAY;
     drop(rig.arrive("a", past));
     assert!(rig.mark()[0].version > cleared[0].version);

@@ -119,7 +119,7 @@ impl Pages {
             let sum = merged.get(name).map_or(*field, |held| held.merge(*field));
             merged.insert(name.clone(), sum);
         }
-        // Measurements that were stored without their summary are not counted any more, once others have expired.
+        // Measurements that were stored without their summary are no longer counted, once others have expired.
         let none = vec![];
         let measured = self.series.get(&(sensor.to_owned(), start)).map_or(0, Vec::len);
         if pages.iter().any(|page| page.readings_removed) && count <= measured as u64 {

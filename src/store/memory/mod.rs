@@ -253,7 +253,7 @@ pub enum Fault {
     /// The response is lost; only the first half of the statements was applied, and the measurements of all time-series
     /// writes.
     LostHalf,
-    /// Every statement is rejected for good.
+    /// Every statement is rejected permanently.
     Rejected,
 }
 
@@ -304,7 +304,7 @@ impl MemoryStore {
         MemoryStore { storage_mode, ..self }
     }
 
-    /// Sets the store's own clock (ms since 1970), which stands still.
+    /// Sets the store's own clock (ms since 1970), which does not advance.
     pub fn set_now_ms(&self, now_ms: i64) {
         self.now_ms.store(now_ms, Ordering::Relaxed);
     }
@@ -455,7 +455,7 @@ impl Store for MemoryStore {
 
     fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
-            // Without a fault of its own: the write that follows has one, and a script counts its commands.
+            // Without a separate fault: the write that follows has one, and a script counts its commands.
             pause(Duration::ZERO).await;
             updates.iter().for_each(|update| self.pages().merge_catalog(update));
             Ok(0)

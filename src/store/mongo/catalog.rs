@@ -261,8 +261,8 @@ impl MongoStore {
         counts
     }
 
-    /// The collection. What is read is as durable as what is written: an entry that is seen and then rolled back would
-    /// be missing for good.
+    /// The collection. Reads are as durable as writes: an entry that is seen and then rolled back would be missing
+    /// permanently.
     pub(in crate::store::mongo) fn entries(&self) -> Collection<Document> {
         let concern = match self.options.write_concern {
             WriteConcern::Majority => ReadConcern::majority(),
@@ -415,7 +415,7 @@ fn filter(q: &CatalogQuery, ids: Option<&[SensorId]>) -> Document {
         all.push(doc! { "_id": { "$gt": &**after } });
     }
     all.extend(q.tags.iter().map(|(name, value)| doc! { "labels": format!("{name}={value}") }));
-    // A label does not tell where the name ends if one of both contains `=`.
+    // A label does not show where the name ends if one of both contains `=`.
     let ambiguous = q.tags.iter().filter(|(name, value)| name.contains('=') || value.contains('='));
     all.extend(ambiguous.map(|(name, value)| doc! { format!("tags.{name}"): value }));
     if let Some(field) = &q.field {

@@ -1,4 +1,4 @@
-//! Whether the catalogue is complete, and the removal of entries whose sensors have no bucket any more.
+//! Whether the catalogue is complete, and the removal of entries whose sensors no longer have a bucket.
 //!
 //! ```text
 //! hourbucket_meta: { _id: "catalog", complete: false, after: "S123" }
@@ -12,7 +12,7 @@
 //!
 //! **Removal** takes two passes, a week apart: the first marks the entry, the second removes it if it is still marked and
 //! there is still no bucket. Every process confirms the entry of an active sensor at least once a day, and that removes the
-//! mark. So an entry is never removed between a process's look at it and the write of a page.
+//! mark. So an entry is never removed between a process's read of it and the write of a page.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ const STEP: &str = "recording whether the catalogue is complete (hourbucket_meta
 const DUPLICATE_KEY: i32 = 11000;
 /// How long an entry is marked before it is removed (ms).
 const MARKED_MS: i64 = 7 * CATALOG_STEP_MS;
-/// Entries that are looked at in one step of a pass.
+/// Entries that are read in one step of a pass.
 const ENTRIES_MAX: i64 = 500;
 
 /// Records that the catalogue of a database without buckets is complete; reads whether it is.
@@ -106,7 +106,7 @@ impl MongoStore {
         Ok(before.and_then(|d| d.get_datetime("at").ok()).map(|at| at.timestamp_millis()))
     }
 
-    /// Runs a command of which every statement must be applied, and returns the number of documents.
+    /// Runs a command whose statements must all be applied, and returns the number of documents.
     async fn catalog_command(&self, command: Document) -> Result<u64, StoreError> {
         let reply = self.all_applied(command).await?;
         Ok(reply.get_i32("n").ok().and_then(|n| u64::try_from(n).ok()).unwrap_or(0))

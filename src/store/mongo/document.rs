@@ -10,7 +10,7 @@ use crate::store::LoadedPage;
 /// Measurements per cursor batch: about 2 MiB, so that each batch arrives in time however many there are.
 pub(super) const MEASUREMENTS_PER_BATCH: u32 = 20_000;
 
-/// The bytes of a page's summary, for a projection; 0 where it has none.
+/// The bytes of a page's summary, for a projection; 0 if it has none.
 pub(super) fn summary_bytes() -> Document {
     doc! { "$bsonSize": { "$cond": [{ "$eq": [{ "$type": "$summary" }, "object"] }, "$summary", {}] } }
 }

@@ -1,5 +1,5 @@
-//! Classifies MongoDB's errors for the caller: nothing was applied, the outcome is unknown, or the data is rejected for
-//! good.
+//! Classifies MongoDB's errors for the caller: nothing was applied, the outcome is unknown, or the data is rejected
+//! permanently.
 
 use mongodb::bson::Document;
 use mongodb::error::ErrorKind;

@@ -10,7 +10,7 @@ const ASK_AFTER: Duration = Duration::from_secs(10);
 /// The server's time, as known to this process.
 #[derive(Debug)]
 pub(super) struct ServerClock {
-    /// The last answer (ms since 1970), and when it was asked for.
+    /// The last answer (ms since 1970), and the time of the request.
     last: Mutex<Option<(i64, Instant)>>,
     /// See [`super::schema::expired_before`].
     expired_before_ms: AtomicI64,

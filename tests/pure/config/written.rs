@@ -1,4 +1,4 @@
-//! What is written about the keys: the shipped file, the dump of a configuration, and the reference in docs.
+//! The texts about the keys: the shipped file, the dump of a configuration, and the reference in docs.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A wall clock that is set ahead or back: segments are recycled as soon as otherwise, entries that may hold an equal
-//! reading are replayed, and ages are measured by the monotonic clock.
+//! A wall clock that is set ahead or back: segments are recycled as early as with a correct clock, entries that may
+//! hold an equal reading are replayed, and ages are measured by the monotonic clock.
 
 use hourbucket::admission::AdmissionError;
 use hourbucket::journal::fs::memory::Crash;

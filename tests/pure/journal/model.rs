@@ -15,7 +15,7 @@ enum Step {
     Clock(i64),
     Finish,
     Crash(Option<u64>),
-    /// The machine stops at this call of the file system, whichever it is.
+    /// The machine stops at this call of the file system, of any kind.
     CrashIn(u64, u64),
 }
 

@@ -15,7 +15,7 @@ pub(super) fn series() -> Vec<Series> {
         for (name, until) in [("temp", 4), ("hum", 3)] {
             if i < until {
                 let labels = [("__name__", name), ("sensor_id", &id), ("site", site), ("floor", floor)];
-                // The first reports on the full minute, the others beside it.
+                // The first reports on the full minute, the others next to it.
                 let shift = i as i64 * 7_300;
                 let value = |rng: &mut fastrand::Rng| f64::from(rng.i32(-20..60)) / 4.0;
                 all.push(made(&labels, shift, 60_000, || value(&mut rng)));

@@ -280,7 +280,7 @@ pub(super) fn fixed() -> Vec<Asked> {
     }
     let mut all = vec![];
     for (i, query) in texts.into_iter().enumerate() {
-        // On a full hour, where samples are on both edges, and beside it.
+        // On a full hour, with samples on both edges, and next to it.
         let at = [T0 + 2 * HOUR, T0 + HOUR + 1_234_567][i % 2];
         all.push(Asked { query: query.clone(), start_ms: at, end_ms: at, step_ms: 0 });
         if i % 3 == 0 && !query.contains("limit") && !is_range_vector(&query) && !query.starts_with('"') {

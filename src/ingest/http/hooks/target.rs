@@ -1,4 +1,4 @@
-//! Parses the URL of a hook: the format, and what the body does not contain.
+//! Parses the URL of a hook: the format, and values that the body does not contain.
 //!
 //! `/v1/hooks/{format}?sensor_id=…&field=…&topic=…&ts_unit=…&token=…`. Other query parameters are ignored (some senders
 //! add the event type), except for `GET`: there they are the values. Pure.

@@ -1,9 +1,9 @@
 //! The endpoints that senders of InfluxDB's line protocol expect: the write routes of versions 1, 2 and 3, and the few
 //! others that their clients query first.
 //!
-//! Each line is accepted or rejected by itself. 204 without a body means that all lines were accepted and are durable.
+//! Each line is accepted or rejected separately. 204 without a body means that all lines were accepted and are durable.
 //! Every other answer depends on how the clients react to it ([`dialect`]): a wrong code makes them drop a batch that
-//! could be sent again, or retry for ever a batch that can never be accepted. Databases, buckets and organisations do
+//! could be sent again, or retry forever a batch that can never be accepted. Databases, buckets and organisations do
 //! not exist here. The parameters that name them are accepted and ignored, and so is Content-Type.
 
 mod dialect;

@@ -96,7 +96,7 @@ async fn every_route_has_the_scope() {
             }
         }
     }
-    // A hook keeps what it cannot decode; this must not be replayed without a look at it.
+    // A hook keeps what it cannot decode; this must not be replayed without inspection.
     let addr = rig.addr;
     let body = format!("[{{\"sensor_id\":7}},{}]", reading("other"));
     let answer = tokio::spawn(async move { from_gw1(post(body).to("/v1/hooks/json")).send(addr).await });

@@ -104,7 +104,7 @@ async fn a_hook_waits_for_room_where_others_are_told_to_come_again() {
     let (answer, readings, _) = kept(&mut rig, hook("json?sensor_id=S1", "{\"v\":1}")).await;
     assert_eq!((answer.status, readings.len()), (200, 1));
 
-    // Not for ever, and not at all if the service stops.
+    // Not forever, and not at all if the service stops.
     rig.admission_control.full(true);
     let answer = hook("json?sensor_id=S1", "{\"v\":1}").send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (429, "journal_full"));

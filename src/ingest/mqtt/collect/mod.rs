@@ -56,7 +56,7 @@ impl Route {
 /// How the messages of a subscription are decoded.
 #[derive(Debug)]
 enum PayloadDecoder {
-    /// Each message by itself.
+    /// Each message separately.
     Alone(Decoder),
     /// With the state of earlier messages (Sparkplug B).
     Sparkplug,
@@ -286,7 +286,7 @@ impl Collector {
     }
 
     /// Decodes one message that was received before and kept: a dead letter, which has no user properties. It goes
-    /// through the same code as a new one, in a batch by itself.
+    /// through the same code as a new one, in a separate batch.
     pub(crate) fn decode_again(&mut self, topic: &str, payload: &[u8], received_at_ms: i64) -> CollectedBatch {
         let (topic, payload) = (topic.to_owned().into(), payload.to_owned().into());
         let message = Message { topic, payload, is_dup: true, ..Message::default() };

@@ -34,7 +34,7 @@
 //! Concurrency with a running service. An append, a seal or a new page before the swap makes the guard fail, and the
 //! bucket is converted again from the start ([`TRIES`]). A service that loaded the bucket before the swap and writes
 //! after it finds each page that it expects, in the other storage mode. (A swap leaves no fewer pages than there were, and
-//! one more behind a sealed last page: empty ones if need be.) So its statement is a conflict, and it loads the bucket:
+//! one more after a sealed last page: empty ones if need be.) So its statement is a conflict, and it loads the bucket:
 //! - It appends to a page. `count` or `storage` differs. (If the pages on both sides have the same count, only `storage`
 //!   differs: the service's guard must contain the mode.)
 //! - It creates the page after a sealed one. There is one.
@@ -183,7 +183,7 @@ impl Run<'_> {
         };
         let buckets = self.all.buckets.clone();
         let heads = doc! { "$and": [filter.clone(), { "page": 0 }] };
-        // What an earlier pass has converted is no longer found.
+        // Buckets that an earlier pass has converted are no longer found.
         let (done, left) = (self.done.buckets, buckets.count_documents(heads).await.map_err(&what)?);
         self.at = Progress { buckets: done, buckets_total: done + left, readings: self.done.readings };
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
@@ -281,7 +281,7 @@ impl Run<'_> {
         Ok(removal)
     }
 
-    /// Removes what an earlier run, or a server that deletes only whole series, has left.
+    /// Removes measurements that an earlier run, or a server that deletes only whole series, has left.
     async fn remove_leftovers(&mut self) -> Result<(), MaintainError> {
         let (all, mut sensors) = (self.all.clone(), BTreeSet::new());
         let mut hours = all.hours(&self.selection).await?;

@@ -8,8 +8,8 @@
 //! hourbucket_meta: { _id: "rollup_fill", from: ISODate(…), after: "S17" }
 //! ```
 //!
-//! A check skips days that are marked, and the open day: the service computes them. What differs is looked at again after
-//! the marks were read once more, so a day that changes meanwhile is not a finding.
+//! A check skips days that are marked, and the open day: the service computes them. Days that differ are compared again
+//! after the marks were read once more, so a day that changes meanwhile is not a finding.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,7 +35,7 @@ const DAYS_MAX: usize = 100;
 const FIELDS_MAX: usize = 50_000;
 /// Findings that are listed individually.
 const LISTED_MAX: usize = 1000;
-/// Pause before the days of a sensor that differ are looked at again: an hour may be written shortly before its mark.
+/// Pause before the days of a sensor that differ are read again: an hour may be written shortly before its mark.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Progress of filling.
@@ -92,7 +92,7 @@ impl MongoStore {
     ) -> Result<Filled, MaintainError> {
         let mut filled = Filled { continued_after: self.filled_after(from_ms).await?, ..Filled::default() };
         let mut after = filled.continued_after.clone();
-        // Days of which hours may have expired are left as they are.
+        // Days whose hours may have expired are left as they are.
         let kept_ms = self.retention.map_or(i64::MIN, |kept| now_ms - kept.as_millis() as i64);
         let first_ms =
             zone.days(kept_ms.max(from_ms), i64::MAX).map(|d| d.start_ms).find(|ms| *ms >= kept_ms.max(from_ms));

@@ -2,10 +2,10 @@
 //! service runs.
 //!
 //! The steps for a bucket: it is streamed in index order, recomputed and compared ([`crate::maintain::audit`]). If it
-//! differs it is read again separately after a pause; only what still differs is reported or repaired. So
-//! a write in progress is not a finding. A repair consists of guarded statements ([`super::repair`]): read, compare,
-//! and write if unchanged. If the bucket has changed, the repair starts again, at most [`TRIES`] times. Memory: one
-//! bucket, and the keys of the buckets to read again ([`RECHECK_MAX`]).
+//! differs it is read again separately after a pause; only remaining differences are reported or repaired. So a write
+//! in progress is not a finding. A repair consists of guarded statements ([`super::repair`]): read, compare, and write
+//! if unchanged. If the bucket has changed, the repair starts again, at most [`TRIES`] times. Memory: one bucket, and
+//! the keys of the buckets to read again ([`RECHECK_MAX`]).
 //!
 //! A concurrently running service may do the following, and this is why it is safe (docs/design.md, section 2):
 //! - *It appends to a page.* This changes `count`, which guards the repair: the second of the two writers finds the
@@ -216,7 +216,7 @@ impl Run<'_> {
         if self.rechecks.len() >= RECHECK_MAX { self.recheck_all().await } else { Ok(()) }
     }
 
-    /// Reads the waiting buckets again, and reports or repairs what still differs.
+    /// Reads the waiting buckets again, and reports or repairs remaining differences.
     async fn recheck_all(&mut self) -> Result<(), MaintainError> {
         if self.rechecks.iter().any(|(_, reason)| *reason != RecheckReason::Pages) {
             tokio::time::sleep(RECHECK_PAUSE).await;
@@ -238,7 +238,7 @@ impl Run<'_> {
         found
     }
 
-    /// Reads one bucket again, and reports or repairs what still differs.
+    /// Reads one bucket again, and reports or repairs remaining differences.
     async fn recheck(&mut self, key: BucketKey, reason: RecheckReason) -> Result<(), MaintainError> {
         self.no_transactions = false;
         let mut bucket = self.read(&key, reason).await?;

@@ -48,8 +48,8 @@ impl MongoStore {
     }
 }
 
-/// What of a page or day is needed besides its key, and the summaries of these fields; all of them without a list, or
-/// with one that is too long.
+/// Projects the other members of a page or day that are needed, and the summaries of these fields: of all, if the list
+/// is empty or too long.
 pub(in crate::store::mongo) fn projection(others: &[&str], fields: &[String]) -> Document {
     let mut projection = doc! { "_id": 0 };
     projection.extend(others.iter().map(|name| ((*name).to_owned(), Bson::Int32(1))));

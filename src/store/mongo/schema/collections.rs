@@ -23,7 +23,7 @@ use crate::store::mongo::setup::{
 };
 use crate::store::retention;
 
-/// Retention periods in seconds; `None`: for ever.
+/// Retention periods in seconds; `None`: forever.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::mongo) struct Retention {
     /// Pages and summaries, after the end of their bucket.

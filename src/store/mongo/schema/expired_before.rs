@@ -1,11 +1,11 @@
-//! Up to when measurements have expired, if their retention was made longer since: one document.
+//! The end of the expired measurements, if their retention was made longer since: one document.
 //!
 //! ```text
 //! hourbucket_meta: { _id: "readings_removed", before: ISODate("2026-01-01T00:00:00Z") }
 //! ```
 //!
-//! The measurements of buckets that ended before that time may be gone, whatever the retention is now. Without this, a late
-//! reading of such a bucket would be compared with nothing, and its summary computed from what is left.
+//! The measurements of buckets that ended before that time may be gone, even with a longer retention now. Without this,
+//! a late reading of such a bucket would be compared with nothing, and its summary computed from the rest.
 
 use mongodb::bson::{DateTime, doc};
 

@@ -1,5 +1,5 @@
-//! The optional objects besides the buckets (docs/design.md, section 3): the collection `sensor_latest`, and the wildcard index
-//! on tags. Objects that are already correct are not changed.
+//! The optional objects in addition to the buckets (docs/design.md, section 3): the collection `sensor_latest`, and the
+//! wildcard index on tags. Objects that are already correct are not changed.
 
 use mongodb::bson::{Document, doc};
 
