@@ -4,7 +4,7 @@
 //! The tree is the pipeline:
 //!
 //! ```text
-//!  bytes ─[ingest]─> message ─[decode]─> readings + rejects ─[intake]─> ingest batch ─[journal]─> durable, acknowledged
+//!  bytes ─[ingest]─> message ─[decode]─> readings + rejects ─[admission]─> ingest batch ─[journal]─> durable, acknowledged
 //!        ─[route]─> shard ─[accumulate]─> open bucket ─[flush]─> command ─[store]─> MongoDB
 //! ```
 //!

@@ -10,7 +10,7 @@
 //! entries are stored (pure). `follower` passes the entries to the router. `repair` has the operator's tools. [`fs`] is
 //! the file system, real or in memory.
 //!
-//! **Life of an entry.** The writer takes an [`IngestBatch`] from the intake's channel together with all others that
+//! **Life of an entry.** The writer takes an [`IngestBatch`] from admission's channel together with all others that
 //! wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for more ([`crate::commit_delay`]). Its readings become one frame, its dead letters another. All frames of the group are one
 //! write after the last group of the active segment, and one fdatasync. Only then the entries become visible to the
 //! follower, and the senders are acknowledged. The follower returns the entries in order, from memory, or from the
