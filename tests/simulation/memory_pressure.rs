@@ -2,7 +2,7 @@
 //! the buffer. Each simulated sensor stands for a hundred: the memory is a hundredth, and a statement takes a hundred
 //! times as long. The shard and its estimate of the memory are the real ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
@@ -11,7 +11,9 @@ use hourbucket::ack::Ack;
 use hourbucket::flush::age::{AgeControl, AgeSample, gain};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, NewBuckets, Now, PageKind, Reading, ReadingBatch, Span, StorageMode, Value};
+use hourbucket::model::{
+    BucketStart, NewBuckets, Now, PageKind, PageWrite, Reading, ReadingBatch, SensorId, Span, StorageMode, Value,
+};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 
@@ -33,6 +35,8 @@ const CREATE_S: f64 = 210e-6 * 100.0;
 const APPEND_S: f64 = 90e-6 * 100.0;
 /// Of the head of a page that is loaded.
 const LOAD_S: f64 = 20e-6 * 100.0;
+/// Documents that are in one page of the store's disk: a command of 50 appends in random order changes about 49 pages.
+const NEIGHBOURS: usize = 20;
 /// Readings in a batch, and how many the journal can give in a step.
 const BATCH: usize = 10;
 const FED_MAX: usize = 500;
@@ -54,6 +58,11 @@ struct Sim {
     statements: u64,
     rows: u64,
     loads: u64,
+    /// When each document was created, as a number. Documents that were created together are neighbours in the store.
+    created: HashMap<(SensorId, BucketStart), usize>,
+    /// Groups of neighbours that commands of appends changed, and their statements.
+    groups: u64,
+    appends: u64,
 }
 
 impl Sim {
@@ -89,26 +98,56 @@ impl Sim {
             statements: 0,
             rows: 0,
             loads: 0,
+            created: HashMap::new(),
+            groups: 0,
+            appends: 0,
         }
     }
 
     /// Resets the figures, runs for `minutes`, and returns the readings per statement.
     fn run(&mut self, what: &str, minutes: u64) -> f64 {
         (self.statements, self.rows, self.loads) = (0, 0, 0);
+        (self.groups, self.appends) = (0, 0);
         for _ in 0..minutes * MINUTE_MS / STEP_MS {
             self.step();
         }
         let per_statement = self.rows as f64 / self.statements.max(1) as f64;
         assert_eq!(self.shard.counted_bytes(), self.shard.usage().bytes, "every change of memory is counted");
         println!(
-            "{what}: minute {}, age {} s, {per_statement:.2} readings per statement, backlog {}, memory {:.2}, loads {}",
+            "{what}: minute {}, age {} s, {per_statement:.2} readings per statement, backlog {}, memory {:.2}, loads {}, \
+             {:.2} groups of neighbours per append",
             (self.now.mono_ms - 1000) / MINUTE_MS,
             self.control.age_ms() / 1000,
             self.backlog(),
             self.memory(),
             self.loads,
+            self.groups_per_append(),
         );
         per_statement
+    }
+
+    /// 1 if no two appends of a command change neighbours.
+    fn groups_per_append(&self) -> f64 {
+        self.groups as f64 / self.appends.max(1) as f64
+    }
+
+    /// Notes which documents a command changes.
+    fn note_neighbours(&mut self, writes: &[PageWrite]) {
+        let mut groups = HashSet::new();
+        for write in writes {
+            let key = (write.sensor_id.clone(), write.start);
+            match write.kind {
+                PageKind::Create => {
+                    let n = self.created.len();
+                    self.created.insert(key, n);
+                }
+                PageKind::Append { .. } => {
+                    groups.insert(self.created[&key] / NEIGHBOURS);
+                    self.appends += 1;
+                }
+            }
+        }
+        self.groups += groups.len() as u64;
     }
 
     fn step(&mut self) {
@@ -193,6 +232,7 @@ impl Sim {
             }
             Some((Job::Write(bucket_refs, writes), _)) => (bucket_refs, writes),
         };
+        self.note_neighbours(&writes);
         self.statements += writes.len() as u64;
         self.rows += writes.iter().map(|w| w.rows.len() as u64).sum::<u64>();
         self.sample.statements += writes.len() as u64;
@@ -210,6 +250,7 @@ fn a_million_sensors_in_the_default_memory_share_their_statements() {
     let per_statement = sim.run("then", 6);
     assert!(per_statement >= 3.5, "{per_statement} readings per statement");
     assert_eq!(sim.backlog(), 0, "the store keeps up");
+    assert!(sim.groups_per_append() < 0.3, "in the order of the documents");
     sim.run("the next hour begins", 8);
     assert_eq!(sim.backlog(), 0, "the store keeps up");
     let per_statement = sim.run("then", 6);
