@@ -44,7 +44,8 @@ fn per_reading(mut body: impl FnMut()) -> f64 {
 
 /// Decodes a body for a sender, as a request does.
 fn decoding(config: &Config, body: &str, sender: Option<Arc<Grant>>, tag: Option<&str>) -> f64 {
-    let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(config.limits.fields_max);
+    let mut rejects = Rejects::new();
     let tag = tag.map(Arc::from);
     per_reading(|| {
         let cx = Context {
@@ -90,8 +91,11 @@ fn main() {
     let config = Config::default();
     let mut body = String::new();
     for i in 0..READINGS {
-        let (sensor, ts, n) = (i, NOW - 1000 * i as i64, i as f64);
-        let (a, b) = (20.0 + n / 100.0, 1000.5 - n / 7.0);
+        let sensor = i;
+        let ts = NOW - 1000 * i as i64;
+        let n = i as f64;
+        let a = 20.0 + n / 100.0;
+        let b = 1000.5 - n / 7.0;
         writeln!(
             body,
             "weather,floor=2,sensor_id=gw1-{sensor:06},site=north temperature={a:.2},pressure={b:.3} {ts}000000"

@@ -22,10 +22,16 @@ fn cpu_seconds() -> f64 {
 
 fn main() {
     let config = Config::default();
-    let (mut tagged, mut series, mut json) = (String::new(), String::new(), String::new());
+    let mut tagged = String::new();
+    let mut series = String::new();
+    let mut json = String::new();
     for i in 0..READINGS {
-        let (sensor, ts, n) = (i % 200, NOW - 1000 * i as i64, i as f64);
-        let (a, b, c) = (20.0 + n / 100.0, 1000.5 - n / 7.0, i % 100);
+        let sensor = i % 200;
+        let ts = NOW - 1000 * i as i64;
+        let n = i as f64;
+        let a = 20.0 + n / 100.0;
+        let b = 1000.5 - n / 7.0;
+        let c = i % 100;
         let fields = format!("temperature={a:.2},pressure={b:.3},humidity={c}i,battery=3.02,on=true");
         let end = format!("{fields} {ts}000000");
         writeln!(tagged, "weather,floor=2,sensor_id=S{sensor:06},site=north {end}").unwrap();
@@ -53,13 +59,15 @@ fn main() {
             tags: &[],
             ..Context::usual()
         };
-        let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::new());
+        let mut out = BatchBuilder::new(config.limits.fields_max);
+        let mut rejects = Rejects::new();
         let before = cpu_seconds();
         for _ in 0..ROUNDS {
             decode(format, payload.as_bytes(), &cx, &mut out, &mut rejects);
             assert_eq!((out.finish().len(), rejects.total()), (READINGS, 0));
         }
-        let (took, n) = (cpu_seconds() - before, (READINGS * ROUNDS) as f64);
+        let took = cpu_seconds() - before;
+        let n = (READINGS * ROUNDS) as f64;
         let megabytes = (payload.len() * ROUNDS) as f64 / 1e6;
         println!("{what:<36}{megabytes:>12.0}{:>14.0}{:>12.2}", n / took, took / n * 1e6);
     }

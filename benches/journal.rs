@@ -97,7 +97,9 @@ impl Bare {
     }
 
     fn write(&mut self, bytes: usize, seconds: f64) -> std::io::Result<()> {
-        let (block, mut offset, began) = (vec![7; bytes], 4096, Instant::now());
+        let block = vec![7; bytes];
+        let mut offset = 4096;
+        let began = Instant::now();
         while began.elapsed().as_secs_f64() < seconds && offset + bytes as u64 <= FILE_BYTES {
             let one = Instant::now();
             self.file.write_all_at(&block, offset)?;
@@ -201,7 +203,8 @@ async fn replay(dir: &Path) -> Result<(f64, usize, f64), Box<dyn std::error::Err
     let OpenedJournal { mut journal, mut follower } = open(dir)?.0;
     let opened = began.elapsed().as_secs_f64();
     journal.close().await;
-    let (began, mut readings) = (Instant::now(), 0);
+    let began = Instant::now();
+    let mut readings = 0;
     while let Some(entry) = follower.next().await {
         if let EntryKind::Readings(batch) = &entry.kind {
             readings += batch.len();
@@ -231,7 +234,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     for callers in [1, 8, 64] {
         let group_bytes = (encoded.len() + 40) * callers;
-        let (mut written, mut reserved) = (Bare::new(&dir, "written")?, Bare::new(&dir, "reserved")?);
+        let mut written = Bare::new(&dir, "written")?;
+        let mut reserved = Bare::new(&dir, "reserved")?;
         let mut running = runtime.block_on(async { Running::start(&dir, true) })?;
         for _ in 0..SLICES {
             written.written(group_bytes, seconds / SLICES as f64 / 2.0)?;
@@ -239,11 +243,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             reserved.reserved(group_bytes, seconds / SLICES as f64 / 2.0)?;
         }
         let rate = running.readings_a_second();
-        let (acks, over, new) = (&running.times, &written.times, &reserved.times);
+        let acks = &running.times;
+        let over = &written.times;
+        let new = &reserved.times;
         println!("{callers:7} {rate:11.0} {}   {}   {}", acks.print(), over.print(), new.print());
         if callers == 64 {
             let limits = [over, new].map(|bare| 5.0 * bare.at(500) + 1.0);
-            let (p99, [over, new]) = (acks.at(990), limits);
+            let p99 = acks.at(990);
+            let [over, new] = limits;
             let says = |limit| if p99 < limit { "below" } else { "not below" };
             println!(
                 "p99 of the acknowledgement is {p99:.3} ms: {} 5 x the bare p50 + 1 ms = {new:.3} ms of reserved blocks, {} \

@@ -100,6 +100,7 @@ fn main() {
     }
     std::thread::sleep(Duration::from_secs(2));
     let books: usize = shards.iter().map(|s| s.usage().bytes).sum();
-    let (resident, held) = (resident() - before, shards.iter().map(|s| s.usage().sensors).sum::<usize>());
+    let resident = resident() - before;
+    let held = shards.iter().map(|s| s.usage().sensors).sum::<usize>();
     println!("{held} idle sensors: {} resident bytes per sensor, {} estimated", resident / held as u64, books / held);
 }

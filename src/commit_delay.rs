@@ -164,7 +164,8 @@ mod tests {
 
     /// A writer that works like the journal's, on its own clock, in microseconds.
     fn simulate(delay: &mut CommitDelay, senders: Senders, seconds: u64, seed: u64) -> Outcome {
-        let (mut arrivals, mut now_us) = (Arrivals::new(senders, seed), 0u64);
+        let mut arrivals = Arrivals::new(senders, seed);
+        let mut now_us = 0u64;
         let mut outcome = Outcome::default();
         let mut queue: Vec<u64> = vec![];
         while now_us < seconds * 1_000_000 {
@@ -174,7 +175,8 @@ mod tests {
                 now_us = next;
                 continue;
             }
-            let (first_us, mut last_us) = (now_us, now_us);
+            let first_us = now_us;
+            let mut last_us = now_us;
             let mut group = std::mem::take(&mut queue);
             let us = Duration::from_micros;
             while let Some(wait) = delay.wait(OpenGroup {
@@ -229,7 +231,8 @@ mod tests {
     fn messages_at_a_constant_rate_share_their_syncs_within_the_limit() {
         for (per_second, per_sync_min) in [(1_000, 1.2), (10_000, 18.0), (50_000, 80.0), (100_000, 60.0)] {
             let senders = Senders::Open { per_second };
-            let (with, without) = (simulate(&mut of(2000), senders, 5, 5), simulate(&mut of(0), senders, 5, 5));
+            let with = simulate(&mut of(2000), senders, 5, 5);
+            let without = simulate(&mut of(0), senders, 5, 5);
             assert!(with.per_sync() > per_sync_min, "{per_second}/s: {} per sync", with.per_sync());
             assert!(with.per_sync() > without.per_sync(), "{per_second}/s: {}", without.per_sync());
             // A message can come at the begin of a sync, and wait for the next group.
@@ -243,9 +246,11 @@ mod tests {
     fn senders_that_wait_for_their_acknowledgements_are_waited_for_together() {
         for senders in [2, 10, 100] {
             let closed = Senders::Closed { senders, think_us: 200 };
-            let (with, without) = (simulate(&mut of(2000), closed, 2, 7), simulate(&mut of(0), closed, 2, 7));
+            let with = simulate(&mut of(2000), closed, 2, 7);
+            let without = simulate(&mut of(0), closed, 2, 7);
             assert!(with.per_sync() > 0.8 * senders as f64, "{senders}: {} per sync", with.per_sync());
-            let (messages, before) = (with.latencies_us.len(), without.latencies_us.len());
+            let messages = with.latencies_us.len();
+            let before = without.latencies_us.len();
             assert!(messages as f64 > 0.75 * before as f64, "{senders}: {messages} messages, {before} without");
         }
     }
@@ -271,7 +276,8 @@ mod tests {
         ) {
             let mut delay = of(max_us);
             seen.iter().for_each(|n| delay.note_outstanding(*n));
-            let (open_for, quiet_us) = (Duration::from_micros(open_us), (open_us as f64 * quiet_part) as u64);
+            let open_for = Duration::from_micros(open_us);
+            let quiet_us = (open_us as f64 * quiet_part) as u64;
             let quiet_for = Duration::from_micros(quiet_us);
             let outstanding = messages + others;
             let wait = delay.wait(OpenGroup { messages, outstanding, open_for, quiet_for });

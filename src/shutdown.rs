@@ -92,7 +92,8 @@ pub(crate) fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
 /// The handlers cannot be installed.
 pub fn signal() -> std::io::Result<impl Future<Output = &'static str>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
     Ok(async move {
         tokio::select! {
             _ = term.recv() => "SIGTERM",

@@ -90,7 +90,8 @@ fn layers(path: &str, name: &str) -> Option<String> {
         let inside = path.strip_prefix("src/")?.strip_prefix(folder)?.strip_prefix('/')?;
         let target = name.strip_prefix("crate::")?.strip_prefix(&folder.replace('/', "::"))?.strip_prefix("::")?;
         let layer = |part: &str| parts.iter().position(|l| *l == part).map_or(0, |n| n + 1);
-        let (part, target) = (inside.split(['/', '.']).next()?, target.split("::").next()?);
+        let part = inside.split(['/', '.']).next()?;
+        let target = target.split("::").next()?;
         let is_above = part != "mod" && layer(target) > layer(part);
         is_above.then(|| format!("`{target}` is above: {}", parts.join(" < ")))
     })

@@ -99,9 +99,11 @@ impl Bench {
             tags: &[("site", "north")],
             ..Context::usual()
         };
-        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        let mut out = BatchBuilder::new(limits.fields_max);
+        let mut rejects = Rejects::new();
         let Some(decoder) = decoder else {
-            let (mut sparkplug, mut rest) = (Sparkplug::new(), payload);
+            let mut sparkplug = Sparkplug::new();
+            let mut rest = payload;
             while let [topic, low, high, more @ ..] = rest {
                 let len = usize::from(u16::from_le_bytes([*low, *high])).min(more.len());
                 let (message, after) = more.split_at(len);

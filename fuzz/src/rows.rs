@@ -28,8 +28,10 @@ impl Input<'_> {
 /// Carries out what `input` says, and compares after each step.
 pub(crate) fn check(input: &[u8]) {
     let mut input = Input(input.iter());
-    let (mut rows, mut plain) = (Rows::default(), Vec::<Plain>::new());
-    let (mut taken, mut plain_taken) = (Rows::default(), Vec::<Plain>::new());
+    let mut rows = Rows::default();
+    let mut plain = Vec::<Plain>::new();
+    let mut taken = Rows::default();
+    let mut plain_taken = Vec::<Plain>::new();
     let mut schemas = FieldSchemas::default();
     for step in 0..STEPS_MAX {
         if input.0.len() == 0 {
@@ -38,14 +40,16 @@ pub(crate) fn check(input: &[u8]) {
         match input.next() % 16 {
             0..=8 => push(&mut input, step as i64, &mut schemas, &mut rows, &mut plain),
             9 | 10 => {
-                let (count, bytes) = (usize::from(input.next() % 32), u64::from(input.next()) * 32);
+                let count = usize::from(input.next() % 32);
+                let bytes = u64::from(input.next()) * 32;
                 taken = rows.take_front(count, bytes);
                 let n = fitting(&plain, count, bytes);
                 plain_taken = plain.drain(..n).collect();
                 same(&taken, &plain_taken);
             }
             11 => {
-                let (of, keep) = (i64::from(input.next() % 5) + 1, i64::from(input.next() % 5));
+                let of = i64::from(input.next() % 5) + 1;
+                let keep = i64::from(input.next() % 5);
                 let before = plain.len();
                 plain.retain(|row| row.ts_ms.rem_euclid(of) != keep);
                 assert_eq!(rows.retain(|row| row.ts_ms.rem_euclid(of) != keep), before - plain.len());
@@ -76,7 +80,9 @@ pub(crate) fn check(input: &[u8]) {
 
 /// Pushes a reading in one of the two ways.
 fn push(input: &mut Input<'_>, step: i64, schemas: &mut FieldSchemas, rows: &mut Rows, plain: &mut Vec<Plain>) {
-    let (first, count, kind) = (input.next(), input.next() % 5 + 1, input.next());
+    let first = input.next();
+    let count = input.next() % 5 + 1;
+    let kind = input.next();
     let name = |i: u8| format!("n{}", u16::from(first) * 3 + u16::from(i));
     let value = |i: u8| match kind.wrapping_add(i) % 4 {
         0 => Value::Int(step),
@@ -85,7 +91,8 @@ fn push(input: &mut Input<'_>, step: i64, schemas: &mut FieldSchemas, rows: &mut
         _ => Value::Str("x".repeat(usize::from(kind))),
     };
     let values: Vec<(String, Value)> = (0..count).map(|i| (name(i), value(i))).collect();
-    let (ts_ms, flags) = (i64::from(kind) - step, RowFlags::RECEIPT_TIME);
+    let ts_ms = i64::from(kind) - step;
+    let flags = RowFlags::RECEIPT_TIME;
     let before = rows.stored_bytes();
     if kind % 3 == 0 {
         let named: Vec<(&str, ValueRef<'_>)> = values.iter().map(|(name, value)| (&**name, value.as_ref())).collect();
@@ -108,7 +115,8 @@ fn push(input: &mut Input<'_>, step: i64, schemas: &mut FieldSchemas, rows: &mut
 
 /// How many of the rows are to be taken off.
 fn fitting(plain: &[Plain], count: usize, bytes_max: u64) -> usize {
-    let (mut n, mut bytes) = (0, 0);
+    let mut n = 0;
+    let mut bytes = 0;
     for row in plain {
         bytes += row.stored_bytes + KEY_BYTES;
         if n >= count || n > 0 && bytes > bytes_max {

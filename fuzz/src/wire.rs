@@ -32,7 +32,8 @@ pub(crate) fn check(input: &[u8]) {
         let whole = read(version, packet_bytes_max, stream, stream.len().max(1));
         assert_eq!(read(version, packet_bytes_max, stream, piece), whole, "in pieces of {piece}");
     }
-    let (wide, narrow) = (read(version, WIDE, stream, 64), read(version, NARROW, stream, 64));
+    let wide = read(version, WIDE, stream, 64);
+    let narrow = read(version, NARROW, stream, 64);
     same(&wide, &narrow);
 }
 
@@ -42,7 +43,9 @@ type Read = (Vec<Packet>, Option<ProtocolError>);
 fn read(version: Version, packet_bytes_max: usize, stream: &[u8], piece: usize) -> Read {
     let limits =
         Limits { packet_bytes_max, topic_bytes_max: TOPIC_BYTES_MAX, user_properties: Arc::from([WANTED.to_owned()]) };
-    let (mut frames, mut buf, mut packets) = (Frames::new(version, limits), BytesMut::new(), vec![]);
+    let mut frames = Frames::new(version, limits);
+    let mut buf = BytesMut::new();
+    let mut packets = vec![];
     for piece in stream.chunks(piece) {
         buf.extend_from_slice(piece);
         loop {

@@ -88,7 +88,8 @@ fn decoding(c: &mut Criterion) {
                     tags: &[],
                     ..Context::usual()
                 };
-                let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::default());
+                let mut out = BatchBuilder::new(config.limits.fields_max);
+                let mut rejects = Rejects::default();
                 decode(format, black_box(&body), &cx, &mut out, &mut rejects);
                 assert_eq!((out.len(), rejects.total()), (READINGS, 0));
                 out.finish()
@@ -150,7 +151,8 @@ fn journal(c: &mut Criterion) {
 /// A thousand sensors, ten readings each, into the open buckets of one shard.
 fn accumulating(c: &mut Criterion) {
     const ROUNDS: i64 = 10;
-    let (span, second) = (Config::default().bucket.span, 1000);
+    let span = Config::default().bucket.span;
+    let second = 1000;
     // An hour that begins after the start of the shard, so nothing has to be loaded first.
     let base_ms = 1_700_006_400_000;
     let batches: Vec<ReadingBatch> = (0..ROUNDS).map(|round| batch(base_ms + round * second)).collect();

@@ -270,7 +270,8 @@ fn targets(parts: &[(Part, PartResult)]) -> Vec<Target> {
     let service_cpu = |phase: &PhaseReport| phase.per_million(phase.service_cpu_s);
     let mongod_cpu = |phase: &PhaseReport| phase.per_million(phase.mongod_cpu_s);
     let outage = of.service(Part::Outage).and_then(|r| r.phases.iter().find_map(|p| p.outage.as_ref()?.gone_after_s));
-    let (wide, wide_timeseries) = (of.steady(Part::Wide), of.steady(Part::WideTimeseries));
+    let wide = of.steady(Part::Wide);
+    let wide_timeseries = of.steady(Part::WideTimeseries);
     let wide_times = wide.map(service_cpu).zip(of.cpu(Part::Wide1k)).map(|(wide, narrow)| wide / narrow);
     vec![
         least("gateway, bucket mode: readings/s, times naive (a)", 40.0, of.times(Part::Gateway, Part::Naive)),
@@ -328,7 +329,8 @@ impl Comparison {
             return None;
         };
         let phase = report.phases.iter().find(|phase| phase.disk_ms.is_some())?;
-        let (ack, disk) = (phase.latency_ms, phase.disk_ms?);
+        let ack = phase.latency_ms;
+        let disk = phase.disk_ms?;
         let latency_text = |l: Latency| format!("{:.2} / {:.2} / {:.2}, at most {:.1}", l.p50, l.p99, l.p999, l.max);
         Some(format!(
             "\ngateway at half of its rate ({:.0}/s): acknowledged within p50 / p99 / p99.9 {} ms; on the same disk, at the \

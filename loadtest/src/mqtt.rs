@@ -113,7 +113,8 @@ impl Connection {
 
 /// The first byte of a packet, and the start and end of its body; `None` if it is incomplete.
 fn frame(bytes: &[u8]) -> Option<(u8, usize, usize)> {
-    let (mut len, mut at) = (0usize, 1);
+    let mut len = 0usize;
+    let mut at = 1;
     loop {
         let byte = *bytes.get(at)?;
         len |= usize::from(byte & 127) << (7 * (at - 1));

@@ -93,7 +93,8 @@ impl Pair {
             "|---|---|---|---|".to_owned(),
         ];
         for (i, (name, _, decimals)) in FIGURES.into_iter().enumerate() {
-            let (before, after) = (self.before.spread(i), self.after.spread(i));
+            let before = self.before.spread(i);
+            let after = self.after.spread(i);
             let cell = |[least, median, most]: [f64; 3]| {
                 format!("{median:.decimals$} ({least:.decimals$} to {most:.decimals$})")
             };

@@ -72,14 +72,18 @@ fn draw(chart: &Chart, out: &mut String) {
     let Chart { title, unit, lines } = chart;
     let points = || lines.iter().flat_map(|(_, points)| points);
     let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(0.0, f64::max).max(1e-9);
-    let (x_max, y_max) = (most(|p| p.0), round_up(most(|p| p.1)));
-    let (right, bottom) = (WIDTH - 20.0, HEIGHT - BOTTOM);
+    let x_max = most(|p| p.0);
+    let y_max = round_up(most(|p| p.1));
+    let right = WIDTH - 20.0;
+    let bottom = HEIGHT - BOTTOM;
     let x = |value: f64| LEFT + value / x_max * (right - LEFT);
     let y = |value: f64| bottom - value / y_max * (bottom - TOP);
     let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>");
     for part in 0..=4 {
-        let (value, s) = (y_max * f64::from(part) / 4.0, x_max * f64::from(part) / 4.0);
-        let (at_y, at_x) = (y(value), x(s));
+        let value = y_max * f64::from(part) / 4.0;
+        let s = x_max * f64::from(part) / 4.0;
+        let at_y = y(value);
+        let at_x = x(s);
         let _ = writeln!(
             out,
             "<path d=\"M{LEFT} {at_y:.1}H{right}\" stroke=\"#ddd\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\

@@ -154,8 +154,10 @@ fn decimal(value: i32, field: &Field) -> String {
     if field.decimals == 0 {
         return value.to_string();
     }
-    let (sign, one) = (if value < 0 { "-" } else { "" }, 10u32.pow(field.decimals));
-    let (whole, part) = (value.unsigned_abs() / one, value.unsigned_abs() % one);
+    let sign = if value < 0 { "-" } else { "" };
+    let one = 10u32.pow(field.decimals);
+    let whole = value.unsigned_abs() / one;
+    let part = value.unsigned_abs() % one;
     format!("{sign}{whole}.{part:0width$}", width = field.decimals as usize)
 }
 

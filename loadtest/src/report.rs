@@ -226,7 +226,8 @@ impl Report {
         lines.push(format!("  {:<12}{:>16}{:>14}{:>14}", "process", "CPU-s/million", "peak MiB", "written MiB"));
         for (name, usage) in parts {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            let (peak, written) = (mib(usage.rss_peak_bytes), mib(usage.written_bytes));
+            let peak = mib(usage.rss_peak_bytes);
+            let written = mib(usage.written_bytes);
             lines.push(format!("  {name:<12}{:>16.3}{peak:>14.1}{written:>14.1}", self.per_million(usage)));
         }
         lines.push(format!(

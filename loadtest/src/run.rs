@@ -180,7 +180,9 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     let before = rig.used();
     report.rss_begin_bytes = before.service.rss_bytes;
     let course = Course::default();
-    let (begun, admin_port, pid) = (Instant::now(), rig.service.admin_port, rig.service.pid());
+    let begun = Instant::now();
+    let admin_port = rig.service.admin_port;
+    let pid = rig.service.pid();
     std::thread::scope(|scope| {
         scope.spawn(|| course.watch(admin_port, pid, begun, options.progress));
         let _over = Over(&course.over);
@@ -236,14 +238,16 @@ fn phases(
         if let Some(rate) = rate.filter(|rate| !(1.0..=1e9).contains(rate)) {
             return Err(format!("phase {}: rate of {rate} readings/s is out of range", phase.name).into());
         }
-        let (before, metrics_before) = (rig.used(), rig.service.metrics()?);
+        let before = rig.used();
+        let metrics_before = rig.service.metrics()?;
         let stop = AtomicBool::new(false);
         let mongod = &mut rig.mongod;
         let (driven, outage, disk) = std::thread::scope(|scope| {
             let over = Over(&stop);
             let disk = rate.map(|_| scope.spawn(|| disk::watch(&stop)));
             let outage = phase.outage_after.map(|after| {
-                let (stop, phase) = (&stop, phase.clone());
+                let stop = &stop;
+                let phase = phase.clone();
                 scope.spawn(move || self::outage(mongod, &phase, after, course, stop))
             });
             let throttle = Throttle {
@@ -261,7 +265,8 @@ fn phases(
         report.acked_s += driven.seconds;
         report.readings += driven.readings;
         let acked_per_s = driven.readings as f64 / driven.seconds;
-        let (used, metrics) = (rig.used().since(&before), rig.service.metrics()?);
+        let used = rig.used().since(&before);
+        let metrics = rig.service.metrics()?;
         let more = |count: fn(&Metrics) -> u64| count(&metrics) - count(&metrics_before);
         let stored_per_s = match metrics.settled() {
             // The phase ended before a page was full: the rate of MongoDB is unknown.
@@ -363,7 +368,8 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
             return Ok(());
         }
         if Instant::now() > deadline {
-            let (now, all) = (metrics.count("readings_accepted_total"), report.readings);
+            let now = metrics.count("readings_accepted_total");
+            let all = report.readings;
             let stored = metrics.settled();
             return Err(format!("timeout: of {all} readings {now} are accepted and {stored} stored").into());
         }

@@ -122,7 +122,9 @@ fn trips(rng: &mut Rng, n: usize) -> Vec<Values> {
 }
 
 fn states(rng: &mut Rng, n: usize) -> Vec<Values> {
-    let (mut fuel, mut load, mut status) = (1.0f64, 0.0f64, 0.0f64);
+    let mut fuel = 1.0f64;
+    let mut load = 0.0f64;
+    let mut status = 0.0f64;
     let one = |_| {
         let values = [truncated(fuel, 1), truncated(load, 0), truncated(status, 0), 0, 0, 0, 0];
         fuel -= rng.f64() * 0.001;

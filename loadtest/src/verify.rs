@@ -210,7 +210,8 @@ async fn pages(db: &Database, stored: &mut [Tally], checked: &mut Checked) -> Re
                 }
             }
         }
-        let (in_page, count) = (tally.count - before, page.get_i32("count")? as u64);
+        let in_page = tally.count - before;
+        let count = page.get_i32("count")? as u64;
         tally.summary_count += count;
         for entry in page.get_document("summary")? {
             if let (_, RawBsonRef::Document(field)) = entry? {
@@ -250,7 +251,9 @@ fn sensor_of<'a>(id: &str, stored: &'a mut [Tally], checked: &mut Checked) -> Op
 
 /// Time, identity and sum of a stored reading.
 fn read(reading: &RawDocument) -> Result<(i64, u64, i64), Failure> {
-    let (mut ts_ms, mut values, mut sum) = (None, 0u64, 0);
+    let mut ts_ms = None;
+    let mut values = 0u64;
+    let mut sum = 0;
     for entry in reading {
         let (name, value) = entry?;
         match value {
@@ -302,7 +305,9 @@ async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<Strin
     while cursor.advance().await? {
         note(cursor.current())?;
     }
-    let (mut missing, mut twice, mut strange) = (vec![], vec![], vec![]);
+    let mut missing = vec![];
+    let mut twice = vec![];
+    let mut strange = vec![];
     for (reading, times) in &expected {
         match stored.get(reading).copied().unwrap_or(0) - times {
             0 => {}

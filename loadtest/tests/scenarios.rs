@@ -59,7 +59,8 @@ fn run(spec: &str, more: &[&str]) -> (Option<i32>, String, serde_json::Value) {
 fn sound(spec: &str) -> serde_json::Value {
     let (code, text, report) = run(spec, &[]);
     assert_eq!(code, Some(0), "{text}");
-    let (sent, check) = (report["readings"].as_u64().unwrap(), &report["check"]);
+    let sent = report["readings"].as_u64().unwrap();
+    let check = &report["check"];
     assert!(sent > 0, "{text}");
     assert_eq!((check["acknowledged"].as_u64(), check["stored"].as_u64()), (Some(sent), Some(sent)), "{text}");
     assert!(report["used"]["service"]["cpu_s"].as_f64().unwrap() > 0.0, "{text}");

@@ -56,14 +56,17 @@ impl Credentials {
         grants: &GrantDefaults,
     ) -> Result<Option<Credentials>, TokensError> {
         let tokens = path.map(|path| Tokens::load(key, path, grants)).transpose()?.map(Arc::new);
-        let (jwt, grants) = (grants.jwt.clone(), grants.clone());
+        let jwt = grants.jwt.clone();
+        let grants = grants.clone();
         Ok(Credentials { tokens, jwt, grants, by_certificate }.unless_open())
     }
 
     /// Those of another port with the same tokens file, as it was read for this one.
     pub fn for_port(&self, by_certificate: bool) -> Option<Credentials> {
         let Credentials { tokens, jwt, grants, .. } = self;
-        let (tokens, jwt, grants) = (tokens.clone(), jwt.clone(), grants.clone());
+        let tokens = tokens.clone();
+        let jwt = jwt.clone();
+        let grants = grants.clone();
         Credentials { tokens, jwt, grants, by_certificate }.unless_open()
     }
 
@@ -157,14 +160,17 @@ impl Credentials {
     fn grant_of(&self, claims: &Claims, text: &str) -> Arc<Grant> {
         let Claims { id, write, read, expires_ms, valid_from_ms } = claims;
         let grant = self.base(id, write.clone(), read.clone());
-        let (expires_ms, valid_from_ms) = (Some(*expires_ms), *valid_from_ms);
+        let expires_ms = Some(*expires_ms);
+        let valid_from_ms = *valid_from_ms;
         Arc::new(Grant { expires_ms, valid_from_ms, proof: Proof::Jwt(text.into()), ..grant })
     }
 
     /// A grant without an entry in the tokens file.
     fn base(&self, id: &str, write: SensorPatterns, read: SensorPatterns) -> Grant {
-        let (usage, quota) = (self.grants.usages.of(id), self.grants.quota(MANY_SENDERS));
-        let (write, read) = (Some(write), Some(read));
+        let usage = self.grants.usages.of(id);
+        let quota = self.grants.quota(MANY_SENDERS);
+        let write = Some(write);
+        let read = Some(read);
         Grant {
             id: id.into(),
             write,

@@ -119,7 +119,8 @@ pub enum Denied {
 impl Grant {
     /// A grant that allows everything.
     pub fn unlimited(id: &str) -> Grant {
-        let (quota, usage) = (Quota::unlimited(), Arc::default());
+        let quota = Quota::unlimited();
+        let usage = Arc::default();
         Grant {
             id: id.into(),
             write: None,

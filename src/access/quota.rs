@@ -390,7 +390,8 @@ mod tests {
 
     #[test]
     fn a_sender_gets_its_rate_and_its_burst_and_no_more() {
-        let (usage, quota) = (Usage::default(), Quota { burst: Duration::from_secs(10), ..quota(Some(100), None) });
+        let usage = Usage::default();
+        let quota = Quota { burst: Duration::from_secs(10), ..quota(Some(100), None) };
         // An hour at full speed, 50 readings together every 10 ms.
         let mut sent = 0;
         for now_ms in (0..3_600_000).step_by(10) {
@@ -423,7 +424,8 @@ mod tests {
 
     #[test]
     fn what_waits_to_be_stored_counts_until_it_is_stored() {
-        let (usage, quota) = (Usage::default(), Quota { journal_bytes: Some(100), ..Quota::unlimited() });
+        let usage = Usage::default();
+        let quota = Quota { journal_bytes: Some(100), ..Quota::unlimited() };
         usage.account().add(99);
         assert_eq!(usage.check(&quota, 0), Ok(()));
         usage.account().add(1);
@@ -447,7 +449,8 @@ mod tests {
 
     #[test]
     fn usages_that_are_not_used_any_more_are_forgotten() {
-        let (usages, quota) = (Usages::default(), quota(Some(1), None));
+        let usages = Usages::default();
+        let quota = quota(Some(1), None);
         let ids = |range: std::ops::Range<usize>| range.map(|n| format!("d{n}"));
         let held: Vec<_> = ids(0..10).map(|id| usages.of(&id)).collect();
         usages.of("unstored").account().add(1);

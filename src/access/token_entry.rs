@@ -100,11 +100,15 @@ pub(super) fn parse_entry(
         fault(InvalidToken::UnknownKey);
     }
     let mut part = |result: Result<(), InvalidToken>| result.map_err(&mut *fault).is_ok();
-    let (is_certificate, hash) = (parse_certificate(entry), parse_hash(entry));
+    let is_certificate = parse_certificate(entry);
+    let hash = parse_hash(entry);
     let id = parse_id(entry);
     let own_id = id.unwrap_or_default();
-    let (write, read) = (parse_patterns(entry, "write", own_id), parse_patterns(entry, "read", own_id));
-    let (via, expires, note) = (parse_via(entry), parse_expires(entry), parse_note(entry));
+    let write = parse_patterns(entry, "write", own_id);
+    let read = parse_patterns(entry, "read", own_id);
+    let via = parse_via(entry);
+    let expires = parse_expires(entry);
+    let note = parse_note(entry);
     let quota = parse_rate(entry, defaults, senders);
     // All of them, also after the first fault.
     let is_valid = [

@@ -172,8 +172,8 @@ impl Tokens {
         if entries.is_empty() {
             return Err(TokensError::Empty { key, path });
         }
-        let (mut tokens, mut faults) =
-            (Tokens { by_id: HashMap::new(), by_hash: HashMap::new(), certificates: HashMap::new() }, vec![]);
+        let mut tokens = Tokens { by_id: HashMap::new(), by_hash: HashMap::new(), certificates: HashMap::new() };
+        let mut faults = vec![];
         let mut ids = HashSet::new();
         // Those with a JWT are others.
         let senders = entries.len() + usize::from(defaults.jwt.is_some());

@@ -171,7 +171,9 @@ impl ShardTask {
         gauges: Arc<ShardGauges>,
     ) -> (ShardHandle, ShardTask) {
         let (tx, shard_batches) = mpsc::channel(QUEUE_MAX);
-        let (state, jobs, shard_batches_sent) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
+        let state = Shard::new(settings);
+        let jobs = JoinSet::new();
+        let shard_batches_sent = Arc::new(AtomicU64::new(0));
         let (query_handle, query_worker) = QueryHandle::new(shard_batches_sent.clone());
         let handle = ShardHandle { shard_batches: tx, shard_batches_sent, query_handle };
         let in_flight = [(0, jobs_max), (0, (jobs_max / 2).max(1)), (0, 1)];
@@ -273,7 +275,8 @@ impl ShardTask {
     }
 
     fn launch(&mut self, permit: Permit) {
-        let (flusher, lane) = (self.flusher.clone(), permit.lane());
+        let flusher = self.flusher.clone();
+        let lane = permit.lane();
         match self.state.take_in(lane, self.flusher.storage_mode()) {
             None => return,
             Some(Job::Write(bucket_refs, writes)) => {
@@ -315,7 +318,8 @@ impl ShardTask {
     /// they can be replayed.
     async fn refuse(&self, refused: RejectedRows) {
         let RejectedRows { sensor_id, rows, reason, detail, acks } = refused;
-        let (readings, at_ms) = (rows.len() as u64, self.clock.now().wall_ms);
+        let readings = rows.len() as u64;
+        let at_ms = self.clock.now().wall_ms;
         tracing::error!(%sensor_id, readings, reason = reason.as_str(), detail, "store refused readings; kept as dead letters");
         metrics::rejected(Source::Store, reason.as_str(), readings);
         rejected::note(Source::Store, &sensor_id, reason.as_str(), readings, &detail, at_ms);
@@ -363,7 +367,8 @@ const DEAD_PAYLOAD_BYTES: usize = 1 << 20;
 
 /// Readings as lines of JSON, in chunks of about [`DEAD_PAYLOAD_BYTES`].
 fn as_lines(sensor_id: &str, rows: &Rows) -> Vec<Vec<u8>> {
-    let (mut pieces, mut piece) = (vec![], vec![]);
+    let mut pieces = vec![];
+    let mut piece = vec![];
     for reading in rows.to_readings(sensor_id) {
         let values: serde_json::Map<String, serde_json::Value> =
             reading.values.into_iter().map(|(name, value)| (name, as_json(value))).collect();

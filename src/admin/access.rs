@@ -117,7 +117,8 @@ pub(super) async fn guard(State(access): State<Access>, mut request: Request, ne
     let peer = Peer::of(request.extensions()).cloned();
     match access.reader(request.headers(), peer.as_ref()) {
         Ok(reader) => {
-            let (grant, path) = (reader.0.clone(), request.uri().path().to_owned());
+            let grant = reader.0.clone();
+            let path = request.uri().path().to_owned();
             request.extensions_mut().insert(reader);
             let response = next.run(request).await;
             if let (Some(peer), Some(grant)) = (peer, grant) {

@@ -138,7 +138,8 @@ fn sensor_and_range(
     id: Result<Path<String>, PathRejection>,
     params: Result<Query<RangeParams>, QueryRejection>,
 ) -> Result<(String, i64, i64), ApiError> {
-    let (id, params) = (sensor_id(id)?, query(params)?);
+    let id = sensor_id(id)?;
+    let params = query(params)?;
     reader.check(&id)?;
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     Ok((id, from_ms, to_ms))
@@ -241,7 +242,9 @@ async fn readings(
     params: Result<Query<ReadingsParams>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
+    let reads = known(&reads)?;
+    let id = sensor_id(id)?;
+    let params = query(params)?;
     reader.check(&id)?;
     let format = format_of(params.format.as_deref(), params.csv.as_deref(), &headers)?;
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
@@ -296,7 +299,8 @@ async fn dead_letters(
     params: Result<Query<DeadLettersParams>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     reader.check_all()?;
-    let (reads, params) = (known(&reads)?, query(params)?);
+    let reads = known(&reads)?;
+    let params = query(params)?;
     let limit = bounded("limit", params.limit.as_deref(), 20, 1..=100)?;
     let before = params.before.as_deref().map(dead_letter_cursor).transpose()?;
     let query = DeadLetterQuery { reason: params.reason, before, limit: limit + 1, bytes_max: LETTERS_BYTES_MAX };

@@ -64,7 +64,8 @@ pub struct QuarantinedBucket {
 impl QuarantinedBucket {
     /// Both times are in milliseconds since 1970.
     pub fn new(sensor_id: &str, bucket_start_ms: i64, reason: &str, since_ms: i64) -> QuarantinedBucket {
-        let (sensor_id, reason) = (sensor_id.to_owned(), reason.to_owned());
+        let sensor_id = sensor_id.to_owned();
+        let reason = reason.to_owned();
         QuarantinedBucket { sensor_id, bucket_start: rfc3339(bucket_start_ms), reason, since: rfc3339(since_ms) }
     }
 }
@@ -319,7 +320,8 @@ impl Health {
     /// A consistent snapshot of all parts.
     pub fn report(&self) -> Report {
         let state = self.read();
-        let (blocking, degraded) = (state.blocking(self.ack), state.degraded(self.ack));
+        let blocking = state.blocking(self.ack);
+        let degraded = state.degraded(self.ack);
         let (mode, mode_reason, server_version) = match &state.mode {
             Some(m) => (Some(m.mode), Some(m.reason.clone()), Some(m.server_version.clone())),
             None => (None, None, None),
@@ -350,7 +352,8 @@ impl Health {
         let ready = blocking.is_empty();
         let reasons: Vec<String> = blocking.into_iter().chain(degraded).collect();
         let summary = (!reasons.is_empty()).then(|| state.summary(self.ack));
-        let (http, journal) = (state.http.clone(), state.journal);
+        let http = state.http.clone();
+        let journal = state.journal;
         let quarantine = state.quarantine.buckets.clone();
         Report {
             ready,

@@ -188,7 +188,8 @@ async fn observe(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().and_then(|path| {
         ROUTES.iter().chain(&api::ROUTES).chain(&prometheus::ROUTES).find(|route| **route == path.as_str()).copied()
     });
-    let (route, begun) = (route.unwrap_or("unmatched"), Instant::now());
+    let route = route.unwrap_or("unmatched");
+    let begun = Instant::now();
     let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!(route, "request handler panicked; please report this bug");
         ApiError::Internal.into_response()
@@ -241,7 +242,8 @@ mod tests {
         cfg.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let clock = Arc::new(crate::model::SystemClock::new());
         let admin = Admin::bind(&cfg, health.clone(), clock).await.unwrap();
-        let (addr, shutdown) = (admin.local_addr(), CancellationToken::new());
+        let addr = admin.local_addr();
+        let shutdown = CancellationToken::new();
         let task = tokio::spawn(admin.serve(shutdown.clone()));
 
         let (status, head, body) = ask(addr, "GET", "/metrics").await;

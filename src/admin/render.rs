@@ -62,7 +62,8 @@ pub(super) fn readings_body(
     let (content_type, begin, end) = match format {
         Format::Json => {
             let id = Json::from(sensor_id);
-            let (from, to) = (rfc3339(from_ms), rfc3339(to_ms));
+            let from = rfc3339(from_ms);
+            let to = rfc3339(to_ms);
             let begin = format!("{{\"sensor_id\":{id},\"from\":\"{from}\",\"to\":\"{to}\",\"readings\":[");
             let until = until.as_ref().map(|until| format!(",\"readings_until\":\"{until}\"")).unwrap_or_default();
             let end = format!("],\"next\":{},\"complete\":{complete}{until}}}", Json::from(next.clone()));

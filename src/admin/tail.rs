@@ -62,7 +62,8 @@ async fn follow(
     let wanted = params.sensor.as_deref().map(|pattern| SensorPatterns::parse([pattern])).transpose();
     let wanted = wanted.map_err(|error| ApiError::parameter("sensor", error.to_string()))?;
     let watch = tail::watch(View { wanted, allowed: reader.patterns() })?;
-    let (headers, peer) = (request.headers().clone(), Peer::of(request.extensions()).cloned());
+    let headers = request.headers().clone();
+    let peer = Peer::of(request.extensions()).cloned();
     let following = Following { watch, access, headers, peer, sent: Instant::now() };
     // The first line is sent immediately, so that the client knows that it is watching.
     let begin = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"\n")) });

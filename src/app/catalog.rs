@@ -27,7 +27,9 @@ impl ServiceContext {
     }
 
     async fn fill(&self, store: &dyn Store) {
-        let (mut fill, mut failures, mut announced) = (None::<CatalogFill>, 0, false);
+        let mut fill = None::<CatalogFill>;
+        let mut failures = 0;
+        let mut announced = false;
         loop {
             let next = match &fill {
                 None => store.catalog_fill().await,

@@ -30,7 +30,8 @@ pub(super) fn within_files(config: &Config) -> Config {
 
 /// The limits of the ports for readings.
 fn ingest(config: &mut Config) -> impl Iterator<Item = &mut usize> {
-    let (http, mqtt) = (&mut config.http, &mut config.listen.mqtt);
+    let http = &mut config.http;
+    let mqtt = &mut config.listen.mqtt;
     [(http.enabled, &mut http.connections.max), (mqtt.enabled, &mut mqtt.connections.max)]
         .into_iter()
         .filter_map(|(is_on, max)| is_on.then_some(max))
@@ -39,7 +40,8 @@ fn ingest(config: &mut Config) -> impl Iterator<Item = &mut usize> {
 /// Lowers the limits in proportion, but not that of the admin port.
 fn lower(config: &mut Config, files: u64, needed: u64) {
     let beside = FILES_BESIDE.min(files / 2) + config.admin.connections.max as u64;
-    let (room, wanted) = (files.saturating_sub(beside), needed - FILES_BESIDE - config.admin.connections.max as u64);
+    let room = files.saturating_sub(beside);
+    let wanted = needed - FILES_BESIDE - config.admin.connections.max as u64;
     for max in ingest(config) {
         let share = *max as u64 * room / wanted.max(1);
         *max = usize::try_from(share.max(CONNECTIONS_MIN)).unwrap_or(usize::MAX).min(*max);

@@ -24,7 +24,8 @@ pub(super) fn id_in(dir: &Path) -> std::io::Result<Arc<str>> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let (id, unfinished) = (new_id(), dir.join(format!("{NAME}.new")));
+    let id = new_id();
+    let unfinished = dir.join(format!("{NAME}.new"));
     let mut file = std::fs::File::create(&unfinished)?;
     writeln!(file, "{id}")?;
     file.sync_all()?;

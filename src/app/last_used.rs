@@ -64,7 +64,8 @@ impl LastUsedFile {
             state.kept = Some(now);
             return;
         }
-        let (path, written) = (self.path.clone(), now.clone());
+        let path = self.path.clone();
+        let written = now.clone();
         let result = tokio::task::spawn_blocking(move || written.write(&path)).await;
         match result.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(()) => *state = State { kept: Some(now), is_failing: false },
@@ -81,7 +82,8 @@ impl LastUsedFile {
 
     /// What an earlier process has left.
     async fn read(&self) -> LastUsed {
-        let (path, now_s) = (self.path.clone(), self.clock.now().wall_ms / 1000);
+        let path = self.path.clone();
+        let now_s = self.clock.now().wall_ms / 1000;
         let read = tokio::task::spawn_blocking(move || LastUsed::read(&path)).await;
         read.unwrap_or_else(|error| Err(io::Error::other(error))).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
@@ -102,7 +104,8 @@ mod tests {
 
     /// A service's file in this folder.
     fn file(dir: &Path) -> (Arc<LastUsedFile>, Usages) {
-        let (mut config, usages) = (Config::default(), Usages::default());
+        let mut config = Config::default();
+        let usages = Usages::default();
         config.journal.dir = dir.to_owned();
         (LastUsedFile::new(&config, Arc::new(SystemClock::new()), usages.clone()), usages)
     }
@@ -114,7 +117,8 @@ mod tests {
         let (one, usages) = file(dir.path());
         one.update().await;
         assert!(!path.exists(), "no sender is known");
-        let (a, b) = (usages.of("a"), usages.of("b"));
+        let a = usages.of("a");
+        let b = usages.of("b");
         a.note_used(1_763_856_000_999);
         one.update().await;
         let read = LastUsed::read(&path).unwrap();

@@ -21,7 +21,8 @@ use crate::ingest::{self, IngestDeps};
 impl ServiceContext {
     /// What grants are made with; their usages start at zero.
     fn grants(&self) -> Result<GrantDefaults, JwtKeysError> {
-        let (quota, jwt) = (Some(self.config.quota.clone()), Jwt::load(&self.config.jwt)?.map(Arc::new));
+        let quota = Some(self.config.quota.clone());
+        let jwt = Jwt::load(&self.config.jwt)?.map(Arc::new);
         let certificates = self.config.certificates.clone();
         let journal_bytes_max = self.config.journal.max_bytes;
         Ok(GrantDefaults { quota, journal_bytes_max, usages: Usages::default(), jwt, certificates })
@@ -29,7 +30,8 @@ impl ServiceContext {
 
     /// What all protocols need, and the setter of the decoders' settings.
     pub(super) fn ingest_deps(&self, admission: &Admission) -> Result<(Setter<Decoding>, IngestDeps), StartError> {
-        let ((setter, decoding), health) = (Live::new(self.config.decoding()), self.health.clone());
+        let (setter, decoding) = Live::new(self.config.decoding());
+        let health = self.health.clone();
         let deps = IngestDeps {
             decoding,
             on_tls: Arc::new(move |status| health.tls(status)),
@@ -59,7 +61,9 @@ impl IngestPorts {
     pub(super) async fn bind(config: &Config, deps: &IngestDeps) -> Result<IngestPorts, StartError> {
         let mut ports = IngestPorts { http: None, devices: None };
         if config.http.enabled {
-            let (decoding, admission, clock) = (deps.decoding.now(), deps.admission.clone(), deps.clock.clone());
+            let decoding = deps.decoding.now();
+            let admission = deps.admission.clone();
+            let clock = deps.clock.clone();
             let http = HttpIngest::bind(&config.http, decoding, admission, clock, &deps.on_tls, &deps.grants).await;
             ports.http = Some(http?);
         }

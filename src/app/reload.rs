@@ -148,7 +148,8 @@ async fn read(load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'stat
 impl Running {
     /// Applies what can change. Returns all changed keys, applied or not.
     async fn take_over(&mut self, new: &Config) -> Result<Vec<Change>, ReloadError> {
-        let (found, config) = (changes(&self.config, new), taken_over(&self.config, new));
+        let found = changes(&self.config, new);
+        let config = taken_over(&self.config, new);
         fits(&config)?;
         let ready = self.prepare(config).await?;
         log::set_level(&ready.config.log.level)?;
@@ -226,7 +227,8 @@ impl Running {
                     let keys = found.iter().filter(|change| change.waits.is_some() == waits);
                     keys.map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ")
                 };
-                let (done, waiting) = (names(false), names(true));
+                let done = names(false);
+                let waiting = names(true);
                 let done = if done.is_empty() { "no key".to_owned() } else { done };
                 let waiting = if waiting.is_empty() { waiting } else { format!("; restart needed for {waiting}") };
                 let detail = format!(

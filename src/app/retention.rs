@@ -95,7 +95,8 @@ impl ServiceContext {
     pub(super) async fn remove_readings(self: Arc<Self>, store: Arc<dyn Store>, unstored: Unstored) {
         let Some(kept) = self.config.store.retention_readings else { return };
         drop(self.flusher.permit().await);
-        let (mut failures, mut held) = (0, None);
+        let mut failures = 0;
+        let mut held = None;
         loop {
             let begun = Instant::now();
             match self.remove_some(&*store, ms(kept + MARGIN), &unstored).await {
@@ -147,7 +148,8 @@ impl ServiceContext {
     }
 
     fn observe(&self, store: &dyn Store, store_ms: i64, unstored: &Unstored) -> Observed {
-        let (now, flush) = (self.clock.now(), &self.config.flush);
+        let now = self.clock.now();
+        let flush = &self.config.flush;
         let backlog = unstored.backlog(now.mono_ms);
         let due = match self.config.ingest.ack {
             AckMode::Journal => flush.max_age.max(flush.max_age_busy),

@@ -63,7 +63,9 @@ impl ServiceContext {
             hours_kept_ms: config.store.retention.and_then(|d| i64::try_from(d.as_millis()).ok()),
             bytes_max: usize::try_from(config.rollup.max_bytes).unwrap_or(usize::MAX) / n,
         };
-        let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(RollupGauges::default()));
+        let flusher = self.flusher.clone();
+        let clock = self.clock.clone();
+        let gauges = Arc::new(RollupGauges::default());
         let (handle, view, task) = RollupTask::new(settings, flusher, backoff(config), clock, gauges.clone());
         rollups.tasks.push(self.spawn_storing(format!("daily rollup of shard {i}"), task.run()));
         rollups.views.push(view);
@@ -73,8 +75,12 @@ impl ServiceContext {
 
     /// Recovers marks, and updates gauges and health, without an end; ends immediately without `rollup.days`.
     pub(super) fn rollup_upkeep(self: &Arc<Self>, rollups: &Rollups) -> Option<JoinHandle<()>> {
-        let (instance, views, gauges) = (rollups.instance.clone()?, rollups.views.clone(), rollups.gauges.clone());
-        let (flusher, clock, context) = (self.flusher.clone(), self.clock.clone(), self.clone());
+        let instance = rollups.instance.clone()?;
+        let views = rollups.views.clone();
+        let gauges = rollups.gauges.clone();
+        let flusher = self.flusher.clone();
+        let clock = self.clock.clone();
+        let context = self.clone();
         Some(self.spawn_storing("daily rollup", async move {
             let recovered = recovery::recover(instance, views, shard_of, flusher, clock);
             tokio::join!(recovered, context.rollup_gauges(&gauges));
@@ -87,7 +93,8 @@ impl ServiceContext {
             ticks.tick().await;
             let usage: Vec<_> = gauges.iter().map(|g| g.get()).collect();
             let overdue_ms = usage.iter().map(|u| u.overdue_ms).max().unwrap_or(0);
-            let (days, bytes) = (usage.iter().map(|u| u.days as u64).sum(), usage.iter().map(|u| u.bytes as u64).sum());
+            let days = usage.iter().map(|u| u.days as u64).sum();
+            let bytes = usage.iter().map(|u| u.bytes as u64).sum();
             metrics::rollup_pending(days, bytes, overdue_ms as f64 / 1000.0);
             let is_stuck = overdue_ms >= STUCK.as_millis() as u64;
             self.health.rollup(is_stuck.then(|| {

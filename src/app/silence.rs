@@ -12,7 +12,8 @@ impl ServiceContext {
     /// Queries the catalogue periodically. Begins after the store is prepared.
     pub(super) async fn silence(self: Arc<Self>, store: Arc<dyn Store>, silence: Arc<Silence>, unstored: Unstored) {
         drop(self.flusher.permit().await);
-        let (mut pause, mut is_failing) = (None, false);
+        let mut pause = None;
+        let mut is_failing = false;
         loop {
             let looked = self.look_for_silence(&*store, &silence, &unstored, &mut pause).await;
             if let Err(error) = &looked

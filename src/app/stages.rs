@@ -88,7 +88,8 @@ impl ServiceContext {
             let latest = config.latest.enabled.then(|| self.latest(i, n, &mut shards));
             let rollup = self.rollup(i, n, &mut shards.rollups);
             let gauge = Arc::new(ShardGauges::default());
-            let (flusher, clock) = (self.flusher.clone(), self.clock.clone());
+            let flusher = self.flusher.clone();
+            let clock = self.clock.clone();
             let (handle, task) = ShardTask::new(
                 settings.clone(),
                 config.flush.commands_max,
@@ -117,7 +118,9 @@ impl ServiceContext {
             sensors_max: (config.accumulate.max_sensors / n).max(1),
         };
         let hold_acks = config.ingest.ack == AckMode::Journal;
-        let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(LatestGauges::default()));
+        let flusher = self.flusher.clone();
+        let clock = self.clock.clone();
+        let gauges = Arc::new(LatestGauges::default());
         let (handle, task) = LatestTask::new(settings, hold_acks, flusher, backoff(config), clock, gauges.clone());
         shards.latest.push(self.spawn_storing(format!("latest state of shard {i}"), task.run()));
         shards.latest_gauges.push(gauges);
@@ -137,7 +140,8 @@ impl ServiceContext {
             id_field: settings.id_field.clone(),
             fields: settings.fields.clone(),
         };
-        let (reader, interval) = (store.registry(query)?, settings.interval);
+        let reader = store.registry(query)?;
+        let interval = settings.interval;
         Some(Enrichment::new(reader, registry.clone(), decoding, interval, settings.max_sensors))
     }
 

@@ -62,7 +62,8 @@ impl Service {
         side.push(context.spawn("last uses", last_used.clone().run()));
         let admin_stop = CancellationToken::new();
         let admin = context.spawn("admin port", logged("admin port", admin.serve(admin_stop.clone())));
-        let (stop, drained) = (deps.stop.clone(), deps.drained.clone());
+        let stop = deps.stop.clone();
+        let drained = deps.drained.clone();
         // Last, because readings arrive from here on.
         let front = start_front(&context, ports, deps)?;
         health.started();
@@ -107,7 +108,8 @@ impl ServiceContext {
         silence: Arc<Silence>,
         repeats: bool,
     ) -> Vec<JoinHandle<()>> {
-        let (gauges, latest_gauges) = (stages.gauges.clone(), stages.latest_gauges.clone());
+        let gauges = stages.gauges.clone();
+        let latest_gauges = stages.latest_gauges.clone();
         let journal = stages.journal.as_ref().map(Journal::handle);
         let upkeep = self.clone().upkeep(store.clone(), gauges, latest_gauges, journal, stages.oldest.clone());
         let preparation = self.spawn_storing("store preparation", self.clone().prepare(store.clone(), enrichment));

@@ -342,7 +342,8 @@ mod tests {
             (Fault::NotApplied, Duration::from_secs(60))
         };
         let store = Arc::new(MemoryStore::with_script(Box::new(script)));
-        let (config, admission_control) = (Config::default(), AdmissionControl::default());
+        let config = Config::default();
+        let admission_control = AdmissionControl::default();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let health = Arc::new(Health::new(AckMode::Journal));
         let fs = Arc::new(MemFs::new());

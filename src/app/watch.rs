@@ -170,7 +170,8 @@ mod tests {
     async fn no_watchdog_message_while_a_shard_makes_no_progress() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
-        let (turning, still) = (Arc::new(ShardGauges::default()), Arc::new(ShardGauges::default()));
+        let turning = Arc::new(ShardGauges::default());
+        let still = Arc::new(ShardGauges::default());
         let health = Arc::new(Health::new(AckMode::Stored));
         let parts = Parts { gauges: vec![turning.clone(), still.clone()], journal: None, admission: None };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));

@@ -105,7 +105,8 @@ fn brief(report: &Report) -> String {
         return "in use by a running hourbucket".into();
     }
     let sum = |f: fn(&SegmentReport) -> u64| report.segments.iter().map(f).sum::<u64>();
-    let (bytes, readings) = (sum(|s| s.bytes), sum(|s| s.readings));
+    let bytes = sum(|s| s.bytes);
+    let readings = sum(|s| s.readings);
     let state = match sum(|s| s.unstored) {
         0 => "all stored".to_owned(),
         n => format!("{n} of them not known to be stored: keep the directory, and start hourbucket on it"),
@@ -119,7 +120,8 @@ pub(super) fn describe(report: &Report) -> String {
     for s in &report.segments {
         let torn = s.cut.map(|cut| format!(", its last write is incomplete; the next start cuts off {cut}"));
         let torn = torn.unwrap_or_default();
-        let (path, (first, end)) = (s.path.display(), s.sequences);
+        let path = s.path.display();
+        let (first, end) = s.sequences;
         lines.push(format!(
             "{path}: {} bytes, entries {first}..{end}, {} readings ({} unstored), {} dead letters{torn}",
             s.bytes, s.readings, s.unstored, s.dead_letters

@@ -117,7 +117,8 @@ fn run_sparkplug(
     let topic = request.topic.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
     let decoding = &settings.decoding;
     let cx = Context::of(decoding, received_at_ms);
-    let (mut rejects, mut builder) = (Rejects::new(), BatchBuilder::new(decoding.limits.fields_max));
+    let mut rejects = Rejects::new();
+    let mut builder = BatchBuilder::new(decoding.limits.fields_max);
     let mut state = sparkplug::Sparkplug::new();
     if let Some(birth) = request.birth {
         for birth_topic in birth_topics(topic) {

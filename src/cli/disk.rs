@@ -44,7 +44,8 @@ pub(super) fn check(journal: &config::Journal) -> Vec<Finding> {
     let Some(existing) = path.ancestors().find(|dir| dir.is_dir()) else { return vec![] };
     let Ok(disk) = rustix::fs::statfs(existing) else { return vec![] };
     let block = u64::try_from(disk.f_bsize).unwrap_or(0);
-    let (total, free) = (disk.f_blocks.saturating_mul(block), disk.f_bavail.saturating_mul(block));
+    let total = disk.f_blocks.saturating_mul(block);
+    let free = disk.f_bavail.saturating_mul(block);
     let finding = |result: Result<String, Box<dyn Error>>| Finding { what: "journal disk".into(), result };
     let mut findings = vec![];
     let max_bytes = journal.max_bytes;

@@ -78,7 +78,8 @@ enum Into {
 const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 
 pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Reconcile) -> ExitCode {
-    let (now_ms, span) = (SystemClock::new().now().wall_ms, config.bucket.span);
+    let now_ms = SystemClock::new().now().wall_ms;
+    let span = config.bucket.span;
     let to_ms = arguments.to.unwrap_or(span.floor(now_ms).0);
     let from_ms = arguments.from.unwrap_or(to_ms - DAY_MS);
     if from_ms >= to_ms {
@@ -98,7 +99,8 @@ pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Rec
     let checked = async {
         let report = store.reconcile(&options).await?;
         // After the hours, which may have been repaired.
-        let (zone, selection) = (Zone::from(config.rollup.zone), &options.selection);
+        let zone = Zone::from(config.rollup.zone);
+        let selection = &options.selection;
         let days = match config.rollup.days {
             true => Some(store.check_days(zone, selection, now_ms, options.repair).await?),
             false => None,
@@ -150,7 +152,8 @@ pub(crate) async fn fill_days(
     let zone = Zone::from(config.rollup.zone);
     let from_ms = zone.start_of(date);
     let from_ms = from_ms.ok_or_else(|| MaintainError::Refused(format!("--rollup-from: {date} is out of range")))?;
-    let (now_ms, mut drawn) = (SystemClock::new().now().wall_ms, Instant::now());
+    let now_ms = SystemClock::new().now().wall_ms;
+    let mut drawn = Instant::now();
     let filled = store.fill_days(zone, from_ms, now_ms, |sensor, at| {
         if drawn.elapsed() >= Duration::from_secs(1) {
             drawn = Instant::now();

@@ -302,7 +302,8 @@ async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDat
 async fn check_all(loaded: &config::Loaded) -> ExitCode {
     let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
     print_line(&format!("ok       configuration  {file}"));
-    let (exposed, journal) = (loaded.exposed_secrets(), loaded.config.exposed_journal());
+    let exposed = loaded.exposed_secrets();
+    let journal = loaded.config.exposed_journal();
     for warning in loaded.config.warnings().iter().chain(&exposed).chain(&journal) {
         print_line(&format!("warning  configuration  {warning}"));
     }

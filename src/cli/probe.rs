@@ -45,7 +45,8 @@ enum ProbeFault {
 /// # Errors
 /// No response, or not 200.
 pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, ProbeError> {
-    let (addr, path) = (on_this_machine(admin.listen), if ready { "/readyz" } else { "/livez" });
+    let addr = on_this_machine(admin.listen);
+    let path = if ready { "/readyz" } else { "/livez" };
     let secure = admin.tls.cert_file.is_some();
     let url = format!("{}://{addr}{path}", if secure { "https" } else { "http" });
     if secure && admin.tls.is_gate() {

@@ -32,7 +32,8 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: 
         Ok(both) => both,
         Err(error) => return fail(format!("signal handlers: {error}")),
     };
-    let (exposed, config) = (loaded.exposed_secrets(), loaded.config);
+    let exposed = loaded.exposed_secrets();
+    let config = loaded.config;
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
     let journal = disk::absolute(&config.journal.dir).display().to_string();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, journal, "starting");
@@ -60,7 +61,8 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: 
     });
     match Service::start_watched(config, store, clock, notifier, storing).await {
         Ok(service) => {
-            let (reloader, notifier) = (service.reloader(), service.notifier());
+            let reloader = service.reloader();
+            let notifier = service.notifier();
             tokio::spawn(async move {
                 while hangups.recv().await.is_some() {
                     notifier.reloading().await;

@@ -98,7 +98,9 @@ fn listening(config: &Config, report: &mut Report) {
 }
 
 fn sizes(config: &Config, report: &mut Report) {
-    let (bucket, flush, journal) = (&config.bucket, &config.flush, &config.journal);
+    let bucket = &config.bucket;
+    let flush = &config.flush;
+    let journal = &config.journal;
     if bucket.max_bytes > flush.command_max_bytes {
         report.impossible(
             &["bucket.max_bytes", "flush.command_max_bytes"],
@@ -132,7 +134,8 @@ fn counts(config: &Config, report: &mut Report) {
             "set limits.bucket_fields_max to at least limits.fields_max",
         );
     }
-    let (flush, store) = (&config.flush, &config.store);
+    let flush = &config.flush;
+    let store = &config.store;
     if flush.backoff_min > flush.backoff_max {
         report.impossible(
             &["flush.backoff_min", "flush.backoff_max"],
@@ -190,7 +193,8 @@ fn rollup(config: &Config, report: &mut Report) {
     if !rollup.days {
         return;
     }
-    let (span, zone) = (config.bucket.span, Zone::from(rollup.zone));
+    let span = config.bucket.span;
+    let zone = Zone::from(rollup.zone);
     if span.ms() > ROLLUP_SPAN_MAX_MS {
         report.impossible(
             &["bucket.span", "rollup.days"],
@@ -205,7 +209,8 @@ fn rollup(config: &Config, report: &mut Report) {
              another zone",
         );
     }
-    let (hours, past) = (config.store.retention, config.limits.past);
+    let hours = config.store.retention;
+    let past = config.limits.past;
     if let Some(hours) = hours.filter(|hours| *hours < past + ROLLUP_MARGIN) {
         report.impossible(
             &["store.retention", "limits.past", "rollup.days"],

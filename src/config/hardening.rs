@@ -302,7 +302,8 @@ mod tests {
 
     /// The verdict of a line with these settings; `$file` is a file that can be read.
     fn verdict(key: &str, text: &str) -> Verdict {
-        let (file, config) = (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let config = tempfile::NamedTempFile::new().unwrap();
         let text = text.replace("$file", &format!("{:?}", file.path()));
         std::fs::write(config.path(), text).unwrap();
         let config = load(Some(config.path()), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config;

@@ -44,7 +44,8 @@ pub fn load(path: Option<&Path>, env: impl Iterator<Item = (String, String)>) ->
     let (mut entries, file) = read_file(path, &mut report);
     let (variables, bad) = tree::overlay(&mut entries, env);
     for variable in bad {
-        let (what, advice) = (variable.what, variable.advice);
+        let what = variable.what;
+        let advice = variable.advice;
         report.problems.push(Problem { key: String::new(), origin: variable.name, what, advice });
     }
     let config = understand(entries, &mut report);

@@ -289,7 +289,8 @@ fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
 
 /// A mapping that never names the sensor needs a template that does.
 fn check_format(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>], report: &mut Report) {
-    let (topic, format) = (format!("{path}.topic"), format!("{path}.format"));
+    let topic = format!("{path}.topic");
+    let format = format!("{path}.format");
     let Ok(template) = parse_template(&subscription.topic) else { return };
     let needs_id = mapping::find(formats, &subscription.format).is_some_and(|mapping| mapping.never_names_a_sensor());
     if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
@@ -303,7 +304,9 @@ fn check_format(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>
 
 /// Reports impossible combinations within one subscription.
 fn check_subscription(path: &str, subscription: &Subscription, way: Way, report: &mut Report) {
-    let (filter, topic, format) = (format!("{path}.filter"), format!("{path}.topic"), format!("{path}.format"));
+    let filter = format!("{path}.filter");
+    let topic = format!("{path}.topic");
+    let format = format!("{path}.format");
     let Ok(template) = parse_template(&subscription.topic) else { return };
     if subscription.format == "scalar" {
         for name in ["sensor_id", "field"] {
@@ -327,7 +330,8 @@ fn check_subscription(path: &str, subscription: &Subscription, way: Way, report:
 
 /// Sparkplug B defines its topics, and the meaning of a message depends on earlier ones.
 fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &mut Report) {
-    let (filter, format) = (format!("{path}.filter"), format!("{path}.format"));
+    let filter = format!("{path}.filter");
+    let format = format!("{path}.format");
     if way == Way::Direct {
         report.impossible(
             &[&format],

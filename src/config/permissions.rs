@@ -41,7 +41,8 @@ fn exposed_secret(key: &str, path: &Path) -> Option<String> {
         return None;
     }
     let found = std::fs::metadata(path).ok()?;
-    let (mode, allowed) = (found.mode() & 0o777, if found.uid() == 0 { 0o740 } else { 0o700 });
+    let mode = found.mode() & 0o777;
+    let allowed = if found.uid() == 0 { 0o740 } else { 0o700 };
     (mode & !allowed != 0).then(|| {
         let path = path.display();
         format!(
@@ -64,7 +65,8 @@ impl Config {
         }
         let files = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
         let first = files.filter(|path| others(path) & READ != 0).min()?;
-        let (first, dir) = (first.display(), dir.display());
+        let first = first.display();
+        let dir = dir.display();
         Some(format!(
             "journal.dir: other users of this machine can read {first}, which holds readings; run `chmod -R o= {dir}`"
         ))

@@ -113,7 +113,8 @@ impl Proxies {
 pub(super) fn http_proxies(s: &mut Section<'_>) -> Proxies {
     let trusted = trusted(s);
     let header = s.choice("proxy_header", ProxyHeader::XForwardedFor, &ProxyHeader::ALL);
-    let (header_key, key) = (s.key("proxy_header"), s.key("trusted_proxies"));
+    let header_key = s.key("proxy_header");
+    let key = s.key("trusted_proxies");
     if trusted.is_empty() && s.report.is_set(&header_key) {
         let what = format!("no proxy is trusted to send it, because {key} is not set");
         s.report.impossible(&[&header_key, &key], what, format!("set {key}, or remove {header_key}"));

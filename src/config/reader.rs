@@ -268,7 +268,8 @@ impl<'a> Section<'a> {
         let kind = format!("size in bytes, {} to {}", write_size(*range.start()), write_size(*range.end()));
         self.describe(key, kind, Some(format!("\"{}\"", write_size(default))));
         self.parse(key, |node| {
-            let (least, most) = (write_size(*range.start()), write_size(*range.end()));
+            let least = write_size(*range.start());
+            let most = write_size(*range.end());
             let advice =
                 format!("write a size from \"{least}\" to \"{most}\", such as 8388608, \"512MiB\" or \"10MB\"");
             let bytes = match node.integer() {
@@ -286,7 +287,8 @@ impl<'a> Section<'a> {
         let kind = format!("duration, {} to {}", write_duration(*range.start()), write_duration(*range.end()));
         self.describe(key, kind, None);
         self.parse(key, |node| {
-            let (least, most) = (write_duration(*range.start()), write_duration(*range.end()));
+            let least = write_duration(*range.start());
+            let most = write_duration(*range.end());
             let advice =
                 format!("write a duration from \"{least}\" to \"{most}\", such as \"250ms\", \"15s\" or \"1h30m\"");
             let duration = node.text().and_then(parse_duration).ok_or_else(|| wrong(node, &advice))?;

@@ -138,7 +138,8 @@ const REQUIRED: Option<&str> = Some("required");
 /// The page in Markdown.
 pub fn reference() -> String {
     let keys = Keys::new();
-    let (mut out, mut section) = (INTRODUCTION.to_owned(), String::new());
+    let mut out = INTRODUCTION.to_owned();
+    let mut section = String::new();
     let (mut text, mut rows): (Vec<&str>, Vec<String>) = (vec![], vec![]);
     // The text before the first section is about the whole file, and the introduction covers it.
     let body = SHIPPED.split_once("\n\n").map_or(SHIPPED, |(_, body)| body);

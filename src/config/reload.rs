@@ -102,7 +102,8 @@ pub(super) fn waits(key: &str) -> Option<&'static str> {
 
 /// The keys in which two configurations differ, in alphabetical order.
 pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
-    let (before, after) = (flat(old), flat(new));
+    let before = flat(old);
+    let after = flat(new);
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -201,7 +202,8 @@ pub fn fits(config: &Config) -> Result<(), ReloadConflict> {
 
 /// Whether a change would switch TLS of a port on or off.
 fn switched(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
-    let (a, b) = (&old.listen.mqtt, &new.listen.mqtt);
+    let a = &old.listen.mqtt;
+    let b = &new.listen.mqtt;
     let is_switched = match key {
         _ if key.starts_with("http.tls.") => old.http.tls.is_on() != new.http.tls.is_on(),
         _ if key.starts_with("admin.tls.") => old.admin.tls.is_on() != new.admin.tls.is_on(),
@@ -314,7 +316,8 @@ mod tests {
             std::fs::write(&path, "").unwrap();
             path.display().to_string()
         };
-        let (a, b) = (path("a"), path("b"));
+        let a = path("a");
+        let b = path("b");
         let text = |file: &str, n: u32, extra: &str| {
             let tls = format!("cert_file = {file:?}\nkey_file = {file:?}\nclient_ca_file = {file:?}");
             format!(
@@ -324,7 +327,8 @@ mod tests {
                 n % 64
             )
         };
-        let (old, new) = (config(&text(&a, 2000, BROKER)), config(&text(&b, 3000, &BROKER.replace("/id", "/i"))));
+        let old = config(&text(&a, 2000, BROKER));
+        let new = config(&text(&b, 3000, &BROKER.replace("/id", "/i")));
         let all = changes(&old, &new);
         let waiting: Vec<_> = all.iter().filter(|change| change.waits.is_some()).cloned().collect();
         let keys: Vec<&str> = waiting.iter().map(|change| change.key.as_str()).collect();

@@ -228,7 +228,8 @@ pub(super) fn overlay(
         .map(|(name, value)| (steps(&name), name, value))
         .collect();
     settings.sort();
-    let (mut used, mut bad) = (Vec::new(), Vec::new());
+    let mut used = Vec::new();
+    let mut bad = Vec::new();
     for (path, name, value) in settings {
         match set(entries, &path, &Origin::Env(name.clone()), value) {
             Ok(()) => used.push(name),

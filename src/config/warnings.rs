@@ -64,7 +64,8 @@ fn mqtt_warnings(path: &str, mqtt: &Mqtt) -> Vec<String> {
 fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {
     let mut found = vec![];
     if s.qos != s.qos_asked() {
-        let (set, asked) = (s.qos, s.qos_asked());
+        let set = s.qos;
+        let asked = s.qos_asked();
         found.push(format!(
             "{path}.qos = {set} is treated as {asked}: this loses nothing, because a reading that arrives twice is \
              stored once"

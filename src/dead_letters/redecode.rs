@@ -145,7 +145,8 @@ impl Redecoder {
 
     fn lines(&self, dead_letter: &DeadLetter) -> Redecoded {
         let cx = Context::of(&self.decoding, dead_letter.received_at_ms);
-        let (mut out, mut rejects) = (BatchBuilder::new(cx.limits.fields_max), Rejects::new());
+        let mut out = BatchBuilder::new(cx.limits.fields_max);
+        let mut rejects = Rejects::new();
         decode::decode(Format::Ndjson, &dead_letter.payload, &cx, &mut out, &mut rejects);
         Redecoded::of(out.finish(), &rejects)
     }

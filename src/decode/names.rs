@@ -130,7 +130,8 @@ pub(super) fn commit(
     };
     committed.map_err(|error| match error {
         BuildError::BucketFieldsFull(BucketFieldsFull { used, new, max }) => {
-            let (id, new_names) = (excerpt(sensor_id), if new == 1 { "name" } else { "names" });
+            let id = excerpt(sensor_id);
+            let new_names = if new == 1 { "name" } else { "names" };
             let detail = format!(
                 "sensor {id} has {used} distinct field names in this reading's bucket, and this reading adds {new} \
                  {new_names}; at most limits.bucket_fields_max = {max} are allowed. Put ids and times that change into \

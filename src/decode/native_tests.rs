@@ -8,14 +8,16 @@ use crate::model::{Reading, Value};
 const TASMOTA: &str = r#"{"Time":"2024-03-01T10:00:00","ENERGY":{"TotalStartTime":"2023-01-01T00:00:00","Total":[1.5,2],"Power":71,"Period":null},"TempUnit":"C"}"#;
 
 fn run(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects, usize) {
-    let (mut out, mut rejects) = (BatchBuilder::new(cx.limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(cx.limits.fields_max);
+    let mut rejects = Rejects::new();
     decode(format, payload, cx, &mut out, &mut rejects);
     let batch = out.finish();
     (batch.to_readings(), rejects, batch.retimed())
 }
 
 fn json_with(payload: &str, change: impl FnOnce(&mut Context<'_>)) -> (Vec<Reading>, Rejects, usize) {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let mut cx = Context { sensor_id: Some("S"), ..bare(&limits, &line) };
     change(&mut cx);
     run(Format::Json, payload.as_bytes(), &cx)
@@ -70,7 +72,8 @@ fn cbor_and_messagepack_flatten_in_the_same_way() {
     // {"a": {"b": [1, {"c": 2}]}, "d": h'00'}
     let cbor = b"\xa2\x61a\xa1\x61b\x82\x01\xa1\x61c\x02\x61d\x41\x00";
     let msgpack = b"\x82\xa1a\x81\xa1b\x92\x01\x81\xa1c\x02\xa1d\xc4\x01\x00";
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let cx = Context { sensor_id: Some("S"), ..bare(&limits, &line) };
     for (format, payload) in [(Format::Cbor, &cbor[..]), (Format::MessagePack, msgpack)] {
         let (readings, rejects, _) = run(format, payload, &cx);
@@ -115,7 +118,8 @@ fn a_nested_value_counts_against_the_limits() {
 fn nested_values_can_be_rejected_or_left_out() {
     let with = |nested, payload: &str| {
         let native = native(nested);
-        let (limits, line) = (limits(), line());
+        let limits = limits();
+        let line = line();
         let cx = Context { sensor_id: Some("S"), native: &native, ..bare(&limits, &line) };
         run(Format::Json, payload.as_bytes(), &cx)
     };
@@ -226,7 +230,8 @@ fn similar_readings_are_compared_with_all_their_parts() {
 
 #[test]
 fn scalars_that_are_not_numbers_can_be_refused_or_have_a_decimal_comma() {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let one = |payload: &str, texts_allowed, decimal_comma| {
         let scalar = crate::config::ScalarFormat { texts_allowed, decimal_comma };
         let cx = Context { sensor_id: Some("S"), field: Some("f"), scalar, ..bare(&limits, &line) };

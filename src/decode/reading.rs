@@ -403,7 +403,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         let mut candidates = std::mem::take(&mut self.candidates);
         let mut replaced = None;
         if self.parts.ts.as_ref().is_none_or(time::is_absent) {
-            let (unit, cx) = (self.parts.ts_unit, self.cx);
+            let unit = self.parts.ts_unit;
+            let cx = self.cx;
             let held = |(_, _, token): &(u8, _, Token<'de>)| time::held(token, unit, cx);
             let times = candidates.iter().enumerate().filter(|(_, candidate)| held(candidate) == Held::Time);
             match times.min_by_key(|(_, (rank, _, _))| *rank).map(|(at, _)| at) {

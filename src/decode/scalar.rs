@@ -158,7 +158,8 @@ mod tests {
             tags: &[("site", "north"), ("floor", "2")],
             ..Context::usual()
         };
-        let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
+        let mut out = BatchBuilder::new(64);
+        let mut rejects = Rejects::new();
         decode(Format::Scalar, payload, &cx, &mut out, &mut rejects);
         let batch: ReadingBatch = out.finish();
         if batch.is_empty() && rejects.is_empty() {

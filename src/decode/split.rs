@@ -66,9 +66,11 @@ impl Open {
 /// Finds the end of the element that starts at the first byte. One pass, which never reads past that end.
 pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
     let mut open = Open::default();
-    let (mut at, mut depth) = (0, 0);
+    let mut at = 0;
+    let mut depth = 0;
     // The last byte that is not white space, and whether a line ended since.
-    let (mut before, mut new_line) = (b' ', false);
+    let mut before = b' ';
+    let mut new_line = false;
     while let Some(&b) = bytes.get(at) {
         match b {
             b'"' => {

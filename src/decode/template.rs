@@ -95,7 +95,9 @@ pub(super) fn literal_end(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usi
     let word = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
     let same = match (literal.last_chunk::<8>(), there.last_chunk::<8>()) {
         (Some(a), Some(b)) => {
-            let (mut rest, mut rest_there, mut same) = (literal, there, word(a) == word(b));
+            let mut rest = literal;
+            let mut rest_there = there;
+            let mut same = word(a) == word(b);
             while let (Some((a, more)), Some((b, more_there))) =
                 (rest.split_first_chunk::<8>(), rest_there.split_first_chunk::<8>())
             {

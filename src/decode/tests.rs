@@ -41,7 +41,8 @@ fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, 
 }
 
 fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let cx = bare(&limits, &line);
     let (readings, rejects) = run_with(format, payload.as_ref(), &cx);
     (readings, rejects.list().iter().map(|r| (r.index, r.reason)).collect())
@@ -317,7 +318,9 @@ fn arrays_and_streams_and_lines_give_the_same() {
 #[test]
 fn good_neighbours_are_kept() {
     use RejectReason::*;
-    let (a, b, c) = (r#"{"sensor_id":"a","v":1}"#, r#"{"sensor_id":"b","v":1}"#, r#"{"sensor_id":"c","v":1}"#);
+    let a = r#"{"sensor_id":"a","v":1}"#;
+    let b = r#"{"sensor_id":"b","v":1}"#;
+    let c = r#"{"sensor_id":"c","v":1}"#;
     for (bad, reason) in [
         (r#"{"sensor_id":"x","v":NaN}"#, Some(NotFinite)),
         (r#"{"sensor_id":"x","v":1"#, Some(InvalidJson)),
@@ -493,7 +496,8 @@ fn counting(max: usize) -> BatchBuilder {
 
 #[test]
 fn in_every_format_one_name_too_many_rejects_only_its_own_reading() {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let of_topic = Context { sensor_id: Some("S"), field: Some("c"), ..bare(&limits, &line) };
     let lines = |separator: &str| {
         let reading = |name: &str| format!(r#"{{"sensor_id":"S","values":{{"{name}":1}}}}"#);
@@ -514,7 +518,8 @@ fn in_every_format_one_name_too_many_rejects_only_its_own_reading() {
         (Format::Scalar, "1".into()),
     ];
     for (format, payload) in payloads {
-        let (mut out, mut rejects) = (counting(2), Rejects::new());
+        let mut out = counting(2);
+        let mut rejects = Rejects::new();
         let mut wanted = (3, 2);
         if format == Format::Scalar {
             for name in ["a", "b"] {
@@ -536,13 +541,15 @@ fn in_every_format_one_name_too_many_rejects_only_its_own_reading() {
 
 #[test]
 fn lines_and_objects_read_the_fast_way_are_counted_too() {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let cx = bare(&limits, &line);
     let lines = "m,sensor_id=S x=1\nm,sensor_id=T x=2\nm,sensor_id=U y=3\nm,sensor_id=U x=4\nm,sensor_id=S x=5\n";
     let object = |id: &str, name: &str| format!(r#"{{"sensor_id":"{id}","values":{{"{name}":1.5}}}}"#);
     let objects = [("S", "x"), ("T", "x"), ("U", "y"), ("U", "x"), ("S", "x")].map(|(id, name)| object(id, name));
     for (format, payload) in [(Format::Line, lines.to_owned()), (Format::Ndjson, objects.join("\n"))] {
-        let (mut out, mut rejects) = (counting(1), Rejects::new());
+        let mut out = counting(1);
+        let mut rejects = Rejects::new();
         decode(format, payload.as_bytes(), &cx, &mut out, &mut rejects);
         let rejected: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
         assert_eq!((out.finish().len(), &rejected[..]), (4, &[(3, RejectReason::BucketFields)][..]), "{format:?}");

@@ -166,7 +166,8 @@ fn the_window_is_closed_at_both_ends() {
     let limits = limits();
     let line = line();
     let cx = Context { received_at_ms: T, ..bare(&limits, &line) };
-    let (past, future) = (limits.past.as_millis() as i64, limits.future.as_millis() as i64);
+    let past = limits.past.as_millis() as i64;
+    let future = limits.future.as_millis() as i64;
     let at = |ms: i64| resolve(Some(&Token::Int(ms)), Some(TsUnit::Ms), &cx).map(|r| r.0).map_err(|f| f.reason);
     assert_eq!(at(T - past), Ok(T - past));
     assert_eq!(at(T - past - 1), Err(RejectReason::TooOld));
@@ -178,7 +179,8 @@ fn the_window_is_closed_at_both_ends() {
 
 #[test]
 fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
-    let (mut limits, line) = (limits(), line());
+    let mut limits = limits();
+    let line = line();
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 30);
     limits.future = limits.past;
     let local = |text: &'static str, own: Option<Tz>, all: Option<Tz>| {
@@ -218,7 +220,8 @@ fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
 
 #[test]
 fn the_time_of_an_unset_clock_is_ignored() {
-    let (mut limits, line) = (limits(), line());
+    let mut limits = limits();
+    let line = line();
     let wide = |limits: &Limits, token: Token<'_>| {
         let cx = Context { received_at_ms: T, ..bare(limits, &line) };
         resolve(Some(&token), None, &cx).map_err(|fault| fault.reason)
@@ -262,7 +265,8 @@ fn the_time_of_an_unset_clock_is_ignored() {
 
 #[test]
 fn the_line_protocol_keeps_old_times_that_the_window_allows() {
-    let (mut limits, line) = (limits(), line());
+    let mut limits = limits();
+    let line = line();
     let at = |limits: &Limits, literal| {
         let cx = Context { received_at_ms: T, ..bare(limits, &line) };
         of_line(literal, &cx).map_err(|fault| fault.reason)

@@ -108,7 +108,8 @@ fn tag_name(path: &str) -> String {
 
 /// Both, sorted by name; for equal names the one of `own`.
 fn merged(own: &Tags, found: &Tags) -> Tags {
-    let (mut own, mut found) = (own.iter().peekable(), found.iter().peekable());
+    let mut own = own.iter().peekable();
+    let mut found = found.iter().peekable();
     canonical(std::iter::from_fn(|| match (own.peek(), found.peek()) {
         (Some((a, _)), Some((b, _))) if a == b => {
             found.next();
@@ -148,7 +149,8 @@ mod tests {
 
     #[test]
     fn the_message_wins_and_the_registry_fills_in() {
-        let (registry, limits) = (Registry::new(), Config::default().limits);
+        let registry = Registry::new();
+        let limits = Config::default().limits;
         let set = |record| registry.change(|map| map.set(record, &limits, 10)).unwrap();
         set(record("a", &[("site", "north"), ("place.room", "12"), ("model", "x")]));
         set(record("b", &[("site", "north"), ("place.room", "12"), ("model", "x")]));

@@ -115,12 +115,15 @@ impl Enrichment {
     }
 
     async fn load(&mut self) -> Result<(), StoreError> {
-        let (mut map, begun) = (TagMap::default(), Instant::now());
+        let mut map = TagMap::default();
+        let begun = Instant::now();
         let decoding = self.decoding.now();
         let read = self.reader.read(&mut |record| map.set(record, &decoding.limits, self.sensors_max)).await;
         metrics::registry_load(read.is_ok());
         read?;
-        let (sensors, left_out, bad) = (map.len(), map.left_out, map.bad_fields);
+        let sensors = map.len();
+        let left_out = map.left_out;
+        let bad = map.bad_fields;
         self.registry.replace(map);
         metrics::registry(sensors as u64, left_out);
         tracing::debug!(sensors, took_ms = begun.elapsed().as_millis() as u64, "registry read");

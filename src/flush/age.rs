@@ -78,7 +78,8 @@ pub struct AgeControl {
 impl AgeControl {
     /// From `flush.max_age` and `flush.max_age_busy`; a lower `max_age_busy` has no effect.
     pub fn new(max_age_ms: u64, max_age_busy_ms: u64) -> AgeControl {
-        let (min_ms, max_ms) = (max_age_ms as f64, max_age_busy_ms.max(max_age_ms) as f64);
+        let min_ms = max_age_ms as f64;
+        let max_ms = max_age_busy_ms.max(max_age_ms) as f64;
         AgeControl { min_ms, max_ms, age_ms: min_ms, began: 0.0, statement_s: STATEMENT_S, gain: 1.0 }
     }
 
@@ -122,10 +123,12 @@ mod tests {
     fn the_age_stays_within_its_bounds_whatever_is_observed() {
         let mut rng = fastrand::Rng::with_seed(9);
         for _ in 0..200 {
-            let (min_ms, max_ms) = (rng.u64(1..60_000), rng.u64(1..600_000));
+            let min_ms = rng.u64(1..60_000);
+            let max_ms = rng.u64(1..600_000);
             let mut control = AgeControl::new(min_ms, max_ms);
             for _ in 0..200 {
-                let (before_ms, shift) = (control.age_ms(), rng.u32(24..64));
+                let before_ms = control.age_ms();
+                let shift = rng.u32(24..64);
                 let began = rng.u64(..) >> shift;
                 let sample = AgeSample {
                     elapsed_ms: rng.u64(0..5_000),

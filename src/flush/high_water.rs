@@ -73,7 +73,8 @@ mod tests {
     #[tokio::test]
     async fn a_bucket_is_new_only_to_the_process_that_raised_the_mark_over_it() {
         let store = MemoryStore::new();
-        let (one, two) = (HighWater::new(), HighWater::new());
+        let one = HighWater::new();
+        let two = HighWater::new();
         assert!(!one.new_buckets().contains(BucketStart(10 * HOUR)));
         one.cover(&store, BucketStart(10 * HOUR), HOUR).await.unwrap();
         assert!(

@@ -110,7 +110,8 @@ impl Flusher {
     pub fn new(store: Arc<dyn Store>, backoff: Backoff, span: Span, on_store: OnStoreResult) -> Flusher {
         let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
         let answered = Arc::new(Answered { origin: Instant::now(), last_ms: AtomicU64::new(0) });
-        let (high_water, age) = (Arc::new(HighWater::new()), Arc::new(PresentAge::new(0, 0)));
+        let high_water = Arc::new(HighWater::new());
+        let age = Arc::new(PresentAge::new(0, 0));
         let days = Arc::new(Semaphore::new(0));
         Flusher { store, lanes, days, backoff, on_store, high_water, span, answered, age }
     }

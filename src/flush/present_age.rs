@@ -51,7 +51,8 @@ impl PresentAge {
 
     /// Adds a command that the store has answered.
     pub(super) fn written(&self, writes: &[PageWrite], took: Duration) {
-        let (gains, took_s) = (writes.iter().map(|w| gain(w.rows.len())).sum::<f64>(), took.as_secs_f64());
+        let gains = writes.iter().map(|w| gain(w.rows.len())).sum::<f64>();
+        let took_s = took.as_secs_f64();
         let mut state = self.state();
         state.sample.statements += writes.len() as u64;
         state.sample.gains += gains;
@@ -66,9 +67,11 @@ impl PresentAge {
     /// Adjusts the age; call it about once a second.
     pub(super) fn update(&self) {
         let mut state = self.state();
-        let (sample, elapsed) = (std::mem::take(&mut state.sample), state.updated.elapsed());
+        let sample = std::mem::take(&mut state.sample);
+        let elapsed = state.updated.elapsed();
         state.updated = Instant::now();
-        let (elapsed_ms, began) = (elapsed.as_millis() as u64, self.began.swap(0, Ordering::Relaxed));
+        let elapsed_ms = elapsed.as_millis() as u64;
+        let began = self.began.swap(0, Ordering::Relaxed);
         state.control.observe(AgeSample { elapsed_ms, began, ..sample });
         self.age_ms.store(state.control.age_ms(), Ordering::Relaxed);
     }

@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn the_newest_sound_slot_counts() {
-        let (fs, dir) = (MemFs::new(), Path::new("j"));
+        let fs = MemFs::new();
+        let dir = Path::new("j");
         assert_eq!(read(&fs, dir).unwrap(), None);
         let mut writer = Writer::open(&fs, dir, None).unwrap();
         assert_eq!(read(&fs, dir).unwrap(), None);

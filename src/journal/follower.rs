@@ -197,7 +197,10 @@ impl Follower {
 
     /// Reads the next entries while the previous ones are returned.
     fn read_ahead(&mut self) {
-        let (shared, next_seq, place, reader) = (self.shared.clone(), self.next_seq, self.place, self.reader.take());
+        let shared = self.shared.clone();
+        let next_seq = self.next_seq;
+        let place = self.place;
+        let reader = self.reader.take();
         self.reading = Some(tokio::task::spawn_blocking(move || read_chunk(&shared, next_seq, place, reader)));
     }
 
@@ -284,7 +287,8 @@ fn read_chunk(
     mut place: Place,
     mut reader: Option<SegmentReader>,
 ) -> Result<Read, JournalFailure> {
-    let (mut items, mut bytes) = (Vec::new(), 0);
+    let mut items = Vec::new();
+    let mut bytes = 0;
     while bytes < READ_BYTES {
         let Some((segment, offset)) = locate(shared, place) else { break };
         let path = segment.path.clone();
@@ -305,7 +309,8 @@ fn read_chunk(
                 Step::Frame(_, frame) => (frame, at + frame.span()),
                 Step::Fault(fault) => return Err(damaged(fault)),
             };
-            let (expected, found) = (next_seq, frame.head.seq);
+            let expected = next_seq;
+            let found = frame.head.seq;
             if found != expected && !(found < expected && frame.next_seq() > expected) {
                 return Err(damaged(super::segment::FrameFault::Sequence { expected, found }));
             }
@@ -317,7 +322,9 @@ fn read_chunk(
             bytes += frame.payload.len();
             next_seq = frame.next_seq();
             place = Place { segment: segment.number, offset: end };
-            let (seq, at, bytes) = (found, segment.coding.appended(&frame.head), frame.payload.len());
+            let seq = found;
+            let at = segment.coding.appended(&frame.head);
+            let bytes = frame.payload.len();
             items.extend(kind.map(|kind| TrackedEntry { seq, kind, at, bytes, place }));
         }
         place = Place { segment: segment.number, offset: frames.offset() };

@@ -210,7 +210,8 @@ impl Journal {
         let Some((appender, segment_manager)) = self.idle.take() else { return Ok(()) };
         // The writer awaits ingest batches but blocks in its writes, so it has a separate runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-        let (guard, stop) = (EndGuard(self.shared.clone()), self.stop.clone());
+        let guard = EndGuard(self.shared.clone());
+        let stop = self.stop.clone();
         let write = move || {
             let _guard = guard;
             runtime.block_on(appender.run(ingest_batches, stop));

@@ -118,7 +118,9 @@ pub(super) fn find_frame(
     seq_from: u64,
     wanted: impl Fn(u64, &RawHead) -> bool,
 ) -> io::Result<Beyond> {
-    let (file, coding, limit) = (&reader.file, reader.coding, reader.limit);
+    let file = &reader.file;
+    let coding = reader.coding;
+    let limit = reader.limit;
     let mut window = vec![0; BUFFER_BYTES];
     let mut at = from.max(HEADER_BYTES);
     let mut written_to = 0;
@@ -135,7 +137,8 @@ pub(super) fn find_frame(
                 written_to = at + have.min(i + 8) as u64;
             }
             let Some(head) = RawHead::read(&window[i..have], coding.version) else { continue };
-            let (offset, whole) = (at + i as u64, FRAME_HEAD_BYTES + head.payload_bytes as usize);
+            let offset = at + i as u64;
+            let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;
             let apart = (offset - from) / FRAME_HEAD_BYTES as u64 + 1;
             let plausible = head.zeros
                 && head.seq >= seq_from

@@ -189,7 +189,8 @@ impl Examined {
         if frame.head.kind == FrameKind::Synced {
             return Err(FrameFault::Ends);
         }
-        let (expected, found) = (self.next_seq, frame.head.seq);
+        let expected = self.next_seq;
+        let found = frame.head.seq;
         if found != expected || expect.end.is_some_and(|end| frame.next_seq() > end) {
             return Err(FrameFault::Sequence { expected, found });
         }
@@ -211,7 +212,8 @@ impl Examined {
 
     /// The unfinished write after the valid frames. Call only if nothing of it was synced. Also sets `sealed`.
     fn cut(&mut self, reader: &FrameReader, found: &FoundSegment, header: &Header) -> io::Result<Option<TornTail>> {
-        let (place, next_seq) = (self.data_end, self.next_seq);
+        let place = self.data_end;
+        let next_seq = self.next_seq;
         let synced = |_: u64, head: &RawHead| head.is_synced() && head.group_start == place && head.seq == next_seq;
         let beyond = find_frame(reader, place, next_seq, synced)?;
         self.sealed = beyond.frame_at == Some(place);
@@ -305,7 +307,9 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         let expect = Expect { end: *end, deep: false, find: known.unstored_from };
         let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
         if let SegmentEnd::Damaged(fault) = seen.ending {
-            let (path, offset, seq) = (found.path.clone(), seen.data_end, seen.next_seq);
+            let path = found.path.clone();
+            let offset = seen.data_end;
+            let seq = seen.next_seq;
             return Err(JournalError::Damaged(Damage::Frame { path, offset, seq, fault }));
         }
         if let (None, Some((offset, at))) = (first_place, seen.found) {
@@ -324,8 +328,10 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         last = Some(seen);
     }
     if let (Some(segment), true) = (recovered.segments.back(), known.synced_to > recovered.next_seq) {
-        let (path, offset) = (segment.path.clone(), segment.data_end);
-        let (end, synced) = (recovered.next_seq, known.synced_to);
+        let path = segment.path.clone();
+        let offset = segment.data_end;
+        let end = recovered.next_seq;
+        let synced = known.synced_to;
         return Err(JournalError::Damaged(Damage::EndsEarly { path, offset, end, synced }));
     }
     if let Some(last) = last {
@@ -382,7 +388,8 @@ fn finish_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
         recovered.segments.pop_back();
         return Ok(());
     }
-    let (place, kind) = (seen.data_end, FrameKind::Synced);
+    let place = seen.data_end;
+    let kind = FrameKind::Synced;
     let head = FrameHead { seq: seen.next_seq, wall_ms: 0, mono_ms: 0, group_start: place, records: 0, kind };
     let sealed_end = place + FRAME_HEAD_BYTES as u64;
     let rewrite = || {

@@ -113,8 +113,10 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
         && known.synced_to > last.sequences.1
         && report.is_sound()
     {
-        let (path, offset) = (last.path.clone(), last_end);
-        let (end, synced) = (last.sequences.1, known.synced_to);
+        let path = last.path.clone();
+        let offset = last_end;
+        let end = last.sequences.1;
+        let synced = known.synced_to;
         report.problems.push(Damage::EndsEarly { path, offset, end, synced });
     }
     Ok(report)
@@ -142,7 +144,9 @@ fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>
     let expect = Expect { end, deep: true, find: unstored_from };
     let seen = examine(segment, header, expect).map_err(io_error("read", &path))?;
     if let SegmentEnd::Damaged(fault) = seen.ending {
-        let (path, offset, seq) = (path.clone(), seen.data_end, seen.next_seq);
+        let path = path.clone();
+        let offset = seen.data_end;
+        let seq = seen.next_seq;
         report.problems.push(Damage::Frame { path, offset, seq, fault });
     }
     let cut = if let SegmentEnd::Torn(cut) = seen.ending { Some(cut) } else { None };
@@ -281,7 +285,8 @@ impl Rebuild {
         if to <= self.next_seq {
             return Ok(());
         }
-        let (seq, kind) = (self.next_seq, FrameKind::Gap);
+        let seq = self.next_seq;
+        let kind = FrameKind::Gap;
         let head = FrameHead { seq, wall_ms: 0, mono_ms: 0, group_start: 0, records: 0, kind };
         self.put(head, &to.to_le_bytes())?;
         self.lost.push((self.next_seq, to));
@@ -308,7 +313,8 @@ impl Rebuild {
 /// Writes a segment with all valid frames of a slot and renames it into place. Returns the end of its sequences.
 fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
     let temporary = dir.join(format!("salvaged{}", super::segment_pool::UNFINISHED));
-    let (number, first_seq) = (slot.number, span.first_seq);
+    let number = slot.number;
+    let first_seq = span.first_seq;
     // Keeps the salt, which identifies the process. That is safe because the file is new.
     let (version, salt) = slot.header.map_or((FORMAT_VERSION, fastrand::u32(..)), |old| (old.version, old.salt));
     let header = Header { version, number, first_seq, salt, recycled: false, created_ms: 0 };
@@ -322,7 +328,8 @@ fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged
     }
     new.gap(span.end_min)?;
     if version >= 3 {
-        let (seq, kind) = (new.next_seq, FrameKind::Synced);
+        let seq = new.next_seq;
+        let kind = FrameKind::Synced;
         new.put(FrameHead { seq, wall_ms: 0, mono_ms: 0, group_start: 0, records: 0, kind }, &[])?;
     }
     new.file.sync_data()?;

@@ -145,7 +145,8 @@ impl Header {
         }
         let mut number = || fields.u64().ok_or(HeaderFault::Magic);
         let (number, first_seq, salt_and_flags, created_ms) = (number()?, number()?, number()?, number()? as i64);
-        let (salt, flags) = (salt_and_flags as u32, (salt_and_flags >> 32) as u32);
+        let salt = salt_and_flags as u32;
+        let flags = (salt_and_flags >> 32) as u32;
         Ok(Header { version, number, first_seq, salt, recycled: flags & FLAG_RECYCLED != 0, created_ms })
     }
 }
@@ -328,17 +329,22 @@ impl RawHead {
             return None;
         }
         let mut fields = Fields(bytes);
-        let (payload_bytes, crc, seq) = (fields.u32()?, fields.u32()?, fields.u64()?);
+        let payload_bytes = fields.u32()?;
+        let crc = fields.u32()?;
+        let seq = fields.u64()?;
         let wall_ms = fields.u64()? as i64;
         let (group_start, records, mono_ms, kind_and_zeros) = if version < 3 {
-            let (group_start, records) = (fields.u64()?, fields.u32()?);
+            let group_start = fields.u64()?;
+            let records = fields.u32()?;
             (group_start, records, wall_ms.max(0) as u64, fields.u32()?)
         } else {
-            let (group_start, records) = (u64::from(fields.u32()?) * ALIGN, fields.u32()?);
+            let group_start = u64::from(fields.u32()?) * ALIGN;
+            let records = fields.u32()?;
             let time_and_kind = fields.u64()?;
             (group_start, records, time_and_kind & MONO_MASK, (time_and_kind >> 40) as u32)
         };
-        let (kind, zeros) = (kind_and_zeros as u8, kind_and_zeros >> 8 == 0);
+        let kind = kind_and_zeros as u8;
+        let zeros = kind_and_zeros >> 8 == 0;
         Some(RawHead { payload_bytes, crc, seq, wall_ms, mono_ms, group_start, records, kind, zeros })
     }
 

@@ -91,7 +91,8 @@ mod tests {
     fn a_sender_owes_what_is_not_stored_up_to_a_section() {
         // Sections of 1000 bytes, entries of 100.
         let mut shares = SenderShares::new(256_000);
-        let (flood, small) = (JournalAccount::default(), JournalAccount::default());
+        let flood = JournalAccount::default();
+        let small = JournalAccount::default();
         let mut tracker = Tracker::new(0, AT);
         for seq in 0..100 {
             tracker.hand_out(seq + 1, AT, ReceiptTimes::default());

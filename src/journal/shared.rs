@@ -243,8 +243,8 @@ impl State {
     fn unstored_bytes(&self, from: u64) -> u64 {
         let ends = self.segments.iter().skip(1).map(|next| next.first_seq).chain([self.synced_to]);
         let of_segment = |(segment, end): (&SegmentInfo, u64)| {
-            let (entries, left) =
-                (end.saturating_sub(segment.first_seq), end.saturating_sub(segment.first_seq.max(from)));
+            let entries = end.saturating_sub(segment.first_seq);
+            let left = end.saturating_sub(segment.first_seq.max(from));
             let bytes = u128::from(segment.data_end.saturating_sub(HEADER_BYTES));
             (bytes * u128::from(left)).checked_div(u128::from(entries)).unwrap_or(0) as u64
         };

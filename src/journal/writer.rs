@@ -77,7 +77,10 @@ pub(super) struct Appender {
 impl Appender {
     /// `commit_delay`: `journal.commit_delay`.
     pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64, commit_delay: Duration) -> Appender {
-        let (buf, staged, acks, charges) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let buf = Vec::new();
+        let staged = Vec::new();
+        let acks = Vec::new();
+        let charges = Vec::new();
         let delay = CommitDelay::new(commit_delay);
         Appender { shared, active: None, next_number, next_seq, buf, staged, acks, charges, delay }
     }
@@ -98,7 +101,8 @@ impl Appender {
     ) -> Result<(), WriterStopped> {
         let mut full = false;
         for ingest_batch in ingest_batches {
-            let (start, staged) = (self.buf.len(), self.staged.len());
+            let start = self.buf.len();
+            let staged = self.staged.len();
             let Some((ack, charges)) = self.stage(ingest_batch) else { continue };
             if self.buf.len() as u64 > self.room() {
                 // It does not fit after the previous ones. Writes those, and starts the next segment with it.
@@ -129,7 +133,8 @@ impl Appender {
             );
             return None;
         }
-        let (mut charges, start) = (std::mem::take(&mut ingest_batch.senders), self.buf.len());
+        let mut charges = std::mem::take(&mut ingest_batch.senders);
+        let start = self.buf.len();
         let (batch, dead, ack) = ingest_batch.into_parts();
         if batch.is_empty() && dead.is_empty() {
             ack.delivered();
@@ -149,7 +154,8 @@ impl Appender {
             let bytes = frame.len() + ITEM_BYTES * dead.len();
             self.staged.push(StagedFrame { frame, kind: EntryKind::Dead(dead), bytes });
         }
-        let (sent, written) = (charges.iter().map(|(_, bytes)| bytes).sum::<u64>(), self.buf.len() - start);
+        let sent = charges.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let written = self.buf.len() - start;
         charges.iter_mut().for_each(|(_, bytes)| *bytes = (*bytes as f64 / sent as f64 * written as f64) as u64);
         Some((ack, charges))
     }
@@ -161,7 +167,8 @@ impl Appender {
     /// One write, one fdatasync, then the acknowledgements.
     fn commit(&mut self, queued: &dyn Fn() -> usize) -> Result<(), WriterStopped> {
         let staged = std::mem::take(&mut self.staged);
-        let (acks, charges) = (std::mem::take(&mut self.acks), std::mem::take(&mut self.charges));
+        let acks = std::mem::take(&mut self.acks);
+        let charges = std::mem::take(&mut self.charges);
         let Some(active) = self.active.as_mut().filter(|_| !staged.is_empty()) else {
             self.buf.clear();
             return Ok(());
@@ -295,7 +302,8 @@ impl Appender {
     /// Adds queued batches to the group, and waits for more while that pays off. Blocks.
     fn collect(&self, group: &mut Vec<IngestBatch>, queue: &mut IngestReceiver) {
         let opened = Instant::now();
-        let (mut last, mut bytes) = (opened, group.iter().map(IngestBatch::memory_bytes).sum::<usize>());
+        let mut last = opened;
+        let mut bytes = group.iter().map(IngestBatch::memory_bytes).sum::<usize>();
         loop {
             let before = group.len();
             while bytes < GROUP_BYTES_MAX
@@ -308,7 +316,9 @@ impl Appender {
             if group.len() > before {
                 last = now;
             }
-            let (messages, open_for, quiet_for) = (group.len(), now - opened, now - last);
+            let messages = group.len();
+            let open_for = now - opened;
+            let quiet_for = now - last;
             let group = OpenGroup { messages, outstanding: messages, open_for, quiet_for };
             match self.delay.wait(group) {
                 Some(wait) if bytes < ENOUGH_BYTES => std::thread::sleep(wait),
@@ -323,9 +333,11 @@ impl Active {
     /// cost as much as the group. A failure is ignored: without the frame, damage to the last group cannot be
     /// distinguished from a torn write, and a second later the checkpoint has the same information.
     fn write_synced_frame(&self, next_seq: u64, at: Appended) {
-        let (place, bytes) = (self.info.data_end, self.info.bytes);
+        let place = self.info.data_end;
+        let bytes = self.info.bytes;
         let Appended { wall_ms, mono_ms, .. } = at;
-        let (records, kind) = (0, FrameKind::Synced);
+        let records = 0;
+        let kind = FrameKind::Synced;
         let head = FrameHead { seq: next_seq, wall_ms, mono_ms, group_start: place, records, kind };
         let frame = synced_frame(head, self.info.coding);
         for at in [place, synced_copy_at(place)] {
@@ -362,7 +374,8 @@ fn seal_all(
             EntryKind::Readings(batch) => (batch.len(), FrameKind::Readings),
             EntryKind::Dead(dead_letters) => (dead_letters.len(), FrameKind::Dead),
         };
-        let (records, Appended { wall_ms, mono_ms, .. }) = (records as u32, at);
+        let records = records as u32;
+        let Appended { wall_ms, mono_ms, .. } = at;
         let head = FrameHead { seq, wall_ms, mono_ms, group_start, records, kind: frame_kind };
         let end = group_start + frame.end.next_multiple_of(8) as u64;
         seal_frame(&mut buf[frame], head, active.info.coding);

@@ -174,7 +174,8 @@ impl Latest {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             self.ready.extend(due);
         }
-        let (mut job, mut bytes) = (vec![], 0);
+        let mut job = vec![];
+        let mut bytes = 0;
         while job.len() < self.settings.command_statements_max
             && let Some(&slot) = self.ready.front()
         {

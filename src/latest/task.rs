@@ -105,7 +105,8 @@ impl LatestTask {
         gauges: Arc<LatestGauges>,
     ) -> (LatestHandle, LatestTask) {
         let (tx, arrivals) = mpsc::channel(QUEUE_MAX);
-        let (state, job) = (Latest::new(settings), JoinSet::new());
+        let state = Latest::new(settings);
+        let job = JoinSet::new();
         let task = LatestTask { state, arrivals, flusher, clock, gauges, backoff, job, failures: 0, not_before_ms: 0 };
         (LatestHandle { arrivals: tx, hold_acks }, task)
     }
@@ -162,7 +163,9 @@ impl LatestTask {
             Ok(answers) => (answers, true, String::new()),
             Err(error) => (vec![LatestWriteResult::Again; job.len()], error.kind() == ANSWERED, error.to_string()),
         };
-        let (mut written, mut dropped, mut again) = (0, 0, 0u64);
+        let mut written = 0;
+        let mut dropped = 0;
+        let mut again = 0u64;
         for (mut pending, answer) in job.into_iter().zip(answers) {
             pending.tries += u32::from(answered);
             match answer {

@@ -140,7 +140,8 @@ impl Recomputed {
     fn add(&mut self, rows: &Rows) {
         // Not first_ts_ms() of the rows: after a part was split off, it is only a bound.
         let times = || rows.iter().map(|r| r.ts_ms);
-        let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+        let first = times().min().unwrap_or(0);
+        let last = times().max().unwrap_or(0);
         let none = self.count == 0;
         self.first_ts_ms = if none { first } else { self.first_ts_ms.min(first) };
         self.last_ts_ms = if none { last } else { self.last_ts_ms.max(last) };

@@ -87,7 +87,8 @@ impl CatalogUpdate {
     pub fn of_rows(sensor_id: SensorId, rows: &Rows, tags: Option<&Tags>, arrived_ms: i64) -> CatalogUpdate {
         let fields = field_kinds(rows, None).map(|(name, kinds)| (name.clone(), kinds)).collect();
         let tags = tags.map(|tags| (rows.last_ts_ms(), tags.iter().map(|(k, v)| (k.into(), v.into())).collect()));
-        let (first_ts_ms, last_ts_ms) = (rows.first_ts_ms(), rows.last_ts_ms());
+        let first_ts_ms = rows.first_ts_ms();
+        let last_ts_ms = rows.last_ts_ms();
         CatalogUpdate { sensor_id, tags, fields, first_ts_ms, last_ts_ms, arrived_ms }
     }
 

@@ -62,7 +62,9 @@ impl DeadLetter {
         if kept < payload_bytes {
             detail += &cut_to(kept, payload_bytes);
         }
-        let (source, topic, reason) = (source.to_owned(), topic.into(), reason.to_owned());
+        let source = source.to_owned();
+        let topic = topic.into();
+        let reason = reason.to_owned();
         DeadLetter { received_at_ms, source, topic, payload: payload[..kept].to_vec(), reason, detail }
     }
 
@@ -87,7 +89,8 @@ impl DeadLetter {
     /// A copy with at most `bytes_max` of its payload, and `why` appended to the detail.
     #[must_use]
     pub fn cut(&self, bytes_max: usize, why: &str) -> DeadLetter {
-        let (kept, len) = (bytes_max.min(self.payload.len()), self.payload.len());
+        let kept = bytes_max.min(self.payload.len());
+        let len = self.payload.len();
         let detail = format!("{}; {why}{}", self.detail, cut_to(kept, len));
         DeadLetter { payload: self.payload[..kept].to_vec(), detail, ..self.clone() }
     }

@@ -84,7 +84,9 @@ impl FieldSchemas {
 
     /// The schema for an index of [`super::ReadingRef::schema`].
     pub fn of(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<FieldSchema> {
-        let (names, table, bytes) = (&mut self.names, &mut self.table, &mut self.bytes);
+        let names = &mut self.names;
+        let table = &mut self.table;
+        let bytes = &mut self.bytes;
         self.of_batch[index as usize].get_or_insert_with(|| find(names, table, bytes, batch, index))
     }
 
@@ -194,13 +196,15 @@ mod tests {
             }
             builder.finish()
         };
-        let (a, b) = (batch(&[&["x", "y"], &["y", "x"], &["x", "y"]]), batch(&[&["y", "x"], &["x", "y"]]));
+        let a = batch(&[&["x", "y"], &["y", "x"], &["x", "y"]]);
+        let b = batch(&[&["y", "x"], &["x", "y"]]);
         let mut schemas = FieldSchemas::default();
         let mut all = |batch: &ReadingBatch| -> Vec<Arc<FieldSchema>> {
             schemas.begin(batch);
             batch.iter().map(|(_, r)| schemas.of(batch, r.schema).clone()).collect()
         };
-        let (a, b) = (all(&a), all(&b));
+        let a = all(&a);
+        let b = all(&b);
         assert!(Arc::ptr_eq(&a[0], &a[2]) && Arc::ptr_eq(&a[0], &b[1]) && Arc::ptr_eq(&a[1], &b[0]));
         assert!(!Arc::ptr_eq(&a[0], &a[1]), "the order counts");
         assert!(Arc::ptr_eq(&a[0].names()[0], &a[1].names()[1]), "names are shared");

@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn each_field_keeps_its_own_newest_value_and_readings_are_kept_once() {
-        let (one, two) = (Value::Int(1), Value::Double(2.0));
+        let one = Value::Int(1);
+        let two = Value::Double(2.0);
         let all = rows(&[
             (30, &[("t", two.clone())]),
             (10, &[("on", Value::Bool(true)), ("t", one.clone())]),

@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn order_does_not_matter_but_names_kinds_and_time_do() {
         let key = |ts, v: &[(&'static str, ValueRef<'static>)]| ReadingKey::new(ts, v.iter().copied());
-        let (a, b) = (("a", ValueRef::Int(1)), ("b", ValueRef::Double(2.0)));
+        let a = ("a", ValueRef::Int(1));
+        let b = ("b", ValueRef::Double(2.0));
         assert_eq!(key(1, &[a, b]), key(1, &[b, a]));
         let same = key(1, &[a]);
         for other in [

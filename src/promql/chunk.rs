@@ -18,7 +18,8 @@ pub fn xor_chunk(samples: &[Sample]) -> Vec<u8> {
     let samples = &samples[..samples.len().min(CHUNK_SAMPLES_MAX)];
     let mut bits = Bits { bytes: (samples.len() as u16).to_be_bytes().to_vec(), free: 0 };
     let mut values = Values { last: 0, window: None };
-    let (mut last_ms, mut distance) = (0i64, 0i64);
+    let mut last_ms = 0i64;
+    let mut distance = 0i64;
     for (i, sample) in samples.iter().enumerate() {
         let next = sample.ts_ms.wrapping_sub(last_ms);
         match i {
@@ -99,7 +100,8 @@ impl Values {
         if xor == 0 {
             return bits.push(0, 1);
         }
-        let (leading, trailing) = (xor.leading_zeros().min(LEADING_MAX), xor.trailing_zeros());
+        let leading = xor.leading_zeros().min(LEADING_MAX);
+        let trailing = xor.trailing_zeros();
         match self.window {
             Some((lead, trail)) if leading >= lead && trailing >= trail => {
                 bits.push(0b10, 2);

@@ -102,7 +102,8 @@ impl Convert {
     fn selector(&mut self, vs: p::VectorSelector) -> Result<Selector, PromqlError> {
         let id = self.selectors;
         self.selectors += 1;
-        let (offset_ms, at) = (offset_ms(vs.offset.as_ref())?, vs.at.as_ref().map(at).transpose()?);
+        let offset_ms = offset_ms(vs.offset.as_ref())?;
+        let at = vs.at.as_ref().map(at).transpose()?;
         Ok(Selector { id, matchers: matchers(vs.name, vs.matchers)?, offset_ms, at })
     }
 
@@ -121,7 +122,8 @@ impl Convert {
     fn binary(&mut self, binary: p::BinaryExpr) -> Result<Expr, PromqlError> {
         let op = binary_op(binary.op.id())?;
         let modifier = binary.modifier.unwrap_or_default();
-        let (lhs, rhs) = (self.expr(*binary.lhs)?, self.expr(*binary.rhs)?);
+        let lhs = self.expr(*binary.lhs)?;
+        let rhs = self.expr(*binary.rhs)?;
         for side in [&lhs, &rhs] {
             if !matches!(side.value_type(), ValueType::Scalar | ValueType::Vector) {
                 return Err(invalid("binary expression must contain only scalar and instant vector types"));
@@ -204,7 +206,9 @@ impl Convert {
 }
 
 fn check_args(function: &Function, args: &[Expr]) -> Result<(), PromqlError> {
-    let (name, most, got) = (function.name, function.args.len(), args.len());
+    let name = function.name;
+    let most = function.args.len();
+    let got = args.len();
     let least = if function.optional == 0 { most } else { most - 1 };
     if function.optional == 0 && got != most {
         return Err(invalid(format!("expected {most} argument(s) in call to {name:?}, got {got}")));

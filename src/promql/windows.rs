@@ -72,7 +72,8 @@ enum Part {
 
 impl SummarisedBucket {
     fn part(&self, (start, end): (i64, i64)) -> Part {
-        let (first, last) = (self.first_ts_ms, self.last_ts_ms);
+        let first = self.first_ts_ms;
+        let last = self.last_ts_ms;
         match () {
             () if last <= start || first > end => Part::None,
             () if first > start && last <= end => Part::All,
@@ -179,7 +180,8 @@ mod tests {
 
     fn bucket(samples: &[Sample], (start_ms, end_ms): (i64, i64), is_day: bool) -> SummarisedBucket {
         let stats = of_samples(samples, (i64::MIN, i64::MAX)).unwrap();
-        let (first_ts_ms, last_ts_ms) = (samples[0].ts_ms, samples[samples.len() - 1].ts_ms);
+        let first_ts_ms = samples[0].ts_ms;
+        let last_ts_ms = samples[samples.len() - 1].ts_ms;
         SummarisedBucket { start_ms, end_ms, is_day, first_ts_ms, last_ts_ms, stats, edge: None, samples: None }
     }
 
@@ -229,7 +231,8 @@ mod tests {
 
     /// The buckets of a series: days if `has_day` of their number is set, else hours.
     fn buckets(samples: &[Sample], windows: &Windows, has_day: u64) -> (Vec<SummarisedBucket>, Asked) {
-        let (mut all, mut asked) = (vec![], [0; 3]);
+        let mut all = vec![];
+        let mut asked = [0; 3];
         for chunk in samples.chunk_by(|a, b| day_of(a.ts_ms) == day_of(b.ts_ms)) {
             let day = day_of(chunk[0].ts_ms);
             let more = match has_day >> (day.0 / HOUR / 23).rem_euclid(64) & 1 {

@@ -64,10 +64,13 @@ impl ReadService {
         }
         let asked = of_shard.into_iter().enumerate().filter(|(_, ids)| ids.as_ref().is_none_or(|ids| !ids.is_empty()));
         let asked = asked.map(|(shard, sensor_ids)| {
-            let (prefix, after) = (query.prefix.clone(), query.after.clone());
+            let prefix = query.prefix.clone();
+            let after = query.after.clone();
             self.query(shard, ShardQuery::Catalog { sensor_ids, prefix, after, limit: query.limit })
         });
-        let (mut updates, mut end, mut incomplete) = (vec![], None::<SensorId>, false);
+        let mut updates = vec![];
+        let mut end = None::<SensorId>;
+        let mut incomplete = false;
         for answered in try_join_all(asked).await? {
             incomplete |= answered.incomplete;
             if let ShardResponse::Catalog(found) = answered.response {
@@ -160,7 +163,8 @@ mod tests {
         let batch: Arc<ReadingBatch> = Arc::new(readings.iter().cloned().collect());
         let mut handles = vec![];
         for row_refs in row_refs(&batch, 2) {
-            let (clock, gauges) = (Arc::new(SystemClock::new()), Arc::new(ShardGauges::default()));
+            let clock = Arc::new(SystemClock::new());
+            let gauges = Arc::new(ShardGauges::default());
             let (handle, task) = ShardTask::new(settings.clone(), 2, flusher.clone(), dead.clone(), clock, gauges);
             tokio::spawn(task.run());
             let ack = Ack::with(|_| {});
@@ -189,7 +193,8 @@ mod tests {
             last_ts_ms: 1000,
             arrived_ms: 1000,
         };
-        let (a, b) = (stored("a", "temp", "north"), stored("b", "temp", "north"));
+        let a = stored("a", "temp", "north");
+        let b = stored("b", "temp", "north");
         store.merge_catalog(&[&a, &b]).await.unwrap();
         let held =
             [reading("a", "humid", None), reading("b", "temp", Some("south")), reading("c", "temp", Some("north"))];
@@ -206,7 +211,8 @@ mod tests {
         assert_eq!(ids(&reads, of(Some("north"), Some("humid"))).await, ["a"], "the tag is stored, the field is not");
         assert_eq!(ids(&reads, of(None, Some("pressure"))).await, [] as [&str; 0]);
         for limit in 1..4 {
-            let (mut after, mut paged) = (None, vec![]);
+            let mut after = None;
+            let mut paged = vec![];
             loop {
                 let page = ids(&reads, CatalogQuery { after: after.clone(), limit, ..all() }).await;
                 after = page.last().map(|id| SensorId::from(id.as_str()));

@@ -43,7 +43,8 @@ impl ReadService {
         let (Some(first), Some(last)) = (all.first(), all.last()) else {
             return Ok(QueryResult { answer: DailyHours::new(), complete: true });
         };
-        let (from_ms, to_ms) = (first.start_ms, last.end_ms);
+        let from_ms = first.start_ms;
+        let to_ms = last.end_ms;
         let mut days = DailyHours::new();
         let QueryResult { complete, .. } = self.view(&sensor_id, from_ms, from_ms).await?;
         if let Some(store) = self.store.days().filter(|_| !self.rollups.is_empty()) {
@@ -65,7 +66,8 @@ impl ReadService {
         let mut is_complete = complete;
         let missing: Vec<Day> = all.into_iter().filter(|day| !days.contains_key(day)).collect();
         for run in missing.chunk_by(|a, b| a.end_ms == b.start_ms) {
-            let (from_ms, to_ms) = (run[0].start_ms, run[run.len() - 1].end_ms);
+            let from_ms = run[0].start_ms;
+            let to_ms = run[run.len() - 1].end_ms;
             let QueryResult { answer: hours, complete } = self.add_up(sensor_id.clone(), from_ms, to_ms).await?;
             is_complete &= complete;
             for day in run {

@@ -103,7 +103,9 @@ fn add_silent(fleet: &mut Fleet, counts: &CatalogCounts) {
     (fleet.known, fleet.silent_total) = (counts.known, counts.arrived);
     for entry in &counts.latest {
         if fleet.silent.len() < FLEET_MAX && !fleet.silent.iter().any(|s| s.sensor_id == entry.sensor_id) {
-            let (sensor_id, last_ts_ms, arrived_ms) = (entry.sensor_id.clone(), entry.last_ts_ms, entry.arrived_ms);
+            let sensor_id = entry.sensor_id.clone();
+            let last_ts_ms = entry.last_ts_ms;
+            let arrived_ms = entry.arrived_ms;
             fleet.silent.push(SilentSensor { sensor_id, last_ts_ms, arrived_ms });
         }
     }

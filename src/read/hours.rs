@@ -58,7 +58,8 @@ impl OpenHour {
 
     /// The combined summary.
     pub fn finish(self) -> (BucketStart, Hour) {
-        let (start, mut hour) = (self.view.start(), self.hour);
+        let start = self.view.start();
+        let mut hour = self.hour;
         let stored = match self.storage_mode {
             Some(StorageMode::Bucket) => {
                 LoadedBucket { storage_mode: StorageMode::Bucket, pages: in_order(self.pages) }

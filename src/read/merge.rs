@@ -215,7 +215,8 @@ impl ReadingMerge {
 
     /// The stored part of a bucket in the form of a load.
     fn loaded(&mut self, view: &UnstoredBucket, measured: &Rows) -> LoadedBucket {
-        let (start, span) = (view.start(), self.span);
+        let start = view.start();
+        let span = self.span;
         match self.storage_modes.get(&start) {
             Some(StorageMode::Bucket) => {
                 let found = self.pages.remove(&start).unwrap_or_default();
@@ -234,7 +235,9 @@ pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
         true => page.rows.iter().map(|row| row.key()).collect(),
         false => vec![],
     };
-    let (count, sealed, readings_removed) = (page.counted(), page.sealed, page.readings_removed);
+    let count = page.counted();
+    let sealed = page.sealed;
+    let readings_removed = page.readings_removed;
     LoadedPage { count, sealed, last_ts_ms, bytes: 0, summary_bytes: 0, keys, readings_removed }
 }
 

@@ -130,9 +130,11 @@ impl ReadService {
         span: Span,
         (queries_max, answers_max): (usize, usize),
     ) -> ReadService {
-        let (turns, fleet) = (Semaphore::new(queries_max), FleetCache::default());
+        let turns = Semaphore::new(queries_max);
+        let fleet = FleetCache::default();
         let answers = Arc::new(Semaphore::new(answers_max));
-        let (zone, rollups) = (Zone::UTC, vec![]);
+        let zone = Zone::UTC;
+        let rollups = vec![];
         let silence = Arc::new(Silence::new(Duration::MAX, Duration::MAX));
         ReadService { shards, journal, store, clock, span, turns, answers, fleet, zone, rollups, silence }
     }
@@ -208,8 +210,10 @@ impl ReadService {
     async fn caught_up(&self) -> bool {
         let Some(journal) = &self.journal else { return true };
         let target = journal.acknowledged_to();
-        let (mut seen, begun) = (journal.handed_to(), Instant::now());
-        let (mut moved, mut pause) = (begun, Duration::from_micros(200));
+        let mut seen = journal.handed_to();
+        let begun = Instant::now();
+        let mut moved = begun;
+        let mut pause = Duration::from_micros(200);
         while seen < target {
             if begun.elapsed() > WAIT_MAX || moved.elapsed() > STUCK_MAX {
                 return false;
@@ -245,7 +249,8 @@ impl ReadService {
     }
 
     async fn gather(&self, sensor_id: SensorId, window: Window) -> Result<QueryResult<MergedReadings>, ReadError> {
-        let (from_ms, to_ms) = (window.begin_ms(), window.to_ms);
+        let from_ms = window.begin_ms();
+        let to_ms = window.to_ms;
         if from_ms >= to_ms {
             return Ok(QueryResult { answer: MergedReadings::default(), complete: true });
         }
@@ -333,7 +338,8 @@ impl ReadService {
                 break;
             }
         }
-        let (mut from_ms, to_ms) = (start.0, self.span.end(start));
+        let mut from_ms = start.0;
+        let to_ms = self.span.end(start);
         while bucket.is_measured() && from_ms < to_ms {
             let sensor_id = sensor_id.clone();
             let query = MeasurementQuery { sensor_id, from_ms, to_ms, limit: MEASUREMENTS_MAX };

@@ -140,7 +140,8 @@ impl ReadService {
         let found = self.find_series(&request.matchers, overlaps, may_read).await?;
         limits.add_series(found.iter().map(|selected| selected.fields.len()).sum())?;
         let windows = request.windows.filter(|windows| windows.range_ms >= self.span().ms());
-        let (mut by_windows, mut by_samples) = (vec![], vec![]);
+        let mut by_windows = vec![];
+        let mut by_samples = vec![];
         for Selected { sensor_id, fields } in found {
             let (numbers, others): (Vec<_>, Vec<_>) =
                 fields.into_iter().partition(|(_, _, is_number)| *is_number && windows.is_some());
@@ -292,7 +293,8 @@ fn selected(entry: CatalogEntry, matchers: &[Matcher], field: Option<&str>) -> S
         fields.entry(field.to_owned()).or_insert(FieldKinds::NUMBER.with(FieldKinds::BOOL));
     }
     let series = fields.into_iter().filter_map(|(field, kinds)| {
-        let (has_numbers, has_bools) = (kinds.contains(FieldKinds::NUMBER), kinds.contains(FieldKinds::BOOL));
+        let has_numbers = kinds.contains(FieldKinds::NUMBER);
+        let has_bools = kinds.contains(FieldKinds::BOOL);
         let own = [(METRIC_NAME, field.as_str()), (SENSOR_ID, &*entry.sensor_id)];
         let tags = entry.tags.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let labels = Labels::new(own.into_iter().chain(tags).map(|(name, value)| (name.into(), value.into())));

@@ -88,7 +88,8 @@ impl ReadService {
         let asked = Asked { from_ms: self.span().floor(after_ms + 1).0, to_ms: to_ms + 1, windows, limits };
         let of_each = (asked.to_ms - asked.from_ms) / self.span().ms() + 1;
         let size = (BUCKETS_AT_ONCE / of_each).clamp(1, SENSORS_AT_ONCE) as usize;
-        let (mut groups, mut rest) = (vec![], wanted.into_iter().peekable());
+        let mut groups = vec![];
+        let mut rest = wanted.into_iter().peekable();
         while rest.peek().is_some() {
             groups.push(rest.by_ref().take(size).collect::<Vec<_>>());
         }
@@ -253,7 +254,8 @@ impl ReadService {
             let is_stuck = found.rest.len() == query.sensor_ids.len();
             query.sensor_ids = found.rest;
             if let Some(sensor_id) = query.sensor_ids.pop_if(|_| is_stuck) {
-                let (from, to_ms) = (query.from, query.to_ms);
+                let from = query.from;
+                let to_ms = query.to_ms;
                 let key = |start| BucketKey { sensor_id: sensor_id.clone(), start };
                 let sensor_id = sensor_id.clone();
                 let mut one = PageQuery { sensor_id, from, to_ms, after: None, readings_from_ms: None };
@@ -290,7 +292,8 @@ impl ReadService {
     /// Loads the edges of stored buckets; `false` if none is needed. A bucket whose first reading has the time of its edge,
     /// but that has none there, has lost its readings ([`crate::store::retention`]).
     async fn load_edges(&self, loading: &mut [Loading], asked: Asked<'_>) -> Result<bool, SelectError> {
-        let (mut sensor_ids, mut starts) = (vec![], BTreeSet::new());
+        let mut sensor_ids = vec![];
+        let mut starts = BTreeSet::new();
         let mut places = vec![];
         for (i, sensor) in loading.iter().enumerate() {
             for (s, loaded) in sensor.series.iter().enumerate() {
@@ -351,7 +354,8 @@ impl ReadService {
                 any = true;
             }
             let loaded = &mut sensor.series[s];
-            let (mut edges, mut whole) = (vec![], vec![]);
+            let mut edges = vec![];
+            let mut whole = vec![];
             for (b, bucket) in loaded.buckets.iter().enumerate().filter(|(_, bucket)| !bucket.is_day) {
                 match needs(bucket) {
                     Need::Edge if sensor.open.contains(&BucketStart(bucket.start_ms)) => edges.push(b),
@@ -396,7 +400,8 @@ impl ReadService {
                 buckets.push(bucket);
                 continue;
             }
-            let (from_ms, to_ms) = (bucket.start_ms.max(asked.from_ms), bucket.end_ms.min(asked.to_ms));
+            let from_ms = bucket.start_ms.max(asked.from_ms);
+            let to_ms = bucket.end_ms.min(asked.to_ms);
             let hours = self.add_up(sensor.sensor_id.clone(), from_ms, to_ms).await?.answer;
             // Rows may be in memory since.
             sensor.open.extend(hours.keys());
@@ -442,7 +447,8 @@ fn fields_of(wanted: &[Wanted]) -> Vec<String> {
 
 /// The times that no day covers; one range over all of them if there are too many.
 fn gaps(from_ms: i64, to_ms: i64, days: &DailyHours) -> Vec<(i64, i64)> {
-    let (mut gaps, mut at_ms) = (vec![], from_ms);
+    let mut gaps = vec![];
+    let mut at_ms = from_ms;
     for day in days.keys() {
         if at_ms < day.start_ms {
             gaps.push((at_ms, day.start_ms));
@@ -460,7 +466,8 @@ fn gaps(from_ms: i64, to_ms: i64, days: &DailyHours) -> Vec<(i64, i64)> {
 
 /// A bucket (start, end, whether it is a day) of a series; `None` if it has no sample of the field.
 fn summarised((start_ms, end_ms, is_day): (i64, i64, bool), hour: &Hour, field: &str) -> Option<SummarisedBucket> {
-    let (first_ts_ms, last_ts_ms) = (hour.first_ts_ms?, hour.last_ts_ms?);
+    let first_ts_ms = hour.first_ts_ms?;
+    let last_ts_ms = hour.last_ts_ms?;
     let stats = match hour.summary.get(field) {
         Some(FieldSummary { min, max, sum, count }) => {
             WindowStats { count: u64::from(*count), sum: sum.as_f64(), min: min.as_f64(), max: max.as_f64() }

@@ -42,7 +42,9 @@ pub async fn recover(
 
 /// Passes on all marks of a query; returns how many.
 async fn list(of: MarksOf, shards: &[RollupView], shard_of: fn(u64, usize) -> usize, flusher: &Flusher) -> usize {
-    let (mut after, mut total, mut failures) = (None, 0, 0);
+    let mut after = None;
+    let mut total = 0;
+    let mut failures = 0;
     loop {
         let query = MarkQuery { of: of.clone(), after: after.clone(), limit: PAGE };
         let permit = flusher.days_permit().await;

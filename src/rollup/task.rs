@@ -57,7 +57,8 @@ impl RollupHandle {
         if settled.is_empty() {
             return;
         }
-        let (mut state, now) = (self.0.state(), self.0.clock.now());
+        let mut state = self.0.state();
+        let now = self.0.clock.now();
         settled.iter().for_each(|s| state.settled(s, now));
     }
 
@@ -236,7 +237,9 @@ impl RollupTask {
         let (days, expired) = self.shared.state().take_days(self.days_most, self.shared.clock.now());
         if let Some(first) = expired.first() {
             metrics::days_computed(DayResult::Expired, expired.len() as u64);
-            let (sensor_id, day_ms, days) = (&*first.sensor_id, first.day.start_ms, expired.len());
+            let sensor_id = &*first.sensor_id;
+            let day_ms = first.day.start_ms;
+            let days = expired.len();
             tracing::error!(sensor_id, day_ms, days, "days not computed: some of their hours may have expired");
         }
         if days.is_empty() {
@@ -244,7 +247,8 @@ impl RollupTask {
             self.days_from_ms = self.shared.clock.now().mono_ms + TICK.as_millis() as u64;
             return;
         }
-        let (flusher, clock) = (self.flusher.clone(), self.shared.clock.clone());
+        let flusher = self.flusher.clone();
+        let clock = self.shared.clock.clone();
         self.is_computing = true;
         self.jobs.spawn(async move {
             let begun_ms = clock.now().mono_ms;
@@ -313,7 +317,8 @@ impl RollupTask {
 async fn compute(flusher: &Flusher, permit: DaysPermit, days: &[SensorDay]) -> Result<Vec<bool>, StoreError> {
     let computed = flusher.compute_days(permit, days).await?;
     let mut answers = vec![false; days.len()];
-    let (mut at, mut writes) = (vec![], vec![]);
+    let mut at = vec![];
+    let mut writes = vec![];
     for (i, (day, summary)) in days.iter().zip(computed).enumerate() {
         match summary {
             // Without hours there is no document.
@@ -334,7 +339,8 @@ async fn compute(flusher: &Flusher, permit: DaysPermit, days: &[SensorDay]) -> R
         answers[i] = true;
         if let DayWritten::Rejected { detail } = written {
             refused += 1;
-            let (sensor_id, day_ms) = (&*days[i].sensor_id, days[i].day.start_ms);
+            let sensor_id = &*days[i].sensor_id;
+            let day_ms = days[i].day.start_ms;
             tracing::error!(sensor_id, day_ms, detail, "store refused the document of a day");
         }
     }

@@ -52,7 +52,8 @@ mod tests {
         let oldest = Arc::new(Oldest::default());
         let (a, wait_a) = Ack::channel();
         let (b, wait_b) = Ack::channel();
-        let (a, b) = (oldest.watch(a, 10), oldest.watch(b, 20));
+        let a = oldest.watch(a, 10);
+        let b = oldest.watch(b, 20);
         assert_eq!(oldest.since_ms(), Some(10));
         a.delivered();
         assert_eq!((oldest.since_ms(), wait_a.outcome().await), (Some(20), AckOutcome::Delivered));

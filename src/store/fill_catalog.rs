@@ -56,7 +56,8 @@ async fn of_stored(store: &dyn Store, sensor_id: SensorId) -> Result<Option<Cata
             None => all = Some(update),
         }
     };
-    let (from, readings_from_ms) = (BucketStart(FROM_MS), Some(FROM_MS));
+    let from = BucketStart(FROM_MS);
+    let readings_from_ms = Some(FROM_MS);
     let mut query = PageQuery { sensor_id: sensor_id.clone(), from, to_ms: TO_MS, after: None, readings_from_ms };
     let mut newest_tags = (i64::MIN, BTreeMap::new());
     // Of the measurements that the pages count. With the whole range as bounds, MongoDB 6.0.5 found none.

@@ -53,7 +53,8 @@ pub(super) async fn by_pages<'a>(
 ) -> Result<SummaryResults, StoreError> {
     let mut found = SummaryResults::default();
     for sensor_id in &q.sensor_ids {
-        let (from, to_ms) = (q.from, q.to_ms);
+        let from = q.from;
+        let to_ms = q.to_ms;
         let mut query = PageQuery { sensor_id: sensor_id.clone(), from, to_ms, after: None, readings_from_ms: None };
         loop {
             let pages = read(query.clone()).await?;
@@ -78,7 +79,8 @@ pub(super) async fn by_buckets<'a>(
     for sensor_id in &q.sensor_ids {
         let rows = edges.entry(sensor_id.clone()).or_default();
         for start in &q.starts {
-            let (from_ms, to_ms) = (start.0, start.0 + 1);
+            let from_ms = start.0;
+            let to_ms = start.0 + 1;
             let sensor_id = || sensor_id.clone();
             let readings_from_ms = Some(from_ms);
             let mut query = PageQuery { sensor_id: sensor_id(), from: *start, to_ms, after: None, readings_from_ms };

@@ -124,7 +124,9 @@ pub(crate) type Chunk = Vec<(String, FieldSummary)>;
 
 /// Splits the fields, in the order of their names, into chunks of at most `bytes_max`. Returns at least one chunk.
 pub(crate) fn chunks(fields: BTreeMap<String, FieldSummary>, bytes_max: u64) -> Vec<Chunk> {
-    let (mut chunks, mut chunk, mut bytes) = (vec![], vec![], 0);
+    let mut chunks = vec![];
+    let mut chunk = vec![];
+    let mut bytes = 0;
     for (name, field) in fields {
         let more = entry_bytes(&name);
         if bytes + more > bytes_max && !chunk.is_empty() {

@@ -190,7 +190,8 @@ impl Audit {
         metrics::audit_event(event.kind.as_str());
         let now = self.clock.now();
         self.log[event.kind as usize].line(now.mono_ms, || log(event));
-        let (kind, ip) = (event.kind, event.peer.ip());
+        let kind = event.kind;
+        let ip = event.peer.ip();
         self.file.write(|limits| limits.allow(kind, ip, now.mono_ms), || event.line(now.wall_ms));
     }
 }
@@ -199,7 +200,9 @@ impl Audit {
 fn log(event: &AuditEvent<'_>) {
     let AuditEvent { kind, port, peer, reason, status, .. } = *event;
     let given = |text: &'_ str| Some(bounded(text)).filter(|text| !text.is_empty());
-    let (token, client, detail) = (given(event.token), given(event.client), given(event.detail));
+    let token = given(event.token);
+    let client = given(event.client);
+    let detail = given(event.detail);
     macro_rules! line {
         ($level:ident, $text:literal) => {
             tracing::$level!(target: "audit", port, %peer, reason, token, client, detail, status, $text)

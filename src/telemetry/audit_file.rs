@@ -129,7 +129,8 @@ fn start(shared: Arc<Shared>, queue_max: usize) -> Option<SyncSender<String>> {
 }
 
 fn run(shared: &Shared, lines: &Receiver<String>) {
-    let (mut reported, mut is_failing) = (Instant::now(), false);
+    let mut reported = Instant::now();
+    let mut is_failing = false;
     loop {
         match lines.recv_timeout(REPORT_EVERY) {
             Ok(line) => {
@@ -190,7 +191,8 @@ mod tests {
         audit.put(append(&path), 1000);
         (200..300).for_each(|n| audit.write(|_| true, || format!("{{\"n\":{n}}}")));
         audit.drain();
-        let (first, second) = (read(&old), read(&path));
+        let first = read(&old);
+        let second = read(&path);
         assert_eq!((first.len(), second.len()), (200, 100));
         assert_eq!(first.iter().chain(&second).map(|line| line["n"].as_u64().unwrap()).collect::<Vec<_>>(), {
             (0..300).collect::<Vec<u64>>()

@@ -157,7 +157,10 @@ pub fn table() -> String {
     let mut text = String::from("| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n");
     for metric in METRICS {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-        let (name, kind, unit, help) = (metric.name, metric.kind.label(), metric.unit, metric.help);
+        let name = metric.name;
+        let kind = metric.kind.label();
+        let unit = metric.unit;
+        let help = metric.help;
         let _ = writeln!(text, "| `{name}` | {kind} | {} | {unit} | {help} |", labels.join(", "));
     }
     text

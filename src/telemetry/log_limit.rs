@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn a_few_lines_a_minute_and_the_number_of_the_others() {
         let mut quota = Quota::default();
-        let (mut lines, mut suppressed) = (0, 0);
+        let mut lines = 0;
+        let mut suppressed = 0;
         // A hundred seconds of one event every 10 ms.
         for now in (0..100_000).step_by(10) {
             suppressed += quota.end(now).unwrap_or_default();

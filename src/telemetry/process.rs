@@ -38,8 +38,10 @@ pub(super) fn render(text: &mut String) {
 
 fn read() -> Option<Usage> {
     let text = |path: &str| fs::read_to_string(path).ok();
-    let (stat, status) = (text("/proc/self/stat")?, text("/proc/self/status")?);
-    let (limits, machine) = (text("/proc/self/limits")?, text("/proc/stat")?);
+    let stat = text("/proc/self/stat")?;
+    let status = text("/proc/self/status")?;
+    let limits = text("/proc/self/limits")?;
+    let machine = text("/proc/stat")?;
     parse(&stat, &status, &limits, &machine, rustix::param::clock_ticks_per_second() as f64, open_fds()?)
 }
 

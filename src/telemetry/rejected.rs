@@ -72,7 +72,9 @@ impl Table {
         let key = (source, cut(name, NAME_MAX).to_owned(), reason.to_owned());
         self.turn += 1;
         let (turn, entry) = self.entries.entry(key).or_insert_with_key(|(source, name, reason)| {
-            let (name, reason, detail) = (name.clone(), reason.clone(), String::new());
+            let name = name.clone();
+            let reason = reason.clone();
+            let detail = String::new();
             (0, Rejected { source, name, reason, count: 0, last_at_ms: at_ms, detail })
         });
         *turn = self.turn;

@@ -42,7 +42,8 @@ async fn post_on(connection: &mut Https, token: Option<&str>, sensor: &str) -> O
 
 /// `mosquitto_pub` to `sensors/SENSOR/n` with this certificate.
 async fn publish(rig: &InProcess, ca: &Ca, name: &str, sensor: &str, more: &[&str]) -> Output {
-    let (port, topic) = (rig.mqtt.port().to_string(), format!("sensors/{sensor}/n"));
+    let port = rig.mqtt.port().to_string();
+    let topic = format!("sensors/{sensor}/n");
     let file = |name: String| ca.dir.join(name).display().to_string();
     let mut command = Command::new("mosquitto_pub");
     command.args([
@@ -93,7 +94,8 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
     }
     for auth in ["", "client_auth = \"identity\""] {
         let rig = start(dir.path(), &ca, auth, "", "", "[certificates]\nwrite_default = [\"*\"]").await;
-        let (good, bad) = (client(&ca, "good"), client(&ca, "bad"));
+        let good = client(&ca, "good");
+        let bad = client(&ca, "bad");
         if auth.is_empty() {
             let [mut kept, mut ended] =
                 [Https::connect(rig.http, &good).await.unwrap(), Https::connect(rig.http, &bad).await.unwrap()];
@@ -216,7 +218,8 @@ async fn the_identity_can_be_an_alternative_name() {
     for (kind, id) in [("dns", "d7.example"), ("uri", "urn:device:7"), ("cn", "shared")] {
         let section = format!("[certificates]\nidentity = \"{kind}\"");
         let rig = start(dir.path(), &ca, "client_auth = \"identity\"", "", "", &section).await;
-        let (one, several) = (client(&ca, "d"), client(&ca, "several"));
+        let one = client(&ca, "d");
+        let several = client(&ca, "several");
         assert_eq!(post(&rig, &one, None, id).await, Some(200), "{kind}");
         assert_eq!(post(&rig, &one, None, "x").await, Some(400), "{kind}");
         let of_several = post(&rig, &several, None, "shared").await;

@@ -71,7 +71,9 @@ impl Rig {
         change(&mut config);
         let store = Arc::new(MemoryStore::default());
         let service = Service::start(config, store.clone(), Arc::new(SystemClock::new())).await.unwrap();
-        let (http, admin, stop) = (service.http_addr.unwrap(), service.admin_addr, CancellationToken::new());
+        let http = service.http_addr.unwrap();
+        let admin = service.admin_addr;
+        let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(service.run_until(async move {
             stopped.cancelled().await;
@@ -129,12 +131,14 @@ async fn certificates_are_replaced_under_load_and_no_connection_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let tls = put(dir.path(), FIRST);
     let rig = Rig::start(dir.path(), |config| config.http.tls = tls).await;
-    let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let accepted = Arc::new(AtomicU64::new(0));
     let mut senders = vec![];
     for sender in 0..8 {
         let mut kept = Https::connect(rig.http, &trust(CA)).await.unwrap();
         assert_eq!(kept.protocol(), Some(&b"http/1.1"[..]));
-        let (stop, accepted) = (stop.clone(), accepted.clone());
+        let stop = stop.clone();
+        let accepted = accepted.clone();
         senders.push(tokio::spawn(async move {
             let mut n = 0;
             while !stop.load(Ordering::Relaxed) {

@@ -53,7 +53,8 @@ fn reading(sensor: &str) -> String {
 
 /// `mosquitto_pub` to `sensors/SENSOR/n` with this password.
 async fn publish(rig: &InProcess, version: &str, sensor: &str, password: &str) -> Output {
-    let (port, topic) = (rig.mqtt.port().to_string(), format!("sensors/{sensor}/n"));
+    let port = rig.mqtt.port().to_string();
+    let topic = format!("sensors/{sensor}/n");
     let arguments = ["-p", &port, "-V", version, "-q", "1", "-t", &topic, "-m", "7", "-u", "any", "-P", password];
     let mut command = Command::new("mosquitto_pub");
     command.args(arguments);
@@ -103,7 +104,8 @@ async fn jwts_of_every_kind_of_key_write_and_read_within_their_scope() {
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_foreign_and_outdated_jwts_are_refused_and_told_why() {
     let dir = tempfile::tempdir().unwrap();
-    let (key, other) = (JwtKey::new(dir.path(), "a", "RS256"), JwtKey::new(dir.path(), "b", "RS256"));
+    let key = JwtKey::new(dir.path(), "a", "RS256");
+    let other = JwtKey::new(dir.path(), "b", "RS256");
     std::fs::write(dir.path().join("keys.pem"), key.public_pem()).unwrap();
     let rig = start(dir.path(), "").await;
     let good = key.issue(&claims(&json!({})));
@@ -168,7 +170,8 @@ async fn open(rig: &InProcess, password: &str) -> Raw {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_ends_with_its_jwt_and_after_its_key_was_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let (first, second) = (JwtKey::new(dir.path(), "a", "ES256"), JwtKey::new(dir.path(), "b", "EdDSA"));
+    let first = JwtKey::new(dir.path(), "a", "ES256");
+    let second = JwtKey::new(dir.path(), "b", "EdDSA");
     let keys = dir.path().join("keys.pem");
     std::fs::write(&keys, first.public_pem() + &second.public_pem()).unwrap();
     let tokens = dir.path().join("tokens.toml");

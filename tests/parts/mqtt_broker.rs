@@ -162,7 +162,8 @@ async fn shared_subscriptions_share() {
         config.subscriptions = vec![subscription("$share/hb/sensors/#", "sensors/{sensor_id}/{field}", "scalar")];
         let mut other = config.clone();
         other.client_id = "hourbucket-other".into();
-        let (mut one, mut two) = (Ingest::start(config).await, Ingest::start(other).await);
+        let mut one = Ingest::start(config).await;
+        let mut two = Ingest::start(other).await;
         publish_sensors(broker.port(), names("S", 100)).await;
         let mut seen = vec![];
         while seen.len() < 100 {
@@ -404,9 +405,11 @@ async fn throughput() {
         for part in 0..10 {
             publish_sensors(broker.port(), names(&format!("S{part}-"), MESSAGES / 10)).await;
         }
-        let (begin, cpu) = (std::time::Instant::now(), cpu_seconds());
+        let begin = std::time::Instant::now();
+        let cpu = cpu_seconds();
         let mut ingest = Ingest::spawn(config(&broker.url(), protocol));
-        let (mut seen, mut ingest_batches) = (0, 0);
+        let mut seen = 0;
+        let mut ingest_batches = 0;
         while seen < MESSAGES {
             let ingest_batch = ingest.ingest_batch().await;
             seen += ingest_batch.batch.len();
@@ -414,8 +417,12 @@ async fn throughput() {
             deliver(vec![ingest_batch]);
         }
         ingest.finish().await;
-        let (seconds, cpu, n) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu, seen as f64);
-        let (rate, each, per_batch) = (n / seconds, cpu * 1e6 / n, n / f64::from(ingest_batches));
+        let seconds = begin.elapsed().as_secs_f64();
+        let cpu = cpu_seconds() - cpu;
+        let n = seen as f64;
+        let rate = n / seconds;
+        let each = cpu * 1e6 / n;
+        let per_batch = n / f64::from(ingest_batches);
         println!("{protocol:?}: {rate:.0} messages/s, {each:.2} µs of CPU time each, {per_batch:.0} per ingest batch");
     }
 }

@@ -52,18 +52,20 @@ async fn mosquitto_pub_is_served() {
     let mut direct = Direct::start(&settings()).await;
     for (version, qos) in ["mqttv311", "mqttv5"].into_iter().flat_map(|v| ["0", "1", "2"].map(|qos| (v, qos))) {
         let arguments = ["-V", version, "-q", qos, "-i", "tool", "--will-topic", "w", "--will-payload", "x", "-r"];
-        let (port, sent) = (direct.port, direct.deliver(1));
+        let port = direct.port;
+        let sent = direct.deliver(1);
         let (done, sensors) = tokio::join!(tool(port, &arguments), sent);
         assert!(done.status.success(), "{version} {qos}: {}", String::from_utf8_lossy(&done.stderr));
         assert_eq!(sensors, ["S"]);
     }
     let tagged = ["-V", "mqttv5", "-q", "1", "-D", "publish", "user-property", "site", "north"];
-    let (port, ingest_batch) = (direct.port, async {
+    let port = direct.port;
+    let ingest_batch = async {
         let ingest_batch = direct.ingest_batch().await;
         let reading = ingest_batch.batch.to_readings().remove(0);
         ingest_batch.into_parts().2.delivered();
         reading
-    });
+    };
     let (done, reading) = tokio::join!(tool(port, &tagged), ingest_batch);
     assert!(done.status.success());
     assert_eq!(reading.tags["site"], "north");
@@ -85,7 +87,8 @@ async fn a_device_with_a_valid_token_is_accepted() {
     guarded.tokens_file = Some(tokens(dir.path()));
     let mut direct = Direct::start(&guarded).await;
     for arguments in [["-u", "d1", "-P", "geheim"], ["-u", "any", "-P", "d1.geheim"]] {
-        let (port, sent) = (direct.port, direct.deliver(1));
+        let port = direct.port;
+        let sent = direct.deliver(1);
         let arguments = [&arguments[..], &["-q", "1"]].concat();
         let (done, _) = tokio::join!(tool(port, &arguments), sent);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -124,7 +127,8 @@ async fn what_a_token_may_not_write_is_refused_or_kept_apart() {
         for (id, (topic, qos)) in (1..).zip([("d1", 1), ("d2", 1), ("d2", 2), ("d1", 1)]) {
             device.send(&publish(protocol, &format!("sensors/{topic}/temp"), "1", qos, id)).await;
         }
-        let (mut own, mut dead) = (0, vec![]);
+        let mut own = 0;
+        let mut dead = vec![];
         // The two of d2 are refused with MQTT 5, and dead letters with 3.1.1.
         while own + dead.len() < if protocol == 5 { 2 } else { 4 } {
             let (batch, dead_letters, ack) = direct.ingest_batch().await.into_parts();
@@ -171,7 +175,8 @@ async fn beyond_its_rate_a_device_is_read_more_slowly_and_others_as_before() {
         assert_eq!(device.answer().await.unwrap().1[1], code, "{id}");
         device
     };
-    let (mut fast, mut other) = (connected("fast", 0).await, connected("other", 0).await);
+    let mut fast = connected("fast", 0).await;
+    let mut other = connected("other", 0).await;
     connected("fast", 0x97).await;
     let delivering = direct.deliver_all();
     let begun = std::time::Instant::now();
@@ -239,7 +244,8 @@ async fn tls_with_certificates_on_both_sides_which_are_read_again() {
     let direct = Direct::start(&encrypted).await;
     let port = direct.port;
     let (ca, other) = (file("ca.pem"), file("other-ca.pem"));
-    let (cert, key) = (file("client.pem"), file("client.key"));
+    let cert = file("client.pem");
+    let key = file("client.key");
     let [ca, other, cert, key] = [&ca, &other, &cert, &key].map(|path| path.to_str().unwrap());
     let delivering = direct.deliver_all();
     let good = ["-q", "1", "-h", "127.0.0.1", "--cafile", ca, "--cert", cert, "--key", key];
@@ -443,7 +449,8 @@ async fn many_connections_share_ingest_batches() {
     for (i, device) in devices.iter_mut().enumerate() {
         device.send(&publish(4, &format!("sensors/S{i}/temp"), "1", 1, 1)).await;
     }
-    let (mut seen, mut ingest_batches) = (0, vec![]);
+    let mut seen = 0;
+    let mut ingest_batches = vec![];
     while seen < devices.len() {
         let ingest_batch = direct.ingest_batch().await;
         seen += ingest_batch.batch.len();
@@ -487,7 +494,9 @@ async fn throughput() {
             })
         })
         .collect();
-    let (begun, mut seen, mut ingest_batches) = (std::time::Instant::now(), 0, 0);
+    let begun = std::time::Instant::now();
+    let mut seen = 0;
+    let mut ingest_batches = 0;
     while seen < DEVICES * MESSAGES {
         let ingest_batch = direct.ingest_batch().await;
         seen += ingest_batch.batch.len();
@@ -497,7 +506,8 @@ async fn throughput() {
     for device in devices {
         device.await.unwrap();
     }
-    let (rate, each) = (seen as f64 / begun.elapsed().as_secs_f64(), seen as f64 / f64::from(ingest_batches));
+    let rate = seen as f64 / begun.elapsed().as_secs_f64();
+    let each = seen as f64 / f64::from(ingest_batches);
     println!("{rate:.0} messages/s with the devices on the same two cores, {each:.0} per ingest batch");
     direct.finish().await;
 }

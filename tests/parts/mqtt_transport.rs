@@ -118,7 +118,8 @@ async fn client_certificates_are_used_and_read_again() {
     }
     for protocol in [V4, V5] {
         // Issued by another CA.
-        let (cert, key) = (dir.path().join("client.pem"), dir.path().join("client.key"));
+        let cert = dir.path().join("client.pem");
+        let key = dir.path().join("client.key");
         write_open(&cert, include_str!("../support/mqtt_tls/server.pem"));
         write_open(&key, include_str!("../support/mqtt_tls/server.key"));
         let free = free_port();
@@ -184,7 +185,8 @@ async fn credentials_are_accepted() {
 /// empty then, the previous password stays in use.
 #[tokio::test]
 async fn a_rotated_password_is_read_again() {
-    let (file, ours) = (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let ours = tempfile::NamedTempFile::new().unwrap();
     let extra = format!("allow_anonymous false\npassword_file {}", file.path().display());
     for protocol in [V4, V5] {
         passwords(file.path(), "first");

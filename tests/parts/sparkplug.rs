@@ -97,10 +97,8 @@ impl Commands {
 async fn taken(ingest: &mut Ingest, broker: &Mosquitto, kind: &str, payload: Vec<u8>) -> (Vec<Reading>, Vec<String>) {
     publish(broker.port(), [(topic(kind), payload)]).await;
     let ingest_batch = ingest.ingest_batch().await;
-    let (readings, dead) = (
-        ingest_batch.batch.to_readings(),
-        ingest_batch.dead.iter().map(|dead_letter| dead_letter.reason.clone()).collect(),
-    );
+    let readings = ingest_batch.batch.to_readings();
+    let dead = ingest_batch.dead.iter().map(|dead_letter| dead_letter.reason.clone()).collect();
     deliver(vec![ingest_batch]);
     (readings, dead)
 }

@@ -98,9 +98,11 @@ proptest! {
     fn every_bucket_matches_the_naive_model(steps in steps(), page in 1u32..8, dedup_keys_max in 0usize..20, series: bool) {
         let storage_mode = if series { StorageMode::TimeSeries } else { StorageMode::Bucket };
         let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
-        let (mut shard, mut pages) = (shard(page, dedup_keys_max), Pages::default());
+        let mut shard = shard(page, dedup_keys_max);
+        let mut pages = Pages::default();
         let mut model: BTreeMap<(String, i64), BTreeSet<(i64, String)>> = BTreeMap::new();
-        let (mut sent, mut distinct) = (0, 0);
+        let mut sent = 0;
+        let mut distinct = 0;
         for step in &steps {
             match step {
                 Step::Flush => flush(&mut shard, &mut pages, now, storage_mode),
@@ -154,7 +156,8 @@ fn unique(from: usize, n: usize) -> ReadingBatch {
 
 #[test]
 fn names_schemas_and_tags_are_counted_and_released_when_unused() {
-    let (mut shard, mut pages) = (shard(1000, 0), Pages::default());
+    let mut shard = shard(1000, 0);
+    let mut pages = Pages::default();
     let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1000 };
     let mut sent = 0;
     for round in 0..3 {
@@ -218,7 +221,9 @@ fn at_second(s: i64) -> ReadingBatch {
 /// Accepts a reading every `interval_s`, with the age stretched to a minute; returns when they are written (ms after the
 /// start), and how many at a time.
 fn written_while_busy(page: u32, interval_s: i64, until_s: i64) -> Vec<(u64, usize)> {
-    let (mut shard, mut pages, mut written) = (shard(page, 10), Pages::default(), vec![]);
+    let mut shard = shard(page, 10);
+    let mut pages = Pages::default();
+    let mut written = vec![];
     shard.set_age_ms(60_000);
     for mono_ms in (0..until_s as u64 * 1000).step_by(100) {
         let now = Now { wall_ms: 472_001 * HOUR + mono_ms as i64, mono_ms: 1_000_000 + mono_ms };
@@ -259,7 +264,8 @@ fn a_shutdown_ends_the_hold() {
     let mut shard = shard(1000, 10);
     shard.set_age_ms(3_600_000);
     let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1_000_000 };
-    let (first, later) = (at_second(0), at_second(3600));
+    let first = at_second(0);
+    let later = at_second(3600);
     shard.accept(&first, &row_refs(&first, 1)[0], Ack::none(), false, now);
     now.mono_ms += 1000;
     shard.tick(now);

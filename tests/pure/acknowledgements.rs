@@ -26,7 +26,8 @@ fn acknowledgements_leave_although_each_statement_leaves_rows() {
             let first_ms = START_MS + round * 100;
             rig.accept_all((0..7).map(|n| reading("s", first_ms + n, n)).collect(), ack, false);
             rig.write_full_pages();
-            let (stored, acked) = (rig.pages.readings().count(), done.load(Ordering::Relaxed));
+            let stored = rig.pages.readings().count();
+            let acked = done.load(Ordering::Relaxed);
             assert!(acked * 7 <= stored, "round {round}: {acked} acknowledged, {stored} readings stored");
             assert!(acked as i64 >= round - 2, "round {round}: {acked} acknowledged");
             left += usize::from(stored < (round as usize + 1) * 7);

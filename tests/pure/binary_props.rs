@@ -46,7 +46,8 @@ fn run_from(topic: &Topic, format: Format, payload: &[u8]) -> (Vec<Reading>, Rej
         tags: topic.tags,
         ..Context::usual()
     };
-    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(limits.fields_max);
+    let mut rejects = Rejects::new();
     decode(format, payload, &cx, &mut out, &mut rejects);
     let batch = out.finish();
     let mut bytes = vec![];
@@ -67,7 +68,8 @@ fn metric() -> impl Strategy<Value = Vec<u8>> {
         1 => (1u8..15).prop_map(|datatype| vec![0x20, datatype]),
         1 => prop::sample::select(vec![3, 6, 7]).prop_flat_map(number),
         2 => any::<u32>().prop_map(|v| {
-            let (mut out, mut rest) = (vec![0x50], v);
+            let mut out = vec![0x50];
+            let mut rest = v;
             while rest >= 0x80 {
                 out.push(rest as u8 | 0x80);
                 rest >>= 7;
@@ -533,7 +535,8 @@ proptest! {
                 let at = usize::from(byte) % payload.len();
                 payload[at] = byte;
             }
-            let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+            let mut out = BatchBuilder::new(limits.fields_max);
+            let mut rejects = Rejects::new();
             let rebirth = state.decode(&format!("spBv1.0/G/{kind}"), &payload, &cx, &mut out, &mut rejects);
             asked += usize::from(rebirth.is_some());
             let readings = out.finish().to_readings();

@@ -35,7 +35,9 @@ fn per_day(silent_after: Duration, shift_ms: i64) -> (usize, f64, Pages) {
         arrival_step_ms: arrival_step_ms(silent_after),
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
     });
-    let (mut pages, mut writes, mut updates) = (Pages::default(), 0, 0);
+    let mut pages = Pages::default();
+    let mut writes = 0;
+    let mut updates = 0;
     const DAYS: i64 = 10;
     for minute in 0..DAYS * 24 * 60 {
         let now = Now { wall_ms: START_MS + minute * MINUTE, mono_ms: 1000 + (minute * MINUTE).unsigned_abs() };

@@ -252,7 +252,8 @@ fn line_reading() -> impl Strategy<Value = (String, Reading)> {
     let ts = prop::option::of(-2_000_000_000_000i64..4_000_000_000_000);
     (measurement, line_text().prop_map(some), ts, tags, values).prop_map(
         |(measurement, sensor_id, ts, tags, values)| {
-            let (ts_ms, receipt_time) = (ts.unwrap_or(NOW), ts.is_none());
+            let ts_ms = ts.unwrap_or(NOW);
+            let receipt_time = ts.is_none();
             (measurement, Reading { sensor_id, ts_ms, receipt_time, tags, values })
         },
     )
@@ -275,7 +276,8 @@ fn line((measurement, reading): &(String, Reading), gap: usize) -> String {
     let tags: String = reading.tags.iter().map(|(k, v)| format!(",{}={}", name(k), name(v))).collect();
     let fields: Vec<String> = reading.values.iter().map(|(k, v)| format!("{}={}", name(k), value(v))).collect();
     let time = if reading.receipt_time { String::new() } else { format!(" {blanks}{}000000", reading.ts_ms) };
-    let (measurement, id) = (escaped(measurement, &[',', ' ']), name(&reading.sensor_id));
+    let measurement = escaped(measurement, &[',', ' ']);
+    let id = name(&reading.sensor_id);
     format!("{blanks}{measurement},sensor_id={id}{tags} {blanks}{}{time}{blanks}", fields.join(","))
 }
 
@@ -397,7 +399,8 @@ proptest! {
             let at = at.index(lines[n].len());
             lines[n][at] = if byte == b'\n' { b' ' } else { byte };
         }
-        let (mut readings, mut rejects) = (vec![], vec![]);
+        let mut readings = vec![];
+        let mut rejects = vec![];
         for (i, line) in lines.iter().enumerate() {
             let (one, none) = run(Format::Ndjson, line);
             prop_assert_eq!(one.len() + none.total(), 1);
@@ -470,7 +473,8 @@ proptest! {
         let cx = Context {
             limits: &limits, line: &Config::default().line, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[], ..Context::usual() };
         let one = |text: String| {
-            let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
+            let mut out = BatchBuilder::new(64);
+            let mut rejects = Rejects::new();
             decode(Format::Scalar, text.as_bytes(), &cx, &mut out, &mut rejects);
             out.finish().to_readings().pop().map(|r| r.values["f"].clone())
         };

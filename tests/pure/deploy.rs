@@ -156,7 +156,9 @@ fn every_variable_names_a_key() {
 
 #[test]
 fn ports_are_those_of_the_configurations() {
-    let (compose, kubernetes, default) = (compose(), kubernetes(), Config::default());
+    let compose = compose();
+    let kubernetes = kubernetes();
+    let default = Config::default();
     let published = values(COMPOSE, "\"127.0.0.1:");
     for config in [&compose, &kubernetes, &default] {
         assert_eq!((config.http.listen.port(), config.admin.listen.port()), (8080, 8081));

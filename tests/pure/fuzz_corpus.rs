@@ -91,7 +91,8 @@ fn mutate(payload: &mut Vec<u8>, other: &[u8], rng: &mut fastrand::Rng) {
 
 #[test]
 fn every_decoder_reads_the_corpus_without_a_violation() {
-    let (bench, inputs) = (Bench::new(std::iter::empty()), inputs(false));
+    let bench = Bench::new(std::iter::empty());
+    let inputs = inputs(false);
     for name in ["json", "line", "otlp"] {
         assert!(bench.names().any(|n| n == name) && inputs.iter().any(|(path, _)| path.contains(name)), "{name}");
     }

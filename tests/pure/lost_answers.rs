@@ -103,7 +103,8 @@ async fn history(seed: u64) {
         tasks.push(tokio::spawn(task.run()));
     }
     let (admission, ingest_batches) = admission_channel(8, 1 << 20, AdmissionControl::default());
-    let (router, taken) = (Router::new(shards, dead_handle), clock.clone());
+    let router = Router::new(shards, dead_handle);
+    let taken = clock.clone();
     tasks.push(tokio::spawn(async move {
         router.take(ingest_batches, Arc::new(Oldest::default()), taken).await.expect("the shards run");
     }));
@@ -137,7 +138,9 @@ async fn submit(
         sent.lock().unwrap().entry((reading.sensor_id.clone(), reading.key())).or_default();
     }
     admission.submit(IngestBatch::new(batch, vec![], ack)).await.expect("admission is open");
-    let (readings, sent, store) = (readings.to_vec(), sent.clone(), store.clone());
+    let readings = readings.to_vec();
+    let sent = sent.clone();
+    let store = store.clone();
     tasks.push(tokio::spawn(async move {
         assert_eq!(wait.outcome().await, AckOutcome::Delivered);
         for reading in readings {

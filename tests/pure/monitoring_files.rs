@@ -37,7 +37,8 @@ fn promtool_accepts_the_rules() {
 #[test]
 fn every_alert_is_tested_firing_and_not_firing() {
     let tests = text("deploy/prometheus/tests/hourbucket.yml");
-    let (mut fires, mut rests) = (BTreeSet::new(), BTreeSet::new());
+    let mut fires = BTreeSet::new();
+    let mut rests = BTreeSet::new();
     for case in tests.split("\n  - name: ").skip(1) {
         let (title, rest) = case.split_once('\n').unwrap();
         let asked = rest.split("- alertname: ").nth(1).unwrap();
@@ -99,7 +100,8 @@ const EVERY_LABEL: [&str; 3] = ["instance", "job", "le"];
 /// Unknown names in an expression: metrics that are not exported, and labels that they do not have.
 fn unknown(expr: &str) -> Vec<String> {
     let found = promql::names(expr);
-    let (mut wrong, mut labels) = (vec![], BTreeSet::from(EVERY_LABEL));
+    let mut wrong = vec![];
+    let mut labels = BTreeSet::from(EVERY_LABEL);
     for selector in &found.selectors {
         let name = selector.metric.as_str();
         if PROMETHEUS_OWN.contains(&name) {
@@ -234,7 +236,8 @@ fn complete(name: &str, panel: &Value, variables: &[&str]) {
     }
     let alerts = alerts();
     for link in panel["links"].as_array().unwrap() {
-        let (url, title) = (link["url"].as_str().unwrap(), link["title"].as_str().unwrap());
+        let url = link["url"].as_str().unwrap();
+        let title = link["title"].as_str().unwrap();
         let alert = title.strip_prefix("Runbook: ").unwrap();
         assert!(alerts.contains_key(alert) && url.ends_with(&format!("#{}", alert.to_lowercase())), "{name}: {title}");
     }
@@ -258,7 +261,8 @@ fn sources(value: &Value) -> Vec<&Value> {
 /// `HOURBUCKET_WRITE_DOCS=1 cargo test --test pure monitoring_files::` writes the table.
 #[test]
 fn the_documentation_lists_every_metric() {
-    let (begin, end) = ("<!-- metrics: begin, made by tests/pure/monitoring_files.rs -->\n", "<!-- metrics: end -->");
+    let begin = "<!-- metrics: begin, made by tests/pure/monitoring_files.rs -->\n";
+    let end = "<!-- metrics: end -->";
     let old = text(MONITORING);
     let (before, rest) = old.split_once(begin).unwrap_or_else(|| panic!("{MONITORING} has no {begin}"));
     let (_, after) = rest.split_once(end).unwrap_or_else(|| panic!("{MONITORING} has no {end}"));

@@ -165,7 +165,8 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
     let of_token = of_token.or((topic == Some("v1/devices/me/telemetry")).then_some("<device>"));
     let decoder = Formats::new(&config.decoding()).get(rule.format).unwrap();
     let ts_unit = precision(sample["http"].as_str().unwrap_or_default()).or(decoder.ts_unit_usual());
-    let (limits, sensor_id) = (&config.limits, sensor_id.or(of_token));
+    let limits = &config.limits;
+    let sensor_id = sensor_id.or(of_token);
     let cx = Context {
         limits,
         line: &line,
@@ -176,22 +177,26 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
         tags: &tags,
         ..Context::usual()
     };
-    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(limits.fields_max);
+    let mut rejects = Rejects::new();
     decoder.decode(payload, topic, &cx, &mut out, &mut rejects);
     (out.finish().to_readings(), rejects)
 }
 
 /// A message of Sparkplug B, after a birth if the expectation requires one.
 fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, Rejects) {
-    let (limits, line) = (&config.limits, &config.line);
+    let limits = &config.limits;
+    let line = &config.line;
     let cx = Context { limits, line, received_at_ms: NOW, ..Context::usual() };
     let mut state = Sparkplug::new();
     let mut take = |topic: &str, payload: &[u8]| {
-        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        let mut out = BatchBuilder::new(limits.fields_max);
+        let mut rejects = Rejects::new();
         state.decode(topic, payload, &cx, &mut out, &mut rejects);
         (out.finish().to_readings(), rejects)
     };
-    let (file, topic) = (sample["file"].as_str().unwrap(), sample["topic"].as_str().unwrap());
+    let file = sample["file"].as_str().unwrap();
+    let topic = sample["topic"].as_str().unwrap();
     if file.contains("NDATA_GAP") || file.contains("NDATA_WRAPAROUND") {
         let birth = std::fs::read(directory().unwrap().join("07_sparkplug_b/umh_NBIRTH_V1.pb.bin")).unwrap();
         assert_eq!(take("spBv1.0/G/NBIRTH/E1", &birth).0.len(), 1);

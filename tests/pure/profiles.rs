@@ -24,7 +24,8 @@ fn listed_with(config: &Config, profile: &str, topic: &str, payload: &str) -> Ve
     // Only the token of ThingsBoard's devices is known.
     let sensor_id = (profile == "thingsboard-telemetry" && topic.is_empty()).then_some("token-7");
     let cx = Context { sensor_id, ..Context::of(&decoding, NOW_MS) };
-    let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(config.limits.fields_max);
+    let mut rejects = Rejects::new();
     let decoder = Formats::new(&config.decoding()).get(profile).unwrap();
     decoder.decode(payload.as_bytes(), Some(topic).filter(|t| !t.is_empty()), &cx, &mut out, &mut rejects);
     let readings = out.finish().to_readings();
@@ -178,13 +179,13 @@ fn shelly_gen2() {
 fn chirpstack_v4() {
     let info = r#""time":"2024-03-01T10:59:00.123456+00:00","deviceInfo":{"devEui":"0102030405060708","deviceName":"Yard","applicationName":"App","tags":{"site":"north"}}"#;
     let with = |rest: &str| format!("{{{info},{rest}}}");
-    let (up, raw) = (
-        with(r#""object":{"temp":21.5,"door":true},"rxInfo":[{"rssi":-90}]"#),
-        with(r#""data":"AQI=","dr":3,"rxInfo":[{"rssi":-90,"snr":7.5}]"#),
-    );
-    let (status, join) = (with(r#""margin":9,"batteryLevel":88.5"#), with(r#""devAddr":"01""#));
+    let up = with(r#""object":{"temp":21.5,"door":true},"rxInfo":[{"rssi":-90}]"#);
+    let raw = with(r#""data":"AQI=","dr":3,"rxInfo":[{"rssi":-90,"snr":7.5}]"#);
+    let status = with(r#""margin":9,"batteryLevel":88.5"#);
+    let join = with(r#""devAddr":"01""#);
     let location = with(r#""location":{"latitude":52.5,"longitude":13.25}"#);
-    let (id, tags) = ("0102030405060708@1709290740123", "[applicationName=App deviceName=Yard site=north]");
+    let id = "0102030405060708@1709290740123";
+    let tags = "[applicationName=App deviceName=Yard site=north]";
     let v3 = r#"{"applicationName":"App","deviceName":"Yard","devEUI":"AQIDBAUGBwg=","rxInfo":[{"time":"2024-03-01T10:59:00Z"}],"objectJSON":"{\"temp\":21.5}"}"#;
     let topic = "application/1/device/0102030405060708/event/up";
     check(

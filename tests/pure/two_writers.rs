@@ -13,7 +13,8 @@ use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 fn append(known_count: u32, ts_ms: i64) -> PageWrite {
     let mut rows = Rows::default();
     rows.push_reading(&reading("s", ts_ms, 1));
-    let (summary, rows) = (summary::summarise(&rows), Arc::new(rows));
+    let summary = summary::summarise(&rows);
+    let rows = Arc::new(rows);
     PageWrite {
         sensor_id: "s".into(),
         start: BucketStart(START_MS),

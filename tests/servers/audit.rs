@@ -42,10 +42,13 @@ impl Rig {
 
     /// With more keys, at the top and in `[listen.mqtt]`.
     fn with(test: &str, first: &str, of_listener: &str) -> Rig {
-        let (uri, database, mqtt_port) = (Mongod::shared().uri(), unique_database(test), free_port());
+        let uri = Mongod::shared().uri();
+        let database = unique_database(test);
+        let mqtt_port = free_port();
         let dir = tempfile::tempdir().unwrap();
         write_tokens(dir.path(), &[("gw1", ""), ("d1", ""), ("old", "expires = 2024-01-01"), ("slow", "rate = 1")]);
-        let (tokens, file) = (dir.path().join("tokens.toml"), dir.path().join("audit.log"));
+        let tokens = dir.path().join("tokens.toml");
+        let file = dir.path().join("audit.log");
         let text = format!(
             "{first}\nflush.max_age = \"200ms\"\nhttp.tokens_file = {tokens:?}\n[audit]\nfile = {file:?}\n[listen.mqtt]\nenabled = true\n\
              listen = \"127.0.0.1:{mqtt_port}\"\ntokens_file = {tokens:?}\n{of_listener}\n[[listen.mqtt.topics]]\nfilter = \"fleet/+\"\n\

@@ -71,7 +71,8 @@ pub(crate) async fn contract(store: &dyn Store) {
 }
 
 async fn merges(store: &dyn Store) {
-    let (number, text) = (FieldKinds::NUMBER, FieldKinds::TEXT);
+    let number = FieldKinds::NUMBER;
+    let text = FieldKinds::TEXT;
     merge(store, &[update("cat/1", 5 * DAY, &[("temp", number)], Some("north"))]).await;
     let first = entry(store, "cat/1").await;
     assert_eq!((first.first_ts_ms, first.last_ts_ms, first.arrived_ms), (5 * DAY, 5 * DAY, 5 * DAY));
@@ -194,7 +195,8 @@ async fn mongodb_4_4_keeps_the_catalogues_contract() {
 /// Two instances merge the same sensors in different orders: both orders give the entries of the memory store.
 #[tokio::test]
 async fn two_instances_agree_on_every_entry() {
-    let (database, uri) = (unique_database("catalog2"), Mongod::shared().uri());
+    let database = unique_database("catalog2");
+    let uri = Mongod::shared().uri();
     let stores = [open(uri.clone(), &database).await.0, open(uri, &database).await.0];
     let updates: Vec<CatalogUpdate> = (0..600i64)
         .map(|i| {
@@ -215,13 +217,15 @@ async fn two_instances_agree_on_every_entry() {
         }
     };
     let [a, b] = stores.clone();
-    let (a, b) = (tokio::spawn(run(a, updates.clone(), false)), tokio::spawn(run(b, updates.clone(), true)));
+    let a = tokio::spawn(run(a, updates.clone(), false));
+    let b = tokio::spawn(run(b, updates.clone(), true));
     a.await.unwrap();
     b.await.unwrap();
     let memory = MemoryStore::new();
     merge(&memory, &updates).await;
     let all = CatalogQuery::default();
-    let (stored, expected) = (stores[0].find_catalog(&all).await.unwrap(), memory.find_catalog(&all).await.unwrap());
+    let stored = stores[0].find_catalog(&all).await.unwrap();
+    let expected = memory.find_catalog(&all).await.unwrap();
     assert_eq!(expected.len(), 13);
     for (stored, expected) in stored.iter().zip(&expected) {
         assert_eq!(stored, expected);
@@ -321,7 +325,8 @@ fn page(sensor: &str, start_ms: i64, storage_mode: StorageMode, values: &[(&str,
 
 #[tokio::test]
 async fn the_catalogue_of_an_older_database_is_filled_once_and_continues_after_a_restart() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("catalog_fill"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("catalog_fill");
     let (store, db) = open(uri.clone(), &database).await;
     assert!(store.is_catalog_complete(), "an empty database");
     let start_ms = 400_000 * HOUR;
@@ -372,7 +377,8 @@ async fn the_catalogue_of_an_older_database_is_filled_once_and_continues_after_a
 
 #[tokio::test]
 async fn the_entry_of_a_sensor_without_buckets_goes_after_a_week_unless_it_reports_again() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("catalog_expire"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("catalog_expire");
     let defaults = config::Config::default().store;
     let settings = config::Store {
         uri: config::Secret::new(uri),

@@ -36,7 +36,8 @@ fn broker() -> Mosquitto {
 
 #[test]
 fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
-    let (mut mongod, broker) = (Mongod::start(), broker());
+    let mut mongod = Mongod::start();
+    let broker = broker();
     // Acknowledged when stored: mosquitto keeps the messages that MongoDB has not stored.
     let text = config(&broker, "bucket", "ingest.ack = \"stored\"");
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
@@ -72,7 +73,8 @@ fn killed_at_random_instants(mode: &str) {
     let seed = setting("HOURBUCKET_SEED", fastrand::usize(..1_000_000));
     println!("HOURBUCKET_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed as u64);
-    let (mut mongod, broker) = (Mongod::start(), broker());
+    let mut mongod = Mongod::start();
+    let broker = broker();
     // The smallest segments: they should be stored, and their files recycled, between two kills.
     let text = config(
         &broker,
@@ -113,7 +115,8 @@ fn killed_at_random_instants(mode: &str) {
 /// Waits until the documents count `sent` readings and the service has nothing left to store. An idle service is not
 /// enough: while it reconnects, the broker holds messages that it has acknowledged to the devices.
 fn wait_until_all_are_counted(service: &Service, uri: &str, sent: u64) {
-    let (mut counted, mut progress) = (0, Instant::now());
+    let mut counted = 0;
+    let mut progress = Instant::now();
     loop {
         let now = stored::counted(uri, "hourbucket");
         if now != counted {
@@ -146,7 +149,8 @@ fn the_check_finds_duplicates() {
     measurement.insert("meta", doc! { "sensor_id": "s", "tags": {} });
     let counted = doc! { "$inc": { "count": 1, "summary.n.count": 1, "summary.n.sum": 9i64 } };
     let pushed = doc! { "$push": { "readings": again } };
-    let (series, pages) = (StoreMode::Timeseries, StoreMode::Bucket);
+    let series = StoreMode::Timeseries;
+    let pages = StoreMode::Bucket;
     // The mode, the change of the document, whether the measurement is stored twice, and whether the check must find
     // it.
     let cases = [
@@ -218,7 +222,8 @@ fn outage(mode: &str) {
     let idle_kib = resident_kib(service.pid());
     mongod.kill9();
     let gateways: Vec<_> = (0..2).map(|g| Gateway::start(&format!("g{g}"), service.http(), 500, 1000)).collect();
-    let (mut most_kib, begun) = (0, Instant::now());
+    let mut most_kib = 0;
+    let begun = Instant::now();
     let acked = || gateways.iter().map(|g| g.acked.load(Ordering::Relaxed)).sum::<usize>();
     while acked() < readings {
         assert!(begun.elapsed() < PATIENCE + Duration::from_millis(readings as u64 / 10), "{} acknowledged", acked());
@@ -240,7 +245,8 @@ fn outage(mode: &str) {
 
 #[test]
 fn two_instances_on_the_same_sensors() {
-    let (mongod, broker) = (Mongod::start(), broker());
+    let mongod = Mongod::start();
+    let broker = broker();
     let shared = |id: &str| {
         config(&broker, "bucket", "flush.max_age = \"300ms\"")
             .replace("chaos", id)
@@ -269,7 +275,8 @@ fn two_instances_on_the_same_sensors() {
     sent.extend(devices.finish(false));
     wait_until("both have stored everything", PATIENCE, || {
         let sum = |name: &str| one.metrics().get(name) + two.metrics().get(name);
-        let (accepted, stored) = (sum("readings_accepted_total"), sum("readings_stored_total"));
+        let accepted = sum("readings_accepted_total");
+        let stored = sum("readings_stored_total");
         (accepted >= 30_000.0 && stored + sum("readings_duplicate_total") == accepted).then_some(())
     });
     stored::exactly_once(&stored::readings(&uri, "hourbucket"), sent);

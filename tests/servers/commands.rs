@@ -39,7 +39,8 @@ fn check_logs_in_to_the_broker_and_names_the_journal() {
     assert!(made.success());
     std::fs::set_permissions(&users, std::fs::Permissions::from_mode(0o644)).unwrap();
     let broker = Mosquitto::start(&format!("allow_anonymous false\npassword_file {}", users.display()));
-    let (url, database) = (broker.url(), unique_database("check"));
+    let url = broker.url();
+    let database = unique_database("check");
     let init =
         ["init", "config", "--case", "broker", "--broker", url.as_str(), "--username", "hb", "--output", "hb.toml"];
     let (code, text) = run(dir.path(), &database, &init);
@@ -66,7 +67,8 @@ fn check_logs_in_to_the_broker_and_names_the_journal() {
 
 #[test]
 fn check_does_not_disturb_the_service_or_take_its_messages() {
-    let (broker, database) = (Mosquitto::start(""), unique_database("check_beside"));
+    let broker = Mosquitto::start("");
+    let database = unique_database("check_beside");
     let config = format!(
         "flush.max_age = \"200ms\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"one\"\nstatus_topic = \"st\"\n\
          [[mqtt.subscriptions]]\nfilter = \"$share/g/a/+\"\ntopic = \"a/{{sensor_id}}\"\nformat = \"json\"\n",
@@ -104,7 +106,8 @@ fn check_accepts_each_configuration_that_init_config_writes() {
     .into_iter()
     .enumerate()
     {
-        let (dir, database) = (tempfile::tempdir().unwrap(), unique_database(&format!("init_{n}")));
+        let dir = tempfile::tempdir().unwrap();
+        let database = unique_database(&format!("init_{n}"));
         let (code, text) = run(dir.path(), &database, &[&["init", "config"][..], &more].concat());
         assert_eq!(code, 0, "{more:?}: {text}");
         let (code, text) = run(dir.path(), &database, &["check", "--config", "hourbucket.toml"]);
@@ -160,7 +163,9 @@ fn tail_shows_readings_that_its_token_may_read_as_they_are_accepted() {
     for id in ["all", "part"] {
         std::fs::write(dir.path().join(id), format!("{id}.secret")).unwrap();
     }
-    let (uri, database, path) = (Mongod::shared().uri(), unique_database("tail"), file.display().to_string());
+    let uri = Mongod::shared().uri();
+    let database = unique_database("tail");
+    let path = file.display().to_string();
     let settings = [("STORE__URI", &*uri), ("STORE__DATABASE", &*database), ("HTTP__TOKENS_FILE", &*path)];
     let service = Service::start("", &settings);
     let start = |more: &[&str]| {

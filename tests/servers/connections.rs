@@ -26,7 +26,8 @@ const P99_MAX: Duration = Duration::from_secs(2);
 const PROBE_EVERY: Duration = Duration::from_millis(50);
 
 fn service(test: &str, settings: &str) -> Service {
-    let (uri, database) = (Mongod::shared().uri(), unique_database(test));
+    let uri = Mongod::shared().uri();
+    let database = unique_database(test);
     Service::start(settings, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)])
 }
 
@@ -109,10 +110,12 @@ impl Probed {
 
 /// Sends a good request at regular intervals, each on a new connection, for some time.
 async fn probe(addr: SocketAddr, time: Duration, request: impl Fn() -> String) -> Probed {
-    let (mut probes, probed) = (JoinSet::new(), Arc::new(Mutex::new(Probed::default())));
+    let mut probes = JoinSet::new();
+    let probed = Arc::new(Mutex::new(Probed::default()));
     let begun = Instant::now();
     while begun.elapsed() < time {
-        let (request, probed) = (request(), probed.clone());
+        let request = request();
+        let probed = probed.clone();
         probes.spawn(async move {
             let since = Instant::now();
             let got = ask(addr, &request).await.unwrap_or_else(str::to_owned);
@@ -248,7 +251,8 @@ async fn unread_responses(service: &Service, n: usize) -> Duration {
 #[test]
 fn idle_connections_leave_room_for_good_clients_and_probes() {
     let service = service("idle", "http.connections_max = 64\nadmin.connections_max = 32");
-    let (http, admin) = (addr(&service.http()), addr(&service.admin()));
+    let http = addr(&service.http());
+    let admin = addr(&service.admin());
     block_on(async {
         let attacks = [Attack::idle(http, 128, "/ping"), Attack::idle(admin, 64, "/livez")];
         attacks[0].begun(128).await;
@@ -303,9 +307,11 @@ fn wrong_tokens_are_counted_and_logged_with_their_address() {
     let hash = hourbucket::access::hash_secret("secret");
     std::fs::write(tokens.path(), format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{hash}\"\n")).unwrap();
     let service = service("wrong", &format!("http.tokens_file = {:?}", tokens.path()));
-    let (http, admin) = (addr(&service.http()), addr(&service.admin()));
+    let http = addr(&service.http());
+    let admin = addr(&service.admin());
     block_on(async {
-        let (wrong, close) = ("authorization: Bearer gw1.guess\r\n", "connection: close\r\n");
+        let wrong = "authorization: Bearer gw1.guess\r\n";
+        let close = "connection: close\r\n";
         for _ in 0..200 {
             assert_eq!(ask(http, &post("[]", &format!("{wrong}{close}"))).await.as_deref(), Ok("401"));
             assert_eq!(ask(http, &post("[]", close)).await.as_deref(), Ok("401"));
@@ -349,7 +355,8 @@ fn attacks_of_full_size_leave_room_for_good_clients() {
     });
     run("idle connections of the admin port", &|| {
         let service = full("full_admin");
-        let (http, admin) = (addr(&service.http()), addr(&service.admin()));
+        let http = addr(&service.http());
+        let admin = addr(&service.admin());
         block_on(async {
             let attacks = [Attack::idle(admin, 8192, "/livez"), Attack::slow_bodies(http, 256)];
             attacks[0].begun(8000).await;

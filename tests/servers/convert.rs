@@ -18,7 +18,9 @@ use mongodb::bson::{DateTime, Document, doc};
 
 /// Three buckets: two of one page, and one of three.
 async fn pages(seed: &Seed) -> Vec<Stored> {
-    let (a, b, c) = (readings(START, 0..90), readings(START + HOUR, 0..7), readings(START, 0..2500));
+    let a = readings(START, 0..90);
+    let b = readings(START + HOUR, 0..7);
+    let c = readings(START, 0..2500);
     seed.pages([page("A", START, 0, false, &a), page("A", START + HOUR, 0, false, &b)]).await;
     seed.pages([
         page("C", START, 0, true, &c[..1000]),
@@ -159,7 +161,8 @@ async fn append(db: &mongodb::Database, sensor: &str, number: i32, known: i32, n
         "count": { "$gte": known, "$lte": known },
         "has_overflow": { "$ne": true },
     };
-    let (n, half) = (new.1, new.1 as f64 / 2.0);
+    let n = new.1;
+    let half = new.1 as f64 / 2.0;
     let update = doc! {
         "$push": { "readings": { "$each": [reading(&new)] } },
         "$inc": { "count": 1, "summary.n.sum": n, "summary.n.count": 1, "summary.half.sum": half, "summary.half.count": 1 },
@@ -179,7 +182,8 @@ async fn an_append_before_the_swap_is_converted_too() {
         seed.native().await;
         let mut all = pages(&seed).await;
         let (sensor, known) = if number == 2 { ("C", 500) } else { ("A", 90) };
-        let (db, met) = (seed.db.clone(), Arc::new(AtomicU32::new(0)));
+        let db = seed.db.clone();
+        let met = Arc::new(AtomicU32::new(0));
         let count = met.clone();
         let hook: Hook = Arc::new(move |at, bucket| {
             if at == step
@@ -359,7 +363,8 @@ async fn buckets_that_have_lost_readings_stay_in_their_mode_and_reconcile_finds_
         futures_util::future::join_all([("gone", 0), ("part", 0), ("part", 1)].map(|(s, n)| seed.page(s, START, n)))
             .await
     };
-    let (before, summaries) = (lost().await, seed.summaries().await);
+    let before = lost().await;
+    let summaries = seed.summaries().await;
     let reconciled = || {
         for more in [&[][..], &["--repair"]] {
             let (code, text, _) = seed.run(&[&["reconcile"], &SPAN[..], more].concat());

@@ -314,7 +314,8 @@ fn the_collection_stays_below_its_limit_and_keeps_acknowledged_readings() {
         (stored == 40.0 && gone >= 25.0).then_some(metrics)
     });
     assert_eq!(metrics.labelled("dead_letters_dropped_total", "cause", "limit"), 25.0, "no more than needed");
-    let (bytes, max) = (metrics.get("dead_letters_bytes"), metrics.get("dead_letters_max_bytes"));
+    let bytes = metrics.get("dead_letters_bytes");
+    let max = metrics.get("dead_letters_max_bytes");
     assert!(max == 16.0 * MIB as f64 && bytes <= max && bytes > 15.0 * MIB as f64, "{bytes} of {max}");
     let kept = setup.list(&[]);
     let numbers =

@@ -241,7 +241,8 @@ async fn store(database: &str, tags_index: bool) -> MongoStore {
 fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {
     let mut rows = Rows::default();
     let values = [("n".to_owned(), Value::Int(1))].into();
-    let (ts_ms, tags) = (hour * HOUR, Default::default());
+    let ts_ms = hour * HOUR;
+    let tags = Default::default();
     rows.push_reading(&Reading { sensor_id: sensor.into(), ts_ms, receipt_time: false, tags, values });
     let mut tags = vec![4];
     tags.extend_from_slice(b"site");
@@ -301,7 +302,8 @@ fn sensors_of_a_site_are_found_by_the_index_which_follows_the_setting() {
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_the_index_on_tags() {
-    let (pid, pages) = (Mongod::shared().pid(), 50_000);
+    let pid = Mongod::shared().pid();
+    let pages = 50_000;
     for index in [false, true, false, true] {
         let name = unique_database("enrich_cost");
         let (made, appended) = block_on(async {

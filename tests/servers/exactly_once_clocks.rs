@@ -36,7 +36,8 @@ const YEAR: i64 = 365 * DAY;
 /// Readings of the past, of now, and of buckets that begin in 2 to 8 minutes (`limits.future` allows 10), so that none
 /// of these begins before the end of a test.
 fn around_now() -> Vec<Stored> {
-    let (now, minute) = (now_ms(), now_ms() / MINUTE * MINUTE);
+    let now = now_ms();
+    let minute = now_ms() / MINUTE * MINUTE;
     let fast = (2..9).map(|n| (format!("fast-{n}"), minute + n * MINUTE + 1234, n));
     let past = [("slow".to_owned(), now - 9 * MINUTE, 20), ("late".to_owned(), now - 3 * DAY, 21)];
     fast.chain(past).chain([("right".to_owned(), now, 22)]).collect()

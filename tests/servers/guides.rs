@@ -236,7 +236,8 @@ fn shell(service: &Service, broker: &Mosquitto, settings: &[(&str, &str)], comma
     std::fs::copy(service.dir().join("hourbucket.toml"), service.dir().join("config/hourbucket.toml")).unwrap();
     command.envs(settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), *value)));
     let done = command.output().expect("bash");
-    let (printed, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let printed = String::from_utf8_lossy(&done.stdout);
+    let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{printed}\n{errors}");
     let outputs: Vec<String> = printed.split("\n@@@@\n").skip(1).map(str::to_owned).collect();
     assert_eq!(outputs.len(), commands.len(), "{printed}");
@@ -303,7 +304,8 @@ fn script(examples: &[&Block]) -> String {
             script.push_str(&block.text);
             continue;
         };
-        let (before, expression) = (lines[..last].join("\n"), lines[last..].join("\n"));
+        let before = lines[..last].join("\n");
+        let expression = lines[last..].join("\n");
         script.push_str(&format!("{before}\nshow('answer {n}', {expression})\n"));
         if index_of(block).is_some() {
             script.push_str(&format!("show('plan {n}', {expression}.explain('queryPlanner'))\n"));
@@ -334,7 +336,8 @@ fn values_of<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
 
 fn uses_index(block: &Block, plan: &Value) {
     let wanted = index_of(block).unwrap();
-    let (mut stages, mut indexes) = (vec![], vec![]);
+    let mut stages = vec![];
+    let mut indexes = vec![];
     values_of(plan, "stage", &mut stages);
     values_of(plan, "indexName", &mut indexes);
     let used = stages.contains(&wanted) || indexes.contains(&wanted);
@@ -351,7 +354,8 @@ fn queries(mode: &str) {
         eprintln!("NOT RUN: there is no mongosh here (HOURBUCKET_MONGOSH = none)");
         return;
     };
-    let (uri, database) = (Mongod::shared().uri(), unique_database("queries"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("queries");
     let text = "flush.max_age = \"200ms\"\nbucket.max_readings = 25\nlimits.past = \"20000d\"\nstore.retention = \"20000d\"\n\
                 store.tags_index = true\n[latest]\nenabled = true\ninterval = \"200ms\"\n";
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", mode)];
@@ -370,7 +374,8 @@ fn queries(mode: &str) {
     let uri = uri.replace("/?", &format!("/{database}?"));
     let done = Command::new(mongosh).args(["--quiet", &uri, "--file"]).arg(&file).env("HOME", service.dir()).output();
     let done = done.expect("mongosh");
-    let (printed, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let printed = String::from_utf8_lossy(&done.stdout);
+    let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{printed}\n{errors}");
 
     let mut compared = BTreeSet::new();

@@ -43,7 +43,8 @@ fn killed_twice_and_repeated_every_row_of_five_years_ago_is_stored_once_in_both_
 }
 
 fn killed(mode: &str) {
-    let (uri, database) = (Mongod::shared().uri(), unique_database(&format!("import_{mode}")));
+    let uri = Mongod::shared().uri();
+    let database = unique_database(&format!("import_{mode}"));
     let config = format!("store.mode = \"{mode}\"\nflush.max_age = \"200ms\"\n");
     let mut service = Service::start(&config, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     let dir = tempfile::tempdir().unwrap();
@@ -51,7 +52,8 @@ fn killed(mode: &str) {
     let mut text = String::from("Messstelle;Zeit;n\r\n");
     let mut expected: BTreeMap<Stored, u32> = BTreeMap::new();
     for n in 0..ROWS {
-        let (sensor, ts) = (format!("M{}", n % 20), first_ms + n * 1000);
+        let sensor = format!("M{}", n % 20);
+        let ts = first_ms + n * 1000;
         writeln!(text, "{sensor};{ts};{n}\r").unwrap();
         expected.insert((sensor, ts, n), 1);
     }
@@ -95,7 +97,8 @@ fn killed(mode: &str) {
 /// From standard input: killed, and run again with all of it. No state is kept, and everything is stored once.
 #[test]
 fn standard_input_is_stored_once_if_it_is_killed_and_repeated() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("import_stdin"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("import_stdin");
     let settings = [("STORE__URI", &*uri), ("STORE__DATABASE", &*database)];
     let service = Service::start("store.mode = \"bucket\"\nflush.max_age = \"200ms\"\n", &settings);
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +106,8 @@ fn standard_input_is_stored_once_if_it_is_killed_and_repeated() {
     let mut text = String::from("sensor_id;ts;n\n");
     let mut expected: BTreeMap<Stored, u32> = BTreeMap::new();
     for n in 0..ROWS {
-        let (sensor, ts) = (format!("I{}", n % 20), first_ms + n * 1000);
+        let sensor = format!("I{}", n % 20);
+        let ts = first_ms + n * 1000;
         writeln!(text, "{sensor};{ts};{n}").unwrap();
         expected.insert((sensor, ts, n), 1);
     }
@@ -146,7 +150,8 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn line_protocol_and_ndjson_with_a_token_and_old_readings_are_refused_without_import() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("import_token"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("import_token");
     let dir = tempfile::tempdir().unwrap();
     let hash = hourbucket::access::hash_secret("secret");
     let entry = format!("[[tokens]]\nid = \"old\"\nsha256 = \"{hash}\"\nwrite = [\"A*\"]\n");

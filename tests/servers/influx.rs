@@ -31,7 +31,8 @@ fn the_official_client_writes_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
     std::fs::write(&tokens, format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
-    let (uri, database) = (Mongod::shared().uri(), unique_database("influx"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("influx");
     let text = format!("flush.max_age = \"200ms\"\nhttp.tokens_file = {:?}\n", tokens.display().to_string());
     let service = Service::start(&text, &settings(&uri, &database));
     let first = (now_ms() - 2 * HOUR) / 1000 * 1000;
@@ -70,7 +71,9 @@ fn official_clients_write_what_their_token_allows_and_nothing_else() {
         ("mqtt", "via = [\"mqtt\"]"),
     ];
     std::fs::write(&tokens, entries.map(entry).concat()).unwrap();
-    let (uri, database, port) = (Mongod::shared().uri(), unique_database("influx_scope"), free_port());
+    let uri = Mongod::shared().uri();
+    let database = unique_database("influx_scope");
+    let port = free_port();
     let text = format!(
         "flush.max_age = \"200ms\"\nhttp.tokens_file = {tokens:?}\n[listen.mqtt]\nenabled = true\n\
          listen = \"127.0.0.1:{port}\"\ntokens_file = {tokens:?}\n[[listen.mqtt.topics]]\nfilter = \"fleet/+\"\n\
@@ -82,7 +85,8 @@ fn official_clients_write_what_their_token_allows_and_nothing_else() {
     assert_eq!(printed.lines().filter(|line| line.starts_with("refused ")).count(), 4, "{printed}");
 
     let publish = |version: &str, [user, password]: [&str; 2], sensor: &str, n: i64| {
-        let (port, topic) = (port.to_string(), format!("fleet/{sensor}"));
+        let port = port.to_string();
+        let topic = format!("fleet/{sensor}");
         let payload = format!("{{\"ts\":{},\"n\":{n}}}", first + n * 1000);
         let output = Command::new("mosquitto_pub")
             .args(["-h", "127.0.0.1", "-p", &port, "-V", version, "-q", "1", "-u", user, "-P", password])
@@ -112,7 +116,8 @@ fn official_clients_write_what_their_token_allows_and_nothing_else() {
 #[test]
 fn lines_over_mqtt() {
     let broker = Mosquitto::start("");
-    let (uri, database) = (Mongod::shared().uri(), unique_database("influx_mqtt"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("influx_mqtt");
     let text = format!(
         "flush.max_age = \"200ms\"\nline.sensor_id_tag = \"host\"\nline.field_prefix = true\n\
          [[mqtt]]\nurl = \"{}\"\nclient_id = \"lines\"\n[[mqtt.subscriptions]]\nfilter = \"telegraf/#\"\n\

@@ -21,7 +21,8 @@ fn the_list_of_tokens_shows_the_last_use_by_senders_and_readers_over_a_restart()
     let tokens = dir.path().join("tokens.toml");
     let entry = |id: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret("secret"));
     std::fs::write(&tokens, ["sender", "reader", "unused"].map(entry).concat()).unwrap();
-    let (uri, database) = (Mongod::shared().uri(), unique_database("last_used"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("last_used");
     let settings = [("STORE__URI", &*uri), ("STORE__DATABASE", &*database)];
     let mut service = Service::start(&format!("http.tokens_file = {tokens:?}\n"), &settings);
     let list = |service: &Service, of: &str| -> Value {

@@ -149,7 +149,8 @@ fn step(state: &mut Latest, fate: u8, at_ms: u64, mut write: impl FnMut(&LatestU
 /// Runs the steps on two instances; every update that reaches a store is passed to `write`. Returns all readings.
 fn run(steps: &[Step], mut write: impl FnMut(&LatestUpdate)) -> Vec<Reading> {
     let mut instances = [Latest::new(settings()), Latest::new(settings())];
-    let (mut all, mut at_ms) = (vec![], 0);
+    let mut all = vec![];
+    let mut at_ms = 0;
     for step_ in steps {
         match step_ {
             Step::Arrive(i, readings) => {
@@ -403,7 +404,8 @@ fn killed_at_random_moments_the_latest_state_is_what_was_acknowledged() {
     for round in 0..6i64 {
         for n in 0..20 {
             // Each sensor except the first sends in one round only; every fourth reading is late.
-            let (silent, ts) = (format!("r{round}"), begun + round * 1000 + n * 10 - if n % 4 == 3 { 5000 } else { 0 });
+            let silent = format!("r{round}");
+            let ts = begun + round * 1000 + n * 10 - if n % 4 == 3 { 5000 } else { 0 };
             let readings = [number("steady", ts, n), number(&silent, ts, round * 100 + n)];
             let body: String = readings
                 .iter()

@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[ignore = "a measurement"]
 fn cost_per_million_readings() {
     const FASTER: u64 = 50;
-    let (sensors, seconds) = (1000, 1000);
+    let sensors = 1000;
+    let seconds = 1000;
     let mongod = Mongod::start();
     let modes = ["bucket", "timeseries"].into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
     for (round, (mode, latest)) in modes.chain([("bucket", false), ("bucket", true)]).enumerate() {
@@ -33,12 +34,14 @@ fn cost_per_million_readings() {
             10_000 / FASTER
         );
         let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
-        let (begun_ms, begun) = (support::fleet::now_ms() / 1000 * 1000 - seconds * 1000, std::time::Instant::now());
+        let begun_ms = support::fleet::now_ms() / 1000 * 1000 - seconds * 1000;
+        let begun = std::time::Instant::now();
         let before = (cpu_s(mongod.pid()), cpu_s(service.pid()));
         for second in 0..seconds {
             let body: String = (0..sensors)
                 .map(|s| {
-                    let (ts, temp) = (begun_ms + second * 1000, (second * 7 + s) % 400);
+                    let ts = begun_ms + second * 1000;
+                    let temp = (second * 7 + s) % 400;
                     format!(
                         "{{\"sensor_id\":\"sensor-{s}\",\"ts\":{ts},\"temp\":{}.5,\"humid\":{}}}\n",
                         temp / 10,

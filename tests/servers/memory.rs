@@ -54,7 +54,8 @@ impl Kind {
     fn body(self, n: u64, now_ms: u64) -> String {
         let mut body = String::from("[");
         for i in 0..100 {
-            let (reading, comma) = (n * 100 + i, if i == 0 { "" } else { "," });
+            let reading = n * 100 + i;
+            let comma = if i == 0 { "" } else { "," };
             // A few readings each, so that the limit for names does not apply.
             let sensor = match self {
                 Kind::Sensors => format!("{reading:0>200}"),
@@ -72,7 +73,8 @@ impl Kind {
                 Kind::Tags => (0..8).map(|k| format!(r#""t{k}":"{reading:0>200}""#)).collect(),
                 _ => vec![],
             };
-            let (values, tags) = (values.join(","), tags.join(","));
+            let values = values.join(",");
+            let tags = tags.join(",");
             let ts = now_ms - (n % 50) * 60_000;
             body += &format!(r#"{comma}{{"sensor_id":"{sensor}","ts":{ts},"values":{{{values}}},"tags":{{{tags}}}}}"#);
         }
@@ -82,7 +84,8 @@ impl Kind {
 
 /// Sends one kind from two threads; returns the maximum resident memory, and whether the journal was full.
 fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
-    let (sent, full) = (AtomicU64::new(0), AtomicBool::new(false));
+    let sent = AtomicU64::new(0);
+    let full = AtomicBool::new(false);
     let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     let begun = Instant::now();
     let is_over = || full.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) >= scale() * SENT_MIB * MIB;
@@ -122,7 +125,8 @@ fn within_the_budgets(mode: &str) {
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let idle = resident_kib(service.pid()) / 1024;
     let first = AtomicU64::new(0);
-    let (mut was_full, limit) = (false, idle + accumulate + queue + journal.min(TAIL_MIB) + SLACK_MIB);
+    let mut was_full = false;
+    let limit = idle + accumulate + queue + journal.min(TAIL_MIB) + SLACK_MIB;
     for kind in KINDS {
         mongod.kill9();
         let (most, full) = send(&service, kind, &first);

@@ -85,7 +85,8 @@ impl Scraper {
     fn series(&self, expr: &str, instant: bool) -> Result<Vec<Value>, String> {
         let query = ("query", expr.to_owned());
         let now = now_ms() as f64 / 1000.0;
-        let (start, end) = (("start", (now - 120.0).to_string()), ("end", now.to_string()));
+        let start = ("start", (now - 120.0).to_string());
+        let end = ("end", now.to_string());
         let mut data = match instant {
             true => self.ask("query", &[query])?,
             false => self.ask("query_range", &[query, start, end, ("step", "1".into())])?,
@@ -114,7 +115,9 @@ struct World {
 
 impl World {
     fn start() -> World {
-        let (mongod, broker, devices) = (Mongod::start(), Mosquitto::start(""), free_port());
+        let mongod = Mongod::start();
+        let broker = Mosquitto::start("");
+        let devices = free_port();
         register(&mongod, "S1");
         // With MQTT 5 the broker does not send retained messages; with 3.1.1 it sends them, and they are skipped.
         let old = Mosquitto::start("");
@@ -144,7 +147,8 @@ impl World {
 
     /// Sends good, bad and repeated readings over all protocols for this long.
     fn traffic(&self, time: Duration) {
-        let (begun, mut n) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut n = 0;
         while begun.elapsed() < time {
             n += 1;
             let twice = reading("twice", 0);
@@ -249,7 +253,9 @@ fn every_query_and_every_alert_works_on_a_running_service() {
         wrong.extend(prometheus.series(&expr, true).err().map(|error| format!("{place}: {error}: {expr}")));
     }
     assert!(wrong.is_empty() && asked > 50, "{asked} are right, these are not:\n{}", wrong.join("\n"));
-    let (asked_ms, metrics, answered_ms) = (now_ms(), world.service.metrics(), now_ms());
+    let asked_ms = now_ms();
+    let metrics = world.service.metrics();
+    let answered_ms = now_ms();
     the_scrape_matches_the_catalog(metrics.text());
     for source in ["http", "mqtt", "mqtt_direct"] {
         assert!(metrics.labelled("ack_seconds_count", "source", source) > 10.0, "{source}");
@@ -288,7 +294,8 @@ fn alerts(prometheus: &Scraper) -> Vec<String> {
     assert_eq!(rules.len(), text(RULES).matches("- alert:").count());
     let mut wrong = vec![];
     for rule in rules {
-        let (name, expr) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
+        let name = rule["name"].as_str().unwrap();
+        let expr = rule["query"].as_str().unwrap();
         if rule["health"] != "ok" {
             wrong.push(format!("{name}: {}: {}", rule["health"], rule["lastError"]));
         }

@@ -76,15 +76,18 @@ fn growth(mongod: &mut Mongod, what: &str, messages: &[(u8, Vec<u8>)], time: Dur
     mongod.kill9();
     fill_journal(&service);
     let idle_kib = resident_kib(service.pid());
-    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new(AtomicU64::new(0));
     let senders: Vec<_> = (0..messages.len() * 4)
         .map(|i| {
             let (protocol, message) = messages[i % messages.len()].clone();
-            let (stop, sent) = (stop.clone(), sent.clone());
+            let stop = stop.clone();
+            let sent = sent.clone();
             std::thread::spawn(move || hostile(port, format!("h{i}"), protocol, message, stop, sent))
         })
         .collect();
-    let (begun, mut most_kib) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut most_kib = 0;
     while begun.elapsed() < time {
         most_kib = most_kib.max(resident_kib(service.pid()));
         std::thread::sleep(Duration::from_millis(20));
@@ -156,7 +159,8 @@ print("done")
 
 #[test]
 fn every_paho_message_is_stored_or_a_dead_letter_and_none_blocks() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("direct_letters"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("direct_letters");
     let (service, port) = service(&uri, &database, "", "packet_max_bytes = \"20KiB\"");
     let done = Command::new("python3")
         .args(["-c", PAHO, &port.to_string()])
@@ -209,7 +213,8 @@ fn a_disconnected_device_is_logged_a_few_times_and_counted_each_time() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
     std::fs::write(&tokens, format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("geheim"))).unwrap();
-    let (uri, database) = (Mongod::shared().uri(), unique_database("direct_ends"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("direct_ends");
     let more = format!("tokens_file = \"{}\"", tokens.display());
     let (mut service, port) = service(&uri, &database, "", &more);
     block_on(async {

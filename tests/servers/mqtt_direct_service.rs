@@ -25,7 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A service on the shared MongoDB with a port for devices; `more` is added to `[listen.mqtt]`.
 fn service(test: &str, first: &str, more: &str) -> (Service, u16, String) {
-    let (uri, database, port) = (Mongod::shared().uri(), unique_database(test), free_port());
+    let uri = Mongod::shared().uri();
+    let database = unique_database(test);
+    let port = free_port();
     let text = format!(
         "store.mode = \"bucket\"\nflush.max_age = \"300ms\"\n{first}\n[listen.mqtt]\nenabled = true\n\
          listen = \"127.0.0.1:{port}\"\n{more}\n[[listen.mqtt.topics]]\nfilter = \"fleet/+\"\n\
@@ -80,10 +82,12 @@ fn open(port: u16, name: &str) -> Option<TcpStream> {
 fn killed(ack: &str) {
     const DEVICES: usize = 20;
     let (mut service, port, database) = service("direct_kill", &format!("ingest.ack = \"{ack}\""), "");
-    let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let acked = Arc::new(AtomicUsize::new(0));
     let devices: Vec<_> = (0..DEVICES)
         .map(|i| {
-            let (stop, acked) = (stop.clone(), acked.clone());
+            let stop = stop.clone();
+            let acked = acked.clone();
             std::thread::spawn(move || device(port, format!("d{i}"), stop, acked))
         })
         .collect();

@@ -32,7 +32,9 @@ fn section(broker: &Mosquitto, client_id: &str, filter: &str) -> String {
 /// stored once.
 #[test]
 fn one_of_two_instances_is_killed() {
-    let (uri, database, broker) = (Mongod::shared().uri(), unique_database("share"), broker());
+    let uri = Mongod::shared().uri();
+    let database = unique_database("share");
+    let broker = broker();
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
     let instance = |id: &str| {
         // Two instances that write the same sensor are exact in bucket mode only.
@@ -42,7 +44,8 @@ fn one_of_two_instances_is_killed() {
         );
         Service::start(&text, &settings)
     };
-    let (one, mut two) = (instance("one"), instance("two"));
+    let one = instance("one");
+    let mut two = instance("two");
     one.wait_subscribed();
     two.wait_subscribed();
     let devices = Devices::start(broker.port(), 50, 30_000, 6_000);
@@ -72,7 +75,8 @@ fn one_of_two_instances_is_killed() {
 
 #[test]
 fn several_brokers() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("brokers"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("brokers");
     let brokers = [broker(), broker()];
     // The client id may be the same, because it belongs to each broker separately.
     let text: String = brokers.iter().map(|broker| section(broker, "hourbucket", "fleet/+")).collect();

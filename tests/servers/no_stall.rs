@@ -45,7 +45,8 @@ struct Rig {
 
 impl Rig {
     fn start(database: String, mode: &str, round_trip: Duration, settings: &str) -> Rig {
-        let (uri, proxy) = (Mongod::shared().uri(), Proxy::start(Mongod::shared().port()));
+        let uri = Mongod::shared().uri();
+        let proxy = Proxy::start(Mongod::shared().port());
         proxy.round_trip(round_trip);
         let text = format!("store.mode = \"{mode}\"\nflush.max_age = \"{MAX_AGE:?}\"\n{settings}");
         let environment = [("STORE__URI", proxy.uri()), ("STORE__DATABASE", database.clone())];
@@ -117,7 +118,9 @@ fn a_year_of_hours(mode: &str, round_trip: Duration, within: Duration) {
 #[test]
 fn an_hour_of_a_million_readings_is_continued_after_a_restart() {
     let _one = one_at_a_time();
-    let (uri, database, start) = (Mongod::shared().uri(), unique_database("large_pages"), last_hour());
+    let uri = Mongod::shared().uri();
+    let database = unique_database("large_pages");
+    let start = last_hour();
     large::prepare(&uri, &database, StoreMode::Bucket);
     // The last page is half full.
     let count = 999_500;
@@ -128,7 +131,10 @@ fn an_hour_of_a_million_readings_is_continued_after_a_restart() {
 #[test]
 fn an_hour_of_a_million_readings_is_continued_after_a_restart_with_time_series() {
     let _one = one_at_a_time();
-    let (uri, database, start, count) = (Mongod::shared().uri(), unique_database("large"), last_hour(), 1_000_000);
+    let uri = Mongod::shared().uri();
+    let database = unique_database("large");
+    let start = last_hour();
+    let count = 1_000_000;
     large::prepare(&uri, &database, StoreMode::Timeseries);
     large::measured_hours(&uri, &database, &[LARGE.to_owned()], start, count);
     a_large_hour("timeseries", database, start, count);
@@ -171,7 +177,10 @@ fn a_large_hour(mode: &str, database: String, start: i64, count: i64) {
 #[ignore = "a long run: several minutes"]
 fn an_hour_of_two_thousand_sensors_is_continued_after_a_restart_with_time_series() {
     let _one = one_at_a_time();
-    let (uri, database, start, count) = (Mongod::shared().uri(), unique_database("many"), last_hour(), 10_000);
+    let uri = Mongod::shared().uri();
+    let database = unique_database("many");
+    let start = last_hour();
+    let count = 10_000;
     large::prepare(&uri, &database, StoreMode::Timeseries);
     let sensors: Vec<String> = (0..2000).map(|i| format!("large-{i}")).collect();
     large::measured_hours(&uri, &database, &sensors, start, count);
@@ -212,7 +221,8 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
             begun.elapsed()
         };
         // Long enough for a busy machine, and the limit of the wait for answers that never arrive.
-        let (enough, short) = (Duration::from_secs(20), Duration::from_millis(500));
+        let enough = Duration::from_secs(20);
+        let short = Duration::from_millis(500);
         let insert = async |n: i32, bytes: usize, limit: Duration| {
             let one = doc! { "_id": n, "text": "x".repeat(bytes) };
             let collection = database.collection::<Document>("c");

@@ -62,7 +62,8 @@ fn sent(sensor: &str, range: std::ops::Range<i64>) -> Vec<Stored> {
 }
 
 fn statement(storage_mode: StorageMode, page: u32, kind: PageKind, seal: bool, rows: Rows) -> PageWrite {
-    let (sensor_id, summary) = ("wide".into(), summarise(&rows));
+    let sensor_id = "wide".into();
+    let summary = summarise(&rows);
     PageWrite {
         sensor_id,
         start: START,
@@ -273,7 +274,8 @@ async fn a_bucket_with_too_many_fields_for_a_row_of_the_view_affects_no_other() 
     buckets.insert_one(document("huge", 0, 0..90_000, false)).await.unwrap();
     let found = rows(&db, doc! {}).await;
     assert_eq!(found.len(), 4);
-    let (good, two) = (&found["good"], &found["two"]);
+    let good = &found["good"];
+    let two = &found["two"];
     assert_eq!((good.get_i32("count").unwrap(), good.get_document("summary").unwrap().len()), (10, 3));
     let fields = two.get_document("summary").unwrap();
     assert_eq!((two.get_i32("count").unwrap(), fields.len()), (21, 5));
@@ -306,7 +308,8 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
     let (store, db) = mongo("wide_maintain", config::StoreMode::Timeseries).await;
     let buckets = db.collection::<Document>("sensor_buckets");
     for (page, range) in [(0, 0..50), (1, 50..90), (2, 90..100)] {
-        let (seal, count) = (page < 2, range.end - range.start);
+        let seal = page < 2;
+        let count = range.end - range.start;
         assert_eq!(
             write(&store, statement(StorageMode::TimeSeries, page, CREATE, seal, wide(range))).await,
             DONE(count as u32)
@@ -402,8 +405,10 @@ fn post_others(service: &Service, round: i64) -> Vec<Stored> {
 
 /// Sends names, kills the service halfway, and checks the stored documents.
 fn never_repeating_names(mode: &str) {
-    let (uri, database) = (Mongod::shared().uri(), unique_database(mode));
-    let (max_age, readings) = (Duration::from_secs(2), names() / (FIELDS - 1) + 1);
+    let uri = Mongod::shared().uri();
+    let database = unique_database(mode);
+    let max_age = Duration::from_secs(2);
+    let readings = names() / (FIELDS - 1) + 1;
     let text = format!(
         "store.mode = \"{mode}\"\nflush.max_age = \"{}s\"\nlimits.past = \"2000d\"\nlimits.bucket_fields_max = 1000000\nlog.level = \"info\"\n",
         max_age.as_secs()
@@ -417,7 +422,8 @@ fn never_repeating_names(mode: &str) {
             database_of(&database).await.collection::<Document>(collection).count_documents(filter).await.unwrap()
         })
     };
-    let (mut all, mut waited) = (vec![], Duration::ZERO);
+    let mut all = vec![];
+    let mut waited = Duration::ZERO;
     for half in 0..2i64 {
         for (body, range) in bodies(half * readings / 2, (half + 1) * readings / 2) {
             post(&service, &body);
@@ -447,7 +453,8 @@ fn never_repeating_names(mode: &str) {
     println!("{mode}: {} names, largest document {largest} bytes, others waited {waited:?}", names());
     // A summary of 1 MiB; in bucket mode also `bucket.max_bytes` of readings.
     assert!(largest < if mode == "bucket" { 5 << 19 } else { 2 << 20 }, "{largest}");
-    let (from, to) = (START.0 / 1000, START.0 / 1000 + 3600);
+    let from = START.0 / 1000;
+    let to = START.0 / 1000 + 3600;
     let (status, answer) = service.get_admin(&format!("/v1/sensors/wide/hourly?from={from}&to={to}")).unwrap();
     assert_eq!(status, 200, "{answer}");
     let hour: serde_json::Value = serde_json::from_str(&answer).unwrap();

@@ -79,7 +79,8 @@ fn settings<'a>(uri: &'a str, database: &'a str) -> [(&'static str, &'a str); 3]
 #[test]
 fn the_page_shows_what_was_sent() {
     let broker = Mosquitto::start("");
-    let (uri, database) = (Mongod::shared().uri(), unique_database("page"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("page");
     let text = format!(
         "{SETTINGS}[[mqtt]]\nurl = \"{}\"\nclient_id = \"page\"\n[[mqtt.subscriptions]]\nfilter = \"rooms/+\"\n\
          topic = \"rooms/{{sensor_id}}\"\nformat = \"json\"\n",
@@ -95,7 +96,8 @@ fn the_page_asks_for_a_token_and_keeps_it_in_the_tab() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
     std::fs::write(&tokens, format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
-    let (uri, database) = (Mongod::shared().uri(), unique_database("page_token"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("page_token");
     let text = format!("{SETTINGS}http.tokens_file = {:?}\n", tokens.display().to_string());
     let service = Service::start(&text, &settings(&uri, &database));
     let arguments = ["token", &service.admin(), &service.http(), "gw1.secret"];
@@ -105,7 +107,8 @@ fn the_page_asks_for_a_token_and_keeps_it_in_the_tab() {
 #[test]
 fn the_page_reports_an_outage_until_it_ends() {
     let mut mongod = Mongod::start();
-    let (uri, database) = (mongod.uri(), unique_database("page_away"));
+    let uri = mongod.uri();
+    let database = unique_database("page_away");
     let mut service = Service::start(SETTINGS, &settings(&uri, &database));
     let client = Client::start("tests/page_client.py", &["away", &service.admin(), &service.http()]);
     client.run(|what| match what {
@@ -128,7 +131,8 @@ fn the_page_reports_an_outage_until_it_ends() {
 #[ignore = "makes the pictures of the documentation"]
 fn pictures() {
     let broker = Mosquitto::start("");
-    let (uri, database) = (Mongod::shared().uri(), unique_database("pictures"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("pictures");
     let text = format!(
         "[[mqtt]]\nurl = \"{}\"\nclient_id = \"hourbucket-1\"\n[[mqtt.subscriptions]]\nfilter = \"plant/#\"\n\
          topic = \"plant/{{hall}}/{{machine}}\"\nformat = \"json\"\n[sensors]\nsilent_after = \"2m\"\n",

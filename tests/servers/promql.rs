@@ -88,7 +88,8 @@ fn windows_are_right(service: &Service, base_s: i64) {
             let minutes = (0..=300).filter(move |m| m * 60 + shift > from && m * 60 + shift <= end_s);
             values(minutes, shift)
         };
-        let (one, two) = (of(0), of(30));
+        let one = of(0);
+        let two = of(30);
         for (function, a, b) in
             [("count", one.0, two.0), ("sum", one.1, two.1), ("min", one.2, two.2), ("max", one.3, two.3)]
         {

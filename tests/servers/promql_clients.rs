@@ -18,7 +18,8 @@ const HOUR_S: i64 = 3600;
 
 /// S1 in the north and S2 in the south report 1, 2, … once a minute for three hours; returns the first time.
 fn service(test: &str) -> (Service, i64) {
-    let (uri, database) = (Mongod::shared().uri(), unique_database(test));
+    let uri = Mongod::shared().uri();
+    let database = unique_database(test);
     let text = "flush.max_age = \"200ms\"\nlog.level = \"warn\"\n";
     let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     let base_s = support::fleet::now_ms() / 1000 / HOUR_S * HOUR_S - 5 * HOUR_S;
@@ -41,7 +42,8 @@ fn service(test: &str) -> (Service, i64) {
 fn promtool_queries_the_readings() {
     let (service, base_s) = service("promtool");
     let url = format!("{}/prometheus", service.admin());
-    let (start, end) = (base_s + HOUR_S, base_s + 3 * HOUR_S);
+    let start = base_s + HOUR_S;
+    let end = base_s + 3 * HOUR_S;
     let ask = |kind: &str, options: &[String], rest: &[&str]| {
         let mut arguments = vec!["query", kind];
         arguments.extend(options.iter().map(String::as_str));
@@ -92,7 +94,8 @@ fn go_client() -> Option<PathBuf> {
 fn the_official_go_client_understands_every_answer() {
     let Some(program) = go_client() else { return };
     let (service, base_s) = service("go_client");
-    let (start, end) = (base_s + HOUR_S, base_s + 3 * HOUR_S);
+    let start = base_s + HOUR_S;
+    let end = base_s + 3 * HOUR_S;
     let output = Command::new(program)
         .arg(format!("{}/prometheus", service.admin()))
         .args([start.to_string(), end.to_string()])

@@ -365,7 +365,8 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
 
         let status = |query: &str, step_s: i64| {
             let query = escaped(query);
-            let (start, end) = (base / 1000 + 3600, base / 1000 + 4 * 3600);
+            let start = base / 1000 + 3600;
+            let end = base / 1000 + 4 * 3600;
             let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step={step_s}");
             rig.service.get_admin(&path).unwrap()
         };
@@ -408,10 +409,12 @@ fn how_long_acknowledgements_take_beside_expensive_queries() {
     }
     rig.service.wait_settled(500 * 24 * 60, PATIENCE);
     let query = escaped("sum(rate(temp[7m]))");
-    let (start, end) = (base / 1000 + 3600, base / 1000 + 24 * 3600);
+    let start = base / 1000 + 3600;
+    let end = base / 1000 + 24 * 3600;
     let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=60");
     for threads in [0, 1, 4] {
-        let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let stop = AtomicBool::new(false);
+        let answered = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {

@@ -63,7 +63,8 @@ fn quarantine_after() -> &'static str {
 }
 
 fn one_bad_bucket(mode: &str, cause: Cause) {
-    let (uri, database) = (Mongod::shared().uri(), unique_database(&format!("bad_{mode}_{cause:?}")));
+    let uri = Mongod::shared().uri();
+    let database = unique_database(&format!("bad_{mode}_{cause:?}"));
     let proxy = Proxy::start(Mongod::shared().port());
     // If answers arrive, a permit that is never returned shows soonest if there is only one.
     let permits = if cause == Cause::Damaged { 1 } else { 4 };

@@ -35,6 +35,40 @@ fn lines(prefix: &str, n: usize, first_ms: u64) -> String {
     (0..n).map(line).collect()
 }
 
+/// The flood of one token.
+struct Flood {
+    url: String,
+    now_ms: u64,
+    stop: AtomicBool,
+    /// Readings.
+    accepted: AtomicU64,
+    /// Requests.
+    held_back: AtomicU64,
+}
+
+impl Flood {
+    /// Sends readings over one connection until it is stopped.
+    fn send(&self, connection: usize) {
+        let agent = agent();
+        for round in 0.. {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let first_ms = self.now_ms - 3_000_000 + 2000 * (round % 1000);
+            let body = lines(&format!("flood-{connection}-"), 2000, first_ms);
+            match post(&agent, &self.url, "flood", &body) {
+                (200, _) => self.accepted.fetch_add(2000, Ordering::Relaxed),
+                (429, reason) => {
+                    assert_eq!(reason, "quota", "it is held back by its own limits only");
+                    std::thread::sleep(Duration::from_millis(5));
+                    self.held_back.fetch_add(1, Ordering::Relaxed)
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+    }
+}
+
 #[test]
 fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,55 +82,46 @@ fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
         tokens.display().to_string()
     );
     let mongod = Mongod::start();
-    let (uri, database) = (mongod.uri(), unique_database("quota"));
+    let uri = mongod.uri();
+    let database = unique_database("quota");
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     wait_until("the service is ready", Duration::from_secs(60), || {
         service.get_admin("/readyz").filter(|(status, _)| *status == 200).map(drop)
     });
-    let url = format!("{}/v1/readings", service.http());
     let now_ms = now_ms() as u64;
-    let (stop, accepted, held_back) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let flood = Flood {
+        url: format!("{}/v1/readings", service.http()),
+        now_ms,
+        stop: AtomicBool::new(false),
+        accepted: AtomicU64::new(0),
+        held_back: AtomicU64::new(0),
+    };
     let mut latencies = vec![];
     std::thread::scope(|scope| {
         for connection in 0..FLOOD_CONNECTIONS {
-            let (url, stop, accepted, held_back) = (&url, &stop, &accepted, &held_back);
-            scope.spawn(move || {
-                let agent = agent();
-                for round in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let first_ms = now_ms - 3_000_000 + 2000 * (round % 1000);
-                    let body = lines(&format!("flood-{connection}-"), 2000, first_ms);
-                    match post(&agent, url, "flood", &body) {
-                        (200, _) => accepted.fetch_add(2000, Ordering::Relaxed),
-                        (429, reason) => {
-                            assert_eq!(reason, "quota", "it is held back by its own limits only");
-                            std::thread::sleep(Duration::from_millis(5));
-                            held_back.fetch_add(1, Ordering::Relaxed)
-                        }
-                        other => panic!("{other:?}"),
-                    };
-                }
-            });
+            let flood = &flood;
+            scope.spawn(move || flood.send(connection));
         }
         // A hundred readings per second.
-        let (agent, begun) = (agent(), Instant::now());
+        let agent = agent();
+        let begun = Instant::now();
         for round in 0u64.. {
             if begun.elapsed() > FLOOD_TIME {
                 break;
             }
             let sent = Instant::now();
-            let answer = post(&agent, &url, "other", &lines("other-", 10, now_ms + 10 * round));
+            let answer = post(&agent, &flood.url, "other", &lines("other-", 10, now_ms + 10 * round));
             latencies.push(sent.elapsed());
             assert_eq!(answer.0, 200, "the other sender got {answer:?}");
             std::thread::sleep(Duration::from_millis(100).saturating_sub(sent.elapsed()));
         }
-        stop.store(true, Ordering::Relaxed);
+        flood.stop.store(true, Ordering::Relaxed);
     });
     latencies.sort_unstable();
-    let (p50, p99) = (latencies[latencies.len() / 2], latencies[latencies.len() * 99 / 100]);
-    let (accepted, held_back) = (accepted.into_inner(), held_back.into_inner());
+    let p50 = latencies[latencies.len() / 2];
+    let p99 = latencies[latencies.len() * 99 / 100];
+    let accepted = flood.accepted.into_inner();
+    let held_back = flood.held_back.into_inner();
     println!(
         "flood: {:.0} readings/s accepted, {held_back} requests held back; other: {} requests, p50 {p50:?}, p99 {p99:?}",
         accepted as f64 / FLOOD_TIME.as_secs_f64(),

@@ -55,7 +55,8 @@ fn post(service: &Service, lines: &str) {
 
 /// Every page of a list of readings: time and `n`.
 fn all_readings(service: &Service, sensor: &str, from: i64, to: i64, limit: usize) -> Vec<(String, i64)> {
-    let (mut found, mut after) = (vec![], String::new());
+    let mut found = vec![];
+    let mut after = String::new();
     loop {
         let path = format!("/v1/sensors/{sensor}/readings?from={from}&to={to}&limit={limit}{after}");
         let answer = get(service, &path);
@@ -82,7 +83,8 @@ fn immediately_and_once(mode: &str) {
     let mut rng = fastrand::Rng::with_seed(7);
     // Several readings per step, some late, some in one millisecond; six minutes in a few seconds.
     let (mut sent, mut ts): (Vec<(i64, i64)>, i64) = (vec![], first);
-    let (to, steps) = (first + 8 * MINUTE, 260);
+    let to = first + 8 * MINUTE;
+    let steps = 260;
     for step in 0..steps {
         let mut lines = String::new();
         for _ in 0..rng.usize(1..6) {
@@ -223,7 +225,8 @@ fn fleet_and_dead_letters(service: &Service, names: &[&str]) {
     let base64 = dead_letters.iter().find(|l| l["payload_base64"].is_string()).unwrap();
     assert_eq!((&base64["payload_base64"], &base64["payload_bytes"]), (&json!("//4="), &json!(2)));
     assert!(dead_letters.iter().any(|l| l["payload_text"] == "{broken" && l["source"] == "http"));
-    let (mut ids, mut before) = (BTreeSet::new(), String::new());
+    let mut ids = BTreeSet::new();
+    let mut before = String::new();
     loop {
         let answer = get(service, &format!("/v1/dead-letters?limit=1{before}"));
         ids.extend(answer["letters"].as_array().unwrap().iter().map(|l| l["id"].as_str().unwrap().to_owned()));
@@ -250,7 +253,8 @@ fn formats_and_old_buckets_of_the_other_mode() {
     post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":3}}\n", first + 3_600_000));
     post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":4}}\n", first + 2));
     service.wait_settled(2, PATIENCE);
-    let (uri, name) = (Mongod::shared().uri(), database.clone());
+    let uri = Mongod::shared().uri();
+    let name = database.clone();
     block_on(async move {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
         let left = doc! { "ts": mongodb::bson::DateTime::from_millis(first), "meta": { "sensor_id": "S" }, "n": 1i64 };
@@ -290,7 +294,8 @@ fn tokens_protect_it_and_an_unreachable_store_is_reported_soon() {
     std::fs::write(&tokens, format!("[[tokens]]\nid = \"r\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
     let mut mongod = Mongod::start();
     let text = format!("http.tokens_file = {:?}\nstore.connect_timeout = \"1s\"\n", tokens.display().to_string());
-    let (uri, database) = (mongod.uri(), unique_database("read_tokens"));
+    let uri = mongod.uri();
+    let database = unique_database("read_tokens");
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     prepared(&service);
     let agent = agent();
@@ -341,7 +346,8 @@ fn a_token_reads_what_it_may_read() {
     ];
     std::fs::write(&tokens, all.concat()).unwrap();
     let text = format!("http.tokens_file = {:?}\n", tokens.display().to_string());
-    let (uri, database) = (Mongod::shared().uri(), unique_database("read_scopes"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("read_scopes");
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     prepared(&service);
     let agent = agent();
@@ -406,7 +412,8 @@ fn returned(service: &Service, sensor: &str, from_ms: i64) -> (Vec<i64>, bool) {
 #[test]
 fn an_answer_without_readings_that_are_not_in_memory_yet_is_incomplete() {
     let mongod = Mongod::start();
-    let (uri, database) = (mongod.uri(), unique_database("read_incomplete"));
+    let uri = mongod.uri();
+    let database = unique_database("read_incomplete");
     let text = "flush.max_age = \"100ms\"\nlog.level = \"warn\"\n[accumulate]\nshards = 2\nmax_bytes = \"1MiB\"\n";
     let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     prepared(&service);
@@ -414,7 +421,8 @@ fn an_answer_without_readings_that_are_not_in_memory_yet_is_incomplete() {
         let mut names = (0..).map(|i| format!("s{i}"));
         names.find(|name| shard_of(stable_hash(name), 2) == shard).unwrap()
     };
-    let (full, other) = (of_shard(0), of_shard(1));
+    let full = of_shard(0);
+    let other = of_shard(1);
     let from_ms = now_ms() / 3_600_000 * 3_600_000 - 3_600_000;
     let hourly = |sensor: &str| -> (i64, bool) {
         let answer = get(&service, &format!("/v1/sensors/{sensor}/hourly?from={from_ms}"));

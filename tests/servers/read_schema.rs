@@ -46,7 +46,8 @@ fn call(service: &Service, url: &str, which: [&str; 2]) {
 
 #[test]
 fn both_ports_answer_as_they_are_described() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("schema"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("schema");
     let text = "flush.max_age = \"200ms\"\nlog.level = \"warn\"\n";
     let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     let body = format!("{{\"sensor_id\":\"0\",\"ts\":{},\"n\":1,\"s\":\"x\",\"on\":true}}\n", now_ms());

@@ -50,7 +50,8 @@ async fn broken_pages(seed: &Seed) {
     seed.update("sum", START, 1, doc! { "$inc": { "summary.n.sum": 1, "summary.half.count": 1 } }).await;
     let change = doc! { "$unset": { "summary.half": 1 }, "$set": { "summary.ghost": { "min": 1, "max": 1, "sum": 1, "count": 1 } } };
     seed.update("field", START, 0, change).await;
-    let (first, last) = (DateTime::from_millis(START - 1), DateTime::from_millis(START));
+    let first = DateTime::from_millis(START - 1);
+    let last = DateTime::from_millis(START);
     seed.update("times", START, 0, doc! { "$set": { "first_ts": first, "last_ts": last } }).await;
     let twice = [&all[..10], &all[5..10]].concat();
     let again = [&all[8..10], &all[10..20]].concat();
@@ -140,7 +141,8 @@ async fn what_cannot_be_repaired_is_left_and_reported() {
     assert_eq!(summaries[&("gap".to_owned(), START)], (30, 435));
     let filled = seed.page("gap", START, 2).await.unwrap();
     assert!(filled.get_bool("has_overflow").unwrap() && filled.get_array("readings").unwrap().is_empty(), "{filled}");
-    let (from, to) = ("1970-01-01", "2100-01-01");
+    let from = "1970-01-01";
+    let to = "2100-01-01";
     let (code, table, _) =
         seed.run(&["reconcile", "--from", from, "--to", to, "--sensor", "young", "--repair", "--drop-duplicates"]);
     assert_eq!(code, 1, "{table}");
@@ -204,7 +206,8 @@ async fn documents_in_time_series_mode_are_compared_with_measurements() {
 /// Hours in which some or all measurements are stored twice: a small one, one of several pages, one with an incorrect
 /// document as well, and one without duplicates.
 async fn stored_twice(seed: &Seed) -> Vec<stored::Stored> {
-    let (few, many) = (readings(START, 0..40), readings(START, 0..2500));
+    let few = readings(START, 0..40);
+    let many = readings(START, 0..2500);
     let twice = |all: &[(i64, i64)], again: usize| [all, &all[..again]].concat();
     // Equal times with different values: two readings.
     let good = [&few[..], &[(START, 77)]].concat();
@@ -373,7 +376,8 @@ async fn damage_pages(db: mongodb::Database, stop: &AtomicBool) -> u32 {
 /// The count of a page is its version. Here both this task and repairs change it while the service appends.
 #[test]
 fn repairs_during_a_running_service_lose_and_duplicate_nothing() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("beside"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("beside");
     let text = "flush.max_age = \"40ms\"\nbucket.max_readings = 1000\nstore.mode = \"bucket\"";
     let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     let gateway = Gateway::start("g", service.http(), 3, 12);
@@ -399,7 +403,8 @@ fn repairs_during_a_running_service_lose_and_duplicate_nothing() {
     let conflicts = metrics.get("store_conflicts_total");
     println!("{} readings, {damaged} damaged, {repaired} repaired, {conflicts} conflicts", sent.len());
     assert!(conflicts > 0.0 && damaged > 20, "there were no conflicts");
-    let (from, to) = ("2020-01-01", "2100-01-01");
+    let from = "2020-01-01";
+    let to = "2100-01-01";
     let (code, table, _) = run(&database, &uri, &["reconcile", "--from", from, "--to", to, "--repair"]);
     assert_eq!(code, 0, "{table}");
     stored::exactly_once(&stored::readings(&uri, &database), sent);
@@ -410,7 +415,8 @@ fn repairs_during_a_running_service_lose_and_duplicate_nothing() {
 /// appended after it read the page.
 #[test]
 fn only_duplicates_are_removed_during_a_running_service() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("twice"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("twice");
     let text = "flush.max_age = \"5ms\"\nstore.mode = \"bucket\"";
     let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     let start = (now_ms() - 5 * HOUR) / HOUR * HOUR;
@@ -431,7 +437,8 @@ fn only_duplicates_are_removed_during_a_running_service() {
             let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
             let pages = client.database(&database).collection::<Document>("sensor_buckets");
             let store = MongoStore::new(&store(&database), Span::HOUR, Duration::from_secs(3600)).await.unwrap();
-            let (begun, mut repaired) = (Instant::now(), 0);
+            let begun = Instant::now();
+            let mut repaired = 0;
             while begun.elapsed() < Duration::from_secs(6) || repaired < 20 {
                 // Repeats the first reading of the last page, and changes the version.
                 let twice = doc! { "$concatArrays": ["$readings", [{ "$arrayElemAt": ["$readings", 0] }]] };
@@ -448,7 +455,8 @@ fn only_duplicates_are_removed_during_a_running_service() {
     let metrics = service.wait_settled(sent as u64, Duration::from_secs(60));
     let conflicts = metrics.get("store_conflicts_total");
     println!("{sent} readings, {repaired} repaired, {conflicts} conflicts");
-    let (from, to) = ("2020-01-01", "2100-01-01");
+    let from = "2020-01-01";
+    let to = "2100-01-01";
     let (code, table, _) =
         run(&database, &uri, &["reconcile", "--from", from, "--to", to, "--repair", "--drop-duplicates"]);
     assert_eq!(code, 0, "{table}");

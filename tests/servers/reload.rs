@@ -36,7 +36,8 @@ struct Rig {
 
 impl Rig {
     fn start(test: &str, more: &str) -> (Rig, String) {
-        let (uri, database) = (Mongod::shared().uri(), unique_database(test));
+        let uri = Mongod::shared().uri();
+        let database = unique_database(test);
         let settings = format!(
             "[store]\nuri = \"{uri}\"\ndatabase = \"{database}\"\nmode = \"bucket\"\n[flush]\nmax_age = \"200ms\"\n{more}"
         );
@@ -87,7 +88,8 @@ fn sender(
     stop: Arc<AtomicBool>,
 ) -> std::thread::JoinHandle<Vec<Stored>> {
     std::thread::spawn(move || {
-        let (agent, mut sent) = (agent(), vec![]);
+        let agent = agent();
+        let mut sent = vec![];
         while !stop.load(Ordering::Relaxed) {
             let reading = (name.clone(), now_ms(), sent.len() as i64);
             let body = format!("{{\"sensor_id\":\"{name}\",\"ts\":{},\"n\":{}}}", reading.1, reading.2);
@@ -117,7 +119,8 @@ fn under_load_settings_are_applied_or_refused_and_nothing_is_lost() {
     assert_eq!(result, "applied", "{detail}");
     assert!(detail.contains("applied: http.tokens_file;"), "{detail}");
 
-    let (token, stop) = (Arc::new(Mutex::new("gw1.one")), Arc::new(AtomicBool::new(false)));
+    let token = Arc::new(Mutex::new("gw1.one"));
+    let stop = Arc::new(AtomicBool::new(false));
     let senders: Vec<_> =
         (0..6).map(|i| sender(rig.service.http(), format!("s{i}"), token.clone(), stop.clone())).collect();
 
@@ -273,7 +276,8 @@ fn publish(device: &mut TcpStream, payload: &str) {
 
 #[test]
 fn connected_brokers_and_devices_use_the_new_mapping() {
-    let (broker, port) = (Mosquitto::start(""), free_port());
+    let broker = Mosquitto::start("");
+    let port = free_port();
     let topic = "filter = \"in/#\"\ntopic = \"in/#\"\nformat = \"own\"\n";
     let more = format!(
         "[[mqtt]]\nurl = \"{}\"\nclient_id = \"reload\"\n[[mqtt.subscriptions]]\n{topic}\
@@ -322,7 +326,8 @@ fn devices_need_the_new_token_and_those_without_one_are_disconnected() {
     rig.write(&rig.settings.replace(&section, &format!("{section}tokens_file = \"tokens.toml\"\n")));
     let (result, detail) = rig.reload();
     assert!(result == "applied" && detail.contains("applied: listen.mqtt.tokens_file;"), "{detail}");
-    let (one, two) = (Some(("gw1", "one")), Some(("gw1", "two")));
+    let one = Some(("gw1", "one"));
+    let two = Some(("gw1", "two"));
     closed(&mut early);
     assert_eq!((code(None), code(one), code(two)), (NONE_GIVEN, None, WRONG));
     let mut held = device(port, "held", one).unwrap();

@@ -72,7 +72,8 @@ fn prometheus_agrees(prometheus: &Prometheus, service: &Service, base_s: i64) {
         ("temp unless on (site) {__name__=\"on\"} == 1", 2),
     ] {
         let times = (base_s, base_s + 5 * HOUR_S);
-        let (expected, found) = (range(&agent(), &ours, query, times), range(&prometheus.agent, &theirs, query, times));
+        let expected = range(&agent(), &ours, query, times);
+        let found = range(&prometheus.agent, &theirs, query, times);
         assert_eq!(expected.len(), series, "{query}: {expected:?}");
         let close = |a: &Value, b: &Value| {
             let number = |v: &Value| v[1].as_str().unwrap().parse::<f64>().unwrap();
@@ -157,7 +158,8 @@ fn bad_requests_are_refused(service: &Service) {
 }
 
 fn remote_read(mode: &str) {
-    let (uri, database) = (Mongod::shared().uri(), unique_database(&format!("remote_read_{mode}")));
+    let uri = Mongod::shared().uri();
+    let database = unique_database(&format!("remote_read_{mode}"));
     let text = format!(
         "store.mode = \"{mode}\"\nlog.level = \"warn\"\nflush.max_age = \"4s\"\npromql.samples_max = 2000\n\
          promql.lookback = \"5m\"\n"
@@ -197,7 +199,8 @@ fn a_token_reads_the_series_that_it_may_read() {
     let all = [token("all", ""), token("a", "read = [\"a-*\"]"), token("mqtt", "via = [\"mqtt\"]")];
     fs::write(&tokens, all.concat()).unwrap();
     let text = format!("http.tokens_file = {:?}\n", tokens.display().to_string());
-    let (uri, database) = (Mongod::shared().uri(), unique_database("remote_read_scopes"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("remote_read_scopes");
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
     let body = r#"[{"sensor_id":"a-1","v":1},{"sensor_id":"b-1","v":1}]"#;
     let url = format!("{}/v1/readings", service.http());

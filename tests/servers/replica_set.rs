@@ -72,7 +72,8 @@ struct Seen(Vec<Instant>);
 impl Seen {
     /// Reads the service's counter every few milliseconds until `stop`.
     fn watch(service: &Service, stop: &AtomicBool) -> Seen {
-        let (mut seen, mut last) = (vec![Instant::now()], 0.0);
+        let mut seen = vec![Instant::now()];
+        let mut last = 0.0;
         while !stop.load(Ordering::Relaxed) {
             let stored = service.metrics().get("readings_stored_total");
             if stored > last {

@@ -31,8 +31,11 @@ const START: i64 = 1_709_287_200_000;
 fn write(sensor: &str, start: i64, n: u32, kind: PageKind, seal: bool, values: std::ops::Range<i64>) -> PageWrite {
     let mut rows = Rows::default();
     values.for_each(|n| rows.push_named(start + n * 1000, Default::default(), &[("n", Value::Int(n).as_ref())]));
-    let (summary, rows) = (summarise(&rows), Arc::new(rows));
-    let (sensor_id, start, storage_mode) = (sensor.into(), BucketStart(start), StorageMode::Bucket);
+    let summary = summarise(&rows);
+    let rows = Arc::new(rows);
+    let sensor_id = sensor.into();
+    let start = BucketStart(start);
+    let storage_mode = StorageMode::Bucket;
     PageWrite { sensor_id, start, page: n, kind, storage_mode, seal, tags: None, rows, summary, catalog: None }
 }
 
@@ -212,7 +215,8 @@ fn late_readings_of_removed_hours_are_dead_letters_and_summaries_stay_with_time_
 /// An instance has readings of an old hour in its journal, and is killed while MongoDB does not answer. Another one removes
 /// the readings of that hour. Then the journal is replayed.
 fn tiers(mode: &str) {
-    let (uri, database) = (Mongod::shared().uri(), unique_database(&format!("tiers_{mode}")));
+    let uri = Mongod::shared().uri();
+    let database = unique_database(&format!("tiers_{mode}"));
     let proxy = Proxy::start(Mongod::shared().port());
     let text = |more: &str| {
         format!(

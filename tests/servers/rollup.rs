@@ -159,7 +159,8 @@ async fn marks_of(days: &dyn DayStore) {
     assert_eq!(list(MarksOf::Instance("i10".into()), None, 10).await.len(), 1);
 
     // The clock was set back: a mark with an earlier version than the stored one stays when that is removed late.
-    let (ahead, now) = (mark("clock", START, "$A", 50), mark("clock", START, "$A", 10));
+    let ahead = mark("clock", START, "$A", 50);
+    let now = mark("clock", START, "$A", 10);
     for mark in [&ahead, &ahead, &now] {
         days.mark_days(std::slice::from_ref(mark)).await.unwrap();
     }
@@ -245,7 +246,8 @@ fn killed(mode: &str) {
     let zone = Zone::from(chrono_tz::Tz::Europe__Berlin);
     let now_ms = crate::support::fleet::now_ms();
     let mut expected: BTreeMap<(String, i64), Summed> = BTreeMap::new();
-    let (mut n, mut acknowledged) = (0, 0);
+    let mut n = 0;
+    let mut acknowledged = 0;
     for kill in 0..kills {
         for _ in 0..rng.usize(5..30) {
             let service = rng.usize(0..2);
@@ -358,7 +360,8 @@ fn the_open_day_and_late_readings_are_in_the_answer_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_past_is_filled_resumed_and_checked() {
     let name = unique_database("fill");
-    let (store, zone) = (mongo(&name, "UTC").await.unwrap(), Zone::UTC);
+    let store = mongo(&name, "UTC").await.unwrap();
+    let zone = Zone::UTC;
     let sensors: Vec<String> = (0..6).map(|i| format!("s{i}")).collect();
     for (i, sensor) in sensors.iter().enumerate() {
         for hour in [-30, 1, 2, 30, 100] {

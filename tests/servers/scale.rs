@@ -59,14 +59,17 @@ fn wait_stored(uri: &str, database: &str, sent: Vec<Stored>) {
 /// continues. Messages for the killed one wait at the broker and in its journal, and are stored after its restart.
 #[test]
 fn sensors_split_by_topic() {
-    let (uri, database, broker) = (Mongod::shared().uri(), unique_database("split"), broker());
+    let uri = Mongod::shared().uri();
+    let database = unique_database("split");
+    let broker = broker();
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", "timeseries")];
     let north = Service::start(&section(&broker, "hourbucket-north", "north", "300ms"), &settings);
     let mut south = Service::start(&section(&broker, "hourbucket-south", "south", "300ms"), &settings);
     north.wait_subscribed();
     south.wait_subscribed();
     let start = now_ms() - 1_200_000;
-    let (of_north, of_south) = (readings("N1", start), readings("S1", start));
+    let of_north = readings("N1", start);
+    let of_south = readings("S1", start);
     let mut tools = [publish(&broker, "north/N1", &of_north), publish(&broker, "south/S1", &of_south)];
     let taken = |service: &Service| service.metrics().get("readings_accepted_total");
     wait_until("the south sends", PATIENCE, || (taken(&south) > 300.0).then_some(()));
@@ -86,7 +89,9 @@ fn sensors_split_by_topic() {
 /// it the unacknowledged messages. Later the journal of the first is found, and an instance without brokers stores it.
 #[test]
 fn an_instance_is_replaced_and_its_journal_is_stored_later() {
-    let (uri, database, broker) = (Mongod::shared().uri(), unique_database("replaced"), broker());
+    let uri = Mongod::shared().uri();
+    let database = unique_database("replaced");
+    let broker = broker();
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", "bucket")];
     // Its readings stay in the journal: nothing is due before it is killed.
     let mut first = Service::start(&section(&broker, "hourbucket-1", "site", "1h"), &settings);
@@ -117,11 +122,13 @@ fn an_instance_is_replaced_and_its_journal_is_stored_later() {
 /// bucket mode both instances may receive a batch.
 #[test]
 fn a_gateway_switches_to_the_other_instance() {
-    let (uri, database) = (Mongod::shared().uri(), unique_database("routing"));
+    let uri = Mongod::shared().uri();
+    let database = unique_database("routing");
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", "bucket")];
     let mut own = Service::start("flush.max_age = \"300ms\"\n", &settings);
     let other = Service::start("flush.max_age = \"300ms\"\n", &settings);
-    let (start, mut sent) = (now_ms() - 1_200_000, vec![]);
+    let start = now_ms() - 1_200_000;
+    let mut sent = vec![];
     for batch in 0..100_i64 {
         let readings: Vec<Stored> =
             (0..50).map(|n| (format!("G-{}", n % 5), start + batch * 1_000 + n, batch * 50 + n)).collect();

@@ -202,7 +202,8 @@ fn a_full_journal_refuses_readings_and_recovers_by_itself() {
         let (status, text) = service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
         (status, text, readings)
     };
-    let (mut sent, mut batch) = (vec![], 0);
+    let mut sent = vec![];
+    let mut batch = 0;
     let refused = wait_until("the journal is full", PATIENCE, || {
         batch += 1;
         let (status, text, readings) = post(batch);

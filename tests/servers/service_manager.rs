@@ -52,7 +52,8 @@ fn wait_for(manager: &UnixDatagram, text: &str) -> String {
 /// socket that listens there.
 fn start_and_stop(name: &str, manager: &UnixDatagram) {
     manager.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    let (dir, admin) = (tempfile::tempdir().unwrap(), free_port());
+    let dir = tempfile::tempdir().unwrap();
+    let admin = free_port();
     assert_eq!(probe(dir.path(), admin, &[]).status.code(), Some(1), "nothing listens yet");
     let mut start = command(dir.path(), admin, &["run"]);
     start.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "600000").stderr(Stdio::null());
@@ -90,7 +91,8 @@ fn the_manager_may_listen_on_an_abstract_socket() {
 
 #[test]
 fn invalid_settings_are_distinguished_from_other_failures() {
-    let (dir, admin) = (tempfile::tempdir().unwrap(), free_port());
+    let dir = tempfile::tempdir().unwrap();
+    let admin = free_port();
     let mut wrong = command(dir.path(), admin, &["run"]);
     let output = wrong.env("HOURBUCKET_HTTP__LISTEN", "0.0.0.0:0").output().unwrap();
     assert_eq!(output.status.code(), Some(78), "{output:?}");

@@ -99,8 +99,10 @@ fn silence_is_by_arrival_and_survives_restarts_and_downtime() {
 #[test]
 fn two_instances_agree_on_the_silent_sensors() {
     let database = unique_database("silence2");
-    let (one, two) = (start(&database), start(&database));
-    let (stop, both) = (AtomicBool::new(false), [&one, &two]);
+    let one = start(&database);
+    let two = start(&database);
+    let stop = AtomicBool::new(false);
+    let both = [&one, &two];
     std::thread::scope(|scope| {
         // Only the second instance hears these.
         let other = scope.spawn(|| {

@@ -34,7 +34,8 @@ fn on_disk(uri: &str, database: &str) -> (i64, i64) {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
         client.database("admin").run_command(doc! { "fsync": 1 }).await.unwrap();
         let db = client.database(database);
-        let (mut data, mut indexes) = (0, 0);
+        let mut data = 0;
+        let mut indexes = 0;
         for name in ["sensor_buckets", "sensor_readings"] {
             let stats: Document = db.run_command(doc! { "collStats": name }).await.unwrap();
             let number =
@@ -55,7 +56,8 @@ fn measure(mode: &str, what: &str, sensors: usize, every_ms: i64) {
     let start = (support::fleet::now_ms() / DAY_MS - 2) * DAY_MS;
     let mut rooms: Vec<Room> =
         (0..sensors).map(|s| Room(fastrand::Rng::with_seed(s as u64), 20.0 + s as f64 / 10.0, 50.0)).collect();
-    let (mut sent, mut body) = (0u64, String::new());
+    let mut sent = 0u64;
+    let mut body = String::new();
     for ts in (start..start + DAY_MS).step_by(every_ms as usize) {
         for (s, room) in rooms.iter_mut().enumerate() {
             write!(body, "{}", room.line(s, ts)).unwrap();

@@ -134,7 +134,8 @@ async fn summaries_and_edges(store: &dyn Store) {
     let none = [at(1, 6)];
     assert_eq!(write(store, page("E2", 0, PageKind::Create, false, &none)).await, PageWriteResult::Done { count: 1 });
     let sensor_ids: Vec<SensorId> = vec!["E1".into(), "E2".into(), "E3".into()];
-    let (from, to_ms) = (START, START.0 + HOUR);
+    let from = START;
+    let to_ms = START.0 + HOUR;
     let query = SummaryQuery { sensor_ids: sensor_ids.clone(), from, to_ms, fields: vec!["n".to_owned()] };
     let mut found = store.summaries(&query).await.unwrap();
     assert!(found.rest.is_empty());
@@ -204,7 +205,8 @@ async fn pages(store: &dyn Store) {
 
 /// All pages, with as many queries as necessary.
 async fn all_pages(store: &dyn Store, question: &PageQuery) -> Vec<(BucketStart, StoredPage)> {
-    let (mut question, mut all) = (question.clone(), vec![]);
+    let mut question = question.clone();
+    let mut all = vec![];
     loop {
         let found = store.pages(&question).await.unwrap();
         all.extend(found.pages);
@@ -224,7 +226,8 @@ async fn sensors(store: &dyn Store) {
     }
     let sorted = ["list/A", "list/A!", "list/A/x", "list/B", "list/a", "list/ä"];
     for limit in [1, 2, 5, 100] {
-        let (mut listed, mut after) = (vec![], None);
+        let mut listed = vec![];
+        let mut after = None;
         loop {
             let question = SensorQuery { prefix: "list/".into(), after, limit };
             let some = store.sensors(&question).await.unwrap();

@@ -317,7 +317,8 @@ async fn instances_that_start_together_agree_on_mode_and_span() {
     let rig = Rig::new("race").await;
     let quarter = Span::from_ms(900_000).unwrap();
     let starts = (0..12).map(|i| {
-        let (settings, span) = (rig.settings.clone(), if i % 2 == 0 { Span::HOUR } else { quarter });
+        let settings = rig.settings.clone();
+        let span = if i % 2 == 0 { Span::HOUR } else { quarter };
         tokio::spawn(async move {
             let store = MongoStore::new(&settings, span, Duration::from_secs(DAY_S)).await.unwrap();
             let prepared = store.prepare().await;
@@ -367,7 +368,8 @@ async fn a_standalone_server_is_used_with_a_warning() {
 
 #[test]
 fn sharding_is_refused_without_a_mongos() {
-    let (mongod, database) = (Mongod::shared(), unique_database("shard"));
+    let mongod = Mongod::shared();
+    let database = unique_database("shard");
     let dir = tempfile::tempdir().unwrap();
     let init = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
@@ -509,7 +511,8 @@ async fn both_modes_give_the_same_rows() {
     insert(&rig, "mixed", true, &hours[2..3]).await;
     insert(&rig, "mixed", false, &hours[3..]).await;
 
-    let (begin, end) = (START_MS - 20 * 60_000, START_MS + 130 * 60_000);
+    let begin = START_MS - 20 * 60_000;
+    let end = START_MS + 130 * 60_000;
     for (from_ms, to_ms) in [(begin, end), (START_MS + 1, START_MS + HOUR_MS), (START_MS, START_MS + 1), (end, end + 5)]
     {
         let expected = readings().iter().filter(|(ts, _)| (from_ms..to_ms).contains(ts)).count();

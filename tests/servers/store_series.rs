@@ -52,7 +52,8 @@ fn write_of(sensor: &str, kind: PageKind, readings: &[Reading]) -> PageWrite {
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
     let summary = summarise(&rows);
-    let (storage_mode, sensor_id) = (StorageMode::TimeSeries, sensor.into());
+    let storage_mode = StorageMode::TimeSeries;
+    let sensor_id = sensor.into();
     PageWrite {
         sensor_id,
         start: START,
@@ -221,7 +222,8 @@ async fn a_bucket_has_measurements_and_a_document_of_the_documented_form() {
     readings[1].values = BTreeMap::from([("humid".into(), Value::Int(58)), ("temp".into(), Value::Double(23.0))]);
     write(&store, PageWrite { tags: tags.clone(), ..write_of("S1", PageKind::Create, &readings) }).await;
     write(&store, PageWrite { tags, ..write_of("S1", AFTER(2), &temps(2..3)) }).await;
-    let (start, second) = (DateTime::from_millis(START.0), DateTime::from_millis(START.0 + 1000));
+    let start = DateTime::from_millis(START.0);
+    let second = DateTime::from_millis(START.0 + 1000);
     let expected = doc! {
         "_id": { "sensor_id": "S1", "bucket_start": start, "page": 0 },
         "schema_version": 1,

@@ -149,7 +149,8 @@ fn timed(service: &Service, what: &str, path: &str) -> String {
 #[test]
 #[ignore = "a measurement of about fifteen minutes"]
 fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
-    let (sensors, days) = (setting("HOURBUCKET_YEARS_SENSORS", 200usize), setting("HOURBUCKET_YEARS_DAYS", 1095i64));
+    let sensors = setting("HOURBUCKET_YEARS_SENSORS", 200usize);
+    let days = setting("HOURBUCKET_YEARS_DAYS", 1095i64);
     let mongod = Mongod::start();
     let uri = mongod.uri();
     large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
@@ -180,7 +181,8 @@ fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(answer["days"].as_array().unwrap().len() as i64, 365.min(days), "{answer}");
     let query = escaped("avg_over_time(temp{sensor_id=\"S7\"}[1d])");
-    let (start, end) = ((today - 364 * DAY) / 1000, today / 1000);
+    let start = (today - 364 * DAY) / 1000;
+    let end = today / 1000;
     let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=86400");
     timed(&service, "PromQL, avg_over_time(temp[1d]) of one sensor over a year", &path);
     with(&uri, async |db| db.run_command(doc! { "profile": 2 }).await.unwrap());
@@ -284,7 +286,8 @@ fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
         let threads: Vec<_> = (0..4u32)
             .map(|gateway| {
                 scope.spawn(move || {
-                    let (begun, mut took) = (Instant::now() + EVERY * gateway / 4, vec![]);
+                    let begun = Instant::now() + EVERY * gateway / 4;
+                    let mut took = vec![];
                     for n in 0u32.. {
                         let intended = begun + EVERY * n;
                         std::thread::sleep(intended.saturating_duration_since(Instant::now()));
@@ -359,8 +362,8 @@ fn a_million_pages_lose_their_readings_beside_ingest() {
         let mut printed = Instant::now();
         loop {
             let metrics = service.metrics();
-            let (removed, lag) =
-                (metrics.get("readings_removed_pages_total"), metrics.get("readings_removal_lag_seconds"));
+            let removed = metrics.get("readings_removed_pages_total");
+            let lag = metrics.get("readings_removal_lag_seconds");
             if printed.elapsed() > Duration::from_secs(120) || removed >= pages as f64 {
                 println!("{:.0?}: {removed} pages, lag {:.1} days", begun.elapsed(), lag / 86_400.0);
                 printed = Instant::now();

@@ -36,7 +36,8 @@ impl Sim {
         }
         // Often several statements without a step of the service in between.
         let steps = if self.rng.bool() { 1 } else { self.rng.usize(1..12) };
-        let (conversion, is_querying) = (&mut self.conversions[at], self.is_querying);
+        let conversion = &mut self.conversions[at];
+        let is_querying = self.is_querying;
         let ended = (0..steps)
             .any(|_| !(is_querying && conversion.is_removing()) && conversion.step(&mut self.pages).is_some());
         if ended || self.rng.u8(0..40) == 0 {
@@ -105,9 +106,12 @@ impl Sim {
 
 /// A statement that writes readings with these values, at as many milliseconds after the start.
 fn statement(storage_mode: StorageMode, page: u32, seal: bool, values: std::ops::Range<i64>) -> PageWrite {
-    let (sensor_id, start, mut rows) = ("s".into(), BucketStart(0), Rows::default());
+    let sensor_id = "s".into();
+    let start = BucketStart(0);
+    let mut rows = Rows::default();
     values.for_each(|n| rows.push_named(n, Default::default(), &[("n", Value::Int(n).as_ref())]));
-    let (summary, rows) = (summary::summarise(&rows), Arc::new(rows));
+    let summary = summary::summarise(&rows);
+    let rows = Arc::new(rows);
     PageWrite {
         sensor_id,
         start,

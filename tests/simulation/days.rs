@@ -25,7 +25,8 @@ impl Client {
             match outcome.as_ref().map_or_else(|(_, applied)| *applied, |()| Applied::Now) {
                 Applied::Never => {}
                 Applied::Later => {
-                    let (server, parts) = (self.server.clone(), parts.to_vec());
+                    let server = self.server.clone();
+                    let parts = parts.to_vec();
                     tokio::spawn(async move {
                         tokio::time::sleep(server.pace.timeout * 2).await;
                         parts.iter().for_each(|part| drop(apply(&mut server.state().pages, part)));

@@ -56,7 +56,8 @@ impl Sim {
         for ((sensor, start, n), page) in &self.pages.pages {
             // The fields of a statement's first reading are always accepted (up to four, of 60 bytes at most): in the
             // statement that begins the page, and in the one that fills it.
-            let (bytes, most) = (page.summary_bytes(), self.page.summary_bytes + 2 * 4 * 60);
+            let bytes = page.summary_bytes();
+            let most = self.page.summary_bytes + 2 * 4 * 60;
             assert!(bytes <= most, "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}", self.seed);
         }
         let mut stored: Identities<u32> = Identities::default();

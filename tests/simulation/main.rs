@@ -133,7 +133,9 @@ fn run_all(kind: &str, variable: &str, default: u64, run: fn(u64)) {
     let first = number("HOURBUCKET_SIM_FIRST").unwrap_or(0);
     let seeds = number(variable).unwrap_or(default);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (next, failed, begun) = (AtomicU64::new(first), AtomicU64::new(0), Instant::now());
+    let next = AtomicU64::new(first);
+    let failed = AtomicU64::new(0);
+    let begun = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -154,7 +156,8 @@ fn run_all(kind: &str, variable: &str, default: u64, run: fn(u64)) {
         }
     });
     let seconds = begun.elapsed().as_secs_f64();
-    let (done, failed) = (next.into_inner().min(first + seeds) - first, failed.into_inner());
+    let done = next.into_inner().min(first + seeds) - first;
+    let failed = failed.into_inner();
     assert_eq!(failed, 0, "{kind}: failed, of {done} seeds from {first} on; each is named above");
     println!("{kind}: {seeds} seeds in {seconds:.1} s, {:.0} a second", seeds as f64 / seconds);
 }

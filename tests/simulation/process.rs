@@ -167,12 +167,14 @@ impl Instance {
         let mut shards = vec![];
         let mut views = vec![];
         for _ in 0..world.shards {
-            let (settings, gauges) = (world.settings.clone(), Arc::new(ShardGauges::default()));
+            let settings = world.settings.clone();
+            let gauges = Arc::new(ShardGauges::default());
             let (handle, task) =
                 ShardTask::new(settings, world.commands_max, flusher.clone(), dead.clone(), clock.clone(), gauges);
             shards.push(handle);
             let rollup = RollupSettings { instance: self.name.clone(), ..world.rollup.clone() };
-            let (gauges, backoff) = (Arc::default(), world.settings.backoff);
+            let gauges = Arc::default();
+            let backoff = world.settings.backoff;
             let (rollup, view, rollup_task) = RollupTask::new(rollup, flusher.clone(), backoff, clock.clone(), gauges);
             views.push(view);
             tasks.push(tokio::spawn(rollup_task.run()));
@@ -180,11 +182,13 @@ impl Instance {
         }
         let shard_of = hourbucket::route::shard_of;
         tasks.push(tokio::spawn(recovery::recover(self.name.clone(), views, shard_of, flusher.clone(), clock)));
-        let (wait, commands_max) = (self.ever_measured, world.commands_max);
+        let wait = self.ever_measured;
+        let commands_max = world.commands_max;
         tasks.push(tokio::spawn(stretch(world.clone(), flusher.clone())));
         tasks.push(tokio::spawn(upkeep(client, flusher, wait, commands_max)));
         let (feed, fed) = mpsc::unbounded_channel();
-        let (alive, done) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        let alive = Arc::new(AtomicBool::new(true));
+        let done = Arc::default();
         let router = Router { shards, journal: self.journal.clone(), alive: alive.clone(), done: Arc::clone(&done) };
         tasks.push(tokio::spawn(router.run(fed)));
         // The replay begins with the first entry of the same millisecond as the first unstored one.
@@ -252,7 +256,9 @@ async fn upkeep(client: Arc<Client>, flusher: Flusher, wait: bool, commands_max:
 /// Moves the age up and down as fast as the controller may: up by two seconds per second, down by one.
 async fn stretch(world: Arc<World>, flusher: Flusher) {
     let DuePolicy::Age(max_age_ms) = world.settings.due else { return };
-    let (mut rng, mut age_ms, mut grows) = (fastrand::Rng::with_seed(world.begin_ms as u64), max_age_ms, true);
+    let mut rng = fastrand::Rng::with_seed(world.begin_ms as u64);
+    let mut age_ms = max_age_ms;
+    let mut grows = true;
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if rng.u8(0..100) == 0 {
@@ -275,7 +281,8 @@ impl Router {
     async fn run(self, mut fed: mpsc::UnboundedReceiver<(usize, bool)>) {
         while let Some((id, replayed)) = fed.recv().await {
             let batch: Arc<ReadingBatch> = Arc::new(lock(&self.journal)[id].readings.iter().cloned().collect());
-            let (alive, done) = (self.alive.clone(), self.done.clone());
+            let alive = self.alive.clone();
+            let done = self.done.clone();
             let ack = Ack::with(move |outcome| {
                 if alive.load(Ordering::Relaxed) {
                     lock(&done).push((id, outcome));

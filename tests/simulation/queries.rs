@@ -26,7 +26,8 @@ impl Sim {
             true => self.known.keys().filter(|id| matches(id)).map(|id| (*id, *self.expected(id).start())).collect(),
             false => vec![],
         };
-        let (limit, generation) = (self.rng.usize(1..20), self.instances[0].generation);
+        let limit = self.rng.usize(1..20);
+        let generation = self.instances[0].generation;
         let mut shown: Identities<u32> = Identities::default();
         let mut after: Option<Cursor> = None;
         for page in 0.. {
@@ -97,7 +98,8 @@ impl Sim {
             }
         };
         self.meanwhile();
-        let (sensor_id, from_ms) = (sensor.into(), window.begin_ms());
+        let sensor_id = sensor.into();
+        let from_ms = window.begin_ms();
         let limit = window.limit + window.after.map_or(0, |after| after.given as usize) + 1;
         let measured = match from_ms < until_ms {
             true => self.pages.read_measurements(&MeasurementQuery { sensor_id, from_ms, to_ms: until_ms, limit }),
@@ -108,7 +110,8 @@ impl Sim {
 
     /// At any moment, the summaries of the buckets equal those of the listed readings.
     fn compare_hours(&mut self, sensor: &str, from_ms: i64, to_ms: i64) {
-        let (first, last) = (Span::HOUR.floor(from_ms), Span::HOUR.floor(to_ms - 1));
+        let first = Span::HOUR.floor(from_ms);
+        let last = Span::HOUR.floor(to_ms - 1);
         let view = self.view(sensor, first.0, Span::HOUR.end(last));
         for bucket in view.buckets {
             let mut open = OpenHour::new(bucket);
@@ -116,7 +119,8 @@ impl Sim {
             if self.is_expired(start) || self.is_removed(sensor, start) || !self.is_counted(sensor, start) {
                 continue;
             }
-            let (sensor_id, to_ms) = (sensor.into(), start.0 + 1);
+            let sensor_id = sensor.into();
+            let to_ms = start.0 + 1;
             let mut query = PageQuery { sensor_id, from: start, to_ms, after: None, readings_from_ms: Some(i64::MIN) };
             loop {
                 let found = self.pages.read_pages(&query);
@@ -126,7 +130,8 @@ impl Sim {
                     break;
                 }
             }
-            let (from_ms, to_ms) = (start.0, Span::HOUR.end(start));
+            let from_ms = start.0;
+            let to_ms = Span::HOUR.end(start);
             if open.is_measured() {
                 let query = MeasurementQuery { sensor_id: sensor.into(), from_ms, to_ms, limit: usize::MAX };
                 open.add_measurements(&self.pages.read_measurements(&query).rows);
@@ -141,7 +146,8 @@ impl Sim {
             let mut hour = hour;
             for (name, field) in &mut hour.summary {
                 let other = expected.summary.get(name).map_or(f64::NAN, |f| f.sum.as_f64());
-                let (sum, seed) = (field.sum.as_f64(), self.seed);
+                let sum = field.sum.as_f64();
+                let seed = self.seed;
                 assert!(same_sum(sum, other, sizes), "seed {seed}: {name}: {sum}, not {other}");
                 field.sum = expected.summary[name].sum;
             }
@@ -151,8 +157,10 @@ impl Sim {
 
     fn readings_at_once(&mut self, sensor: &str, window: Window) -> MergedReadings {
         let mut gather = ReadingMerge::new(window, Span::HOUR, self.view(sensor, window.from_ms, window.to_ms));
-        let (sensor_id, readings_from_ms) = (sensor.into(), Some(window.from_ms));
-        let (from, to_ms) = (Span::HOUR.floor(window.from_ms), window.to_ms);
+        let sensor_id = sensor.into();
+        let readings_from_ms = Some(window.from_ms);
+        let from = Span::HOUR.floor(window.from_ms);
+        let to_ms = window.to_ms;
         let mut query = PageQuery { sensor_id, from, to_ms, after: None, readings_from_ms };
         loop {
             let found = self.pages.read_pages(&query);
@@ -162,7 +170,8 @@ impl Sim {
                 break;
             }
         }
-        let (sensor_id, from_ms) = (sensor.into(), window.from_ms);
+        let sensor_id = sensor.into();
+        let from_ms = window.from_ms;
         let query = MeasurementQuery { sensor_id, from_ms, to_ms, limit: usize::MAX };
         gather.finish(to_ms, &self.pages.read_measurements(&query))
     }

@@ -169,7 +169,8 @@ impl Server {
             _ => {}
         }
         let id = self.begin(process, writes, Instant::now() + time);
-        let (server, list) = (self.clone(), writes.to_vec());
+        let server = self.clone();
+        let list = writes.to_vec();
         let run = tokio::spawn(async move { server.carry_out(id, list, time, fate).await });
         let response = async {
             if fate == Fate::NoResponse {
@@ -400,7 +401,8 @@ impl Server {
         let mut time = self.pace.round_trip + self.fence(process, &request.bucket);
         let state = self.state();
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
-        let (first, last) = ((key.0.clone(), key.1, 0), (key.0.clone(), key.1, u32::MAX));
+        let first = (key.0.clone(), key.1, 0);
+        let last = (key.0.clone(), key.1, u32::MAX);
         let pages = state.pages.pages.range(first..=last).map(|(_, p)| p.count).sum::<u32>();
         let measured = state.pages.series.get(&key).map_or(0, Vec::len) as u32;
         if request.doubt || request.readings_from.is_some() {

@@ -226,7 +226,8 @@ impl Sim {
             backoff: Backoff { min: std::time::Duration::from_millis(5), max: std::time::Duration::from_millis(500) },
         };
         let shards = (0..self.rng.usize(1..4)).map(|_| Shard::new(settings.clone())).collect();
-        let (mark, new) = (BucketStart(i64::MIN), NewBuckets::NONE);
+        let mark = BucketStart(i64::MIN);
+        let new = NewBuckets::NONE;
         Process { shards, jobs: vec![], responses: VecDeque::new(), backlog: VecDeque::new(), mark, new }
     }
 
@@ -284,7 +285,9 @@ impl Sim {
             known.sent += 1;
         }
         let inst = &mut self.instances[instance];
-        let (id, batch, wall_ms) = (inst.journal.len(), readings.iter().cloned().collect(), self.now.wall_ms);
+        let id = inst.journal.len();
+        let batch = readings.iter().cloned().collect();
+        let wall_ms = self.now.wall_ms;
         inst.journal.push(Entry { id, wall_ms, readings, batch, ids, synced: !self.journaled, stored: false });
         if !self.journaled {
             inst.process.backlog.push_back((id, false));
@@ -311,7 +314,8 @@ impl Sim {
         }
         let Some((id, replayed)) = inst.process.backlog.pop_front() else { return };
         let batch = &inst.journal[id].batch;
-        let (outcomes, generation) = (self.outcomes.clone(), inst.generation);
+        let outcomes = self.outcomes.clone();
+        let generation = inst.generation;
         let ack = Ack::with(move |outcome| {
             let key = instance * 1_000_000 + generation;
             outcomes.lock().unwrap().push((key, id, outcome));
@@ -330,7 +334,8 @@ impl Sim {
     fn settle_outcomes(&mut self) {
         let outcomes = std::mem::take(&mut *self.outcomes.lock().unwrap());
         for (key, id, outcome) in outcomes {
-            let (instance, generation) = (key / 1_000_000, key % 1_000_000);
+            let instance = key / 1_000_000;
+            let generation = key % 1_000_000;
             if self.instances[instance].generation != generation {
                 continue;
             }

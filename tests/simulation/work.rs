@@ -97,7 +97,8 @@ impl Sim {
                 // Before the pages; fault 0 fails this command.
                 let catalogued = if fault == 0 { writes.len() / 2 } else { writes.len() };
                 catalogue(&mut self.pages, &writes[..catalogued]);
-                let (pages, known) = (&mut self.pages, &mut self.known);
+                let pages = &mut self.pages;
+                let known = &mut self.known;
                 let mut apply =
                     |n: usize| -> Vec<PageWriteResult> { writes[..n].iter().map(|w| apply(pages, known, w)).collect() };
                 let answer = match fault {

@@ -55,7 +55,8 @@ impl Direct {
     pub async fn start(settings: &ListenMqtt) -> Direct {
         let admission_control = AdmissionControl::default();
         let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
-        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let stop = CancellationToken::new();
+        let drained = CancellationToken::new();
         let env = IngestDeps {
             decoding: Live::fixed(Config::default().decoding()),
             on_tls: Arc::new(|_| {}),
@@ -83,7 +84,8 @@ impl Direct {
 
     /// Acknowledges every ingest batch until `n` readings and dead letters have arrived; returns the sensors.
     pub async fn deliver(&mut self, n: usize) -> Vec<String> {
-        let (mut sensors, mut dead) = (vec![], 0);
+        let mut sensors = vec![];
+        let mut dead = 0;
         while sensors.len() + dead < n {
             let ingest_batch = self.ingest_batch().await;
             dead += ingest_batch.dead.len();

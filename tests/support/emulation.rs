@@ -38,8 +38,8 @@ fn relay(port: u16, asked: Change, answered: Change) -> String {
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let server = TcpStream::connect(("127.0.0.1", port)).expect("a running MongoDB");
-            let (back, to) =
-                (server.try_clone().expect("a second handle"), client.try_clone().expect("a second handle"));
+            let back = server.try_clone().expect("a second handle");
+            let to = client.try_clone().expect("a second handle");
             std::thread::spawn(move || pass(back, to, answered));
             std::thread::spawn(move || pass(client, server, asked));
         }

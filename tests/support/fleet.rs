@@ -43,11 +43,16 @@ impl Gateway {
     /// Like [`Gateway::start`], with sensors whose clocks are wrong by up to `spread_ms` ([`skew_ms`]). With a spread,
     /// it is also an impatient sender: after a request without an answer it repeats the previous, acknowledged batch.
     pub fn start_hostile(name: &str, url: String, sensors: usize, batch: usize, spread_ms: i64) -> Gateway {
-        let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (stopped, count, name) = (stop.clone(), acked.clone(), name.to_owned());
+        let stop = Arc::new(AtomicBool::new(false));
+        let acked = Arc::new(AtomicUsize::new(0));
+        let stopped = stop.clone();
+        let count = acked.clone();
+        let name = name.to_owned();
         let thread = std::thread::spawn(move || {
             let agent = agent_within(Duration::from_secs(20));
-            let (mut record, mut n, mut before) = (vec![], 0i64, String::new());
+            let mut record = vec![];
+            let mut n = 0i64;
+            let mut before = String::new();
             // Sends the same bytes until the answer is 200, even after the stop flag: a batch that was sent once may
             // be stored. Returns whether every attempt was answered.
             let send = |lines: &str| {
@@ -116,9 +121,12 @@ impl Devices {
 
     /// Like [`Devices::start`], with clocks that are wrong by up to `spread_ms` ([`skew_ms`]).
     pub fn start_skewed(port: u16, sensors: usize, messages: usize, rate: usize, spread_ms: i64) -> Devices {
-        let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let acked = Arc::new(AtomicUsize::new(0));
         let record: Arc<Mutex<Vec<Stored>>> = Arc::default();
-        let (stopped, count, list) = (stop.clone(), acked.clone(), record.clone());
+        let stopped = stop.clone();
+        let count = acked.clone();
+        let list = record.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(publish(port, sensors, messages, rate, spread_ms, stopped, count, list));
@@ -149,7 +157,8 @@ async fn publish(
     options.set_inflight(500).set_max_request_batch(100);
     let (client, mut events) = mqtt::AsyncClient::builder(options).capacity(500).build();
     let sent = Arc::new(AtomicUsize::new(0));
-    let (count, done) = (sent.clone(), Arc::new(AtomicBool::new(false)));
+    let count = sent.clone();
+    let done = Arc::new(AtomicBool::new(false));
     let finished = done.clone();
     let sending = async move {
         let begun = tokio::time::Instant::now();
@@ -160,7 +169,8 @@ async fn publish(
             if n % 100 == 0 {
                 tokio::time::sleep_until(begun + Duration::from_micros((n as u64 * 1_000_000) / rate as u64)).await;
             }
-            let (sensor, ts) = (format!("d{}", n % sensors), now_ms() + skew_ms(n % sensors, sensors, spread_ms));
+            let sensor = format!("d{}", n % sensors);
+            let ts = now_ms() + skew_ms(n % sensors, sensors, spread_ms);
             let payload = format!("{{\"ts\":{ts},\"n\":{n},\"temp\":{}}}", n as f64 / 4.0);
             let topic = format!("fleet/{sensor}");
             client

@@ -95,7 +95,8 @@ pub fn compare(output: &Block, actual: &str) {
         assert!(fits(&wanted, &got), "{}: the guide says\n{wanted}\nand it is\n{got}", output.at);
         return;
     }
-    let (wanted, got) = (output.text.trim_end(), actual.trim_end());
+    let wanted = output.text.trim_end();
+    let got = actual.trim_end();
     let fit =
         wanted.lines().count() == got.lines().count() && wanted.lines().zip(got.lines()).all(|(w, g)| text_fits(w, g));
     assert!(fit, "{}: the guide says\n{wanted}\nand it is\n{got}", output.at);

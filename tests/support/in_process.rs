@@ -51,8 +51,11 @@ impl InProcess {
         let config = config::load(Some(&file), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config;
         let store = Arc::new(MemoryStore::default());
         let service = Service::start(config, store.clone(), Arc::new(SystemClock::new())).await.unwrap();
-        let (http, admin, mqtt) = (service.http_addr.unwrap(), service.admin_addr, service.mqtt_addr.unwrap());
-        let (reloader, stop) = (service.reloader(), CancellationToken::new());
+        let http = service.http_addr.unwrap();
+        let admin = service.admin_addr;
+        let mqtt = service.mqtt_addr.unwrap();
+        let reloader = service.reloader();
+        let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(service.run_until(async move {
             stopped.cancelled().await;

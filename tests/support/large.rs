@@ -80,8 +80,10 @@ pub fn paged_hour(uri: &str, database: &str, sensor: &str, start: i64, count: i6
 pub fn counted(uri: &str, database: &str, sensor: &str) -> [(i64, i64); 2] {
     with(uri, database, async |db| {
         let one = |count: Bson, sum: Bson| doc! { "$group": { "_id": null, "count": { "$sum": count }, "sum": { "$sum": sum } } };
-        let (in_pages, of_pages) = (doc! { "$size": { "$ifNull": ["$readings", []] } }, doc! { "$sum": "$readings.n" });
-        let (pages, measured) = ([("sensor_id", "sensor_buckets")], [("meta.sensor_id", "sensor_readings")]);
+        let in_pages = doc! { "$size": { "$ifNull": ["$readings", []] } };
+        let of_pages = doc! { "$sum": "$readings.n" };
+        let pages = [("sensor_id", "sensor_buckets")];
+        let measured = [("meta.sensor_id", "sensor_readings")];
         let ask = async |(field, collection): (&str, &str), group: Document| {
             let pipeline = [doc! { "$match": { field: sensor } }, group];
             let mut cursor = db.collection::<Document>(collection).aggregate(pipeline).await.unwrap();
@@ -117,7 +119,8 @@ pub fn with<T: Send>(uri: &str, database: &str, ask: impl AsyncFnOnce(Database) 
 
 /// The page of the readings from `first` on, without its readings.
 fn head(sensor: &str, start: i64, page: i32, first: i64, count: i64) -> Document {
-    let (start_at, last) = (DateTime::from_millis(start), first + count - 1);
+    let start_at = DateTime::from_millis(start);
+    let last = first + count - 1;
     let sum = (first + last) * count / 2;
     doc! {
         "_id": { "sensor_id": sensor, "bucket_start": start_at, "page": page },

@@ -87,7 +87,8 @@ impl Ingest {
     pub fn spawn(config: Mqtt) -> Ingest {
         let admission_control = AdmissionControl::default();
         let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
-        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let stop = CancellationToken::new();
+        let drained = CancellationToken::new();
         let none = BrokerStatus { broker: String::new(), connected: false, subscribed: false, problem: None };
         let (tx, status) = watch::channel(none);
         let on_status = Arc::new(move |status| drop(tx.send(status)));

@@ -66,8 +66,10 @@ impl JwtKey {
 
 /// The two numbers of 32 bytes in an ECDSA signature in DER, as JWTs have them (RFC 7518 §3.4).
 fn fixed(der: &[u8]) -> Vec<u8> {
-    let (r_length, rest) = (usize::from(der[3]), &der[4..]);
-    let (r, s) = (&rest[..r_length], &rest[r_length + 2..]);
+    let r_length = usize::from(der[3]);
+    let rest = &der[4..];
+    let r = &rest[..r_length];
+    let s = &rest[r_length + 2..];
     let padded = |number: &[u8]| {
         let number: Vec<u8> = number.iter().copied().skip_while(|byte| *byte == 0).collect();
         [vec![0; 32 - number.len()], number].concat()
@@ -108,7 +110,8 @@ impl Ca {
 
     /// Makes a certificate with this subject and these subject alternative names (none if empty): `NAME.pem`, `NAME.key`.
     pub fn issue(&self, name: &str, subject: &str, alternative: &str) {
-        let (request, alternative) = (format!("{name}.csr"), format!("subjectAltName={alternative}"));
+        let request = format!("{name}.csr");
+        let alternative = format!("subjectAltName={alternative}");
         let mut more = vec!["-addext", "basicConstraints=CA:false", "-out", &request];
         if alternative.len() > "subjectAltName=".len() {
             more.extend(["-addext", &alternative]);

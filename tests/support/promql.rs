@@ -80,7 +80,8 @@ impl<'a> Reader<'a> {
     fn text(&mut self) -> String {
         let quote = self.rest.chars().next().expect("a quote");
         self.skip(quote);
-        let (mut text, mut escaped) = (String::new(), false);
+        let mut text = String::new();
+        let mut escaped = false;
         for (at, c) in self.rest.char_indices() {
             if c == quote && !escaped {
                 self.rest = &self.rest[at + 1..];

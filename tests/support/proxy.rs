@@ -148,7 +148,8 @@ async fn pump(
     let (queue, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_MAX);
     let settings = line.clone();
     let reading = async move {
-        let (mut piece, mut end) = (vec![0; PIECE_BYTES], Vec::new());
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut end = Vec::new();
         let mut free_at = Instant::now();
         while let Ok(n @ 1..) = from.read(&mut piece).await {
             let line = settings.borrow().clone();

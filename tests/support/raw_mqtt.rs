@@ -123,7 +123,8 @@ impl Raw {
 
     async fn read(&mut self) -> Option<(u8, Vec<u8>)> {
         let first = self.0.read_u8().await.ok()?;
-        let (mut length, mut shift) = (0usize, 0);
+        let mut length = 0usize;
+        let mut shift = 0;
         loop {
             let byte = self.0.read_u8().await.ok()?;
             length |= usize::from(byte & 0x7f) << shift;

@@ -137,7 +137,8 @@ pub fn chunks(mut body: &[u8], queries: usize) -> (Vec<Vec<Series>>, usize) {
         for (.., series) in all.iter().filter(|(field, ..)| *field == 1) {
             let all = fields(series);
             let of = |n| all.iter().filter(move |(field, ..)| *field == n).map(|(.., bytes)| *bytes);
-            let (labels, found) = (labels(of(1)), of(2).flat_map(chunk).collect::<Vec<_>>());
+            let labels = labels(of(1));
+            let found = of(2).flat_map(chunk).collect::<Vec<_>>();
             match results[query].last_mut() {
                 Some((last, samples)) if *last == labels => samples.extend(found),
                 _ => results[query].push((labels, found)),
@@ -190,7 +191,11 @@ impl Bits<'_> {
 pub fn decode_chunk(chunk: &[u8]) -> Vec<(i64, f64)> {
     let count = usize::from(u16::from_be_bytes([chunk[0], chunk[1]]));
     let mut bits = Bits { bytes: &chunk[2..], at: 0 };
-    let (mut ts, mut delta, mut value, mut leading, mut trailing) = (0i64, 0u64, 0u64, 0, 0);
+    let mut ts = 0i64;
+    let mut delta = 0u64;
+    let mut value = 0u64;
+    let mut leading = 0;
+    let mut trailing = 0;
     let mut samples = vec![];
     for i in 0..count {
         match i {

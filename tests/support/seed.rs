@@ -205,7 +205,10 @@ pub fn series(sensor: &str, start: i64, all: &[(i64, i64)]) -> Document {
 fn head(sensor: &str, start: i64, number: i32, all: &[(i64, i64)]) -> Document {
     let ns = || all.iter().map(|(_, n)| *n);
     let times = || all.iter().map(|(ts, _)| *ts);
-    let (min, max, sum, count) = (ns().min().unwrap(), ns().max().unwrap(), ns().sum::<i64>(), all.len() as i32);
+    let min = ns().min().unwrap();
+    let max = ns().max().unwrap();
+    let sum = ns().sum::<i64>();
+    let count = all.len() as i32;
     let mut page = of(sensor, start, number);
     page.extend(doc! {
         "schema_version": 1,

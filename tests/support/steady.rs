@@ -54,7 +54,9 @@ impl Steady {
             acked: Mutex::default(),
             worst: Mutex::default(),
         });
-        let (of_sender, of_watcher, database) = (shared.clone(), shared.clone(), database.to_owned());
+        let of_sender = shared.clone();
+        let of_watcher = shared.clone();
+        let database = database.to_owned();
         let sender = std::thread::spawn(move || of_sender.send(&url));
         let watcher = std::thread::spawn(move || block_on(of_watcher.watch(&store_uri, &database)));
         Steady { shared, sender, watcher }
@@ -108,7 +110,8 @@ impl Shared {
     /// Posts a reading of every sensor each second, each until it is acknowledged; returns the record.
     fn send(&self, url: &str) -> Vec<Stored> {
         let agent = agent_within(Duration::from_secs(20));
-        let (begun, mut record) = (Instant::now(), vec![]);
+        let begun = Instant::now();
+        let mut record = vec![];
         for n in 0.. {
             let next = begun + SEND_EVERY * n;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -147,7 +150,8 @@ impl Shared {
             doc! { "$group": { "_id": "$sensor_id", "n": { "$sum": "$count" } } },
         ];
         loop {
-            let (stopped, at) = (self.stopped.load(Ordering::Relaxed), Instant::now());
+            let stopped = self.stopped.load(Ordering::Relaxed);
+            let at = Instant::now();
             let mut stored: HashMap<String, usize> = HashMap::new();
             let mut cursor = pages.aggregate(counts.clone()).await.expect("a cursor");
             while cursor.advance().await.expect("the next row") {
@@ -160,7 +164,8 @@ impl Shared {
                 let n = stored.get(sensor).copied().unwrap_or(0);
                 let Some(since) = acked.get(n) else { continue };
                 all = false;
-                let (age, mut worst) = (at.saturating_duration_since(*since), self.worst.lock().unwrap());
+                let age = at.saturating_duration_since(*since);
+                let mut worst = self.worst.lock().unwrap();
                 if age > worst.0 {
                     *worst = (age, format!("reading {n} of {sensor}"));
                 }

@@ -132,7 +132,9 @@ pub fn catalogued(uri: &str, database: &str) -> usize {
                 entry.get_array("field_names").unwrap().iter().filter_map(Bson::as_str).collect();
             assert_eq!(names, fields.keys().map(String::as_str).collect::<BTreeSet<_>>(), "{entry}");
             let time = |name: &str| entry.get_datetime(name).unwrap().timestamp_millis();
-            let (first, last, day) = (time("first_ts"), time("last_ts"), 86_400_000);
+            let first = time("first_ts");
+            let last = time("last_ts");
+            let day = 86_400_000;
             assert!(first - day <= *first_ms && *last_ms <= last + day && first <= last, "{entry}");
             entries += 1;
         }
@@ -204,7 +206,8 @@ fn merged(mut held: Document, page: &Document) -> Document {
 
 /// The measurements of a time-series bucket as readings.
 async fn measurements_of(collection: &mongodb::Collection<Document>, page: &Document) -> Vec<Document> {
-    let (from, to) = (page.get_datetime("bucket_start").unwrap(), page.get_datetime("bucket_end").unwrap());
+    let from = page.get_datetime("bucket_start").unwrap();
+    let to = page.get_datetime("bucket_end").unwrap();
     assert_eq!(page.get_str("storage").unwrap(), "timeseries");
     let filter = doc! { "meta.sensor_id": page.get_str("sensor_id").unwrap(), "ts": { "$gte": from, "$lt": to } };
     let mut cursor = collection.find(filter).await.expect("a cursor");
@@ -246,7 +249,8 @@ fn recompute_summary(page: &Document, all: &mut BTreeMap<Stored, u32>) {
     let sensor = page.get_str("sensor_id").unwrap();
     let span = page.get_datetime("bucket_start").unwrap()..page.get_datetime("bucket_end").unwrap();
     let mut summary: BTreeMap<String, (f64, f64, f64, i32)> = BTreeMap::new();
-    let (mut first, mut last) = (i64::MAX, i64::MIN);
+    let mut first = i64::MAX;
+    let mut last = i64::MIN;
     let readings = page.get_array("readings").unwrap();
     for reading in readings.iter().map(|r| r.as_document().unwrap()) {
         let ts = reading.get_datetime("ts").unwrap();
@@ -287,7 +291,9 @@ fn recompute_summary(page: &Document, all: &mut BTreeMap<Stored, u32>) {
 /// # Panics
 /// There are any.
 pub fn exactly_once(stored: &BTreeMap<Stored, u32>, sent: impl IntoIterator<Item = Stored>) {
-    let (mut missing, mut twice, mut n) = (vec![], vec![], 0u64);
+    let mut missing = vec![];
+    let mut twice = vec![];
+    let mut n = 0u64;
     let mut rest = stored.clone();
     for reading in sent {
         n += 1;

@@ -34,7 +34,9 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
     let target = Target { transport: Transport::Mqtt, port: broker.port };
     let plan = run::plan(spec);
     let (mut lanes, _) = drive::prepare(spec, &plan, |_| target);
-    let (received, ready, stop) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let received = AtomicU64::new(0);
+    let ready = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let subscriber = scope.spawn(|| mqtt::only_acknowledge(broker.port, "sensors/+", &received, &ready, &stop));
         let delivered = (|| {
@@ -44,7 +46,9 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
                 loadtest: usage::of(std::process::id()).unwrap_or_default(),
                 ..Used::default()
             };
-            let (before, begun, progress) = (used(), Instant::now(), AtomicU64::new(0));
+            let before = used();
+            let begun = Instant::now();
+            let progress = AtomicU64::new(0);
             let first = spec.phases.first().ok_or("the scenario has no phase")?;
             let throttle = Throttle {
                 rate: None,
@@ -55,7 +59,8 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
             };
             let driven = drive::phase(&mut lanes, &plan, spec.window, &throttle)?;
             wait("not all messages were delivered", || received.load(Ordering::Relaxed) >= driven.readings)?;
-            let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));
+            let seconds = begun.elapsed().as_secs_f64();
+            let used = used().since(&before);
             Ok(Delivered { readings: driven.readings, seconds, used })
         })();
         stop.store(true, Ordering::Relaxed);

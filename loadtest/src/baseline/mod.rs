@@ -85,7 +85,9 @@ const TS_AT: usize = 4 + 1 + 3;
 
 impl Source {
     fn new(plan: Plan, measurements: bool) -> Source {
-        let (mut ids, mut all_tags, mut rounds) = (vec![], vec![], vec![]);
+        let mut ids = vec![];
+        let mut all_tags = vec![];
+        let mut rounds = vec![];
         for sensor in 0..plan.sensors {
             let id = values::id(sensor);
             let mut tags = Writer::new();
@@ -142,7 +144,8 @@ fn command(kind: &str, collection: &str, list: &str) -> Writer {
 type Next = Box<dyn FnMut() -> Result<Option<(RawDocumentBuf, u64, u64)>, Failure> + Send>;
 
 fn naive(source: Arc<Source>, lane: u32) -> Next {
-    let (mut message, mut bytes) = (0u64, vec![]);
+    let mut message = 0u64;
+    let mut bytes = vec![];
     Box::new(move || {
         let (group, round) = source.plan.at(lane, message);
         let sensors = source.plan.group(lane, group);
@@ -183,7 +186,8 @@ fn naive(source: Arc<Source>, lane: u32) -> Next {
 }
 
 fn arrival(source: Arc<Source>, lane: u32) -> Next {
-    let (mut message, mut bytes) = (0u64, vec![]);
+    let mut message = 0u64;
+    let mut bytes = vec![];
     Box::new(move || {
         let (group, round) = source.plan.at(lane, message);
         let sensors = source.plan.group(lane, group);
@@ -200,7 +204,8 @@ fn arrival(source: Arc<Source>, lane: u32) -> Next {
 
 fn sorted(source: Arc<Source>, lane: u32) -> Next {
     const RUN: u64 = 600;
-    let (mut at, mut bytes) = (0u64, vec![]);
+    let mut at = 0u64;
+    let mut bytes = vec![];
     Box::new(move || {
         let sensors = source.plan.lane(lane);
         let mut w = command("insert", "native", "documents");
@@ -223,7 +228,9 @@ fn sorted(source: Arc<Source>, lane: u32) -> Next {
 fn pages(source: Arc<Source>, lane: u32) -> Next {
     let sensors = source.plan.lane(lane);
     let mut w = command("insert", "pages", "documents");
-    let (mut bytes, mut hours, mut n) = (vec![], vec![], 0u64);
+    let mut bytes = vec![];
+    let mut hours = vec![];
+    let mut n = 0u64;
     for sensor in sensors {
         if w.len() > COMMAND_BYTES {
             break;
@@ -231,7 +238,8 @@ fn pages(source: Arc<Source>, lane: u32) -> Next {
         page(&source, sensor, n, &mut w, &mut bytes, &mut hours);
         n += 1;
     }
-    let (mut template, base) = (w.finish(), source.plan.base_ms);
+    let mut template = w.finish();
+    let base = source.plan.base_ms;
     let mut turn = 0;
     Box::new(move || {
         for at in &hours {
@@ -318,12 +326,16 @@ pub(crate) async fn run(way: Way, plan: &Plan, seconds: f64) -> Result<Outcome, 
         loadtest: usage::of(std::process::id()).unwrap_or_default(),
         ..Used::default()
     };
-    let (readings, statements) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (before, begun) = (used(), Instant::now());
+    let readings = Arc::new(AtomicU64::new(0));
+    let statements = Arc::new(AtomicU64::new(0));
+    let before = used();
+    let begun = Instant::now();
     let tasks: Vec<_> = writers
         .into_iter()
         .map(|next| {
-            let (db, readings, statements) = (db.clone(), readings.clone(), statements.clone());
+            let db = db.clone();
+            let readings = readings.clone();
+            let statements = statements.clone();
             let until = begun + Duration::from_secs_f64(seconds);
             tokio::spawn(write(db, next, until, readings, statements))
         })

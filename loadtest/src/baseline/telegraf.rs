@@ -61,7 +61,8 @@ granularity = "seconds"
 /// Publishes `messages` of the scenario, and waits until all are stored.
 pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure> {
     let binary = binary().ok_or("no telegraf on the path; set HOURBUCKET_TELEGRAF")?;
-    let (mongod, broker) = (Mongod::start().await?, Mosquitto::start()?);
+    let mongod = Mongod::start().await?;
+    let broker = Mosquitto::start()?;
     let mut telegraf = Process::new("telegraf");
     std::fs::write(telegraf.dir().join("telegraf.conf"), config(broker.port, &mongod.uri()))?;
     telegraf.spawn(Command::new(binary).args(["--config", "telegraf.conf"]));
@@ -76,12 +77,16 @@ pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure
         broker: Some(broker.usage()),
         loadtest: usage::of(std::process::id()).unwrap_or_default(),
     };
-    let (before, begun, progress, stop) = (used(), Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
+    let before = used();
+    let begun = Instant::now();
+    let progress = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
     let throttle = Throttle { rate: None, seconds: None, readings: Some(messages), progress: &progress, stop: &stop };
     let driven = drive::phase(&mut lanes, &plan, spec.window, &throttle)?;
     let db = mongod.client().await?.database(DATABASE);
     all_stored(&db, driven.readings).await?;
-    let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));
+    let seconds = begun.elapsed().as_secs_f64();
+    let used = used().since(&before);
     Ok(Delivered { readings: driven.readings, seconds, used })
 }
 
@@ -102,7 +107,8 @@ fn subscribed(telegraf: &mut Process) -> Result<(), Failure> {
 }
 
 async fn all_stored(db: &Database, messages: u64) -> Result<(), Failure> {
-    let (mut stored, mut grew) = (0, Instant::now());
+    let mut stored = 0;
+    let mut grew = Instant::now();
     while stored < messages {
         let now = measurements(db).await?;
         if now > stored {

@@ -42,7 +42,9 @@ impl Service {
         }
         let binary = binary.canonicalize()?;
         for _ in 0..STARTS_MAX {
-            let (http_port, mqtt_port, admin_port) = (free_port(), free_port(), free_port());
+            let http_port = free_port();
+            let mqtt_port = free_port();
+            let admin_port = free_port();
             let mut service = Service { http_port, mqtt_port, admin_port, process: Process::new("hourbucket") };
             // An empty file, so that no other configuration is found.
             std::fs::write(service.process.dir().join("hourbucket.toml"), "")?;
@@ -124,8 +126,10 @@ impl Service {
     /// Sends SIGTERM and waits until everything is stored and the process has exited. Samples metrics and memory until
     /// then, and reads the CPU time afterwards.
     pub(crate) fn terminate(mut self) -> Result<Ended, Failure> {
-        let (pid, begun) = (self.process.pid(), Instant::now());
-        let (mut metrics, mut usage) = (self.metrics()?, self.usage());
+        let pid = self.process.pid();
+        let begun = Instant::now();
+        let mut metrics = self.metrics()?;
+        let mut usage = self.usage();
         self.process.sigterm();
         while !usage::ended(pid) {
             if begun.elapsed() > DRAIN_WITHIN + Duration::from_secs(10) {

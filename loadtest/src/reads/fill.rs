@@ -21,12 +21,14 @@ const SENSORS_AT_ONCE: usize = 50;
 /// Posts the month in line protocol, a minute of the fleet at a time, and waits until it is stored.
 pub(super) fn through(service: &Service, month: &Month) -> Result<(), Failure> {
     let mut connection = Connection::open(service.http_port)?;
-    let (mut body, mut request) = (String::new(), vec![]);
+    let mut body = String::new();
+    let mut request = vec![];
     for minute in 0..month.minutes() {
         body.clear();
         for sensor in 0..month.sensors {
             let (ts_ms, temp) = month.reading(sensor, minute);
-            let (id, site) = (Month::id(sensor), Month::site(sensor));
+            let id = Month::id(sensor);
+            let site = Month::site(sensor);
             let _ = writeln!(body, "s,sensor_id={id},site={site} temp={temp} {ts_ms}");
         }
         request.clear();
@@ -72,7 +74,8 @@ pub(super) async fn directly(db: &Database, layout: Layout, month: &Month) -> Re
     };
     let tasks: Vec<_> = (0..WRITERS)
         .map(|writer| {
-            let (collection, month) = (db.collection::<RawDocumentBuf>(name), *month);
+            let collection = db.collection::<RawDocumentBuf>(name);
+            let month = *month;
             tokio::spawn(async move { write(&collection, layout, &month, writer).await })
         })
         .collect();
@@ -103,7 +106,9 @@ async fn write(
 
 fn document(layout: Layout, month: &Month, sensor: u32, minute: i64) -> RawDocumentBuf {
     let (ts_ms, temp) = month.reading(sensor, minute);
-    let (ts, id, site) = (DateTime::from_millis(ts_ms), Month::id(sensor), Month::site(sensor));
+    let ts = DateTime::from_millis(ts_ms);
+    let id = Month::id(sensor);
+    let site = Month::site(sensor);
     match layout {
         Layout::Documents => rawdoc! { "ts": ts, "sensor_id": id, "site": site, "temp": temp },
         _ => rawdoc! { "ts": ts, "meta": { "sensor_id": id, "site": site }, "temp": temp },

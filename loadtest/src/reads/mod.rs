@@ -162,7 +162,8 @@ async fn ask(
     runs_max: usize,
 ) -> Result<Vec<(Row, Answer)>, Failure> {
     let (collection, pipeline) = question.pipeline(layout, month);
-    let (mut took, mut asked) = (vec![], Instant::now());
+    let mut took = vec![];
+    let mut asked = Instant::now();
     let mut answer = Answer::default();
     while goes_on(&took, asked, runs_max) {
         let begun = Instant::now();
@@ -289,7 +290,8 @@ impl Reads {
         };
         let native = median(Layout::Native);
         let line = |layout: Layout| {
-            let (ms, ratio) = (median(layout), native / median(layout));
+            let ms = median(layout);
+            let ratio = native / median(layout);
             let is_met = if ms <= 10.0 && ratio >= 20.0 { "met" } else { "MISSED" };
             format!(
                 "Hours of one sensor over the month, {}: {ms:.1} ms (target 10), {ratio:.0} times as fast as the native \
@@ -316,7 +318,8 @@ mod tests {
     fn no_reading_is_on_an_edge_of_an_hour() {
         let month = Month::new(100, 2);
         for sensor in 0..100 {
-            let (first, last) = (month.reading(sensor, 0).0, month.reading(sensor, month.minutes() - 1).0);
+            let first = month.reading(sensor, 0).0;
+            let last = month.reading(sensor, month.minutes() - 1).0;
             assert!(first > month.begin_ms() && last < month.end_ms, "{sensor}");
             assert_ne!(month.reading(sensor, 60).0.rem_euclid(HOUR_MS), 0);
         }

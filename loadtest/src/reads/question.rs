@@ -141,7 +141,8 @@ impl Question {
         let (from_ms, to_ms) = self.span_ms(month);
         let one = Month::id(ONE);
         let range = |query: &str| {
-            let (start, end) = ((from_ms + HOUR_MS) / 1000, to_ms / 1000);
+            let start = (from_ms + HOUR_MS) / 1000;
+            let end = to_ms / 1000;
             format!("/prometheus/api/v1/query_range?query={}&start={start}&end={end}&step=3600", encoded(query))
         };
         match self {

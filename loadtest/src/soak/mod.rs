@@ -70,7 +70,9 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
     let before = rig.used();
     let Rig { mongod, broker, service, .. } = rig;
     let mut events = Events { mongod, broker: broker.ok_or("no broker")?, done: vec![] };
-    let (over, course, begun) = (AtomicBool::new(false), Mutex::new(vec![]), Instant::now());
+    let over = AtomicBool::new(false);
+    let course = Mutex::new(vec![]);
+    let begun = Instant::now();
     let loads = std::thread::scope(|scope| {
         let watching = scope.spawn(|| watch(&service, begun, &over, &course));
         let happening = scope.spawn(|| events.happen(&service, begun, minute * minutes, &over));
@@ -145,7 +147,8 @@ fn drive_minutes(
             let http = drive::phase(http, plan, WINDOW, &throttle);
             (run::joined(mqtt), http)
         });
-        let (mqtt, http) = (mqtt?, http?);
+        let mqtt = mqtt?;
+        let http = http?;
         let load = Load {
             readings: mqtt.readings + http.readings,
             retries: mqtt.again + http.again,
@@ -168,7 +171,8 @@ fn drive_minutes(
 fn watch(service: &Service, begun: Instant, over: &AtomicBool, course: &Mutex<Vec<Second>>) -> Result<(), Failure> {
     let mut next = begun;
     while !over.load(Ordering::Relaxed) {
-        let (ready, metrics) = (service.is_ready(), service.metrics()?);
+        let ready = service.is_ready();
+        let metrics = service.metrics()?;
         let used = service.usage();
         let second = Second {
             s: begun.elapsed().as_secs_f64(),

@@ -250,7 +250,8 @@ fn trends(minutes: &[Minute]) -> Vec<Trend> {
     let trend = |what, slack: Option<f64>, of: fn(&Minute) -> f64| {
         let values: Vec<f64> = minutes.iter().map(of).collect();
         let median_of = |range: &std::ops::Range<usize>| median(values.get(range.clone()).unwrap_or_default());
-        let (early, late) = (median_of(&early), median_of(&late));
+        let early = median_of(&early);
+        let late = median_of(&late);
         let largest = values.iter().copied().fold(0.0, f64::max);
         let largest_at = values.iter().position(|value| *value >= largest).map_or(0, |at| at + 1);
         let flat = slack.map(|slack| late <= early * GROWTH_MAX + slack);

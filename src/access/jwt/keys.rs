@@ -140,7 +140,8 @@ pub(super) fn parse(bytes: &[u8], allowed: &[Algorithm]) -> Result<Vec<Key>, Key
         Some(b'{') => of_jwks(bytes).ok_or_else(|| of_file(KeyFault::Format))?,
         _ => of_pem(bytes).ok_or_else(|| of_file(KeyFault::Format))?,
     };
-    let (mut keys, mut faults) = (vec![], vec![]);
+    let mut keys = vec![];
+    let mut faults = vec![];
     for (at, (kid, parsed)) in found.into_iter().enumerate() {
         match parsed {
             Ok(Some((key, fitting))) => {
@@ -166,7 +167,8 @@ pub(super) fn parse(bytes: &[u8], allowed: &[Algorithm]) -> Result<Vec<Key>, Key
 }
 
 fn of_pem(bytes: &[u8]) -> Option<Vec<(Option<String>, Parsed)>> {
-    let (mut rest, mut found) = (bytes, vec![]);
+    let mut rest = bytes;
+    let mut found = vec![];
     while let Some((kind, der)) = from_buf(&mut rest).ok()? {
         let parsed = match kind {
             SectionKind::PublicKey => of_spki(&der).map(Some),
@@ -265,7 +267,8 @@ fn of_jwk(jwk: &Map<String, Value>) -> Parsed {
         |size| -> Result<DecodingKey, KeyFault> { of_point(&[&[4], &*bytes("x")?, &*bytes("y")?].concat(), size) };
     let (key, mut algorithms) = match (text("kty"), text("crv")) {
         (Some("RSA"), _) => {
-            let (modulus, exponent) = (bytes("n")?, bytes("e")?);
+            let modulus = bytes("n")?;
+            let exponent = bytes("e")?;
             let exponent: Vec<u8> = exponent.into_iter().skip_while(|byte| *byte == 0).collect();
             (DecodingKey::from_rsa_raw_components(check_modulus(&modulus)?, &exponent), rsa_algorithms())
         }

@@ -125,7 +125,8 @@ fn the_names_of_claims_and_the_scope_without_them_are_settings() {
 /// Every attack on the format, the algorithm and the key. No text repeats a part of the JWT.
 #[test]
 fn what_no_configured_key_has_signed_is_refused() {
-    let (issuer, other) = (Issuer::new(), Issuer::new());
+    let issuer = Issuer::new();
+    let other = Issuer::new();
     let jwt = load(settings(), &json!({"keys": [issuer.jwk("k1")]}).to_string());
     let good = claims(&json!({}));
     let eddsa = json!({"alg": "EdDSA", "kid": "k1"});
@@ -217,7 +218,8 @@ fn claims_that_are_missing_or_of_another_service_are_refused() {
 
 #[test]
 fn kid_selects_the_key_and_alg_its_use() {
-    let (first, second) = (Issuer::new(), Issuer::new());
+    let first = Issuer::new();
+    let second = Issuer::new();
     let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).unwrap();
     let curve =
         EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &SystemRandom::new()).unwrap();
@@ -339,7 +341,8 @@ fn the_time_is_checked_with_the_clock_of_the_service() {
 
 #[test]
 fn a_jwt_is_valid_as_long_as_its_key_and_the_settings_accept_it() {
-    let (issuer, other) = (Issuer::new(), Issuer::new());
+    let issuer = Issuer::new();
+    let other = Issuer::new();
     let keys = |keys: &[Value]| json!({"keys": keys}).to_string();
     let grant = credentials(load(settings(), &keys(&[issuer.jwk("a")])));
     let grant = grant.of_text(&issuer.sign(&json!({"alg": "EdDSA", "kid": "a"}), &claims(&json!({})))).unwrap();
@@ -364,7 +367,8 @@ fn a_jwt_is_valid_as_long_as_its_key_and_the_settings_accept_it() {
 /// A JWT that was verified before is not verified again, but its expiry and a change of the keys still count.
 #[test]
 fn a_known_jwt_ends_with_its_expiry_and_with_its_key() {
-    let (issuer, other) = (Issuer::new(), Issuer::new());
+    let issuer = Issuer::new();
+    let other = Issuer::new();
     let text = issuer.issue(&claims(&json!({"exp": 2000, "nbf": 1000})));
     let now = credentials(load(config::Jwt { leeway: Duration::ZERO, ..settings() }, &issuer.pem()));
     for _ in 0..3 {

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn a_known_jwt_is_not_verified_again_and_a_refused_one_is_not_known() {
-        let (verified, times) = (Verified::default(), Cell::new(0));
+        let verified = Verified::default();
+        let times = Cell::new(0);
         let ask = |text: &str, result: Result<usize, &'static str>| {
             verified.claims(text, || {
                 times.set(times.get() + 1);
@@ -103,7 +104,8 @@ mod tests {
 
     #[test]
     fn it_keeps_what_is_used_and_its_size_is_bounded() {
-        let (verified, times) = (Verified::default(), Cell::new(0));
+        let verified = Verified::default();
+        let times = Cell::new(0);
         let padding = "x".repeat(GENERATION_BYTES / 100);
         let ask = |n: usize| {
             let text = format!("{n}{padding}");

@@ -286,7 +286,8 @@ impl Bucket {
         let may_wait = self.attempts == 0 && matches!(self.next_op(limits), NextOp::Create | NextOp::Append);
         let pending = self.pending.as_ref().filter(|_| may_wait)?;
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
-        let (since_ms, rows) = (pending.since_ms, pending.rows.len());
+        let since_ms = pending.since_ms;
+        let rows = pending.rows.len();
         let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
         for_page.or_else(|| due.waits_for_turn(now_ms, since_ms, rows, age_ms).then_some(AT_ITS_TURN))
     }
@@ -318,8 +319,8 @@ impl Bucket {
     pub(super) fn stored_since(&self, from_ms: i64, limits: PageLimits) -> usize {
         let StoredState::Page { page, count, .. } = self.stored else { return limits.readings as usize };
         let total = page as usize * limits.readings as usize + count as usize;
-        let (since, whole) =
-            (self.high_water_ms.saturating_sub(from_ms), self.high_water_ms.saturating_sub(self.start.0));
+        let since = self.high_water_ms.saturating_sub(from_ms);
+        let whole = self.high_water_ms.saturating_sub(self.start.0);
         (total as f64 * (since as f64 / whole.max(1) as f64).clamp(0.0, 1.0)) as usize
     }
 
@@ -363,7 +364,9 @@ impl Bucket {
         let acks = pending.take_acks(rows.len());
         let of_summary = memory::block(summary.capacity() * size_of::<(u32, FieldSummary)>());
         let held = memory::shared(size_of::<Rows>()) + rows.memory_bytes() + of_summary;
-        let (bytes, memory, rows) = (array_bytes(&rows), held, Arc::new(rows));
+        let bytes = array_bytes(&rows);
+        let memory = held;
+        let rows = Arc::new(rows);
         let since_ms = pending.since_ms;
         self.in_flight = Some(Box::new(InFlight { acks, since_ms, bytes, rows: Some(rows.clone()), memory }));
         self.high_water_ms = self.high_water_ms.max(last_ts_ms);
@@ -373,7 +376,9 @@ impl Bucket {
             self.pending = Some(pending);
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
-        let (sensor_id, start, seal) = (sensor_id.clone(), self.start, full);
+        let sensor_id = sensor_id.clone();
+        let start = self.start;
+        let seal = full;
         Some(PageWrite { sensor_id, start, page, kind, storage_mode, seal, tags, rows, summary, catalog: None })
     }
 
@@ -467,7 +472,9 @@ impl Bucket {
     /// Forgets what is stored, except who wrote it: an equal reading with the time of receipt may still be in the journal,
     /// and must not be matched with a stored one that another was matched with. Nothing is pending or in flight.
     fn forget(&mut self) {
-        let (due_ms, queued, receipt_at_ms) = (self.due_ms, self.queued, self.receipt_at_ms);
+        let due_ms = self.due_ms;
+        let queued = self.queued;
+        let receipt_at_ms = self.receipt_at_ms;
         let mut external = self.external.take();
         if self.stored != StoredState::Unknown && receipt_at_ms > i64::MIN {
             external.get_or_insert_default().known = self.stored.end();

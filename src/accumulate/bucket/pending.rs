@@ -157,7 +157,9 @@ impl Pending {
         dedup: &DedupWindow,
         mut external: Option<&mut ExternalWrites>,
     ) -> WriteOutcome {
-        let (mut outcome, mut own, mut undecided) = (WriteOutcome::default(), HashSet::new(), false);
+        let mut outcome = WriteOutcome::default();
+        let mut own = HashSet::new();
+        let mut undecided = false;
         self.wait_for_all(Acks::default());
         self.rows.retain(|row| {
             if !dedup.knows(row.ts_ms) {

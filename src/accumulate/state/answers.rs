@@ -91,7 +91,8 @@ impl Shard {
             PageWriteResult::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
             PageWriteResult::Rejected { detail } => {
                 let Some(acks) = self.change(bucket_ref, Bucket::given_up) else { return };
-                let (sensor_id, rows) = (write.sensor_id, write.rows);
+                let sensor_id = write.sensor_id;
+                let rows = write.rows;
                 self.usage.readings -= rows.len();
                 self.note_settled(bucket_ref.slot, bucket_ref.start, rows.len());
                 self.rejected_rows.push(RejectedRows {

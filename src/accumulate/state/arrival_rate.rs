@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn a_backfill_that_has_ended_is_soon_behind_a_sensor_that_reports() {
-        let (mut backfill, mut steady) = (ArrivalRate::default(), ArrivalRate::default());
+        let mut backfill = ArrivalRate::default();
+        let mut steady = ArrivalRate::default();
         (0..100_000).for_each(|_| backfill.note(5000));
         (0..1800u64).for_each(|s| steady.note(s * 1000));
         assert!(backfill.per_minute(5000) > steady.per_minute(5000));

@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn only_what_is_new_needs_an_update() {
         assert!(size_of::<Confirmed>() <= 24);
-        let (mut sets, mut confirmed) = (ConfirmedSets::default(), Confirmed::default());
+        let mut sets = ConfirmedSets::default();
+        let mut confirmed = Confirmed::default();
         let temp = rows(DAY, &[("temp", ValueRef::Int(1))]);
         assert!(!confirmed.covers(0, &temp, None, None, 0), "nothing is confirmed yet");
         confirmed.note(0, &CatalogUpdate::of_rows("s".into(), &temp, None, 0), &mut sets);

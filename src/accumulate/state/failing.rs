@@ -58,7 +58,9 @@ impl Shard {
     /// Records the state of a bucket after a job that the store failed, and gives it up if it has failed for too long.
     pub(super) fn note_fault(&mut self, bucket_ref: BucketRef, reason: &str, now: Now) {
         let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
-        let (faults, memory, idle) = (bucket.faults(), bucket.memory(), bucket.idle());
+        let faults = bucket.faults();
+        let memory = bucket.memory();
+        let idle = bucket.idle();
         if faults == 0 || idle {
             return;
         }

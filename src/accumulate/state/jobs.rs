@@ -99,7 +99,9 @@ impl Shard {
     }
 
     fn take_loads(&mut self) -> Option<Job> {
-        let (mut bucket_refs, mut requests, mut readings) = (vec![], vec![], 0);
+        let mut bucket_refs = vec![];
+        let mut requests = vec![];
+        let mut readings = 0;
         let mut most = self.shrunk(LOAD_HEADS_MAX);
         while requests.len() < most && readings < LOAD_READINGS_MAX {
             let Some((bucket_ref, position)) = self.pop(NextOp::Load, requests.len(), &mut most) else { break };
@@ -115,7 +117,9 @@ impl Shard {
     }
 
     fn take_writes(&mut self, want: NextOp, storage_mode: StorageMode) -> Option<Job> {
-        let (mut bucket_refs, mut writes, mut bytes) = (vec![], vec![], 0);
+        let mut bucket_refs = vec![];
+        let mut writes = vec![];
+        let mut bytes = 0;
         // Stops when a full page of readings might not fit. The page's summary may be added to that, 3.4 MiB at most,
         // see `summary::PAGE_SUMMARY_BYTES_MAX`.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
@@ -160,7 +164,8 @@ impl Shard {
         let bucket = &mut sensor.buckets[position];
         let readings_from = bucket.compares_from();
         let readings = readings_from.map_or(0, |from| bucket.stored_since(from, self.settings.page));
-        let (doubt, before) = (bucket.doubt(), bucket.memory());
+        let doubt = bucket.doubt();
+        let before = bucket.memory();
         bucket.loading();
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
         let bucket = BucketKey { sensor_id: sensor.id.clone(), start: bucket_ref.start };

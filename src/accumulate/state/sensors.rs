@@ -130,14 +130,17 @@ impl Shard {
 
     /// Visits the next `steps` sensors: drops idle buckets, and sensors without buckets.
     fn sweep(&mut self, steps: usize, sweep: IdleSweep) {
-        let (full, keys_max) = (self.full(), self.keys_max());
+        let full = self.full();
+        let keys_max = self.keys_max();
         let keep_ms = if full { 0 } else { self.keep_ms() };
         let idle_before_ms = sweep.now.wall_ms - keep_ms - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
             let slot = self.sweep_at;
             self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
             let Some(sensor) = self.sensors.get_mut(slot) else { continue };
-            let (mut freed, mut evicted, listed) = (0, 0, sensor.buckets.memory());
+            let mut freed = 0;
+            let mut evicted = 0;
+            let listed = sensor.buckets.memory();
             sensor.buckets.retain_mut(|bucket| {
                 if full {
                     let before = bucket.memory();
@@ -158,7 +161,8 @@ impl Shard {
             if sensor.buckets.is_empty() {
                 self.usage.bytes -= sensor.memory();
                 self.usage.sensors -= 1;
-                let (hash, slots) = (sensor.hash, slot as u32);
+                let hash = sensor.hash;
+                let slots = slot as u32;
                 if let Ok(entry) = self.index.find_entry(hash, |&s| s == slots) {
                     entry.remove();
                 }

@@ -246,7 +246,8 @@ impl Shard {
 
     /// The sensors of a scan's next step, and whether it is the last one.
     pub(super) fn step<'a>(&'a self, at: &mut usize) -> (impl Iterator<Item = &'a Sensor> + use<'a>, bool) {
-        let (from, end) = (*at, self.sensors.capacity());
+        let from = *at;
+        let end = self.sensors.capacity();
         *at += SCAN_STEP;
         ((from..end.min(*at)).filter_map(|slot| self.sensors.get(slot)), *at >= end)
     }

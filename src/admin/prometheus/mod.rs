@@ -91,7 +91,8 @@ async fn query(runner: Runner, params: Params, reader: Reader) -> Answered {
 
 async fn query_range(runner: Runner, params: Params, reader: Reader) -> Answered {
     let limit = params.limit()?;
-    let (start_ms, end_ms) = (params.required_time("start")?, params.required_time("end")?);
+    let start_ms = params.required_time("start")?;
+    let end_ms = params.required_time("end")?;
     if end_ms < start_ms {
         return Err(invalid("end", "end timestamp must not be before start time"));
     }
@@ -123,7 +124,8 @@ async fn found(runner: &Runner, params: &Params, reader: &Reader) -> Result<BTre
     if selectors.is_empty() {
         selectors.push(vec![]);
     }
-    let (start, end) = (params.time("start")?, params.time("end")?);
+    let start = params.time("start")?;
+    let end = params.time("end")?;
     let overlaps = match (start, end) {
         (None, None) => None,
         // Times stay within the range of dates, so that the sums of the catalogue's precision do not overflow.
@@ -172,7 +174,8 @@ async fn label_values(
     uri: Uri,
 ) -> Answered {
     let params = Params::new(&uri, b"");
-    let (limit, name) = (params.limit()?, unescaped(&name));
+    let limit = params.limit()?;
+    let name = unescaped(&name);
     if name.is_empty() {
         return Err(PrometheusError::bad_data(format!("invalid label name: {name:?}")));
     }
@@ -183,7 +186,8 @@ async fn label_values(
 
 async fn metadata(State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri) -> Answered {
     let params = Params::new(&uri, b"");
-    let (limit, wanted) = (params.limit()?, params.get("metric"));
+    let limit = params.limit()?;
+    let wanted = params.get("metric");
     let matchers: Vec<Matcher> = wanted.map(|name| Matcher::equal(METRIC_NAME, name)).into_iter().collect();
     let may_read = |sensor_id: &str| reader.may_read(sensor_id);
     let all = runner.reads.series_labels(&matchers, None, &may_read, SERIES_MAX).await?;

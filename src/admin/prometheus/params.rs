@@ -121,7 +121,9 @@ fn duration(text: &str) -> Parsed {
         let ms = seconds * 1000.0;
         return if ms.abs() <= DURATION_MS_MAX { Ok(ms as i64) } else { Err(wrong()) };
     }
-    let (mut rest, mut total, mut next) = (text, 0.0, 0);
+    let mut rest = text;
+    let mut total = 0.0;
+    let mut next = 0;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let unit_end = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |at| digits + at);
@@ -136,7 +138,8 @@ fn duration(text: &str) -> Parsed {
 /// A label name as Prometheus escapes it in a path: `U__`, then `_` for itself doubled and `_<hex>_` for other characters.
 pub(super) fn unescaped(name: &str) -> String {
     let Some(escaped) = name.strip_prefix("U__") else { return name.to_owned() };
-    let (mut out, mut rest) = (String::new(), escaped);
+    let mut out = String::new();
+    let mut rest = escaped;
     while let Some(at) = rest.find('_') {
         out.push_str(&rest[..at]);
         let tail = &rest[at + 1..];

@@ -81,7 +81,8 @@ impl Runner {
         job: impl FnOnce(&Work, Reply<T>) + Send + 'static,
     ) -> Result<T, PrometheusError> {
         let limit = within.unwrap_or(self.settings.timeout).min(self.settings.timeout);
-        let (begun, deadline) = (Instant::now(), tokio::time::Instant::now() + limit);
+        let begun = Instant::now();
+        let deadline = tokio::time::Instant::now() + limit;
         let permit = match timeout_at(deadline, self.turns.clone().acquire_owned()).await {
             Ok(Ok(permit)) => permit,
             _ => return Err(PrometheusError::Queued),
@@ -180,7 +181,8 @@ impl Work {
     ) -> Result<(Vec<Vec<SelectedSeries>>, Missing), PrometheusError> {
         let limits = SelectLimits::new(self.settings.series_max, self.settings.samples_max);
         let may_read = |sensor_id: &str| reader.may_read(sensor_id);
-        let (mut all, mut missing) = (vec![], Missing::default());
+        let mut all = vec![];
+        let mut missing = Missing::default();
         for request in requests {
             let (series, of_series) = self.reads.select(request, &limits, &may_read).await?;
             missing = missing.and(of_series);

@@ -117,7 +117,8 @@ mod tests {
     fn a_line_of_100_mb_is_rejected_in_little_memory_and_the_next_is_read() {
         let mut text = vec![b'x'; 100 << 20];
         text.extend_from_slice(b"\na\n");
-        let (mut lines, mut out) = (lines(&text), vec![]);
+        let mut lines = lines(&text);
+        let mut out = vec![];
         let record = lines.next(&mut out).unwrap().unwrap();
         assert_eq!((record.line, record.reject.unwrap().reason), (1, "line_too_long"));
         assert!(lines.buffer.capacity() < 8 << 20, "{}", lines.buffer.capacity());

@@ -160,7 +160,8 @@ pub(super) fn run(options: &Import, config: &Config) -> ExitCode {
         Ok(client) => client,
         Err(error) => return maintenance_failed(error),
     };
-    let (mut failed, mut rejected) = (false, false);
+    let mut failed = false;
+    let mut rejected = false;
     let is_standard = |path: &&PathBuf| path.as_os_str() == "-";
     if options.files.iter().filter(is_standard).count() > 1 {
         return maintenance_failed(ImportError::StandardTwice);

@@ -237,7 +237,8 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
         };
         list.iter().map(one).collect::<Result<Vec<_>, MappingError>>()
     };
-    let (tags, mut values) = (named("--tag", &args.tags)?, named("--value", &args.values)?);
+    let tags = named("--tag", &args.tags)?;
+    let mut values = named("--value", &args.values)?;
     let field = args.field.as_ref().map(|column| find("--field", column)).transpose()?;
     if field.is_some() && values.len() != 1 {
         return Err(MappingError::LongValue);

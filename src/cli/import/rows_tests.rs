@@ -28,7 +28,8 @@ fn rows(text: &[u8], line: &[&str]) -> (Vec<Value>, Vec<(u64, &'static str)>) {
     let file = file(text);
     let read = |input: &Input| {
         let mut rows = open(input, (0, 0), &args(line), false).unwrap();
-        let (mut out, mut rejects) = (vec![], vec![]);
+        let mut out = vec![];
+        let mut rejects = vec![];
         while let Some(record) = rows.next(&mut out).unwrap() {
             rejects.extend(record.reject.map(|reject| (record.line, reject.reason)));
         }

@@ -51,7 +51,8 @@ pub(super) fn post(
     patience: Duration,
     on_wait: impl Fn(&str, Duration),
 ) -> Result<Sent, SendError> {
-    let (since, mut wait) = (Instant::now(), WAIT_MIN);
+    let since = Instant::now();
+    let mut wait = WAIT_MIN;
     loop {
         let (text, asked) = match client.post(path, body) {
             Ok(mut response) => match response.status().as_u16() {
@@ -81,7 +82,8 @@ pub(super) fn post(
 fn answer(client: &Client, status: u16, response: &mut ureq::http::Response<ureq::Body>) -> Result<Answer, SendError> {
     let text = body_text(response, ANSWER_BYTES_MAX);
     serde_json::from_str(&text).map_err(|_| {
-        let (base, text) = (client.base().to_owned(), error_detail(&text));
+        let base = client.base().to_owned();
+        let text = error_detail(&text);
         SendError::Refused { base, status, text }
     })
 }

@@ -237,7 +237,8 @@ mod tests {
         for bytes in [text.clone().into(), gzip.finish().unwrap(), zstd::encode_all(text.as_bytes(), 1).unwrap()] {
             let input = Input::standard(Cursor::new(bytes)).unwrap();
             let read = |offset, is_last, bytes| {
-                let (source, mut found) = (input.open(offset, is_last).unwrap(), vec![]);
+                let source = input.open(offset, is_last).unwrap();
+                let mut found = vec![];
                 source.reader.take(bytes).read_to_end(&mut found).unwrap();
                 (source.offset, String::from_utf8(found).unwrap())
             };

@@ -72,7 +72,8 @@ fn file(dir: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
 
 #[test]
 fn a_complete_file_is_not_sent_again_and_one_that_grew_only_from_there() {
-    let (dir, server) = (tempfile::tempdir().unwrap(), serve(&[]));
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
     let path = file(&dir, "a.ndjson", "{\"a\":1}\n{\"a\":2}\r\n{\"a\":3}");
     let state = server.import(&path, &["--batch", "2", "--ts-unit", "ms", "--sensor-id", "S 1"]).unwrap();
     assert_eq!((state.accepted, state.lines, state.complete), (3, 2, true));
@@ -92,7 +93,8 @@ fn a_complete_file_is_not_sent_again_and_one_that_grew_only_from_there() {
 
 #[test]
 fn a_file_that_changed_or_was_cut_and_other_options_are_refused() {
-    let (dir, server) = (tempfile::tempdir().unwrap(), serve(&[]));
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
     let path = file(&dir, "a.csv", "sensor_id,ts,t\nS1,1,1\nS1,2,2\n");
     server.import(&path, &[]).unwrap();
     assert!(matches!(server.import(&path, &["--decimal-comma"]), Err(ImportError::OtherOptions)));
@@ -106,7 +108,8 @@ fn a_file_that_changed_or_was_cut_and_other_options_are_refused() {
 #[test]
 fn rejects_are_counted_by_reason_with_the_first_line_by_service_and_client() {
     let answer = r#"{"accepted":1,"rejected":2,"errors":[{"index":1,"reason":"too_old","detail":"x"},{"index":2,"reason":"too_old","detail":"y"}]}"#;
-    let (dir, server) = (tempfile::tempdir().unwrap(), serve(&[(200, answer)]));
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[(200, answer)]);
     let path = file(&dir, "a.csv", "sensor_id,ts,t\nS1,1,1\nS1,2\nS1,3,2\nS1,4,2\n");
     let state = server.import(&path, &[]).unwrap();
     let text = summary(&path, &state);
@@ -120,7 +123,8 @@ fn rejects_are_counted_by_reason_with_the_first_line_by_service_and_client() {
 #[test]
 fn a_busy_service_is_asked_again_a_large_batch_is_halved_and_a_refusal_ends_the_import() {
     let answers = [(429, "{\"error\":{\"detail\":\"busy\"}}"), (413, ""), (503, "stopping")];
-    let (dir, server) = (tempfile::tempdir().unwrap(), serve(&answers));
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&answers);
     let path = file(&dir, "a.lp", "# c\na v=1 1\nb v=1 1\nc v=1 1\n");
     assert_eq!(server.import(&path, &[]).unwrap().accepted, 3);
     let all = "a v=1 1\nb v=1 1\nc v=1 1\n";
@@ -135,7 +139,8 @@ fn a_busy_service_is_asked_again_a_large_batch_is_halved_and_a_refusal_ends_the_
 
 #[test]
 fn a_file_in_another_format_is_one_payload_or_one_per_line() {
-    let (dir, server) = (tempfile::tempdir().unwrap(), serve(&[]));
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
     let path = file(&dir, "a.json", "[{\"a\":1},\n{\"a\":2}]\n");
     server.import(&path, &[]).unwrap();
     server.import(&path, &[]).unwrap();
@@ -149,7 +154,8 @@ fn a_file_in_another_format_is_one_payload_or_one_per_line() {
 
 #[test]
 fn compressed_files_that_end_early_are_an_error_with_what_was_read_kept() {
-    let (dir, server) = (tempfile::tempdir().unwrap(), serve(&[]));
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
     let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
     let lines: String = (0..20_000).map(|n| format!("{{\"n\":{}}}\n", n * 7919 % 10_007)).collect();
     gzip.write_all(lines.as_bytes()).unwrap();

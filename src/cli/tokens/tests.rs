@@ -94,7 +94,8 @@ fn the_list_shows_when_each_token_was_last_used_of_several_services_the_newest()
     };
     write("one", 1_700_000_000, &[("gw1", 1_763_856_000), ("gone", 1_763_856_060)]);
     write("two", 1_700_000_060, &[("gw1", 1_763_856_120)]);
-    let (one, two) = (path("one").display().to_string(), path("two").display().to_string());
+    let one = path("one").display().to_string();
+    let two = path("two").display().to_string();
     let json = |line: &str| -> serde_json::Value {
         serde_json::from_str(&tokens(&tokens_file, &format!("list --json {line}")).unwrap()[0]).unwrap()
     };

@@ -284,7 +284,8 @@ impl Glob {
     /// Whether a name matches. At most 8 `*`, and only the last one is retried: time is linear in the name times the
     /// glob.
     pub fn matches(&self, name: &str) -> bool {
-        let (mut glob, mut text) = (&*self.0, name);
+        let mut glob = &*self.0;
+        let mut text = name;
         let mut retry: Option<(&str, &str)> = None;
         loop {
             let mut chars = glob.chars();

@@ -43,7 +43,8 @@ pub(super) struct Limit {
 impl Limit {
     pub(super) fn new(bytes_max: u64) -> Limit {
         metrics::dead_letters_max_bytes(bytes_max);
-        let (removed, due_at) = (Evicted::default(), Instant::now());
+        let removed = Evicted::default();
+        let due_at = Instant::now();
         Limit { bytes_max, bytes: 0, since: 0, due_at, removed, logged_at: None, warned: LogLimit::default() }
     }
 

@@ -182,7 +182,8 @@ impl DeadLetterWriter {
                 self.send_retry().await;
             }
             if self.queue.is_empty() {
-                let (due, due_at) = (self.limit.is_due(), self.limit.due_at());
+                let due = self.limit.is_due();
+                let due_at = self.limit.due_at();
                 tokio::select! {
                     delivery = rx.recv(), if open => match delivery {
                         Some(delivery) => self.take(delivery),
@@ -206,7 +207,8 @@ impl DeadLetterWriter {
 
     /// Sends the front of the queue, as many dead letters as one command may have now.
     async fn send_batch(&mut self) {
-        let (mut n, mut bytes) = (0, 0);
+        let mut n = 0;
+        let mut bytes = 0;
         while n < self.queue.len().min(self.dead_letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX) {
             bytes += self.queue[n].dead_letter.memory_bytes();
             n += 1;

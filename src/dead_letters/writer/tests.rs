@@ -75,7 +75,8 @@ fn only_dead_letters_with_acknowledged_readings_are_outside_of_the_eviction_inde
 async fn dead_letters_in_memory_are_bounded_in_bytes_while_the_store_is_unreachable() {
     let rig = Rig::closed(1 << 30);
     let sent = Arc::new(AtomicUsize::new(0));
-    let (dead, count) = (rig.dead.clone(), sent.clone());
+    let dead = rig.dead.clone();
+    let count = sent.clone();
     let (ack, wait) = Ack::channel();
     let sender = tokio::spawn(async move {
         for n in 0..40 {

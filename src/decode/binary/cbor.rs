@@ -52,7 +52,8 @@ impl<'de> Source<'de> for Cbor<'de> {
 
     fn head(&mut self) -> Result<Head<'de>, Malformed> {
         let [first] = self.0.array()?;
-        let (major, info) = (first >> 5, first & 31);
+        let major = first >> 5;
+        let info = first & 31;
         if major == 7 {
             return self.simple(info);
         }

@@ -30,9 +30,11 @@ fn timed(ts: &[u8]) -> Vec<u8> {
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let cx = bare(&limits, &line);
-    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(limits.fields_max);
+    let mut rejects = Rejects::new();
     decode(format, payload, &cx, &mut out, &mut rejects);
     for reject in rejects.list() {
         assert!(reject.detail.len() < 300, "{reject:?}");
@@ -275,7 +277,8 @@ fn readings_beyond_the_limit_are_counted() {
     limits.batch_max_readings = 2;
     let line = line();
     let cx = bare(&limits, &line);
-    let (mut out, mut rejects) = (BatchBuilder::new(8), Rejects::new());
+    let mut out = BatchBuilder::new(8);
+    let mut rejects = Rejects::new();
     let payload = [vec![0x85], valued(&[1]), vec![0x07], valued(&[1]), valued(&[1]), valued(&[1])].concat();
     decode(Format::Cbor, &payload, &cx, &mut out, &mut rejects);
     assert_eq!((out.len(), rejects.total()), (2, 3));

@@ -127,7 +127,8 @@ impl<'a, 'de> Walk<'a, 'de> {
     }
 
     fn stream(&mut self) {
-        let (mut at, mut guessed) = (0, false);
+        let mut at = 0;
+        let mut guessed = false;
         while at < self.bytes.len() {
             if self.bytes[at] == b'{' {
                 let ended = self.element(at, Within::Stream, guessed);

@@ -84,7 +84,8 @@ impl Template {
         ends: &impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let mut at = 0;
-        let (mut sensor_id, mut ts) = (None, None);
+        let mut sensor_id = None;
+        let mut ts = None;
         let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
         decoder.begin_like(self.schema);
         for (literal, slot) in self.parts.iter() {
@@ -151,7 +152,8 @@ const PLAIN: [bool; 256] = {
 fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     let negative = bytes[0] == b'-';
     let begin = usize::from(negative);
-    let (mut digits, mut at) = (0u64, begin);
+    let mut digits = 0u64;
+    let mut at = begin;
     while let Some(digit) = bytes.get(at).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
         digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));
         at += 1;
@@ -203,7 +205,10 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
     fn new(text: &'b str, decoder: &'x ReadingDecoder<'a, 'b>) -> Scan<'b, 'x, 'a> {
         let schema = decoder.committed_schema();
         let template = Template { parts: Parts::default(), tag_keys: vec![], schema };
-        let (sensor, time, values, loose) = (false, false, false, false);
+        let sensor = false;
+        let time = false;
+        let values = false;
+        let loose = false;
         Scan { text, decoder, at: 0, from: 0, template, sensor, time, values, loose, tags: vec![] }
     }
 

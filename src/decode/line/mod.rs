@@ -109,8 +109,10 @@ struct Walk<'a, 't> {
 
 impl<'a, 't> Walk<'a, 't> {
     fn new(text: &'t str, original: Option<&'t [u8]>, cx: &'a Context<'a>, out: &'a mut BatchBuilder) -> Walk<'a, 't> {
-        let (id, name) = (String::new(), String::new());
-        let (templates, slots) = (Templates::default(), Vec::new());
+        let id = String::new();
+        let name = String::new();
+        let templates = Templates::default();
+        let slots = Vec::new();
         let mut walk = Walk {
             text,
             original,
@@ -134,7 +136,8 @@ impl<'a, 't> Walk<'a, 't> {
     fn run(&mut self, rejects: &mut Rejects) {
         let bytes = self.text.as_bytes();
         let mut quota = Quota::new(self.cx.limits);
-        let (mut at, mut lines) = (0, LineNumbers::default());
+        let mut at = 0;
+        let mut lines = LineNumbers::default();
         loop {
             let begin = scan::skip_blank(bytes, at);
             let end = match bytes.get(begin) {
@@ -170,7 +173,10 @@ impl<'a, 't> Walk<'a, 't> {
 
     /// Decodes the line at `begin`. Returns its end: the offset of its line break or the end of the payload.
     fn reading(&mut self, begin: usize) -> Result<usize, Fault> {
-        let (text, cx, out, id) = (self.text, self.cx, &mut *self.out, &mut self.id);
+        let text = self.text;
+        let cx = self.cx;
+        let out = &mut *self.out;
+        let id = &mut self.id;
         if let Some(end) = self.templates.find(|template| template.fill(text, begin, cx, out, id)) {
             return Ok(end);
         }
@@ -236,7 +242,9 @@ impl<'a, 't> Walk<'a, 't> {
                 return Err(bad(format!("the tag {} has no value", excerpt(key.raw))));
             }
             at = value.end;
-            let (begin, key, value) = (value.start, key.text(&TAG_KEY), value.text(&TAG_VALUE));
+            let begin = value.start;
+            let key = key.text(&TAG_KEY);
+            let value = value.text(&TAG_VALUE);
             if *key == *self.cx.line.sensor_id_tag {
                 self.slots.push((Slot::Sensor, begin, at));
                 if self.sensor.replace(value).is_some() {
@@ -353,7 +361,8 @@ fn twice(key: &str) -> Fault {
 }
 
 fn unusable(reason: RejectReason, key: &str, literal: &str) -> Fault {
-    let (key, literal) = (excerpt(key), excerpt(literal));
+    let key = excerpt(key);
+    let literal = excerpt(literal);
     let detail = match reason {
         RejectReason::IntegerOutOfRange => {
             format!("{key}: {literal} exceeds a signed 64-bit integer, the largest that MongoDB has")

@@ -52,7 +52,8 @@ impl<'t> Word<'t> {
     /// The word at `start`; empty if it ends immediately.
     pub(super) fn read(text: &'t str, start: usize, kind: &Kind) -> Word<'t> {
         let bytes = text.as_bytes();
-        let (mut end, mut has_escapes) = (start, false);
+        let mut end = start;
+        let mut has_escapes = false;
         while let Some(&b) = bytes.get(end) {
             match kind.classes[usize::from(b)] {
                 Class::Plain => end += 1,
@@ -100,7 +101,8 @@ pub(super) fn quoted(text: &str, open: usize) -> Option<(Cow<'_, str>, usize)> {
 }
 
 fn closing_quote(bytes: &[u8], open: usize) -> Option<(usize, bool)> {
-    let (mut at, mut has_escapes) = (open + 1, false);
+    let mut at = open + 1;
+    let mut has_escapes = false;
     loop {
         match bytes.get(at)? {
             b'"' => return Some((at, has_escapes)),
@@ -136,7 +138,8 @@ pub(super) fn plain_word(bytes: &[u8], start: usize, kind: &Kind) -> Option<usiz
 
 /// The digits at `at` as a number, and their end: at most 19 digits, which always fit 64 bits.
 fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
-    let (mut n, mut end) = (0u64, at);
+    let mut n = 0u64;
+    let mut end = at;
     while let Some(digit) = bytes.get(end).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
         if end - at == 19 {
             break;
@@ -169,7 +172,9 @@ pub(super) fn simple(bytes: &[u8], at: usize) -> Option<(ValueRef<'static>, usiz
             (ValueRef::Int(if negative { -n } else { n }), point + 1)
         }
         next => {
-            let (mut n, mut end, mut decimals) = (whole, point, 0);
+            let mut n = whole;
+            let mut end = point;
+            let mut decimals = 0;
             if next == Some(&b'.') {
                 let (fraction, fraction_end) = digits(bytes, point + 1);
                 (end, decimals) = (fraction_end, fraction_end - (point + 1));
@@ -213,7 +218,8 @@ fn short_decimal(literal: &[u8]) -> Option<f64> {
     if digits.len() > DIGITS_MAX + 1 || !digits.first()?.is_ascii_digit() {
         return None;
     }
-    let (mut n, mut point) = (0u64, None);
+    let mut n = 0u64;
+    let mut point = None;
     for (i, &b) in digits.iter().enumerate() {
         match b {
             b'0'..=b'9' => n = n * 10 + u64::from(b - b'0'),
@@ -231,7 +237,8 @@ fn short_decimal(literal: &[u8]) -> Option<f64> {
 }
 
 fn suffixed(literal: &str) -> Result<ValueRef<'static>, RejectReason> {
-    let (digits, unsigned) = (&literal[..literal.len() - 1], literal.ends_with('u'));
+    let digits = &literal[..literal.len() - 1];
+    let unsigned = literal.ends_with('u');
     if unsigned && digits.starts_with('-') {
         return Err(RejectReason::InvalidLine);
     }
@@ -303,7 +310,8 @@ mod tests {
     fn the_fast_path_for_numbers_agrees_with_the_parser() {
         let mut rng = fastrand::Rng::with_seed(7);
         let alphabet = b"0123456789012345678901234567890123456789..-+eiut";
-        let (mut in_one_pass, mut others) = (0, 0);
+        let mut in_one_pass = 0;
+        let mut others = 0;
         for _ in 0..200_000 {
             let literal: Vec<u8> = (0..rng.usize(1..22)).map(|_| alphabet[rng.usize(..alphabet.len())]).collect();
             let literal = String::from_utf8(literal).unwrap();

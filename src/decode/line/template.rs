@@ -67,7 +67,8 @@ impl Template {
         let mut stored: Vec<usize> = (0..line.keys.len()).collect();
         stored.sort_by(|a, b| line.keys[*a].1.cmp(&line.keys[*b].1));
         let place = |i: usize| stored.iter().position(|s| *s == i).unwrap_or_default() as u8;
-        let (mut parts, mut at) = (Parts::default(), line.begin);
+        let mut parts = Parts::default();
+        let mut at = line.begin;
         for &(slot, begin, end) in line.slots {
             let slot = match slot {
                 Slot::Tag(i) => Slot::Tag(place(usize::from(i))),
@@ -106,9 +107,12 @@ impl Template {
         out: &mut BatchBuilder,
         series: &mut String,
     ) -> Option<usize> {
-        let (bytes, limits, mut at) = (text.as_bytes(), cx.limits, begin);
+        let bytes = text.as_bytes();
+        let limits = cx.limits;
+        let mut at = begin;
         let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
-        let (mut sensor, mut time) = (None, (cx.received_at_ms, true));
+        let mut sensor = None;
+        let mut time = (cx.received_at_ms, true);
         out.begin_like(self.schema);
         for (literal, slot) in self.parts.iter() {
             at = literal_end(bytes, at, literal)?;

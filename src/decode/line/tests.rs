@@ -23,7 +23,8 @@ fn run_with(payload: &[u8], limits: &Limits, line: &Line, ts_unit: Option<TsUnit
         tags: &[],
         ..Context::usual()
     };
-    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(limits.fields_max);
+    let mut rejects = Rejects::new();
     decode(Format::Line, payload, &cx, &mut out, &mut rejects);
     for reject in rejects.list() {
         assert!(reject.detail.starts_with(&format!("line {}: ", reject.index + 1)), "{reject:?}");
@@ -142,7 +143,8 @@ fn the_sensor_is_a_tag_the_topics_or_the_series() {
             tags: &tags,
             ..Context::usual()
         };
-        let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
+        let mut out = BatchBuilder::new(64);
+        let mut rejects = Rejects::new();
         decode(Format::Line, payload.as_bytes(), &cx, &mut out, &mut rejects);
         (out.finish().to_readings(), rejects)
     };

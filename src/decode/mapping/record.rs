@@ -148,7 +148,8 @@ impl Rule {
 /// The time: the first candidate that is a time. An unreadable one counts only if there is no other.
 fn when(rule: &Rule, around: Around<'_, '_>) -> Result<Stamp, Fault> {
     let cx = around.cx;
-    let (mut unreadable, mut unset) = (None, None);
+    let mut unreadable = None;
+    let mut unset = None;
     for candidate in &rule.time {
         let Some(token) = around.token(&candidate.source) else { continue };
         let unit = candidate.unit.map(|unit| match unit {

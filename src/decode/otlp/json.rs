@@ -70,7 +70,8 @@ pub(super) fn read(payload: &str, points: &mut Points<'_>) -> Result<(), Error> 
             let what = "instrumentationLibraryMetrics is the format used before OTLP 0.15; update the sender";
             return Err(Error::custom(what));
         }
-        let (resource, mut attributes) = (object::<Resource<'_>>(metrics.resource)?, Attributes::default());
+        let resource = object::<Resource<'_>>(metrics.resource)?;
+        let mut attributes = Attributes::default();
         read_attributes(resource.attributes, &mut attributes)?;
         each(metrics.scope_metrics, &mut |raw| {
             each(object::<ScopeMetrics<'_>>(Some(raw))?.metrics, &mut |raw| read_metric(raw, &attributes, points))
@@ -131,7 +132,8 @@ fn read_distribution(raw: &RawValue) -> Result<Distribution<'_>, Error> {
         max: optional(data.max)?,
         ..Distribution::default()
     };
-    let (positive, negative) = (object::<Buckets<'_>>(data.positive)?, object::<Buckets<'_>>(data.negative)?);
+    let positive = object::<Buckets<'_>>(data.positive)?;
+    let negative = object::<Buckets<'_>>(data.negative)?;
     for counts in [data.bucket_counts, positive.counts, negative.counts] {
         each(counts, &mut |_| {
             point.parts += 1;
@@ -151,7 +153,8 @@ fn read_distribution(raw: &RawValue) -> Result<Distribution<'_>, Error> {
 fn read_attributes<'d>(raw: Raw<'d>, into: &mut Attributes<'d>) -> Result<(), Error> {
     each(raw, &mut |raw| {
         let pair: KeyValue<'_> = object(Some(raw))?;
-        let (key, value) = (text(pair.key)?, object::<AnyValue<'_>>(pair.value)?);
+        let key = text(pair.key)?;
+        let value = object::<AnyValue<'_>>(pair.value)?;
         if let Some(raw) = present(value.string) {
             into.add(key, text(Some(raw))?);
         } else if let Some(raw) = present(value.bool) {

@@ -235,7 +235,8 @@ impl<'a> Points<'a> {
         self.sensor_id(resource, own)?;
         self.compare(stamp.0, own);
         let tags = tags(own, resource, self.cx);
-        let (out, id) = (&mut *self.out, &self.id);
+        let out = &mut *self.out;
+        let id = &self.id;
         names::commit(out, id, stamp, &tags, self.cx)
     }
 

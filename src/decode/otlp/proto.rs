@@ -144,7 +144,8 @@ fn read_summary(bytes: &[u8]) -> Result<Distribution<'_>, Malformed> {
             (4, count) => point.count = count.fixed64()?,
             (5, sum) => point.sum = Some(sum.double()?),
             (6, quantile) => {
-                let (mut at, mut value) = (0.0, 0.0);
+                let mut at = 0.0;
+                let mut value = 0.0;
                 for field in Fields::new(quantile.bytes()?) {
                     match field? {
                         (1, v) => at = v.double()?,
@@ -174,7 +175,8 @@ fn attributes<'d>(bytes: &'d [u8], number: u32, into: &mut Attributes<'d>) -> Re
 }
 
 fn attribute<'d>(pair: &'d [u8], into: &mut Attributes<'d>) -> Result<(), Malformed> {
-    let (mut key, mut value) = ("", None);
+    let mut key = "";
+    let mut value = None;
     for field in Fields::new(pair) {
         match field? {
             (1, text) => key = text.text()?,

@@ -10,10 +10,12 @@ fn settings() -> Otlp {
 }
 
 fn read_with(otlp: &Otlp, encoding: Encoding, payload: &[u8]) -> (Vec<Reading>, Rejects) {
-    let (mut limits, line) = (limits(), line());
+    let mut limits = limits();
+    let line = line();
     limits.batch_max_readings = 6;
     let cx = bare(&limits, &line);
-    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(limits.fields_max);
+    let mut rejects = Rejects::new();
     decode(encoding, payload, otlp, &cx, &mut out, &mut rejects);
     for reject in rejects.list() {
         assert!(!reject.detail.is_empty() && reject.detail.len() < 700, "{reject:?}");
@@ -142,7 +144,8 @@ fn the_sensor_is_the_first_attribute_that_is_there() {
         let (mut readings, rejects) = read_with(otlp, Encoding::Json, payload.as_bytes());
         readings.pop().map_or_else(|| rejects.list()[0].reason.to_string(), |r| r.sensor_id)
     };
-    let (host, service) = (attribute("host.name", "edge"), attribute("service.name", "meter"));
+    let host = attribute("host.name", "edge");
+    let service = attribute("service.name", "meter");
     let mut otlp = settings();
     assert_eq!(id(&otlp, &format!("{service},{host}"), ""), "edge");
     assert_eq!(id(&otlp, &service, ""), "meter");

@@ -87,7 +87,8 @@ fn read_v1<'d>(payload: &'d [u8], samples: &mut Samples<'_, 'd>) -> Result<(), I
         samples.series();
         for field in Fields::new(series) {
             if let (1, label) = field? {
-                let (mut name, mut value) = ("", "");
+                let mut name = "";
+                let mut value = "";
                 for field in Fields::new(label.bytes()?) {
                     match field? {
                         (1, text) => name = text.text()?,
@@ -150,7 +151,8 @@ fn read_samples(series: &[u8], histograms: u32, samples: &mut Samples<'_, '_>) -
         match field? {
             (2, sample) => {
                 // Fields that are zero are not sent.
-                let (mut value, mut ts_ms) = (0.0, 0);
+                let mut value = 0.0;
+                let mut ts_ms = 0;
                 for field in Fields::new(sample.bytes()?) {
                     match field? {
                         (1, double) => value = double.double()?,

@@ -150,7 +150,8 @@ impl<'a, 'd> Samples<'a, 'd> {
     }
 
     fn sensor_id(&self, labels: &[Label<'_>]) -> Result<String, Fault> {
-        let (names, mut id) = (&self.settings.sensor_id_labels, String::new());
+        let names = &self.settings.sensor_id_labels;
+        let mut id = String::new();
         for label in names.iter().filter_map(|name| labels.iter().find(|label| label.name == name)) {
             if !id.is_empty() {
                 id.push(SEPARATOR);

@@ -47,9 +47,11 @@ fn v1(all: &[Series<'_>]) -> Vec<u8> {
 
 fn v2(all: &[Series<'_>]) -> Vec<u8> {
     let mut symbols = vec![""];
-    let (mut request, mut list) = (vec![], vec![]);
+    let mut request = vec![];
+    let mut list = vec![];
     for (labels, samples, histograms) in all {
-        let (mut series, mut packed) = (vec![], vec![]);
+        let mut series = vec![];
+        let mut packed = vec![];
         for text in labels.iter().flat_map(|(name, value)| [*name, *value]) {
             let at = symbols.iter().position(|known| *known == text).unwrap_or_else(|| {
                 symbols.push(text);
@@ -68,14 +70,17 @@ fn v2(all: &[Series<'_>]) -> Vec<u8> {
 }
 
 fn decoded(message: Message, payload: &[u8], settings: &RemoteWrite) -> (Vec<Reading>, Rejects) {
-    let (limits, line) = (limits(), line());
-    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    let limits = limits();
+    let line = line();
+    let mut out = BatchBuilder::new(limits.fields_max);
+    let mut rejects = Rejects::new();
     decode(message, payload, settings, &bare(&limits, &line), &mut out, &mut rejects);
     (out.finish().to_readings(), rejects)
 }
 
 fn both(all: &[Series<'_>], settings: &RemoteWrite) -> (Vec<Reading>, Rejects) {
-    let (one, two) = (decoded(Message::V1, &v1(all), settings), decoded(Message::V2, &v2(all), settings));
+    let one = decoded(Message::V1, &v1(all), settings);
+    let two = decoded(Message::V2, &v2(all), settings);
     assert_eq!((&one.0, one.1.list(), one.1.skipped()), (&two.0, two.1.list(), two.1.skipped()));
     one
 }
@@ -88,10 +93,8 @@ const T: i64 = NOW - 60_000;
 
 #[test]
 fn samples_of_one_sensor_and_time_are_one_reading() {
-    let (a, b) = (
-        [("__name__", "temp"), ("instance", "S1"), ("site", "north")],
-        [("__name__", "humid.pc"), ("instance", "S1"), ("site", "north")],
-    );
+    let a = [("__name__", "temp"), ("instance", "S1"), ("site", "north")];
+    let b = [("__name__", "humid.pc"), ("instance", "S1"), ("site", "north")];
     let (readings, rejects) =
         both(&[series(&a, &[(T, 21.5), (T + 1000, 22.0)]), series(&b, &[(T, 40.0)])], &settings());
     assert!(rejects.is_empty());
@@ -159,9 +162,11 @@ fn more_fields_than_a_reading_may_have_are_several_readings() {
 #[test]
 fn a_malformed_request_is_rejected_as_a_whole() {
     let labels = [("__name__", "temp"), ("instance", "S1")];
-    let (one, two) = (v1(&[series(&labels, &[(T, 1.0)])]), v2(&[series(&labels, &[(T, 1.0)])]));
+    let one = v1(&[series(&labels, &[(T, 1.0)])]);
+    let two = v2(&[series(&labels, &[(T, 1.0)])]);
     let references = |list: &[u8]| {
-        let (mut series, mut request) = (vec![], vec![]);
+        let mut series = vec![];
+        let mut request = vec![];
         put_bytes(1, list, &mut series);
         put_bytes(5, &series, &mut request);
         put_bytes(4, b"", &mut request);
@@ -190,7 +195,8 @@ proptest! {
     /// series does not matter.
     #[test]
     fn no_sample_is_lost(all in prop::collection::vec((0..4usize, 0..3usize, prop::collection::vec((-3..3i64, 0..3u8), 0..4)), 0..8)) {
-        let (fields, sensors) = (["a", "b", "c", "a.b"], ["S1", "S2", ""]);
+        let fields = ["a", "b", "c", "a.b"];
+        let sensors = ["S1", "S2", ""];
         let owned: Vec<OwnedSeries<'_>> = all.iter().map(|(field, sensor, samples)| {
             let value = |v: u8| if v == 2 { f64::NAN } else { f64::from(v) };
             ([("__name__", fields[*field]), ("instance", sensors[*sensor])], samples.iter().map(|(t, v)| (T + t, value(*v))).collect())

@@ -5,7 +5,8 @@ use crate::decode::{Context, Format, RejectReason, Rejects, decode};
 use crate::model::{BatchBuilder, Reading, Value};
 
 fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
-    let (mut out, mut rejects) = (BatchBuilder::new(cx.limits.fields_max), Rejects::new());
+    let mut out = BatchBuilder::new(cx.limits.fields_max);
+    let mut rejects = Rejects::new();
     decode(format, payload, cx, &mut out, &mut rejects);
     for reject in rejects.list() {
         assert!(reject.detail.len() < 300, "{reject:?}");
@@ -14,12 +15,14 @@ fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, 
 }
 
 fn senml(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     run_with(Format::Senml, payload.as_ref(), &bare(&limits, &line))
 }
 
 fn cbor(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     run_with(Format::SenmlCbor, payload.as_ref(), &bare(&limits, &line))
 }
 
@@ -159,9 +162,11 @@ fn a_pack_that_needs_unsupported_features_is_rejected() {
         r#"{"n":"b","v":1,"sealed_":true}"#,
         r#"{"n":"b","v":1,"se\u0061led_":null}"#,
     ] {
-        let (limits, line) = (limits(), line());
+        let limits = limits();
+        let line = line();
         let cx = bare(&limits, &line);
-        let (mut out, mut rejects) = (BatchBuilder::new(8), Rejects::new());
+        let mut out = BatchBuilder::new(8);
+        let mut rejects = Rejects::new();
         let pack = format!("[{good},{good},{bad},7,{good}]");
         decode(Format::Senml, pack.as_bytes(), &cx, &mut out, &mut rejects);
         assert_eq!((out.len(), rejects.total()), (0, 5), "{bad}");
@@ -178,7 +183,8 @@ fn records_that_depend_on_a_bad_base_are_rejected() {
         let ids: Vec<_> = readings.iter().map(|r| r.sensor_id.clone()).collect();
         (ids.join(" "), rejects.iter().map(|(i, _)| *i).collect::<Vec<_>>())
     };
-    let (ok, bad) = (r#"{"bn":"A:","n":"a","v":1}"#, r#"{"n":"b","v":1}"#);
+    let ok = r#"{"bn":"A:","n":"a","v":1}"#;
+    let bad = r#"{"n":"b","v":1}"#;
     assert_eq!(
         ids(&format!(r#"[{ok},{{"bn":7,"v":1}},{bad},{{"bn":"C:","n":"c","v":1}}]"#)),
         ("A:a C:c".into(), vec![1, 2])
@@ -229,7 +235,8 @@ fn records_of_one_sensor_and_time_are_one_reading() {
 
 #[test]
 fn if_the_topic_names_the_sensor_the_name_is_the_field() {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let cx = Context { sensor_id: Some("gw1"), tags: &[("site", "north")], ..bare(&limits, &line) };
     let (readings, rejects) = run_with(
         Format::Senml,
@@ -326,7 +333,8 @@ fn records_beyond_the_limit_are_counted() {
     limits.batch_max_readings = 2;
     let line = line();
     let cx = bare(&limits, &line);
-    let (mut out, mut rejects) = (BatchBuilder::new(8), Rejects::new());
+    let mut out = BatchBuilder::new(8);
+    let mut rejects = Rejects::new();
     let records: Vec<String> = (0..5).map(|i| format!(r#"{{"n":"a{i}","v":1}}"#)).collect();
     decode(Format::Senml, format!("[{}]", records.join(",")).as_bytes(), &cx, &mut out, &mut rejects);
     assert_eq!((out.len(), rejects.by_reason()), (2, &[(RejectReason::TooManyReadings, 3)][..]));

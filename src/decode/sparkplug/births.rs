@@ -115,7 +115,8 @@ impl Births {
         }
         let mut aliases = Vec::new();
         for _ in 0..from.u32()? {
-            let (alias, index) = (from.u64()?, from.u64()?);
+            let alias = from.u64()?;
+            let index = from.u64()?;
             let index = if index == NONE { None } else { Some(u32::try_from(index).ok()?) };
             if index.is_some_and(|index| index as usize >= definitions.len()) {
                 return None;

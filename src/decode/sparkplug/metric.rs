@@ -126,7 +126,8 @@ impl<'a> Metric<'a> {
 /// The payload that requests births from a node (§6.4.22): the metric `Node Control/Rebirth`, a boolean, true.
 pub(super) fn rebirth(now_ms: i64) -> Vec<u8> {
     let now = u64::try_from(now_ms).unwrap_or_default();
-    let (mut metric, mut payload) = (Vec::new(), Vec::new());
+    let mut metric = Vec::new();
+    let mut payload = Vec::new();
     put_bytes(1, b"Node Control/Rebirth", &mut metric);
     put_varint(3, now, &mut metric);
     put_varint(4, BOOLEAN, &mut metric);
@@ -138,7 +139,8 @@ pub(super) fn rebirth(now_ms: i64) -> Vec<u8> {
 
 /// The property `Quality` of a property set, if present.
 fn quality(set: &[u8]) -> Result<Option<u64>, Malformed> {
-    let (mut keys, mut values) = (Fields::new(set), Fields::new(set));
+    let mut keys = Fields::new(set);
+    let mut values = Fields::new(set);
     // Keys and values are two lists in the same order.
     let mut at = 0;
     loop {

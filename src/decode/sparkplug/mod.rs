@@ -147,7 +147,8 @@ impl Sparkplug {
 
     /// Removes all definitions, because births may have been missed.
     pub fn forget(&mut self) {
-        let (connection, changes) = (self.connection, self.changes + u64::from(self.bytes > 0));
+        let connection = self.connection;
+        let changes = self.changes + u64::from(self.bytes > 0);
         *self = Sparkplug { connection, changes, ..Sparkplug::default() };
     }
 
@@ -349,7 +350,8 @@ fn bd_seq(payload: &Payload<'_>) -> Option<u64> {
 
 /// Decodes a birth: its values, its definitions, and the session number.
 fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births, Option<u64>) {
-    let (mut definitions, mut bd_seq) = (Vec::new(), None);
+    let mut definitions = Vec::new();
+    let mut bd_seq = None;
     for (index, bytes) in gathered.limited(&payload.metrics) {
         let result = (|| {
             let metric = Metric::read(bytes).map_err(malformed)?;

@@ -70,9 +70,11 @@ impl Rig {
     }
 
     fn run(&mut self, topic: &str, payload: &[u8]) -> (Vec<Reading>, Rejects, Option<Rebirth>) {
-        let (limits, line) = (limits(), line());
+        let limits = limits();
+        let line = line();
         let cx = Context { received_at_ms: self.now_ms, tags: &[("site", "north")], ..bare(&limits, &line) };
-        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        let mut out = BatchBuilder::new(limits.fields_max);
+        let mut rejects = Rejects::new();
         let rebirth = self.state.decode(topic, payload, &cx, &mut out, &mut rejects);
         (out.finish().to_readings(), rejects, rebirth)
     }

@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn an_address_may_open_a_quarter_of_the_connections() {
-        let (mut limits, settings) = (limits(), settings());
+        let mut limits = limits();
+        let settings = settings();
         let [a, mapped, b] = ["192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"].map(ip);
         for _ in 0..10 {
             limits.admits(a, &settings, 0).unwrap();
@@ -253,7 +254,8 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_address_and_this_machine_has_no_limit() {
-        let (mut limits, settings) = (limits(), settings());
+        let mut limits = limits();
+        let settings = settings();
         (0..10).for_each(|i| limits.opened(ip(&format!("2001:db8::{i}:1"))));
         assert_eq!(limits.admits(ip("2001:db8:0:0:ffff::9"), &settings, 0), Err(Refusal::AddressLimit));
         assert_eq!(limits.admits(ip("2001:db8:0:1::9"), &settings, 0), Ok(()));
@@ -267,7 +269,9 @@ mod tests {
 
     #[test]
     fn failures_within_a_minute_pause_the_address() {
-        let (mut limits, settings, a) = (limits(), settings(), ip("192.0.2.1"));
+        let mut limits = limits();
+        let settings = settings();
+        let a = ip("192.0.2.1");
         limits.opened(a);
         let mut failed = |at_ms| limits.failed(a, &settings, at_ms);
         assert_eq!([0, 10, 59_999].map(&mut failed), [None; 3]);
@@ -284,7 +288,9 @@ mod tests {
 
     #[test]
     fn of_a_paused_address_a_few_connections_may_still_prove_themselves() {
-        let (mut limits, settings, a) = (limits(), Connections { max: 400, ..settings() }, ip("192.0.2.1"));
+        let mut limits = limits();
+        let settings = Connections { max: 400, ..settings() };
+        let a = ip("192.0.2.1");
         // Good devices of the same address.
         for _ in 0..20 {
             limits.opened(a);
@@ -313,7 +319,8 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_the_oldest_are_forgotten_first() {
-        let (mut limits, settings) = (limits(), settings());
+        let mut limits = limits();
+        let settings = settings();
         let nth = |i: u32| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + i));
         limits.opened(nth(u32::MAX >> 9));
         for i in 0..20_000 {

@@ -127,7 +127,8 @@ impl OpenConnections {
         let now_ms = self.now_ms();
         let (entry, key) = self.lock(|state| {
             let is_counted = !state.proxies.trusts(peer.ip());
-            let (phase, is_proven) = (Phase::waiting(now_ms), AtomicBool::new(false));
+            let phase = Phase::waiting(now_ms);
+            let is_proven = AtomicBool::new(false);
             let entry = Arc::new(Entry { peer, is_counted, phase, is_proven });
             state.make_room(&entry, now_ms)?;
             state.entered(&entry);
@@ -388,7 +389,8 @@ mod tests {
     fn an_address_makes_room_among_its_own() {
         let rig = Rig::new(8, 0);
         let others: Vec<Place> = (0..3).map(|n| rig.enter(100 + n).unwrap()).collect();
-        let (a, b) = (rig.enter(1).unwrap(), rig.enter(1).unwrap());
+        let a = rig.enter(1).unwrap();
+        let b = rig.enter(1).unwrap();
         a.begin();
         let c = rig.enter(1).unwrap();
         assert!(is_cut(&b) && !others.iter().any(is_cut));
@@ -414,7 +416,8 @@ mod tests {
         rig.open.put(settings, Proxies { trusted: [].into(), header: ProxyHeader::ProxyV2 });
         drop(places);
         assert_eq!(rig.placed(), 0);
-        let (a, b) = (of_proxy(1).unwrap(), of_proxy(1).unwrap());
+        let a = of_proxy(1).unwrap();
+        let b = of_proxy(1).unwrap();
         a.begin();
         b.begin();
         assert_eq!(of_proxy(1).err(), Some(Refusal::AddressLimit));

@@ -195,7 +195,9 @@ mod tests {
             (part > 0).then(|| (Ok::<_, std::convert::Infallible>(vec![0; part]), left - part))
         });
         let cfg = config::Config::default().http;
-        let (since, limits, budget) = (Instant::now(), BodyLimits::of(&cfg), BodyBudget::new(&cfg));
+        let since = Instant::now();
+        let limits = BodyLimits::of(&cfg);
+        let budget = BodyBudget::new(&cfg);
         let received = receive(Body::from_stream(parts), &limits, &budget).await;
         if let Ok(received) = &received {
             assert_eq!(received.bytes.len(), n);

@@ -165,7 +165,8 @@ impl Renewal {
 /// # Errors
 /// The tokens file cannot be read or is not valid.
 pub(crate) fn credentials(cfg: &config::Http, grants: &GrantDefaults) -> Result<Option<Arc<Credentials>>, TokensError> {
-    let (path, by_certificate) = (cfg.tokens_file.as_deref(), cfg.tls.is_identity());
+    let path = cfg.tokens_file.as_deref();
+    let by_certificate = cfg.tls.is_identity();
     Ok(Credentials::load("http.tokens_file", path, by_certificate, grants)?.map(Arc::new))
 }
 
@@ -179,7 +180,8 @@ pub(crate) fn reader_credentials(
     grants: &GrantDefaults,
     of_writers: Option<&Credentials>,
 ) -> Result<Option<Arc<Credentials>>, TokensError> {
-    let (path, by_certificate) = (config.http.tokens_file.as_deref(), config.admin.tls.is_identity());
+    let path = config.http.tokens_file.as_deref();
+    let by_certificate = config.admin.tls.is_identity();
     let credentials = match of_writers {
         Some(of_writers) => of_writers.for_port(by_certificate),
         None => Credentials::load("http.tokens_file", path, by_certificate, grants)?,
@@ -230,7 +232,8 @@ impl HttpIngest {
         let listener = server::bind(cfg.listen, "http.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
-        let (bodies, stopping) = (BodyBudget::new(cfg), Arc::new(AtomicBool::new(false)));
+        let bodies = BodyBudget::new(cfg);
+        let stopping = Arc::new(AtomicBool::new(false));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
         let shared =
@@ -252,7 +255,9 @@ impl HttpIngest {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let (shared, routes, port) = (self.shared.clone(), self.routes.clone(), self.port.1.clone());
+        let shared = self.shared.clone();
+        let routes = self.routes.clone();
+        let port = self.port.1.clone();
         Renewal { shared, routes, port, certificates: self.certificates.clone() }
     }
 
@@ -265,8 +270,8 @@ impl HttpIngest {
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
         let HttpIngest { listener, addr, shared, routes, port: (port, _), certificates } = self;
         let credentials = shared.credentials.as_deref();
-        let (tokens, jwt) =
-            (credentials.and_then(Credentials::tokens), credentials.is_some_and(Credentials::accepts_jwt));
+        let tokens = credentials.and_then(Credentials::tokens);
+        let jwt = credentials.is_some_and(Credentials::accepts_jwt);
         tracing::info!(%addr, tokens, jwt, tls = certificates.is_some(), "HTTP ingest listening");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
@@ -319,7 +324,8 @@ async fn refuse_foreign(State(shared): State<Arc<Shared>>, request: Request, nex
     match foreign::check(request.headers(), is_hook, cfg.allow_anonymous) {
         Ok(()) => next.run(request).await,
         Err(foreign) => {
-            let (error, path) = (IngestError::Foreign(foreign), request.uri().path());
+            let error = IngestError::Foreign(foreign);
+            let path = request.uri().path();
             match influx::Dialect::of_path(path) {
                 Some(dialect) => dialect.refuse(&error),
                 None => otlp::refuse_at(path, request.headers(), &error).unwrap_or_else(|| error.into_response()),

@@ -84,7 +84,8 @@ async fn taken(
 ) -> Result<Accepted, IngestError> {
     let given = || String::from_utf8_lossy(parts.headers.get(CONTENT_TYPE).map_or(b"", |v| v.as_bytes())).into_owned();
     let decoder = shared.formats.otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
-    let (encoding, origin) = (encoding::Encoding::of(&parts.headers)?, Origin::default());
+    let encoding = encoding::Encoding::of(&parts.headers)?;
+    let origin = Origin::default();
     let options = DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin };
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
@@ -116,7 +117,8 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
             json!({ "partialSuccess": partial }).to_string().into_bytes()
         }
         Encoding::Protobuf => {
-            let (mut partial, mut body) = (vec![], vec![]);
+            let mut partial = vec![];
+            let mut body = vec![];
             protobuf::put_varint(1, rejects.total() as u64, &mut partial);
             protobuf::put_bytes(2, message.as_bytes(), &mut partial);
             protobuf::put_bytes(1, &partial, &mut body);

@@ -98,7 +98,8 @@ pub(super) async fn decode_within(
     let decoding = shared.decoding.clone();
     let fields = shared.admission.fields().cloned();
     let ReceivedBody { bytes, held } = received;
-    let (sender, body_bytes) = (held.sender.clone(), bytes.len());
+    let sender = held.sender.clone();
+    let body_bytes = bytes.len();
     let work = DecodeJob { body: bytes, options, sender: sender.clone(), received_at_ms, decoding, fields, bytes_max };
     let (decoded, held) = work.run(held).await?;
     if let Some(grant) = sender {
@@ -122,7 +123,9 @@ impl DecodeJob {
     /// Decodes inline if the body is small, also after decompression; otherwise on a blocking thread. The budget permit
     /// moves to that thread: if the sender disconnects, the work still runs to its end.
     async fn run(self, mut held: BodyPermit) -> Result<(DecodedBody, BodyPermit), IngestError> {
-        let (bytes, encoding, bytes_max) = (self.body.len() as u64, self.options.encoding, self.bytes_max);
+        let bytes = self.body.len() as u64;
+        let encoding = self.options.encoding;
+        let bytes_max = self.bytes_max;
         let inflated_max = |limit: u64| if encoding == Encoding::Identity { 0 } else { limit };
         let inline_max = INLINE_BYTES_MAX.min(bytes_max);
         if bytes <= inline_max {

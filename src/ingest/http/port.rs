@@ -177,7 +177,8 @@ impl Connection {
     /// Counts and logs that the peer does not receive the bytes sent to it.
     pub(super) fn stuck(&self) {
         metrics::http_connection_closed(self.port.name, "write_timeout");
-        let (port, peer) = (self.port.name, self.place.peer());
+        let port = self.port.name;
+        let peer = self.place.peer();
         self.port.stuck_log.line(self.now_ms(), || {
             tracing::warn!(port, %peer, "connection closed: its peer takes nothing of the response");
         });

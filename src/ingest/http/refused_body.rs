@@ -52,7 +52,8 @@ fn asks_before_sending(headers: &HeaderMap) -> bool {
 
 async fn discard(body: Body) {
     let all = async {
-        let (mut stream, mut bytes) = (body.into_data_stream(), 0);
+        let mut stream = body.into_data_stream();
+        let mut bytes = 0;
         while let Some(Ok(chunk)) = stream.next().await {
             bytes += chunk.len() as u64;
             if bytes > DISCARDED_BYTES_MAX {

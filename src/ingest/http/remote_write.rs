@@ -64,7 +64,8 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, I
 
 fn decode_options(shared: &Shared, headers: &HeaderMap) -> Result<DecodeOptions, IngestError> {
     let decoder = shared.formats.remote_write(message_of(headers)?);
-    let (encoding, origin) = (encoding_of(headers)?, Origin::default());
+    let encoding = encoding_of(headers)?;
+    let origin = Origin::default();
     Ok(DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin })
 }
 

@@ -70,7 +70,8 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, IngestError> {
     let encoding = Encoding::of(&parts.headers)?;
     let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
-    let (ts_unit, origin) = (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
+    let ts_unit = decoder.ts_unit_usual();
+    let origin = Origin { sensor_id: Some(device.clone()), ..Origin::default() };
     let options = DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin };
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =

@@ -152,7 +152,8 @@ impl Batcher {
 
     /// How long the current ingest batch should wait for more messages.
     fn delay(&self) -> Option<Duration> {
-        let (since, last) = (self.since?, self.last?);
+        let since = self.since?;
+        let last = self.last?;
         self.delay.wait(OpenGroup {
             messages: self.messages,
             outstanding: self.outstanding(),
@@ -190,7 +191,8 @@ impl Batcher {
         {
             self.collector.renew(decoding);
         }
-        let (now_ms, before) = (self.clock.now().wall_ms, self.collector.readings());
+        let now_ms = self.clock.now().wall_ms;
+        let before = self.collector.readings();
         let is_refused = match self.collector.take(&incoming.message, now_ms) {
             Ok(Take::Refused(detail)) => {
                 let id = incoming.message.sender.as_ref().map_or("", |grant| &*grant.id);

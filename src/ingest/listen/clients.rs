@@ -26,7 +26,8 @@ pub(super) struct Registration {
 impl Clients {
     /// Registers a connection of a client, and cancels its previous connection if there is one.
     pub(super) fn enter(&self, token: &str, id: &str) -> Registration {
-        let (key, taken_over) = ((token.to_owned(), id.to_owned()), CancellationToken::new());
+        let key = (token.to_owned(), id.to_owned());
+        let taken_over = CancellationToken::new();
         let before = self.lock(|clients| clients.insert(key.clone(), taken_over.clone()));
         if let Some(before) = before {
             before.cancel();
@@ -56,7 +57,8 @@ mod tests {
     #[test]
     fn the_second_of_the_same_name_and_token_ends_the_first() {
         let clients = Clients::default();
-        let (first, other) = (clients.enter("t", "a"), clients.enter("u", "a"));
+        let first = clients.enter("t", "a");
+        let other = clients.enter("u", "a");
         let second = clients.enter("t", "a");
         assert!(first.taken_over.is_cancelled() && !second.taken_over.is_cancelled());
         assert!(!other.taken_over.is_cancelled(), "another token's device with the same name");

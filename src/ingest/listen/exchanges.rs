@@ -96,7 +96,8 @@ mod tests {
             steps in prop::collection::vec((0..3u8, prop_oneof![0..4u16, 63..66u16, Just(65_535)]), 0..60)
         ) {
             // Naive model: whether PUBREC was sent.
-            let (mut exchanges, mut model) = (Exchanges::default(), HashMap::<u16, bool>::new());
+            let mut exchanges = Exchanges::default();
+            let mut model = HashMap::<u16, bool>::new();
             for (step, id) in steps {
                 match step {
                     0 => {

@@ -82,7 +82,8 @@ pub(super) struct Head {
 impl Head {
     pub(super) fn read(buf: &[u8]) -> Result<Option<Head>, ProtocolError> {
         let Some((&first, lengths)) = buf.split_first() else { return Ok(None) };
-        let (mut rest, mut shift) = (0usize, 0);
+        let mut rest = 0usize;
+        let mut shift = 0;
         for (at, byte) in lengths.iter().take(4).enumerate() {
             rest |= usize::from(byte & 0x7f) << shift;
             if *byte < 0x80 {
@@ -223,7 +224,8 @@ struct Skip {
 
 impl Skip {
     fn new(version: Version, head: Head, limits: &Limits, kept_bytes_max: usize) -> Result<Skip, ProtocolError> {
-        let (qos, is_dup) = ((head.first >> 1) & 3, head.first & 8 != 0);
+        let qos = (head.first >> 1) & 3;
+        let is_dup = head.first & 8 != 0;
         if qos == 3 || (qos == 0 && is_dup) {
             return Err(ProtocolError(Reason::MalformedPacket));
         }
@@ -349,7 +351,8 @@ impl Skip {
     fn publish(&mut self) -> Publish {
         self.topic.shrink_to_fit();
         self.payload.shrink_to_fit();
-        let (topic, payload) = (std::mem::take(&mut self.topic), std::mem::take(&mut self.payload));
+        let topic = std::mem::take(&mut self.topic);
+        let payload = std::mem::take(&mut self.payload);
         Publish {
             held_bytes: topic.len() + payload.len(),
             topic: topic.into(),

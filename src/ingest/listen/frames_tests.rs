@@ -46,7 +46,9 @@ fn publish(version: Version, qos: u8, topic: &str, properties: &[(&str, &str)], 
 
 /// All packets parsed from these pieces, and the error at their end.
 fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Option<ProtocolError>) {
-    let (mut frames, mut buf, mut packets) = (Frames::new(version, limits.clone()), BytesMut::new(), vec![]);
+    let mut frames = Frames::new(version, limits.clone());
+    let mut buf = BytesMut::new();
+    let mut packets = vec![];
     for piece in pieces {
         buf.extend_from_slice(piece);
         loop {
@@ -137,7 +139,8 @@ fn a_large_packet_leaves_no_large_buffer_behind() {
     let mut stream = publish(Version::V4, 1, "a", &[], &vec![b'x'; 200_000]);
     let large = stream.len();
     stream.extend([0xc0, 0]);
-    let (mut frames, mut buf) = (Frames::new(Version::V4, limits(1 << 20)), BytesMut::from(&stream[..]));
+    let mut frames = Frames::new(Version::V4, limits(1 << 20));
+    let mut buf = BytesMut::from(&stream[..]);
     assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)));
     assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)), "not before room is reserved");
     frames.gather(large);

@@ -110,7 +110,8 @@ mod tests {
             let mut inflight = InFlight::default();
             // Naive model: the outcome of every message ever.
             let mut all: Vec<Option<AckOutcome>> = vec![];
-            let (mut refused, mut released) = (vec![], 0);
+            let mut refused = vec![];
+            let mut released = 0;
             for step in steps {
                 match step {
                     Step::Push => {

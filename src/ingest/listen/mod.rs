@@ -151,7 +151,8 @@ impl MqttListener {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let (credentials, connections) = (self.credentials.clone(), self.shared.connections.clone());
+        let credentials = self.credentials.clone();
+        let connections = self.shared.connections.clone();
         Renewal { credentials, connections, certificates: self.port.certificates().cloned() }
     }
 
@@ -160,7 +161,8 @@ impl MqttListener {
     pub fn spawn(self) -> JoinHandle<()> {
         tokio::spawn(async move {
             let MqttListener { port, shared, batchers, .. } = self;
-            let (connections, mut gathering) = (TaskTracker::new(), JoinSet::new());
+            let connections = TaskTracker::new();
+            let mut gathering = JoinSet::new();
             let batchers = batchers.into_iter().map(|(tx, batcher)| {
                 gathering.spawn(batcher.run(shared.deps.admission.clone()));
                 tx

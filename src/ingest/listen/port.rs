@@ -99,8 +99,8 @@ impl Port {
     pub(super) async fn serve(self, shared: Arc<Shared>, batchers: Batchers, tasks: &TaskTracker) {
         let credentials = shared.credentials.now();
         let credentials = credentials.as_ref().as_ref();
-        let (tokens, jwt) =
-            (credentials.and_then(Credentials::tokens), credentials.is_some_and(Credentials::accepts_jwt));
+        let tokens = credentials.and_then(Credentials::tokens);
+        let jwt = credentials.is_some_and(Credentials::accepts_jwt);
         let is_tls = self.certificates.is_some();
         tracing::info!(addr = %self.addr, tokens, jwt, tls = is_tls, "MQTT listener ready for devices");
         if let Some(certificates) = self.certificates.clone() {
@@ -130,7 +130,8 @@ impl Port {
                 }
             };
             let batchers = batchers.clone();
-            let (shared, certificates) = (shared.clone(), self.certificates.clone());
+            let shared = shared.clone();
+            let certificates = self.certificates.clone();
             tasks.spawn(async move {
                 welcome(stream, place, certificates, shared, &batchers, n).await;
                 // Batchers end when the last of these senders is dropped.
@@ -162,7 +163,8 @@ async fn behind_proxy(
     shared: &Shared,
     deadline: tokio::time::Instant,
 ) -> Option<Place> {
-    let (peer, proxies) = (place.peer(), shared.connections.proxies());
+    let peer = place.peer();
+    let proxies = shared.connections.proxies();
     if !proxies.has_protocol() {
         return Some(place);
     }
@@ -222,7 +224,8 @@ async fn welcome(
 /// Counts and logs a CONNECT that was refused. Without credentials it is not an attempt to guess. `client`: the client
 /// id, as it may be shown.
 fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectError) {
-    let (peer, label) = (place.peer(), error.label());
+    let peer = place.peer();
+    let label = error.label();
     metrics::mqtt_direct_connect(label);
     let event = |kind| AuditEvent::new(kind, NAME, peer, label);
     match error {
@@ -265,7 +268,8 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     n: u64,
     deadline: tokio::time::Instant,
 ) {
-    let (mut buf, peer) = (BytesMut::new(), place.peer());
+    let mut buf = BytesMut::new();
+    let peer = place.peer();
     let stop = shared.deps.stop.clone();
     let request = tokio::select! {
         request = tokio::time::timeout_at(deadline, request(&mut stream, &mut buf)) => request,

@@ -101,7 +101,8 @@ async fn an_address_has_its_share_of_the_connections() {
 async fn silent_connections_keep_no_others_out_and_devices_are_never_cut() {
     let limits = |settings: &mut ListenMqtt| (settings.connections.max, settings.connections.per_address_max) = (3, 99);
     let rig = Rig::new(|settings| limits(settings)).await;
-    let (mut silent, mut devices) = (Vec::new(), Vec::new());
+    let mut silent = Vec::new();
+    let mut devices = Vec::new();
     for _ in 0..3 {
         for _ in 0..3 {
             silent.push(TcpStream::connect(rig.addr).await.unwrap());

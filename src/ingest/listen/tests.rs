@@ -181,7 +181,8 @@ fn all_connections_together_keep_to_the_budgets() {
         let bytes = if i % 2 == 0 { &whole[..] } else { &whole[..100] };
         assert_eq!(connection.receive(bytes), Ok(()));
     }
-    let (waiting, gathering) = (shared.bytes.available_permits(), shared.large.available_permits());
+    let waiting = shared.bytes.available_permits();
+    let gathering = shared.large.available_permits();
     assert!(waiting < 100_000 && gathering < 100_000, "both are used up: {waiting}, {gathering} left");
     // Of the connections whose packet never ends, only as many continue to read as have room for it.
     let waiting = connections.iter().skip(1).step_by(2).filter(|connection| !connection.reads()).count();
@@ -216,7 +217,8 @@ fn exchanges_that_never_end_take_no_more_than_the_receive_maximum() {
 #[test]
 fn the_documentation_has_the_fixed_limits() {
     let page = include_str!("../../../docs/configuration.md");
-    let (small, kept) = (super::frames::SMALL_BYTES, super::frames::KEPT_BYTES);
+    let small = super::frames::SMALL_BYTES;
+    let kept = super::frames::KEPT_BYTES;
     for (limit, bytes) in [
         ("CONNECT over MQTT", super::connect::CONNECT_BYTES_MAX as usize),
         ("packet over MQTT that is taken without a share of the room", small),

@@ -263,7 +263,8 @@ mod tests {
         fn acks_are_in_order_of_this_connection_and_only_of_what_is_delivered(
             steps in prop::collection::vec(step(), 0..120)
         ) {
-            let (mut ack_tracker, mut model) = (AckTracker::default(), Model::default());
+            let mut ack_tracker = AckTracker::default();
+            let mut model = Model::default();
             for step in &steps {
                 model.apply(&mut ack_tracker, step);
                 prop_assert_eq!(ack_tracker.release().collect::<Vec<_>>(), model.expect());

@@ -108,7 +108,8 @@ impl Broker {
         };
         self.births_kept = self.collector.births().changes();
         if let Some(problem) = problem {
-            let (broker, path) = (&self.name, path.display());
+            let broker = &self.name;
+            let path = path.display();
             tracing::warn!(%broker, %path, problem, "kept Sparkplug births ignored; nodes will be asked for new ones");
         }
     }
@@ -122,7 +123,8 @@ impl Broker {
         }
         let Some(path) = self.births_file.clone() else { return };
         (self.births_kept, self.births_due_ms) = (changes, now_ms + births_file::EVERY.as_millis() as u64);
-        let (bytes, broker) = (self.collector.births().to_bytes(), self.name.clone());
+        let bytes = self.collector.births().to_bytes();
+        let broker = self.name.clone();
         self.births_write = Some(tokio::task::spawn_blocking(move || {
             if let Err(error) = births_file::write(&path, &bytes) {
                 tracing::warn!(%broker, path = %path.display(), %error, "cannot keep Sparkplug births");

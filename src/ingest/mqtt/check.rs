@@ -40,7 +40,8 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
     let config = of_check(config);
     let target = Target::parse(&config.url)?;
     let broker = target.label();
-    let (read, to) = (config.clone(), target.clone());
+    let read = config.clone();
+    let to = target.clone();
     let read = tokio::task::spawn_blocking(move || files::read(&read, &to, None)).await;
     let (material, problem) = read.map_err(|error| CheckError::File(error.to_string()))??;
     if let Some(problem) = problem {

@@ -124,7 +124,9 @@ impl Broker {
 
     /// Creates both halves of a new connection, with the current content of the files.
     async fn open(&mut self) -> Result<(link::Sender, link::Link), SetupError> {
-        let (config, target, before) = (self.config.clone(), self.target.clone(), self.material.clone());
+        let config = self.config.clone();
+        let target = self.target.clone();
+        let before = self.material.clone();
         let read = tokio::task::spawn_blocking(move || files::read(&config, &target, before.as_ref())).await;
         let (material, problem) = read.map_err(|error| SetupError::Options(error.to_string()))??;
         if let Some(problem) = problem.as_ref().filter(|_| self.file_problem != problem) {

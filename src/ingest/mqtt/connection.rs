@@ -262,7 +262,8 @@ impl<'a> Connection<'a> {
         metrics::mqtt_window(&broker.name, sample.pending as u64, sample.oldest_seconds, sample.full_seconds);
         if sample.log_due {
             let cause = cause(broker.admission.check(), broker.ack, sample.oldest_seconds);
-            let (unacked, oldest_seconds) = (sample.pending, sample.oldest_seconds);
+            let unacked = sample.pending;
+            let oldest_seconds = sample.oldest_seconds;
             tracing::warn!(broker = %broker.name, unacked, oldest_seconds, cause, "acknowledgements are slow");
         }
     }
@@ -307,7 +308,8 @@ impl<'a> Connection<'a> {
 
     /// How long the collected batch should wait for more messages.
     fn delay(&self) -> Option<Duration> {
-        let (since, last) = (self.since?, self.last?);
+        let since = self.since?;
+        let last = self.last?;
         self.broker.delay.wait(OpenGroup {
             messages: self.collected,
             outstanding: self.broker.ack_tracker.pending().max(self.collected),
@@ -345,7 +347,8 @@ impl<'a> Connection<'a> {
         let gathered = broker.collector.finish();
         (self.collected, self.since) = (0, None);
         let group = broker.ack_tracker.close();
-        let (accepted, rejected) = (gathered.batch.len() as u64, gathered.rejected);
+        let accepted = gathered.batch.len() as u64;
+        let rejected = gathered.rejected;
         rejected::note_dead_letters(Source::Mqtt, &gathered.dead);
         metrics::received(Source::Mqtt, accepted + rejected.total());
         metrics::altered(Source::Mqtt, gathered.batch.retimed() as u64, gathered.left_out);
@@ -353,7 +356,8 @@ impl<'a> Connection<'a> {
         if gathered.skipped > 0 {
             metrics::mqtt_left_out(&broker.name, gathered.skipped);
         }
-        let (settled, since) = (broker.settled_tx.clone(), Instant::now());
+        let settled = broker.settled_tx.clone();
+        let since = Instant::now();
         let shown = tail::readings(Source::Mqtt, &gathered.batch);
         let ack = Ack::with(move |outcome| {
             if outcome == AckOutcome::Delivered {

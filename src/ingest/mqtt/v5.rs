@@ -72,7 +72,9 @@ pub(super) fn open(
     if let Some(topic) = &config.status_topic {
         options.set_last_will(LastWill::new(topic, OFFLINE, QoS::AtLeastOnce, true, None));
     }
-    let (host, port, socket) = (target.host.clone(), target.port, socket.clone());
+    let host = target.host.clone();
+    let port = target.port;
+    let socket = socket.clone();
     options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
     AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))
 }

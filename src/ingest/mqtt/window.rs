@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn full_time_is_counted_in_whole_seconds_and_nothing_of_it_is_lost() {
         let mut window = Window::new(10);
-        let (mut reported, mut now) = (0, 0);
+        let mut reported = 0;
+        let mut now = 0;
         // 700 ms of each second.
         for _ in 0..100 {
             reported += window.observe(10, Some(now), now).map_or(0, |s| s.full_seconds);

@@ -36,7 +36,8 @@ fn elements(value: &str, has_quotes: bool) -> Vec<&str> {
 
 /// The parts between separators; `None` if a quote is left open.
 fn split(text: &str, separator: char, has_quotes: bool) -> Option<Vec<&str>> {
-    let (mut is_quoted, mut is_escaped) = (false, false);
+    let mut is_quoted = false;
+    let mut is_escaped = false;
     let parts = text.split(|c| {
         let was_escaped = std::mem::take(&mut is_escaped);
         match c {

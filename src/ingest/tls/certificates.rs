@@ -203,7 +203,8 @@ impl Chain {
 
     /// Why clients will refuse the chain now.
     fn problem(&self, now_s: i64) -> Option<ChainProblem> {
-        let (not_before_s, not_after_s) = (self.not_before_s, self.not_after_s);
+        let not_before_s = self.not_before_s;
+        let not_after_s = self.not_after_s;
         if now_s > not_after_s {
             return Some(ChainProblem::Expired { not_after_s });
         }
@@ -353,7 +354,8 @@ impl Certificates {
     }
 
     fn loaded(&self) {
-        let (port, now_s) = (self.0.port, self.now_s());
+        let port = self.0.port;
+        let now_s = self.now_s();
         let chain = self.read().loaded.chain.clone();
         tracing::info!(port, until = day(chain.not_after_s), "certificates loaded");
         if let Some(disorder) = chain.disorder() {
@@ -378,10 +380,12 @@ impl Certificates {
 
     /// Reports the status, which also changes with time.
     fn report(&self) {
-        let (port, now_s) = (self.0.port, self.now_s());
+        let port = self.0.port;
+        let now_s = self.now_s();
         let state = self.read();
         let chain = state.loaded.chain.clone();
-        let (outdated_crl, crl_until_s) = (state.loaded.outdated_crl(now_s), state.loaded.crl_until_s);
+        let outdated_crl = state.loaded.outdated_crl(now_s);
+        let crl_until_s = state.loaded.crl_until_s;
         let failed = state.failed.as_ref().map(|(_, why)| format!("{why}; the previous certificates stay in use"));
         drop(state);
         let expired = chain.problem(now_s).map(|problem| problem.to_string());

@@ -268,7 +268,8 @@ impl FsFile for MemFile {
             Some(Fault::Short) => (buf.len() - 1).max(1),
             Some(Fault::Error(_) | Fault::Freeze) => buf.len() / 2,
         };
-        let (from, to) = (offset as usize, offset as usize + n);
+        let from = offset as usize;
+        let to = offset as usize + n;
         if to > disk.inodes[self.inode].cached.len() {
             disk.resize(self.inode, to)?;
         }

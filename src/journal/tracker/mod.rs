@@ -135,7 +135,8 @@ impl Tracker {
     /// future appends; `None` if there will be none.
     pub(super) fn forget(&mut self, end: u64, now: Option<Appended>) {
         let line = if self.next < end { Some(self.next_at) } else { now };
-        let (out, chunks) = (&self.out, &self.chunks);
+        let out = &self.out;
+        let chunks = &self.chunks;
         let useless = |(first, chunk): (&u64, &Chunk)| {
             let unknown = || line.is_some_and(|line| line.in_moment_of(&chunk.last_at));
             let later = || out.range(first..).map(|later| &chunks[later]);

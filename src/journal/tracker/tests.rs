@@ -23,7 +23,8 @@ fn the_low_water_mark_moves_only_over_stored_chunks() {
     assert_eq!(tracker.oldest(11), Some(at(1, 100)));
     let a = tracker.hand_out(11, at(1, 100), times(&[]));
     tracker.extend(20, at(1, 110), times(&[]));
-    let (b, c) = (tracker.hand_out(21, at(1, 110), times(&[])), tracker.hand_out(30, at(1, 120), times(&[])));
+    let b = tracker.hand_out(21, at(1, 110), times(&[]));
+    let c = tracker.hand_out(30, at(1, 120), times(&[]));
     tracker.stored(c);
     assert_eq!((tracker.unstored_from(), tracker.oldest(30)), (10, Some(at(1, 100))));
     tracker.stored(a);
@@ -253,7 +254,8 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
     ) {
         let now = at(0, 0);
-        let (tracker, clock) = (Tracker::new(0, now), vec![(0, 1_700_000_000_000)]);
+        let tracker = Tracker::new(0, now);
+        let clock = vec![(0, 1_700_000_000_000)];
         let mut world = World { tracker, now, clock, entries: vec![], chunks: vec![], done: BTreeSet::new() };
         let mut from = 0;
         for step in &steps {

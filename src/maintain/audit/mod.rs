@@ -268,7 +268,8 @@ fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
         && match (stored.sum, actual.sum) {
             (Number::Int(a), Number::Int(b)) => a == b,
             (a, b) => {
-                let (a, b) = (a.as_f64(), b.as_f64());
+                let a = a.as_f64();
+                let b = b.as_f64();
                 // If even the absolute values overflow, the order of the additions decides whether a sum is finite,
                 // infinite or NaN (inf - inf), and no recomputation can prove which is right.
                 !absolute.is_finite() || a == b || (a - b).abs() <= SUM_TOLERANCE * absolute

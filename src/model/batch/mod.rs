@@ -274,7 +274,8 @@ impl ReadingBatch {
         }
         let mut batch = ReadingBatch { names, schemas, records: cursor.rest.to_vec(), ..ReadingBatch::default() };
         let mut receipt_times = ReceiptTimes::default();
-        let (mut at, mut places) = (0, Vec::with_capacity(count.min(batch.records.len() / HEAD_BYTES)));
+        let mut at = 0;
+        let mut places = Vec::with_capacity(count.min(batch.records.len() / HEAD_BYTES));
         while at < batch.records.len() {
             let (reading, next) = batch.parse(at)?;
             let hash = stable_hash(reading.checked()?);
@@ -291,9 +292,13 @@ impl ReadingBatch {
 
     fn parse(&self, at: usize) -> Option<(ReadingRef<'_>, usize)> {
         let mut cursor = Cursor { rest: self.records.get(at..).filter(|rest| !rest.is_empty())? };
-        let (flags, ts_ms) = (cursor.u8()?, cursor.i64()?);
-        let (id, tags) = (usize::from(cursor.u16()?), usize::from(cursor.u16()?));
-        let (schema, numbers, payload) = (cursor.u32()?, cursor.u8()?, cursor.u32()? as usize);
+        let flags = cursor.u8()?;
+        let ts_ms = cursor.i64()?;
+        let id = usize::from(cursor.u16()?);
+        let tags = usize::from(cursor.u16()?);
+        let schema = cursor.u32()?;
+        let numbers = cursor.u8()?;
+        let payload = cursor.u32()? as usize;
         let reading = ReadingRef {
             ts_ms,
             receipt_time: flags & FLAG_RECEIPT_TIME != 0,
@@ -373,7 +378,9 @@ mod tests {
             times.iter().for_each(|t| all.add(*t));
             all
         };
-        let (early, late, both) = (of(&[3, 1]), of(&[4, 9]), of(&[9, 3]));
+        let early = of(&[3, 1]);
+        let late = of(&[4, 9]);
+        let both = of(&[9, 3]);
         assert!(!early.overlap(&late) && early.overlap(&both) && both.overlap(&late));
         assert!(of(&[]).is_empty() && !of(&[]).overlap(&both) && !both.overlap(&of(&[])));
     }

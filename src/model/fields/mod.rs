@@ -124,7 +124,9 @@ impl FieldLimiter {
         self.0.begin_epoch(now_ms);
         let epoch = self.0.epoch.load(Ordering::Relaxed);
         let shared = self.0.shared.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (inner, hashes, schemas) = (self.0.clone(), vec![], vec![]);
+        let inner = self.0.clone();
+        let hashes = vec![];
+        let schemas = vec![];
         FieldGuard { inner, epoch, shared, fields_max, hashes, schemas, last: None }
     }
 
@@ -217,7 +219,8 @@ impl Used {
         if used + new.len() > max {
             return Err(BucketFieldsFull { used, new: new.len(), max });
         }
-        let (before, added) = (if used == 0 { 0 } else { self.memory_bytes() }, new.len());
+        let before = if used == 0 { 0 } else { self.memory_bytes() };
+        let added = new.len();
         if !new.is_empty() {
             // Two sorted runs, which this sort merges efficiently.
             self.names.extend(new);

@@ -24,7 +24,8 @@ pub(super) struct ChunkedBuffer {
 impl ChunkedBuffer {
     /// The chunk to append a row of this size to.
     pub(super) fn room(&mut self, row_bytes: usize) -> &mut Vec<u8> {
-        let (len, capacity) = (self.last.len(), self.last.capacity());
+        let len = self.last.len();
+        let capacity = self.last.capacity();
         if len + row_bytes <= capacity {
             return &mut self.last;
         }
@@ -129,7 +130,8 @@ mod tests {
 
     #[test]
     fn taking_from_the_front_keeps_order_and_counts_of_the_rest() {
-        let (rows, row_bytes) = (500, 83);
+        let rows = 500;
+        let row_bytes = 83;
         let rows_per_chunk = 4096 / row_bytes;
         for taken in [0, 1, rows_per_chunk - 1, rows_per_chunk, rows_per_chunk + 1, 3 * rows_per_chunk, rows - 1, rows]
         {

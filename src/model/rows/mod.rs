@@ -190,7 +190,8 @@ impl Rows {
     pub fn push_named(&mut self, ts_ms: i64, flags: RowFlags, values: &[(&str, ValueRef<'_>)]) {
         let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
         let schema = self.schemas.named(&names);
-        let (mut payload, mut numbers) = (vec![], 0);
+        let mut payload = vec![];
+        let mut numbers = 0;
         for (_, value) in values {
             value.encode(&mut payload);
             numbers += u8::from(value.is_number());
@@ -215,7 +216,8 @@ impl Rows {
     /// number of schemas, because a bucket with a large backlog is written page by page.
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
         let mut front = Rows::default();
-        let (mut array_bytes, mut end) = (0, None);
+        let mut array_bytes = 0;
+        let mut end = None;
         'chunks: for (i, chunk) in self.data.iter().enumerate() {
             let mut rest = chunk;
             loop {
@@ -336,7 +338,9 @@ fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>>
     let (schema, fields) = schemas.get(head.schema)?;
     let payload = cursor.take(head.payload_bytes)?;
     *rest = cursor.rest;
-    let (ts_ms, flags, numbers) = (head.ts_ms, RowFlags(head.flags & !WIDE), head.numbers);
+    let ts_ms = head.ts_ms;
+    let flags = RowFlags(head.flags & !WIDE);
+    let numbers = head.numbers;
     Some(Row { ts_ms, flags, numbers, schema, fields, payload })
 }
 
@@ -353,7 +357,9 @@ struct Head {
 impl Head {
     /// `None` at the end of the rows.
     fn read(cursor: &mut Cursor<'_>) -> Option<Head> {
-        let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
+        let ts_ms = cursor.i64()?;
+        let flags = cursor.u8()?;
+        let numbers = cursor.u8()?;
         let (schema, payload_bytes) = match flags & WIDE {
             0 => (0, usize::from(cursor.u8()?)),
             _ => (cursor.u32()?, cursor.u32()? as usize),

@@ -183,7 +183,8 @@ impl MultiSchema {
     }
 
     fn named(&mut self, names: &[&str]) -> Option<&Arc<FieldSchema>> {
-        let (schemas, by_names) = (&self.schemas, &mut self.by_names);
+        let schemas = &self.schemas;
+        let by_names = &mut self.by_names;
         let is = |i: usize| schemas[i].0.is(names.iter().copied());
         let last = self.last as usize;
         if last < schemas.len() && is(last) {

@@ -38,7 +38,8 @@ impl Rows {
         if fields.iter().map(|name| entry_bytes(name)).sum::<u64>() <= bytes_max {
             return None;
         }
-        let (mut known, mut bytes) = (vec![false; fields.len()], 0);
+        let mut known = vec![false; fields.len()];
+        let mut bytes = 0;
         for (n, row) in self.iter().enumerate() {
             for (field, _) in row.values().filter(|(_, value)| value.is_number()) {
                 if !std::mem::replace(&mut known[field as usize], true) {

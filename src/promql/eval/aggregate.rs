@@ -163,7 +163,8 @@ impl Evaluator<'_> {
         }
         let rows = self.vector(&aggregate.expr, grid)?;
         self.release(&rows);
-        let (mut collector, mut cursor) = (Collector::default(), Cursor::new(&rows));
+        let mut collector = Collector::default();
+        let mut cursor = Cursor::new(&rows);
         for step in 0..grid.steps() as u32 {
             self.stop.check()?;
             let mut counts: BTreeMap<usize, f64> = BTreeMap::new();

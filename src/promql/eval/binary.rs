@@ -74,15 +74,18 @@ impl Evaluator<'_> {
                 })
                 .collect()
         };
-        let (lhs_groups, rhs_groups) = (group(lhs), group(rhs));
+        let lhs_groups = group(lhs);
+        let rhs_groups = group(rhs);
         let group_count = groups.len();
-        let (mut lhs_at, mut rhs_at) = (Cursor::new(lhs), Cursor::new(rhs));
+        let mut lhs_at = Cursor::new(lhs);
+        let mut rhs_at = Cursor::new(rhs);
         if binary.op.is_set() {
             let mut collector = Collector::default();
             let mut slots = (vec![None; lhs.len()], vec![None; rhs.len()]);
             for step in 0..grid.steps() as u32 {
                 self.stop.check()?;
-                let (left, right) = (lhs_at.at(step), rhs_at.at(step));
+                let left = lhs_at.at(step);
+                let right = rhs_at.at(step);
                 let (take_left, take_right) = set(binary.op, group_count, (&left, &lhs_groups), (&right, &rhs_groups));
                 for (rows, slots, taken) in [(lhs, &mut slots.0, take_left), (rhs, &mut slots.1, take_right)] {
                     for (i, value) in taken {
@@ -110,7 +113,8 @@ impl Evaluator<'_> {
         };
         for step in 0..grid.steps() as u32 {
             self.stop.check()?;
-            let (left, right) = (lhs_at.at(step), rhs_at.at(step));
+            let left = lhs_at.at(step);
+            let right = rhs_at.at(step);
             let (many_now, one_now) = if is_swapped { (right, left) } else { (left, right) };
             matching.step = step;
             matching.run((&many_now, &many_groups), (&one_now, &one_groups))?;

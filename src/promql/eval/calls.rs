@@ -175,7 +175,8 @@ impl Evaluator<'_> {
             let is_descending = call.function.name == "sort_desc";
             let first = |row: &Row| row.points.first().map_or(f64::NAN, |p| p.value);
             rows.sort_by(|a, b| {
-                let (a, b) = (first(a), first(b));
+                let a = first(a);
+                let b = first(b);
                 // NaN last either way.
                 a.is_nan()
                     .cmp(&b.is_nan())

@@ -76,7 +76,8 @@ fn check_name(name: &str, place: &str) -> Result<(), PromqlError> {
 
 /// Compares digits as numbers, and the text between them as text.
 fn natural(a: &str, b: &str) -> Ordering {
-    let (mut a_parts, mut b_parts) = (parts(a), parts(b));
+    let mut a_parts = parts(a);
+    let mut b_parts = parts(b);
     loop {
         match (a_parts.next(), b_parts.next()) {
             (None, None) => return a.cmp(b),

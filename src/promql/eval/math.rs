@@ -93,7 +93,10 @@ pub(super) fn quantile(q: f64, values: &mut [f64]) -> f64 {
 /// Slope per second, and the value at `intercept_ms`, of the line through the samples; at least one.
 pub(super) fn regression(samples: &[Sample], intercept_ms: i64) -> (f64, f64) {
     let first = samples[0].value;
-    let (mut x, mut y, mut xy, mut xx) = (Kahan::default(), Kahan::default(), Kahan::default(), Kahan::default());
+    let mut x = Kahan::default();
+    let mut y = Kahan::default();
+    let mut xy = Kahan::default();
+    let mut xx = Kahan::default();
     for sample in samples {
         let at = (sample.ts_ms - intercept_ms) as f64 / 1e3;
         x.add(at);
@@ -105,7 +108,10 @@ pub(super) fn regression(samples: &[Sample], intercept_ms: i64) -> (f64, f64) {
         return if first.is_infinite() { (f64::NAN, f64::NAN) } else { (0.0, first) };
     }
     let n = samples.len() as f64;
-    let (x, y, xy, xx) = (x.total(), y.total(), xy.total(), xx.total());
+    let x = x.total();
+    let y = y.total();
+    let xy = xy.total();
+    let xx = xx.total();
     let slope = (xy - x * y / n) / (xx - x * x / n);
     (slope, y / n - slope * x / n)
 }

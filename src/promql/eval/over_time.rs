@@ -104,7 +104,9 @@ pub(super) fn of_stats(function: OverTime, stats: &WindowStats) -> f64 {
 }
 
 fn variance(w: &Window<'_>) -> f64 {
-    let (mut count, mut mean, mut squares) = (0.0, Kahan::default(), Kahan::default());
+    let mut count = 0.0;
+    let mut mean = Kahan::default();
+    let mut squares = Kahan::default();
     for value in w.values() {
         count += 1.0;
         let delta = value - mean.total();
@@ -120,7 +122,8 @@ fn extrapolated(w: &Window<'_>, is_counter: bool, is_rate: bool) -> Option<f64> 
     if w.samples.len() < 2 {
         return None;
     }
-    let (first, last) = (w.first(), w.last());
+    let first = w.first();
+    let last = w.last();
     let mut difference = last.value - first.value;
     if is_counter {
         for pair in w.samples.windows(2) {
@@ -160,7 +163,8 @@ fn instant(w: &Window<'_>, is_rate: bool) -> Option<f64> {
 }
 
 fn smoothed(w: &Window<'_>) -> Result<Option<f64>, PromqlError> {
-    let (sf, tf) = (w.args[0], w.args[1]);
+    let sf = w.args[0];
+    let tf = w.args[1];
     for (name, factor) in [("smoothing", sf), ("trend", tf)] {
         if factor <= 0.0 || factor >= 1.0 {
             let range = if name == "smoothing" { "sf" } else { "tf" };
@@ -170,7 +174,9 @@ fn smoothed(w: &Window<'_>) -> Result<Option<f64>, PromqlError> {
         }
     }
     let [first, second, ..] = w.samples else { return Ok(None) };
-    let (mut previous, mut level, mut trend) = (0.0, first.value, second.value - first.value);
+    let mut previous = 0.0;
+    let mut level = first.value;
+    let mut trend = second.value - first.value;
     for (i, value) in w.values().enumerate().skip(1) {
         if i > 1 {
             trend = tf * (level - previous) + (1.0 - tf) * trend;

@@ -86,7 +86,8 @@ impl Plan {
             Some(at) => (at, at, 1),
             None => (grid.start_ms, grid.last_ms(), steps),
         };
-        let (first_end_ms, to_ms) = (first - selector.offset_ms, last - selector.offset_ms);
+        let first_end_ms = first - selector.offset_ms;
+        let to_ms = last - selector.offset_ms;
         let windows = summarised.map(|function| Windows {
             first_end_ms,
             step_ms: grid.step_ms,

@@ -43,7 +43,9 @@ impl Evaluator<'_> {
         let mut rows = Vec::with_capacity(found.len());
         for series in found {
             self.stop.check()?;
-            let (samples, mut next, mut points) = (samples(series.data), 0, vec![]);
+            let samples = samples(series.data);
+            let mut next = 0;
+            let mut points = vec![];
             for step in 0..grid.steps() {
                 let time = at.unwrap_or_else(|| grid.at(step)) - selector.offset_ms;
                 while samples.get(next).is_some_and(|s| s.ts_ms <= time) {
@@ -145,7 +147,9 @@ fn windows(
     ranges: Ranges,
     stop: &Stop,
 ) -> Result<Vec<Point>, PromqlError> {
-    let (mut from, mut to, mut points) = (0, 0, vec![]);
+    let mut from = 0;
+    let mut to = 0;
+    let mut points = vec![];
     let mut numbers = vec![0.0; args.len()];
     for step in 0..grid.steps() {
         stop.check()?;

@@ -61,7 +61,8 @@ pub(super) fn selected(
     for (group, (_, members)) in groups.iter().enumerate() {
         members.iter().for_each(|i| group_of[*i] = group);
     }
-    let (mut collector, mut cursor) = (Collector::default(), Cursor::new(rows));
+    let mut collector = Collector::default();
+    let mut cursor = Cursor::new(rows);
     for step in 0..grid.steps() as u32 {
         stop.check()?;
         let param = params[step as usize];
@@ -72,7 +73,8 @@ pub(super) fn selected(
         for mut heap in heaps {
             if matches!(op, AggregateOp::Topk | AggregateOp::Bottomk) {
                 heap.sort_by(|a, b| {
-                    let (is_less, is_more) = (is_below(op, b.0, a.0), is_below(op, a.0, b.0));
+                    let is_less = is_below(op, b.0, a.0);
+                    let is_more = is_below(op, a.0, b.0);
                     is_more.cmp(&is_less)
                 });
             }
@@ -104,7 +106,8 @@ fn offer(op: AggregateOp, param: f64, heap: &mut Vec<Entry>, entry: Entry, rows:
         push(op, heap, entry);
         return;
     }
-    let (root, value) = (heap[0].0, entry.0);
+    let root = heap[0].0;
+    let value = entry.0;
     let is_better = match op {
         AggregateOp::Topk => root < value,
         AggregateOp::Bottomk => root > value,

@@ -221,7 +221,8 @@ impl Rollup {
         for mark in marks {
             // Of a time when the clock was ahead, perhaps. A later mark of the day has a later version, so that it can be removed.
             self.last_version = self.last_version.max(mark.version);
-            let (hash, day) = (stable_hash(&mark.sensor_id), self.settings.zone.day(mark.day_ms));
+            let hash = stable_hash(&mark.sensor_id);
+            let day = self.settings.zone.day(mark.day_ms);
             let slot = match self.find(hash, &mark.sensor_id, day) {
                 Some(slot) => slot,
                 None => {
@@ -282,7 +283,8 @@ impl Rollup {
         if self.ready.is_empty() && self.is_short() {
             self.sweep(most, now);
         }
-        let (mut days, mut expired) = (vec![], vec![]);
+        let mut days = vec![];
+        let mut expired = vec![];
         while days.len() < most
             && let Some(((slot, generation), since_ms)) = self.ready.pop_front()
         {

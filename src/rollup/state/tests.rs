@@ -73,7 +73,8 @@ fn done(waiter: crate::ack::AckWaiter) -> Option<AckOutcome> {
 #[test]
 fn a_reading_is_released_when_the_mark_of_its_day_is_durable() {
     let mut rig = Rig::new(|_| {});
-    let (first, second) = (rig.arrive("a", TODAY), rig.arrive("a", TODAY + HOUR));
+    let first = rig.arrive("a", TODAY);
+    let second = rig.arrive("a", TODAY + HOUR);
     let marks = rig.rollup.take_marks(100);
     assert_eq!((marks.len(), &*marks[0].instance, marks[0].day_ms), (1, "me", TODAY));
     rig.rollup.marked(&marks, false, rig.now);
@@ -144,7 +145,8 @@ fn a_mark_stays_while_readings_are_on_their_way_or_the_day_changed_again() {
 #[test]
 fn a_day_with_late_readings_that_never_end_is_computed_all_the_same() {
     let mut rig = Rig::new(|_| {});
-    let (past, mut computed) = (TODAY - 5 * DAY, 0);
+    let past = TODAY - 5 * DAY;
+    let mut computed = 0;
     for _ in 0..100 {
         drop(rig.arrive("a", past));
         rig.mark();
@@ -189,7 +191,8 @@ fn a_mark_after_a_recovered_one_has_a_later_version_although_the_clock_was_set_b
     rig.mark();
     rig.settle("a", TODAY - DAY);
     let ahead = TODAY + 3 * DAY;
-    let (instance, sensor_id) = ("me".into(), "a".into());
+    let instance = "me".into();
+    let sensor_id = "a".into();
     rig.rollup.recover(vec![DayMark { instance, day_ms: TODAY - DAY, sensor_id, version: ahead }], rig.now);
     rig.pass(1500);
     let days = rig.due();

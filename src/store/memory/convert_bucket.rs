@@ -80,7 +80,9 @@ impl Copying {
 
     /// The readings that are not among the measurements yet; `None` if there are measurements that no page holds.
     fn missing(&mut self) -> Option<VecDeque<Reading>> {
-        let (mixed, mut there, mut missing) = (self.is_mixed(), self.before.clone(), VecDeque::new());
+        let mixed = self.is_mixed();
+        let mut there = self.before.clone();
+        let mut missing = VecDeque::new();
         for page in self.sources() {
             let mut rows = page.rows.clone();
             // A stray page may be a copy of existing measurements; equal readings in a bucket's own pages are counted.
@@ -178,7 +180,8 @@ impl Conversion {
 
     /// The next step for the bucket as it was read.
     fn plan(&self, bucket: StoredBucket, pages: &Pages) -> Result<Next, Conclusion> {
-        let (mode, strays) = (bucket.storage_mode(), bucket.strays().next().is_some());
+        let mode = bucket.storage_mode();
+        let strays = bucket.strays().next().is_some();
         match (bucket.pages.is_empty(), mode, self.into) {
             (true, ..) => return Err(Conclusion::Done),
             (_, StorageMode::TimeSeries, StorageMode::TimeSeries) if !strays => return Err(Conclusion::Done),
@@ -255,11 +258,13 @@ impl Pages {
         let fields = recomputed.fields.into_iter().map(|(name, (field, _))| (name, field)).collect();
         let mut chunks = chunks(fields, self.page_summary_bytes());
         chunks.resize(chunks.len().max(bucket.expected_pages()), vec![]);
-        let (pages, mut left) = (chunks.len() as u64, recomputed.count);
+        let pages = chunks.len() as u64;
+        let mut left = recomputed.count;
         let page = |(n, chunk): (u64, Vec<_>)| {
             let count = left.div_ceil(pages - n);
             left -= count;
-            let (summary, sealed) = (chunk.into_iter().collect(), n + 1 < pages);
+            let summary = chunk.into_iter().collect();
+            let sealed = n + 1 < pages;
             Page { count: count as u32, sealed, summary, storage_mode: StorageMode::TimeSeries, ..Page::default() }
         };
         (0..).zip(chunks).map(page).collect()

@@ -83,7 +83,9 @@ impl Writer {
     /// Opens a sub-document that is element `index` of an array.
     pub(super) fn element(&mut self, index: usize) -> Open {
         self.buf.push(DOCUMENT);
-        let (mut digits, mut n, mut at) = ([0u8; 20], index, 20);
+        let mut digits = [0u8; 20];
+        let mut n = index;
+        let mut at = 20;
         loop {
             at -= 1;
             digits[at] = b'0' + (n % 10) as u8;

@@ -111,7 +111,8 @@ impl MongoStore {
                 tokio::time::sleep(ROUND_WAIT * 2u32.pow(round - 1)).await;
             }
             let changes = self.changes(&updates).await?;
-            let (mut done, mut at_fault) = (true, vec![]);
+            let mut done = true;
+            let mut at_fault = vec![];
             for (kind, statements) in [("insert", changes.inserts), ("update", changes.updates)] {
                 let mut rest = &statements[..];
                 while !rest.is_empty() {
@@ -133,7 +134,8 @@ impl MongoStore {
 
     /// What the stored entries lack.
     async fn changes(&self, updates: &[CatalogUpdate]) -> Result<Changes, StoreError> {
-        let (entries, updates) = (self.entries(), updates.to_vec());
+        let entries = self.entries();
+        let updates = updates.to_vec();
         let read = self.limited(async move {
             let ids: Vec<&str> = updates.iter().map(|u| &*u.sensor_id).collect();
             let mut missing: BTreeMap<&str, &CatalogUpdate> = updates.iter().map(|u| (&*u.sensor_id, u)).collect();
@@ -158,7 +160,8 @@ impl MongoStore {
 
     /// A command with the first statements, and their number.
     fn command(kind: &str, statements: &[(SensorId, Document)]) -> (Document, usize) {
-        let (mut list, mut bytes) = (vec![], 0);
+        let mut list = vec![];
+        let mut bytes = 0;
         for (_, statement) in statements {
             bytes += estimate(statement);
             if bytes > COMMAND_BYTES_MAX && !list.is_empty() {
@@ -222,7 +225,8 @@ impl MongoStore {
     }
 
     async fn find_some(&self, q: &CatalogQuery, ids: Option<&[SensorId]>) -> Result<Vec<CatalogEntry>, StoreError> {
-        let (entries, filter) = (self.entries(), filter(q, ids));
+        let entries = self.entries();
+        let filter = filter(q, ids);
         if q.limit == 0 {
             return Ok(vec![]);
         }
@@ -345,7 +349,8 @@ fn document_of(entry: &CatalogEntry) -> Document {
 fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Document {
     let mut merged = entry.clone();
     merged.merge(update);
-    let (mut query, mut set) = (doc! { "_id": &*entry.sensor_id }, Document::new());
+    let mut query = doc! { "_id": &*entry.sensor_id };
+    let mut set = Document::new();
     if let Some((ts_ms, tags)) = entry.newer_tags(update) {
         query.insert("tags_ts", entry.tags_ts_ms.map_or(Bson::Null, date));
         set.insert("tags", tags.iter().map(|(name, value)| (name.clone(), Bson::from(value))).collect::<Document>());
@@ -355,7 +360,8 @@ fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Document {
     if merged.is_truncated {
         set.insert("fields_truncated", true);
     }
-    let (mut add, mut names) = (Document::new(), vec![]);
+    let mut add = Document::new();
+    let mut names = vec![];
     names.extend(merged.is_truncated.then_some(TRUNCATED));
     for name in update.fields.keys() {
         if let Some(now) = merged.fields.get(&**name).filter(|now| entry.fields.get(&**name) != Some(*now)) {

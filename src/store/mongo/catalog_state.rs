@@ -69,7 +69,8 @@ async fn first(setup: &Setup<'_>, collection: &str, filter: Document) -> Result<
 impl MongoStore {
     /// See [`Store::catalog_fill`].
     pub(in crate::store::mongo) async fn read_fill(&self) -> Result<CatalogFill, StoreError> {
-        let (db, options) = (self.db.clone(), self.options.clone());
+        let db = self.db.clone();
+        let options = self.options.clone();
         let found = self.limited(async move {
             let setup = Setup::new(&db, &options);
             Ok(first(&setup, META, doc! { "_id": "catalog" }).await)
@@ -117,7 +118,8 @@ impl MongoStore {
         let Some(retention) = self.retention else { return Ok(0) };
         let margin = 2 * CATALOG_STEP_MS + 2 * self.options.span.ms();
         let before_ms = now_ms - i64::try_from(retention.as_millis()).unwrap_or(i64::MAX / 2) - margin;
-        let (mut after, mut removed) = (String::new(), 0);
+        let mut after = String::new();
+        let mut removed = 0;
         loop {
             let filter = doc! { "_id": { "$gt": &after }, "last_ts": { "$lt": DateTime::from_millis(before_ms) } };
             let entries = self.entries();
@@ -145,7 +147,8 @@ impl MongoStore {
         let ids: Vec<SensorId> = found.iter().map(|(id, _)| id.clone()).collect();
         let buckets = self.first_buckets(&ids).await?;
         let line = DateTime::from_millis(now_ms - MARKED_MS);
-        let (mut marks, mut deletes) = (vec![], vec![]);
+        let mut marks = vec![];
+        let mut deletes = vec![];
         for ((id, marked), _) in found.iter().zip(buckets).filter(|(_, bucket)| bucket.is_none()) {
             match marked {
                 None => marks.push(doc! {

@@ -75,7 +75,10 @@ fn dead_letter(mut document: Document) -> DeadLetterDocument {
         Some(Bson::String(text)) => text,
         _ => String::new(),
     };
-    let (source, topic, reason, detail) = (text("source"), text("topic"), text("reason"), text("detail"));
+    let source = text("source");
+    let topic = text("topic");
+    let reason = text("reason");
+    let detail = text("detail");
     let received_at_ms = document.get_datetime("received_at").map_or(0, |t| t.timestamp_millis());
     let payload = match document.remove("payload") {
         Some(Bson::Binary(binary)) => binary.bytes,
@@ -105,7 +108,8 @@ impl MongoStore {
         dead_letters: &'a [DeadLetter],
     ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
         Box::pin(async move {
-            let (all, documents) = (self.dead.clone(), dead_letters.iter().map(document).collect::<Vec<_>>());
+            let all = self.dead.clone();
+            let documents = dead_letters.iter().map(document).collect::<Vec<_>>();
             let concern = self.options.write_concern.driver();
             let insert = async move { all.insert_many(documents).ordered(false).write_concern(concern).await };
             let error = match self.limited(insert).await? {
@@ -147,7 +151,8 @@ impl MongoStore {
     }
 
     pub(super) async fn evict(&self, bytes: u64) -> Result<Evicted, StoreError> {
-        let (dead, wanted) = (self.dead.clone(), bytes.min(EVICTED_BYTES_MAX));
+        let dead = self.dead.clone();
+        let wanted = bytes.min(EVICTED_BYTES_MAX);
         let concern = self.options.write_concern.driver();
         let evict = async move {
             let (ids, found) = oldest(dead.clone_with_type(), wanted).await?;
@@ -173,7 +178,8 @@ async fn oldest(
     dead: mongodb::Collection<RawDocumentBuf>,
     wanted: u64,
 ) -> mongodb::error::Result<(Vec<Bson>, Evicted)> {
-    let (mut ids, mut found) = (vec![], Evicted::default());
+    let mut ids = vec![];
+    let mut found = Evicted::default();
     let shown = doc! { "received_at": 1, "bytes": { "$bsonSize": "$$ROOT" } };
     let find = dead.find(of_senders()).sort(doc! { "received_at": 1 }).projection(shown).batch_size(LOOK_AT);
     let mut cursor = find.selection_criteria(primary()).await?;
@@ -300,7 +306,8 @@ impl MongoStore {
         let limit = i64::try_from(dead_letters_max).unwrap_or(i64::MAX);
         let find = self.dead.find(query).sort(doc! { "received_at": order, "_id": order }).limit(limit);
         let mut cursor = find.read_concern(ReadConcern::majority()).await.map_err(failed)?;
-        let (mut dead_letters, mut bytes) = (vec![], 0);
+        let mut dead_letters = vec![];
+        let mut bytes = 0;
         while bytes < bytes_max && cursor.advance().await.map_err(failed)? {
             let found = dead_letter(cursor.deserialize_current().map_err(failed)?);
             bytes += found.dead_letter.payload.len();

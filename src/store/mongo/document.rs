@@ -70,7 +70,8 @@ pub(super) fn int(value: RawBsonRef<'_>) -> Option<i64> {
 
 /// The filter for the measurements of some sensors in `from_ms..to_ms`.
 pub(super) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Document {
-    let (from, to) = (DateTime::from_millis(from_ms), DateTime::from_millis(to_ms));
+    let from = DateTime::from_millis(from_ms);
+    let to = DateTime::from_millis(to_ms);
     doc! { "meta.sensor_id": { "$in": sensors }, "ts": { "$gte": from, "$lt": to } }
 }
 

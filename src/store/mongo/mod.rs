@@ -214,7 +214,8 @@ impl MongoStore {
             let at_fault = match pack::command(writes, &self.options, comment) {
                 Err(error) => error.to_string(),
                 Ok(command) => {
-                    let (db, begun) = (self.db.clone(), Instant::now());
+                    let db = self.db.clone();
+                    let begun = Instant::now();
                     let result = self.limited(async move { db.run_raw_command(command).await }).await;
                     metrics::store_command(kind, writes.len() as u64, begun.elapsed().as_secs_f64());
                     match result? {

@@ -364,7 +364,8 @@ fn a_subscription_can_name_a_profile_or_a_configured_format() {
     let own = "\n[formats.own]\nid = \"/id\"\n[formats.tasmota]\nzone = \"Europe/Berlin\"\n";
     let config = place.good(&subscribed("own", None, own), &[]);
     assert_eq!(config.formats.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["own", "tasmota"]);
-    let (format, topic) = ("mqtt[0].subscriptions[0].format", "mqtt[0].subscriptions[0].topic");
+    let format = "mqtt[0].subscriptions[0].format";
+    let topic = "mqtt[0].subscriptions[0].topic";
     one_problem(&place, &subscribed("zigbe2mqtt", Some("#"), ""), format, "did you mean \"zigbee2mqtt\"");
     one_problem(&place, &subscribed("onw", Some("#"), own), format, "did you mean \"own\"");
     one_problem(&place, &subscribed("json", None, ""), topic, "missing");

@@ -36,7 +36,8 @@ fn the_shipped_file_has_the_defaults() {
 
 #[test]
 fn the_shipped_file_has_exactly_the_keys_in_the_order_of_reading() {
-    let (mut section, mut keys) = (String::new(), Vec::new());
+    let mut section = String::new();
+    let mut keys = Vec::new();
     for line in shipped().lines().filter_map(setting) {
         match line.split_once(" = ") {
             Some((key, _)) => keys.push(format!("{section}.{key}")),

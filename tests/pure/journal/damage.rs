@@ -161,7 +161,8 @@ fn a_cut_is_described_and_distinguished_from_damage() {
     let (path, sound) = last(&world);
     let end = frames_end(&sound);
     // The machine stopped, not only the process: nothing proves that the last group was synced.
-    let (mut at, mut frames) = (4096, vec![]);
+    let mut at = 4096;
+    let mut frames = vec![];
     while at < end as usize {
         let (length, seq, _) = frame_at(&sound, at);
         frames.push((at, seq));
@@ -218,7 +219,8 @@ fn a_write_that_a_kill_cuts_short_is_cut_off_and_the_groups_before_it_stay_prove
 fn salvage_keeps_valid_entries_and_names_the_lost_ones_of_the_last_group() {
     let mut world = killed();
     let (path, sound) = last(&world);
-    let (mut at, mut before) = (4096, 4096);
+    let mut at = 4096;
+    let mut before = 4096;
     while frame_at(&sound, at).2 != SYNCED {
         (before, at) = (at, at + frame_at(&sound, at).0);
     }

@@ -33,7 +33,8 @@ fn config(dir: &Path) -> config::Journal {
 
 fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
     let broken = Arc::new(Mutex::new(None));
-    let (seen, admission_control) = (broken.clone(), AdmissionControl::default());
+    let seen = broken.clone();
+    let admission_control = AdmissionControl::default();
     let on_broken =
         Box::new(move |why: &hourbucket::journal::JournalFailure| *seen.lock().unwrap() = Some(why.to_string()));
     let env = JournalDeps {
@@ -57,7 +58,8 @@ impl Service {
 
     /// The ids of the readings' entries among the next `n` entries.
     async fn take(&mut self, n: usize, store: bool) -> (Vec<u64>, Vec<Ack>) {
-        let (mut ids, mut acks) = (vec![], vec![]);
+        let mut ids = vec![];
+        let mut acks = vec![];
         for _ in 0..n {
             let entry = self.follower.next().await.unwrap();
             if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {

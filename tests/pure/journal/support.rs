@@ -324,7 +324,9 @@ pub(crate) fn segment_paths(fs: &dyn Fs, dir: &Path) -> Vec<PathBuf> {
 
 /// The bytes between the frames of a valid segment, which no checksum covers.
 pub(crate) fn padding(segment: &[u8]) -> BTreeSet<usize> {
-    let (mut at, end, mut padding) = (4096, frames_end(segment) as usize, BTreeSet::new());
+    let mut at = 4096;
+    let end = frames_end(segment) as usize;
+    let mut padding = BTreeSet::new();
     while at < end {
         let payload = u32::from_le_bytes(segment[at..at + 4].try_into().unwrap()) as usize;
         let next = at + frame_at(segment, at).0;
@@ -347,7 +349,8 @@ pub(crate) const SYNCED: u8 = 4;
 
 /// The end of the frames of a valid segment.
 pub(crate) fn frames_end(segment: &[u8]) -> u64 {
-    let (mut at, mut expected) = (4096, None);
+    let mut at = 4096;
+    let mut expected = None;
     loop {
         let (length, seq, kind) = frame_at(segment, at);
         if length == 0 || kind == SYNCED || expected.is_some_and(|e| e != seq) {

@@ -32,7 +32,8 @@ fn file() -> PathBuf {
 /// Our answer in the form of the engine's.
 fn ours(all: &[Series], asked: &Asked) -> Json {
     let step_ms = Some(asked.step_ms).filter(|step| *step > 0);
-    let (start_ms, end_ms) = (asked.start_ms, asked.end_ms);
+    let start_ms = asked.start_ms;
+    let end_ms = asked.end_ms;
     let time = QueryTime { start_ms, end_ms, step_ms, lookback_ms: LOOKBACK_MS };
     let query = match promql::parse(&asked.query) {
         Ok(query) => query,
@@ -103,7 +104,8 @@ fn difference(asked: &Asked, theirs: &Json, ours: &Json) -> Option<String> {
     if theirs["type"] != ours["type"] || theirs["text"] != ours["text"] || theirs["error"] != ours["error"] {
         return Some(format!("theirs {theirs}\n  ours {ours}"));
     }
-    let (mut a, mut b) = (entries(theirs), entries(ours));
+    let mut a = entries(theirs);
+    let mut b = entries(ours);
     // Equal values keep an order that may be that of a hash map within a subquery.
     let sorts = ["sort", "topk", "bottomk"].iter().any(|f| asked.query.starts_with(f));
     let is_ordered = asked.step_ms == 0 && sorts && !asked.query.contains('[');
@@ -166,7 +168,8 @@ fn report(differences: &[String], total: usize) {
 
 #[test]
 fn the_fixed_queries_are_answered_as_by_prometheus() {
-    let (all, fixed) = (series(), fixed());
+    let all = series();
+    let fixed = fixed();
     assert!(fixed.len() >= 400, "{}", fixed.len());
     if let Some(program) = std::env::var_os("HOURBUCKET_PROMQL_ENGINE")
         && std::env::var_os("UPDATE").is_some()
@@ -189,8 +192,10 @@ fn the_fixed_queries_are_answered_as_by_prometheus() {
 fn random_queries_are_answered_as_by_prometheus() {
     // Without the engine, that none of them fails on our side in a way that Prometheus' cannot.
     let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
-    let (count, seed) = (number("HOURBUCKET_PROMQL_QUERIES", 500), number("HOURBUCKET_PROMQL_SEED", 1));
-    let (all, mut rng) = (series(), fastrand::Rng::with_seed(seed));
+    let count = number("HOURBUCKET_PROMQL_QUERIES", 500);
+    let seed = number("HOURBUCKET_PROMQL_SEED", 1);
+    let all = series();
+    let mut rng = fastrand::Rng::with_seed(seed);
     let program = std::env::var_os("HOURBUCKET_PROMQL_ENGINE");
     let mut engine = program.map(|program| Engine::start(&program.to_string_lossy(), &all));
     let mut differences = vec![];

@@ -70,7 +70,9 @@ impl ReadRequest {
             DecompressError::TooLarge => RequestError::TooLarge,
             DecompressError::Corrupt(error) => RequestError::Snappy(error),
         })?;
-        let (mut queries, mut accepted, mut total) = (vec![], vec![], Counted::default());
+        let mut queries = vec![];
+        let mut accepted = vec![];
+        let mut total = Counted::default();
         for field in Fields::new(&message) {
             match field? {
                 (1, query) => {
@@ -105,7 +107,9 @@ fn negotiated(accepted: &[u64]) -> Result<ResponseType, RequestError> {
 
 /// A query's times are both inclusive. Its hints are not needed: without them the answer has more samples, not others.
 fn parse_query(message: &[u8], total: &mut Counted) -> Result<SelectorRequest, RequestError> {
-    let (mut start_ms, mut end_ms, mut matchers) = (0, 0, vec![]);
+    let mut start_ms = 0;
+    let mut end_ms = 0;
+    let mut matchers = vec![];
     for field in Fields::new(message) {
         match field? {
             (1, time) => start_ms = time.varint()? as i64,
@@ -123,7 +127,9 @@ fn parse_query(message: &[u8], total: &mut Counted) -> Result<SelectorRequest, R
 }
 
 fn parse_matcher(message: &[u8], total: &mut Counted) -> Result<Matcher, RequestError> {
-    let (mut kind, mut name, mut value) = (0, "", "");
+    let mut kind = 0;
+    let mut name = "";
+    let mut value = "";
     for field in Fields::new(message) {
         match field? {
             (1, number) => kind = number.varint()?,
@@ -138,7 +144,8 @@ fn parse_matcher(message: &[u8], total: &mut Counted) -> Result<Matcher, Request
             return Err(RequestError::LongRegex(value.len()));
         }
     }
-    let (name, value) = (name.to_owned(), value.to_owned());
+    let name = name.to_owned();
+    let value = value.to_owned();
     match kind {
         0 => Ok(Matcher::equal(name, value)),
         1 => Ok(Matcher::not_equal(name, value)),
@@ -206,7 +213,8 @@ mod tests {
             (&[9, 1], Some(ResponseType::StreamedXorChunks)),
             (&[9], None),
         ] {
-            let (packed, mut single) = (field(2, accepted), vec![]);
+            let packed = field(2, accepted);
+            let mut single = vec![];
             accepted.iter().for_each(|n| put_varint(2, u64::from(*n), &mut single));
             for message in [packed, single] {
                 assert_eq!(parse(&message).ok().map(|request| request.response), wanted, "{accepted:?}");

@@ -15,7 +15,9 @@ pub(super) type Found = (Labels, Vec<Sample>);
 
 /// A `ReadResponse`: the series of each query.
 pub(super) fn samples(results: Vec<Vec<Found>>) -> Vec<u8> {
-    let (mut response, mut message, mut sample) = (vec![], vec![], vec![]);
+    let mut response = vec![];
+    let mut message = vec![];
+    let mut sample = vec![];
     for found in results {
         let mut result = vec![];
         for (labels, samples) in found {
@@ -39,7 +41,8 @@ pub(super) fn frames(query: usize, labels: &Labels, samples: &[Sample]) -> Vec<V
     let mut head = vec![];
     put_labels(labels, &mut head);
     let mut chunks = samples.chunks(CHUNK_SAMPLES_MAX).peekable();
-    let (mut frames, mut series) = (vec![], head.clone());
+    let mut frames = vec![];
+    let mut series = head.clone();
     while let Some(samples) = chunks.next() {
         let mut chunk = vec![];
         put_varint(1, samples[0].ts_ms as u64, &mut chunk);

@@ -121,7 +121,8 @@ async fn read(
         let topic = target.written();
         DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reason.as_str(), detail)
     });
-    let (accepted, kept) = (Accepted::of(&batch), dead_letter.is_some());
+    let accepted = Accepted::of(&batch);
+    let kept = dead_letter.is_some();
     pipeline::deliver_with(shared, batch, dead_letter.into_iter().collect(), held, PATIENCE).await?;
     Ok(answer::hook(accepted, &rejects, kept))
 }
@@ -131,8 +132,8 @@ async fn read(
 /// kept as a dead letter, and the log says how to find it.
 async fn confirmation(shared: &Shared, target: &Target, received: ReceivedBody) -> Result<Response, IngestError> {
     let now_ms = shared.clock.now().wall_ms;
-    let (reason, detail) =
-        (handshake::CONFIRMATION.as_str(), "open the payload's enableUrl to allow AWS IoT to post here");
+    let reason = handshake::CONFIRMATION.as_str();
+    let detail = "open the payload's enableUrl to allow AWS IoT to post here";
     let dead_letter = DeadLetter::keep(now_ms, Source::Http.label(), target.written(), &received.bytes, reason, detail);
     pipeline::deliver_with(shared, Default::default(), vec![dead_letter], received.held, PATIENCE).await?;
     tracing::warn!(

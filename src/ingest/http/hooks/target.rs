@@ -138,9 +138,11 @@ impl Target {
         decoding: &Decoding,
     ) -> Result<(ReadingBatch, Rejects), IngestError> {
         let DecodeOptions { decoder, ts_unit, origin, .. } = self.decode_options(formats, Encoding::Identity)?;
-        let (sensor_id, field) = (origin.sensor_id.as_deref(), origin.field.as_deref());
+        let sensor_id = origin.sensor_id.as_deref();
+        let field = origin.field.as_deref();
         let cx = Context { ts_unit, sensor_id, field, ..Context::of_http(decoding, received_at_ms) };
-        let (mut out, mut rejects) = (BatchBuilder::new(cx.limits.fields_max), Rejects::new());
+        let mut out = BatchBuilder::new(cx.limits.fields_max);
+        let mut rejects = Rejects::new();
         decoder.decode(body, origin.topic.as_deref(), &cx, &mut out, &mut rejects);
         Ok((out.finish(), rejects))
     }

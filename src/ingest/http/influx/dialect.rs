@@ -102,7 +102,8 @@ impl Dialect {
             let body = json!({ "error": "partial write of line protocol occurred", "data": data });
             return signed(json(StatusCode::BAD_REQUEST, &body));
         }
-        let (n, details) = (rejects.total(), details(rejects));
+        let n = rejects.total();
+        let details = details(rejects);
         let text = match accepted {
             0 => format!("unable to parse: {details} (rejected: {n}, accepted: none)"),
             _ => format!("partial write: {details} (rejected: {n}, accepted: {accepted})"),

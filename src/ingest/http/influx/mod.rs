@@ -105,7 +105,8 @@ fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, boo
         IngestError::Query { detail: "unknown precision".to_owned(), known }
     })?;
     let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
-    let (encoding, quoting) = (Encoding::of(&parts.headers)?, dialect == Dialect::V3);
+    let encoding = Encoding::of(&parts.headers)?;
+    let quoting = dialect == Dialect::V3;
     Ok((
         DecodeOptions { decoder: Format::Line.into(), encoding, ts_unit, quoting, origin: Origin::default() },
         all_or_nothing,

@@ -23,7 +23,8 @@ fn is_done(answer: &Answer) {
 #[tokio::test]
 async fn good_lines_are_204_once_they_are_safe_in_every_precision() {
     let mut rig = Rig::new(|_| {}).await;
-    let (minute, hour) = (T / 60_000, T / 3_600_000);
+    let minute = T / 60_000;
+    let hour = T / 3_600_000;
     for (target, times) in [
         ("/write?db=x&rp=&consistency=one", vec![("", T * 1_000_000)]),
         (
@@ -232,7 +233,9 @@ async fn tokens_come_in_every_way_that_these_clients_have() {
     let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(tokens_file(&dir))).await;
     let with = |target: &str, value: &str| lines(target, "a v=1").header("authorization", value);
     // `any:gw1.secret`, `gw1:secret` and `gw1.secret:` in Base64.
-    let (password, pair, user) = ("Basic YW55Omd3MS5zZWNyZXQ=", "Basic Z3cxOnNlY3JldA==", "Basic Z3cxLnNlY3JldDo=");
+    let password = "Basic YW55Omd3MS5zZWNyZXQ=";
+    let pair = "Basic Z3cxOnNlY3JldA==";
+    let user = "Basic Z3cxLnNlY3JldDo=";
     for target in [WRITE_V1, WRITE_V2, WRITE_V3] {
         for value in
             ["Token gw1.secret", "Bearer gw1.secret", "Token any:gw1.secret", "Token gw1:secret", password, pair]

@@ -155,7 +155,8 @@ async fn one_request_more_than_allowed_is_429_at_once() {
 async fn a_full_admission_queue_is_429_after_the_queue_timeout() {
     let mut rig = Rig::new(|cfg| cfg.queue_timeout = Duration::from_millis(20)).await;
     for _ in 0..BATCHES_MAX {
-        let (batch, ack) = (ReadingBatch::default(), Ack::none());
+        let batch = ReadingBatch::default();
+        let ack = Ack::none();
         rig.admission.submit(IngestBatch::new(batch, vec![], ack)).await.unwrap();
     }
     let answer = post(S1).send(rig.addr).await;

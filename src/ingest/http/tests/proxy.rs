@@ -68,7 +68,8 @@ fn refused() -> f64 {
 #[tokio::test]
 async fn the_address_in_the_proxy_header_counts_for_limits_and_pauses() {
     let rig = rig("127.0.0.1", ProxyHeader::ProxyV2, |cfg| cfg.connections.per_address_max = 2).await;
-    let (bad, good) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    let bad = [192, 0, 2, 1];
+    let good = [192, 0, 2, 2];
     for status in [401, 401, 401, 429] {
         assert_eq!(ask(&rig, bad, "gw1.wrong").await, Some(status));
     }

@@ -212,7 +212,8 @@ async fn with_a_file_of_tokens_only_a_valid_token_passes() {
     }
     rig.nothing_came();
     // `gw1:secret` and `any:gw1.secret` in Base64.
-    let (pair, password) = ("Basic Z3cxOnNlY3JldA==", "Basic YW55Omd3MS5zZWNyZXQ=");
+    let pair = "Basic Z3cxOnNlY3JldA==";
+    let password = "Basic YW55Omd3MS5zZWNyZXQ=";
     for value in ["Bearer gw1.secret", "bearer gw1.secret", "Token gw1.secret", pair, password] {
         let (answer, _) = rig.delivered(with(value)).await;
         assert_eq!(answer.status, 200, "{value}");

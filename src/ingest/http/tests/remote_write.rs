@@ -8,7 +8,8 @@ use crate::model::Value;
 
 /// The body of a series `temp{instance="S1"}` with one sample; with `histograms` native histograms.
 fn v1(value: f64, histograms: usize) -> Vec<u8> {
-    let (mut series, mut request) = (vec![], vec![]);
+    let mut series = vec![];
+    let mut request = vec![];
     for (name, value) in [("__name__", "temp"), ("instance", "S1")] {
         let mut label = vec![];
         put_bytes(1, name.as_bytes(), &mut label);
@@ -22,7 +23,8 @@ fn v1(value: f64, histograms: usize) -> Vec<u8> {
 }
 
 fn v2(value: f64) -> Vec<u8> {
-    let (mut series, mut request) = (vec![], vec![]);
+    let mut series = vec![];
+    let mut request = vec![];
     for symbol in ["", "__name__", "temp", "instance", "S1"] {
         put_bytes(4, symbol.as_bytes(), &mut request);
     }

@@ -84,7 +84,9 @@ impl Rig {
         let grants = GrantDefaults { quota: Some(config::Config::default().quota), ..GrantDefaults::unlimited() };
         let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
         let ingest = HttpIngest::bind(&cfg, Arc::new(decoding), admission.clone(), clock, &on_tls, &grants).await?;
-        let (addr, limits, shutdown) = (ingest.local_addr(), ingest.port.1.clone(), CancellationToken::new());
+        let addr = ingest.local_addr();
+        let limits = ingest.port.1.clone();
+        let shutdown = CancellationToken::new();
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
         Ok(Rig { addr, admission_control, admission, ingest_batches, limits, shutdown, task })
     }

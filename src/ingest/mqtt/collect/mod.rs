@@ -288,7 +288,8 @@ impl Collector {
     /// Decodes one message that was received before and kept: a dead letter, which has no user properties. It goes
     /// through the same code as a new one, in a separate batch.
     pub(crate) fn decode_again(&mut self, topic: &str, payload: &[u8], received_at_ms: i64) -> CollectedBatch {
-        let (topic, payload) = (topic.to_owned().into(), payload.to_owned().into());
+        let topic = topic.to_owned().into();
+        let payload = payload.to_owned().into();
         let message = Message { topic, payload, is_dup: true, ..Message::default() };
         // The collector is empty, so there is room for it.
         let _ = self.take(&message, received_at_ms);
@@ -363,7 +364,8 @@ impl Collector {
         {
             self.batch.guard(fields.guard(self.decoding.limits.bucket_fields_max, received_at_ms));
         }
-        let (mark, before) = (self.batch.mark(), self.batch.len());
+        let mark = self.batch.mark();
+        let before = self.batch.len();
         self.rejects.clear();
         Grant::apply(message.sender.as_ref(), self.decoding.sender_tag.as_ref(), &mut self.batch);
         self.decode(message, route, received_at_ms);

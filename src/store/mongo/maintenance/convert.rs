@@ -143,7 +143,8 @@ impl MongoStore {
             selection.from_ms = selection.from_ms.max(self.expired_until(now_ms));
         }
         let all = self.collections();
-        let (done, at) = (Converted::default(), Progress::default());
+        let done = Converted::default();
+        let at = Progress::default();
         let mut run = Run { all, options, selection, done, at, deletes_by_time: true };
         for _ in 0..PASSES {
             let before = run.done.buckets;
@@ -184,12 +185,14 @@ impl Run<'_> {
         let buckets = self.all.buckets.clone();
         let heads = doc! { "$and": [filter.clone(), { "page": 0 }] };
         // Buckets that an earlier pass has converted are no longer found.
-        let (done, left) = (self.done.buckets, buckets.count_documents(heads).await.map_err(&what)?);
+        let done = self.done.buckets;
+        let left = buckets.count_documents(heads).await.map_err(&what)?;
         self.at = Progress { buckets: done, buckets_total: done + left, readings: self.done.readings };
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let found = buckets.find(filter).projection(doc! { "sensor_id": 1, "bucket_start": 1 }).sort(sort).await;
         let mut cursor: mongodb::Cursor<RawDocumentBuf> = found.map_err(&what)?;
-        let (mut last, mut keys) = (None, vec![]);
+        let mut last = None;
+        let mut keys = vec![];
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
             let Some(key) = key_of(&found).filter(|key| last.as_ref() != Some(key)) else { continue };
             last = Some(key.clone());
@@ -283,7 +286,8 @@ impl Run<'_> {
 
     /// Removes measurements that an earlier run, or a server that deletes only whole series, has left.
     async fn remove_leftovers(&mut self) -> Result<(), MaintainError> {
-        let (all, mut sensors) = (self.all.clone(), BTreeSet::new());
+        let all = self.all.clone();
+        let mut sensors = BTreeSet::new();
         let mut hours = all.hours(&self.selection).await?;
         while let Some(keys) = hours.next().await? {
             for (key, storage_mode) in all.storage_modes(&keys).await? {
@@ -335,7 +339,8 @@ impl Run<'_> {
     /// Every hour in which a sensor has measurements, independent of the requested range.
     async fn hours_of(&self, sensor: &SensorId) -> Result<Vec<BucketKey>, MaintainError> {
         let ever = Selection { from_ms: EVER.0, to_ms: EVER.1, sensors: vec![sensor.to_string()] };
-        let (mut hours, mut keys) = (self.all.hours(&ever).await?, vec![]);
+        let mut hours = self.all.hours(&ever).await?;
+        let mut keys = vec![];
         while let Some(more) = hours.next().await? {
             keys.extend(more);
         }
@@ -362,7 +367,8 @@ struct NotInPages {
 fn held(bucket: &StoredBucket) -> Result<u64, NotInPages> {
     let pages = ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows));
     let rows = bucket.measured.iter().map(|m| &m.rows);
-    let (mut n, mut foreign) = (0, bucket.measured.as_ref().map_or(0, |m| m.unreadable));
+    let mut n = 0;
+    let mut foreign = bucket.measured.as_ref().map_or(0, |m| m.unreadable);
     for row in rows.flat_map(|r| r.iter()) {
         n += 1;
         foreign += u32::from(!pages.holds(&row.key()));

@@ -280,7 +280,8 @@ fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
 fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
     let tags = bucket.measured.as_ref().map(|m| tags_document(&m.tags)).unwrap_or_default();
     let room = StatementLimits { rows: readings_max as usize, bytes: bytes_max, summary_bytes: PAGE_SUMMARY_BYTES_MAX };
-    let (mut rest, mut pages) = (rows.clone(), vec![]);
+    let mut rest = rows.clone();
+    let mut pages = vec![];
     loop {
         let (part, _) = rest.take_room(room);
         let mut page = document(bucket, pages.len() as u32, tags.clone(), &Recomputed::of([&part]));

@@ -139,7 +139,8 @@ impl MongoStore {
         }
         let mut report = Reconciled::new(selection, options.listed_max);
         report.notes = notes;
-        let (all, series) = (self.collections(), self.series.clone());
+        let all = self.collections();
+        let series = self.series.clone();
         let mut run = Run { all, series, options, report, rechecks: vec![], converted: 0, no_transactions: false };
         run.documents().await?;
         run.recheck_all().await?;

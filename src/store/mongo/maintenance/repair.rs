@@ -112,7 +112,8 @@ pub(in crate::store::mongo) fn summaries(
         recomputed.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
     let mut chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
     chunks.resize(chunks.len().max(bucket.expected_pages()), vec![]);
-    let (pages, mut left) = (chunks.len() as u64, recomputed.count);
+    let pages = chunks.len() as u64;
+    let mut left = recomputed.count;
     let document = |(n, chunk): (u64, Vec<(String, FieldSummary)>)| {
         let count = left.div_ceil(pages - n);
         left -= count;

@@ -173,7 +173,8 @@ impl Collections {
         let key = key_of(found)?;
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
         let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
-        let (mut rows, mut unreadable) = (Rows::default(), 0);
+        let mut rows = Rows::default();
+        let mut unreadable = 0;
         for element in found.get_array("readings").into_iter().flatten() {
             let reading = element.ok().and_then(|e| e.as_document());
             if !reading.is_some_and(|r| push(&mut rows, r, &["ts"])) {

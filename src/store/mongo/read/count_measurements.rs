@@ -93,7 +93,8 @@ impl Load<'_> {
         let (there, last_ts_ms) = count.unwrap_or((0, i64::MIN));
         let counted: u64 = self.slots_of(r, |bucket| bucket.pages.iter().map(|p| u64::from(p.count)).sum());
         if request.doubt && counted != u64::from(there) {
-            let (series, begun) = (&self.store.series, Instant::now());
+            let series = &self.store.series;
+            let begun = Instant::now();
             let recomputed = recompute_summary::recompute_summary(series, &request.bucket, false).await;
             metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
             let pages = recomputed.map_err(|e| command_error(&e))?.pages;
@@ -151,7 +152,8 @@ impl Load<'_> {
             doc! { "$group": { "_id": id, "n": { "$sum": 1 }, "last": { "$max": "$ts" } } },
         ];
         let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
-        let (readings, max_time) = (self.store.series.readings.clone(), self.store.timeout);
+        let readings = self.store.series.readings.clone();
+        let max_time = self.store.timeout;
         let read = async move {
             let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
             let aggregate = readings.aggregate(pipeline).read_concern(ReadConcern::majority()).max_time(max_time);
@@ -189,7 +191,8 @@ impl Load<'_> {
         sensors.dedup();
         let by_bucket = self.by_bucket(&places);
         let filter = crate::store::mongo::document::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
-        let (span, time) = (self.store.options.span, self.store.timeout);
+        let span = self.store.options.span;
+        let time = self.store.timeout;
         let find = majority_from_primary(self.store.series.readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH));
         let cursor = tokio::time::timeout(time, find).await.map_err(|_| timed_out(time))?;
         let mut cursor = cursor.map_err(|e| command_error(&e))?;

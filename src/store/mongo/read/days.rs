@@ -111,7 +111,8 @@ async fn days_of(days: Collection<RawDocumentBuf>, q: &DaysQuery) -> Found<DaysR
     let find = days.find(doc! { "sensor_id": { "$in": ids }, "day": within }).sort(doc! { "sensor_id": 1, "day": 1 });
     let others = ["sensor_id", "day", "count", "first_ts", "last_ts", "summary_truncated"];
     let mut cursor = find.projection(projection(&others, &q.fields)).max_time(TIME_MAX).batch_size(2000).await?;
-    let (mut found, mut bytes) = (DaysResults::default(), 0);
+    let mut found = DaysResults::default();
+    let mut bytes = 0;
     while cursor.advance().await? {
         let document = cursor.current();
         bytes += document.as_bytes().len();
@@ -140,7 +141,8 @@ impl DayStore for MongoStore {
 
     fn day_marks<'a>(&'a self, query: &'a MarkQuery) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>> {
         Box::pin(async move {
-            let (marks, query) = (self.majority(PENDING_DAYS), query.clone());
+            let marks = self.majority(PENDING_DAYS);
+            let query = query.clone();
             self.read(async move {
                 let find = marks.find(marks_filter(&query)).sort(doc! { "_id": 1 }).limit(query.limit as i64);
                 let mut cursor = find.max_time(TIME_MAX).await?;
@@ -158,7 +160,9 @@ impl DayStore for MongoStore {
         Box::pin(async move {
             let mut by_day: BTreeMap<Day, Vec<usize>> = BTreeMap::new();
             days.iter().enumerate().for_each(|(i, day)| by_day.entry(day.day).or_default().push(i));
-            let (mut answers, mut fields, begun) = (vec![None; days.len()], 0, Instant::now());
+            let mut answers = vec![None; days.len()];
+            let mut fields = 0;
+            let begun = Instant::now();
             for (day, positions) in by_day {
                 let sensors = positions.iter().map(|i| days[*i].sensor_id.clone()).collect();
                 let mut found = self.read(compute(self.collections(), day, sensors)).await?;
@@ -184,7 +188,8 @@ impl DayStore for MongoStore {
 
     fn stored_days<'a>(&'a self, query: &'a DayQuery) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
         Box::pin(async move {
-            let (days, q) = (self.majority(DAYS), query.clone());
+            let days = self.majority(DAYS);
+            let q = query.clone();
             self.read(async move {
                 let within = doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
                 let find = days.find(doc! { "sensor_id": &*q.sensor_id, "day": within });
@@ -202,7 +207,8 @@ impl DayStore for MongoStore {
 
     fn days_of<'a>(&'a self, query: &'a DaysQuery) -> BoxFuture<'a, Result<DaysResults, StoreError>> {
         Box::pin(async move {
-            let (days, q) = (self.majority(DAYS), query.clone());
+            let days = self.majority(DAYS);
+            let q = query.clone();
             self.read(async move { days_of(days, &q).await }).await
         })
     }

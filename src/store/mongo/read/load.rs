@@ -106,7 +106,8 @@ impl Load<'_> {
 
     /// Waits for abandoned statements that write these buckets.
     async fn fence(&self, places: Vec<usize>) -> Result<(), StoreError> {
-        let (db, series) = (self.store.db.clone(), self.store.series.clone());
+        let db = self.store.db.clone();
+        let series = self.store.series.clone();
         let buckets: Vec<BucketKey> = places.iter().map(|r| self.requests[*r].bucket.clone()).collect();
         let wait = async move { series.fence.wait(&db, &series.options, buckets.iter()).await };
         self.store.limited(wait).await?.map_err(|e| command_error(&e))
@@ -122,7 +123,8 @@ impl Load<'_> {
         if let Err(error) = self.heads(&places).await {
             return self.fail(&places, &error);
         }
-        let (mut paged, mut measured) = (vec![], vec![]);
+        let mut paged = vec![];
+        let mut measured = vec![];
         let expired = match self.expired(&places).await {
             Ok(expired) => expired,
             Err(error) => return self.fail(&places, &error),
@@ -193,11 +195,14 @@ impl Load<'_> {
 
     /// The pages whose readings are needed, grouped into pieces.
     fn pieces(&self, places: &[usize]) -> Vec<Vec<PageKey>> {
-        let (mut pieces, mut piece, mut bytes) = (vec![], vec![], 0);
+        let mut pieces = vec![];
+        let mut piece = vec![];
+        let mut bytes = 0;
         for &r in places {
             let from_ms = self.requests[r].readings_from.unwrap_or(i64::MAX);
             let heads = self.slots()[r].bucket.pages.clone();
-            let (mut parts, mut fresh) = (0, true);
+            let mut parts = 0;
+            let mut fresh = true;
             for (page, head) in heads.iter().enumerate().filter(|(_, head)| head.last_ts_ms >= from_ms) {
                 parts += usize::from(fresh);
                 fresh = false;
@@ -248,7 +253,8 @@ impl Load<'_> {
         if readings {
             projection.insert("readings", 1);
         }
-        let (collection, (filter, hint)) = (self.store.buckets.clone(), filter);
+        let collection = self.store.buckets.clone();
+        let (filter, hint) = filter;
         let read = async move {
             let mut find = collection.find(filter).projection(projection);
             if let Some(hint) = hint {
@@ -323,7 +329,9 @@ pub(in crate::store::mongo) async fn together(futures: Vec<impl Future<Output = 
 
 /// The filter for pages by id. `_id` decides; a sharded cluster needs the other fields to target its shards.
 fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>) {
-    let (mut ids, mut sensors, mut starts) = (vec![], vec![], BTreeMap::new());
+    let mut ids = vec![];
+    let mut sensors = vec![];
+    let mut starts = BTreeMap::new();
     for &(r, page) in keys {
         let bucket = &requests[r].bucket;
         let start = DateTime::from_millis(bucket.start.0);

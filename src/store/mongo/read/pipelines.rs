@@ -35,7 +35,8 @@ pub fn raw_readings_pipeline(
     to_ms: i64,
     span: Span,
 ) -> Vec<Document> {
-    let (from, to) = (DateTime::from_millis(from_ms), DateTime::from_millis(to_ms));
+    let from = DateTime::from_millis(from_ms);
+    let to = DateTime::from_millis(to_ms);
     let pages = || {
         let first = DateTime::from_millis(span.floor(from_ms).0);
         vec![

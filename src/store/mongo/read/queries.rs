@@ -59,7 +59,8 @@ impl MongoStore {
     }
 
     pub(in crate::store::mongo) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
-        let (of, q) = (self.collections(), q.clone());
+        let of = self.collections();
+        let q = q.clone();
         let mut found = self.read(async move { pages(&of, &q).await }).await?;
         if self.measured() && self.expires_measurements() {
             let now_ms = self.about_now_ms().await?;
@@ -76,12 +77,14 @@ impl MongoStore {
         if self.native.get().is_some() && !self.measured() {
             return Ok(MeasurementResults { rows: Rows::default(), until_ms: q.to_ms });
         }
-        let (of, q) = (self.collections(), q.clone());
+        let of = self.collections();
+        let q = q.clone();
         self.read(async move { measurements(&of, &q).await }).await
     }
 
     pub(in crate::store::mongo) async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
-        let (of, q) = (self.collections(), q.clone());
+        let of = self.collections();
+        let q = q.clone();
         self.read(async move { next_sensors(&of.buckets, &q).await }).await
     }
 
@@ -89,7 +92,9 @@ impl MongoStore {
         &self,
         sensors: &[SensorId],
     ) -> Result<Vec<StoredSensor>, StoreError> {
-        let (of, sensors, latest) = (self.collections(), sensors.to_vec(), self.optional_indexes.latest);
+        let of = self.collections();
+        let sensors = sensors.to_vec();
+        let latest = self.optional_indexes.latest;
         let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(crate::store::mongo::LATEST));
         self.read(async move {
             let lookups = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
@@ -106,7 +111,8 @@ impl MongoStore {
         &self,
         sensors: &[SensorId],
     ) -> Result<Vec<Option<BucketStart>>, StoreError> {
-        let (of, sensors) = (self.collections(), sensors.to_vec());
+        let of = self.collections();
+        let sensors = sensors.to_vec();
         self.read(async move {
             stream::iter(sensors).map(|id| first(of.clone(), id)).buffered(SENSORS_AT_ONCE).try_collect().await
         })
@@ -117,7 +123,8 @@ impl MongoStore {
         &self,
         q: &DeadLetterQuery,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        let (dead, q) = (self.collections().buckets.clone_with_type::<Document>(), q.clone());
+        let dead = self.collections().buckets.clone_with_type::<Document>();
+        let q = q.clone();
         let dead = dead_letters(self, dead);
         self.read(async move {
             let mut filter = Document::new();
@@ -130,7 +137,8 @@ impl MongoStore {
             let find =
                 dead.find(filter).sort(doc! { "received_at": -1, "_id": -1 }).limit(q.limit as i64).max_time(TIME_MAX);
             let mut cursor = find.skip(q.before.map_or(0, |(_, n)| u64::from(n))).batch_size(16).await?;
-            let (mut dead_letters, mut bytes) = (vec![], 0);
+            let mut dead_letters = vec![];
+            let mut bytes = 0;
             while bytes < q.bytes_max && cursor.advance().await? {
                 let (id, dead_letter) = read_dead_letter(cursor.deserialize_current()?);
                 bytes += dead_letter.payload.len();
@@ -212,7 +220,9 @@ async fn some_measurements(of: &Collections, q: &MeasurementQuery, limit: usize)
     let filter = doc! { "meta.sensor_id": &*q.sensor_id, "ts": span };
     let find = of.measurements.find(filter).sort(doc! { "ts": 1 }).limit(limit as i64 + 1).max_time(TIME_MAX);
     let mut cursor = find.await?;
-    let (mut rows, mut read, mut until_ms) = (Rows::default(), 0, q.to_ms);
+    let mut rows = Rows::default();
+    let mut read = 0;
+    let mut until_ms = q.to_ms;
     while cursor.advance().await? {
         let document = cursor.current();
         read += 1;

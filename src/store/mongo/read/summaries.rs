@@ -31,12 +31,15 @@ const TIME_MAX: Duration = Duration::from_secs(8);
 
 impl MongoStore {
     pub(in crate::store::mongo) async fn read_summaries(&self, q: &SummaryQuery) -> Result<SummaryResults, StoreError> {
-        let (of, q) = (self.collections(), q.clone());
+        let of = self.collections();
+        let q = q.clone();
         self.read(async move { summaries(&of, &q).await }).await
     }
 
     pub(in crate::store::mongo) async fn read_edges(&self, q: &EdgeQuery) -> Result<Edges, StoreError> {
-        let (of, q, measured) = (self.collections(), q.clone(), self.measured());
+        let of = self.collections();
+        let q = q.clone();
+        let measured = self.measured();
         self.read(async move {
             let (mut edges, in_series) = edges_of_pages(&of, &q).await?;
             if measured && !in_series.is_empty() {
@@ -73,7 +76,8 @@ async fn summaries(of: &Collections, q: &SummaryQuery) -> Found<SummaryResults> 
     let sort = doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 };
     let find = of.buckets.find(filter).sort(sort).projection(projection(&others, &q.fields));
     let mut cursor = find.max_time(TIME_MAX).batch_size(2000).await?;
-    let (mut found, mut bytes) = (SummaryResults::default(), 0);
+    let mut found = SummaryResults::default();
+    let mut bytes = 0;
     while cursor.advance().await? {
         let document = cursor.current();
         bytes += document.as_bytes().len();
@@ -104,7 +108,8 @@ async fn edges_of_pages(of: &Collections, q: &EdgeQuery) -> Found<(Edges, BTreeS
     } };
     let projection = doc! { "_id": 0, "sensor_id": 1, "bucket_start": 1, "storage": 1, "readings": readings };
     let mut cursor = of.buckets.find(filter).projection(projection).max_time(TIME_MAX).batch_size(2000).await?;
-    let (mut edges, mut in_series) = (Edges::new(), BTreeSet::new());
+    let mut edges = Edges::new();
+    let mut in_series = BTreeSet::new();
     while cursor.advance().await? {
         let document = cursor.current();
         let Some(BucketKey { sensor_id, start }) = key_of(document) else { continue };

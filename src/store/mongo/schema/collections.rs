@@ -175,7 +175,8 @@ async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, Sc
     }
     let key = doc! { "received_at": 1, "_id": 1 };
     index(setup, DEAD_LETTERS, doc! { "key": key, "name": "letter_received" }).await?;
-    let (name, of) = ("sender_letters_ttl", Some(of_senders()));
+    let name = "sender_letters_ttl";
+    let of = Some(of_senders());
     Ok(ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of).await?.into_iter().collect())
 }
 

@@ -180,7 +180,8 @@ pub(in crate::store::mongo) async fn detect(
     expire_s: Option<i64>,
 ) -> Result<Native, SchemaError> {
     let before = setup.list(&[READINGS]).await?;
-    let (mut created, mut after) = (None, before.clone());
+    let mut created = None;
+    let mut after = before.clone();
     if before.get(READINGS).is_none() {
         created = Some(setup.create(READINGS, &create_options(span, expire_s)).await);
         after = setup.list(&[READINGS]).await?;

@@ -112,7 +112,8 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
     match int(found, "span_ms") {
         Some(ms) if ms == span.ms() => Ok(()),
         Some(ms) => {
-            let (theirs, ours) = (in_words(ms), in_words(span.ms()));
+            let theirs = in_words(ms);
+            let ours = in_words(span.ms());
             let detail = format!(
                 "database {database} was written with bucket.span = \"{theirs}\", and buckets of two spans cannot be \
                  mixed, but bucket.span is \"{ours}\": set bucket.span = \"{theirs}\", or use another store.database \

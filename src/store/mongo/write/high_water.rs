@@ -97,7 +97,8 @@ impl MongoStore {
             return Ok(before);
         }
         // The document was deleted. Derive the mark again from the stored data.
-        let (db, options) = (self.db.clone(), self.options.clone());
+        let db = self.db.clone();
+        let options = self.options.clone();
         let made = self.limited(async move { Ok(create_if_missing(&Setup::new(&db, &options)).await) }).await?;
         let made = made.map_err(|e| command_error(&e))?;
         made.map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Command, detail: e.to_string() })?;

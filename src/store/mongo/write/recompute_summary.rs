@@ -62,7 +62,8 @@ impl Total {
         if rows.is_empty() {
             return;
         }
-        let (first, last) = (rows.first_ts_ms(), rows.last_ts_ms());
+        let first = rows.first_ts_ms();
+        let last = rows.last_ts_ms();
         (self.first_ts_ms, self.last_ts_ms) = match self.count {
             0 => (first, last),
             _ => (self.first_ts_ms.min(first), self.last_ts_ms.max(last)),
@@ -181,11 +182,13 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
 }
 
 async fn add_up(series: &TimeSeriesWriter, bucket: &BucketKey, after: Option<String>) -> mongodb::error::Result<Total> {
-    let (from_ms, to_ms) = (bucket.start.0, series.options.span.end(bucket.start));
+    let from_ms = bucket.start.0;
+    let to_ms = series.options.span.end(bucket.start);
     let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
     let find = majority_from_primary(series.readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH));
     let mut cursor = series.in_time(async { find.await }).await?;
-    let (mut total, mut rows) = (Total { after, ..Total::default() }, Rows::default());
+    let mut total = Total { after, ..Total::default() };
+    let mut rows = Rows::default();
     while let Some(document) = series.in_time(cursor.try_next()).await? {
         add_row(&mut rows, &document);
         if let Some(tags) = document.get_document("meta").ok().and_then(|m| m.get_document("tags").ok())

@@ -88,7 +88,8 @@ impl MongoStore {
         while let Some(command) = packer.next(&self.options, name) {
             let command =
                 command.map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Driver, detail: e.to_string() })?;
-            let (db, begun) = (self.db.clone(), Instant::now());
+            let db = self.db.clone();
+            let begun = Instant::now();
             let result = self.limited(async move { db.run_raw_command(command).await }).await;
             metrics::store_command("measurement", packer.statements(begun_at), begun.elapsed().as_secs_f64());
             let reply = match (result, begun_at) {
