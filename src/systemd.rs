@@ -143,7 +143,8 @@ mod tests {
             notifier.stopping(Duration::from_secs(30)).await;
             assert!(received(&listener).await.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000\n"));
             notifier.reloading().await;
-            let (reloading, usec) = (received(&listener).await, |text: &str| text.parse::<u64>().unwrap());
+            let reloading = received(&listener).await;
+            let usec = |text: &str| text.parse::<u64>().unwrap();
             let lines: Vec<&str> = reloading.lines().collect();
             assert_eq!(lines[0], "RELOADING=1");
             assert!(usec(lines[1].strip_prefix("MONOTONIC_USEC=").unwrap()) > 0, "{reloading}");

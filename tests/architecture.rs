@@ -1,6 +1,6 @@
 //! Enforces the dependency rules of docs/design.md, section 5, by reading the source text: which modules may name which,
-//! where a library may be used, which files are pure, how long a file may be, and that imports between files form no
-//! cycle. Parts that are not written yet are skipped.
+//! where a library may be used, which files are pure, how long a file may be, that each binding has a line, and that
+//! imports between files form no cycle. Parts that are not written yet are skipped.
 //!
 //! The text is read without a parser: comments, literals and test modules are blanked out, `use` trees are expanded into
 //! single paths, and every rule is a condition on paths. A path that a macro composes is not found; the rules are for
@@ -57,7 +57,17 @@ fn shape(path: &str, text: &str) -> Vec<String> {
     if lines > LINES_MAX {
         found.push(format!("{path}:{lines}: more than {LINES_MAX} lines; it has become two things"));
     }
+    let packed = text.lines().enumerate().filter(|(_, line)| is_packed(line));
+    found.extend(packed.map(|(i, _)| format!("{path}:{}: one `let` per line", i + 1)));
     found
+}
+
+/// Whether a line only packs several bindings into a tuple: `let (a, b) = (1, 2);`.
+fn is_packed(line: &str) -> bool {
+    let Some((names, values)) = line.trim().strip_prefix("let (").and_then(|rest| rest.split_once(") = (")) else {
+        return false;
+    };
+    values.ends_with(");") && names.chars().all(|c| c.is_alphanumeric() || "_, ".contains(c))
 }
 
 /// A stage names only the handle of the next stage.
@@ -270,6 +280,7 @@ fn every_rule_can_fail() {
         ("src/ingest/mqtt/acks.rs", "use std::fs;", "pure file"),
         ("src/app.rs", "fn f() -> Result<(), String> {}", "not a `String`"),
         ("src/cli/run.rs", "fn f() -> Result<fn() -> Vec<(u8, String)>,\n std::string::String> {}", "not a `String`"),
+        ("src/app.rs", "fn f() {\n    let (a, mut b) = (1, g(2));\n}", "one `let` per line"),
         ("src/model/hour.rs", &"\n".repeat(LINES_MAX), "more than 600"),
         ("tests/long.rs", &"\n".repeat(LINES_MAX), "more than 600"),
     ] {
@@ -292,6 +303,7 @@ fn correct_code_is_accepted() {
         ("src/journal/writer.rs", "use crate::admission::Parcels; use tokio::fs; use std::fs::File;"),
         ("src/journal/writer.rs", "use crate::telemetry::metrics; fn f() { metrics::received(1); }"),
         ("src/flush/retry.rs", "use crate::store::Store; use tokio::time::Instant;"),
+        ("src/flush/retry.rs", "fn f() {\n    let (a, b): (u8, u8) = (1, 2);\n    let (a, b) = swap(a, b);\n}"),
         ("src/ingest/http/mod.rs", "use axum::Router; use tower::Service;"),
         ("src/ingest/mqtt/v5.rs", "use rumqttc_v5::Client;"),
         ("src/store/mongo/error.rs", "use mongodb::bson; use crate::store::Store;"),

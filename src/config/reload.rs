@@ -124,7 +124,8 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     let mut config = old.clone();
     (config.quota, config.jwt) = (new.quota.clone(), new.jwt.clone());
     config.certificates = new.certificates.clone();
-    let (http, from) = (&mut config.http, &new.http);
+    let http = &mut config.http;
+    let from = &new.http;
     (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
     (http.body_max_bytes, http.bodies_max_bytes) = (from.body_max_bytes, from.bodies_max_bytes);
     (http.body_timeout, http.body_grace, http.body_rate_min) = (from.body_timeout, from.body_grace, from.body_rate_min);
@@ -137,7 +138,8 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
             *tls = from.clone();
         }
     }
-    let (mqtt, from) = (&mut config.listen.mqtt, &new.listen.mqtt);
+    let mqtt = &mut config.listen.mqtt;
+    let from = &new.listen.mqtt;
     (mqtt.tokens_file, mqtt.connections) = (from.tokens_file.clone(), from.connections);
     mqtt.proxies = from.proxies.clone();
     if mqtt.cert_file.is_some() == from.cert_file.is_some() {

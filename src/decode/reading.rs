@@ -464,7 +464,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         tags: &mut [(&'t str, &'t str)],
         keys: &'t [Box<str>],
     ) -> bool {
-        let (cx, limits) = (self.cx, self.cx.limits);
+        let cx = self.cx;
+        let limits = self.cx.limits;
         let Some(tags) = template::keyed(tags, keys, limits) else { return false };
         let Ok((ts_ms, origin)) = time::resolve(ts, None, cx) else { return false };
         if names::check_sensor_id(sensor_id, limits).is_err() {

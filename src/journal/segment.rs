@@ -144,7 +144,10 @@ impl Header {
             return Err(HeaderFault::Crc);
         }
         let mut number = || fields.u64().ok_or(HeaderFault::Magic);
-        let (number, first_seq, salt_and_flags, created_ms) = (number()?, number()?, number()?, number()? as i64);
+        let number = number()?;
+        let first_seq = number()?;
+        let salt_and_flags = number()?;
+        let created_ms = number()? as i64;
         let salt = salt_and_flags as u32;
         let flags = (salt_and_flags >> 32) as u32;
         Ok(Header { version, number, first_seq, salt, recycled: flags & FLAG_RECYCLED != 0, created_ms })

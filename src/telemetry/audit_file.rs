@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn after_a_rotation_lines_go_to_the_new_file_and_none_is_lost() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, old) = (dir.path().join("a.log"), dir.path().join("a.log.1"));
+        let path = dir.path().join("a.log");
+        let old = dir.path().join("a.log.1");
         let audit = AuditFile::new(FileLimits::unlimited());
         audit.write(|_| true, || unreachable!("without a file nothing is made"));
         audit.put(append(&path), 1000);

@@ -243,7 +243,8 @@ async fn tls_with_certificates_on_both_sides_which_are_read_again() {
     encrypted.client_ca_file = Some(file("ca.pem"));
     let direct = Direct::start(&encrypted).await;
     let port = direct.port;
-    let (ca, other) = (file("ca.pem"), file("other-ca.pem"));
+    let ca = file("ca.pem");
+    let other = file("other-ca.pem");
     let cert = file("client.pem");
     let key = file("client.key");
     let [ca, other, cert, key] = [&ca, &other, &cert, &key].map(|path| path.to_str().unwrap());

@@ -221,7 +221,8 @@ fn run_commands(page: &str) {
 
 fn shell(service: &Service, broker: &Mosquitto, settings: &[(&str, &str)], commands: &[&Block]) -> Vec<String> {
     let mut script = String::from("set -euo pipefail\n");
-    let (http, admin) = (service.http().replace("http://", ""), service.admin().replace("http://", ""));
+    let http = service.http().replace("http://", "");
+    let admin = service.admin().replace("http://", "");
     for block in commands {
         let text = block.text.replace("127.0.0.1:8080", &http).replace("127.0.0.1:8081", &admin);
         let text = text.replace("mosquitto_pub ", &format!("mosquitto_pub -p {} ", broker.port()));

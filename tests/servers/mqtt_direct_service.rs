@@ -214,7 +214,8 @@ fn held(connections: usize) {
         let each_kib = resident_kib(service.pid()).saturating_sub(idle_kib) as f64 / connections as f64;
         println!("{connections} connections in {:?}, {each_kib:.1} KiB each", begun.elapsed());
         assert_eq!(Raw::open(port).await.answer().await, None, "one more than allowed");
-        let (now, begun) = (now_ms(), Instant::now());
+        let now = now_ms();
+        let begun = Instant::now();
         for (i, device) in devices.iter_mut().enumerate() {
             let payload = format!("{{\"ts\":{now},\"n\":{i}}}");
             let protocol = if i % 2 == 0 { 4 } else { 5 };

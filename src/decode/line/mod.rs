@@ -223,7 +223,8 @@ impl<'a, 't> Walk<'a, 't> {
 
     /// Parses measurement and tags; returns the offset after them.
     fn series(&mut self, at: usize) -> Result<usize, Fault> {
-        let (text, bytes) = (self.text, self.text.as_bytes());
+        let text = self.text;
+        let bytes = self.text.as_bytes();
         let word = Word::read(text, at, &MEASUREMENT);
         self.measurement = word.text(&MEASUREMENT);
         if word.raw.is_empty() {
@@ -262,7 +263,9 @@ impl<'a, 't> Walk<'a, 't> {
 
     /// Parses the fields into the builder; returns the offset after them.
     fn fields(&mut self, at: usize) -> Result<usize, Fault> {
-        let (text, bytes, limits) = (self.text, self.text.as_bytes(), self.cx.limits);
+        let text = self.text;
+        let bytes = self.text.as_bytes();
+        let limits = self.cx.limits;
         let mut at = scan::skip_blank(bytes, at);
         if matches!(bytes.get(at), None | Some(b'\n')) {
             return Err(bad(format!("no field after {}", excerpt(&self.measurement))));
@@ -320,7 +323,8 @@ impl<'a, 't> Walk<'a, 't> {
     }
 
     fn commit(&mut self, stamp: Stamp) -> Result<(), Fault> {
-        let (cx, limits) = (self.cx, self.cx.limits);
+        let cx = self.cx;
+        let limits = self.cx.limits;
         let id: &str = match (&self.sensor, cx.sensor_id) {
             (Some(tag), _) => tag,
             (None, Some(id)) => id,

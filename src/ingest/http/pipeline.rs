@@ -234,7 +234,8 @@ async fn hand_over(
     // Counted with the outcome, not by this request, which may have been dropped by then. At rest, the accepted count
     // must equal the stored count, whether or not the sender has waited. Readings that the journal had no room for
     // count as neither.
-    let (readings, shown) = (batch.len() as u64, tail::readings(Source::Http, &batch));
+    let readings = batch.len() as u64;
+    let shown = tail::readings(Source::Http, &batch);
     let since = Instant::now();
     let (ack, wait) = Ack::observed(move |outcome| {
         if outcome == AckOutcome::Delivered {

@@ -124,7 +124,8 @@ impl Evaluator<'_> {
 }
 
 fn with_scalar(binary: &Binary, rows: Vec<Row>, values: &[f64], is_swapped: bool) -> Result<Vec<Row>, PromqlError> {
-    let (op, is_comparison) = (binary.op, binary.op.is_comparison());
+    let op = binary.op;
+    let is_comparison = binary.op.is_comparison();
     let drops_name = !is_comparison || binary.is_bool;
     let mut all = Vec::with_capacity(rows.len());
     for mut row in rows {

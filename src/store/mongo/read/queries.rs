@@ -279,7 +279,8 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
     }
     let Some((key, _, page)) = of.parse(cursor.current()) else { return Ok(sensor) };
     (sensor.last_ts_ms, sensor.tags) = (page.last_ts_ms, page.tags);
-    let (start, at) = (key.start, DateTime::from_millis(key.start.0));
+    let start = key.start;
+    let at = DateTime::from_millis(key.start.0);
     if page.storage_mode == StorageMode::TimeSeries {
         let end = DateTime::from_millis(start.0 + of.span_ms);
         let filter = doc! { "meta.sensor_id": &*sensor_id, "ts": { "$gte": at, "$lt": end } };
