@@ -437,9 +437,10 @@ impl Shard {
         queue.push_back(bucket_ref);
     }
 
-    /// Number of buckets in the queues.
+    /// Number of buckets in the queues, without the retries: those may be many, are sent one at a time, and must not keep
+    /// others from being evicted.
     fn queued(&self) -> usize {
-        self.loads.len() + self.creates.len() + self.appends.len() + self.retries.len()
+        self.loads.len() + self.creates.len() + self.appends.len()
     }
 
     /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before they are due: those whose
