@@ -3,8 +3,8 @@
 //! With `flush.max_age` every sensor has a phase, derived from its hash: its buckets are due when the clock passes the
 //! phase. So a reading waits `max_age` at most, a sensor that sends continuously is written once per `max_age`, and if
 //! a million sensors all start a new bucket at the full hour, they are written evenly over `max_age`. The phases have the
-//! order of the turns ([`super::turns`]), so that documents are created in the order in which they are changed later. With a linger
-//! (the sender waits for the store) a bucket is due that long after its first reading.
+//! order of the turns ([`super::turns`]), so that documents are created in the order in which they are changed later.
+//! With a linger (the sender waits for the store) a bucket is due that long after its first reading.
 //!
 //! A page that is written once, full, costs the server a third of the same page written in two parts. So a due bucket
 //! that at its current rate fills its page before its first reading has waited for `max_age` is held until then
