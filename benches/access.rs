@@ -1,12 +1,13 @@
-//! CPU time that access control takes from each reading: its share of decoding, in one thread. `cargo bench --bench access`.
+//! CPU time that access control takes from each reading: its share of decoding, in one thread. `cargo bench --bench
+//! access`.
 //!
 //! - *sensors*: the patterns in `write`, compared with the sensor id of each reading.
 //! - *tag*: `ingest.sender_tag`.
-//! - *quota*: what a request costs beside its readings: the token's hash, its lookup, rates and share of the journal. It is
-//!   spread over the readings of one body here, as in `loadtest pair gateway`, whose bodies have as many.
+//! - *quota*: what a request costs beside its readings: the token's hash, its lookup, rates and share of the journal.
+//!   It is spread over the readings of one body here, as in `loadtest pair gateway`, whose bodies have as many.
 //!
-//! The limit is 3 % of the service's CPU time per reading in `loadtest pair gateway`; loadtest/README.md has the
-//! command. Decoding is about half of that time.
+//! The limit is 3 % of the service's CPU time per reading in `loadtest pair gateway`; loadtest/README.md has
+//! the command. Decoding is about half of that time.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark that prints its results")]
 

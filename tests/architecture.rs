@@ -1,10 +1,10 @@
-//! Enforces the dependency rules of docs/design.md, section 5, by reading the source text: which modules may name which,
-//! where a library may be used, which files are pure, how long a file may be, that each binding has a line, and that
-//! imports between files form no cycle. Parts that are not written yet are skipped.
+//! Enforces the dependency rules of docs/design.md, section 5, by reading the source text: which modules may name
+//! which, where a library may be used, which files are pure, how long a file may be, that each binding has a line, and
+//! that imports between files form no cycle. Parts that are not written yet are skipped.
 //!
-//! The text is read without a parser: comments, literals and test modules are blanked out, `use` trees are expanded into
-//! single paths, and every rule is a condition on paths. A path that a macro composes is not found; the rules are for
-//! mistakes, not against intent.
+//! The text is read without a parser: comments, literals and test modules are blanked out, `use` trees are expanded
+//! into single paths, and every rule is a condition on paths. A path that a macro composes is not found; the rules are
+//! for mistakes, not against intent.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 

@@ -22,8 +22,8 @@ const TOPICS: [&str; 8] = [
     "spBv1.0/group/DDATA/node/device",
 ];
 
-/// Sparkplug has a memory, so an input is a series of messages: a byte that chooses the topic, two that are the length, and
-/// the payload.
+/// Sparkplug has a memory, so an input is a series of messages: a byte that chooses the topic, two that are the length,
+/// and the payload.
 const SPARKPLUG: &str = "sparkplug";
 const SPARKPLUG_TOPICS: [&str; 7] = [
     "spBv1.0/g/NBIRTH/n",

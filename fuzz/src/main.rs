@@ -1,6 +1,6 @@
-//! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to, separated by commas (default:
-//! all). `mqtt-listen`, alone, is the codec of the port for devices, `proxy-header`, alone, what proxies send, and `rows`, alone, the rows of a bucket. `run.sh` builds
-//! and runs it.
+//! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to, separated by commas
+//! (default: all). `mqtt-listen`, alone, is the codec of the port for devices, `proxy-header`, alone, what proxies
+//! send, and `rows`, alone, the rows of a bucket. `run.sh` builds and runs it.
 //!
 //! The modules are compiled here directly. They are pure and name nothing else of the service (`tests/architecture.rs`
 //! holds that), so the fuzzer needs neither the MongoDB driver nor an async runtime.

@@ -45,7 +45,8 @@ fn proxy_header(bytes: &[u8]) {
     }
 }
 
-/// A client cannot name another address than the one that the trusted proxy appends, in a header of its own or in the same.
+/// A client cannot name another address than the one that the trusted proxy appends, in a header of its own or in the
+/// same.
 fn request_header(made_up: &str) {
     let is_trusted = |ip: IpAddr| matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 10);
     let (own, bare): (IpAddr, _) = ("192.0.2.1".parse().unwrap(), "192.0.2.1");

@@ -1,5 +1,5 @@
-//! The rows of a bucket against a plain list: whatever is pushed, taken, kept, appended and marked, in whatever order and
-//! with whatever names. Shared by the fuzzer and by `tests/pure/fuzz_corpus.rs`.
+//! The rows of a bucket against a plain list: whatever is pushed, taken, kept, appended and marked, in whatever order
+//! and with whatever names. Shared by the fuzzer and by `tests/pure/fuzz_corpus.rs`.
 
 use super::model::{BatchBuilder, FieldSchemas, RowFlags, Rows, Value, ValueRef};
 

@@ -1,8 +1,8 @@
 //! What must hold for any bytes that a device sends to `listen.mqtt`, however they are cut. Shared by the fuzzer and by
 //! `tests/pure/fuzz_corpus.rs`.
 //!
-//! An input is a byte that chooses the protocol (its lowest bit) and the pieces that the stream comes in (the others), and
-//! the stream of bytes after CONNECT.
+//! An input is a byte that chooses the protocol (its lowest bit) and the pieces that the stream comes in (the others),
+//! and the stream of bytes after CONNECT.
 
 use std::sync::Arc;
 

@@ -2,7 +2,8 @@
 //!
 //! Closed loop: the next message is sent when the previous one is acknowledged. Open loop: messages have intended
 //! times, and latency is measured from these, so that a stall of the service also counts for the messages it delays.
-//! Every message is retried until it is acknowledged, over a new connection if the old one broke; a timeout ends the run.
+//! Every message is retried until it is acknowledged, over a new connection if the old one broke; a timeout ends the
+//! run.
 
 use std::collections::VecDeque;
 use std::io;

@@ -89,7 +89,8 @@ enum Command {
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Run a steady load over MQTT and HTTP for a long time, with restarts; exit code 1 if a reading is missing or duplicated
+    /// Run a steady load over MQTT and HTTP for a long time, with restarts; exit code 1 if a reading is missing or
+    /// duplicated
     Soak {
         #[command(flatten)]
         common: Common,

@@ -1,4 +1,5 @@
-//! Plots the course of a run as SVG: readings acknowledged and stored per second, and memory; of a soak, more by minute.
+//! Plots the course of a run as SVG: readings acknowledged and stored per second, and memory; of a soak, more by
+//! minute.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -81,7 +81,8 @@ impl Credentials {
         self.by_certificate.then_some(self.grants.certificates.identity)
     }
 
-    /// The grant of a client certificate with this name: that of its entry in the tokens file, else by `[certificates]`.
+    /// The grant of a client certificate with this name: that of its entry in the tokens file, else by
+    /// `[certificates]`.
     ///
     /// # Errors
     /// The name is not an identity.

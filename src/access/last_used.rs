@@ -1,9 +1,9 @@
 //! When each sender or reader was last accepted, by its id, as `hourbucket tokens list` shows it.
 //!
-//! The service notes the time in its memory ([`Usage::note_used`](super::Usage::note_used)) and from time to time replaces
-//! a file next to the journal; the tokens file belongs to the operator, and the service never writes it. The file has
-//! ids and times only. It is replaced by a rename, so that a reader finds a whole one. It is not synced: a power
-//! failure may cost the last minute, or the file, and syncing it would delay the journal on the same disk.
+//! The service notes the time in its memory ([`Usage::note_used`](super::Usage::note_used)) and from time to time
+//! replaces a file next to the journal; the tokens file belongs to the operator, and the service never writes it. The
+//! file has ids and times only. It is replaced by a rename, so that a reader finds a whole one. It is not synced: a
+//! power failure may cost the last minute, or the file, and syncing it would delay the journal on the same disk.
 //!
 //! If an id has several times, the newest counts. The number of ids is bounded: the longest unused are forgotten, and
 //! [`LastUsed::unused_since`] then says how far back the file knows.

@@ -1,9 +1,9 @@
 //! How much a sender may send. Each sender (token id) has one [`Usage`], over all ports and reloads; the limits
 //! ([`Quota`]) belong to its grant.
 //!
-//! - *Rates* of readings and bytes, with a burst: a bucket of credit that fills at the rate up to `burst` seconds of it.
-//!   A message passes if there is any credit, and takes what it costs; if it costs more, the sender waits until the debt
-//!   is paid. So a message may be larger than a burst.
+//! - *Rates* of readings and bytes, with a burst: a bucket of credit that fills at the rate up to `burst` seconds of
+//!   it. A message passes if there is any credit, and takes what it costs; if it costs more, the sender waits until the
+//!   debt is paid. So a message may be larger than a burst.
 //! - *Share of the journal*: unstored bytes. Without it, one sender that is faster than the store fills the journal for
 //!   all.
 //! - *Share of the queue*: bytes that wait for admission, [`QUEUE_BYTES`]. The sender waits meanwhile, so the messages

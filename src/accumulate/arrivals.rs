@@ -1,13 +1,13 @@
 //! Orders readings with the time of receipt by their arrival, from their own times only. Pure.
 //!
 //! Two equal readings of one sensor with the same time of receipt arrived within a short window of each other
-//! ([`MOMENT_MS`]). The shard must remember the first until the second can no longer arrive. Otherwise, if the answer to
-//! the second one's write is lost, the stored first one would be mistaken for it. The clock of the service may be set at
-//! any time, so two times of receipt cannot be compared with each other. Instead, every arrival gets a position on a
-//! time line that never goes back:
+//! ([`MOMENT_MS`]). The shard must remember the first until the second can no longer arrive. Otherwise, if the answer
+//! to the second one's write is lost, the stored first one would be mistaken for it. The clock of the service may be
+//! set at any time, so two times of receipt cannot be compared with each other. Instead, every arrival gets a position
+//! on a time line that never goes back:
 //! - A time within [`MOMENT_MS`] of the latest one advances the line by the difference, or not at all if it is earlier.
-//! - Any other time means that nothing arrived for long, or that the clock was set. It advances the line by [`STEP_MS`],
-//!   so the window ends after a few such times, even if readings are rare.
+//! - Any other time means that nothing arrived for long, or that the clock was set. It advances the line by
+//!   [`STEP_MS`], so the window ends after a few such times, even if readings are rare.
 
 /// The maximum distance of the arrivals of two readings received in the same millisecond (ms): see `journal::tracker`.
 pub(super) const MOMENT_MS: i64 = 5000;

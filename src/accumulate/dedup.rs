@@ -91,14 +91,14 @@ impl DedupWindow {
 pub(super) struct ExternalWrites {
     /// Half-open, ascending.
     spans: Vec<(Position, Position)>,
-    /// The end of the stored readings when the bucket last forgot them. The writers of all positions before it are known:
-    /// they are in `spans`, or this process wrote them.
+    /// The end of the stored readings when the bucket last forgot them. The writers of all positions before it are
+    /// known: they are in `spans`, or this process wrote them.
     pub(super) known: Position,
     /// The latest time in the bucket when the last span was found. No external reading is later.
     last_ts_ms: i64,
-    /// Readings with the time of receipt that account for stored ones, each with its position on the line of `arrivals`:
-    /// those that were matched with a stored reading, and in a time-series bucket those that this process wrote. A
-    /// reading is repeated as often as that happened.
+    /// Readings with the time of receipt that account for stored ones, each with its position on the line of
+    /// `arrivals`: those that were matched with a stored reading, and in a time-series bucket those that this process
+    /// wrote. A reading is repeated as often as that happened.
     claimed: Vec<(i64, ReadingKey)>,
     /// The arrivals of this process's own measurements, which are remembered until no equal one can arrive any more.
     arrivals: Arrivals,

@@ -1,4 +1,5 @@
-//! Authorization of the read API: a token of `http.tokens_file` or a JWT, or, without both, a client on the same machine.
+//! Authorization of the read API: a token of `http.tokens_file` or a JWT, or, without both, a client on the same
+//! machine.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -109,8 +109,8 @@ pub struct JournalState {
     pub max_bytes: u64,
     /// Bytes from the first unstored entry on.
     pub unstored_bytes: u64,
-    /// Seconds until it is full if nothing were stored and readings kept arriving as in the last minutes; absent if none
-    /// arrive.
+    /// Seconds until it is full if nothing were stored and readings kept arriving as in the last minutes; absent if
+    /// none arrive.
     pub lasts_seconds: Option<u64>,
     /// Whether it rejects entries until the store has caught up or the disk has space.
     pub full: bool,
@@ -152,8 +152,8 @@ pub struct Report {
     pub config: ConfigReport,
     /// Buckets whose reads or writes keep failing while others succeed; at most 20.
     pub quarantine: Vec<QuarantinedBucket>,
-    /// How old readings may get before they are written, in milliseconds: `flush.max_age` to `flush.max_age_busy`. Absent
-    /// with `ack = "stored"`.
+    /// How old readings may get before they are written, in milliseconds: `flush.max_age` to `flush.max_age_busy`.
+    /// Absent with `ack = "stored"`.
     pub flush_age_ms: Option<u64>,
 }
 

@@ -166,8 +166,8 @@ fn csv_cell(out: &mut String, text: &str, format: Format) {
 }
 
 /// A cell in which a spreadsheet finds no formula (OWASP, "CSV Injection"; ASVS 5.0, 1.2.10): always quoted, and a
-/// character that begins a formula has a single quote before it, at the beginning of the cell and after a character that
-/// some spreadsheets split cells at. (If Excel expects semicolons, the quotes of this format do not count.)
+/// character that begins a formula has a single quote before it, at the beginning of the cell and after a character
+/// that some spreadsheets split cells at. (If Excel expects semicolons, the quotes of this format do not count.)
 fn excel_text(out: &mut String, text: &str) {
     let begins_formula =
         |c: char| matches!(c, '=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '\0' | '＝' | '＋' | '－' | '＠');

@@ -30,8 +30,8 @@ pub(super) struct ServiceContext {
 }
 
 impl ServiceContext {
-    /// Creates the context, and the two ends of admission. The flusher sends nothing before it is opened. `storing`: the
-    /// runtime of the stages after the journal.
+    /// Creates the context, and the two ends of admission. The flusher sends nothing before it is opened. `storing`:
+    /// the runtime of the stages after the journal.
     pub(super) fn new(
         config: Config,
         store: Arc<dyn Store>,

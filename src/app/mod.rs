@@ -85,7 +85,8 @@ impl Service {
         Service::start_with(config, store, clock, Handle::current(), false).await.map(|(service, _)| service)
     }
 
-    /// Like [`Service::start`], and reports to the service manager. `storing`: the runtime of the stages after the journal.
+    /// Like [`Service::start`], and reports to the service manager. `storing`: the runtime of the stages after the
+    /// journal.
     ///
     /// # Errors
     /// See [`Service::start`].

@@ -1,7 +1,8 @@
 //! Reloads the configuration while the service runs (SIGHUP): reads and checks all of it, then applies the keys that
 //! can change and names the others.
 //!
-//! - If anything is wrong, in the settings or in the files of tokens, keys and certificates that they name, nothing is changed.
+//! - If anything is wrong, in the settings or in the files of tokens, keys and certificates that they name, nothing is
+//!   changed.
 //! - Otherwise every key that can change applies from the next request, ingest batch, connection and handshake on, even
 //!   if other keys need a restart. These files are read again in any case.
 //! - Work in progress keeps the settings that it started with. Nothing waits for a reload, and no data is lost by one.

@@ -1,14 +1,15 @@
-//! Removes old readings in bucket mode (`store.retention_readings`, [`crate::store::retention`]): small batches with pauses,
-//! one command at a time, while ingest has no backlog.
+//! Removes old readings in bucket mode (`store.retention_readings`, [`crate::store::retention`]): small batches with
+//! pauses, one command at a time, while ingest has no backlog.
 //!
-//! **Bound.** [`PAGES_MAX`] pages per command, and a rest of at least [`REST_MIN`] and four times as long as the command:
-//! at most 500 pages/s, and a fifth of one connection. Batches are small because an acknowledgement that needs a processor
-//! or the disk waits for the batch that is being emptied (250 pages: 24 ms at the 99th percentile, 25 pages: 16 ms).
+//! **Bound.** [`PAGES_MAX`] pages per command, and a rest of at least [`REST_MIN`] and four times as long as the
+//! command: at most 500 pages/s, and a fifth of one connection. Batches are small because an acknowledgement that needs
+//! a processor or the disk waits for the batch that is being emptied (250 pages: 24 ms at the 99th percentile, 25
+//! pages: 16 ms).
 //!
-//! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or the oldest unstored reading
-//! is older than readings become in normal operation. So everything that this instance has accepted up to then is
-//! stored. Readings that it accepts now are at most `limits.past` old by its own clock; if that clock differs from the
-//! store's by more than [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is
+//! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or the oldest unstored
+//! reading is older than readings become in normal operation. So everything that this instance has accepted up to then
+//! is stored. Readings that it accepts now are at most `limits.past` old by its own clock; if that clock differs from
+//! the store's by more than [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is
 //! emptied that this instance still has readings for.
 //!
 //! The catalogue must be complete: an older database's is filled from the readings.
@@ -91,7 +92,8 @@ impl Observed {
 }
 
 impl ServiceContext {
-    /// Runs until the service ends; ends immediately without `store.retention_readings`. Begins after the store is prepared.
+    /// Runs until the service ends; ends immediately without `store.retention_readings`. Begins after the store is
+    /// prepared.
     pub(super) async fn remove_readings(self: Arc<Self>, store: Arc<dyn Store>, unstored: Unstored) {
         let Some(kept) = self.config.store.retention_readings else { return };
         drop(self.flusher.permit().await);

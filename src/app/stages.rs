@@ -1,4 +1,5 @@
-//! Starts and connects the stages between admission and the store: shards, latest state, daily rollup, journal, router, dead letters.
+//! Starts and connects the stages between admission and the store: shards, latest state, daily rollup, journal, router,
+//! dead letters.
 
 use std::sync::Arc;
 use std::time::Duration;

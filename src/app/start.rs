@@ -98,8 +98,8 @@ impl ServiceContext {
             .with_rollup(Zone::from(config.rollup.zone), stages.rollups.views.clone())
     }
 
-    /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings nor records that the service
-    /// runs, which decides which sensors are silent.
+    /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings nor records that the
+    /// service runs, which decides which sensors are silent.
     fn start_side(
         self: &Arc<Self>,
         store: Arc<dyn Store>,

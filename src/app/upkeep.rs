@@ -26,7 +26,8 @@ use crate::telemetry::metrics::{self, AdmissionClosed};
 const UPKEEP: Duration = Duration::from_secs(1);
 /// How often the store is pinged.
 const PING: Duration = Duration::from_secs(5);
-/// The histograms are cleaned up, and the numbers of suppressed lines of the audit log written, once in this many updates.
+/// The histograms are cleaned up, and the numbers of suppressed lines of the audit log written, once in this many
+/// updates.
 const TIDY_EVERY: u32 = 5;
 /// How often a stall is logged while it lasts.
 const STALL_LOG_MS: u64 = 60_000;

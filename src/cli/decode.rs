@@ -104,8 +104,8 @@ pub(super) fn run(
     show(&builder.finish(), &rejects, out, request.quiet)
 }
 
-/// Decodes a single Sparkplug B message, after the given birth. A birth yields everything; data with aliases is rejected
-/// if its birth is unknown.
+/// Decodes a single Sparkplug B message, after the given birth. A birth yields everything; data with aliases is
+/// rejected if its birth is unknown.
 fn run_sparkplug(
     request: DecodeRequest<'_>,
     payload: &[u8],

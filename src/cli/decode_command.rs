@@ -1,5 +1,5 @@
-//! The command `decode`: reads a payload from standard input, decodes it by one format or by all, and says what to do if
-//! that yields nothing.
+//! The command `decode`: reads a payload from standard input, decodes it by one format or by all, and says what to do
+//! if that yields nothing.
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;

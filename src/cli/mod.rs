@@ -77,13 +77,13 @@ enum Command {
         shard: bool,
         #[command(subcommand)]
         command: Option<InitCommand>,
-        /// Also compute the days from this date on (rollup.days), such as 2023-01-01; can be interrupted and repeated, and
-        /// the service may run
+        /// Also compute the days from this date on (rollup.days), such as 2023-01-01; can be interrupted and repeated,
+        /// and the service may run
         #[arg(long, value_name = "DATE")]
         rollup_from: Option<chrono::NaiveDate>,
     },
-    /// Decode a payload from standard input and print the result; exit code 0: at least one reading, 1: none, because of
-    /// rejects, 3: none, and rightly so (skipped by a rule, empty, or without a value)
+    /// Decode a payload from standard input and print the result; exit code 0: at least one reading, 1: none, because
+    /// of rejects, 3: none, and rightly so (skipped by a rule, empty, or without a value)
     Decode {
         /// A built-in format (json, ndjson, scalar, line, ...), a shipped profile such as zigbee2mqtt, or one of
         /// [formats.NAME] in the configuration; --list shows all. Without it, all formats are tried, and those that fit

@@ -363,8 +363,8 @@ pub struct Flush {
     pub backoff_min: Duration,
     /// `backoff_max`: longest wait before a retry (default 5s).
     pub backoff_max: Duration,
-    /// `quarantine_after`: how long a bucket may fail while the store answers for others (default 10m). Then its readings
-    /// become dead letters.
+    /// `quarantine_after`: how long a bucket may fail while the store answers for others (default 10m). Then its
+    /// readings become dead letters.
     pub quarantine_after: Duration,
 }
 
@@ -432,8 +432,8 @@ pub struct Limits {
     /// `unset_before`, in milliseconds since 1970: a device time before it counts as an unset clock and is ignored
     /// (default 2001-01-01).
     pub unset_before_ms: i64,
-    /// `unset_over_http`: whether such a reading is rejected if it comes over HTTP (the default), instead of getting the
-    /// time of receipt.
+    /// `unset_over_http`: whether such a reading is rejected if it comes over HTTP (the default), instead of getting
+    /// the time of receipt.
     pub unset_over_http_refused: bool,
     /// `zone` for times without one; if absent, such times are rejected.
     pub zone: Option<Tz>,
@@ -488,7 +488,8 @@ pub enum PointAttributes {
 /// `[remote_write]`: how samples of Prometheus remote write are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteWrite {
-    /// `sensor_id_labels`: the values of those that a series has, joined by `/`, are the sensor's id (default `instance`).
+    /// `sensor_id_labels`: the values of those that a series has, joined by `/`, are the sensor's id (default
+    /// `instance`).
     pub sensor_id_labels: Vec<String>,
     /// `other_labels` (default `tags`).
     pub other_labels: PointAttributes,

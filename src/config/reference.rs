@@ -1,6 +1,6 @@
 //! Generates the reference of every key, `docs/configuration.md`. The meaning of a key comes from the shipped file, its
-//! type, range and default from the code that reads it, and whether it can be reloaded from [`super::reload`]. Nothing is
-//! written twice. [`TYPES`] covers keys whose getter has no fixed type.
+//! type, range and default from the code that reads it, and whether it can be reloaded from [`super::reload`]. Nothing
+//! is written twice. [`TYPES`] covers keys whose getter has no fixed type.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -17,7 +17,8 @@ pub(super) const POWERS_OF_TEN: [u64; 19] = {
     powers
 };
 
-/// The double with the shortest decimal that is this float32: 22.4 instead of 22.399999618530273, as the sender shows it.
+/// The double with the shortest decimal that is this float32: 22.4 instead of 22.399999618530273, as the sender shows
+/// it.
 pub(super) fn shortest(v: f32) -> f64 {
     let exact = f64::from(v);
     // Up to here integers have no shorter decimal.

@@ -2,8 +2,8 @@
 //! reading never fails its batch.
 //!
 //! - Built-in formats: `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml`; [`sparkplug`], which keeps
-//!   state; [`otlp`] for OpenTelemetry metrics; [`remote_write`] for Prometheus. `mapping` applies the formats of the configuration. [`Decoder`] is any
-//!   of them by name.
+//!   state; [`otlp`] for OpenTelemetry metrics; [`remote_write`] for Prometheus. `mapping` applies the formats of the
+//!   configuration. [`Decoder`] is any of them by name.
 //! - Parts that they share: `context` is what the caller knows about a payload, `reading` defines what a reading in the
 //!   native format is, `token` the values of its members, `template` is the fast path for similar readings, `time` and
 //!   `names` hold the rules for times and names, `quota` limits the readings of a payload, `decimal` parses plain

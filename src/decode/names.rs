@@ -193,8 +193,8 @@ pub(super) fn too_many_tags(max: usize) -> Fault {
     Fault::new(RejectReason::TooManyTags, format!("more than {max} tags"))
 }
 
-/// A text for a detail: quoted, cut after 40 characters, with control characters as symbols (U+2400). Nothing is escaped,
-/// because the output that shows it does that.
+/// A text for a detail: quoted, cut after 40 characters, with control characters as symbols (U+2400). Nothing is
+/// escaped, because the output that shows it does that.
 pub(super) fn excerpt(text: &str) -> String {
     let mut chars = text.chars();
     let symbol = |c: char| match c {

@@ -1,22 +1,23 @@
-//! The Protocol Buffers wire format (protobuf.dev, "Encoding"): the only reader of it, for OTLP, remote write and read, and
-//! Sparkplug B, and the writer of the few messages that the service sends.
+//! The Protocol Buffers wire format (protobuf.dev, "Encoding"): the only reader of it, for OTLP, remote write and read,
+//! and Sparkplug B, and the writer of the few messages that the service sends.
 //!
 //! **Design.** [`Fields`] walks over one message and returns each field as its number and a [`FieldValue`] that borrows
 //! from the payload. It knows no schema: a decoder matches on the field number, and reads a message inside a field with
-//! another [`Fields`]. So the decoder decides what a wrong type means, and a malformed submessage can reject only itself.
-//! A generated decoder is not used, because its structures take about fifty times the bytes of a hostile body (an empty
-//! message has two bytes), it copies every name, and one name that is not UTF-8 rejects the whole message.
+//! another [`Fields`]. So the decoder decides what a wrong type means, and a malformed submessage can reject only
+//! itself. A generated decoder is not used, because its structures take about fifty times the bytes of a hostile body
+//! (an empty message has two bytes), it copies every name, and one name that is not UTF-8 rejects the whole message.
 //!
-//! **Limits.** Nothing is allocated and nothing recurses. Every length is compared with the remaining bytes before it is
-//! used. The first error ends the message: its fields before the error were already returned, and the decoder decides
-//! whether they count.
+//! **Limits.** Nothing is allocated and nothing recurses. Every length is compared with the remaining bytes before it
+//! is used. The first error ends the message: its fields before the error were already returned, and the decoder
+//! decides whether they count.
 //!
 //! **Accepted input.**
 //! - Field numbers from 1 to [`NUMBER_MAX`].
 //! - Varints of at most ten bytes whose value fits 64 bits. Leading zero groups are allowed, as the specification
 //!   requires. Some readers drop the bits beyond 64; here they are an error, because no encoder writes them.
-//! - Groups (wire types 3 and 4), which are deprecated but valid, are skipped up to their end tag: neither format defines
-//!   any, and an unknown field must not make a message unreadable. They may be nested [`GROUP_DEPTH_MAX`] levels deep.
+//! - Groups (wire types 3 and 4), which are deprecated but valid, are skipped up to their end tag: neither format
+//!   defines any, and an unknown field must not make a message unreadable. They may be nested [`GROUP_DEPTH_MAX`]
+//!   levels deep.
 //! - The wire types 6 and 7 do not exist and are an error, because the length of such a field is unknown.
 //! - Packed fields are [`FieldValue::Bytes`]; [`packed`] reads varints out of them.
 

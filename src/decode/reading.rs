@@ -5,36 +5,36 @@
 //! encoding and no key. [`ReadingDecoder`] knows what each key means and nothing about the encoding. The fast path of
 //! JSON (`super::json::template`) repeats readings that were decoded here; it has the keys' meaning from [`Role`].
 //!
-//! **Life of a reading.** [`ReadingDecoder::begin`]; the source reports the object. Values go to the builder immediately;
-//! everything else waits in [`Parts`], because the sensor may come last. [`ReadingDecoder::finish`] commits the reading
-//! or returns the reason against it. A wrong reading is still read to its end, because the next one begins there, and
-//! its first fault is kept. A good reading allocates nothing: vectors are reused, and text is borrowed unless it has
-//! escapes or comes in chunks.
+//! **Life of a reading.** [`ReadingDecoder::begin`]; the source reports the object. Values go to the builder
+//! immediately; everything else waits in [`Parts`], because the sensor may come last. [`ReadingDecoder::finish`]
+//! commits the reading or returns the reason against it. A wrong reading is still read to its end, because the next one
+//! begins there, and its first fault is kept. A good reading allocates nothing: vectors are reused, and text is
+//! borrowed unless it has escapes or comes in chunks.
 //!
 //! **Members** (docs/http.md has the same rules for senders):
 //! - `sensor_id`: a text. Absent or null: the sensor of the topic.
 //! - `ts`: a time ([`time`]) in the unit of `ts_unit`, if there is one. A value that carries its unit keeps it. Absent
 //!   or null: the time of receipt.
 //! - The names in `native.time` (`timestamp`, `time`, …): the time of a reading without `ts`, if they hold one
-//!   ([`time::held`]); otherwise they are like other members. Of several, the first in the setting counts. Only the end of
-//!   the reading decides, so these members wait in [`ReadingDecoder::candidates`].
+//!   ([`time::held`]); otherwise they are like other members. Of several, the first in the setting counts. Only the end
+//!   of the reading decides, so these members wait in [`ReadingDecoder::candidates`].
 //! - `values`: an object of values. Absent or null: the members with other keys are the values. With `values` they are
 //!   left out, before it and after it, and their faults do not count.
 //! - `tags`: an object. Numbers and booleans become texts; an integer keeps all its digits.
 //!
 //! **Values.** Null counts as absent. Integers have 64 bits, doubles are finite, texts are UTF-8. An object or array is
 //! flattened (`native.nested`): each scalar in it is a value, named by the keys and indexes on its path, joined by `_`;
-//! an empty key adds nothing. Another value that is not a scalar, such as bytes, is a fault in `values` and in `tags`; as
-//! another member of the reading it is left out. Everything that is left out is counted and named ([`LeftOut`]).
+//! an empty key adds nothing. Another value that is not a scalar, such as bytes, is a fault in `values` and in `tags`;
+//! as another member of the reading it is left out. Everything that is left out is counted and named ([`LeftOut`]).
 //!
-//! **Keys.** A key that occurs twice in one object is a fault, and so are two fields or tags whose stored names are equal
-//! ([`names::name`]), also after flattening. All open objects together have at most [`KEYS_MAX`] keys.
+//! **Keys.** A key that occurs twice in one object is a fault, and so are two fields or tags whose stored names are
+//! equal ([`names::name`]), also after flattening. All open objects together have at most [`KEYS_MAX`] keys.
 //!
 //! **Differences between the encodings** are those of their syntax, and a property test knows them
-//! (`tests/pure/binary_props.rs`). In JSON the whole reading is rejected if any text in it is not UTF-8 or any literal is
-//! not JSON, such as `NaN`, because its parser finds that; in CBOR and MessagePack an ignored value may be anything. Only
-//! JSON has integers without a limit, so only there a tag can have one of more than 127 bits. And only in JSON a literal
-//! beyond the range of a double, in the place of an object, is `invalid_json`: its parser ends there.
+//! (`tests/pure/binary_props.rs`). In JSON the whole reading is rejected if any text in it is not UTF-8 or any literal
+//! is not JSON, such as `NaN`, because its parser finds that; in CBOR and MessagePack an ignored value may be anything.
+//! Only JSON has integers without a limit, so only there a tag can have one of more than 127 bits. And only in JSON a
+//! literal beyond the range of a double, in the place of an object, is `invalid_json`: its parser ends there.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,10 @@
 //! The time of a reading, in milliseconds since 1970. Finer parts are cut towards the past, also before 1970.
 //!
 //! Accepts RFC 3339 and variants found in the field: a space or lower case instead of `T` and `Z`, a comma before the
-//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`, ISO 8601 basic (`20240229T123456Z`). A time without an offset is in the configured zone;
-//! without a zone it is rejected. Numbers are seconds, milliseconds, microseconds or nanoseconds, according to `ts_unit`
-//! or by magnitude: each unit covers times up to the year 5138, and all but seconds only times after March 1973.
+//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`, ISO 8601 basic (`20240229T123456Z`). A time without an
+//! offset is in the configured zone; without a zone it is rejected. Numbers are seconds, milliseconds, microseconds or
+//! nanoseconds, according to `ts_unit` or by magnitude: each unit covers times up to the year 5138, and all but seconds
+//! only times after March 1973.
 //!
 //! **A local time that occurs twice**, when clocks are set back, is read as the first of the two. A skipped one, when
 //! clocks are set forward, is read with the offset before the change (RFC 5545 §3.3.5). The result is always the same,

@@ -7,8 +7,8 @@
 //! The *demand* is the share of one core (or of whatever limits the store) that statements of few readings need at the
 //! present age:
 //!
-//! - how many buckets begin to wait per second. Each will need a statement. While the age grows, nothing is written for a
-//!   while, but buckets still begin to wait, so the demand does not look lower than it is;
+//! - how many buckets begin to wait per second. Each will need a statement. While the age grows, nothing is written for
+//!   a while, but buckets still begin to wait, so the demand does not look lower than it is;
 //! - times what a statement takes: the time of commands over their statements. The round trip is not part of it, since
 //!   a distant store is not a busy one;
 //! - times how much there is to gain: a statement of one reading counts in full, one of [`FEW`] readings not at all.
@@ -21,8 +21,9 @@
 //! The memory has no part in this. A shard with little room evicts the buckets with the most readings, whatever the age
 //! is. When growth stopped in a full memory, a million sensors, which fill most of it, had statements of one reading.
 //!
-//! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`] and [`super::turns`]. Full pages, memory pressure, failed buckets and the
-//! shutdown do not wait for it. `tests/simulation/age.rs` runs the loop against a simulated store.
+//! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`] and [`super::turns`]. Full pages, memory pressure,
+//! failed buckets and the shutdown do not wait for it. `tests/simulation/age.rs` runs the loop against a simulated
+//! store.
 
 /// Demand that needs no stretched age.
 const DEMAND: f64 = 0.2;

@@ -2,9 +2,9 @@
 //!
 //! With `flush.max_age` every sensor has a phase, derived from its hash: its buckets are due when the clock passes the
 //! phase. So a reading waits `max_age` at most, a sensor that sends continuously is written once per `max_age`, and if
-//! a million sensors all start a new bucket at the full hour, they are written evenly over `max_age`. The phases have the
-//! order of the turns ([`super::turns`]), so that documents are created in the order in which they are changed later.
-//! With a linger (the sender waits for the store) a bucket is due that long after its first reading.
+//! a million sensors all start a new bucket at the full hour, they are written evenly over `max_age`. The phases have
+//! the order of the turns ([`super::turns`]), so that documents are created in the order in which they are changed
+//! later. With a linger (the sender waits for the store) a bucket is due that long after its first reading.
 //!
 //! A page that is written once, full, costs the server a third of the same page written in two parts. So a due bucket
 //! that at its current rate fills its page before its first reading has waited for `max_age` is held until then
@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use super::age::FEW;
 use super::turns::scaled;
 
-/// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard is busy. One that is this
-/// part of `max_age` late has failed or was loaded; it is not held again.
+/// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard is busy. One that is
+/// this part of `max_age` late has failed or was loaded; it is not held again.
 const LATE_PART: u64 = 4;
 
 /// How due times are determined.
@@ -58,8 +58,8 @@ impl DuePolicy {
         (now_ms < limit_ms && fills_ms <= max_age).then_some(limit_ms)
     }
 
-    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: whether it waits for its sensor's turn.
-    /// `age_ms`: how old a reading may get now.
+    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: whether it waits for its sensor's
+    /// turn. `age_ms`: how old a reading may get now.
     pub fn waits_for_turn(self, now_ms: u64, since_ms: u64, rows: usize, age_ms: u64) -> bool {
         let DuePolicy::Age(max_age) = self else { return false };
         let until_due_ms = max_age + max_age / LATE_PART;

@@ -12,9 +12,9 @@
 //!
 //! Latest states, dead letters and daily rollups are written under the same permits; their tasks decide about retries.
 //!
-//! **Catalogue.** A page is not written before the catalogue has its sensor, fields and tags ([`PageWrite::catalog`]). If
-//! the store answers that it cannot keep an entry, this is logged and counted, and the pages are written without it: the
-//! catalogue must not stop readings. If it does not answer, the job waits as for its pages.
+//! **Catalogue.** A page is not written before the catalogue has its sensor, fields and tags ([`PageWrite::catalog`]).
+//! If the store answers that it cannot keep an entry, this is logged and counted, and the pages are written without it:
+//! the catalogue must not stop readings. If it does not answer, the job waits as for its pages.
 //!
 //! While the store is busy with statements of few readings, readings may get older before they are due ([`age`]).
 //!
@@ -116,8 +116,8 @@ impl Flusher {
         Flusher { store, lanes, days, backoff, on_store, high_water, span, answered, age }
     }
 
-    /// The same flusher with an age between `flush.max_age` and `flush.max_age_busy`. Without this call no bucket is held
-    /// beyond the age of its [`DuePolicy`](due::DuePolicy).
+    /// The same flusher with an age between `flush.max_age` and `flush.max_age_busy`. Without this call no bucket is
+    /// held beyond the age of its [`DuePolicy`](due::DuePolicy).
     #[must_use]
     pub fn with_ages(self, max_age: Duration, max_age_busy: Duration) -> Flusher {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);

@@ -1,11 +1,11 @@
 //! Buckets that are held while the store is busy, in the order of their sensors' turns. Pure.
 //!
-//! Each sensor has a position on a ring, derived from its hash. A hand moves around the ring; a bucket is written when the
-//! hand reaches its sensor. So while the age is stretched, a sensor is written once per round, and all sensors are always
-//! written in the same order. The order matters to MongoDB: it is also the order in which the documents of an hour were
-//! created, so the statements of a command change neighbouring documents. If the documents do not fit into its cache, an
-//! append in random order costs it four times as much, because each statement has it read, compress and write another
-//! page.
+//! Each sensor has a position on a ring, derived from its hash. A hand moves around the ring; a bucket is written when
+//! the hand reaches its sensor. So while the age is stretched, a sensor is written once per round, and all sensors are
+//! always written in the same order. The order matters to MongoDB: it is also the order in which the documents of an
+//! hour were created, so the statements of a command change neighbouring documents. If the documents do not fit into
+//! its cache, an append in random order costs it four times as much, because each statement has it read, compress and
+//! write another page.
 //!
 //! The hand moves with the time ([`Turns::advance`]; the age decides how fast), and ahead of it when memory is short
 //! ([`Turns::pop_next`]). The order remains.
@@ -37,7 +37,8 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// Adds an item. Its turn comes when the hand next reaches the position of this hash, after one round at the latest.
+    /// Adds an item. Its turn comes when the hand next reaches the position of this hash, after one round at the
+    /// latest.
     pub fn push(&mut self, sensor_hash: u64, item: T) {
         if self.ring.is_empty() {
             self.ring.resize_with(POSITIONS, Vec::new);

@@ -11,12 +11,13 @@
 //! the file system, real or in memory.
 //!
 //! **Life of an entry.** The writer takes an [`IngestBatch`] from admission's channel together with all others that
-//! wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for more ([`crate::commit_delay`]). Its readings become one frame, its dead letters another. All frames of the group are one
-//! write after the last group of the active segment, and one fdatasync. Only then the entries become visible to the
-//! follower, and the senders are acknowledged. The follower returns the entries in order, from memory, or from the
-//! segments if the router lags by more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of
-//! entries shares (see `follower`). When it is delivered, the tracker advances the sequence before which everything is
-//! stored. A segment that is entirely before it is recycled or removed.
+//! wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for more ([`crate::commit_delay`]). Its
+//! readings become one frame, its dead letters another. All frames of the group are one write after the last group of
+//! the active segment, and one fdatasync. Only then the entries become visible to the follower, and the senders are
+//! acknowledged. The follower returns the entries in order, from memory, or from the segments if the router lags by
+//! more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of entries shares (see `follower`).
+//! When it is delivered, the tracker advances the sequence before which everything is stored. A segment that is
+//! entirely before it is recycled or removed.
 //!
 //! **Crash.** The next start verifies all segments from the checkpoint on and cuts off a torn last write (`recovery`
 //! explains how it distinguishes one from damage). The follower starts with the first entry that may be unstored: about

@@ -2,8 +2,8 @@
 //! acknowledges them all.
 //!
 //! It runs in a separate thread because fdatasync blocks. All decisions are in [`Appender::append`], which tests call
-//! without a thread, and in [`CommitDelay`], which decides how long a small group waits for more. The wait is a sleep of
-//! this thread: a batch that is queued meanwhile wakes no thread.
+//! without a thread, and in [`CommitDelay`], which decides how long a small group waits for more. The wait is a sleep
+//! of this thread: a batch that is queued meanwhile wakes no thread.
 //!
 //! Outcomes of a group:
 //! - *synced*: a synced frame follows it (see `segment`), its entries become visible to the follower, and its senders

@@ -101,8 +101,8 @@ impl StoredBucket {
         self.pages.iter().map(|p| p.rows.len() as u64).sum()
     }
 
-    /// How many pages a writer that has loaded the bucket may expect: those that exist, and the one after a sealed last page.
-    /// A conversion leaves at least as many, so each statement of such a writer meets a page, and conflicts.
+    /// How many pages a writer that has loaded the bucket may expect: those that exist, and the one after a sealed last
+    /// page. A conversion leaves at least as many, so each statement of such a writer meets a page, and conflicts.
     pub fn expected_pages(&self) -> usize {
         self.pages.last().map_or(0, |last| last.page as usize + 1 + usize::from(last.sealed))
     }

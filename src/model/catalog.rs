@@ -11,8 +11,8 @@ use super::rows::Rows;
 use super::summary::Summary;
 use super::value::ValueRef;
 
-/// The precision of the times in the catalogue (ms), so that a sensor's entry is written about once per day. Each sensor
-/// has its own phase, so that the entries of a fleet are not all written at midnight.
+/// The precision of the times in the catalogue (ms), so that a sensor's entry is written about once per day. Each
+/// sensor has its own phase, so that the entries of a fleet are not all written at midnight.
 pub const CATALOG_STEP_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Distinct fields of one entry, each with a name of up to 128 bytes: at most 1.3 MiB in a document. Further fields are
@@ -78,7 +78,8 @@ pub struct CatalogUpdate {
     pub first_ts_ms: i64,
     /// The latest time of the readings, ms since 1970.
     pub last_ts_ms: i64,
-    /// When readings of the sensor last arrived, by the clock of the service, ms since 1970, rounded down ([`floor_arrival`]).
+    /// When readings of the sensor last arrived, by the clock of the service, ms since 1970, rounded down
+    /// ([`floor_arrival`]).
     pub arrived_ms: i64,
 }
 
@@ -119,8 +120,8 @@ pub fn by_sensor<'a>(updates: impl IntoIterator<Item = &'a CatalogUpdate>) -> BT
     merged
 }
 
-/// The fields of rows with the kinds of their values. `summary`: of these rows, which makes it unnecessary to visit them
-/// if every row has a number in every field.
+/// The fields of rows with the kinds of their values. `summary`: of these rows, which makes it unnecessary to visit
+/// them if every row has a number in every field.
 pub fn field_kinds<'a>(
     rows: &'a Rows,
     summary: Option<&Summary>,
@@ -161,8 +162,8 @@ pub fn arrival_step_ms(silent_after: Duration) -> i64 {
     quarter_ms.clamp(1000, CATALOG_STEP_MS) / 1000 * 1000
 }
 
-/// A time of arrival rounded down to a multiple of the step, in whole seconds. Each sensor has its own phase, so that the
-/// entries of a fleet are not all written together. `hash`: [`super::stable_hash`] of the sensor.
+/// A time of arrival rounded down to a multiple of the step, in whole seconds. Each sensor has its own phase, so that
+/// the entries of a fleet are not all written together. `hash`: [`super::stable_hash`] of the sensor.
 pub fn floor_arrival(arrived_ms: i64, hash: u64, step_ms: i64) -> i64 {
     let phase_ms = (hash % (step_ms / 1000).max(1).unsigned_abs()) as i64 * 1000;
     arrived_ms - arrived_ms.saturating_sub(phase_ms).rem_euclid(step_ms)

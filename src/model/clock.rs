@@ -43,8 +43,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A time (ms since 1970) as responses and the audit log show it: RFC 3339, UTC with milliseconds. A time that no date can
-/// show is shown as 1970.
+/// A time (ms since 1970) as responses and the audit log show it: RFC 3339, UTC with milliseconds. A time that no date
+/// can show is shown as 1970.
 pub fn rfc3339(ms: i64) -> String {
     let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)

@@ -1,7 +1,7 @@
 //! A message or reading that could not be decoded or stored. It is kept with the reason, for inspection and replay.
 
-/// Longer payloads are truncated to this many bytes. A MongoDB document has at most 16 MiB, and dead letters are read by
-/// people.
+/// Longer payloads are truncated to this many bytes. A MongoDB document has at most 16 MiB, and dead letters are read
+/// by people.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 /// The detail of a dead letter with a truncated payload ends with this, the number of kept bytes, " of ", the number of

@@ -163,8 +163,8 @@ fn find(
     schema
 }
 
-/// Random for each process, so that no sender can prepare colliding names. Fixed for tests: what a table frees, and so what a
-/// shard counts as its memory, depends on the hashes, and a seed of the simulation must replay the same history.
+/// Random for each process, so that no sender can prepare colliding names. Fixed for tests: what a table frees, and so
+/// what a shard counts as its memory, depends on the hashes, and a seed of the simulation must replay the same history.
 static SEED: LazyLock<u64> =
     LazyLock::new(|| if cfg!(feature = "test-util") { 0 } else { RandomState::new().hash_one(0) });
 

@@ -3,7 +3,8 @@
 use super::memory;
 use super::span::BucketStart;
 
-/// The id of a sensor. Up to 23 bytes are stored inline, because there are millions; a longer one is shared by its clones.
+/// The id of a sensor. Up to 23 bytes are stored inline, because there are millions; a longer one is shared by its
+/// clones.
 pub type SensorId = smol_str::SmolStr;
 
 /// Heap bytes of a sensor id.

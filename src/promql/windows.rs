@@ -322,7 +322,8 @@ mod tests {
             needs_max: false,
         };
         let sample = |ts_ms: i64| Sample { ts_ms, value: 1.0 };
-        // 96 hours from 1970 on, in days of 24, 23, 24 and 25. Windows of 24 hours contain the first two, and cut the others.
+        // 96 hours from 1970 on, in days of 24, 23, 24 and 25. Windows of 24 hours contain the first two, and cut the
+        // others.
         let off: Vec<Sample> = (0..96 * 60).map(|m| sample(m * 60_000 + 30_000)).collect();
         let (found, asked) = buckets(&off, &days(24 * HOUR), u64::MAX);
         assert_eq!(found.iter().filter(|bucket| bucket.is_day).count(), 2);

@@ -14,8 +14,8 @@ use crate::store::catalog::{CatalogEntry, CatalogQuery};
 const STEP_MAX: usize = 10_000;
 
 impl ReadService {
-    /// The sensors that match, stored and in memory, each once, ordered by the bytes of their ids. Not complete before the
-    /// catalogue of an older database is filled.
+    /// The sensors that match, stored and in memory, each once, ordered by the bytes of their ids. Not complete before
+    /// the catalogue of an older database is filled.
     ///
     /// # Errors
     /// See [`ReadError`].

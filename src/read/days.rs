@@ -23,8 +23,8 @@ impl ReadService {
     /// The summaries of the sensor's days that overlap a time range (ms since 1970, end exclusive).
     ///
     /// The order makes the answer current: first the rows in memory, so that every acknowledged reading has its day
-    /// among the pending ones; then the marks of all instances; then the documents. A day that is not pending by then has
-    /// a document with all its readings. Days without a document are computed from hours too: the past may not be
+    /// among the pending ones; then the marks of all instances; then the documents. A day that is not pending by then
+    /// has a document with all its readings. Days without a document are computed from hours too: the past may not be
     /// filled, and for days without readings this reads nothing.
     ///
     /// # Errors

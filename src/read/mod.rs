@@ -25,9 +25,9 @@
 //! stored before the shard was queried. Otherwise the measurements are added up. A bucket without a document is also
 //! searched for among the measurements.
 //!
-//! **Limits.** `admin.queries_max` queries run concurrently; others wait for a second and then fail as busy. Each has a time
-//! limit ([`TIME_MAX`]). An answer copies up to 16 MiB of rows from a shard and 32 MiB of stored readings, then ends
-//! early with a cursor. An unavailable store causes an error, never an unlimited wait.
+//! **Limits.** `admin.queries_max` queries run concurrently; others wait for a second and then fail as busy. Each has a
+//! time limit ([`TIME_MAX`]). An answer copies up to 16 MiB of rows from a shard and 32 MiB of stored readings, then
+//! ends early with a cursor. An unavailable store causes an error, never an unlimited wait.
 
 pub mod catalog;
 pub mod days;

@@ -4,8 +4,8 @@
 //! `sensor_id` or `__name__` is hidden by them. If several readings have one millisecond, the last one with the field
 //! counts, in the order of [`super::merge`], which is the same for stored readings and those in memory.
 //!
-//! Windows are answered from the summaries of hours and days if they are at least as long as a bucket and the field has only
-//! had numbers (booleans are in no summary): see [`super::windows`].
+//! Windows are answered from the summaries of hours and days if they are at least as long as a bucket and the field has
+//! only had numbers (booleans are in no summary): see [`super::windows`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

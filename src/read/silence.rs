@@ -1,10 +1,11 @@
 //! Which sensors are silent: nothing of them has arrived for `sensors.silent_after`. Pure.
 //!
-//! The catalogue has the last arrivals, rounded down ([`floor_arrival`](crate::model::catalog::floor_arrival)), so a restart
-//! forgets nothing, and all instances agree. Whether a sensor is silent is judged *as of* a time that excludes
+//! The catalogue has the last arrivals, rounded down ([`floor_arrival`](crate::model::catalog::floor_arrival)), so a
+//! restart forgets nothing, and all instances agree. Whether a sensor is silent is judged *as of* a time that excludes
 //!
 //! - readings that arrived and are not stored, so may not be in the catalogue: the age of the oldest unstored one;
-//! - the time in which no instance was running: nothing could arrive. A sensor that was silent before is silent after it.
+//! - the time in which no instance was running: nothing could arrive. A sensor that was silent before is silent after
+//!   it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +27,8 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// `sensors.silent_after` and `sensors.retired_after`. Which sensors are silent is unknown until [`Silence::judge`].
+    /// `sensors.silent_after` and `sensors.retired_after`. Which sensors are silent is unknown until
+    /// [`Silence::judge`].
     pub fn new(silent_after: Duration, retired_after: Duration) -> Silence {
         let ms = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX / 4);
         Silence {

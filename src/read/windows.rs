@@ -1,16 +1,17 @@
 //! Windows of many sensors, from the summaries of their days and hours: [`crate::promql::windows`] has the rules.
 //!
-//! Sensors are answered in groups, each in this order, which makes the answer current as in [`super`] and [`super::days`]:
+//! Sensors are answered in groups, each in this order, which makes the answer current as in [`super`] and
+//! [`super::days`]:
 //! 1. from the shards: the rows in memory of each sensor;
-//! 2. the days that may have changed (pending ones, and the marks of all instances), then the documents of days. A day is
-//!    used if it is not among the former, has no row in memory, and no field needs its hours;
-//! 3. the hours that no day covers, of all sensors with the same gaps in one request; those with rows in memory are added up
-//!    one by one;
+//! 2. the days that may have changed (pending ones, and the marks of all instances), then the documents of days. A day
+//!    is used if it is not among the former, has no row in memory, and no field needs its hours;
+//! 3. the hours that no day covers, of all sensors with the same gaps in one request; those with rows in memory are
+//!    added up one by one;
 //! 4. the readings at the edges of windows: of stored hours, those of their first millisecond, of all sensors in one
 //!    request. Then the other readings that the rules need: hours cut by a window, in runs, and days replaced by hours.
 //!
-//! **Limits.** A group has about [`BUCKETS_AT_ONCE`] buckets. Its rows in memory are copied: at most what the shards hold
-//! (`accumulate.max_bytes`). Readings count against `promql.samples_max`.
+//! **Limits.** A group has about [`BUCKETS_AT_ONCE`] buckets. Its rows in memory are copied: at most what the shards
+//! hold (`accumulate.max_bytes`). Readings count against `promql.samples_max`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +78,8 @@ struct Asked<'a> {
 }
 
 impl ReadService {
-    /// The windows of each series. The times are those of the windows: after the first, up to the second (ms since 1970).
+    /// The windows of each series. The times are those of the windows: after the first, up to the second (ms since
+    /// 1970).
     pub(super) async fn windows(
         &self,
         wanted: Vec<Wanted>,
@@ -289,8 +291,8 @@ impl ReadService {
         hours.iter().filter_map(move |(start, hour)| summarised(bounds(*start), hour, field))
     }
 
-    /// Loads the edges of stored buckets; `false` if none is needed. A bucket whose first reading has the time of its edge,
-    /// but that has none there, has lost its readings ([`crate::store::retention`]).
+    /// Loads the edges of stored buckets; `false` if none is needed. A bucket whose first reading has the time of its
+    /// edge, but that has none there, has lost its readings ([`crate::store::retention`]).
     async fn load_edges(&self, loading: &mut [Loading], asked: Asked<'_>) -> Result<bool, SelectError> {
         let mut sensor_ids = vec![];
         let mut starts = BTreeSet::new();

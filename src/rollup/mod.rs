@@ -17,22 +17,24 @@
 //!
 //! **Crash.** The marks of this instance (its id is a file in the journal's directory) are read at the start, and their
 //! days computed. A reading whose mark was not durable is still in the journal, and its replay marks the day again,
-//! although the reading is found stored. With `ack = "stored"` the id changes with every start; marks that are older than
-//! [`state::ORPHAN_MS`] are taken over by any instance, by the clocks of the services, which must not differ by days.
+//! although the reading is found stored. With `ack = "stored"` the id changes with every start; marks that are older
+//! than [`state::ORPHAN_MS`] are taken over by any instance, by the clocks of the services, which must not differ by
+//! days.
 //!
-//! **Two instances.** Each marks and computes what it wrote. Of two computations of a day, the one that begins after the
-//! last confirmed write of both reads everything, so it counts the most readings, and a document is only replaced by one
-//! that counts at least as many. Each instance computes after its own last write, so the later of the two is complete.
+//! **Two instances.** Each marks and computes what it wrote. Of two computations of a day, the one that begins after
+//! the last confirmed write of both reads everything, so it counts the most readings, and a document is only replaced
+//! by one that counts at least as many. Each instance computes after its own last write, so the later of the two is
+//! complete.
 //!
-//! **Full.** Entries stay within `rollup.max_bytes`. From three quarters on, days are computed before they are due; at the
-//! limit the shard accepts nothing. Computing continues meanwhile, so there is always room again.
+//! **Full.** Entries stay within `rollup.max_bytes`. From three quarters on, days are computed before they are due; at
+//! the limit the shard accepts nothing. Computing continues meanwhile, so there is always room again.
 //!
 //! **Yielding.** All tasks together read hours with one command at a time, under a separate permit; then the task
 //! pauses for the same time. Marks and documents are written under the permits of page writes, in few statements.
 //!
 //! Invariants: an acknowledgement is held until the mark of its day is durable. A mark is removed only with the version
-//! that this entry knows, after a computation that began after the last change. An entry without a durable mark is never
-//! dropped.
+//! that this entry knows, after a computation that began after the last change. An entry without a durable mark is
+//! never dropped.
 
 pub mod recovery;
 pub mod state;

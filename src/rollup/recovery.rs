@@ -1,5 +1,5 @@
-//! Reads marks that are stored already: at the start those of an earlier process with the same instance id, and once per
-//! hour those of instances whose journal was lost.
+//! Reads marks that are stored already: at the start those of an earlier process with the same instance id, and once
+//! per hour those of instances whose journal was lost.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,19 +1,20 @@
 //! The catalogue: which sensors are stored, with their tags, fields and times.
 //!
-//! **Order.** An entry is written before the page that needs it ([`crate::flush`]). So every stored sensor and field is in
-//! the catalogue at any time, also after a crash. A crash between the two writes leaves an entry that is ahead of the
-//! pages until the journal is replayed. Field names of readings that the store refuses permanently stay in the entry.
+//! **Order.** An entry is written before the page that needs it ([`crate::flush`]). So every stored sensor and field is
+//! in the catalogue at any time, also after a crash. A crash between the two writes leaves an entry that is ahead of
+//! the pages until the journal is replayed. Field names of readings that the store refuses permanently stay in the
+//! entry.
 //!
-//! **Times** are precise to [`CATALOG_STEP_MS`]: the first reading may be that much earlier than `first_ts_ms`, the last
-//! one that much later than `last_ts_ms`. The last arrival is precise to a quarter of `sensors.silent_after`
-//! ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)). So an entry is written about once per day and four times
-//! per `sensors.silent_after`, however often the sensor reports.
+//! **Times** are precise to [`CATALOG_STEP_MS`]: the first reading may be that much earlier than `first_ts_ms`, the
+//! last one that much later than `last_ts_ms`. The last arrival is precise to a quarter of `sensors.silent_after`
+//! ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)). So an entry is written about once per day and four
+//! times per `sensors.silent_after`, however often the sensor reports.
 //!
 //! A sensor is **silent** if nothing of it has arrived for `sensors.silent_after`, by the entries. So the answer is the
 //! same for all instances and after a restart. The time of arrival counts, not that of the readings.
 //!
-//! **Two instances** write the same entries with operations that commute: times by minimum and maximum, fields by union.
-//! Tags are those of the update with the latest reading; if two are equally late, the greater tags.
+//! **Two instances** write the same entries with operations that commute: times by minimum and maximum, fields by
+//! union. Tags are those of the update with the latest reading; if two are equally late, the greater tags.
 
 use std::collections::BTreeMap;
 

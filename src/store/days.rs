@@ -1,16 +1,16 @@
-//! Daily rollups in a store: `sensor_days`, one document for each sensor and day, and `rollup_pending`, the marks of the
-//! days that must be computed again.
+//! Daily rollups in a store: `sensor_days`, one document for each sensor and day, and `rollup_pending`, the marks of
+//! the days that must be computed again.
 //!
 //! The contract:
-//! - A day's document is a function of the stored pages of its hours, without their readings. [`DayStore::compute_days`]
-//!   reads the pages (majority) and merges them in a fixed order, so two instances compute the same document from the
-//!   same pages.
-//! - [`DayStore::write_days`] replaces a document only by one that counts at least as many readings. Pages only grow, so
-//!   an older computation never replaces a newer one.
+//! - A day's document is a function of the stored pages of its hours, without their readings.
+//!   [`DayStore::compute_days`] reads the pages (majority) and merges them in a fixed order, so two instances compute
+//!   the same document from the same pages.
+//! - [`DayStore::write_days`] replaces a document only by one that counts at least as many readings. Pages only grow,
+//!   so an older computation never replaces a newer one.
 //! - A mark has a version. Marking raises it, by one if it is later already, and clearing removes the mark only if it
-//!   still has the version given. So a late or repeated statement never removes a mark that was set after the removal was
-//!   decided, even if the clock was set back in between. A mark that was raised by one stays until the next start of
-//!   its instance, which computes the day once more.
+//!   still has the version given. So a late or repeated statement never removes a mark that was set after the removal
+//!   was decided, even if the clock was set back in between. A mark that was raised by one stays until the next start
+//!   of its instance, which computes the day once more.
 //! - All calls may be repeated after any error.
 
 use std::collections::BTreeMap;

@@ -1,13 +1,14 @@
 //! The removal of old readings (`store.retention_readings`): a page keeps its count, summary, times and tags.
 //!
-//! **Bucket mode.** A page loses its readings some hours ([`MARGIN`]) after the end of its bucket plus the retention, by the
-//! clock of the store. The change names the version that was read, like every other write, and sets `readings_removed`,
-//! which is part of the guard of appends: a writer that knew the page meets a conflict, and loads it. Pages that are done
-//! are no longer found, so the removal needs no position, can be killed at any moment, and may run in several instances.
+//! **Bucket mode.** A page loses its readings some hours ([`MARGIN`]) after the end of its bucket plus the retention,
+//! by the clock of the store. The change names the version that was read, like every other write, and sets
+//! `readings_removed`, which is part of the guard of appends: a writer that knew the page meets a conflict, and loads
+//! it. Pages that are done are no longer found, so the removal needs no position, can be killed at any moment, and may
+//! run in several instances.
 //!
 //! **Time-series mode.** The server expires measurements after the retention, the margin and a span. Nothing marks the
-//! documents. So a bucket counts as removed half of the margin before that, by the clock of the server: until then all of
-//! its measurements are stored, and from then on they are neither compared nor added up.
+//! documents. So a bucket counts as removed half of the margin before that, by the clock of the server: until then all
+//! of its measurements are stored, and from then on they are neither compared nor added up.
 //!
 //! **Late rows.** Once readings are removed, no reading can be compared with them. A row is therefore added to a bucket
 //! without a load only by a shard that still knows which of its readings are stored. Any other shard loads the bucket,

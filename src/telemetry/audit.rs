@@ -1,7 +1,7 @@
 //! The audit log: who was refused, lost access, reached a quota, or queried, and from which address.
 //!
-//! Every event is counted (`hourbucket_audit_events_total`) and written to the normal log with the target `audit`, a few
-//! lines a minute of each kind. With `audit.file` it is also written there, one JSON object per line
+//! Every event is counted (`hourbucket_audit_events_total`) and written to the normal log with the target `audit`, a
+//! few lines a minute of each kind. With `audit.file` it is also written there, one JSON object per line
 //! ([`super::audit_file`]), for tools such as fail2ban and for the record.
 //!
 //! A stranger can cause these events any number of times, so:
@@ -9,8 +9,8 @@
 //!   120 a minute for each kind and address, so that one address hides no other.
 //! - Nothing waits for the disk: lines that find the queue full are dropped.
 //! - Omitted lines are counted in the file itself and in `hourbucket_audit_dropped_total`.
-//! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers pass ids, never what
-//!   was presented as a secret.
+//! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers pass ids, never
+//!   what was presented as a secret.
 //!
 //! Global to the process, like the log and the metrics.
 

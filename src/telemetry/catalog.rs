@@ -1,5 +1,6 @@
 //! The catalog of metrics: name, type, labels, unit and meaning. The exporter's HELP lines and the table of
-//! docs/monitoring.md are generated from it. `tests/servers/monitoring.rs` compares it with a scrape of a running service.
+//! docs/monitoring.md are generated from it. `tests/servers/monitoring.rs` compares it with a scrape of a running
+//! service.
 
 use std::fmt::Write as _;
 

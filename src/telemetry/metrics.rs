@@ -489,8 +489,8 @@ pub(crate) fn http_request(route: &'static str, status: u16, seconds: f64) {
     histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
 }
 
-/// `not_after_s`, `crl_until_s`: in seconds since 1970, the expiry of the certificate and the time by which a revocation
-/// list is to be replaced. `ok`: the files on disk are usable.
+/// `not_after_s`, `crl_until_s`: in seconds since 1970, the expiry of the certificate and the time by which a
+/// revocation list is to be replaced. `ok`: the files on disk are usable.
 pub(crate) fn tls(port: &'static str, not_after_s: i64, crl_until_s: Option<i64>, ok: bool) {
     let until_s = crl_until_s.map_or(f64::INFINITY, |until_s| until_s as f64);
     gauge!("hourbucket_tls_crl_next_update_seconds", "port" => port).set(until_s);

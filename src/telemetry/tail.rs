@@ -97,8 +97,8 @@ pub fn watch(view: View) -> Result<Watch, TooManyWatchers> {
 }
 
 impl Watch {
-    /// The next lines, each a JSON object without a line end; waits for the first one. Begins with the number of dropped
-    /// ones, if there are any.
+    /// The next lines, each a JSON object without a line end; waits for the first one. Begins with the number of
+    /// dropped ones, if there are any.
     pub async fn next(&mut self) -> Vec<String> {
         let mut lines = vec![];
         // Not fewer than one: the watcher keeps the sender.

@@ -1,4 +1,5 @@
-//! Import cycles between files: two files that name each other, directly or through others, can only be understood together.
+//! Import cycles between files: two files that name each other, directly or through others, can only be understood
+//! together.
 //!
 //! A file names another one by an item of it, in an import or in its code. An item counts as that of the file that
 //! declares it, regardless of the re-export, alias or imported module that the name takes. A re-export (`pub use`)

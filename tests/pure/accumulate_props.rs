@@ -218,8 +218,8 @@ fn at_second(s: i64) -> ReadingBatch {
     [Reading { sensor_id: "s".into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }].into_iter().collect()
 }
 
-/// Accepts a reading every `interval_s`, with the age stretched to a minute; returns when they are written (ms after the
-/// start), and how many at a time.
+/// Accepts a reading every `interval_s`, with the age stretched to a minute; returns when they are written (ms after
+/// the start), and how many at a time.
 fn written_while_busy(page: u32, interval_s: i64, until_s: i64) -> Vec<(u64, usize)> {
     let mut shard = shard(page, 10);
     let mut pages = Pages::default();

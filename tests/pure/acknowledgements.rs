@@ -1,5 +1,5 @@
-//! When a shard acknowledges: a sensor that sends so much that every statement leaves rows keeps no acknowledgement forever,
-//! and none comes before its readings are stored.
+//! When a shard acknowledges: a sensor that sends so much that every statement leaves rows keeps no acknowledgement
+//! forever, and none comes before its readings are stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

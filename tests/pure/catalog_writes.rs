@@ -19,8 +19,8 @@ const MINUTE: i64 = 60_000;
 const DAY: i64 = 24 * 60 * MINUTE;
 const START_MS: i64 = 20_000 * DAY;
 
-/// Sends a reading per minute for ten days, and flushes each; returns the pages written and the updates of the catalogue
-/// per day. `shift_ms`: of the readings' times.
+/// Sends a reading per minute for ten days, and flushes each; returns the pages written and the updates of the
+/// catalogue per day. `shift_ms`: of the readings' times.
 fn per_day(silent_after: Duration, shift_ms: i64) -> (usize, f64, Pages) {
     let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,

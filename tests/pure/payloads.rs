@@ -1,9 +1,9 @@
 //! The decoders against real payloads from the field, each with the readings that a person would expect.
 //!
-//! The collection is not part of the repository: `HOURBUCKET_PAYLOADS` names its directory, default `../shared/payloads`;
-//! without one the test reports that. It contains `expected.jsonl`, a line for each file. [`RULES`] defines how each
-//! family is decoded; a new format is a few lines there. The results are printed by family, with each sample that
-//! differs from the expectation: `cargo test --test pure payloads:: -- --nocapture`.
+//! The collection is not part of the repository: `HOURBUCKET_PAYLOADS` names its directory, default
+//! `../shared/payloads`; without one the test reports that. It contains `expected.jsonl`, a line for each file.
+//! [`RULES`] defines how each family is decoded; a new format is a few lines there. The results are printed by family,
+//! with each sample that differs from the expectation: `cargo test --test pure payloads:: -- --nocapture`.
 //!
 //! The marked families must match: everything is as expected, or listed in [`CHOSEN`].
 

@@ -431,7 +431,8 @@ fn actility() {
                 &uplink(r#""payload_hex":"0102","LrrRSSI":"-90.000000","LrrSNR":"7.5","SpFact":"7""#),
                 &[r#"0102030405060708@1709290740000{fCntUp=7 fPort=2 payload_hex="0102" rssi=-90.0 snr=7.5}"#],
             ),
-            // Newer servers send numbers as numbers, as in the message that Actility's guide for Semtech's modem captured.
+            // Newer servers send numbers as numbers, as in the message that Actility's guide for Semtech's modem
+            // captured.
             (
                 "",
                 &uplink(r#""payload_hex":"01","LrrRSSI":-59.000000,"Lrrs":{"Lrr":[{"LrrRSSI":-59.0}]},"Late":0"#),

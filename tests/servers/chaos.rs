@@ -1,7 +1,8 @@
 //! Exactly once on real servers: the binary, a real mosquitto, a real MongoDB, and SIGKILL for each of them.
 //!
-//! Long runs: `HOURBUCKET_KILLS=500 cargo test --test servers chaos::killed_at`, and `HOURBUCKET_OUTAGE=20000000` for the outage;
-//! `HOURBUCKET_TEST_BINARY` names another binary than the one built with the tests, such as the release build.
+//! Long runs: `HOURBUCKET_KILLS=500 cargo test --test servers chaos::killed_at`, and `HOURBUCKET_OUTAGE=20000000` for
+//! the outage; `HOURBUCKET_TEST_BINARY` names another binary than the one built with the tests, such as the release
+//! build.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 

@@ -1,5 +1,6 @@
-//! Memory stays within its budgets for hostile input: field names that never repeat, and schemas, tags and sensor ids chosen to
-//! use memory, while MongoDB is unreachable, until the journal is full. Measured in /proc, for the real binary.
+//! Memory stays within its budgets for hostile input: field names that never repeat, and schemas, tags and sensor ids
+//! chosen to use memory, while MongoDB is unreachable, until the journal is full. Measured in /proc, for the real
+//! binary.
 //!
 //! Long run: `HOURBUCKET_HOSTILE=4 tests/run.sh --test servers memory::` with four times the budgets and the input.
 

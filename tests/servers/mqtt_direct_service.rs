@@ -1,7 +1,8 @@
-//! Devices that connect to the binary directly, with a real MongoDB: every acknowledged reading is stored once, after any
-//! kill; paho-mqtt without changes; thousands of connections.
+//! Devices that connect to the binary directly, with a real MongoDB: every acknowledged reading is stored once, after
+//! any kill; paho-mqtt without changes; thousands of connections.
 //!
-//! The largest number: `cargo test --test servers mqtt_direct_service:: -- --ignored --nocapture`, `HOURBUCKET_CONNECTIONS` for another.
+//! The largest number: `cargo test --test servers mqtt_direct_service:: -- --ignored --nocapture`,
+//! `HOURBUCKET_CONNECTIONS` for another.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 

@@ -189,7 +189,8 @@ fn replay(service: &Service, uri: &str, database: &str) {
         .current_dir(service.dir())
         .env("HOURBUCKET_STORE__URI", uri)
         .env("HOURBUCKET_STORE__DATABASE", database)
-        // With time series it waits as long as a service with its settings may hold readings, which starts with this one.
+        // With time series it waits as long as a service with its settings may hold readings, which starts with this
+        // one.
         .env("HOURBUCKET_FLUSH__MAX_AGE_BUSY", "1s")
         .output()
         .expect("it runs");

@@ -1,5 +1,5 @@
-//! A real Prometheus sends what it scrapes by remote write, while it and the service are killed and restarted. Afterwards
-//! both have the same samples.
+//! A real Prometheus sends what it scrapes by remote write, while it and the service are killed and restarted.
+//! Afterwards both have the same samples.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

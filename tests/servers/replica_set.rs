@@ -225,8 +225,8 @@ fn without_a_majority_in_time_a_write_is_retried_in_time_series_mode() {
 
 #[test]
 fn a_write_without_majority_before_a_step_down_is_compared() {
-    // The primary steps down long before the timeout, and answers waiting commands with a writeConcernError. Until then it
-    // has time to take writes, on a busy machine too.
+    // The primary steps down long before the timeout, and answers waiting commands with a writeConcernError. Until then
+    // it has time to take writes, on a busy machine too.
     without_a_majority("bucket", Duration::from_secs(5), "30s", "write_concern", 1.0);
 }
 

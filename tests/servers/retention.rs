@@ -212,8 +212,8 @@ fn late_readings_of_removed_hours_are_dead_letters_and_summaries_stay_with_time_
     tiers("timeseries");
 }
 
-/// An instance has readings of an old hour in its journal, and is killed while MongoDB does not answer. Another one removes
-/// the readings of that hour. Then the journal is replayed.
+/// An instance has readings of an old hour in its journal, and is killed while MongoDB does not answer. Another one
+/// removes the readings of that hour. Then the journal is replayed.
 fn tiers(mode: &str) {
     let uri = Mongod::shared().uri();
     let database = unique_database(&format!("tiers_{mode}"));

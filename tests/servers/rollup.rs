@@ -1,5 +1,5 @@
-//! Daily rollups: the contract of both stores ([`hourbucket::store::days`]), and days on real servers with late readings,
-//! two instances and SIGKILL: they equal those recomputed from every acknowledged reading.
+//! Daily rollups: the contract of both stores ([`hourbucket::store::days`]), and days on real servers with late
+//! readings, two instances and SIGKILL: they equal those recomputed from every acknowledged reading.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 

@@ -11,7 +11,8 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use serde_json::{Value, json};
 
-/// `sensors.silent_after` is 8 s and arrivals are precise to 2 s, so silence is seen after 10 s, and within a second more.
+/// `sensors.silent_after` is 8 s and arrivals are precise to 2 s, so silence is seen after 10 s, and within a second
+/// more.
 const SETTINGS: &str = "flush.max_age = \"200ms\"\nlog.level = \"warn\"\nlimits.past = \"36500d\"\n\
                         [sensors]\nsilent_after = \"8s\"\nretired_after = \"1h\"\n";
 const SEEN_WITHIN: Duration = Duration::from_secs(40);

@@ -1,5 +1,5 @@
-//! The store's contract for dead letters (`src/store/mod.rs`), of the memory store and a real MongoDB: finding, evicting,
-//! refusal and expiry.
+//! The store's contract for dead letters (`src/store/mod.rs`), of the memory store and a real MongoDB: finding,
+//! evicting, refusal and expiry.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

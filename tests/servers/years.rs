@@ -1,5 +1,5 @@
-//! Measurements with years of data, for a quiet machine and a release build (`HOURBUCKET_TEST_BINARY`):
-//! `tests/run.sh --test servers years:: -- --ignored --nocapture --test-threads 1`. The figures in docs/mongodb.md come from them.
+//! Measurements with years of data, for a quiet machine and a release build (`HOURBUCKET_TEST_BINARY`): `tests/run.sh
+//! --test servers years:: -- --ignored --nocapture --test-threads 1`. The figures in docs/mongodb.md come from them.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
 
@@ -57,7 +57,8 @@ fn page(sensor: &str, start: i64, count: i64, is_whole: bool) -> RawDocumentBuf 
     page
 }
 
-/// Writes the hours of sensors `S0`, `S1`, ..., each with `count` readings, which are in the pages from `whole_from` on.
+/// Writes the hours of sensors `S0`, `S1`, ..., each with `count` readings, which are in the pages from `whole_from`
+/// on.
 fn fill(uri: &str, sensors: usize, (from, to): (i64, i64), count: i64, whole_from: i64) {
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -98,7 +99,8 @@ fn on_disk(uri: &str, collection: &str) -> (i64, i64) {
     })
 }
 
-/// `hourbucket init --rollup-from`, until it has ended or `stop` says so; then it gets SIGKILL. Returns what it printed.
+/// `hourbucket init --rollup-from`, until it has ended or `stop` says so; then it gets SIGKILL. Returns what it
+/// printed.
 fn fill_days(uri: &str, from: i64, stop: impl Fn() -> bool) -> String {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("hourbucket.toml"), "store.mode = \"bucket\"\nrollup.days = true\n").unwrap();
@@ -232,9 +234,9 @@ fn bytes_of_a_sensor_and_year() {
     }
 }
 
-/// Prints mongod's processor time for days of 200 sensors that report once a minute, without and with their rollup, each
-/// with the same time in which MongoDB has nothing else to do. The readings arrive as fast as they are taken, so that ingest
-/// is as cheap as it can be, and the rollup's share larger than with a fleet that reports live.
+/// Prints mongod's processor time for days of 200 sensors that report once a minute, without and with their rollup,
+/// each with the same time in which MongoDB has nothing else to do. The readings arrive as fast as they are taken, so
+/// that ingest is as cheap as it can be, and the rollup's share larger than with a fleet that reports live.
 #[test]
 #[ignore = "a measurement of about ten minutes"]
 fn what_days_cost_mongod() {
@@ -279,7 +281,8 @@ fn what_days_cost_mongod() {
     }
 }
 
-/// 20,000 readings per second from four gateways until `stop`; returns the latencies from the intended times, sorted (ms).
+/// 20,000 readings per second from four gateways until `stop`; returns the latencies from the intended times, sorted
+/// (ms).
 fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
     const EVERY: Duration = Duration::from_millis(200);
     let mut all: Vec<f64> = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! The control loop of the flush age with a simulated store: steps of the load, a slow store, an outage, sensors that start
-//! together. Each simulated sensor stands for a hundred, so its statements take a hundred times as long.
+//! The control loop of the flush age with a simulated store: steps of the load, a slow store, an outage, sensors that
+//! start together. Each simulated sensor stands for a hundred, so its statements take a hundred times as long.
 
 use hourbucket::flush::age::{AgeControl, AgeSample, gain};
 use hourbucket::flush::due::{DuePolicy, DueWheel};
@@ -24,7 +24,8 @@ struct Sensor {
     at_its_turn: bool,
 }
 
-/// Sensors, the wheel with their due buckets, those that wait for their turn, the store with one command at a time, and the controller.
+/// Sensors, the wheel with their due buckets, those that wait for their turn, the store with one command at a time, and
+/// the controller.
 struct Sim {
     now_ms: u64,
     sensors: Vec<Sensor>,

@@ -1,15 +1,15 @@
-//! `hourbucket convert` while the service runs: conversions of single buckets in both directions, statement by statement,
-//! some of them aborted. As an operator runs it: only buckets that ended some time ago by the true time, one conversion of a
-//! bucket at a time, and an aborted one is run again.
+//! `hourbucket convert` while the service runs: conversions of single buckets in both directions, statement by
+//! statement, some of them aborted. As an operator runs it: only buckets that ended some time ago by the true time, one
+//! conversion of a bucket at a time, and an aborted one is run again.
 //!
 //! Three known limits are left out:
-//! - A query that reads the pages of a bucket in several parts during its conversion may return readings twice or not at
-//!   all. (The parts are small here; in MongoDB they have 8 MiB.)
-//! - A query that reads a document in time-series mode before the bucket becomes pages, and the measurements after they were
-//!   removed, returns none of its readings.
-//! - If a bucket is converted while readings without a time are written, such readings may be stored twice, and of equal
-//!   ones too few may be stored: a reading without a time is identified by its position in the pages; measurements have no
-//!   position, and pages made from them have other positions.
+//! - A query that reads the pages of a bucket in several parts during its conversion may return readings twice or not
+//!   at all. (The parts are small here; in MongoDB they have 8 MiB.)
+//! - A query that reads a document in time-series mode before the bucket becomes pages, and the measurements after they
+//!   were removed, returns none of its readings.
+//! - If a bucket is converted while readings without a time are written, such readings may be stored twice, and of
+//!   equal ones too few may be stored: a reading without a time is identified by its position in the pages;
+//!   measurements have no position, and pages made from them have other positions.
 
 use hourbucket::model::{BucketKey, PageKind, Rows, summary};
 use hourbucket::store::memory::{Conclusion, Conversion};
@@ -93,8 +93,8 @@ impl Sim {
         self.pages.is_time_series(sensor, start) && pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
     }
 
-    /// Runs every conversion once more, to its end. Without a journal, a measurement may remain that no page counts: see
-    /// [`Sim::reconcile_leftovers`].
+    /// Runs every conversion once more, to its end. Without a journal, a measurement may remain that no page counts:
+    /// see [`Sim::reconcile_leftovers`].
     pub(super) fn convert_again(&mut self) {
         for (bucket, into) in self.converted.clone() {
             let conclusion = self.run(&bucket, into);
@@ -126,8 +126,8 @@ fn statement(storage_mode: StorageMode, page: u32, seal: bool, values: std::ops:
     }
 }
 
-/// As earlier versions left it: a document in time-series mode, and a page that a service has written for the same bucket.
-/// Some of its readings are also measurements.
+/// As earlier versions left it: a document in time-series mode, and a page that a service has written for the same
+/// bucket. Some of its readings are also measurements.
 #[test]
 fn a_stray_page_is_merged() {
     let mut pages = Pages::default();

@@ -5,8 +5,8 @@ use super::super::Sensor;
 use super::*;
 
 impl Sim {
-    /// Without faults, all work must end in a bounded number of rounds. A bucket that retention removed in part may have
-    /// pages of both storage modes, which only the end of its quarantine resolves; see [`Sim::give_up`].
+    /// Without faults, all work must end in a bounded number of rounds. A bucket that retention removed in part may
+    /// have pages of both storage modes, which only the end of its quarantine resolves; see [`Sim::give_up`].
     pub(super) fn drain(&mut self) {
         self.faulty = false;
         for round in 0..30_000 {

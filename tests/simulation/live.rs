@@ -1,9 +1,10 @@
 //! Whole processes under paused time: the real shard tasks, flush stage and dead letters, with a database that fails
-//! ([`super::server`]). Two oracles check every history: the stored readings at the end, and *liveness* at any time: despite
-//! the faults, the readings of each innocent sensor are stored within the longest age (`flush.max_age`, or
-//! `flush.max_age_busy` in histories whose age is stretched) + 15 s during which the database responds, and no entry keeps
-//! the journal for longer than `flush.quarantine_after` beyond that. In some histories the readings of old buckets are
-//! removed ([`super::removal`]); later readings of such a bucket may become dead letters, also after a replay.
+//! ([`super::server`]). Two oracles check every history: the stored readings at the end, and *liveness* at any time:
+//! despite the faults, the readings of each innocent sensor are stored within the longest age (`flush.max_age`, or
+//! `flush.max_age_busy` in histories whose age is stretched) + 15 s during which the database responds, and no entry
+//! keeps the journal for longer than `flush.quarantine_after` beyond that. In some histories the readings of old
+//! buckets are removed ([`super::removal`]); later readings of such a bucket may become dead letters, also after a
+//! replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,16 +1,17 @@
-//! Seeded simulations of router, accumulator, flush and store, with crashes, lost responses, wrong clocks and a database
-//! that fails, in two kinds of histories:
+//! Seeded simulations of router, accumulator, flush and store, with crashes, lost responses, wrong clocks and a
+//! database that fails, in two kinds of histories:
 //!
-//! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and with the finest order.
+//! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and with the finest
+//!   order.
 //! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and permits. Liveness is a
 //!   second oracle here.
 //!
-//! [`age`] checks figures: the control loop of the flush age with a simulated store, and [`memory_pressure`], with a real shard
-//! that has less memory than its sensors need.
+//! [`age`] checks figures: the control loop of the flush age with a simulated store, and [`memory_pressure`], with a
+//! real shard that has less memory than its sensors need.
 //!
 //! A seed determines its history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs one, in both kinds;
-//! `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure with `HOURBUCKET_SIM_ALL=1`. Live histories
-//! take a thousand times as long, so there are fewer of them: `HOURBUCKET_SIM_LIVE_SEEDS`.
+//! `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure with `HOURBUCKET_SIM_ALL=1`. Live
+//! histories take a thousand times as long, so there are fewer of them: `HOURBUCKET_SIM_LIVE_SEEDS`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_macros, reason = "a test, with figures")]
 

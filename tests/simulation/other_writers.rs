@@ -1,11 +1,12 @@
 //! Other programs that change the same documents: retention and `reconcile`.
 //!
-//! **Retention** removes the documents of a bucket if the bucket ended that long ago by the true time, and its measurements
-//! one span later. A statement in flight or a late reading may create a document again, which the next pass removes. So the
-//! oracle expects nothing of an expired bucket; all other buckets must not be affected, and all work must end.
+//! **Retention** removes the documents of a bucket if the bucket ended that long ago by the true time, and its
+//! measurements one span later. A statement in flight or a late reading may create a document again, which the next
+//! pass removes. So the oracle expects nothing of an expired bucket; all other buckets must not be affected, and all
+//! work must end.
 //!
-//! **`reconcile`** recomputes the summary of a time-series bucket at any moment, so the version changes under the shard; it
-//! may also be aborted between two of its statements.
+//! **`reconcile`** recomputes the summary of a time-series bucket at any moment, so the version changes under the
+//! shard; it may also be aborted between two of its statements.
 
 use super::*;
 
@@ -42,8 +43,8 @@ impl Sim {
         }
     }
 
-    /// Whether the pages of a bucket count all of its readings. After an aborted `reconcile`, and without a journal, they
-    /// need not: see [`Sim::reconcile_leftovers`].
+    /// Whether the pages of a bucket count all of its readings. After an aborted `reconcile`, and without a journal,
+    /// they need not: see [`Sim::reconcile_leftovers`].
     pub(super) fn is_counted(&self, sensor: &str, start: BucketStart) -> bool {
         let excused = !self.journaled || self.interrupted.contains(&(sensor.to_owned(), start));
         let readings = self.pages.series.get(&(sensor.to_owned(), start)).map_or(0, Vec::len);
@@ -64,9 +65,9 @@ impl Sim {
         }
     }
 
-    /// Without a journal, a sender resends unacknowledged readings after a crash, and a reading without a time gets a new
-    /// one. So a measurement with the first time may remain in a bucket that no process writes any more, and its summary
-    /// does not count it before the next `reconcile`.
+    /// Without a journal, a sender resends unacknowledged readings after a crash, and a reading without a time gets a
+    /// new one. So a measurement with the first time may remain in a bucket that no process writes any more, and its
+    /// summary does not count it before the next `reconcile`.
     pub(super) fn reconcile_leftovers(&mut self) {
         let mut stored: Identities<u32> = Identities::default();
         for reading in self.pages.readings() {

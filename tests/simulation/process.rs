@@ -1,5 +1,5 @@
-//! A process of the service and its journal, which survives it: real shards, flush stage and dead letters; the router is
-//! the real one's loop with a journal in memory.
+//! A process of the service and its journal, which survives it: real shards, flush stage and dead letters; the router
+//! is the real one's loop with a journal in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

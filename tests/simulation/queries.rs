@@ -1,5 +1,5 @@
-//! Queries during a history: a response has every reading that was acknowledged and sent to the shards before the query,
-//! exactly once, regardless of what the store and the process do between the three reads of `hourbucket::read`.
+//! Queries during a history: a response has every reading that was acknowledged and sent to the shards before the
+//! query, exactly once, regardless of what the store and the process do between the three reads of `hourbucket::read`.
 
 use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::model::stable_hash;

@@ -1,8 +1,8 @@
-//! Removal of readings from old buckets, for both kinds of histories: at any moment after the end of a bucket by the true
-//! time, without the margin and the checks of the service, and also while rows of the bucket are in flight.
+//! Removal of readings from old buckets, for both kinds of histories: at any moment after the end of a bucket by the
+//! true time, without the margin and the checks of the service, and also while rows of the bucket are in flight.
 //!
-//! Removed readings stay in [`Pages`] for the oracles, hidden from loads and queries. So the oracles compare them with the
-//! summaries: no reading counts twice, and an acknowledged reading that is not counted is a dead letter.
+//! Removed readings stay in [`Pages`] for the oracles, hidden from loads and queries. So the oracles compare them with
+//! the summaries: no reading counts twice, and an acknowledged reading that is not counted is a dead letter.
 
 use hourbucket::model::{BucketStart, Span};
 use hourbucket::store::memory::Pages;

@@ -1,8 +1,8 @@
-//! A database under paused time. Commands take time by their size, and continue without their client: a client that gives
-//! up or is killed leaves its statements behind, and they end one by one.
+//! A database under paused time. Commands take time by their size, and continue without their client: a client that
+//! gives up or is killed leaves its statements behind, and they end one by one.
 //!
-//! It fails in three ways: as a whole (`down`), at random, and always for the buckets of one sensor ([`Trouble`]), like a
-//! page that cannot be stored or read.
+//! It fails in three ways: as a whole (`down`), at random, and always for the buckets of one sensor ([`Trouble`]), like
+//! a page that cannot be stored or read.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};

@@ -1,12 +1,13 @@
-//! The pure state, step by step, with an injected clock: crashes between any two steps, lost responses, statements that are
-//! applied long after their sender gave up, late and duplicate readings, several shards (another number after each start),
-//! a second instance on the same sensors, outages longer than memory, sensor clocks within the limits, a service clock that
-//! is wrong at the start and is set while it runs, sums that round, a high-water mark whose response is lost, and everything
-//! else that changes the same documents (`other_writers.rs`, `convert.rs`, `remove.rs`).
+//! The pure state, step by step, with an injected clock: crashes between any two steps, lost responses, statements that
+//! are applied long after their sender gave up, late and duplicate readings, several shards (another number after each
+//! start), a second instance on the same sensors, outages longer than memory, sensor clocks within the limits, a
+//! service clock that is wrong at the start and is set while it runs, sums that round, a high-water mark whose response
+//! is lost, and everything else that changes the same documents (`other_writers.rs`, `convert.rs`, `remove.rs`).
 //!
 //! Oracle: an acknowledged reading is stored exactly once (or is a dead letter, if the readings of its bucket were
-//! removed), an unacknowledged one at most once; summaries equal those of the readings; and no acknowledgement comes before
-//! its readings are stored. Queries (`queries.rs`) return each acknowledged reading exactly once, too, at any moment.
+//! removed), an unacknowledged one at most once; summaries equal those of the readings; and no acknowledgement comes
+//! before its readings are stored. Queries (`queries.rs`) return each acknowledged reading exactly once, too, at any
+//! moment.
 
 #[path = "convert.rs"]
 mod convert;

@@ -137,9 +137,9 @@ impl Sim {
         }
     }
 
-    /// The process crashes. Statements that it had sent may still be applied; entries that were not synced are lost; the
-    /// others are replayed from the first entry that was received in the same millisecond as the first unstored one (a
-    /// reading without a time may have a twin there, and the two must be counted together).
+    /// The process crashes. Statements that it had sent may still be applied; entries that were not synced are lost;
+    /// the others are replayed from the first entry that was received in the same millisecond as the first unstored one
+    /// (a reading without a time may have a twin there, and the two must be counted together).
     pub(super) fn crash(&mut self, instance: usize) {
         if self.rng.u8(0..3) == 0 {
             self.set_clock();

@@ -1,7 +1,7 @@
 //! Shared by the tests with real servers: the servers, the service as a process, and waiting for conditions.
 //!
-//! Every server has its own directory and port, so tests can run in parallel and in several processes. No server outlives its
-//! test binary, however that ends (see [`process`]).
+//! Every server has its own directory and port, so tests can run in parallel and in several processes. No server
+//! outlives its test binary, however that ends (see [`process`]).
 
 // Each test program uses a part of this module. Items are `pub` only for the tests.
 #![allow(dead_code, unreachable_pub)]

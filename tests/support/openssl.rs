@@ -108,7 +108,8 @@ impl Ca {
         openssl(&self.dir, &[&["req", "-new", "-config", "/dev/null", "-subj", subject], &kind[..], more].concat());
     }
 
-    /// Makes a certificate with this subject and these subject alternative names (none if empty): `NAME.pem`, `NAME.key`.
+    /// Makes a certificate with this subject and these subject alternative names (none if empty): `NAME.pem`,
+    /// `NAME.key`.
     pub fn issue(&self, name: &str, subject: &str, alternative: &str) {
         let request = format!("{name}.csr");
         let alternative = format!("subjectAltName={alternative}");

@@ -1,7 +1,7 @@
 //! A server process with its own directory, removed whenever the test ends.
 //!
-//! A test that fails, a test binary that is killed with SIGKILL and a Ctrl-C on `cargo test` must leave no server and no
-//! directory behind, and a server shared by the tests of a binary is in a `static`, which is never dropped. So each
+//! A test that fails, a test binary that is killed with SIGKILL and a Ctrl-C on `cargo test` must leave no server and
+//! no directory behind, and a server shared by the tests of a binary is in a `static`, which is never dropped. So each
 //! directory has a small shell (the leash) that reads from a pipe whose other end only the test binary holds. When that
 //! end is closed, for any reason, the shell kills the server and removes the directory.
 

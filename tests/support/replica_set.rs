@@ -30,8 +30,8 @@ pub struct ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// Starts three members and returns when one is primary and the others are secondaries. A primary that has ended, or
-    /// that has no majority, is replaced after `election` (MongoDB's default is 10 s).
+    /// Starts three members and returns when one is primary and the others are secondaries. A primary that has ended,
+    /// or that has no majority, is replaced after `election` (MongoDB's default is 10 s).
     ///
     /// # Panics
     /// There is no mongod, or no primary in time.

@@ -27,9 +27,10 @@ pub struct Service {
 impl Service {
     /// Starts the binary with `config`, the text of a configuration file, and returns when it is ready.
     ///
-    /// This helper chooses the ports and the directory of the journal (by environment, which overrides the file). `settings` go into
-    /// the environment as well, such as `("STORE__URI", uri)`. Unless `config` says otherwise, readings do not wait longer
-    /// when MongoDB is busy: on a busy machine it always is, and a test would wait for minutes.
+    /// This helper chooses the ports and the directory of the journal (by environment, which overrides the file).
+    /// `settings` go into the environment as well, such as `("STORE__URI", uri)`. Unless `config` says otherwise,
+    /// readings do not wait longer when MongoDB is busy: on a busy machine it always is, and a test would wait for
+    /// minutes.
     ///
     /// # Panics
     /// It does not become ready.

@@ -76,8 +76,8 @@ pub fn documents(uri: &str, database: &str) -> Vec<Document> {
     })
 }
 
-/// Checks that the catalogue has every stored sensor and field with its kinds, and nothing else, and times that include those
-/// of the readings. Returns the number of sensors.
+/// Checks that the catalogue has every stored sensor and field with its kinds, and nothing else, and times that include
+/// those of the readings. Returns the number of sensors.
 ///
 /// # Panics
 /// It does not.

@@ -38,7 +38,8 @@ impl Layout {
         }
     }
 
-    /// The collection with one document per reading, and the names of sensor and site in it; `None`: readings are in pages.
+    /// The collection with one document per reading, and the names of sensor and site in it; `None`: readings are in
+    /// pages.
     pub(crate) fn readings(self) -> Option<(&'static str, &'static str, &'static str)> {
         match self {
             Layout::Bucket => None,

@@ -4,8 +4,8 @@
 //!  month ──> fill ──> MongoDB ──> questions ──(driver, read API)──> latencies, documents examined ──> table
 //! ```
 //!
-//! Each layout has its own MongoDB, with the cache of every other run. The answers of all layouts are compared: a layout
-//! that answers something else fails the run, regardless of its speed.
+//! Each layout has its own MongoDB, with the cache of every other run. The answers of all layouts are compared: a
+//! layout that answers something else fails the run, regardless of its speed.
 
 mod fill;
 mod layout;
@@ -60,8 +60,8 @@ impl Month {
         u64::from(self.sensors) * self.minutes() as u64
     }
 
-    /// The time and the value of a sensor's reading in a minute of the month. No reading is on a full minute, so that hours
-    /// that include their begin and windows that include their end have the same readings.
+    /// The time and the value of a sensor's reading in a minute of the month. No reading is on a full minute, so that
+    /// hours that include their begin and windows that include their end have the same readings.
     fn reading(&self, sensor: u32, minute: i64) -> (i64, f64) {
         let ts_ms = self.begin_ms() + minute * 60_000 + i64::from(sensor % 53 + 1) * 1000;
         (ts_ms, 20.0 + f64::from(sensor % 10) + (minute % 97) as f64 / 8.0)
@@ -86,7 +86,8 @@ struct Row {
     runs: usize,
     median_ms: f64,
     p99_ms: f64,
-    /// Documents that MongoDB examined, and their number times the mean size of the collection's; absent for the read API.
+    /// Documents that MongoDB examined, and their number times the mean size of the collection's; absent for the read
+    /// API.
     examined: Option<(u64, u64)>,
 }
 

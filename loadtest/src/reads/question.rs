@@ -1,4 +1,5 @@
-//! The questions, as an aggregation over each layout and as a request to the read API. Every answer is a list of numbers.
+//! The questions, as an aggregation over each layout and as a request to the read API. Every answer is a list of
+//! numbers.
 
 use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, doc};
 use serde_json::Value;

@@ -1,9 +1,9 @@
 //! `loadtest soak`: a steady load in real time over MQTT and HTTP together, for an hour or more.
 //!
 //! Half of the sensors publish through mosquitto, one reading per message; the other half belong to gateways that POST
-//! batches. Each sensor has one reading per second. After a quarter of the time the broker is restarted, after half of it
-//! MongoDB, and after three quarters the service reads a changed configuration. Memory, open files, threads and lag are
-//! sampled every second and reported per minute; at the end the store is checked as after any other run.
+//! batches. Each sensor has one reading per second. After a quarter of the time the broker is restarted, after half of
+//! it MongoDB, and after three quarters the service reads a changed configuration. Memory, open files, threads and lag
+//! are sampled every second and reported per minute; at the end the store is checked as after any other run.
 
 mod events;
 mod report;

@@ -1,9 +1,9 @@
 //! The file with the public keys of the issuer: PEM (`PUBLIC KEY`, one or several) or a JWKS (RFC 7517), told apart by
 //! its first character.
 //!
-//! Keys of a JWKS that are for something else (encryption, other algorithms, types that are not known here) are skipped,
-//! as RFC 7517 §5 asks for: providers publish them next to those that sign. Private and symmetric keys are faults. The
-//! faults of a file are reported together, by position and `kid`, without any part of a key.
+//! Keys of a JWKS that are for something else (encryption, other algorithms, types that are not known here) are
+//! skipped, as RFC 7517 §5 asks for: providers publish them next to those that sign. Private and symmetric keys are
+//! faults. The faults of a file are reported together, by position and `kid`, without any part of a key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

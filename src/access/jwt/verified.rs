@@ -1,5 +1,5 @@
-//! The claims of JWTs that were verified before, so that a sender that presents the same JWT with each request costs one
-//! signature, not one for each. Verifying one takes 30 to 100 µs, its SHA-256 about 1 µs.
+//! The claims of JWTs that were verified before, so that a sender that presents the same JWT with each request costs
+//! one signature, not one for each. Verifying one takes 30 to 100 µs, its SHA-256 about 1 µs.
 //!
 //! - Only verified JWTs are kept, so that no sender without a key can fill it. The result of the time checks is not
 //!   kept: they run at each use, with the clock ([`super::super::Grant::check`]).

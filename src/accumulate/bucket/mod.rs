@@ -165,8 +165,8 @@ impl Bucket {
     }
 
     /// Whether it knows which readings with a time of receipt that arrived after `at_ms` ([`Arrivals`]) this process
-    /// wrote. An equal reading that can still arrive (of the same millisecond, so soon) may be matched with a stored one.
-    /// If the bucket had been dropped, it would be matched with a reading that this process wrote itself.
+    /// wrote. An equal reading that can still arrive (of the same millisecond, so soon) may be matched with a stored
+    /// one. If the bucket had been dropped, it would be matched with a reading that this process wrote itself.
     ///
     /// [`Arrivals`]: super::arrivals::Arrivals
     pub(super) fn counts_since(&self, at_ms: i64) -> bool {
@@ -457,9 +457,9 @@ impl Bucket {
         Some(pending.into_parts())
     }
 
-    /// Like [`Bucket::abandon`], after a load that found that readings were removed. Rows that came during the load stay:
-    /// they must be compared with the readings that are left. Without pending rows, only what is known is forgotten: it
-    /// does not have the removed readings.
+    /// Like [`Bucket::abandon`], after a load that found that readings were removed. Rows that came during the load
+    /// stay: they must be compared with the readings that are left. Without pending rows, only what is known is
+    /// forgotten: it does not have the removed readings.
     pub(super) fn readings_removed(&mut self) -> Option<(Rows, Acks)> {
         if self.in_flight.is_some() || self.pending.as_ref().is_some_and(|pending| pending.check) {
             return None;
@@ -469,8 +469,9 @@ impl Bucket {
         pending.map(|pending| pending.into_parts())
     }
 
-    /// Forgets what is stored, except who wrote it: an equal reading with the time of receipt may still be in the journal,
-    /// and must not be matched with a stored one that another was matched with. Nothing is pending or in flight.
+    /// Forgets what is stored, except who wrote it: an equal reading with the time of receipt may still be in the
+    /// journal, and must not be matched with a stored one that another was matched with. Nothing is pending or in
+    /// flight.
     fn forget(&mut self) {
         let due_ms = self.due_ms;
         let queued = self.queued;
@@ -524,8 +525,8 @@ impl Bucket {
         let high_water_ms = self.high_water_ms;
         let Some(pending) = self.pending.as_mut() else { return WriteOutcome::default() };
         let Some(from_ms) = from_ms else {
-            // A reading that may be stored already has a time at or before the latest stored one. If readings were removed,
-            // the others cannot be stored either, and those that are left decide which rows are duplicates.
+            // A reading that may be stored already has a time at or before the latest stored one. If readings were
+            // removed, the others cannot be stored either, and those that are left decide which rows are duplicates.
             if pending.rows.first_ts_ms() <= high_water_ms || bucket.readings_removed() {
                 pending.check = true;
             }

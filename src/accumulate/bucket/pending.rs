@@ -85,8 +85,8 @@ impl Pending {
         self.acks.join(ack);
     }
 
-    /// The acknowledgements that leave with a statement of `taken` rows, which were taken from the front. All of them if it
-    /// took the last row. A sensor that sends so much that each statement leaves rows must not keep them forever.
+    /// The acknowledgements that leave with a statement of `taken` rows, which were taken from the front. All of them
+    /// if it took the last row. A sensor that sends so much that each statement leaves rows must not keep them forever.
     pub(super) fn take_acks(&mut self, taken: usize) -> Acks {
         if self.rows.is_empty() {
             return self.all_acks();

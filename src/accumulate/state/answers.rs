@@ -107,8 +107,8 @@ impl Shard {
         }
     }
 
-    /// Applies a failure to its bucket, which is tried again. The first one is most likely a race and is retried immediately;
-    /// further ones back off.
+    /// Applies a failure to its bucket, which is tried again. The first one is most likely a race and is retried
+    /// immediately; further ones back off.
     fn apply_failure(&mut self, bucket_ref: BucketRef, now: Now, apply: impl FnOnce(&mut Bucket)) {
         self.change(bucket_ref, apply);
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
@@ -140,8 +140,8 @@ impl Shard {
         self.schedule(bucket_ref, now);
     }
 
-    /// Schedules a bucket whose answer has arrived. After failures the write follows the load immediately: while it waits,
-    /// another instance may write first, again and again.
+    /// Schedules a bucket whose answer has arrived. After failures the write follows the load immediately: while it
+    /// waits, another instance may write first, again and again.
     fn schedule(&mut self, bucket_ref: BucketRef, now: Now) {
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         if bucket.faults() == 0 {

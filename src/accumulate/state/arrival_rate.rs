@@ -1,8 +1,8 @@
 //! How many readings of a sensor arrive per minute, in twelve bytes. Pure.
 //!
-//! A count that decays with a time constant of two minutes, divided by what it would be for one reading per minute since
-//! the first arrival. So it is right from the first minute on, and a backfill that has ended is gone within minutes,
-//! whatever the times of its readings are.
+//! A count that decays with a time constant of two minutes, divided by what it would be for one reading per minute
+//! since the first arrival. So it is right from the first minute on, and a backfill that has ended is gone within
+//! minutes, whatever the times of its readings are.
 
 /// The time constant.
 const DECAY_S: f32 = 120.0;

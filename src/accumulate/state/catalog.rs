@@ -29,7 +29,8 @@ impl Shard {
         }
     }
 
-    /// Forgets the confirmed entries if they use more than a sixteenth of the memory; they are read again from the store.
+    /// Forgets the confirmed entries if they use more than a sixteenth of the memory; they are read again from the
+    /// store.
     pub(super) fn evict_confirmed(&mut self) {
         if self.confirmed.memory_bytes() > self.settings.bytes_max / 16 {
             self.sensors.iter_mut().for_each(|(_, sensor)| sensor.confirmed = Confirmed::default());

@@ -1,9 +1,9 @@
 //! What the catalogue is known to hold of each sensor, so that a page write asks for an update only if it brings
 //! something new ([`PageWrite::catalog`](crate::model::PageWrite)). Pure.
 //!
-//! A sensor has 24 bytes: two days ([`catalog_day`]), the last arrival, and a reference to the fields and tags that are confirmed, as
-//! hashes, shared by all sensors with the same ones. Forgotten entries are looked up in the store with the sensor's next
-//! write, so the sets are dropped if they use too much memory.
+//! A sensor has 24 bytes: two days ([`catalog_day`]), the last arrival, and a reference to the fields and tags that are
+//! confirmed, as hashes, shared by all sensors with the same ones. Forgotten entries are looked up in the store with
+//! the sensor's next write, so the sets are dropped if they use too much memory.
 
 use std::sync::Arc;
 
@@ -122,7 +122,8 @@ impl ConfirmedSets {
 }
 
 impl Confirmed {
-    /// Whether these rows are covered by what is confirmed. `arrived_ms`: rounded down, see [`CatalogUpdate::arrived_ms`].
+    /// Whether these rows are covered by what is confirmed. `arrived_ms`: rounded down, see
+    /// [`CatalogUpdate::arrived_ms`].
     pub(super) fn covers(
         &self,
         hash: u64,

@@ -96,8 +96,8 @@ impl Shard {
         self.reject(bucket_ref, Bucket::abandon, RejectCause::Quarantined, detail);
     }
 
-    /// Hands over the pending readings of a bucket if its stored readings were removed, once they have been compared with
-    /// those that are left.
+    /// Hands over the pending readings of a bucket if its stored readings were removed, once they have been compared
+    /// with those that are left.
     pub(super) fn reject_late_rows(&mut self, bucket_ref: BucketRef, request: &LoadRequest, loaded: &LoadedBucket) {
         if !loaded.readings_removed() || request.readings_from.is_none() {
             return;

@@ -3,8 +3,9 @@
 //!
 //! Life of a bucket: its first reading opens it. When rows are pending it is put into the wheel. It moves to the queue
 //! of its next operation (load, create, append) when it is due or overfull, when memory pressure evicts it, or when the
-//! shard drains. While the store is busy, a due bucket with few rows waits for its sensor's turn first. A job takes it from there, and the job's answer returns it. Queues are read only when a command may be
-//! sent, so the longer the store takes, the larger the jobs become, without an explicit rule.
+//! shard drains. While the store is busy, a due bucket with few rows waits for its sensor's turn first. A job takes it
+//! from there, and the job's answer returns it. Queues are read only when a command may be sent, so the longer the
+//! store takes, the larger the jobs become, without an explicit rule.
 //!
 //! Limits: `bytes_max` and `sensors_max`. Beyond half of `bytes_max` buckets remember few stored readings, beyond
 //! [`EVICT_SIXTEENTHS`] buckets are evicted before they are due, at the limit the shard accepts nothing
@@ -133,8 +134,8 @@ pub struct ShardUsage {
 
 /// The part of `bytes_max` beyond which buckets are evicted. The rest is for the readings that arrive meanwhile.
 const EVICT_SIXTEENTHS: usize = 15;
-/// Buckets in the queues that are enough when memory is short: a command of this many costs hardly more per statement than a
-/// larger one.
+/// Buckets in the queues that are enough when memory is short: a command of this many costs hardly more per statement
+/// than a larger one.
 const EVICTED_QUEUE: usize = 500;
 /// Failures in a row after which every further conflict counts as a fault: another instance is not always faster.
 const CONFLICTS_MAX: u32 = 4;
@@ -368,8 +369,8 @@ impl Shard {
         due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
     }
 
-    /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more readings while the store is
-    /// busy.
+    /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more readings while the store
+    /// is busy.
     fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now) {
         let age_ms = if self.expects_more(bucket_ref) { self.age_ms } else { 0 };
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
@@ -437,18 +438,18 @@ impl Shard {
         queue.push_back(bucket_ref);
     }
 
-    /// Number of buckets in the queues, without the retries: those may be many, are sent one at a time, and must not keep
-    /// others from being evicted.
+    /// Number of buckets in the queues, without the retries: those may be many, are sent one at a time, and must not
+    /// keep others from being evicted.
     fn queued(&self) -> usize {
         self.loads.len() + self.creates.len() + self.appends.len()
     }
 
-    /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before they are due: those whose
-    /// turn comes next, then those that are due soonest. At the limit of sensors all of them, because only sensors without
-    /// readings can be dropped.
+    /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before they are due: those
+    /// whose turn comes next, then those that are due soonest. At the limit of sensors all of them, because only
+    /// sensors without readings can be dropped.
     ///
-    /// A statement costs the store nearly the same for one reading as for ten. So only as many are queued as one command
-    /// needs. The others gather readings meanwhile, and the order of the turns remains.
+    /// A statement costs the store nearly the same for one reading as for ten. So only as many are queued as one
+    /// command needs. The others gather readings meanwhile, and the order of the turns remains.
     fn evict_buckets(&mut self) {
         let at_sensors_max = self.usage.sensors >= self.settings.sensors_max;
         if self.usage.bytes < self.settings.bytes_max / 16 * EVICT_SIXTEENTHS && !at_sensors_max {

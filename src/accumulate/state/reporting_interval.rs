@@ -1,9 +1,9 @@
 //! How often a sensor reports, in eight bytes, and which sensors of this process have become silent. Pure.
 //!
-//! The fleet page lists a sensor early as silent if its last arrival is older than three times its usual interval and at
-//! least [`SILENT_MIN_S`]; if its interval is unknown (fewer than three arrivals), older than [`SILENT_UNKNOWN_S`]. The
-//! time of arrival counts, not that of the readings: a sensor that sends old readings is not silent. A restart forgets
-//! these intervals; what is silent for long, the catalogue tells ([`crate::store::catalog`]).
+//! The fleet page lists a sensor early as silent if its last arrival is older than three times its usual interval and
+//! at least [`SILENT_MIN_S`]; if its interval is unknown (fewer than three arrivals), older than [`SILENT_UNKNOWN_S`].
+//! The time of arrival counts, not that of the readings: a sensor that sends old readings is not silent. A restart
+//! forgets these intervals; what is silent for long, the catalogue tells ([`crate::store::catalog`]).
 
 use std::collections::HashMap;
 

@@ -8,7 +8,8 @@ use crate::model::{BucketStart, Now, ReadingRef, SensorId, sensor_id_memory};
 
 /// Sensors visited per sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
-/// The same if it is: a few milliseconds of work. All of a million sensors in each tick would leave no time for readings.
+/// The same if it is: a few milliseconds of work. All of a million sensors in each tick would leave no time for
+/// readings.
 const SWEEP_STEP_FULL: usize = 64 * 1024;
 /// Approximate memory of a sensor with an idle bucket.
 const IDLE_BYTES: usize = size_of::<Sensor>() + 40;
@@ -174,7 +175,8 @@ impl Shard {
 }
 
 impl Sensor {
-    /// Bytes of the sensor: the slab entry with room for one bucket, the id, the index. Not the heap bytes of its buckets.
+    /// Bytes of the sensor: the slab entry with room for one bucket, the id, the index. Not the heap bytes of its
+    /// buckets.
     pub(super) fn memory(&self) -> usize {
         size_of::<Sensor>() + sensor_id_memory(&self.id) + 8
     }

@@ -135,7 +135,8 @@ fn duration(text: &str) -> Parsed {
     if text.is_empty() || total > DURATION_MS_MAX { Err(wrong()) } else { Ok(total as i64) }
 }
 
-/// A label name as Prometheus escapes it in a path: `U__`, then `_` for itself doubled and `_<hex>_` for other characters.
+/// A label name as Prometheus escapes it in a path: `U__`, then `_` for itself doubled and `_<hex>_` for other
+/// characters.
 pub(super) fn unescaped(name: &str) -> String {
     let Some(escaped) = name.strip_prefix("U__") else { return name.to_owned() };
     let mut out = String::new();

@@ -50,8 +50,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(super) struct Import {
-    /// The files, one after the other; those compressed with gzip or zstd are decompressed. - is standard input: then name
-    /// the format; no state is kept, so an interrupted import begins again (nothing is stored twice)
+    /// The files, one after the other; those compressed with gzip or zstd are decompressed. - is standard input: then
+    /// name the format; no state is kept, so an interrupted import begins again (nothing is stored twice)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// csv, ndjson, line, or a format of the service (see `decode --list`) [default: by the name: .csv, .tsv, .ndjson,

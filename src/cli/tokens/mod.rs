@@ -37,8 +37,8 @@ pub(crate) enum TokensCommand {
     Add {
         /// 1 to 64 of A-Z, a-z, 0-9, - and _
         id: String,
-        /// The entry is for the client certificate with this name, and has no secret; the id may have 128 characters, also
-        /// . : @ / | + =
+        /// The entry is for the client certificate with this name, and has no secret; the id may have 128 characters,
+        /// also . : @ / | + =
         #[arg(long)]
         certificate: bool,
         #[command(flatten)]

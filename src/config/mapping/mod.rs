@@ -4,7 +4,7 @@
 //! **A message** is one JSON document: an object, an element of a top-level array, or one of several concatenated
 //! documents. So `each` never sees a top-level array: `each = "/*"` visits the members of each element. Only for a rule
 //! with the condition `{ at = "", kind = "array" }` the array itself is the message, if the rule matches.
-//!  A payload that is not JSON (`21.5`, `ON`) counts as one scalar. The **rules** of a format are tried in
+//! A payload that is not JSON (`21.5`, `ON`) counts as one scalar. The **rules** of a format are tried in
 //! order on each message, and the first match decides. A rule matches if its `topic` matches (a rule with a topic never
 //! matches if the topic is unknown, as over HTTP) and all conditions in `when` are true. A message that no rule matches
 //! is rejected, so that a wrong mapping is noticed. For messages that are known to carry no readings, write a rule with

@@ -9,7 +9,8 @@
 //!
 //! Both formats declare the length of every value, so a wrong reading is skipped exactly and rejects only itself.
 //! Malformed data has no known end: it and the rest of the payload are one reject. Only flattened values recurse, at
-//! most `DEPTH_MAX` levels; skipped values may be at most [`item::SKIP_DEPTH_MAX`] levels deep, and no allocation trusts a length that the payload claims.
+//! most `DEPTH_MAX` levels; skipped values may be at most [`item::SKIP_DEPTH_MAX`] levels deep, and no allocation
+//! trusts a length that the payload claims.
 
 mod cbor;
 mod item;

@@ -6,12 +6,12 @@
 //! - sensor: the first of `otlp.sensor_id_attributes` that the point or its resource has; else the topic's; else
 //!   `otlp.sensor_id_default`. With `otlp.point_attributes = "sensor_id"` the point's attributes are appended.
 //! - tags: the attributes of the point and of its resource, if they are texts, numbers or booleans.
-//! - A point of a histogram or summary becomes the fields `NAME_count`, `NAME_sum`, `NAME_min` and `NAME_max`, as far as
-//!   it has them; its buckets and quantiles are left out, counted and reported.
+//! - A point of a histogram or summary becomes the fields `NAME_count`, `NAME_sum`, `NAME_min` and `NAME_max`, as far
+//!   as it has them; its buckets and quantiles are left out, counted and reported.
 //! - A point with the flag for no recorded value is skipped.
 //!
-//! `proto` and `json` read the two encodings, `points` builds readings. A malformed payload is rejected as a whole, as the
-//! specification requires, and yields no reading.
+//! `proto` and `json` read the two encodings, `points` builds readings. A malformed payload is rejected as a whole, as
+//! the specification requires, and yields no reading.
 
 mod json;
 mod points;

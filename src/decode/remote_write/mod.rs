@@ -8,9 +8,10 @@
 //! - Stale markers are skipped; they end a series and have no value. Other values that are not finite are rejected, and
 //!   every native histogram. Metadata and exemplars are ignored.
 //!
-//! Samples of one sensor, time and set of tags become one reading, or several if there are more than `limits.fields_max`.
-//! The fields are sorted by name. So a request that is sent again yields the same readings, regardless of the order of
-//! its series, and nothing is stored twice. Samples that come in other requests are other readings.
+//! Samples of one sensor, time and set of tags become one reading, or several if there are more than
+//! `limits.fields_max`. The fields are sorted by name. So a request that is sent again yields the same readings,
+//! regardless of the order of its series, and nothing is stored twice. Samples that come in other requests are other
+//! readings.
 //!
 //! A malformed payload is rejected as a whole, as the specification requires, and yields no reading.
 //! Specifications: prometheus.io/docs/specs/prw/remote_write_spec and remote_write_spec_2_0.

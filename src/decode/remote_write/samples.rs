@@ -230,8 +230,8 @@ impl<'a, 'd> Samples<'a, 'd> {
 
 type Tags<'t> = [(Cow<'t, str>, Cow<'t, str>)];
 
-/// The labels, as far as they can be tags. Labels that are too long, or too many, are dropped, because the value matters
-/// more. Of two with the same stored name the first is kept.
+/// The labels, as far as they can be tags. Labels that are too long, or too many, are dropped, because the value
+/// matters more. Of two with the same stored name the first is kept.
 fn tags<'t>(labels: &[Label<'t>], cx: &Context<'_>) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
     let mut tags: Vec<(Cow<'t, str>, Cow<'t, str>)> = vec![];
     let max = cx.limits.tags_max.min(TAGS_MAX).saturating_sub(cx.tags.len());

@@ -1,5 +1,5 @@
-//! The births as bytes, so that they survive a restart of the service: magic number, for each node its id, session number
-//! and births, for each of its devices the same, and a checksum. All numbers are little-endian.
+//! The births as bytes, so that they survive a restart of the service: magic number, for each node its id, session
+//! number and births, for each of its devices the same, and a checksum. All numbers are little-endian.
 //!
 //! The births of a node that was reborn while the service was away are old. So the first data message of each restored
 //! node requests a rebirth, although its aliases resolve. Sequence numbers are not kept: they change with each message.

@@ -16,8 +16,8 @@
 //! **No guessing.** A metric with an unknown alias, or with a number of unknown signedness, is rejected. Its message
 //! becomes a dead letter for inspection, although it cannot be replayed without the birth. The service then requests a
 //! rebirth ([`Rebirth`]); it also does so after a gap in `seq`, because the missing message may have been a birth. A
-//! repeated `seq` is a repeated message. After a start, births are unknown or from before it, so every node that uses aliases gets one
-//! request; each node gets at most one per [`REBIRTH_EVERY_MS`].
+//! repeated `seq` is a repeated message. After a start, births are unknown or from before it, so every node that uses
+//! aliases gets one request; each node gets at most one per [`REBIRTH_EVERY_MS`].
 //!
 //! **Connections.** If the broker did not keep the session, births may have been missed: [`Sparkplug::forget`]. If it
 //! did, it repeats unacknowledged messages, with older sequence numbers: [`Sparkplug::reconnected`].

@@ -58,8 +58,8 @@ impl Shared {
     /// Admits a request before its body is read, at the cost of at most one hash; returns its sender. `check` verifies
     /// the token; it is called only if credentials are configured.
     ///
-    /// A body that is still arriving takes no permit: its sender decides how long that lasts. [`Shared::start`] takes it.
-    /// The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
+    /// A body that is still arriving takes no permit: its sender decides how long that lasts. [`Shared::start`] takes
+    /// it. The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
     pub(super) fn admit(
         &self,
         peer: Option<&Peer>,

@@ -4,8 +4,8 @@
 //! [`IngestError::NotDelivered`], which come after the hand-over: the readings may still be stored. When the sender
 //! sends them again, they are recognised as duplicates, unless they have no timestamp.
 //!
-//! The text says what is wrong, where, and what to do. It never contains a secret, and therefore neither path nor method:
-//! some senders have their token in the path.
+//! The text says what is wrong, where, and what to do. It never contains a secret, and therefore neither path nor
+//! method: some senders have their token in the path.
 
 use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};

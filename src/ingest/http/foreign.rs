@@ -1,5 +1,5 @@
-//! Recognises requests that a page of another site makes a browser send, by their headers. Used by both HTTP ports while
-//! they have no tokens: then such a page has everything that a request needs.
+//! Recognises requests that a page of another site makes a browser send, by their headers. Used by both HTTP ports
+//! while they have no tokens: then such a page has everything that a request needs.
 //!
 //! A page can reach a port of this machine in two ways. It sends a request to `127.0.0.1`, which a browser marks
 //! ([`check_page`]; W3C Fetch Metadata, RFC 6454 §7). Or the name of its own site is made to resolve to `127.0.0.1`

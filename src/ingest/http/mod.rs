@@ -129,8 +129,8 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// Applies the settings from the next request on, those of connections from the next connection on. Running requests
-    /// keep the settings they started with. The number of concurrent requests does not change.
+    /// Applies the settings from the next request on, those of connections from the next connection on. Running
+    /// requests keep the settings they started with. The number of concurrent requests does not change.
     pub(crate) fn put(
         &mut self,
         cfg: &config::Http,
@@ -170,8 +170,8 @@ pub(crate) fn credentials(cfg: &config::Http, grants: &GrantDefaults) -> Result<
     Ok(Credentials::load("http.tokens_file", path, by_certificate, grants)?.map(Arc::new))
 }
 
-/// The credentials of the admin port: its own certificates, or the tokens and JWTs of HTTP writers. `of_writers`: theirs,
-/// if they are loaded; the file is not read again then, so that both ports have the same tokens.
+/// The credentials of the admin port: its own certificates, or the tokens and JWTs of HTTP writers. `of_writers`:
+/// theirs, if they are loaded; the file is not read again then, so that both ports have the same tokens.
 ///
 /// # Errors
 /// See [`credentials`].

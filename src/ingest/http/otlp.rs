@@ -2,8 +2,8 @@
 //!
 //! The answers follow the specification, in the encoding of the request:
 //! - 200 with an empty `ExportMetricsServiceResponse`, or with the number of rejected data points and the reasons.
-//! - 400 with a `google.rpc.Status` for a body that is not a valid request; the sender drops it. Every other refusal has
-//!   one, too.
+//! - 400 with a `google.rpc.Status` for a body that is not a valid request; the sender drops it. Every other refusal
+//!   has one, too.
 //! - 429 and 503 with Retry-After; the sender retries only these, so a body that arrived too slowly is 503 here.
 
 use std::sync::Arc;

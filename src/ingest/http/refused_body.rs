@@ -1,9 +1,9 @@
 //! Middleware of both HTTP ports that discards the rest of a refused request's body.
 //!
-//! If a server answers and closes while the sender is still writing, the kernel discards the answer (RST), and the sender
-//! sees a broken pipe instead of "413". So the rest of the body is read before the answer is sent, within limits. Two
-//! bodies are not read: one whose sender waits for "100 Continue", so that it need not send it; and one that the handler
-//! has waited for in vain.
+//! If a server answers and closes while the sender is still writing, the kernel discards the answer (RST), and the
+//! sender sees a broken pipe instead of "413". So the rest of the body is read before the answer is sent, within
+//! limits. Two bodies are not read: one whose sender waits for "100 Continue", so that it need not send it; and one
+//! that the handler has waited for in vain.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

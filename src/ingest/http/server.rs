@@ -52,8 +52,8 @@ pub(crate) async fn bind(addr: SocketAddr, key: &'static str) -> Result<TcpListe
 }
 
 /// Serves until `handle` requests a shutdown and the last connection has ended. The limits of a connection are those of
-/// [`super::timed_stream`]; a handshake has the limit of a head. A request is handled by the routes that are current when
-/// it arrives.
+/// [`super::timed_stream`]; a handshake has the limit of a head. A request is handled by the routes that are current
+/// when it arrives.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: watch::Receiver<Router>,

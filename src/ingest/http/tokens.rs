@@ -1,8 +1,8 @@
 //! Where a request carries its token, and in which form. [`Credentials`] verify it.
 //!
-//! All routes and the read API accept the header `Authorization` with `Bearer id.secret`, `Token id.secret`, and `Basic`:
-//! with id and secret as user name and password, or with any user name and `id.secret` as password, as over MQTT. A JWT
-//! takes the place of `id.secret`.
+//! All routes and the read API accept the header `Authorization` with `Bearer id.secret`, `Token id.secret`, and
+//! `Basic`: with id and secret as user name and password, or with any user name and `id.secret` as password, as over
+//! MQTT. A JWT takes the place of `id.secret`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -100,8 +100,8 @@ impl Credentials {
         })
     }
 
-    /// Like [`Credentials::check`], for InfluxDB clients: also accepts `Token user:password`, with which version 2 clients send
-    /// a user name and password of version 1.
+    /// Like [`Credentials::check`], for InfluxDB clients: also accepts `Token user:password`, with which version 2
+    /// clients send a user name and password of version 1.
     pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<Arc<Grant>, TokenFault> {
         let (scheme, rest) = authorization(headers)?;
         // A secret may contain a colon. The id before it ends at the first dot.
@@ -111,8 +111,8 @@ impl Credentials {
         }
     }
 
-    /// Like [`Credentials::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the token in
-    /// the query or in the header `X-Api-Key`.
+    /// Like [`Credentials::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the
+    /// token in the query or in the header `X-Api-Key`.
     pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<Arc<Grant>, TokenFault> {
         match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
             Some(token) => self.check_text(token.map_err(|_| TokenFault::Malformed)?),

@@ -244,8 +244,8 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectReque
     }
 }
 
-/// The grant of the device, if it allows to send over MQTT now: by its certificate if that is the identity (user name and
-/// password have no meaning then), else by user name and password.
+/// The grant of the device, if it allows to send over MQTT now: by its certificate if that is the identity (user name
+/// and password have no meaning then), else by user name and password.
 pub(super) fn authenticate(
     request: &ConnectRequest,
     certificate: Option<&ClientCertificate>,

@@ -1,8 +1,8 @@
 //! Rate-limited log lines about devices: closed connections, messages kept as dead letters, refused connections.
 //!
-//! A device can repeat a mistake thousands of times a second, so each kind has a limit ([`LineLimit`]). A client is named
-//! by its id, the id of its token and its address. The secret of a token is never written, even if a device has put it
-//! into its client id.
+//! A device can repeat a mistake thousands of times a second, so each kind has a limit ([`LineLimit`]). A client is
+//! named by its id, the id of its token and its address. The secret of a token is never written, even if a device has
+//! put it into its client id.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

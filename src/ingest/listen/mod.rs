@@ -38,9 +38,10 @@
 //! flight are stored. The device sends unacknowledged ones again; they are stored once if they have their own
 //! timestamp.
 //!
-//! Limits: connections, in total and per address (one more is closed, [`super::connections`]), time for TLS and CONNECT, silence (one and a half keep-alives), size of a
-//! packet and a topic, messages in flight per connection (receive maximum: MQTT 5 closes the connection of a device
-//! that exceeds it with 0x93, MQTT 3.1.1 is read no further), the batchers' queues, and the bytes of all messages:
+//! Limits: connections, in total and per address (one more is closed, [`super::connections`]), time for TLS and
+//! CONNECT, silence (one and a half keep-alives), size of a packet and a topic, messages in flight per connection
+//! (receive maximum: MQTT 5 closes the connection of a device that exceeds it with 0x93, MQTT 3.1.1 is read no
+//! further), the batchers' queues, and the bytes of all messages:
 //!
 //! - up to `frames::SMALL_BYTES` of a packet belong to the connection;
 //! - larger packets share `LARGE_BYTES_MAX` while they arrive, and have a time limit, so that a few slow devices cannot

@@ -109,8 +109,8 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
     Ok(())
 }
 
-/// What follows the value of a property (§2.2.2.2); `None` if the property is unknown or its value incomplete. Every known
-/// id is below 64.
+/// What follows the value of a property (§2.2.2.2); `None` if the property is unknown or its value incomplete. Every
+/// known id is below 64.
 fn after_value(id: u8, bytes: &[u8]) -> Option<&[u8]> {
     match id {
         1 | 23 | 25 | 36 | 37 | 40..=42 => bytes.get(1..),

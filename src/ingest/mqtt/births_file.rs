@@ -1,8 +1,8 @@
 //! The file that keeps the births of Sparkplug B nodes over a restart, one for each broker, next to the journal.
 //!
 //! It is written at most every [`EVERY`] while births change, and at the end: to a temporary file, synced, renamed, and
-//! the directory synced. A crash therefore leaves the old file or the new one. A file that is damaged, or missing, costs
-//! rebirths only. Its size is bounded by [`crate::decode::sparkplug::BYTES_MAX`].
+//! the directory synced. A crash therefore leaves the old file or the new one. A file that is damaged, or missing,
+//! costs rebirths only. Its size is bounded by [`crate::decode::sparkplug::BYTES_MAX`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -127,8 +127,8 @@ impl<'a> Connection<'a> {
     }
 
     /// No event is immediately available: hands over the collected batch unless more messages are expected soon, and
-    /// waits for the next event, settled batches, a timer or shutdown. `next` is not dropped before it is ready (see [`super::link`]) unless the
-    /// connection ends.
+    /// waits for the next event, settled batches, a timer or shutdown. `next` is not dropped before it is ready (see
+    /// [`super::link`]) unless the connection ends.
     async fn idle(
         &mut self,
         mut next: Pin<&mut impl Future<Output = Result<Event, LinkError>>>,

@@ -57,8 +57,8 @@
 //! lost, but they wait. So an instance must come back under its name (a StatefulSet does that). If the session ends
 //! first, MQTT 5 §4.8.2 only says that the broker *should* send the messages to another instance; mosquitto drops them.
 //! Acknowledged messages stay in the dead instance's journal until it starts again on the same disk; with `ack =
-//! "stored"` there is no such wait. Messages that both instances received are stored once. `tests/servers/mqtt_share.rs` kills
-//! one of two instances and counts.
+//! "stored"` there is no such wait. Messages that both instances received are stored once.
+//! `tests/servers/mqtt_share.rs` kills one of two instances and counts.
 //!
 //! Shutdown: after `stop` no more messages are accepted; accepted ones are handed over and acknowledged. When all are,
 //! or after `drained`, DISCONNECT is sent.

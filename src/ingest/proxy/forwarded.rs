@@ -8,8 +8,8 @@ use core::net::{IpAddr, SocketAddr};
 /// Hops that are read, from the last.
 const HOPS_MAX: usize = 32;
 
-/// The last address that is not a trusted proxy's. `None`: the header names none that can be believed, for example because
-/// the proxy itself asks. `values`: all headers of this name, in order.
+/// The last address that is not a trusted proxy's. `None`: the header names none that can be believed, for example
+/// because the proxy itself asks. `values`: all headers of this name, in order.
 pub(crate) fn client<'a>(
     values: impl DoubleEndedIterator<Item = &'a str>,
     is_rfc_7239: bool,

@@ -1,5 +1,5 @@
-//! The header of the PROXY protocol, version 2 (haproxy.org/download/3.0/doc/proxy-protocol.txt, §2.2): a proxy sends it
-//! before the first byte of the connection that it passes on. Pure.
+//! The header of the PROXY protocol, version 2 (haproxy.org/download/3.0/doc/proxy-protocol.txt, §2.2): a proxy sends
+//! it before the first byte of the connection that it passes on. Pure.
 //!
 //! ```text
 //! signature (12 bytes) │ version and command │ family │ length │ addresses │ TLVs (skipped)
@@ -14,7 +14,8 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const VERSION_1: &[u8] = b"PROXY ";
 /// Bytes of the fixed part.
 pub(crate) const FIXED_BYTES: usize = 16;
-/// The most that may follow it. Addresses take at most 216 bytes; the rest is for TLVs, such as a client certificate's name.
+/// The most that may follow it. Addresses take at most 216 bytes; the rest is for TLVs, such as a client certificate's
+/// name.
 pub(crate) const REST_BYTES_MAX: usize = 2048;
 
 /// Why a connection has no usable header.

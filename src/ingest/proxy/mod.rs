@@ -3,8 +3,8 @@
 //! Only addresses in `trusted_proxies` of the port are believed. The header that they send is a setting, because a
 //! proxy passes on headers that it does not know: a client could send the other one itself.
 //!
-//! - [`header`]: the PROXY protocol, version 2, on each port. Every connection from a trusted proxy must begin with it, so
-//!   that one that bypasses the proxy's configuration is noticed. It is read within the time limit for the first
+//! - [`header`]: the PROXY protocol, version 2, on each port. Every connection from a trusted proxy must begin with it,
+//!   so that one that bypasses the proxy's configuration is noticed. It is read within the time limit for the first
 //!   request, and byte for byte, so that no byte after it is lost.
 //! - [`forwarded`]: headers of each request, on the HTTP ports.
 

@@ -168,8 +168,8 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// The warning that a revocation list should have been replaced. The list still counts: to refuse all clients because
-    /// a list is late would stop them all for one that was not fetched.
+    /// The warning that a revocation list should have been replaced. The list still counts: to refuse all clients
+    /// because a list is late would stop them all for one that was not fetched.
     fn outdated_crl(&self, now_s: i64) -> Option<String> {
         let until_s = self.crl_until_s.filter(|until_s| now_s > *until_s)?;
         Some(format!(
@@ -292,8 +292,8 @@ impl Certificates {
     }
 
     /// Performs the handshake of a connection, without a time limit. `crypto` resolves to a permit for the expensive
-    /// part. It is awaited only after the client's hello arrived, so silent clients hold no permit. Also returns the certificate
-    /// that the client has presented.
+    /// part. It is awaited only after the client's hello arrived, so silent clients hold no permit. Also returns the
+    /// certificate that the client has presented.
     pub(crate) async fn accept<P>(
         &self,
         stream: TcpStream,

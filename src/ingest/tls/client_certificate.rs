@@ -28,7 +28,8 @@ pub(crate) struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// `chain` begins with the client's own. `None`: it has presented none. `verifier` reports changes since the handshake.
+    /// `chain` begins with the client's own. `None`: it has presented none. `verifier` reports changes since the
+    /// handshake.
     pub(super) fn new(
         chain: Option<&[CertificateDer<'static>]>,
         verifier: LiveVerifier,

@@ -125,8 +125,8 @@ impl Tracker {
         self.out.first().copied().unwrap_or(self.next)
     }
 
-    /// Start of a replay: everything before this sequence is stored and holds no reading equal to an unstored one. Never
-    /// decreases.
+    /// Start of a replay: everything before this sequence is stored and holds no reading equal to an unstored one.
+    /// Never decreases.
     pub(super) fn replay_from(&self) -> u64 {
         self.chunks.first_key_value().map_or(self.next, |(&first, _)| first)
     }

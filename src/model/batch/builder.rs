@@ -225,8 +225,9 @@ impl BatchBuilder {
     /// lower.
     ///
     /// # Errors
-    /// The sender may not write this sensor, the reading lacks a required time, or it exceeds the [field limit](BatchBuilder::guard) or, with the
-    /// [tag of the sender](BatchBuilder::tag_sender), the length of all tags. It can only be aborted.
+    /// The sender may not write this sensor, the reading lacks a required time, or it exceeds the [field
+    /// limit](BatchBuilder::guard) or, with the [tag of the sender](BatchBuilder::tag_sender), the length of all tags.
+    /// It can only be aborted.
     pub fn commit(
         &mut self,
         sensor_id: &str,

@@ -1,10 +1,10 @@
 //! Pending readings of one bucket in compact form: each field schema once (nearly always there is only one), then the
 //! rows in a byte buffer.
 //!
-//! A row: time (i64 ms), flags (u8), number of numeric values (u8), length of the values (u8), then the values in compact
-//! form ([`super::value`]), copied from the batch. A row with two numbers has 29 bytes. A row with another schema than the
-//! first, or with more than 255 bytes of values, is [`WIDE`]: instead of the length it has the schema and the length
-//! (u32 each). There is one allocation per bucket, or one per 4 KiB of a large one.
+//! A row: time (i64 ms), flags (u8), number of numeric values (u8), length of the values (u8), then the values in
+//! compact form ([`super::value`]), copied from the batch. A row with two numbers has 29 bytes. A row with another
+//! schema than the first, or with more than 255 bytes of values, is [`WIDE`]: instead of the length it has the schema
+//! and the length (u32 each). There is one allocation per bucket, or one per 4 KiB of a large one.
 
 mod chunked_buffer;
 mod schemas;

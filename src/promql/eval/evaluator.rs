@@ -47,8 +47,8 @@ pub struct Evaluated {
     pub infos: Vec<String>,
 }
 
-/// Bytes of label values that one query may write with `label_replace` and `label_join`. Nested calls can double a value
-/// each time, and samples do not count its length.
+/// Bytes of label values that one query may write with `label_replace` and `label_join`. Nested calls can double a
+/// value each time, and samples do not count its length.
 const LABEL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]

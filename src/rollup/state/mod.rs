@@ -219,7 +219,8 @@ impl Rollup {
     /// Adds marks that are stored already: of an earlier process with the same id, or of a lost instance.
     pub fn recover(&mut self, marks: Vec<DayMark>, now: Now) {
         for mark in marks {
-            // Of a time when the clock was ahead, perhaps. A later mark of the day has a later version, so that it can be removed.
+            // Of a time when the clock was ahead, perhaps. A later mark of the day has a later version, so that it can
+            // be removed.
             self.last_version = self.last_version.max(mark.version);
             let hash = stable_hash(&mark.sensor_id);
             let day = self.settings.zone.day(mark.day_ms);

@@ -153,8 +153,8 @@ fn same(count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Readin
     }
 }
 
-/// Whether two sums of the same numbers are equal, but for the order in which these were added: it matters a little, and
-/// completely if a sum overflows on the way. `sizes`: the sum of their absolute values.
+/// Whether two sums of the same numbers are equal, but for the order in which these were added: it matters a little,
+/// and completely if a sum overflows on the way. `sizes`: the sum of their absolute values.
 pub fn same_sum(a: f64, b: f64, sizes: f64) -> bool {
     (a - b).abs() <= 1e-9 * sizes || sizes >= f64::MAX * (1.0 - 1e-9)
 }

@@ -1,5 +1,5 @@
-//! Converts one bucket from one storage mode to the other, or folds its stray pages in, one statement at a time: between
-//! any two of them a simulation may let other writers in, or end the conversion as a crash would.
+//! Converts one bucket from one storage mode to the other, or folds its stray pages in, one statement at a time:
+//! between any two of them a simulation may let other writers in, or end the conversion as a crash would.
 //!
 //! The statements, guards and comparisons are those of MongoDB's version: `store::mongo::maintenance::{convert,
 //! convert_bucket}` explain them. Tags, and values that hourbucket cannot have written, do not occur here.
@@ -270,7 +270,8 @@ impl Pages {
         (0..).zip(chunks).map(page).collect()
     }
 
-    /// Replaces the documents of a bucket, all or none; `false` if one has changed since it was read, or there is another.
+    /// Replaces the documents of a bucket, all or none; `false` if one has changed since it was read, or there is
+    /// another.
     fn swap(&mut self, key: &BucketKey, old: &[StoredPage], new: Vec<Page>) -> bool {
         let id = |n: u32| (key.sensor_id.to_string(), key.start, n);
         let is_unchanged = |read: &StoredPage| {

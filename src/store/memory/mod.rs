@@ -221,8 +221,8 @@ impl Pages {
         LoadedBucket { storage_mode: StorageMode::Bucket, pages: pages.into_iter().map(loaded).collect() }
     }
 
-    /// Every reading that a summary counts, also if it was removed, in pages and measurements. (A conversion may have left measurements behind
-    /// in a bucket of pages.)
+    /// Every reading that a summary counts, also if it was removed, in pages and measurements. (A conversion may have
+    /// left measurements behind in a bucket of pages.)
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
         let series = self.series.iter().filter(|((sensor, start), _)| self.is_time_series(sensor, *start));
         self.pages.values().flat_map(|p| &p.readings).chain(series.flat_map(|(_, readings)| readings))

@@ -40,7 +40,8 @@ impl Pages {
         pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
     }
 
-    /// The same, but ended by a crash after this many statements; nothing is done in a bucket that has pages with readings.
+    /// The same, but ended by a crash after this many statements; nothing is done in a bucket that has pages with
+    /// readings.
     pub fn recompute_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
         for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
             self.pages.insert((sensor_id.to_owned(), start, n), page);

@@ -11,10 +11,10 @@
 //! `last_arrival` counts silent sensors without reading a document.
 //!
 //! An update is merged in rounds: the entries are read, missing ones are inserted, and those that lack something are
-//! updated with operators that commute (`$min`, `$max`, `$addToSet`); nothing is sent for the others. So a sensor that is
-//! known costs one lookup (6 µs of mongod) and a new one an insert, not an upsert (about ten times as much). Tags are
-//! replaced only if the stored ones are those that were read. If an insert or update finds that another instance was
-//! faster, the entries of the batch are read again.
+//! updated with operators that commute (`$min`, `$max`, `$addToSet`); nothing is sent for the others. So a sensor that
+//! is known costs one lookup (6 µs of mongod) and a new one an insert, not an upsert (about ten times as much). Tags
+//! are replaced only if the stored ones are those that were read. If an insert or update finds that another instance
+//! was faster, the entries of the batch are read again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -36,7 +36,8 @@ use crate::telemetry::metrics;
 
 /// Sensors in one round.
 const SENSORS_MAX: usize = 1000;
-/// Fields in one round, unless one sensor has more: as documents they take some 3 MB, and several rounds may run at a time.
+/// Fields in one round, unless one sensor has more: as documents they take some 3 MB, and several rounds may run at a
+/// time.
 const FIELDS_MAX: usize = 4000;
 /// Estimated bytes of the statements in one command, far below MongoDB's limit of 48 MB for a message.
 const COMMAND_BYTES_MAX: usize = 8 << 20;

@@ -10,9 +10,9 @@
 //! A database without buckets has a complete catalogue from the start; any other is filled first
 //! ([`crate::store::fill_catalog`]).
 //!
-//! **Removal** takes two passes, a week apart: the first marks the entry, the second removes it if it is still marked and
-//! there is still no bucket. Every process confirms the entry of an active sensor at least once a day, and that removes the
-//! mark. So an entry is never removed between a process's read of it and the write of a page.
+//! **Removal** takes two passes, a week apart: the first marks the entry, the second removes it if it is still marked
+//! and there is still no bucket. Every process confirms the entry of an active sensor at least once a day, and that
+//! removes the mark. So an entry is never removed between a process's read of it and the write of a page.
 
 use std::sync::atomic::Ordering;
 

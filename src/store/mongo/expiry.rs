@@ -1,5 +1,5 @@
-//! Which buckets are old enough to be removed, or may have expired: by the clock of the server alone, since the clock of a
-//! service may be wrong by years.
+//! Which buckets are old enough to be removed, or may have expired: by the clock of the server alone, since the clock
+//! of a service may be wrong by years.
 
 use std::time::Instant;
 

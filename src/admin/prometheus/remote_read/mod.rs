@@ -1,10 +1,10 @@
 //! `POST /prometheus/api/v1/read`: Prometheus' remote read, so that a Prometheus can query the readings
 //! (prometheus.io/docs/prometheus/latest/querying/remote_read_api). Errors are text, as Prometheus' are.
 //!
-//! The series of all queries are loaded before the answer begins, within the limits of a PromQL query. So every error has
-//! its status, and only a client that goes away or is too slow ends an answer early. Streamed frames are encoded while
-//! they are sent: the query's thread waits for the client, up to the time limit. An answer that ends early closes the
-//! connection, so that it does not pass for a complete one.
+//! The series of all queries are loaded before the answer begins, within the limits of a PromQL query. So every error
+//! has its status, and only a client that goes away or is too slow ends an answer early. Streamed frames are encoded
+//! while they are sent: the query's thread waits for the client, up to the time limit. An answer that ends early closes
+//! the connection, so that it does not pass for a complete one.
 
 mod request;
 mod response;

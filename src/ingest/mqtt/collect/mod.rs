@@ -323,7 +323,8 @@ impl Collector {
             self.skipped += 1;
             return Ok(Take::Skipped);
         }
-        // A device that signs off, or a retained message that is cleared (MQTT 5 §3.3.1.3): not a reading, and no error.
+        // A device that signs off, or a retained message that is cleared (MQTT 5 §3.3.1.3): not a reading, and no
+        // error.
         if message.payload.is_empty() && message.refused.is_none() {
             self.messages += 1;
             self.empty += 1;

@@ -33,10 +33,11 @@
 //!
 //! Concurrency with a running service. An append, a seal or a new page before the swap makes the guard fail, and the
 //! bucket is converted again from the start ([`TRIES`]). A service that loaded the bucket before the swap and writes
-//! after it finds each page that it expects, in the other storage mode. (A swap leaves no fewer pages than there were, and
-//! one more after a sealed last page: empty ones if need be.) So its statement is a conflict, and it loads the bucket:
-//! - It appends to a page. `count` or `storage` differs. (If the pages on both sides have the same count, only `storage`
-//!   differs: the service's guard must contain the mode.)
+//! after it finds each page that it expects, in the other storage mode. (A swap leaves no fewer pages than there were,
+//! and one more after a sealed last page: empty ones if need be.) So its statement is a conflict, and it loads the
+//! bucket:
+//! - It appends to a page. `count` or `storage` differs. (If the pages on both sides have the same count, only
+//!   `storage` differs: the service's guard must contain the mode.)
 //! - It creates the page after a sealed one. There is one.
 //! - It inserts measurements for a bucket that consists of pages now, before its document write conflicts. The
 //!   measurements are leftovers; the service writes their readings to pages.

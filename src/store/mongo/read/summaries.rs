@@ -161,8 +161,9 @@ async fn edges_of_measurements(
     Ok(())
 }
 
-/// The condition for measurements at these starts of buckets, in ascending order. MongoDB compares every measurement of an
-/// hour with every time of an `$or`, so for most hours of a range one test for the start of any bucket takes half as long.
+/// The condition for measurements at these starts of buckets, in ascending order. MongoDB compares every measurement of
+/// an hour with every time of an `$or`, so for most hours of a range one test for the start of any bucket takes half as
+/// long.
 fn at_starts(starts: &[BucketStart], span_ms: i64) -> Document {
     let time = |start: &BucketStart| DateTime::from_millis(start.0);
     match starts {

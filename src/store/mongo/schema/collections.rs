@@ -161,8 +161,8 @@ async fn removal_index(setup: &Setup<'_>, wanted: bool) -> Result<Option<String>
 }
 
 /// The indexes of dead letters: one in the order of receipt, and a partial one with only those that expire and can be
-/// evicted ([`crate::store::mongo::dead_letters`]). Earlier versions had one index for both, with which dead letters with
-/// acknowledged readings expired too.
+/// evicted ([`crate::store::mongo::dead_letters`]). Earlier versions had one index for both, with which dead letters
+/// with acknowledged readings expired too.
 async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
     const BEFORE: &str = "received_at_ttl";
     let step = format!("listing the indexes of {DEAD_LETTERS}");

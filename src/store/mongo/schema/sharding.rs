@@ -5,8 +5,8 @@
 //! time field is allowed up to 7.0, but is deprecated since 8.0 (SERVER-88647: chunks then split the server's own
 //! buckets), and neither can be undone before 8.0.10. The cost: all measurements of one sensor stay on one shard.
 //!
-//! The catalogue is sharded by its `_id`, the sensor, and the days by `{sensor_id, day}`: every write names them. Both keys
-//! have their index already.
+//! The catalogue is sharded by its `_id`, the sensor, and the days by `{sensor_id, day}`: every write names them. Both
+//! keys have their index already.
 
 use mongodb::bson::{Document, doc};
 

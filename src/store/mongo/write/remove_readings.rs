@@ -1,5 +1,5 @@
-//! Removes the readings of old pages ([`crate::store::retention`]): finds the oldest ones that have any, and changes each
-//! under the guard of the version that was found.
+//! Removes the readings of old pages ([`crate::store::retention`]): finds the oldest ones that have any, and changes
+//! each under the guard of the version that was found.
 //!
 //! Unlike other writes, these are not synced to the disk, and wait for no other member: a removal that is lost is done
 //! again. So they cost ingest no sync, and the pages are found in the state of the primary, which the guard refers to.

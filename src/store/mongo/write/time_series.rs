@@ -1,4 +1,5 @@
-//! Time-series buckets: measurements in a native collection, and the summary in `sensor_buckets` (docs/design.md, section 2).
+//! Time-series buckets: measurements in a native collection, and the summary in `sensor_buckets` (docs/design.md,
+//! section 2).
 //!
 //! **Writing.** First the measurements of all statements are sent as large unordered inserts, grouped by sensor. Then
 //! the summaries follow, guarded by the version like any page. A native collection cannot refuse a duplicate, so
