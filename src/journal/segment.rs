@@ -143,11 +143,11 @@ impl Header {
         if crc32c::crc32c(fields.0) != crc {
             return Err(HeaderFault::Crc);
         }
-        let mut number = || fields.u64().ok_or(HeaderFault::Magic);
-        let number = number()?;
-        let first_seq = number()?;
-        let salt_and_flags = number()?;
-        let created_ms = number()? as i64;
+        let mut next = || fields.u64().ok_or(HeaderFault::Magic);
+        let number = next()?;
+        let first_seq = next()?;
+        let salt_and_flags = next()?;
+        let created_ms = next()? as i64;
         let salt = salt_and_flags as u32;
         let flags = (salt_and_flags >> 32) as u32;
         Ok(Header { version, number, first_seq, salt, recycled: flags & FLAG_RECYCLED != 0, created_ms })
