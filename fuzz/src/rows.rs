@@ -94,7 +94,7 @@ fn push(input: &mut Input<'_>, step: i64, schemas: &mut FieldSchemas, rows: &mut
     let ts_ms = i64::from(kind) - step;
     let flags = RowFlags::RECEIPT_TIME;
     let before = rows.stored_bytes();
-    if kind % 3 == 0 {
+    if kind.is_multiple_of(3) {
         let named: Vec<(&str, ValueRef<'_>)> = values.iter().map(|(name, value)| (&**name, value.as_ref())).collect();
         rows.push_named(ts_ms, flags, &named);
     } else {

@@ -16,7 +16,7 @@ const POSITIONS: usize = 4096;
 /// The sensor's place in the order of all sensors, from 0 to below `scale`.
 pub(super) fn scaled(sensor_hash: u64, scale: u64) -> u64 {
     // The upper half of the hash selects the shard.
-    (u128::from(sensor_hash as u32) * u128::from(scale) >> 32) as u64
+    ((u128::from(sensor_hash as u32) * u128::from(scale)) >> 32) as u64
 }
 
 /// The ring; see the module.

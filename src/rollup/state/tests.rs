@@ -237,8 +237,8 @@ fn near_the_limit_of_memory_days_are_computed_early_and_the_limit_is_left() {
         drop(rig.arrive(&format!("s{n}"), TODAY));
         n += 1;
     }
-    assert!((20..300).contains(&n), "{n}");
-    rig.mark();
+    assert!((20..200).contains(&n), "{n}");
+    while !rig.mark().is_empty() {}
     assert!(rig.due().is_empty(), "all readings are on their way");
     (0..n).for_each(|i| rig.settle(&format!("s{i}"), TODAY));
     while rig.rollup.full() {
