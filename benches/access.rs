@@ -1,15 +1,20 @@
-//! CPU time that access control takes from each reading: its share of decoding, in one thread. `cargo bench --bench
-//! access`.
+//! CPU time that access control takes from each reading: its share of decoding, in one thread.
+//! `cargo bench --bench access`.
 //!
 //! - *sensors*: the patterns in `write`, compared with the sensor id of each reading.
 //! - *tag*: `ingest.sender_tag`.
-//! - *quota*: what a request costs beside its readings: the token's hash, its lookup, rates and share of the journal.
-//!   It is spread over the readings of one body here, as in `loadtest pair gateway`, whose bodies have as many.
+//! - *quota*: what a request costs beside its readings: the token's hash, its lookup, rates and
+//!   share of the journal. It is spread over the readings of one body here, as in `loadtest pair
+//!   gateway`, whose bodies have as many.
 //!
-//! The issue's limit is 3 % of the service's CPU time per reading in `loadtest pair gateway`; loadtest/README.md has
-//! the command. Decoding is about half of that time.
+//! The issue's limit is 3 % of the service's CPU time per reading in `loadtest pair gateway`;
+//! loadtest/README.md has the command. Decoding is about half of that time.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark that prints its results")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark that prints its results"
+)]
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -40,7 +45,9 @@ fn per_reading(mut body: impl FnMut()) -> f64 {
         (0..BODIES).for_each(|_| body());
         (cpu_seconds() - before) / (BODIES * READINGS) as f64 * 1e9
     };
-    (0..MEASUREMENTS).map(|_| measure()).fold(f64::INFINITY, f64::min)
+    (0..MEASUREMENTS)
+        .map(|_| measure())
+        .fold(f64::INFINITY, f64::min)
 }
 
 /// Decodes a body for a sender, as a request does.
@@ -65,7 +72,12 @@ fn decoding(config: &Config, body: &str, sender: Option<Arc<Grant>>, tag: Option
 /// The work for one request beside its readings.
 fn request(body_bytes: usize) -> f64 {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let entry = |n: usize| format!("[[tokens]]\nid = \"gw{n}\"\nsha256 = \"{}\"\n", hash_secret(&format!("secret{n}")));
+    let entry = |n: usize| {
+        format!(
+            "[[tokens]]\nid = \"gw{n}\"\nsha256 = \"{}\"\n",
+            hash_secret(&format!("secret{n}"))
+        )
+    };
     std::fs::write(file.path(), (0..1000).map(entry).collect::<String>()).unwrap();
     let tokens = Tokens::load("bench", file.path(), &GrantDefaults::unlimited()).unwrap();
     let quota = Quota {
@@ -80,8 +92,20 @@ fn request(body_bytes: usize) -> f64 {
     per_reading(|| {
         mono_ms += 1;
         let grant = tokens.of_secret("gw500", "secret500").unwrap();
-        grant.check_sender(hourbucket::access::Protocol::Http, NOW).unwrap();
-        grant.usage.check(&quota, Now { wall_ms: NOW, mono_ms }.mono_ms).unwrap();
+        grant
+            .check_sender(hourbucket::access::Protocol::Http, NOW)
+            .unwrap();
+        grant
+            .usage
+            .check(
+                &quota,
+                Now {
+                    wall_ms: NOW,
+                    mono_ms,
+                }
+                .mono_ms,
+            )
+            .unwrap();
         let held = grant.usage.request(&quota).unwrap();
         grant.usage.charge(&quota, READINGS, body_bytes);
         drop(held);
@@ -99,13 +123,17 @@ fn main() {
         let b = 1000.5 - n / 7.0;
         writeln!(
             body,
-            "weather,floor=2,sensor_id=gw1-{sensor:06},site=north temperature={a:.2},pressure={b:.3} {ts}000000"
+            "weather,floor=2,sensor_id=gw1-{sensor:06},site=north \
+             temperature={a:.2},pressure={b:.3} {ts}000000"
         )
         .unwrap();
     }
     let grant = |patterns: &[&'static str]| {
         let write = Some(SensorPatterns::parse(patterns.iter().copied()).unwrap());
-        Some(Arc::new(Grant { write, ..Grant::unlimited("gw1") }))
+        Some(Arc::new(Grant {
+            write,
+            ..Grant::unlimited("gw1")
+        }))
     };
     // The last of a hundred matches.
     let hundred: Vec<&'static str> = (0..99).map(|_| "other-*-x").chain(["gw1-*"]).collect();
@@ -113,12 +141,27 @@ fn main() {
     println!("{:<44}{:>14}{:>10}", "", "ns per reading", "more");
     println!("{:<44}{plain:>14.1}", "decoding without access control");
     for (what, took) in [
-        ("sensors: one pattern", decoding(&config, &body, grant(&["gw1-*"]), None)),
-        ("sensors: three patterns, the last matches", decoding(&config, &body, grant(&["a-*", "b", "gw1-*"]), None)),
-        ("sensors: a hundred patterns, the last matches", decoding(&config, &body, grant(&hundred), None)),
-        ("tag", decoding(&config, &body, grant(&["*"]), Some("sender"))),
+        (
+            "sensors: one pattern",
+            decoding(&config, &body, grant(&["gw1-*"]), None),
+        ),
+        (
+            "sensors: three patterns, the last matches",
+            decoding(&config, &body, grant(&["a-*", "b", "gw1-*"]), None),
+        ),
+        (
+            "sensors: a hundred patterns, the last matches",
+            decoding(&config, &body, grant(&hundred), None),
+        ),
+        (
+            "tag",
+            decoding(&config, &body, grant(&["*"]), Some("sender")),
+        ),
         ("quota", plain + request(body.len())),
     ] {
-        println!("{what:<44}{took:>14.1}{:>9.1}%", (took / plain - 1.0) * 100.0);
+        println!(
+            "{what:<44}{took:>14.1}{:>9.1}%",
+            (took / plain - 1.0) * 100.0
+        );
     }
 }

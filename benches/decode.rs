@@ -1,8 +1,14 @@
-//! CPU time of decoding the same readings in each format, in one thread. `cargo bench --bench decode`.
+//! CPU time of decoding the same readings in each format, in one thread. `cargo bench --bench
+//! decode`.
 //!
-//! The payload is a gateway's body: a thousand readings of two hundred sensors, with two tags and five fields each.
+//! The payload is a gateway's body: a thousand readings of two hundred sensors, with two tags and
+//! five fields each.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark that prints its results")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark that prints its results"
+)]
 
 use std::fmt::Write;
 
@@ -32,10 +38,19 @@ fn main() {
         let a = 20.0 + n / 100.0;
         let b = 1000.5 - n / 7.0;
         let c = i % 100;
-        let fields = format!("temperature={a:.2},pressure={b:.3},humidity={c}i,battery=3.02,on=true");
+        let fields =
+            format!("temperature={a:.2},pressure={b:.3},humidity={c}i,battery=3.02,on=true");
         let end = format!("{fields} {ts}000000");
-        writeln!(tagged, "weather,floor=2,sensor_id=S{sensor:06},site=north {end}").unwrap();
-        writeln!(series, "weather,device=S{sensor:06},floor=2,site=north {end}").unwrap();
+        writeln!(
+            tagged,
+            "weather,floor=2,sensor_id=S{sensor:06},site=north {end}"
+        )
+        .unwrap();
+        writeln!(
+            series,
+            "weather,device=S{sensor:06},floor=2,site=north {end}"
+        )
+        .unwrap();
         writeln!(
             json,
             "{{\"sensor_id\":\"S{sensor:06}\",\"ts\":{ts},\"tags\":{{\"floor\":\"2\",\"site\":\"north\"}},\"values\":\
@@ -43,7 +58,10 @@ fn main() {
         )
         .unwrap();
     }
-    println!("{:<36}{:>12}{:>14}{:>12}", "", "MB", "readings/s", "CPU-s/M");
+    println!(
+        "{:<36}{:>12}{:>14}{:>12}",
+        "", "MB", "readings/s", "CPU-s/M"
+    );
     for (what, format, payload) in [
         ("line, the sensor in a tag", Format::Line, &tagged),
         ("line, the sensor is the series", Format::Line, &series),
@@ -69,6 +87,10 @@ fn main() {
         let took = cpu_seconds() - before;
         let n = (READINGS * ROUNDS) as f64;
         let megabytes = (payload.len() * ROUNDS) as f64 / 1e6;
-        println!("{what:<36}{megabytes:>12.0}{:>14.0}{:>12.2}", n / took, took / n * 1e6);
+        println!(
+            "{what:<36}{megabytes:>12.0}{:>14.0}{:>12.2}",
+            n / took,
+            took / n * 1e6
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! The journal alone: acknowledged readings per second and acknowledgement latency, for 1, 8 and 64 callers that send
-//! batches of 100 readings with two numeric fields. For comparison, bare writes of the same size with fdatasync on the
-//! same disk. Both alternate every fraction of a second, so that other load on the machine affects both. A benchmark,
-//! not a test.
+//! The journal alone: acknowledged readings per second and acknowledgement latency, for 1, 8 and 64
+//! callers that send batches of 100 readings with two numeric fields. For comparison, bare writes
+//! of the same size with fdatasync on the same disk. Both alternate every fraction of a second, so
+//! that other load on the machine affects both. A benchmark, not a test.
 //!
 //!     cargo bench --bench journal [-- DIRECTORY [SECONDS]]
 
@@ -30,10 +30,19 @@ fn batch(caller: usize) -> ReadingBatch {
     let mut builder = BatchBuilder::new(8);
     for i in 0..READINGS {
         builder.begin();
-        builder.value("temp", ValueRef::Double(20.0 + i as f64)).expect("fits");
-        builder.value("humid", ValueRef::Double(60.5)).expect("fits");
         builder
-            .commit(&format!("sensor-{caller:03}-{i:03}"), 1_700_000_000_000 + i as i64, false, &[])
+            .value("temp", ValueRef::Double(20.0 + i as f64))
+            .expect("fits");
+        builder
+            .value("humid", ValueRef::Double(60.5))
+            .expect("fits");
+        builder
+            .commit(
+                &format!("sensor-{caller:03}-{i:03}"),
+                1_700_000_000_000 + i as i64,
+                false,
+                &[],
+            )
             .expect("it fits");
     }
     builder.finish()
@@ -57,7 +66,13 @@ impl Times {
     }
 
     fn print(&self) -> String {
-        format!("{:7.3} {:7.3} {:7.3} {:7.3}", self.at(500), self.at(990), self.at(999), self.at(1000))
+        format!(
+            "{:7.3} {:7.3} {:7.3} {:7.3}",
+            self.at(500),
+            self.at(990),
+            self.at(999),
+            self.at(1000)
+        )
     }
 }
 
@@ -71,8 +86,17 @@ struct Bare {
 impl Bare {
     fn new(dir: &Path, name: &str) -> std::io::Result<Bare> {
         let path = dir.join(name);
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-        Ok(Bare { path, file, times: Times::default() })
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)?;
+        Ok(Bare {
+            path,
+            file,
+            times: Times::default(),
+        })
     }
 
     /// Writes to blocks that were written before, like those of a recycled segment.
@@ -142,7 +166,10 @@ async fn call(admission: Admission, batch: ReadingBatch, until: Instant) -> Time
         let batch = batch.clone();
         let one = Instant::now();
         let (ack, wait) = Ack::channel();
-        let sent = admission.submit(IngestBatch::new(batch, vec![], ack)).await.is_ok();
+        let sent = admission
+            .submit(IngestBatch::new(batch, vec![], ack))
+            .await
+            .is_ok();
         if !sent || wait.outcome().await != AckOutcome::Delivered {
             break;
         }
@@ -151,7 +178,8 @@ async fn call(admission: Admission, batch: ReadingBatch, until: Instant) -> Time
     times
 }
 
-/// A running journal. With `consume`, a follower consumes the entries; otherwise they stay in the journal.
+/// A running journal. With `consume`, a follower consumes the entries; otherwise they stay in the
+/// journal.
 struct Running {
     journal: Journal,
     admission: Admission,
@@ -163,7 +191,10 @@ struct Running {
 impl Running {
     fn start(dir: &Path, consume: bool) -> Result<Running, Box<dyn std::error::Error>> {
         let (opened, admission_control) = open(dir)?;
-        let OpenedJournal { mut journal, mut follower } = opened;
+        let OpenedJournal {
+            mut journal,
+            mut follower,
+        } = opened;
         let (admission, ingest_batches) = admission_channel(1024, 64 << 20, admission_control);
         journal.start(ingest_batches)?;
         let consumer = tokio::spawn(async move {
@@ -172,13 +203,25 @@ impl Running {
             }
             follower
         });
-        Ok(Running { journal, admission, consumer, times: Times::default(), seconds: 0.0 })
+        Ok(Running {
+            journal,
+            admission,
+            consumer,
+            times: Times::default(),
+            seconds: 0.0,
+        })
     }
 
-    async fn slice(&mut self, callers: usize, seconds: f64) -> Result<(), Box<dyn std::error::Error>> {
+    async fn slice(
+        &mut self,
+        callers: usize,
+        seconds: f64,
+    ) -> Result<(), Box<dyn std::error::Error>> {
         let began = Instant::now();
         let until = began + Duration::from_secs_f64(seconds);
-        let tasks: Vec<_> = (0..callers).map(|c| tokio::spawn(call(self.admission.clone(), batch(c), until))).collect();
+        let tasks: Vec<_> = (0..callers)
+            .map(|c| tokio::spawn(call(self.admission.clone(), batch(c), until)))
+            .collect();
         for task in tasks {
             self.times.0.extend(task.await?.0);
         }
@@ -197,10 +240,14 @@ impl Running {
     }
 }
 
-/// Returns the seconds to open the journal, the number of readings in it, and the seconds to read them back.
+/// Returns the seconds to open the journal, the number of readings in it, and the seconds to read
+/// them back.
 async fn replay(dir: &Path) -> Result<(f64, usize, f64), Box<dyn std::error::Error>> {
     let began = Instant::now();
-    let OpenedJournal { mut journal, mut follower } = open(dir)?.0;
+    let OpenedJournal {
+        mut journal,
+        mut follower,
+    } = open(dir)?.0;
     let opened = began.elapsed().as_secs_f64();
     journal.close().await;
     let began = Instant::now();
@@ -218,19 +265,36 @@ async fn replay(dir: &Path) -> Result<(f64, usize, f64), Box<dyn std::error::Err
 
 #[expect(clippy::print_stdout, reason = "the output of the benchmark")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
-    let base = arguments.first().map_or_else(std::env::temp_dir, Into::into);
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .collect();
+    let base = arguments
+        .first()
+        .map_or_else(std::env::temp_dir, Into::into);
     let seconds: f64 = arguments.get(1).and_then(|s| s.parse().ok()).unwrap_or(4.0);
     let dir = base.join(format!("hourbucket-journal-bench-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let mut encoded = Vec::new();
     batch(0).encode(&mut encoded);
-    println!("a batch of {READINGS} readings has {} bytes; milliseconds: p50, p99, p99.9, max", encoded.len());
-    println!("the bare write+fdatasync has the size of a group of all callers, and alternates with the journal");
+    println!(
+        "a batch of {READINGS} readings has {} bytes; milliseconds: p50, p99, p99.9, max",
+        encoded.len()
+    );
+    println!(
+        "the bare write+fdatasync has the size of a group of all callers, and alternates with the \
+         journal"
+    );
     println!(
         "{:7} {:>11} {:^31}   {:^31}   {:^31}",
-        "callers", "readings/s", "acknowledgement", "bare, into written blocks", "bare, into reserved blocks"
+        "callers",
+        "readings/s",
+        "acknowledgement",
+        "bare, into written blocks",
+        "bare, into reserved blocks"
     );
     for callers in [1, 8, 64] {
         let group_bytes = (encoded.len() + 40) * callers;
@@ -246,15 +310,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let acks = &running.times;
         let over = &written.times;
         let new = &reserved.times;
-        println!("{callers:7} {rate:11.0} {}   {}   {}", acks.print(), over.print(), new.print());
+        println!(
+            "{callers:7} {rate:11.0} {}   {}   {}",
+            acks.print(),
+            over.print(),
+            new.print()
+        );
         if callers == 64 {
             let limits = [over, new].map(|bare| 5.0 * bare.at(500) + 1.0);
             let p99 = acks.at(990);
             let [over, new] = limits;
             let says = |limit| if p99 < limit { "below" } else { "not below" };
             println!(
-                "p99 of the acknowledgement is {p99:.3} ms: {} 5 x the bare p50 + 1 ms = {new:.3} ms of reserved blocks, {} \
-                 {over:.3} ms of written ones",
+                "p99 of the acknowledgement is {p99:.3} ms: {} 5 x the bare p50 + 1 ms = {new:.3} \
+                 ms of reserved blocks, {} {over:.3} ms of written ones",
                 says(new),
                 says(over)
             );
@@ -267,7 +336,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(running.finish())?;
     let (opened, readings, taken) = runtime.block_on(replay(&dir))?;
     println!(
-        "without a follower: {rate:.0} readings/s; then {readings} readings verified in {opened:.2} s, read back at {:.0}/s",
+        "without a follower: {rate:.0} readings/s; then {readings} readings verified in \
+         {opened:.2} s, read back at {:.0}/s",
         readings as f64 / taken
     );
     std::fs::remove_dir_all(&dir)?;

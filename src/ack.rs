@@ -1,12 +1,14 @@
 //! The acknowledgement that travels with the data.
 //!
-//! An [`Ack`] is created where the sender waits, travels with the readings through every stage and is split whenever
-//! the readings are split. Each part reports [`delivered`](Ack::delivered) when its readings are safe. When the last
-//! part is dropped, the sender receives the worst outcome of all parts. A part that is dropped without a report counts
-//! as *not delivered*: a task that panics, a channel that closes or a code path that forgets its part can delay a
-//! sender, but never lose data that the sender believes safe.
+//! An [`Ack`] is created where the sender waits, travels with the readings through every stage and
+//! is split whenever the readings are split. Each part reports [`delivered`](Ack::delivered) when
+//! its readings are safe. When the last part is dropped, the sender receives the worst outcome of
+//! all parts. A part that is dropped without a report counts as *not delivered*: a task that
+//! panics, a channel that closes or a code path that forgets its part can delay a sender, but never
+//! lose data that the sender believes safe.
 //!
-//! Invariants: the sender receives exactly one outcome; `Delivered` means that every part reported it.
+//! Invariants: the sender receives exactly one outcome; `Delivered` means that every part reported
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +19,15 @@ use tokio::sync::oneshot;
 /// The outcome of all parts of one acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckOutcome {
-    /// Everything is safe: stored, recognized as a duplicate of a stored reading, or kept as a dead letter.
+    /// Everything is safe: stored, recognized as a duplicate of a stored reading, or kept as a dead
+    /// letter.
     Delivered,
     /// Some part was dropped; the sender must send again.
     NotDelivered,
 }
 
-/// Called once with the outcome, in the task that drops the last part. It must be quick and must not block.
+/// Called once with the outcome, in the task that drops the last part. It must be quick and must
+/// not block.
 type OnDone = Box<dyn FnOnce(AckOutcome) + Send + Sync>;
 
 struct Shared {
@@ -33,7 +37,11 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let outcome = if self.lost.load(Ordering::Acquire) { AckOutcome::NotDelivered } else { AckOutcome::Delivered };
+        let outcome = if self.lost.load(Ordering::Acquire) {
+            AckOutcome::NotDelivered
+        } else {
+            AckOutcome::Delivered
+        };
         if let Some(on_done) = self.on_done.take() {
             on_done(outcome);
         }
@@ -52,9 +60,11 @@ impl Ack {
         Ack::observed(|_| {})
     }
 
-    /// Like [`Ack::channel`], and calls `observe` with the outcome before the waiter receives it, even if the waiter
-    /// was dropped. `observe` must be quick.
-    pub(crate) fn observed(observe: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> (Ack, AckWaiter) {
+    /// Like [`Ack::channel`], and calls `observe` with the outcome before the waiter receives it,
+    /// even if the waiter was dropped. `observe` must be quick.
+    pub(crate) fn observed(
+        observe: impl FnOnce(AckOutcome) + Send + Sync + 'static,
+    ) -> (Ack, AckWaiter) {
         let (tx, rx) = oneshot::channel();
         let ack = Ack::with(move |outcome| {
             observe(outcome);
@@ -64,9 +74,15 @@ impl Ack {
         (ack, AckWaiter(rx))
     }
 
-    /// An acknowledgement that calls `on_done` once, in the task that drops the last part. It must be quick.
+    /// An acknowledgement that calls `on_done` once, in the task that drops the last part. It must
+    /// be quick.
     pub fn with(on_done: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> Ack {
-        Ack { shared: Some(Arc::new(Shared { lost: AtomicBool::new(false), on_done: Some(Box::new(on_done)) })) }
+        Ack {
+            shared: Some(Arc::new(Shared {
+                lost: AtomicBool::new(false),
+                on_done: Some(Box::new(on_done)),
+            })),
+        }
     }
 
     /// An acknowledgement without a waiter (QoS 0).
@@ -91,7 +107,9 @@ impl Ack {
 
 impl Clone for Ack {
     fn clone(&self) -> Ack {
-        Ack { shared: self.shared.clone() }
+        Ack {
+            shared: self.shared.clone(),
+        }
     }
 }
 
@@ -120,8 +138,9 @@ impl AckWaiter {
     }
 }
 
-/// The acknowledgement parts of one set of readings. Consecutive parts of the same acknowledgement are kept once. Two
-/// are stored inline: most sets are those of a sensor that reports rarely, and there are millions of them.
+/// The acknowledgement parts of one set of readings. Consecutive parts of the same acknowledgement
+/// are kept once. Two are stored inline: most sets are those of a sensor that reports rarely, and
+/// there are millions of them.
 #[derive(Debug, Default)]
 pub struct Acks(SmallVec<[Ack; 2]>);
 
@@ -152,14 +171,19 @@ impl Acks {
         self.0.into_iter().for_each(Ack::delivered);
     }
 
-    /// The number of parts kept, not of acknowledgements: one may be kept twice if parts of another one are in between.
+    /// The number of parts kept, not of acknowledgements: one may be kept twice if parts of another
+    /// one are in between.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Heap bytes, without the struct itself and without the state that the parts share.
     pub fn memory_bytes(&self) -> usize {
-        if self.0.spilled() { self.0.capacity() * size_of::<Ack>() } else { 0 }
+        if self.0.spilled() {
+            self.0.capacity() * size_of::<Ack>()
+        } else {
+            0
+        }
     }
 
     /// Whether no part is kept.

@@ -1,10 +1,12 @@
-//! The admission between ingest and the next stage (the journal, or the router if `ack = "stored"`).
+//! The admission between ingest and the next stage (the journal, or the router if `ack =
+//! "stored"`).
 //!
-//! Ingest submits [`IngestBatch`]es; the owner of the receiving end processes them in order. The admission has two
-//! limits: the number of ingest batches (the channel) and their bytes. The byte limit is a semaphore; its permit
-//! travels in the ingest batch and is released when the batch is dropped, that is when its readings are journaled or in
-//! a shard's budget. The next stage can close the admission temporarily (journal full) or permanently (stopping,
-//! broken). Senders check this before they submit anything, so a refused ingest batch is never accepted in part.
+//! Ingest submits [`IngestBatch`]es; the owner of the receiving end processes them in order. The
+//! admission has two limits: the number of ingest batches (the channel) and their bytes. The byte
+//! limit is a semaphore; its permit travels in the ingest batch and is released when the batch is
+//! dropped, that is when its readings are journaled or in a shard's budget. The next stage can
+//! close the admission temporarily (journal full) or permanently (stopping, broken). Senders check
+//! this before they submit anything, so a refused ingest batch is never accepted in part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -40,17 +42,19 @@ impl JournalAccount {
     }
 }
 
-/// Readings, and dead letters for messages that could not be decoded, that share one acknowledgement.
+/// Readings, and dead letters for messages that could not be decoded, that share one
+/// acknowledgement.
 #[derive(Debug)]
 pub struct IngestBatch {
     /// The readings; may be empty if there are dead letters.
     pub batch: ReadingBatch,
-    /// Messages to keep as dead letters. Like the readings, they are safe before the acknowledgement is delivered.
+    /// Messages to keep as dead letters. Like the readings, they are safe before the
+    /// acknowledgement is delivered.
     pub dead: Vec<DeadLetter>,
     /// Delivered when readings and dead letters are safe.
     pub ack: Ack,
-    /// The senders with an account, each with the bytes of its messages. The journal charges them its own bytes in this
-    /// proportion.
+    /// The senders with an account, each with the bytes of its messages. The journal charges them
+    /// its own bytes in this proportion.
     pub senders: Vec<(JournalAccount, u64)>,
     /// Parts of the queue: of the admission's, and of the sender's own.
     permits: [Option<OwnedSemaphorePermit>; 2],
@@ -59,12 +63,23 @@ pub struct IngestBatch {
 impl IngestBatch {
     /// An ingest batch without a permit; [`Admission::submit`] adds it.
     pub fn new(batch: ReadingBatch, dead: Vec<DeadLetter>, ack: Ack) -> IngestBatch {
-        IngestBatch { batch, dead, ack, senders: vec![], permits: [None, None] }
+        IngestBatch {
+            batch,
+            dead,
+            ack,
+            senders: vec![],
+            permits: [None, None],
+        }
     }
 
-    /// The same from one sender. `permit`: its own part of the queue, returned with that of the admission.
+    /// The same from one sender. `permit`: its own part of the queue, returned with that of the
+    /// admission.
     #[must_use]
-    pub fn sent_by(mut self, account: &JournalAccount, permit: Option<OwnedSemaphorePermit>) -> IngestBatch {
+    pub fn sent_by(
+        mut self,
+        account: &JournalAccount,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> IngestBatch {
         self.senders = vec![(account.clone(), self.memory_bytes() as u64)];
         self.permits[1] = permit;
         self
@@ -82,8 +97,21 @@ impl IngestBatch {
 }
 
 fn dead_letter_bytes(dead_letter: &DeadLetter) -> usize {
-    let DeadLetter { received_at_ms: _, source, topic, payload, reason, detail } = dead_letter;
-    let texts = [source.capacity(), topic.capacity(), payload.capacity(), reason.capacity(), detail.capacity()];
+    let DeadLetter {
+        received_at_ms: _,
+        source,
+        topic,
+        payload,
+        reason,
+        detail,
+    } = dead_letter;
+    let texts = [
+        source.capacity(),
+        topic.capacity(),
+        payload.capacity(),
+        reason.capacity(),
+        detail.capacity(),
+    ];
     size_of::<DeadLetter>() + texts.into_iter().map(memory::block).sum::<usize>()
 }
 
@@ -93,14 +121,18 @@ pub enum AdmissionError {
     /// The limits of the admission are reached: try again in a moment.
     #[error("too many readings are waiting to be stored; try again later")]
     Busy,
-    /// The journal has reached `journal.max_bytes` or the disk is full: try again when the store has caught up.
+    /// The journal has reached `journal.max_bytes` or the disk is full: try again when the store
+    /// has caught up.
     #[error("the journal is full; try again later")]
     Full,
     /// The service is shutting down.
     #[error("the service is stopping")]
     Stopping,
     /// A part of the service has failed. It accepts nothing until it is restarted.
-    #[error("the service has failed and accepts no readings until it is restarted; its log names the cause")]
+    #[error(
+        "the service has failed and accepts no readings until it is restarted; its log names the \
+         cause"
+    )]
     Broken,
 }
 
@@ -109,7 +141,8 @@ const FULL: u8 = 1;
 const STOPPING: u8 = 2;
 const BROKEN: u8 = 3;
 
-/// Opens and closes the admission. The worst state wins; only [`AdmissionControl::full`] can be reverted.
+/// Opens and closes the admission. The worst state wins; only [`AdmissionControl::full`] can be
+/// reverted.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionControl(Arc<AtomicU8>);
 
@@ -118,7 +151,9 @@ impl AdmissionControl {
     pub fn full(&self, full: bool) {
         let (from, to) = if full { (OPEN, FULL) } else { (FULL, OPEN) };
         // Stopping and broken are final.
-        let _ = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self
+            .0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Closes the admission permanently: the service is stopping.
@@ -158,8 +193,8 @@ pub struct Admission {
 /// The receiving end, owned by the journal or the router.
 pub type IngestReceiver = mpsc::Receiver<IngestBatch>;
 
-/// An admission for up to `batches_max` waiting ingest batches of `bytes_max` bytes in total. An ingest batch larger
-/// than that is admitted when no other waits.
+/// An admission for up to `batches_max` waiting ingest batches of `bytes_max` bytes in total. An
+/// ingest batch larger than that is admitted when no other waits.
 pub fn admission_channel(
     batches_max: usize,
     bytes_max: u32,
@@ -182,11 +217,14 @@ impl Admission {
     /// The same admission, which also counts the field names of each sensor and bucket.
     #[must_use]
     pub(crate) fn counting_fields(self, fields: FieldLimiter) -> Admission {
-        Admission { fields: Some(fields), ..self }
+        Admission {
+            fields: Some(fields),
+            ..self
+        }
     }
 
-    /// The counter of field names, for the decoders: they reject a reading with too many names while the sender can
-    /// still be informed.
+    /// The counter of field names, for the decoders: they reject a reading with too many names
+    /// while the sender can still be informed.
     pub fn fields(&self) -> Option<&FieldLimiter> {
         self.fields.as_ref()
     }
@@ -199,20 +237,30 @@ impl Admission {
         self.admission_control.check()
     }
 
-    /// Submits an ingest batch and waits while the limits are reached. If the future is cancelled, nothing is
-    /// submitted. A caller with limited patience puts a timeout around it and answers as for [`AdmissionError::Busy`].
+    /// Submits an ingest batch and waits while the limits are reached. If the future is cancelled,
+    /// nothing is submitted. A caller with limited patience puts a timeout around it and answers as
+    /// for [`AdmissionError::Busy`].
     ///
     /// # Errors
-    /// The admission is closed; the ingest batch is dropped and its acknowledgement reports *not delivered*.
+    /// The admission is closed; the ingest batch is dropped and its acknowledgement reports *not
+    /// delivered*.
     pub async fn submit(&self, mut ingest_batch: IngestBatch) -> Result<(), AdmissionError> {
         self.admission_control.check()?;
-        let bytes = u32::try_from(ingest_batch.memory_bytes()).unwrap_or(u32::MAX).min(self.bytes_max);
-        let permit = self.bytes.clone().acquire_many_owned(bytes).await.map_err(|_| AdmissionError::Stopping)?;
-        let slot = self
-            .tx
-            .reserve()
+        let bytes = u32::try_from(ingest_batch.memory_bytes())
+            .unwrap_or(u32::MAX)
+            .min(self.bytes_max);
+        let permit = self
+            .bytes
+            .clone()
+            .acquire_many_owned(bytes)
             .await
-            .map_err(|_| self.admission_control.check().err().unwrap_or(AdmissionError::Broken))?;
+            .map_err(|_| AdmissionError::Stopping)?;
+        let slot = self.tx.reserve().await.map_err(|_| {
+            self.admission_control
+                .check()
+                .err()
+                .unwrap_or(AdmissionError::Broken)
+        })?;
         self.admission_control.check()?;
         ingest_batch.permits[0] = Some(permit);
         slot.send(ingest_batch);

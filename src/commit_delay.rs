@@ -1,21 +1,23 @@
 //! How long a group of messages waits for more before it is synced. Pure.
 //!
-//! One fdatasync costs the same for one message as for a hundred. Under full load groups are large anyway: while one is
-//! synced, the next one queues up. At a tenth of that load a sync would carry one or two messages. So a group waits for
-//! more, within these rules:
+//! One fdatasync costs the same for one message as for a hundred. Under full load groups are large
+//! anyway: while one is synced, the next one queues up. At a tenth of that load a sync would carry
+//! one or two messages. So a group waits for more, within these rules:
 //!
 //! - At most `journal.commit_delay` after its first message.
 //! - Not longer than a quarter of that without a new message.
-//! - Not at all once the usual number of messages is there: as many as were recently outstanding together, from their
-//!   arrival to their acknowledgement. A lone sender with one message in flight is never delayed. Ten such senders wait
-//!   only until the tenth message is there, because no other can come.
+//! - Not at all once the usual number of messages is there: as many as were recently outstanding
+//!   together, from their arrival to their acknowledgement. A lone sender with one message in
+//!   flight is never delayed. Ten such senders wait only until the tenth message is there, because
+//!   no other can come.
 //! - Not at all with [`ENOUGH`] messages: waiting for more would save little.
 //!
-//! If messages come at a constant rate, regardless of the acknowledgements, each group finds a few more outstanding
-//! than the one before, namely those that came during its sync. So groups grow until the first rule ends them.
+//! If messages come at a constant rate, regardless of the acknowledgements, each group finds a few
+//! more outstanding than the one before, namely those that came during its sync. So groups grow
+//! until the first rule ends them.
 //!
-//! The journal's writer groups ingest batches this way. The MQTT ports group messages before that, because each ingest
-//! batch is work for every later stage: so a message over MQTT can wait twice.
+//! The journal's writer groups ingest batches this way. The MQTT ports group messages before that,
+//! because each ingest batch is work for every later stage: so a message over MQTT can wait twice.
 
 use std::time::Duration;
 
@@ -23,8 +25,8 @@ use std::time::Duration;
 const ENOUGH: usize = 128;
 /// A group without a new message for this part of the limit is complete.
 const QUIET_PART: u32 = 4;
-/// How often a group is checked within the quiet part: more often if few messages are missing. Each check costs a
-/// wake-up, and each message that comes between two checks waits for the second one.
+/// How often a group is checked within the quiet part: more often if few messages are missing. Each
+/// check costs a wake-up, and each message that comes between two checks waits for the second one.
 const LOOKS: (f64, f64) = (2.0, 5.0);
 /// This number of missing messages counts as many.
 const MANY_MISSING: f64 = 16.0;
@@ -69,11 +71,15 @@ impl CommitDelay {
         (!is_complete && !left.is_zero()).then_some(left.min(look))
     }
 
-    /// Records how many messages are outstanding when a group is safe, before its senders are acknowledged: an
-    /// acknowledged sender may send the next one immediately.
+    /// Records how many messages are outstanding when a group is safe, before its senders are
+    /// acknowledged: an acknowledged sender may send the next one immediately.
     pub fn note_outstanding(&mut self, messages: usize) {
         let messages = messages.max(1) as f64;
-        self.usual = if messages > self.usual { messages } else { self.usual + (messages - self.usual) * DECAY };
+        self.usual = if messages > self.usual {
+            messages
+        } else {
+            self.usual + (messages - self.usual) * DECAY
+        };
     }
 }
 
@@ -134,7 +140,11 @@ mod tests {
                 }
                 Senders::Open { .. } => VecDeque::from([0]),
             };
-            Arrivals { senders, rng, times }
+            Arrivals {
+                senders,
+                rng,
+                times,
+            }
         }
 
         /// Those that have come by this time.
@@ -171,7 +181,9 @@ mod tests {
         while now_us < seconds * 1_000_000 {
             queue.extend(arrivals.by(now_us));
             if queue.is_empty() {
-                let Some(&next) = arrivals.times.front() else { return outcome };
+                let Some(&next) = arrivals.times.front() else {
+                    return outcome;
+                };
                 now_us = next;
                 continue;
             }
@@ -198,7 +210,9 @@ mod tests {
             outcome.syncs += 1;
             queue.extend(arrivals.by(now_us));
             delay.note_outstanding(group.len() + queue.len());
-            outcome.latencies_us.extend(group.iter().map(|at| now_us - at));
+            outcome
+                .latencies_us
+                .extend(group.iter().map(|at| now_us - at));
             arrivals.acknowledged(group.len(), now_us);
         }
         outcome
@@ -211,47 +225,118 @@ mod tests {
     #[test]
     fn a_sender_that_is_alone_with_one_message_in_flight_is_never_delayed() {
         for think_us in [0, 50, 1000, 100_000] {
-            let outcome = simulate(&mut of(2000), Senders::Closed { senders: 1, think_us }, 2, 1);
-            assert_eq!((outcome.groups_that_waited, outcome.latency_max_us()), (0, SYNC_US), "think {think_us} µs");
+            let outcome = simulate(
+                &mut of(2000),
+                Senders::Closed {
+                    senders: 1,
+                    think_us,
+                },
+                2,
+                1,
+            );
+            assert_eq!(
+                (outcome.groups_that_waited, outcome.latency_max_us()),
+                (0, SYNC_US),
+                "think {think_us} µs"
+            );
         }
     }
 
     #[test]
     fn a_sender_that_is_left_alone_is_soon_not_delayed_any_more() {
         let mut delay = of(2000);
-        simulate(&mut delay, Senders::Closed { senders: 100, think_us: 300 }, 1, 2);
+        simulate(
+            &mut delay,
+            Senders::Closed {
+                senders: 100,
+                think_us: 300,
+            },
+            1,
+            2,
+        );
         assert!(delay.usual > 50.0, "{delay:?}");
-        let outcome = simulate(&mut delay, Senders::Closed { senders: 1, think_us: 300 }, 1, 3);
-        assert!(outcome.groups_that_waited < 50, "{}", outcome.groups_that_waited);
-        let outcome = simulate(&mut delay, Senders::Closed { senders: 1, think_us: 300 }, 1, 4);
+        let outcome = simulate(
+            &mut delay,
+            Senders::Closed {
+                senders: 1,
+                think_us: 300,
+            },
+            1,
+            3,
+        );
+        assert!(
+            outcome.groups_that_waited < 50,
+            "{}",
+            outcome.groups_that_waited
+        );
+        let outcome = simulate(
+            &mut delay,
+            Senders::Closed {
+                senders: 1,
+                think_us: 300,
+            },
+            1,
+            4,
+        );
         assert_eq!(outcome.groups_that_waited, 0);
     }
 
     #[test]
     fn messages_at_a_constant_rate_share_their_syncs_within_the_limit() {
-        for (per_second, per_sync_min) in [(1_000, 1.2), (10_000, 18.0), (50_000, 80.0), (100_000, 60.0)] {
+        for (per_second, per_sync_min) in [
+            (1_000, 1.2),
+            (10_000, 18.0),
+            (50_000, 80.0),
+            (100_000, 60.0),
+        ] {
             let senders = Senders::Open { per_second };
             let with = simulate(&mut of(2000), senders, 5, 5);
             let without = simulate(&mut of(0), senders, 5, 5);
-            assert!(with.per_sync() > per_sync_min, "{per_second}/s: {} per sync", with.per_sync());
-            assert!(with.per_sync() > without.per_sync(), "{per_second}/s: {}", without.per_sync());
+            assert!(
+                with.per_sync() > per_sync_min,
+                "{per_second}/s: {} per sync",
+                with.per_sync()
+            );
+            assert!(
+                with.per_sync() > without.per_sync(),
+                "{per_second}/s: {}",
+                without.per_sync()
+            );
             // A message can come at the begin of a sync, and wait for the next group.
-            assert!(with.latency_max_us() <= 2000 + 2 * SYNC_US, "{per_second}/s: {} µs", with.latency_max_us());
+            assert!(
+                with.latency_max_us() <= 2000 + 2 * SYNC_US,
+                "{per_second}/s: {} µs",
+                with.latency_max_us()
+            );
         }
         let rare = simulate(&mut of(2000), Senders::Open { per_second: 100 }, 60, 6);
-        assert!(rare.groups_that_waited * 5 < rare.syncs, "rare messages: {} waits", rare.groups_that_waited);
+        assert!(
+            rare.groups_that_waited * 5 < rare.syncs,
+            "rare messages: {} waits",
+            rare.groups_that_waited
+        );
     }
 
     #[test]
     fn senders_that_wait_for_their_acknowledgements_are_waited_for_together() {
         for senders in [2, 10, 100] {
-            let closed = Senders::Closed { senders, think_us: 200 };
+            let closed = Senders::Closed {
+                senders,
+                think_us: 200,
+            };
             let with = simulate(&mut of(2000), closed, 2, 7);
             let without = simulate(&mut of(0), closed, 2, 7);
-            assert!(with.per_sync() > 0.8 * senders as f64, "{senders}: {} per sync", with.per_sync());
+            assert!(
+                with.per_sync() > 0.8 * senders as f64,
+                "{senders}: {} per sync",
+                with.per_sync()
+            );
             let messages = with.latencies_us.len();
             let before = without.latencies_us.len();
-            assert!(messages as f64 > 0.75 * before as f64, "{senders}: {messages} messages, {before} without");
+            assert!(
+                messages as f64 > 0.75 * before as f64,
+                "{senders}: {messages} messages, {before} without"
+            );
         }
     }
 
@@ -264,7 +349,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// Regardless of the past, no group waits beyond the limit, or when nothing more can be expected.
+        /// Regardless of the past, no group waits beyond the limit, or when nothing more can be
+        /// expected.
         #[test]
         fn the_wait_is_bounded(
             max_us in 0u64..20_000,

@@ -1,8 +1,8 @@
-//! Lowers the priority of threads that no acknowledgement waits for: those that write to MongoDB and those that
-//! evaluate queries. They yield to the others when all cores are busy.
+//! Lowers the priority of threads that no acknowledgement waits for: those that write to MongoDB
+//! and those that evaluate queries. They yield to the others when all cores are busy.
 
-/// Of the threads that write to MongoDB: a third of a thread's share is left. At 10, MongoDB got a fifth fewer readings
-/// while senders sent as fast as they could.
+/// Of the threads that write to MongoDB: a third of a thread's share is left. At 10, MongoDB got a
+/// fifth fewer readings while senders sent as fast as they could.
 pub const STORING: i32 = 5;
 /// Of the threads that evaluate queries: a ninth of a thread's share is left.
 pub const QUERIES: i32 = 10;

@@ -1,8 +1,9 @@
-//! The shutdown protocol: who may start it, in which order things end, the deadline, and the exit code.
+//! The shutdown protocol: who may start it, in which order things end, the deadline, and the exit
+//! code.
 //!
-//! Phases: 1. admission closes; ingest stops receiving and answers what it has; 2. the journal (or admission's queue)
-//! is drained to the shards; 3. the shards flush; 4. the journal and the admin port close. All phases share one
-//! deadline, `shutdown.deadline`.
+//! Phases: 1. admission closes; ingest stops receiving and answers what it has; 2. the journal (or
+//! admission's queue) is drained to the shards; 3. the shards flush; 4. the journal and the admin
+//! port close. All phases share one deadline, `shutdown.deadline`.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::admission::AdmissionControl;
 pub enum ExitReason {
     /// All acknowledged readings are stored. Exit code 0.
     Clean,
-    /// The deadline passed, or the store was unavailable: acknowledged readings that are not stored are in the journal,
-    /// and the next start stores them. Exit code 3.
+    /// The deadline passed, or the store was unavailable: acknowledged readings that are not stored
+    /// are in the journal, and the next start stores them. Exit code 3.
     Unstored {
         /// Journal entries, or with `ack = "stored"` readings that were not acknowledged.
         left: u64,
@@ -46,7 +47,10 @@ pub struct FailureSignal {
 impl FailureSignal {
     /// `admission_control` is closed on failure.
     pub fn new(admission_control: AdmissionControl) -> FailureSignal {
-        FailureSignal { reason: Arc::new(watch::Sender::new(None)), admission_control }
+        FailureSignal {
+            reason: Arc::new(watch::Sender::new(None)),
+            admission_control,
+        }
     }
 
     /// Reports a failure and closes the admission permanently. The first reason is kept.
@@ -69,7 +73,11 @@ impl FailureSignal {
     /// Waits until a part fails.
     pub async fn wait(&self) -> String {
         let mut reason = self.reason.subscribe();
-        let reason = reason.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        let reason = reason
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|reason| reason.clone());
         match reason {
             Some(reason) => reason,
             // The sender lives as long as `self`.

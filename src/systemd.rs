@@ -1,8 +1,10 @@
-//! Notifies the service manager: ready, reloading, stopping, alive, and a status line for `systemctl status`.
+//! Notifies the service manager: ready, reloading, stopping, alive, and a status line for
+//! `systemctl status`.
 //!
-//! systemd's protocol is a datagram of `NAME=value` lines to the socket in `NOTIFY_SOCKET` (sd_notify(3)); container
-//! managers support it too. Without a socket every call does nothing. If the manager does not read, a message is
-//! dropped after a second, and the first such failure is logged.
+//! systemd's protocol is a datagram of `NAME=value` lines to the socket in `NOTIFY_SOCKET`
+//! (sd_notify(3)); container managers support it too. Without a socket every call does nothing. If
+//! the manager does not read, a message is dropped after a second, and the first such failure is
+//! logged.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -33,12 +35,18 @@ impl Notifier {
     /// # Errors
     /// The socket cannot be used. The manager would then wait for a notification in vain.
     pub fn new(manager: &Manager) -> io::Result<Notifier> {
-        let Some(name) = &manager.notify_socket else { return Ok(Notifier::default()) };
+        let Some(name) = &manager.notify_socket else {
+            return Ok(Notifier::default());
+        };
         let socket = std::os::unix::net::UnixDatagram::unbound()?;
         socket.connect_addr(&address(name.as_bytes())?)?;
         socket.set_nonblocking(true)?;
         let socket = Some(UnixDatagram::from_std(socket)?);
-        Ok(Notifier { socket, watchdog: manager.watchdog, failed: AtomicBool::new(false) })
+        Ok(Notifier {
+            socket,
+            watchdog: manager.watchdog,
+            failed: AtomicBool::new(false),
+        })
     }
 
     /// The maximum interval between calls of [`Notifier::alive`]; `None` if there is no watchdog.
@@ -53,7 +61,8 @@ impl Notifier {
 
     /// The service is ready: at the start, and after every reload, successful or not.
     pub async fn ready(&self, status: &str) {
-        self.send(&format!("READY=1\nSTATUS={}", line(status))).await;
+        self.send(&format!("READY=1\nSTATUS={}", line(status)))
+            .await;
     }
 
     /// A reload has started; [`Notifier::ready`] must follow.
@@ -61,14 +70,21 @@ impl Notifier {
         // With Type=notify-reload the manager compares this time with the time of its signal.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
-        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration")).await;
+        self.send(&format!(
+            "RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration"
+        ))
+        .await;
     }
 
-    /// The service drains for at most `deadline`. Requests that time from the manager, regardless of its own limit.
+    /// The service drains for at most `deadline`. Requests that time from the manager, regardless
+    /// of its own limit.
     pub async fn stopping(&self, deadline: Duration) {
         let usec = (deadline + AFTER_DEADLINE).as_micros();
         let status = "stopping: storing acknowledged readings";
-        self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={usec}\nSTATUS={status}")).await;
+        self.send(&format!(
+            "STOPPING=1\nEXTEND_TIMEOUT_USEC={usec}\nSTATUS={status}"
+        ))
+        .await;
     }
 
     /// A sign of life for the watchdog.
@@ -85,7 +101,10 @@ impl Notifier {
         let Some(socket) = &self.socket else { return };
         let sent = match tokio::time::timeout(SEND_WITHIN, socket.send(message.as_bytes())).await {
             Ok(sent) => sent.map(|_| ()),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the manager does not read its socket")),
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the manager does not read its socket",
+            )),
         };
         if let Err(error) = sent
             && !self.failed.swap(true, Ordering::Relaxed)
@@ -103,9 +122,14 @@ fn line(text: &str) -> String {
 fn address(name: &[u8]) -> io::Result<SocketAddr> {
     match name {
         #[cfg(target_os = "linux")]
-        [b'@', rest @ ..] => <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(rest),
+        [b'@', rest @ ..] => {
+            <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(rest)
+        }
         [b'/', ..] => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name)),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "NOTIFY_SOCKET is not an absolute path or abstract name")),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "NOTIFY_SOCKET is not an absolute path or abstract name",
+        )),
     }
 }
 
@@ -114,12 +138,18 @@ mod tests {
     use super::*;
 
     fn manager(socket: &str, watchdog: Option<Duration>) -> Manager {
-        Manager { notify_socket: Some(socket.into()), watchdog }
+        Manager {
+            notify_socket: Some(socket.into()),
+            watchdog,
+        }
     }
 
     async fn received(socket: &UnixDatagram) -> String {
         let mut buf = [0; 1024];
-        let n = tokio::time::timeout(SEND_WITHIN, socket.recv(&mut buf)).await.unwrap().unwrap();
+        let n = tokio::time::timeout(SEND_WITHIN, socket.recv(&mut buf))
+            .await
+            .unwrap()
+            .unwrap();
         String::from_utf8(buf[..n].to_vec()).unwrap()
     }
 
@@ -127,33 +157,56 @@ mod tests {
     async fn messages_reach_a_path_and_an_abstract_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify").display().to_string();
-        let name = format!("@hourbucket-test-{}-{}", std::process::id(), fastrand::u64(..));
+        let name = format!(
+            "@hourbucket-test-{}-{}",
+            std::process::id(),
+            fastrand::u64(..)
+        );
         for socket in [path, name] {
-            let bound = std::os::unix::net::UnixDatagram::bind_addr(&address(socket.as_bytes()).unwrap()).unwrap();
+            let bound =
+                std::os::unix::net::UnixDatagram::bind_addr(&address(socket.as_bytes()).unwrap())
+                    .unwrap();
             bound.set_nonblocking(true).unwrap();
             let listener = UnixDatagram::from_std(bound).unwrap();
             let notifier = Notifier::new(&manager(&socket, Some(SEND_WITHIN))).unwrap();
-            assert_eq!((notifier.is_open(), notifier.watchdog()), (true, Some(SEND_WITHIN)));
+            assert_eq!(
+                (notifier.is_open(), notifier.watchdog()),
+                (true, Some(SEND_WITHIN))
+            );
             notifier.ready("taking\nWATCHDOG=trigger").await;
-            assert_eq!(received(&listener).await, "READY=1\nSTATUS=taking WATCHDOG=trigger");
+            assert_eq!(
+                received(&listener).await,
+                "READY=1\nSTATUS=taking WATCHDOG=trigger"
+            );
             notifier.alive().await;
             assert_eq!(received(&listener).await, "WATCHDOG=1");
             notifier.status("x").await;
             assert_eq!(received(&listener).await, "STATUS=x");
             notifier.stopping(Duration::from_secs(30)).await;
-            assert!(received(&listener).await.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000\n"));
+            assert!(
+                received(&listener)
+                    .await
+                    .starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000\n")
+            );
             notifier.reloading().await;
             let reloading = received(&listener).await;
             let usec = |text: &str| text.parse::<u64>().unwrap();
             let lines: Vec<&str> = reloading.lines().collect();
             assert_eq!(lines[0], "RELOADING=1");
-            assert!(usec(lines[1].strip_prefix("MONOTONIC_USEC=").unwrap()) > 0, "{reloading}");
+            assert!(
+                usec(lines[1].strip_prefix("MONOTONIC_USEC=").unwrap()) > 0,
+                "{reloading}"
+            );
         }
     }
 
     #[tokio::test]
     async fn without_a_socket_nothing_happens_and_an_invalid_one_is_an_error() {
-        let silent = Notifier::new(&Manager { watchdog: Some(SEND_WITHIN), ..Manager::default() }).unwrap();
+        let silent = Notifier::new(&Manager {
+            watchdog: Some(SEND_WITHIN),
+            ..Manager::default()
+        })
+        .unwrap();
         assert_eq!((silent.is_open(), silent.watchdog()), (false, None));
         silent.ready("x").await;
         for socket in ["relative", "/nowhere/at/all", "@nobody-listens-here"] {

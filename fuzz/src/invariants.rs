@@ -1,4 +1,5 @@
-//! What must hold for any bytes, whatever decoder reads them. Shared by the fuzzer and by `tests/pure/fuzz_corpus.rs`.
+//! What must hold for any bytes, whatever decoder reads them. Shared by the fuzzer and by
+//! `tests/pure/fuzz_corpus.rs`.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ const TOPICS: [&str; 8] = [
     "spBv1.0/group/DDATA/node/device",
 ];
 
-/// Sparkplug has a memory, so an input is a series of messages: a byte that chooses the topic, two that are the length,
-/// and the payload.
+/// Sparkplug has a memory, so an input is a series of messages: a byte that chooses the topic, two
+/// that are the length, and the payload.
 const SPARKPLUG: &str = "sparkplug";
 const SPARKPLUG_TOPICS: [&str; 7] = [
     "spBv1.0/g/NBIRTH/n",
@@ -41,8 +42,16 @@ fn decoding() -> Decoding {
     let ever = Duration::from_secs(9000 * 365 * 86_400);
     let limits = &mut decoding.limits;
     (limits.past, limits.future) = (ever, ever);
-    (limits.fields_max, limits.tags_max, limits.batch_max_readings) = (20, 8, 50);
-    (limits.name_max_bytes, limits.sensor_id_max_bytes, limits.string_max_bytes) = (40, 60, 100);
+    (
+        limits.fields_max,
+        limits.tags_max,
+        limits.batch_max_readings,
+    ) = (20, 8, 50);
+    (
+        limits.name_max_bytes,
+        limits.sensor_id_max_bytes,
+        limits.string_max_bytes,
+    ) = (40, 60, 100);
     decoding
 }
 
@@ -60,10 +69,16 @@ impl Bench {
         let formats = Formats::new(&decoding);
         let mut names: Vec<String> = names.map(str::to_owned).collect();
         if names.is_empty() {
-            names = formats.names().into_iter().chain([SPARKPLUG]).map(|name| name.to_string()).collect();
+            names = formats
+                .names()
+                .into_iter()
+                .chain([SPARKPLUG])
+                .map(|name| name.to_string())
+                .collect();
         }
         let decoder = |name: String| {
-            let found = (name != SPARKPLUG).then(|| formats.get(&name).unwrap_or_else(|e| panic!("{e}")));
+            let found =
+                (name != SPARKPLUG).then(|| formats.get(&name).unwrap_or_else(|e| panic!("{e}")));
             (name, found)
         };
         let decoders = names.into_iter().map(decoder).collect();
@@ -113,7 +128,13 @@ impl Bench {
             }
             return (out.finish(), rejects);
         };
-        decoder.decode(payload, Some(TOPICS[payload.len() % TOPICS.len()]), &cx, &mut out, &mut rejects);
+        decoder.decode(
+            payload,
+            Some(TOPICS[payload.len() % TOPICS.len()]),
+            &cx,
+            &mut out,
+            &mut rejects,
+        );
         (out.finish(), rejects)
     }
 
@@ -121,32 +142,63 @@ impl Bench {
         let limits = &self.decoding.limits;
         let mut bytes = vec![];
         batch.encode(&mut bytes);
-        assert!(ReadingBatch::decode(&bytes).is_some(), "{name}: the batch must be readable again");
-        assert!(batch.len() <= limits.batch_max_readings, "{name}: {} readings", batch.len());
+        assert!(
+            ReadingBatch::decode(&bytes).is_some(),
+            "{name}: the batch must be readable again"
+        );
+        assert!(
+            batch.len() <= limits.batch_max_readings,
+            "{name}: {} readings",
+            batch.len()
+        );
         // An element takes a byte at least.
-        assert!(batch.len() + rejects.total() <= payload.len() + 1, "{name}: more came out than went in");
+        assert!(
+            batch.len() + rejects.total() <= payload.len() + 1,
+            "{name}: more came out than went in"
+        );
         for reading in batch.to_readings() {
             let id = &reading.sensor_id;
-            assert!(!id.is_empty() && id.len() <= limits.sensor_id_max_bytes && !id.contains('\0'), "{name}: {id:?}");
-            assert!(!reading.values.is_empty() && reading.values.len() <= limits.fields_max, "{name}: {reading:?}");
+            assert!(
+                !id.is_empty() && id.len() <= limits.sensor_id_max_bytes && !id.contains('\0'),
+                "{name}: {id:?}"
+            );
+            assert!(
+                !reading.values.is_empty() && reading.values.len() <= limits.fields_max,
+                "{name}: {reading:?}"
+            );
             assert!(reading.tags.len() <= limits.tags_max, "{name}: {reading:?}");
-            assert!(!reading.receipt_time || reading.ts_ms == NOW_MS, "{name}: {reading:?}");
+            assert!(
+                !reading.receipt_time || reading.ts_ms == NOW_MS,
+                "{name}: {reading:?}"
+            );
             for key in reading.values.keys().chain(reading.tags.keys()) {
                 let stored = !key.is_empty() && !key.starts_with('$') && !key.contains(['.', '\0']);
                 let reserved = matches!(key.as_str(), "ts" | "meta" | "_id");
-                assert!(stored && !reserved && key.len() <= limits.name_max_bytes, "{name}: {key:?}");
+                assert!(
+                    stored && !reserved && key.len() <= limits.name_max_bytes,
+                    "{name}: {key:?}"
+                );
             }
             for value in reading.values.values() {
                 match value {
                     Value::Double(v) => assert!(v.is_finite(), "{name}: {reading:?}"),
-                    Value::Str(v) => assert!(v.len() <= limits.string_max_bytes, "{name}: {reading:?}"),
+                    Value::Str(v) => {
+                        assert!(v.len() <= limits.string_max_bytes, "{name}: {reading:?}")
+                    }
                     Value::Int(_) | Value::Bool(_) => {}
                 }
             }
         }
         for reject in rejects.list() {
-            assert!(!reject.detail.is_empty() && reject.detail.len() < 1000, "{name}: {reject:?}");
+            assert!(
+                !reject.detail.is_empty() && reject.detail.len() < 1000,
+                "{name}: {reject:?}"
+            );
         }
-        assert_eq!(rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(), rejects.total(), "{name}");
+        assert_eq!(
+            rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(),
+            rejects.total(),
+            "{name}"
+        );
     }
 }

@@ -1,11 +1,14 @@
-//! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to, separated by commas
-//! (default: all). `mqtt-listen`, alone, is the codec of the port for devices, `proxy-header`, alone, what proxies
-//! send, and `rows`, alone, the rows of a bucket. `run.sh` builds and runs it.
+//! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to,
+//! separated by commas (default: all). `mqtt-listen`, alone, is the codec of the port for devices,
+//! `proxy-header`, alone, what proxies send, and `rows`, alone, the rows of a bucket. `run.sh`
+//! builds and runs it.
 //!
-//! The modules are compiled here directly. They are pure and name nothing else of the service (`tests/architecture.rs`
-//! holds that), so the fuzzer needs neither the MongoDB driver nor an async runtime.
+//! The modules are compiled here directly. They are pure and name nothing else of the service
+//! (`tests/architecture.rs` holds that), so the fuzzer needs neither the MongoDB driver nor an
+//! async runtime.
 #![no_main]
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "the service uses the rest of these modules")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "the service uses the rest of these \
+    modules")]
 
 #[path = "../../src/ingest/listen/codec.rs"]
 mod codec;

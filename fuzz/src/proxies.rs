@@ -1,5 +1,5 @@
-//! What must hold for whatever a proxy, or who pretends to be one, sends. Shared by the fuzzer and by
-//! `tests/pure/fuzz_corpus.rs`.
+//! What must hold for whatever a proxy, or who pretends to be one, sends. Shared by the fuzzer and
+//! by `tests/pure/fuzz_corpus.rs`.
 //!
 //! An input is a byte that chooses the PROXY header (0) or a header of a request, and the bytes.
 
@@ -28,31 +28,44 @@ fn proxy_header(bytes: &[u8]) {
     let mut before = Beginning::Unclear;
     for n in 1..=bytes.len().min(FIXED_BYTES) {
         let now = beginning(&bytes[..n]);
-        let is_step =
-            now == before || before == Beginning::Unclear || (before == Beginning::Version2 && now == Beginning::Other);
+        let is_step = now == before
+            || before == Beginning::Unclear
+            || (before == Beginning::Version2 && now == Beginning::Other);
         assert!(is_step, "{before:?} {now:?} at {n}");
         before = now;
     }
-    let Some((fixed, rest)) = bytes.split_first_chunk() else { return };
-    let Ok(fixed) = Fixed::read(fixed) else { return };
+    let Some((fixed, rest)) = bytes.split_first_chunk() else {
+        return;
+    };
+    let Ok(fixed) = Fixed::read(fixed) else {
+        return;
+    };
     assert!(before == Beginning::Version2 && fixed.rest_bytes() <= REST_BYTES_MAX);
     let rest = &rest[..rest.len().min(fixed.rest_bytes())];
     for n in 0..=rest.len() {
         match fixed.client(&rest[..n]) {
-            Ok(client) => assert_eq!(fixed.client(rest), Ok(client), "what follows the addresses changes nothing"),
+            Ok(client) => assert_eq!(
+                fixed.client(rest),
+                Ok(client),
+                "what follows the addresses changes nothing"
+            ),
             Err(fault) => assert_eq!(fault, HeaderFault::TooShort),
         }
     }
 }
 
-/// A client cannot name another address than the one that the trusted proxy appends, in a header of its own or in the
-/// same.
+/// A client cannot name another address than the one that the trusted proxy appends, in a header of
+/// its own or in the same.
 fn request_header(made_up: &str) {
     let is_trusted = |ip: IpAddr| matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 10);
     let (own, bare): (IpAddr, _) = ("192.0.2.1".parse().unwrap(), "192.0.2.1");
-    for (is_rfc_7239, appended) in [(false, bare), (true, "for=192.0.2.1"), (true, "for=\"192.0.2.1:80\";proto=https")]
-    {
-        let client = |values: &[&str]| forwarded::client(values.iter().copied(), is_rfc_7239, is_trusted);
+    for (is_rfc_7239, appended) in [
+        (false, bare),
+        (true, "for=192.0.2.1"),
+        (true, "for=\"192.0.2.1:80\";proto=https"),
+    ] {
+        let client =
+            |values: &[&str]| forwarded::client(values.iter().copied(), is_rfc_7239, is_trusted);
         assert_eq!(client(&[made_up, appended]), Some(own), "{made_up}");
         let joined = client(&[&format!("{made_up}, {appended}")]);
         assert!(joined.is_none_or(|ip| ip == own), "{made_up}: {joined:?}");

@@ -1,5 +1,6 @@
-//! The rows of a bucket against a plain list: whatever is pushed, taken, kept, appended and marked, in whatever order
-//! and with whatever names. Shared by the fuzzer and by `tests/pure/fuzz_corpus.rs`.
+//! The rows of a bucket against a plain list: whatever is pushed, taken, kept, appended and marked,
+//! in whatever order and with whatever names. Shared by the fuzzer and by
+//! `tests/pure/fuzz_corpus.rs`.
 
 use super::model::{BatchBuilder, FieldSchemas, RowFlags, Rows, Value, ValueRef};
 
@@ -52,7 +53,10 @@ pub(crate) fn check(input: &[u8]) {
                 let keep = i64::from(input.next() % 5);
                 let before = plain.len();
                 plain.retain(|row| row.ts_ms.rem_euclid(of) != keep);
-                assert_eq!(rows.retain(|row| row.ts_ms.rem_euclid(of) != keep), before - plain.len());
+                assert_eq!(
+                    rows.retain(|row| row.ts_ms.rem_euclid(of) != keep),
+                    before - plain.len()
+                );
             }
             12 => {
                 rows.append(&taken);
@@ -64,12 +68,19 @@ pub(crate) fn check(input: &[u8]) {
                 back.mark(RowFlags::LOST);
                 back.append(&rows);
                 rows = back;
-                plain_taken.iter_mut().for_each(|row| row.flags = row.flags.with(RowFlags::LOST));
-                plain = std::mem::take(&mut plain_taken).into_iter().chain(plain).collect();
+                plain_taken
+                    .iter_mut()
+                    .for_each(|row| row.flags = row.flags.with(RowFlags::LOST));
+                plain = std::mem::take(&mut plain_taken)
+                    .into_iter()
+                    .chain(plain)
+                    .collect();
             }
             14 => {
                 rows.mark(RowFlags::REFUSED);
-                plain.iter_mut().for_each(|row| row.flags = row.flags.with(RowFlags::REFUSED));
+                plain
+                    .iter_mut()
+                    .for_each(|row| row.flags = row.flags.with(RowFlags::REFUSED));
             }
             // Equal names in another shape from here on.
             _ => schemas = FieldSchemas::default(),
@@ -79,7 +90,13 @@ pub(crate) fn check(input: &[u8]) {
 }
 
 /// Pushes a reading in one of the two ways.
-fn push(input: &mut Input<'_>, step: i64, schemas: &mut FieldSchemas, rows: &mut Rows, plain: &mut Vec<Plain>) {
+fn push(
+    input: &mut Input<'_>,
+    step: i64,
+    schemas: &mut FieldSchemas,
+    rows: &mut Rows,
+    plain: &mut Vec<Plain>,
+) {
     let first = input.next();
     let count = input.next() % 5 + 1;
     let kind = input.next();
@@ -95,22 +112,40 @@ fn push(input: &mut Input<'_>, step: i64, schemas: &mut FieldSchemas, rows: &mut
     let flags = RowFlags::RECEIPT_TIME;
     let before = rows.stored_bytes();
     if kind.is_multiple_of(3) {
-        let named: Vec<(&str, ValueRef<'_>)> = values.iter().map(|(name, value)| (&**name, value.as_ref())).collect();
+        let named: Vec<(&str, ValueRef<'_>)> = values
+            .iter()
+            .map(|(name, value)| (&**name, value.as_ref()))
+            .collect();
         rows.push_named(ts_ms, flags, &named);
     } else {
         let mut builder = BatchBuilder::new(255);
         for (name, value) in &values {
-            builder.value(name, value.as_ref()).expect("few names, none twice");
+            builder
+                .value(name, value.as_ref())
+                .expect("few names, none twice");
         }
-        builder.commit("s", ts_ms, false, &[]).expect("nothing guards it");
+        builder
+            .commit("s", ts_ms, false, &[])
+            .expect("nothing guards it");
         let batch = builder.finish();
         schemas.begin(&batch);
         for (_, reading) in batch.iter() {
-            rows.push(ts_ms, flags, schemas.of(&batch, reading.schema), reading.numbers, reading.payload);
+            rows.push(
+                ts_ms,
+                flags,
+                schemas.of(&batch, reading.schema),
+                reading.numbers,
+                reading.payload,
+            );
         }
         schemas.end();
     }
-    plain.push(Plain { ts_ms, flags, values, stored_bytes: rows.stored_bytes() - before });
+    plain.push(Plain {
+        ts_ms,
+        flags,
+        values,
+        stored_bytes: rows.stored_bytes() - before,
+    });
 }
 
 /// How many of the rows are to be taken off.
@@ -128,25 +163,48 @@ fn fitting(plain: &[Plain], count: usize, bytes_max: u64) -> usize {
 }
 
 fn same(rows: &Rows, plain: &[Plain]) {
-    assert_eq!((rows.len(), rows.is_empty()), (plain.len(), plain.is_empty()));
+    assert_eq!(
+        (rows.len(), rows.is_empty()),
+        (plain.len(), plain.is_empty())
+    );
     let fields = rows.fields();
     for (row, wanted) in rows.iter().zip(plain) {
-        assert_eq!((row.ts_ms, row.flags, row.stored_bytes()), (wanted.ts_ms, wanted.flags, wanted.stored_bytes));
-        let named: Vec<(String, Value)> =
-            row.named().map(|(name, value)| (name.to_owned(), value.to_value())).collect();
+        assert_eq!(
+            (row.ts_ms, row.flags, row.stored_bytes()),
+            (wanted.ts_ms, wanted.flags, wanted.stored_bytes)
+        );
+        let named: Vec<(String, Value)> = row
+            .named()
+            .map(|(name, value)| (name.to_owned(), value.to_value()))
+            .collect();
         assert_eq!(named, wanted.values);
-        assert!(row.named().eq(row.values().map(|(field, value)| (&*fields[field as usize], value))));
+        assert!(
+            row.named().eq(row
+                .values()
+                .map(|(field, value)| (&*fields[field as usize], value)))
+        );
     }
     assert_eq!(rows.iter().count(), plain.len());
-    assert_eq!(rows.stored_bytes(), plain.iter().map(|row| row.stored_bytes).sum::<u64>());
+    assert_eq!(
+        rows.stored_bytes(),
+        plain.iter().map(|row| row.stored_bytes).sum::<u64>()
+    );
     let mut once: Vec<&str> = fields.iter().map(|name| &**name).collect();
     once.sort_unstable();
-    assert!(once.windows(2).all(|two| two[0] != two[1]), "each name once");
+    assert!(
+        once.windows(2).all(|two| two[0] != two[1]),
+        "each name once"
+    );
     let times = || plain.iter().map(|row| row.ts_ms);
     if let (Some(first), Some(last)) = (times().min(), times().max()) {
         assert!(rows.first_ts_ms() <= first && rows.last_ts_ms() >= last);
     }
-    // Held: at least the values, and no more than a piece and some bytes for each row and name beyond.
+    // Held: at least the values, and no more than a piece and some bytes for each row and name
+    // beyond.
     let values: usize = rows.stored_bytes() as usize;
-    assert!(rows.memory_bytes() <= 3 * values + 200 * (fields.len() + rows.len()) + 16_384, "{}", rows.memory_bytes());
+    assert!(
+        rows.memory_bytes() <= 3 * values + 200 * (fields.len() + rows.len()) + 16_384,
+        "{}",
+        rows.memory_bytes()
+    );
 }

@@ -1,8 +1,8 @@
-//! What must hold for any bytes that a device sends to `listen.mqtt`, however they are cut. Shared by the fuzzer and by
-//! `tests/pure/fuzz_corpus.rs`.
+//! What must hold for any bytes that a device sends to `listen.mqtt`, however they are cut. Shared
+//! by the fuzzer and by `tests/pure/fuzz_corpus.rs`.
 //!
-//! An input is a byte that chooses the protocol (its lowest bit) and the pieces that the stream comes in (the others),
-//! and the stream of bytes after CONNECT.
+//! An input is a byte that chooses the protocol (its lowest bit) and the pieces that the stream
+//! comes in (the others), and the stream of bytes after CONNECT.
 
 use std::sync::Arc;
 
@@ -25,12 +25,22 @@ const NARROW: usize = 24;
 /// # Panics
 /// Something does not hold.
 pub(crate) fn check(input: &[u8]) {
-    let Some((&first, stream)) = input.split_first() else { return };
-    let version = if first & 1 == 0 { Version::V4 } else { Version::V5 };
+    let Some((&first, stream)) = input.split_first() else {
+        return;
+    };
+    let version = if first & 1 == 0 {
+        Version::V4
+    } else {
+        Version::V5
+    };
     let piece = usize::from(first >> 1).max(1);
     for packet_bytes_max in [WIDE, NARROW] {
         let whole = read(version, packet_bytes_max, stream, stream.len().max(1));
-        assert_eq!(read(version, packet_bytes_max, stream, piece), whole, "in pieces of {piece}");
+        assert_eq!(
+            read(version, packet_bytes_max, stream, piece),
+            whole,
+            "in pieces of {piece}"
+        );
     }
     let wide = read(version, WIDE, stream, 64);
     let narrow = read(version, NARROW, stream, 64);
@@ -41,8 +51,11 @@ pub(crate) fn check(input: &[u8]) {
 type Read = (Vec<Packet>, Option<ProtocolError>);
 
 fn read(version: Version, packet_bytes_max: usize, stream: &[u8], piece: usize) -> Read {
-    let limits =
-        Limits { packet_bytes_max, topic_bytes_max: TOPIC_BYTES_MAX, user_properties: Arc::from([WANTED.to_owned()]) };
+    let limits = Limits {
+        packet_bytes_max,
+        topic_bytes_max: TOPIC_BYTES_MAX,
+        user_properties: Arc::from([WANTED.to_owned()]),
+    };
     let mut frames = Frames::new(version, limits);
     let mut buf = BytesMut::new();
     let mut packets = vec![];
@@ -72,23 +85,52 @@ fn read(version: Version, packet_bytes_max: usize, stream: &[u8], piece: usize) 
                 Err(fault) => return (packets, Some(fault)),
             }
         }
-        assert!(buf.len() <= packet_bytes_max.max(5), "{} bytes are kept", buf.len());
+        assert!(
+            buf.len() <= packet_bytes_max.max(5),
+            "{} bytes are kept",
+            buf.len()
+        );
     }
     (packets, None)
 }
 
 fn good(packet: &Packet, stream_bytes: usize) {
-    let Packet::Publish(publish) = packet else { return };
-    let Publish { topic, payload, qos, id, properties, .. } = publish;
+    let Packet::Publish(publish) = packet else {
+        return;
+    };
+    let Publish {
+        topic,
+        payload,
+        qos,
+        id,
+        properties,
+        ..
+    } = publish;
     assert!(*qos <= 2 && (*qos == 0) == (*id == 0), "{publish:?}");
     let topic = std::str::from_utf8(topic).expect("a topic is UTF-8");
     assert!(!topic.contains(['+', '#', '\0']), "{publish:?}");
-    assert!(properties.len() <= 1 && properties.iter().all(|(k, v)| k == WANTED && !v.is_empty()), "{publish:?}");
-    assert!(publish.memory_bytes() >= topic.len() + payload.len() && publish.memory_bytes() <= stream_bytes + 100);
+    assert!(
+        properties.len() <= 1 && properties.iter().all(|(k, v)| k == WANTED && !v.is_empty()),
+        "{publish:?}"
+    );
+    assert!(
+        publish.memory_bytes() >= topic.len() + payload.len()
+            && publish.memory_bytes() <= stream_bytes + 100
+    );
     if let Some(oversize) = publish.oversize {
-        assert!(!topic.is_empty() && topic.len() <= oversize.topic_bytes.min(TOPIC_BYTES_MAX), "{publish:?}");
-        assert_eq!(payload.len(), oversize.payload_bytes.min(KEPT_BYTES), "{publish:?}");
-        assert!(oversize.topic_bytes + oversize.payload_bytes < oversize.packet_bytes, "{publish:?}");
+        assert!(
+            !topic.is_empty() && topic.len() <= oversize.topic_bytes.min(TOPIC_BYTES_MAX),
+            "{publish:?}"
+        );
+        assert_eq!(
+            payload.len(),
+            oversize.payload_bytes.min(KEPT_BYTES),
+            "{publish:?}"
+        );
+        assert!(
+            oversize.topic_bytes + oversize.payload_bytes < oversize.packet_bytes,
+            "{publish:?}"
+        );
     }
 }
 
@@ -100,8 +142,14 @@ fn same((wide, wide_fault): &Read, (narrow, narrow_fault): &Read) {
                 None => assert_eq!(whole, part),
                 Some(oversize) => {
                     assert_eq!((whole.qos, whole.id), (part.qos, part.id));
-                    assert!(whole.topic.starts_with(&part.topic) && oversize.topic_bytes == whole.topic.len());
-                    assert!(whole.payload.starts_with(&part.payload) && oversize.payload_bytes == whole.payload.len());
+                    assert!(
+                        whole.topic.starts_with(&part.topic)
+                            && oversize.topic_bytes == whole.topic.len()
+                    );
+                    assert!(
+                        whole.payload.starts_with(&part.payload)
+                            && oversize.payload_bytes == whole.payload.len()
+                    );
                 }
             },
             (whole, part) => assert_eq!(whole, part, "packet {at}"),
@@ -109,12 +157,21 @@ fn same((wide, wide_fault): &Read, (narrow, narrow_fault): &Read) {
     }
     if narrow.len() < wide.len() {
         // It ends sooner only for what is too large, and for an alias in place of a topic.
-        let is_alias = matches!(&wide[narrow.len()], Packet::Publish(publish) if publish.topic.is_empty());
-        let expected = if is_alias { Reason::TopicAliasInvalid } else { Reason::PacketTooLarge };
+        let is_alias =
+            matches!(&wide[narrow.len()], Packet::Publish(publish) if publish.topic.is_empty());
+        let expected = if is_alias {
+            Reason::TopicAliasInvalid
+        } else {
+            Reason::PacketTooLarge
+        };
         assert_eq!(*narrow_fault, Some(ProtocolError(expected)));
     }
-    // Properties are not looked into while they are skipped, so only that can be a fault which was not one before.
+    // Properties are not looked into while they are skipped, so only that can be a fault which was
+    // not one before.
     if narrow.len() > wide.len() {
-        assert!(wide_fault.is_some() || matches!(&narrow[wide.len()], Packet::Publish(p) if p.oversize.is_some()));
+        assert!(
+            wide_fault.is_some()
+                || matches!(&narrow[wide.len()], Packet::Publish(p) if p.oversize.is_some())
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The stages of the pipeline, each separately, to detect regressions: decode, journal, accumulate, BSON packing.
-//! Figures, not tests: `cargo bench -p loadtest -p hourbucket --bench stages`.
+//! The stages of the pipeline, each separately, to detect regressions: decode, journal, accumulate,
+//! BSON packing. Figures, not tests: `cargo bench -p loadtest -p hourbucket --bench stages`.
 
 #![allow(missing_docs, reason = "criterion's macro makes an item without")]
 
@@ -19,23 +19,44 @@ use hourbucket::flush::due::DuePolicy;
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{Journal, JournalDeps, OpenedJournal};
 use hourbucket::model::{
-    BatchBuilder, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, StorageMode, SystemClock, ValueRef, summary,
+    BatchBuilder, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, StorageMode, SystemClock,
+    ValueRef, summary,
 };
 use hourbucket::store::mongo::packed_bytes;
 
 const READINGS: usize = 1000;
-const NAMES: [&str; 7] = ["latitude", "longitude", "elevation", "velocity", "heading", "grade", "fuel_consumption"];
+const NAMES: [&str; 7] = [
+    "latitude",
+    "longitude",
+    "elevation",
+    "velocity",
+    "heading",
+    "grade",
+    "fuel_consumption",
+];
 
 fn values(i: usize) -> [f64; 7] {
     let i = i as f64;
-    [52.31854 + i / 1e5, 4.72037 + i / 1e5, 124.0, 0.0, 221.0, 0.0, 25.0 + i / 10.0]
+    [
+        52.31854 + i / 1e5,
+        4.72037 + i / 1e5,
+        124.0,
+        0.0,
+        221.0,
+        0.0,
+        25.0 + i / 10.0,
+    ]
 }
 
 /// A thousand readings of a thousand trucks, as a gateway posts them.
 fn ndjson() -> Vec<u8> {
     let mut body = String::new();
     for i in 0..READINGS {
-        let fields: Vec<String> = NAMES.iter().zip(values(i)).map(|(n, v)| format!("\"{n}\":{v:?}")).collect();
+        let fields: Vec<String> = NAMES
+            .iter()
+            .zip(values(i))
+            .map(|(n, v)| format!("\"{n}\":{v:?}"))
+            .collect();
         body += &format!(
             "{{\"sensor_id\":\"truck_{i:06}\",\"ts\":1700000000000,\"values\":{{{}}},\"tags\":{{\"fleet\":\"South\",\
              \"driver\":\"Trish\",\"model\":\"H-2\",\"device_version\":\"v2.3\"}}}}\n",
@@ -47,13 +68,20 @@ fn ndjson() -> Vec<u8> {
 
 fn batch(ts_ms: i64) -> ReadingBatch {
     let mut builder = BatchBuilder::new(64);
-    let tags = [("fleet", "South"), ("driver", "Trish"), ("model", "H-2"), ("device_version", "v2.3")];
+    let tags = [
+        ("fleet", "South"),
+        ("driver", "Trish"),
+        ("model", "H-2"),
+        ("device_version", "v2.3"),
+    ];
     for i in 0..READINGS {
         builder.begin();
         for (name, value) in NAMES.iter().zip(values(i)) {
             builder.value(name, ValueRef::Double(value)).expect("fits");
         }
-        builder.commit(&format!("truck_{i:06}"), ts_ms, false, &tags).expect("nothing guards it");
+        builder
+            .commit(&format!("truck_{i:06}"), ts_ms, false, &tags)
+            .expect("nothing guards it");
     }
     builder.finish()
 }
@@ -62,7 +90,11 @@ fn batch(ts_ms: i64) -> ReadingBatch {
 fn lines() -> Vec<u8> {
     let mut body = String::new();
     for i in 0..READINGS {
-        let fields: Vec<String> = NAMES.iter().zip(values(i)).map(|(n, v)| format!("{n}={v}")).collect();
+        let fields: Vec<String> = NAMES
+            .iter()
+            .zip(values(i))
+            .map(|(n, v)| format!("{n}={v}"))
+            .collect();
         body += &format!(
             "readings,sensor_id=truck_{i:06},fleet=South,driver=Trish,model=H-2,device_version=v2.3 {} 1700000000000\n",
             fields.join(",")
@@ -75,7 +107,10 @@ fn decoding(c: &mut Criterion) {
     let config = Config::default();
     let mut group = c.benchmark_group("decode");
     group.throughput(Throughput::Elements(READINGS as u64));
-    for (name, format, body) in [("ndjson", Format::Ndjson, ndjson()), ("line", Format::Line, lines())] {
+    for (name, format, body) in [
+        ("ndjson", Format::Ndjson, ndjson()),
+        ("line", Format::Line, lines()),
+    ] {
         group.bench_function(name, |b| {
             b.iter(|| {
                 let cx = Context {
@@ -101,7 +136,10 @@ fn decoding(c: &mut Criterion) {
 
 fn journal(c: &mut Criterion) {
     let dir = tempfile::tempdir().expect("a directory");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let _guard = runtime.enter();
     let config = hourbucket::config::Journal {
         dir: dir.path().join("journal"),
@@ -116,7 +154,10 @@ fn journal(c: &mut Criterion) {
         admission_control: admission_control.clone(),
         on_broken: Box::new(|why| panic!("{why}")),
     };
-    let OpenedJournal { mut journal, mut follower } = Journal::open(&config, env).expect("a journal");
+    let OpenedJournal {
+        mut journal,
+        mut follower,
+    } = Journal::open(&config, env).expect("a journal");
     let (admission, ingest_batches) = admission_channel(1024, 64 << 20, admission_control);
     journal.start(ingest_batches).expect("the journal starts");
     runtime.spawn(async move {
@@ -132,7 +173,10 @@ fn journal(c: &mut Criterion) {
         b.iter(|| {
             runtime.block_on(async {
                 let (ack, wait) = Ack::channel();
-                admission.submit(IngestBatch::new(batch.clone(), vec![], ack)).await.expect("admission is open");
+                admission
+                    .submit(IngestBatch::new(batch.clone(), vec![], ack))
+                    .await
+                    .expect("admission is open");
                 wait.outcome().await
             })
         });
@@ -155,11 +199,21 @@ fn accumulating(c: &mut Criterion) {
     let second = 1000;
     // An hour that begins after the start of the shard, so nothing has to be loaded first.
     let base_ms = 1_700_006_400_000;
-    let batches: Vec<ReadingBatch> = (0..ROUNDS).map(|round| batch(base_ms + round * second)).collect();
-    let row_refs: Vec<RowRef> = batches[0].places().iter().map(|place| (place.offset, place.hash)).collect();
+    let batches: Vec<ReadingBatch> = (0..ROUNDS)
+        .map(|round| batch(base_ms + round * second))
+        .collect();
+    let row_refs: Vec<RowRef> = batches[0]
+        .places()
+        .iter()
+        .map(|place| (place.offset, place.hash))
+        .collect();
     let settings = ShardSettings {
         span,
-        page: PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 1 << 20 },
+        page: PageLimits {
+            readings: 1000,
+            bytes: 1 << 20,
+            summary_bytes: 1 << 20,
+        },
         due: DuePolicy::Age(15_000),
         command_bytes_max: 12 << 20,
         command_statements_max: 5000,
@@ -168,9 +222,15 @@ fn accumulating(c: &mut Criterion) {
         dedup_keys_max: 8192,
         quarantine_after_ms: 600_000,
         arrival_step_ms: 3_600_000,
-        backoff: Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) },
+        backoff: Backoff {
+            min: Duration::from_millis(50),
+            max: Duration::from_secs(5),
+        },
     };
-    let now = Now { wall_ms: base_ms, mono_ms: 1 };
+    let now = Now {
+        wall_ms: base_ms,
+        mono_ms: 1,
+    };
     let mut group = c.benchmark_group("accumulate");
     group.throughput(Throughput::Elements(READINGS as u64 * ROUNDS as u64));
     group.bench_function("shard", |b| {
@@ -195,8 +255,16 @@ fn packing(c: &mut Criterion) {
     let write = |i: usize, kind: PageKind, readings: usize| {
         let mut rows = Rows::default();
         for n in 0..readings {
-            let values: Vec<_> = NAMES.iter().zip(values(n)).map(|(name, v)| (*name, ValueRef::Double(v))).collect();
-            rows.push_named(1_700_006_400_000 + n as i64 * 1000, RowFlags::default(), &values);
+            let values: Vec<_> = NAMES
+                .iter()
+                .zip(values(n))
+                .map(|(name, v)| (*name, ValueRef::Double(v)))
+                .collect();
+            rows.push_named(
+                1_700_006_400_000 + n as i64 * 1000,
+                RowFlags::default(),
+                &values,
+            );
         }
         let summary = summary::summarise(&rows);
         let sensor_id = format!("truck_{i:06}").into();
@@ -215,11 +283,17 @@ fn packing(c: &mut Criterion) {
         }
     };
     let pages: Vec<PageWrite> = (0..12).map(|i| write(i, PageKind::Create, 1000)).collect();
-    let appends: Vec<PageWrite> = (0..500).map(|i| write(i, PageKind::Append { known_count: 100 }, 15)).collect();
+    let appends: Vec<PageWrite> = (0..500)
+        .map(|i| write(i, PageKind::Append { known_count: 100 }, 15))
+        .collect();
     let mut group = c.benchmark_group("pack");
     for (name, writes) in [("pages", &pages), ("appends", &appends)] {
-        group.throughput(Throughput::Elements(writes.iter().map(|w| w.rows.len() as u64).sum()));
-        group.bench_function(name, |b| b.iter(|| black_box(packed_bytes(writes, span).expect("BSON"))));
+        group.throughput(Throughput::Elements(
+            writes.iter().map(|w| w.rows.len() as u64).sum(),
+        ));
+        group.bench_function(name, |b| {
+            b.iter(|| black_box(packed_bytes(writes, span).expect("BSON")))
+        });
     }
     group.finish();
 }

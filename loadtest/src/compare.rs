@@ -1,5 +1,6 @@
-//! The comparison: runs common ways of writing, the lower bound ("floor") and hourbucket one after the other on the
-//! same machine, each with its own MongoDB. Then compares the ratios with the targets of the project.
+//! The comparison: runs common ways of writing, the lower bound ("floor") and hourbucket one after
+//! the other on the same machine, each with its own MongoDB. Then compares the ratios with the
+//! targets of the project.
 
 use std::path::Path;
 
@@ -112,17 +113,29 @@ pub(crate) struct Target {
 
 impl Target {
     fn met(&self) -> Option<bool> {
-        self.measured.map(|m| if self.at_least { m >= self.target } else { m <= self.target })
+        self.measured.map(|m| {
+            if self.at_least {
+                m >= self.target
+            } else {
+                m <= self.target
+            }
+        })
     }
 
     fn row(&self) -> String {
         let sign = if self.at_least { "≥" } else { "≤" };
         let (measured, met) = match (self.measured, self.met()) {
             (Some(m), Some(true)) => (short_number(m), "met".to_owned()),
-            (Some(m), _) => (short_number(m), format!("**missed**, {} of it", short_number(m / self.target))),
+            (Some(m), _) => (
+                short_number(m),
+                format!("**missed**, {} of it", short_number(m / self.target)),
+            ),
             _ => ("-".into(), "not measured".into()),
         };
-        format!("| {} | {sign} {} | {measured} | {met} |", self.what, self.target)
+        format!(
+            "| {} | {sign} {} | {measured} | {met} |",
+            self.what, self.target
+        )
     }
 }
 
@@ -135,39 +148,67 @@ fn short_number(value: f64) -> String {
 }
 
 /// Runs the parts in `only`, or all if it is empty.
-pub(crate) async fn compare(only: &[Part], short: bool, options: &Options) -> Result<Comparison, Failure> {
+pub(crate) async fn compare(
+    only: &[Part],
+    short: bool,
+    options: &Options,
+) -> Result<Comparison, Failure> {
     let mut parts = vec![];
-    for part in ALL.into_iter().filter(|part| only.is_empty() || only.contains(part)) {
+    for part in ALL
+        .into_iter()
+        .filter(|part| only.is_empty() || only.contains(part))
+    {
         eprintln!("{}:", name(part));
         if part == Part::Telegraf && telegraf::binary().is_none() {
             eprintln!("  skipped: not on the path; set HOURBUCKET_TELEGRAF");
             continue;
         }
-        let result = one(part, short, options).await.unwrap_or_else(|error| PartResult::Failed(error.to_string()));
+        let result = one(part, short, options)
+            .await
+            .unwrap_or_else(|error| PartResult::Failed(error.to_string()));
         match &result {
             PartResult::Baseline(o) => eprintln!("  {:.0} readings/s", o.per_s()),
-            PartResult::Acknowledge(d) | PartResult::Telegraf(d) => eprintln!("  {:.0} messages/s", d.per_s()),
-            PartResult::Service(report) => report.lines().iter().for_each(|line| eprintln!("  {line}")),
+            PartResult::Acknowledge(d) | PartResult::Telegraf(d) => {
+                eprintln!("  {:.0} messages/s", d.per_s())
+            }
+            PartResult::Service(report) => {
+                report.lines().iter().for_each(|line| eprintln!("  {line}"))
+            }
             PartResult::Failed(why) => eprintln!("  failed: {why}"),
         }
         parts.push((part, result));
     }
     let targets = targets(&parts);
-    Ok(Comparison { short, parts, targets })
+    Ok(Comparison {
+        short,
+        parts,
+        targets,
+    })
 }
 
 fn name(part: Part) -> String {
-    clap::ValueEnum::to_possible_value(&part).map(|value| value.get_name().to_owned()).unwrap_or_default()
+    clap::ValueEnum::to_possible_value(&part)
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
 }
 
 async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, Failure> {
     let spec = |name: &str| run::find_spec(Path::new(name), short);
     let baseline = async |way| {
         let plan = run::plan(&spec("gateway")?);
-        let outcome = baseline::run(way, &plan, if short { BASELINE_SHORT_S } else { BASELINE_S }).await?;
+        let outcome = baseline::run(
+            way,
+            &plan,
+            if short { BASELINE_SHORT_S } else { BASELINE_S },
+        )
+        .await?;
         Ok(PartResult::Baseline(outcome))
     };
-    let service = async |spec: Spec| Ok(PartResult::Service(Box::new(run::run(&spec, options).await?)));
+    let service = async |spec: Spec| {
+        Ok(PartResult::Service(Box::new(
+            run::run(&spec, options).await?,
+        )))
+    };
     let first_phase = |name: &str| {
         let mut spec = spec(name)?;
         spec.phases.truncate(1);
@@ -178,24 +219,38 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, F
         Part::Arrival => baseline(Way::Arrival).await,
         Part::Sorted => baseline(Way::Sorted).await,
         Part::Pages => baseline(Way::Pages).await,
-        Part::Gateway | Part::GatewayLine | Part::GatewayTimeseries => service(first_phase(&name(part))?).await,
+        Part::Gateway | Part::GatewayLine | Part::GatewayTimeseries => {
+            service(first_phase(&name(part))?).await
+        }
         Part::GatewayHalf => service(spec("gateway-line")?).await,
-        Part::GatewayStored | Part::DirectMqtt | Part::WideTimeseries => service(spec(&name(part))?).await,
+        Part::GatewayStored | Part::DirectMqtt | Part::WideTimeseries => {
+            service(spec(&name(part))?).await
+        }
         Part::Acknowledge => Ok(PartResult::Acknowledge(acknowledge::run(&spec("fleet")?)?)),
         Part::Telegraf => {
-            let messages = if short { TELEGRAF_MESSAGES_SHORT } else { TELEGRAF_MESSAGES };
-            Ok(PartResult::Telegraf(telegraf::run(&spec("fleet")?, messages).await?))
+            let messages = if short {
+                TELEGRAF_MESSAGES_SHORT
+            } else {
+                TELEGRAF_MESSAGES
+            };
+            Ok(PartResult::Telegraf(
+                telegraf::run(&spec("fleet")?, messages).await?,
+            ))
         }
         Part::Fleet | Part::Wide | Part::Wide1k | Part::Outage => service(spec(&name(part))?).await,
     }
 }
 
-/// The results of the parts, for the targets. A run that lost or duplicated a reading does not count.
+/// The results of the parts, for the targets. A run that lost or duplicated a reading does not
+/// count.
 struct Results<'a>(&'a [(Part, PartResult)]);
 
 impl Results<'_> {
     fn of(&self, part: Part) -> Option<&PartResult> {
-        self.0.iter().find(|(p, _)| *p == part).map(|(_, result)| result)
+        self.0
+            .iter()
+            .find(|(p, _)| *p == part)
+            .map(|(_, result)| result)
     }
 
     fn baseline(&self, part: Part) -> Option<&Outcome> {
@@ -216,7 +271,8 @@ impl Results<'_> {
         self.service(part)?.phases.get(n)
     }
 
-    /// The phase of `wide` after its first minutes: the cost of a fleet that has been sending for some time.
+    /// The phase of `wide` after its first minutes: the cost of a fleet that has been sending for
+    /// some time.
     fn steady(&self, part: Part) -> Option<&PhaseReport> {
         self.service(part)?.phases.last()
     }
@@ -237,71 +293,174 @@ impl Results<'_> {
     }
 
     fn times_floor(&self) -> Option<f64> {
-        let both = self.service(Part::Gateway).map(|r| r.per_million(r.used.service.plus(r.used.mongod)))?;
+        let both = self
+            .service(Part::Gateway)
+            .map(|r| r.per_million(r.used.service.plus(r.used.mongod)))?;
         let floor = self.baseline(Part::Pages)?;
-        Some(both / ((floor.used.loadtest.cpu_s + floor.used.mongod.cpu_s) * 1e6 / floor.readings as f64))
+        Some(
+            both / ((floor.used.loadtest.cpu_s + floor.used.mongod.cpu_s) * 1e6
+                / floor.readings as f64),
+        )
     }
 
     fn times_sorted_cpu(&self) -> Option<f64> {
         let sorted = self.baseline(Part::Sorted)?;
-        Some(self.mongod(Part::GatewayTimeseries)? / (sorted.used.mongod.cpu_s * 1e6 / sorted.readings as f64))
+        Some(
+            self.mongod(Part::GatewayTimeseries)?
+                / (sorted.used.mongod.cpu_s * 1e6 / sorted.readings as f64),
+        )
     }
 
     fn times_subscriber(&self) -> Option<f64> {
         match self.of(Part::Acknowledge) {
-            Some(PartResult::Acknowledge(all)) => Some(self.service(Part::Fleet)?.accepted_per_s() / all.per_s()),
+            Some(PartResult::Acknowledge(all)) => {
+                Some(self.service(Part::Fleet)?.accepted_per_s() / all.per_s())
+            }
             _ => None,
         }
     }
 
     fn idle_bytes(&self) -> Option<f64> {
         let wide = self.service(Part::Wide)?;
-        Some(wide.rss_settled_bytes?.saturating_sub(wide.rss_begin_bytes) as f64 / f64::from(wide.sensors))
+        Some(
+            wide.rss_settled_bytes?.saturating_sub(wide.rss_begin_bytes) as f64
+                / f64::from(wide.sensors),
+        )
     }
 }
 
 /// The targets of the project, with the values measured by the parts.
 fn targets(parts: &[(Part, PartResult)]) -> Vec<Target> {
     let of = Results(parts);
-    let most = |what, target, measured| Target { what, at_least: false, target, measured };
-    let least = |what, target, measured| Target { what, at_least: true, target, measured };
+    let most = |what, target, measured| Target {
+        what,
+        at_least: false,
+        target,
+        measured,
+    };
+    let least = |what, target, measured| Target {
+        what,
+        at_least: true,
+        target,
+        measured,
+    };
     let half = of.phase(Part::GatewayHalf, 1).map(|phase| phase.latency_ms);
     let slow = of.phase(Part::DirectMqtt, 1);
     let service_cpu = |phase: &PhaseReport| phase.per_million(phase.service_cpu_s);
     let mongod_cpu = |phase: &PhaseReport| phase.per_million(phase.mongod_cpu_s);
-    let outage = of.service(Part::Outage).and_then(|r| r.phases.iter().find_map(|p| p.outage.as_ref()?.gone_after_s));
+    let outage = of.service(Part::Outage).and_then(|r| {
+        r.phases
+            .iter()
+            .find_map(|p| p.outage.as_ref()?.gone_after_s)
+    });
     let wide = of.steady(Part::Wide);
     let wide_timeseries = of.steady(Part::WideTimeseries);
-    let wide_times = wide.map(service_cpu).zip(of.cpu(Part::Wide1k)).map(|(wide, narrow)| wide / narrow);
+    let wide_times = wide
+        .map(service_cpu)
+        .zip(of.cpu(Part::Wide1k))
+        .map(|(wide, narrow)| wide / narrow);
     vec![
-        least("gateway, bucket mode: readings/s, times naive (a)", 40.0, of.times(Part::Gateway, Part::Naive)),
+        least(
+            "gateway, bucket mode: readings/s, times naive (a)",
+            40.0,
+            of.times(Part::Gateway, Part::Naive),
+        ),
         most(
-            "gateway, bucket mode: CPU of service and mongod, times client and mongod of the floor (c)",
+            "gateway, bucket mode: CPU of service and mongod, times client and mongod of the floor \
+             (c)",
             2.0,
             of.times_floor(),
         ),
-        most("gateway, service CPU-s per million readings, NDJSON", 0.9, of.cpu(Part::Gateway)),
-        most("gateway, service CPU-s per million readings, line protocol", 0.7, of.cpu(Part::GatewayLine)),
+        most(
+            "gateway, service CPU-s per million readings, NDJSON",
+            0.9,
+            of.cpu(Part::Gateway),
+        ),
+        most(
+            "gateway, service CPU-s per million readings, line protocol",
+            0.7,
+            of.cpu(Part::GatewayLine),
+        ),
         least(
             "gateway, time-series mode: readings/s, times sorted inserts (b2)",
             0.9,
             of.times(Part::GatewayTimeseries, Part::Sorted),
         ),
-        most("gateway, time-series mode: mongod CPU, times that of sorted inserts (b2)", 1.3, of.times_sorted_cpu()),
-        most("gateway-line at half of its rate: ack p99, ms", 10.0, half.map(|ms| ms.p99)),
-        most("gateway-line at half of its rate: ack p99.9, ms", 50.0, half.map(|ms| ms.p999)),
-        least("ack = stored: readings/s, times naive (a)", 1.0, of.times(Part::GatewayStored, Part::Naive)),
-        most("ack = stored: mongod CPU-s per million readings", 130.0, of.mongod(Part::GatewayStored)),
-        most("listen.mqtt, 10,000 messages/s: service CPU-s per million", 20.0, slow.map(service_cpu)),
-        most("listen.mqtt, 10,000 messages/s: ack p99, ms", 10.0, slow.map(|phase| phase.latency_ms.p99)),
-        least("fleet: messages/s, times the subscriber that only acknowledges (f)", 0.95, of.times_subscriber()),
-        most("fleet: service CPU-s per million messages", 8.0, of.cpu(Part::Fleet)),
-        most("wide: mongod CPU-s per million readings, bucket mode", 30.0, wide.map(mongod_cpu)),
-        most("wide: mongod CPU-s per million readings, time-series mode", 30.0, wide_timeseries.map(mongod_cpu)),
-        most("wide: service CPU-s per million readings", 5.0, wide.map(service_cpu)),
-        most("wide: resident bytes an idle sensor", 300.0, of.idle_bytes()),
-        most("wide: service CPU a reading at 1,000,000 sensors, times that at 1,000", 2.0, wide_times),
-        most("outage of 60 s at half rate: backlog gone after, s", 60.0, outage),
+        most(
+            "gateway, time-series mode: mongod CPU, times that of sorted inserts (b2)",
+            1.3,
+            of.times_sorted_cpu(),
+        ),
+        most(
+            "gateway-line at half of its rate: ack p99, ms",
+            10.0,
+            half.map(|ms| ms.p99),
+        ),
+        most(
+            "gateway-line at half of its rate: ack p99.9, ms",
+            50.0,
+            half.map(|ms| ms.p999),
+        ),
+        least(
+            "ack = stored: readings/s, times naive (a)",
+            1.0,
+            of.times(Part::GatewayStored, Part::Naive),
+        ),
+        most(
+            "ack = stored: mongod CPU-s per million readings",
+            130.0,
+            of.mongod(Part::GatewayStored),
+        ),
+        most(
+            "listen.mqtt, 10,000 messages/s: service CPU-s per million",
+            20.0,
+            slow.map(service_cpu),
+        ),
+        most(
+            "listen.mqtt, 10,000 messages/s: ack p99, ms",
+            10.0,
+            slow.map(|phase| phase.latency_ms.p99),
+        ),
+        least(
+            "fleet: messages/s, times the subscriber that only acknowledges (f)",
+            0.95,
+            of.times_subscriber(),
+        ),
+        most(
+            "fleet: service CPU-s per million messages",
+            8.0,
+            of.cpu(Part::Fleet),
+        ),
+        most(
+            "wide: mongod CPU-s per million readings, bucket mode",
+            30.0,
+            wide.map(mongod_cpu),
+        ),
+        most(
+            "wide: mongod CPU-s per million readings, time-series mode",
+            30.0,
+            wide_timeseries.map(mongod_cpu),
+        ),
+        most(
+            "wide: service CPU-s per million readings",
+            5.0,
+            wide.map(service_cpu),
+        ),
+        most(
+            "wide: resident bytes an idle sensor",
+            300.0,
+            of.idle_bytes(),
+        ),
+        most(
+            "wide: service CPU a reading at 1,000,000 sensors, times that at 1,000",
+            2.0,
+            wide_times,
+        ),
+        most(
+            "outage of 60 s at half rate: backlog gone after, s",
+            60.0,
+            outage,
+        ),
     ]
 }
 
@@ -325,16 +484,25 @@ impl Comparison {
 
     /// The disk latency at half of the rate: the lower bound of the acknowledgement latency.
     fn disk(&self) -> Option<String> {
-        let (_, PartResult::Service(report)) = self.parts.iter().find(|(part, _)| *part == Part::GatewayHalf)? else {
+        let (_, PartResult::Service(report)) = self
+            .parts
+            .iter()
+            .find(|(part, _)| *part == Part::GatewayHalf)?
+        else {
             return None;
         };
         let phase = report.phases.iter().find(|phase| phase.disk_ms.is_some())?;
         let ack = phase.latency_ms;
         let disk = phase.disk_ms?;
-        let latency_text = |l: Latency| format!("{:.2} / {:.2} / {:.2}, at most {:.1}", l.p50, l.p99, l.p999, l.max);
+        let latency_text = |l: Latency| {
+            format!(
+                "{:.2} / {:.2} / {:.2}, at most {:.1}",
+                l.p50, l.p99, l.p999, l.max
+            )
+        };
         Some(format!(
-            "\ngateway at half of its rate ({:.0}/s): acknowledged within p50 / p99 / p99.9 {} ms; on the same disk, at the \
-             same time, 4 KiB written and synced within {} ms.",
+            "\ngateway at half of its rate ({:.0}/s): acknowledged within p50 / p99 / p99.9 {} ms; \
+             on the same disk, at the same time, 4 KiB written and synced within {} ms.",
             phase.rate.unwrap_or_default(),
             latency_text(ack),
             latency_text(disk)
@@ -344,9 +512,13 @@ impl Comparison {
     /// The measurements and the targets, as Markdown.
     pub(crate) fn markdown(&self) -> Vec<String> {
         let mut lines = vec![
-            "CPU-s are per million readings; *client* is the bare driver loop of a baseline, or the service.".to_owned(),
+            "CPU-s are per million readings; *client* is the bare driver loop of a baseline, or \
+             the service."
+                .to_owned(),
             String::new(),
-            "| | readings/s | client CPU-s | mongod CPU-s | broker CPU-s | mongod written B/reading | statements/reading | ack p50 / p99 / p99.9 ms | peak MiB | stored once |".to_owned(),
+            "| | readings/s | client CPU-s | mongod CPU-s | broker CPU-s | mongod written \
+             B/reading | statements/reading | ack p50 / p99 / p99.9 ms | peak MiB | stored once |"
+                .to_owned(),
             "|---|---|---|---|---|---|---|---|---|---|".to_owned(),
         ];
         lines.extend(self.parts.iter().map(|(part, result)| row(*part, result)));
@@ -364,8 +536,17 @@ fn row(part: Part, result: &PartResult) -> String {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     match result {
         PartResult::Failed(why) => {
-            let why: String = why.lines().next().unwrap_or_default().chars().take(120).collect();
-            format!("| {name} | failed: {} | | | | | | | | |", why.replace('|', "/"))
+            let why: String = why
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .chars()
+                .take(120)
+                .collect();
+            format!(
+                "| {name} | failed: {} | | | | | | | | |",
+                why.replace('|', "/")
+            )
         }
         PartResult::Baseline(o) => {
             let per = |x: f64| x / o.readings.max(1) as f64;
@@ -393,7 +574,8 @@ fn row(part: Part, result: &PartResult) -> String {
             let per = |x: f64| x * 1e6 / d.readings.max(1) as f64;
             let broker = d.used.broker.unwrap_or_default();
             format!(
-                "| {name}: mqtt_consumer to mongodb, an insert a reading | {:.0} | {:.3} | {:.3} | {:.3} | {:.0} | | | {:.0} | counted |",
+                "| {name}: mqtt_consumer to mongodb, an insert a reading | {:.0} | {:.3} | {:.3} | \
+                 {:.3} | {:.0} | | | {:.0} | counted |",
                 d.per_s(),
                 per(d.used.service.cpu_s),
                 per(d.used.mongod.cpu_s),
@@ -405,8 +587,15 @@ fn row(part: Part, result: &PartResult) -> String {
         PartResult::Service(r) => {
             let last = r.phases.last();
             let Latency { p50, p99, p999, .. } = last.map(|p| p.latency_ms).unwrap_or_default();
-            let broker = r.used.broker.map_or(String::new(), |b| format!("{:.3}", r.per_million(b)));
-            let rate = if r.broker_decides() { r.accepted_per_s() } else { r.stored_per_s() };
+            let broker = r
+                .used
+                .broker
+                .map_or(String::new(), |b| format!("{:.3}", r.per_million(b)));
+            let rate = if r.broker_decides() {
+                r.accepted_per_s()
+            } else {
+                r.stored_per_s()
+            };
             let steady = last.filter(|_| matches!(part, Part::Wide | Part::WideTimeseries));
             let (about, service, mongod, statements) = match steady {
                 Some(p) => (
@@ -415,15 +604,26 @@ fn row(part: Part, result: &PartResult) -> String {
                     p.per_million(p.mongod_cpu_s),
                     p.statements_per_reading(),
                 ),
-                None => ("", r.per_million(r.used.service), r.per_million(r.used.mongod), r.statements_per_reading()),
+                None => (
+                    "",
+                    r.per_million(r.used.service),
+                    r.per_million(r.used.mongod),
+                    r.statements_per_reading(),
+                ),
             };
             format!(
-                "| {name}: hourbucket, {}, {}{about} | {rate:.0} | {service:.3} | {mongod:.3} | {broker} | {:.0} | {statements:.5} | {p50:.2} / {p99:.2} / {p999:.2} | {:.0} | {} |",
+                "| {name}: hourbucket, {}, {}{about} | {rate:.0} | {service:.3} | {mongod:.3} | \
+                 {broker} | {:.0} | {statements:.5} | {p50:.2} / {p99:.2} / {p999:.2} | {:.0} | {} \
+                 |",
                 r.mode,
                 r.format,
                 r.used.mongod.written_bytes as f64 / r.readings.max(1) as f64,
                 mib(r.used.service.rss_peak_bytes),
-                if r.check.problems.is_empty() { "yes" } else { "**NO**" }
+                if r.check.problems.is_empty() {
+                    "yes"
+                } else {
+                    "**NO**"
+                }
             )
         }
     }
@@ -435,18 +635,30 @@ mod tests {
 
     #[test]
     fn a_target_is_met_missed_or_not_measured() {
-        let target = |at_least, measured| Target { what: "x", at_least, target: 2.0, measured };
+        let target = |at_least, measured| Target {
+            what: "x",
+            at_least,
+            target: 2.0,
+            measured,
+        };
         assert_eq!(target(true, Some(2.5)).met(), Some(true));
         assert_eq!(target(true, Some(1.5)).met(), Some(false));
         assert_eq!(target(false, Some(1.5)).met(), Some(true));
         assert_eq!(target(false, None).met(), None);
-        assert_eq!(target(false, Some(3.0)).row(), "| x | ≤ 2 | 3.00 | **missed**, 1.50 of it |");
+        assert_eq!(
+            target(false, Some(3.0)).row(),
+            "| x | ≤ 2 | 3.00 | **missed**, 1.50 of it |"
+        );
         assert!(targets(&[]).iter().all(|t| t.met().is_none()));
     }
 
     #[test]
     fn a_run_that_lost_a_reading_has_no_speed() {
-        let mut report = Report { readings: 10, stored_s: 1.0, ..Report::default() };
+        let mut report = Report {
+            readings: 10,
+            stored_s: 1.0,
+            ..Report::default()
+        };
         let parts = |r: &Report| [(Part::Gateway, PartResult::Service(Box::new(r.clone())))];
         assert!(targets(&parts(&report))[2].measured.is_some());
         report.check.problems.push("one is missing".into());

@@ -1,7 +1,8 @@
-//! Measures the disk during a phase: a small write with fdatasync to a separate file, twenty times per second.
+//! Measures the disk during a phase: a small write with fdatasync to a separate file, twenty times
+//! per second.
 //!
-//! An acknowledgement waits for such a write, so this is its lower bound. On a shared machine the disk sometimes
-//! stalls. This measurement distinguishes such a stall from one of the service.
+//! An acknowledgement waits for such a write, so this is its lower bound. On a shared machine the
+//! disk sometimes stalls. This measurement distinguishes such a stall from one of the service.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,10 @@
-//! Generates the load: one thread per connection sends rendered messages and waits for acknowledgements.
+//! Generates the load: one thread per connection sends rendered messages and waits for
+//! acknowledgements.
 //!
-//! Closed loop: the next message is sent when the previous one is acknowledged. Open loop: messages have intended
-//! times, and latency is measured from these, so that a stall of the service also counts for the messages it delays.
-//! Every message is retried until it is acknowledged, over a new connection if the old one broke; a timeout ends the
-//! run.
+//! Closed loop: the next message is sent when the previous one is acknowledged. Open loop: messages
+//! have intended times, and latency is measured from these, so that a stall of the service also
+//! counts for the messages it delays. Every message is retried until it is acknowledged, over a new
+//! connection if the old one broke; a timeout ends the run.
 
 use std::collections::VecDeque;
 use std::io;
@@ -65,8 +66,13 @@ pub(crate) struct Driven {
     pub(crate) seconds: f64,
 }
 
-/// Renders all messages, and computes the values that the check needs. `target_of` is called with the number of a lane.
-pub(crate) fn prepare(spec: &Spec, plan: &Plan, target_of: impl Fn(u32) -> Target) -> (Vec<Lane>, Known) {
+/// Renders all messages, and computes the values that the check needs. `target_of` is called with
+/// the number of a lane.
+pub(crate) fn prepare(
+    spec: &Spec,
+    plan: &Plan,
+    target_of: impl Fn(u32) -> Target,
+) -> (Vec<Lane>, Known) {
     let mut known = Known::new(plan.sensors, plan.ring);
     let mut lanes = vec![];
     for number in 0..plan.lanes {
@@ -80,31 +86,58 @@ pub(crate) fn prepare(spec: &Spec, plan: &Plan, target_of: impl Fn(u32) -> Targe
         for group in 0..plan.groups(number) {
             let sensors = plan.group(number, group);
             let first = sensors.start;
-            let values: Vec<_> = sensors.map(|s| values::series(plan.seed, s, plan.ring as usize)).collect();
-            let ring = Ring { plan, first, values: &values };
-            messages.extend((0..plan.ring as usize).map(|r| render::message(&ring, r, spec.format, &envelope)));
+            let values: Vec<_> = sensors
+                .map(|s| values::series(plan.seed, s, plan.ring as usize))
+                .collect();
+            let ring = Ring {
+                plan,
+                first,
+                values: &values,
+            };
+            messages.extend(
+                (0..plan.ring as usize).map(|r| render::message(&ring, r, spec.format, &envelope)),
+            );
             known.add(first, &values);
         }
-        lanes.push(Lane { number, target, messages, acknowledged: 0 });
+        lanes.push(Lane {
+            number,
+            target,
+            messages,
+            acknowledged: 0,
+        });
     }
     (lanes, known)
 }
 
 /// Runs a phase on these lanes.
-pub(crate) fn phase(lanes: &mut [Lane], plan: &Plan, window: u16, throttle: &Throttle<'_>) -> Result<Driven, Failure> {
+pub(crate) fn phase(
+    lanes: &mut [Lane],
+    plan: &Plan,
+    window: u16,
+    throttle: &Throttle<'_>,
+) -> Result<Driven, Failure> {
     let begun = Instant::now();
     let results: Vec<Result<Driven, Failure>> = std::thread::scope(|scope| {
         let drive = |lane| scope.spawn(move || Drive::new(lane, plan, throttle, begun).run(window));
         let threads: Vec<_> = lanes.iter_mut().map(drive).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         threads.into_iter().map(join).collect()
     });
-    let mut all = Driven { latency_us: histogram(), readings: 0, again: 0, seconds: 0.0 };
+    let mut all = Driven {
+        latency_us: histogram(),
+        readings: 0,
+        again: 0,
+        seconds: 0.0,
+    };
     for result in results {
         let lane = result?;
-        all.latency_us.add(lane.latency_us).map_err(|e| e.to_string())?;
+        all.latency_us
+            .add(lane.latency_us)
+            .map_err(|e| e.to_string())?;
         all.readings += lane.readings;
         all.again += lane.again;
     }
@@ -113,7 +146,8 @@ pub(crate) fn phase(lanes: &mut [Lane], plan: &Plan, window: u16, throttle: &Thr
 }
 
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_max(LATENCY_MAX_US, 3).unwrap_or_else(|_| unreachable!("these bounds are valid"))
+    Histogram::new_with_max(LATENCY_MAX_US, 3)
+        .unwrap_or_else(|_| unreachable!("these bounds are valid"))
 }
 
 /// One lane in one phase.
@@ -131,16 +165,41 @@ struct Drive<'a> {
 }
 
 impl<'a> Drive<'a> {
-    fn new(lane: &'a mut Lane, plan: &'a Plan, throttle: &'a Throttle<'a>, begun: Instant) -> Drive<'a> {
+    fn new(
+        lane: &'a mut Lane,
+        plan: &'a Plan,
+        throttle: &'a Throttle<'a>,
+        begun: Instant,
+    ) -> Drive<'a> {
         let sensors = plan.lane(lane.number).len() as f64;
         let a_message = sensors / f64::from(plan.groups(lane.number));
         let share = sensors / f64::from(plan.sensors);
-        let interval = throttle.rate.map(|rate| Duration::from_secs_f64(a_message / (rate * share)));
+        let interval = throttle
+            .rate
+            .map(|rate| Duration::from_secs_f64(a_message / (rate * share)));
         let first = lane.acknowledged;
-        let limit = throttle.readings.map_or(u64::MAX, |all| (all as f64 * share / a_message).ceil() as u64);
-        let end = first.saturating_add(limit).min(plan.messages_max(lane.number));
-        let result = Driven { latency_us: histogram(), readings: 0, again: 0, seconds: 0.0 };
-        Drive { lane, plan, throttle, begun, interval, first, end, result }
+        let limit = throttle.readings.map_or(u64::MAX, |all| {
+            (all as f64 * share / a_message).ceil() as u64
+        });
+        let end = first
+            .saturating_add(limit)
+            .min(plan.messages_max(lane.number));
+        let result = Driven {
+            latency_us: histogram(),
+            readings: 0,
+            again: 0,
+            seconds: 0.0,
+        };
+        Drive {
+            lane,
+            plan,
+            throttle,
+            begun,
+            interval,
+            first,
+            end,
+            result,
+        }
     }
 
     fn run(mut self, window: u16) -> Result<Driven, Failure> {
@@ -156,14 +215,18 @@ impl<'a> Drive<'a> {
     fn intended(&self, message: u64) -> Option<Instant> {
         let now = Instant::now();
         let at = match self.interval {
-            // Lanes start at different times within the interval, so that they do not all send together.
+            // Lanes start at different times within the interval, so that they do not all send
+            // together.
             Some(interval) => {
                 let part = f64::from(self.lane.number) / f64::from(self.plan.lanes);
                 self.begun + interval.mul_f64((message - self.first) as f64 + part)
             }
             None => now,
         };
-        let over = self.throttle.seconds.is_some_and(|s| at.duration_since(self.begun).as_secs_f64() >= s);
+        let over = self
+            .throttle
+            .seconds
+            .is_some_and(|s| at.duration_since(self.begun).as_secs_f64() >= s);
         (message < self.end && !over && !self.throttle.stop.load(Ordering::Relaxed)).then_some(at)
     }
 
@@ -181,7 +244,9 @@ impl<'a> Drive<'a> {
     fn acknowledged(&mut self, readings: u64, intended: Instant) {
         self.lane.acknowledged += 1;
         self.result.readings += readings;
-        self.throttle.progress.fetch_add(readings, Ordering::Relaxed);
+        self.throttle
+            .progress
+            .fetch_add(readings, Ordering::Relaxed);
         let us = (intended.elapsed().as_micros() as u64).min(LATENCY_MAX_US);
         self.result.latency_us.saturating_record(us);
     }
@@ -198,7 +263,11 @@ impl<'a> Drive<'a> {
                     Ok((200, body)) if whole(body) => break,
                     Ok((status @ (429 | 503), _)) => format!("status {status}"),
                     Ok((status, body)) => {
-                        return Err(format!("unexpected status {status}: {}", String::from_utf8_lossy(body)).into());
+                        return Err(format!(
+                            "unexpected status {status}: {}",
+                            String::from_utf8_lossy(body)
+                        )
+                        .into());
                     }
                     Err(error) => {
                         if let Ok(new) = http::Connection::open(port) {
@@ -208,7 +277,10 @@ impl<'a> Drive<'a> {
                     }
                 };
                 if intended.elapsed() > ACKNOWLEDGED_WITHIN {
-                    return Err(format!("message not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {problem}").into());
+                    return Err(format!(
+                        "message not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {problem}"
+                    )
+                    .into());
                 }
                 again += 1;
                 std::thread::sleep(AGAIN_AFTER);
@@ -219,8 +291,8 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Publishes with up to `window` messages unacknowledged. mosquitto and `listen.mqtt` acknowledge in the order of
-    /// receipt.
+    /// Publishes with up to `window` messages unacknowledged. mosquitto and `listen.mqtt`
+    /// acknowledge in the order of receipt.
     fn mqtt(&mut self, port: u16, window: u16) -> Result<(), Failure> {
         let client_id = format!("loadtest-{}", self.lane.number);
         let mut connection = mqtt::Connection::open(port, &client_id)?;
@@ -244,20 +316,32 @@ impl<'a> Drive<'a> {
                     }
                 }
             }
-            let wait = next.map_or(Duration::from_secs(1), |at| at.saturating_duration_since(Instant::now()));
+            let wait = next.map_or(Duration::from_secs(1), |at| {
+                at.saturating_duration_since(Instant::now())
+            });
             let received = receive(&mut connection, &bytes, wait);
             bytes.clear();
             for _ in 0..*received.as_ref().unwrap_or(&0) {
-                let at = unacknowledged.pop_front().ok_or_else(|| io::Error::other("unexpected PUBACK"))?;
+                let at = unacknowledged
+                    .pop_front()
+                    .ok_or_else(|| io::Error::other("unexpected PUBACK"))?;
                 self.acknowledged(1, at);
             }
-            let late = unacknowledged.front().is_some_and(|at| at.elapsed() > ACKNOWLEDGED_WITHIN);
+            let late = unacknowledged
+                .front()
+                .is_some_and(|at| at.elapsed() > ACKNOWLEDGED_WITHIN);
             match received {
                 Err(error) if late => {
-                    return Err(format!("message not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {error}").into());
+                    return Err(format!(
+                        "message not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {error}"
+                    )
+                    .into());
                 }
                 Ok(_) if late => {
-                    return Err(format!("no acknowledgement from the broker within {ACKNOWLEDGED_WITHIN:?}").into());
+                    return Err(format!(
+                        "no acknowledgement from the broker within {ACKNOWLEDGED_WITHIN:?}"
+                    )
+                    .into());
                 }
                 Ok(_) => {}
                 Err(_) => {
@@ -267,7 +351,8 @@ impl<'a> Drive<'a> {
                         connection = new;
                         self.result.again += unacknowledged.len() as u64;
                         let first = self.lane.acknowledged;
-                        (first..first + unacknowledged.len() as u64).for_each(|n| self.publish(n, &mut bytes));
+                        (first..first + unacknowledged.len() as u64)
+                            .for_each(|n| self.publish(n, &mut bytes));
                     }
                 }
             }
@@ -287,7 +372,11 @@ impl<'a> Drive<'a> {
 }
 
 /// Sends packets, and waits for some to be received; returns the number of PUBACKs.
-fn receive(connection: &mut mqtt::Connection, packets: &[u8], patience: Duration) -> io::Result<u64> {
+fn receive(
+    connection: &mut mqtt::Connection,
+    packets: &[u8],
+    patience: Duration,
+) -> io::Result<u64> {
     connection.send(packets)?;
     connection.fill(patience)?;
     Ok(connection.acknowledged())

@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 client: requests are prepared bytes, responses have a length. A client library would use more CPU
-//! time than some of the measured services.
+//! A minimal HTTP/1.1 client: requests are prepared bytes, responses have a length. A client
+//! library would use more CPU time than some of the measured services.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
@@ -22,7 +22,10 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-        Ok(Connection { stream, buffer: Vec::with_capacity(4096) })
+        Ok(Connection {
+            stream,
+            buffer: Vec::with_capacity(4096),
+        })
     }
 
     /// Sends a request (head and body) and waits for the response. Returns its status and body.
@@ -65,15 +68,25 @@ pub(crate) fn get(port: u16, path: &str) -> Result<(u16, String)> {
     Ok((status, String::from_utf8_lossy(body).into_owned()))
 }
 
-/// The same as HTTP/1.0: the response ends with the connection, so it may be of any length and without one in its head.
+/// The same as HTTP/1.0: the response ends with the connection, so it may be of any length and
+/// without one in its head.
 pub(crate) fn get_whole(port: u16, path: &str) -> Result<(u16, String)> {
     let mut stream = Connection::open(port)?.stream;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
     let mut response = vec![];
     stream.read_to_end(&mut response)?;
-    let end = response.windows(4).position(|w| w == b"\r\n\r\n").ok_or_else(|| bad("response without a head"))?;
-    let status = status(std::str::from_utf8(&response[..end]).map_err(|_| bad("response head is not UTF-8"))?)?;
-    Ok((status, String::from_utf8_lossy(&response[end + 4..]).into_owned()))
+    let end = response
+        .windows(4)
+        .position(|w| w == b"\r\n\r\n")
+        .ok_or_else(|| bad("response without a head"))?;
+    let status = status(
+        std::str::from_utf8(&response[..end]).map_err(|_| bad("response head is not UTF-8"))?,
+    )?;
+    Ok((
+        status,
+        String::from_utf8_lossy(&response[end + 4..]).into_owned(),
+    ))
 }
 
 fn bad(what: &str) -> Error {
@@ -86,7 +99,8 @@ fn head(bytes: &[u8]) -> Result<(u16, usize)> {
     let status = status(text)?;
     let length = text.split("\r\n").skip(1).find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().ok())?
     });
     match (status, length) {
         (_, Some(length)) => Ok((status, length)),
@@ -109,7 +123,10 @@ mod tests {
 
     #[test]
     fn heads_are_understood() {
-        assert_eq!(head(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 12\r\nx: y").unwrap(), (200, 12));
+        assert_eq!(
+            head(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 12\r\nx: y").unwrap(),
+            (200, 12)
+        );
         assert_eq!(head(b"HTTP/1.1 204 No Content").unwrap(), (204, 0));
         assert!(head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked").is_err());
         assert!(head(b"nonsense").is_err());

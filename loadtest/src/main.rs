@@ -1,4 +1,5 @@
-//! Load tests for hourbucket and for common alternatives, with a check of the stored data afterwards.
+//! Load tests for hourbucket and for common alternatives, with a check of the stored data
+//! afterwards.
 //!
 //! ```text
 //!  spec ──> plan ──> render ──> drive ──(http|mqtt)──> hourbucket ──> MongoDB ──> verify
@@ -37,7 +38,8 @@ use clap::{Parser, Subcommand};
 /// Why a run failed, as a message for the user.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Load test for hourbucket: runs scenarios, compares with common alternatives, and verifies the stored data.
+/// Load test for hourbucket: runs scenarios, compares with common alternatives, and verifies the
+/// stored data.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -57,8 +59,8 @@ enum Command {
         #[arg(long, value_enum)]
         tamper: Option<verify::Tamper>,
     },
-    /// Run the baselines and hourbucket, and print the ratios; exit code 1 if a part failed or a reading is missing or
-    /// duplicated. A missed target is not a failure
+    /// Run the baselines and hourbucket, and print the ratios; exit code 1 if a part failed or a
+    /// reading is missing or duplicated. A missed target is not a failure
     Compare {
         #[command(flatten)]
         common: Common,
@@ -72,7 +74,8 @@ enum Command {
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Fill MongoDB with a month of readings in four layouts, and measure queries; exit code 1 if answers differ
+    /// Fill MongoDB with a month of readings in four layouts, and measure queries; exit code 1 if
+    /// answers differ
     Reads {
         #[command(flatten)]
         common: Common,
@@ -89,8 +92,8 @@ enum Command {
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Run a steady load over MQTT and HTTP for a long time, with restarts; exit code 1 if a reading is missing or
-    /// duplicated
+    /// Run a steady load over MQTT and HTTP for a long time, with restarts; exit code 1 if a
+    /// reading is missing or duplicated
     Soak {
         #[command(flatten)]
         common: Common,
@@ -117,7 +120,8 @@ enum Command {
         /// The binary of the service after the change
         #[arg(long, default_value = "target/release/hourbucket")]
         after: PathBuf,
-        /// A setting of the service after the change, such as FLUSH__COMMANDS_MAX=2; may be repeated
+        /// A setting of the service after the change, such as FLUSH__COMMANDS_MAX=2; may be
+        /// repeated
         #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
         settings: Vec<(String, String)>,
         /// Number of runs with each binary
@@ -143,8 +147,8 @@ struct Common {
     /// Run a short version of each scenario, to see that everything works
     #[arg(long)]
     short: bool,
-    /// A setting of the service: its variable without `HOURBUCKET_`, such as FLUSH__COMMANDS_MAX=2; may be repeated
-    /// (the service does not inherit such variables of the environment)
+    /// A setting of the service: its variable without `HOURBUCKET_`, such as FLUSH__COMMANDS_MAX=2;
+    /// may be repeated (the service does not inherit such variables of the environment)
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
     /// Output directory for the JSON and the plots
@@ -154,13 +158,19 @@ struct Common {
 
 /// `KEY=VALUE`.
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as FLUSH__COMMANDS_MAX=2")?;
+    let (key, value) = text
+        .split_once('=')
+        .ok_or("expected KEY=VALUE, such as FLUSH__COMMANDS_MAX=2")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
     };
@@ -179,37 +189,75 @@ fn failed(error: &Failure) -> ExitCode {
 /// Runs the command; false if its check failed.
 async fn command(command: Command) -> Result<bool, Failure> {
     match command {
-        Command::Run { spec, common, tamper } => {
+        Command::Run {
+            spec,
+            common,
+            tamper,
+        } => {
             let spec = run::find_spec(&spec, common.short)?;
             let settings = common.settings.into_iter().collect();
-            let options = run::Options { binary: common.binary, settings, tamper, progress: true };
+            let options = run::Options {
+                binary: common.binary,
+                settings,
+                tamper,
+                progress: true,
+            };
             let report = run::run(&spec, &options).await?;
             report.lines().iter().for_each(|line| print_line(line));
             save(&common.out, &spec.name, &report)?;
             plot::save(&common.out, &report)?;
             Ok(report.check.problems.is_empty())
         }
-        Command::Compare { common, only, record, note } => {
+        Command::Compare {
+            common,
+            only,
+            record,
+            note,
+        } => {
             let settings = common.settings.into_iter().collect();
-            let options = run::Options { binary: common.binary, settings, tamper: None, progress: false };
+            let options = run::Options {
+                binary: common.binary,
+                settings,
+                tamper: None,
+                progress: false,
+            };
             // Records the load of the machine before anything runs.
             let machine = record::Machine::now();
             let comparison = compare::compare(&only, common.short, &options).await?;
             let lines = comparison.markdown();
             lines.iter().for_each(|line| print_line(line));
             save(&common.out, "compare", &comparison)?;
-            comparison.reports().try_for_each(|report| plot::save(&common.out, report))?;
+            comparison
+                .reports()
+                .try_for_each(|report| plot::save(&common.out, report))?;
             if record {
                 record::append(&machine, common.short, &note, &lines)?;
             }
             Ok(comparison.sound())
         }
-        Command::Reads { common, sensors, days, record, note } => {
+        Command::Reads {
+            common,
+            sensors,
+            days,
+            record,
+            note,
+        } => {
             let machine = record::Machine::now();
-            let month = if common.short { reads::Month::new(20, 2) } else { reads::Month::new(sensors, days) };
+            let month = if common.short {
+                reads::Month::new(20, 2)
+            } else {
+                reads::Month::new(sensors, days)
+            };
             let settings = common.settings.into_iter().collect();
-            let reads =
-                reads::run(month, &reads::Options { binary: common.binary, settings, short: common.short }).await?;
+            let reads = reads::run(
+                month,
+                &reads::Options {
+                    binary: common.binary,
+                    settings,
+                    short: common.short,
+                },
+            )
+            .await?;
             let lines = reads.markdown();
             lines.iter().for_each(|line| print_line(line));
             save(&common.out, "reads", &reads)?;
@@ -218,10 +266,22 @@ async fn command(command: Command) -> Result<bool, Failure> {
             }
             Ok(reads.sound())
         }
-        Command::Soak { common, mode, minutes, record, note } => {
+        Command::Soak {
+            common,
+            mode,
+            minutes,
+            record,
+            note,
+        } => {
             let machine = record::Machine::now();
             let settings = common.settings.into_iter().collect();
-            let options = soak::Options { binary: common.binary, settings, mode, minutes, short: common.short };
+            let options = soak::Options {
+                binary: common.binary,
+                settings,
+                mode,
+                minutes,
+                short: common.short,
+            };
             let soak = soak::run(&options).await?;
             let lines = soak.markdown();
             lines.iter().for_each(|line| print_line(line));
@@ -233,9 +293,23 @@ async fn command(command: Command) -> Result<bool, Failure> {
             }
             Ok(soak.sound())
         }
-        Command::Pair { spec, before, after, settings, rounds, short, record, note } => {
+        Command::Pair {
+            spec,
+            before,
+            after,
+            settings,
+            rounds,
+            short,
+            record,
+            note,
+        } => {
             let machine = record::Machine::now();
-            let options = |binary, settings| run::Options { binary, settings, tamper: None, progress: false };
+            let options = |binary, settings| run::Options {
+                binary,
+                settings,
+                tamper: None,
+                progress: false,
+            };
             let before = options(before, BTreeMap::new());
             let after = options(after, settings.into_iter().collect());
             let pair = pair::run(&spec, short, [before, after], rounds).await?;

@@ -1,5 +1,5 @@
-//! A minimal MQTT 3.1.1 client: a publisher of prepared packets, and a subscriber that only acknowledges, which
-//! measures the maximum delivery rate of a broker.
+//! A minimal MQTT 3.1.1 client: a publisher of prepared packets, and a subscriber that only
+//! acknowledges, which measures the maximum delivery rate of a broker.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
@@ -53,7 +53,11 @@ impl Connection {
     pub(crate) fn open(port: u16, client_id: &str) -> Result<Connection> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        let mut connection = Connection { stream, buffer: vec![], begin: 0 };
+        let mut connection = Connection {
+            stream,
+            buffer: vec![],
+            begin: 0,
+        };
         let mut packet = vec![0x10];
         length(&mut packet, 12 + client_id.len());
         packet.extend_from_slice(&[0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0]);
@@ -75,8 +79,9 @@ impl Connection {
         self.stream.write_all(bytes)
     }
 
-    /// Receives bytes; false if there are none within `patience`. Waits with ppoll: the receive timeout of a socket is
-    /// rounded up to ticks of the kernel, by which messages of an open loop would be late.
+    /// Receives bytes; false if there are none within `patience`. Waits with ppoll: the receive
+    /// timeout of a socket is rounded up to ticks of the kernel, by which messages of an open loop
+    /// would be late.
     pub(crate) fn fill(&mut self, patience: Duration) -> Result<bool> {
         let timeout = Timespec::try_from(patience).map_err(Error::other)?;
         let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
@@ -126,8 +131,8 @@ fn frame(bytes: &[u8]) -> Option<(u8, usize, usize)> {
     (bytes.len() >= at + len).then_some((bytes[0], at, at + len))
 }
 
-/// Subscribes with QoS 1 and acknowledges all messages until `stop`. Counts them in `received`. Sets `ready` when the
-/// broker has accepted the subscription.
+/// Subscribes with QoS 1 and acknowledges all messages until `stop`. Counts them in `received`.
+/// Sets `ready` when the broker has accepted the subscription.
 pub(crate) fn only_acknowledge(
     port: u16,
     filter: &str,

@@ -1,9 +1,10 @@
-//! Computes the readings of a message from its number. So the check afterwards needs only the number of acknowledged
-//! messages per lane, not a record of the sent data.
+//! Computes the readings of a message from its number. So the check afterwards needs only the
+//! number of acknowledged messages per lane, not a record of the sent data.
 //!
-//! A *lane* is one connection with its own sensors. Its sensors are divided into *groups* of one message each; message
-//! `m` is group `m % groups` in *round* `m / groups`. A round gives every sensor of the lane one reading. Values repeat
-//! after [`Plan::ring`] rounds; times of a sensor never repeat.
+//! A *lane* is one connection with its own sensors. Its sensors are divided into *groups* of one
+//! message each; message `m` is group `m % groups` in *round* `m / groups`. A round gives every
+//! sensor of the lane one reading. Values repeat after [`Plan::ring`] rounds; times of a sensor
+//! never repeat.
 
 use std::ops::Range;
 
@@ -15,7 +16,8 @@ pub(crate) struct Plan {
     /// Maximum number of readings in a message.
     pub(crate) batch: u32,
     pub(crate) lanes: u32,
-    /// The first lanes, whose messages have one reading each, regardless of `batch`: MQTT in addition to HTTP.
+    /// The first lanes, whose messages have one reading each, regardless of `batch`: MQTT in
+    /// addition to HTTP.
     pub(crate) single_lanes: u32,
     /// Rounds after which values repeat.
     pub(crate) ring: u32,
@@ -35,11 +37,17 @@ impl Plan {
 
     /// Number of messages in a round of a lane.
     pub(crate) fn groups(&self, lane: u32) -> u32 {
-        (self.lane(lane).len() as u32).div_ceil(self.batch_of(lane)).max(1)
+        (self.lane(lane).len() as u32)
+            .div_ceil(self.batch_of(lane))
+            .max(1)
     }
 
     fn batch_of(&self, lane: u32) -> u32 {
-        if lane < self.single_lanes { 1 } else { self.batch }
+        if lane < self.single_lanes {
+            1
+        } else {
+            self.batch
+        }
     }
 
     pub(crate) fn group(&self, lane: u32, group: u32) -> Range<u32> {
@@ -56,7 +64,8 @@ impl Plan {
 
     /// Maximum number of messages of a lane.
     pub(crate) fn messages_max(&self, lane: u32) -> u64 {
-        self.shuffled.map_or(u64::MAX, |rounds| rounds * u64::from(self.groups(lane)))
+        self.shuffled
+            .map_or(u64::MAX, |rounds| rounds * u64::from(self.groups(lane)))
     }
 
     /// The time of a sensor's reading in a round, in milliseconds since 1970.
@@ -88,7 +97,9 @@ fn coprime(n: u64) -> u64 {
         a
     };
     let begin = (n as f64 * 0.618) as u64;
-    (begin.max(1)..).find(|candidate| gcd(*candidate, n) == 1).unwrap_or(1)
+    (begin.max(1)..)
+        .find(|candidate| gcd(*candidate, n) == 1)
+        .unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -121,7 +132,11 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 25);
-        assert_eq!([0, 1, 2].map(|lane| plan.groups(lane)), [8, 2, 3], "the first lane sends single readings");
+        assert_eq!(
+            [0, 1, 2].map(|lane| plan.groups(lane)),
+            [8, 2, 3],
+            "the first lane sends single readings"
+        );
     }
 
     #[test]
@@ -130,7 +145,8 @@ mod tests {
         for messages in 0..20 {
             let mut of = [0u64; 25];
             for (group, _) in (0..messages).map(|m| plan.at(1, m)) {
-                plan.group(1, group).for_each(|sensor| of[sensor as usize] += 1);
+                plan.group(1, group)
+                    .for_each(|sensor| of[sensor as usize] += 1);
             }
             for group in 0..plan.groups(1) {
                 for sensor in plan.group(1, group) {
@@ -143,7 +159,10 @@ mod tests {
     #[test]
     fn shuffled_rounds_have_every_time_once_and_out_of_order() {
         for rounds in [1, 2, 7, 60, 1000] {
-            let plan = Plan { shuffled: Some(rounds), ..plan() };
+            let plan = Plan {
+                shuffled: Some(rounds),
+                ..plan()
+            };
             for sensor in [0, 3, 24] {
                 let times: Vec<i64> = (0..rounds).map(|round| plan.ts_ms(sensor, round)).collect();
                 let different: BTreeSet<&i64> = times.iter().collect();

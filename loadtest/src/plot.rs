@@ -1,5 +1,5 @@
-//! Plots the course of a run as SVG: readings acknowledged and stored per second, and memory; of a soak, more by
-//! minute.
+//! Plots the course of a run as SVG: readings acknowledged and stored per second, and memory; of a
+//! soak, more by minute.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -28,10 +28,16 @@ pub(crate) struct Chart {
 
 /// Writes the plots of a run to the output directory.
 pub(crate) fn save(out: &Path, report: &Report) -> Result<(), Failure> {
-    let rates =
-        vec![("acknowledged/s", rate(&report.course, |s| s.acked)), ("stored/s", rate(&report.course, |s| s.settled))];
+    let rates = vec![
+        ("acknowledged/s", rate(&report.course, |s| s.acked)),
+        ("stored/s", rate(&report.course, |s| s.settled)),
+    ];
     let mib = |of: fn(&Sample) -> u64| -> Vec<(f64, f64)> {
-        report.course.iter().map(|s| (s.s, of(s) as f64 / f64::from(1 << 20))).collect()
+        report
+            .course
+            .iter()
+            .map(|s| (s.s, of(s) as f64 / f64::from(1 << 20)))
+            .collect()
     };
     let memory = vec![
         ("resident MiB", mib(|s| s.rss_bytes)),
@@ -40,8 +46,15 @@ pub(crate) fn save(out: &Path, report: &Report) -> Result<(), Failure> {
     ];
     std::fs::create_dir_all(out)?;
     for (what, lines) in [("rate", rates), ("memory", memory)] {
-        let title = format!("{}, {} mode, {}", report.scenario, report.mode, report.format);
-        let text = svg(&[Chart { title, unit: "s", lines }]);
+        let title = format!(
+            "{}, {} mode, {}",
+            report.scenario, report.mode, report.format
+        );
+        let text = svg(&[Chart {
+            title,
+            unit: "s",
+            lines,
+        }]);
         std::fs::write(out.join(format!("{}-{what}.svg", report.scenario)), text)?;
     }
     Ok(())
@@ -50,15 +63,23 @@ pub(crate) fn save(out: &Path, report: &Report) -> Result<(), Failure> {
 /// The rate of a counter between consecutive samples.
 fn rate(course: &[Sample], of: fn(&Sample) -> u64) -> Vec<(f64, f64)> {
     let pairs = course.windows(2).filter(|pair| pair[1].s > pair[0].s);
-    pairs.map(|p| (p[1].s, of(&p[1]).saturating_sub(of(&p[0])) as f64 / (p[1].s - p[0].s))).collect()
+    pairs
+        .map(|p| {
+            (
+                p[1].s,
+                of(&p[1]).saturating_sub(of(&p[0])) as f64 / (p[1].s - p[0].s),
+            )
+        })
+        .collect()
 }
 
 /// The charts below each other.
 pub(crate) fn svg(charts: &[Chart]) -> String {
     let height = HEIGHT * charts.len() as f64;
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\"><rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\"><rect width=\"100%\" height=\"100%\" \
+         fill=\"white\"/>\n"
     );
     for (i, chart) in charts.iter().enumerate() {
         let _ = writeln!(out, "<g transform=\"translate(0 {})\">", HEIGHT * i as f64);
@@ -79,7 +100,10 @@ fn draw(chart: &Chart, out: &mut String) {
     let bottom = HEIGHT - BOTTOM;
     let x = |value: f64| LEFT + value / x_max * (right - LEFT);
     let y = |value: f64| bottom - value / y_max * (bottom - TOP);
-    let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>");
+    let _ = writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>"
+    );
     for part in 0..=4 {
         let value = y_max * f64::from(part) / 4.0;
         let s = x_max * f64::from(part) / 4.0;
@@ -87,7 +111,8 @@ fn draw(chart: &Chart, out: &mut String) {
         let at_x = x(s);
         let _ = writeln!(
             out,
-            "<path d=\"M{LEFT} {at_y:.1}H{right}\" stroke=\"#ddd\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+            "<path d=\"M{LEFT} {at_y:.1}H{right}\" stroke=\"#ddd\"/><text x=\"{:.1}\" y=\"{:.1}\" \
+             text-anchor=\"end\">{}</text>\
              <text x=\"{at_x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{s:.1} {unit}</text>",
             LEFT - 6.0,
             at_y + 4.0,
@@ -97,7 +122,10 @@ fn draw(chart: &Chart, out: &mut String) {
     }
     for (i, (name, points)) in lines.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
-        let path: String = points.iter().map(|(px, py)| format!("{:.1},{:.1} ", x(*px), y(*py))).collect();
+        let path: String = points
+            .iter()
+            .map(|(px, py)| format!("{:.1},{:.1} ", x(*px), y(*py)))
+            .collect();
         let _ = writeln!(
             out,
             "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
@@ -110,7 +138,11 @@ fn draw(chart: &Chart, out: &mut String) {
 /// Rounds up to 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|candidate| *candidate >= value).unwrap_or(value)
+    [1.0, 2.0, 5.0, 10.0]
+        .map(|m| m * power)
+        .into_iter()
+        .find(|candidate| *candidate >= value)
+        .unwrap_or(value)
 }
 
 fn thousands(value: f64) -> String {
@@ -129,11 +161,24 @@ mod tests {
 
     #[test]
     fn a_plot_holds_all_lines_within_its_frame() {
-        let lines = vec![("a", vec![(0.0, 0.0), (10.0, 730.0)]), ("b", vec![(5.0, 100.0)])];
-        let text = svg(&[Chart { title: "t".into(), unit: "s", lines }]);
+        let lines = vec![
+            ("a", vec![(0.0, 0.0), (10.0, 730.0)]),
+            ("b", vec![(5.0, 100.0)]),
+        ];
+        let text = svg(&[Chart {
+            title: "t".into(),
+            unit: "s",
+            lines,
+        }]);
         assert_eq!(text.matches("<polyline").count(), 2);
-        assert!(text.contains(&format!("{:.1},{:.1} ", LEFT, HEIGHT - BOTTOM)), "the origin: {text}");
+        assert!(
+            text.contains(&format!("{:.1},{:.1} ", LEFT, HEIGHT - BOTTOM)),
+            "the origin: {text}"
+        );
         assert!(text.contains("1000") && text.trim_end().ends_with("</svg>"));
-        assert_eq!((round_up(730.0), round_up(0.3), round_up(2.0)), (1000.0, 0.5, 2.0));
+        assert_eq!(
+            (round_up(730.0), round_up(0.3), round_up(2.0)),
+            (1000.0, 0.5, 2.0)
+        );
     }
 }

@@ -1,6 +1,8 @@
-//! Renders messages before the measurement starts. During the measurement only the times are written into them.
+//! Renders messages before the measurement starts. During the measurement only the times are
+//! written into them.
 //!
-//! Times always have 13 digits (milliseconds, from 2001 to 2286), so the length of a message never changes.
+//! Times always have 13 digits (milliseconds, from 2001 to 2286), so the length of a message never
+//! changes.
 
 use crate::plan::Plan;
 use crate::spec::Format;
@@ -63,14 +65,21 @@ pub(crate) struct Ring<'a> {
 const AUTHORIZATION: &str = "Authorization: Bearer loadtest.a secret only for the load test\r\n";
 
 /// The message of a group in a round of the ring.
-pub(crate) fn message(ring: &Ring<'_>, round: usize, format: Format, envelope: &Envelope<'_>) -> Message {
+pub(crate) fn message(
+    ring: &Ring<'_>,
+    round: usize,
+    format: Format,
+    envelope: &Envelope<'_>,
+) -> Message {
     let mut body = Message::default();
     for (i, values) in ring.values.iter().enumerate() {
         let sensor = ring.first + i as u32;
         let values = &values[round];
         match (format, envelope) {
             (Format::Line, _) => line(&mut body, ring.plan.seed, sensor, values),
-            (Format::Ndjson, Envelope::Http { .. }) => json(&mut body, ring.plan.seed, sensor, values),
+            (Format::Ndjson, Envelope::Http { .. }) => {
+                json(&mut body, ring.plan.seed, sensor, values)
+            }
             (Format::Ndjson, Envelope::Mqtt) => flat_json(&mut body, sensor, values),
         }
     }
@@ -81,14 +90,17 @@ pub(crate) fn message(ring: &Ring<'_>, round: usize, format: Format, envelope: &
                 Format::Line => ("/api/v2/write?precision=ms", "text/plain; charset=utf-8"),
             };
             let head = format!(
-                "POST {path} HTTP/1.1\r\nHost: {host}\r\n{AUTHORIZATION}Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+                "POST {path} HTTP/1.1\r\nHost: {host}\r\n{AUTHORIZATION}Content-Type: {kind}\r\n\
+                 Content-Length: {}\r\n\r\n",
                 body.bytes.len()
             );
             prefixed(body, head.as_bytes(), 0)
         }
         Envelope::Mqtt => {
-            let (head, id_at) =
-                crate::mqtt::publish_head(&format!("sensors/{}", values::id(ring.first)), body.bytes.len());
+            let (head, id_at) = crate::mqtt::publish_head(
+                &format!("sensors/{}", values::id(ring.first)),
+                body.bytes.len(),
+            );
             prefixed(body, &head, id_at)
         }
     }
@@ -99,17 +111,27 @@ fn prefixed(body: Message, head: &[u8], id_at: u32) -> Message {
     bytes.extend_from_slice(head);
     bytes.extend_from_slice(&body.bytes);
     let ts_at = body.ts_at.iter().map(|at| at + head.len() as u32).collect();
-    Message { bytes, ts_at, id_at }
+    Message {
+        bytes,
+        ts_at,
+        id_at,
+    }
 }
 
 fn json(out: &mut Message, seed: u64, sensor: u32, values: &Values) {
-    push(out, &format!("{{\"sensor_id\":\"{}\",\"ts\":", values::id(sensor)));
+    push(
+        out,
+        &format!("{{\"sensor_id\":\"{}\",\"ts\":", values::id(sensor)),
+    );
     time(out);
     push(out, ",\"values\":{");
     members(out, sensor, values);
     push(out, "},\"tags\":{");
     for (i, (name, value)) in values::tags(seed, sensor).iter().enumerate() {
-        push(out, &format!("{}\"{name}\":\"{value}\"", if i > 0 { "," } else { "" }));
+        push(
+            out,
+            &format!("{}\"{name}\":\"{value}\"", if i > 0 { "," } else { "" }),
+        );
     }
     push(out, "}}\n");
 }
@@ -127,15 +149,33 @@ fn members(out: &mut Message, sensor: u32, values: &Values) {
     for (i, field) in values::fields(sensor).iter().enumerate() {
         let value = decimal(values[i], field);
         // A double needs a decimal point, or it would be decoded as an integer.
-        let point = if field.decimals == 0 && !field.integer { ".0" } else { "" };
-        push(out, &format!("{}\"{}\":{value}{point}", if i > 0 { "," } else { "" }, field.name));
+        let point = if field.decimals == 0 && !field.integer {
+            ".0"
+        } else {
+            ""
+        };
+        push(
+            out,
+            &format!(
+                "{}\"{}\":{value}{point}",
+                if i > 0 { "," } else { "" },
+                field.name
+            ),
+        );
     }
 }
 
 /// Line protocol with the id in the tag `sensor_id`.
 fn line(out: &mut Message, seed: u64, sensor: u32, values: &Values) {
-    let measurement = if sensor.is_multiple_of(2) { "readings" } else { "diagnostics" };
-    push(out, &format!("{measurement},sensor_id={}", values::id(sensor)));
+    let measurement = if sensor.is_multiple_of(2) {
+        "readings"
+    } else {
+        "diagnostics"
+    };
+    push(
+        out,
+        &format!("{measurement},sensor_id={}", values::id(sensor)),
+    );
     for (name, value) in values::tags(seed, sensor) {
         push(out, &format!(",{name}={value}"));
     }
@@ -143,7 +183,14 @@ fn line(out: &mut Message, seed: u64, sensor: u32, values: &Values) {
     for (i, field) in values::fields(sensor).iter().enumerate() {
         let value = decimal(values[i], field);
         let kind = if field.integer { "i" } else { "" };
-        push(out, &format!("{}{}={value}{kind}", if i > 0 { "," } else { "" }, field.name));
+        push(
+            out,
+            &format!(
+                "{}{}={value}{kind}",
+                if i > 0 { "," } else { "" },
+                field.name
+            ),
+        );
     }
     push(out, " ");
     time(out);
@@ -158,7 +205,10 @@ fn decimal(value: i32, field: &Field) -> String {
     let one = 10u32.pow(field.decimals);
     let whole = value.unsigned_abs() / one;
     let part = value.unsigned_abs() % one;
-    format!("{sign}{whole}.{part:0width$}", width = field.decimals as usize)
+    format!(
+        "{sign}{whole}.{part:0width$}",
+        width = field.decimals as usize
+    )
 }
 
 fn push(out: &mut Message, text: &str) {
@@ -186,8 +236,20 @@ mod tests {
             step_ms: 1000,
             shuffled: None,
         };
-        let values = vec![vec![[-512_345, 5, 12, 3, 0, 0, 255]], vec![[9, 4100, 2, 0, 0, 0, 0]]];
-        let mut message = message(&Ring { plan: &plan, first: 0, values: &values }, 0, format, envelope);
+        let values = vec![
+            vec![[-512_345, 5, 12, 3, 0, 0, 255]],
+            vec![[9, 4100, 2, 0, 0, 0, 0]],
+        ];
+        let mut message = message(
+            &Ring {
+                plan: &plan,
+                first: 0,
+                values: &values,
+            },
+            0,
+            format,
+            envelope,
+        );
         message.patch(&plan, 0, 7);
         String::from_utf8(message.bytes).unwrap()
     }
@@ -196,15 +258,24 @@ mod tests {
     fn ndjson_has_one_reading_a_line() {
         let text = text(Format::Ndjson, &Envelope::Http { host: "h" });
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
-        let lines: Vec<serde_json::Value> = body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(
+            head.ends_with(&format!("Content-Length: {}", body.len())),
+            "{head}"
+        );
+        let lines: Vec<serde_json::Value> = body
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0]["sensor_id"], "truck_000000");
         assert_eq!(lines[0]["ts"], 1_700_000_007_000i64);
         assert_eq!(lines[0]["values"]["latitude"], -5.12345);
         assert_eq!(lines[0]["values"]["longitude"], 0.00005);
         assert!(lines[0]["values"]["elevation"].is_f64(), "{body}");
-        assert_eq!(lines[1]["values"], serde_json::json!({"fuel_state": 0.9, "current_load": 4100.0, "status": 2}));
+        assert_eq!(
+            lines[1]["values"],
+            serde_json::json!({"fuel_state": 0.9, "current_load": 4100.0, "status": 2})
+        );
         assert!(lines[1]["tags"]["fleet"].is_string());
     }
 
@@ -213,11 +284,17 @@ mod tests {
         let text = text(Format::Line, &Envelope::Http { host: "h" });
         let body = text.split_once("\r\n\r\n").unwrap().1;
         let first = body.lines().next().unwrap();
-        assert!(first.starts_with("readings,sensor_id=truck_000000,fleet="), "{first}");
+        assert!(
+            first.starts_with("readings,sensor_id=truck_000000,fleet="),
+            "{first}"
+        );
         assert!(first.ends_with(
             "latitude=-5.12345,longitude=0.00005,elevation=12,velocity=3,heading=0,grade=0,fuel_consumption=25.5 \
              1700000007000"
         ));
-        assert!(body.ends_with(" fuel_state=0.9,current_load=4100,status=2i 1700000007000\n"), "{body}");
+        assert!(
+            body.ends_with(" fuel_state=0.9,current_load=4100,status=2i 1700000007000\n"),
+            "{body}"
+        );
     }
 }

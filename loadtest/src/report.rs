@@ -20,7 +20,12 @@ pub(crate) struct Latency {
 impl Latency {
     pub(crate) fn of(us: &Histogram<u64>) -> Latency {
         let at = |q: f64| us.value_at_quantile(q) as f64 / 1e3;
-        Latency { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: us.max() as f64 / 1e3 }
+        Latency {
+            p50: at(0.5),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: us.max() as f64 / 1e3,
+        }
     }
 }
 
@@ -31,8 +36,8 @@ pub(crate) struct PhaseReport {
     pub(crate) readings: u64,
     pub(crate) seconds: f64,
     pub(crate) acked_per_s: f64,
-    /// The rate of acknowledging or of storing, whichever is lower: while the journal has space, it accepts more than
-    /// MongoDB.
+    /// The rate of acknowledging or of storing, whichever is lower: while the journal has space, it
+    /// accepts more than MongoDB.
     pub(crate) lasting_per_s: f64,
     /// Open loop: the requested rate.
     pub(crate) rate: Option<f64>,
@@ -69,7 +74,8 @@ pub(crate) struct OutageReport {
     pub(crate) away_s: f64,
     /// Accepted and unstored readings when it is primary again.
     pub(crate) backlog: u64,
-    /// From then until the backlog is as small as before the outage; absent if the phase ended earlier.
+    /// From then until the backlog is as small as before the outage; absent if the phase ended
+    /// earlier.
     pub(crate) gone_after_s: Option<f64>,
 }
 
@@ -102,7 +108,9 @@ impl Used {
         Used {
             service: self.service.since(before.service),
             mongod: self.mongod.since(before.mongod),
-            broker: self.broker.map(|broker| broker.since(before.broker.unwrap_or_default())),
+            broker: self
+                .broker
+                .map(|broker| broker.since(before.broker.unwrap_or_default())),
             loadtest: self.loadtest.since(before.loadtest),
         }
     }
@@ -119,9 +127,9 @@ pub(crate) struct Report {
     pub(crate) connections: u32,
     pub(crate) readings: u64,
     pub(crate) phases: Vec<PhaseReport>,
-    /// Seconds from the first message until the last acknowledgement; until the service has accepted everything (over
-    /// MQTT later than the broker's acknowledgement); and until everything is stored and the service has shut down
-    /// cleanly.
+    /// Seconds from the first message until the last acknowledgement; until the service has
+    /// accepted everything (over MQTT later than the broker's acknowledgement); and until
+    /// everything is stored and the service has shut down cleanly.
     pub(crate) acked_s: f64,
     pub(crate) accepted_s: f64,
     pub(crate) stored_s: f64,
@@ -143,7 +151,11 @@ pub(crate) struct Report {
 
 /// The number of write statements, by kind.
 pub(crate) fn writes(statements: &BTreeMap<String, u64>) -> u64 {
-    statements.iter().filter(|(kind, _)| !["load", "read"].contains(&kind.as_str())).map(|(_, n)| n).sum()
+    statements
+        .iter()
+        .filter(|(kind, _)| !["load", "read"].contains(&kind.as_str()))
+        .map(|(_, n)| n)
+        .sum()
 }
 
 impl Report {
@@ -184,10 +196,24 @@ impl Report {
         )];
         lines.push(format!(
             "  {:<12}{:>12}{:>9}{:>12}{:>12}{:>9}{:>9}{:>9}{:>9}{:>7}",
-            "phase", "readings", "s", "target/s", "acked/s", "p50 ms", "p99", "p99.9", "max", "retries"
+            "phase",
+            "readings",
+            "s",
+            "target/s",
+            "acked/s",
+            "p50 ms",
+            "p99",
+            "p99.9",
+            "max",
+            "retries"
         ));
         for p in &self.phases {
-            let Latency { p50, p99, p999, max } = p.latency_ms;
+            let Latency {
+                p50,
+                p99,
+                p999,
+                max,
+            } = p.latency_ms;
             let asked = p.rate.map_or("-".into(), |r| format!("{r:.0}"));
             lines.push(format!(
                 "  {:<12}{:>12}{:>9.1}{asked:>12}{:>12.0}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}{:>7}",
@@ -195,23 +221,34 @@ impl Report {
             ));
             let readings = p.readings.max(1) as f64;
             lines.push(format!(
-                "  {:<12}service {:.2} CPU-s/million, mongod {:.2}, {:.3} statements per reading, {:.1} readings per sync of \
-                 the journal",
+                "  {:<12}service {:.2} CPU-s/million, mongod {:.2}, {:.3} statements per reading, \
+                 {:.1} readings per sync of the journal",
                 "",
                 p.per_million(p.service_cpu_s),
                 p.per_million(p.mongod_cpu_s),
                 p.statements_per_reading(),
                 readings / p.syncs.max(1) as f64
             ));
-            if let Some(Latency { p50, p99, p999, max }) = p.disk_ms {
+            if let Some(Latency {
+                p50,
+                p99,
+                p999,
+                max,
+            }) = p.disk_ms
+            {
                 lines.push(format!(
                     "  {:<54}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}",
                     "the disk meanwhile, 4 KiB written and synced"
                 ));
             }
             if let Some(o) = &p.outage {
-                let gone = o.gone_after_s.map_or("not in this phase".into(), |s| format!("after {s:.1} s"));
-                lines.push(format!("  outage of {:.1} s: backlog of {} readings, stored {gone}", o.away_s, o.backlog));
+                let gone = o
+                    .gone_after_s
+                    .map_or("not in this phase".into(), |s| format!("after {s:.1} s"));
+                lines.push(format!(
+                    "  outage of {:.1} s: backlog of {} readings, stored {gone}",
+                    o.away_s, o.backlog
+                ));
             }
         }
         lines.push(format!(
@@ -223,26 +260,47 @@ impl Report {
         let mut parts = vec![("service", self.used.service), ("mongod", self.used.mongod)];
         parts.extend(self.used.broker.map(|b| ("broker", b)));
         parts.push(("loadtest", self.used.loadtest));
-        lines.push(format!("  {:<12}{:>16}{:>14}{:>14}", "process", "CPU-s/million", "peak MiB", "written MiB"));
+        lines.push(format!(
+            "  {:<12}{:>16}{:>14}{:>14}",
+            "process", "CPU-s/million", "peak MiB", "written MiB"
+        ));
         for (name, usage) in parts {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             let peak = mib(usage.rss_peak_bytes);
             let written = mib(usage.written_bytes);
-            lines.push(format!("  {name:<12}{:>16.3}{peak:>14.1}{written:>14.1}", self.per_million(usage)));
+            lines.push(format!(
+                "  {name:<12}{:>16.3}{peak:>14.1}{written:>14.1}",
+                self.per_million(usage)
+            ));
         }
         lines.push(format!(
             "  {:.5} statements per reading ({}), {} conflicts, {} retries, {} duplicates",
             self.statements_per_reading(),
-            self.statements.iter().map(|(kind, n)| format!("{kind} {n}")).collect::<Vec<_>>().join(", "),
+            self.statements
+                .iter()
+                .map(|(kind, n)| format!("{kind} {n}"))
+                .collect::<Vec<_>>()
+                .join(", "),
             self.conflicts,
             self.retries,
             self.duplicates
         ));
         lines.push(match self.check.problems.is_empty() {
-            true => format!("  all {} acknowledged readings are stored exactly once", self.check.acknowledged),
-            false => format!("  WRONG: {} acknowledged, {} stored", self.check.acknowledged, self.check.stored),
+            true => format!(
+                "  all {} acknowledged readings are stored exactly once",
+                self.check.acknowledged
+            ),
+            false => format!(
+                "  WRONG: {} acknowledged, {} stored",
+                self.check.acknowledged, self.check.stored
+            ),
         });
-        lines.extend(self.check.problems.iter().map(|problem| format!("    {problem}")));
+        lines.extend(
+            self.check
+                .problems
+                .iter()
+                .map(|problem| format!("    {problem}")),
+        );
         lines
     }
 }

@@ -41,7 +41,10 @@ pub(crate) struct Options {
 
 /// The plan of a scenario that starts now.
 pub(crate) fn plan(spec: &Spec) -> Plan {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
+    let now_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_millis() as i64;
     Plan {
         seed: spec.seed,
         sensors: spec.sensors,
@@ -64,9 +67,15 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) async fn start(spec: &Spec, binary: &Path, more: &BTreeMap<String, String>) -> Result<Rig, Failure> {
+    pub(crate) async fn start(
+        spec: &Spec,
+        binary: &Path,
+        more: &BTreeMap<String, String>,
+    ) -> Result<Rig, Failure> {
         let mongod = Mongod::start().await?;
-        let broker = (spec.transport == Transport::Mqtt).then(Mosquitto::start).transpose()?;
+        let broker = (spec.transport == Transport::Mqtt)
+            .then(Mosquitto::start)
+            .transpose()?;
         let mut settings = spec.service.clone();
         settings.extend(more.clone());
         let mut set = |key: &str, value: String| {
@@ -81,13 +90,19 @@ impl Rig {
             set("MQTT__0__URL", format!("mqtt://127.0.0.1:{}", broker.port));
             set("MQTT__0__CLIENT_ID", "hourbucket-1".into());
             set("MQTT__0__SUBSCRIPTIONS__0__FILTER", "sensors/+".into());
-            set("MQTT__0__SUBSCRIPTIONS__0__TOPIC", "sensors/{sensor_id}".into());
+            set(
+                "MQTT__0__SUBSCRIPTIONS__0__TOPIC",
+                "sensors/{sensor_id}".into(),
+            );
             set("MQTT__0__SUBSCRIPTIONS__0__FORMAT", "json".into());
         }
         if spec.transport == Transport::DirectMqtt {
             set("LISTEN__MQTT__ENABLED", "true".into());
             set("LISTEN__MQTT__TOPICS__0__FILTER", "sensors/+".into());
-            set("LISTEN__MQTT__TOPICS__0__TOPIC", "sensors/{sensor_id}".into());
+            set(
+                "LISTEN__MQTT__TOPICS__0__TOPIC",
+                "sensors/{sensor_id}".into(),
+            );
             set("LISTEN__MQTT__TOPICS__0__FORMAT", "json".into());
         }
         let service = Service::start(binary, &settings)?;
@@ -96,7 +111,15 @@ impl Rig {
             (Transport::DirectMqtt, None) => service.mqtt_port,
             (_, None) => service.http_port,
         };
-        Ok(Rig { mongod, broker, service, target: Target { transport: spec.transport, port } })
+        Ok(Rig {
+            mongod,
+            broker,
+            service,
+            target: Target {
+                transport: spec.transport,
+                port,
+            },
+        })
     }
 
     /// Resources used so far.
@@ -136,7 +159,9 @@ impl Course {
                 };
                 if show && printed_at.elapsed() > Duration::from_secs(1) {
                     printed_at = Instant::now();
-                    let Sample { s, acked, settled, .. } = sample;
+                    let Sample {
+                        s, acked, settled, ..
+                    } = sample;
                     eprintln!("  {s:6.1} s {acked:>12} acknowledged {settled:>12} stored");
                 }
                 lock(&self.samples).push(sample);
@@ -160,7 +185,9 @@ impl Drop for Over<'_> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failure> {
@@ -186,19 +213,37 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     std::thread::scope(|scope| {
         scope.spawn(|| course.watch(admin_port, pid, begun, options.progress));
         let _over = Over(&course.over);
-        phases(spec, &plan, &mut rig, &mut lanes, &course, &mut report, &mut waited)?;
+        phases(
+            spec,
+            &plan,
+            &mut rig,
+            &mut lanes,
+            &course,
+            &mut report,
+            &mut waited,
+        )?;
         settle(spec, &rig, &mut report, begun)
     })?;
-    let load = usage::of(std::process::id()).unwrap_or_default().since(before.loadtest);
-    let Rig { mongod, broker, service, .. } = rig;
+    let load = usage::of(std::process::id())
+        .unwrap_or_default()
+        .since(before.loadtest);
+    let Rig {
+        mongod,
+        broker,
+        service,
+        ..
+    } = rig;
     let ended = service.terminate()?;
     report.accepted_s -= waited.as_secs_f64();
-    report.stored_s =
-        begun.elapsed().as_secs_f64() - waited.as_secs_f64() - idle_s(&report, spec, &ended.drain, waited);
+    report.stored_s = begun.elapsed().as_secs_f64()
+        - waited.as_secs_f64()
+        - idle_s(&report, spec, &ended.drain, waited);
     report.used = Used {
         service: ended.usage.since(before.service),
         mongod: mongod.usage().since(before.mongod),
-        broker: broker.as_ref().map(|b| b.usage().since(before.broker.unwrap_or_default())),
+        broker: broker
+            .as_ref()
+            .map(|b| b.usage().since(before.broker.unwrap_or_default())),
         loadtest: load,
     };
     report.statements = ended.metrics.kinds("store_statements_total");
@@ -210,11 +255,14 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     Ok(report)
 }
 
-/// Idle time of the service. If a scenario waits until everything is stored, `flush.max_age` passes and must not count
-/// as time of the service.
+/// Idle time of the service. If a scenario waits until everything is stored, `flush.max_age` passes
+/// and must not count as time of the service.
 fn idle_s(report: &Report, spec: &Spec, drain: &Duration, waited: Duration) -> f64 {
     match spec.settle {
-        true => (report.stored_s - waited.as_secs_f64() - report.accepted_s).max(0.0) + drain.as_secs_f64(),
+        true => {
+            (report.stored_s - waited.as_secs_f64() - report.accepted_s).max(0.0)
+                + drain.as_secs_f64()
+        }
         false => 0.0,
     }
 }
@@ -232,11 +280,20 @@ fn phases(
         if phase.quiet_first {
             *waited += until_stored(&rig.service, report.readings)?;
         }
-        let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.lasting_per_s);
+        let reached = report
+            .phases
+            .first()
+            .map_or(0.0, |first: &PhaseReport| first.lasting_per_s);
         // A short first phase may end before anything is stored.
-        let rate = phase.rate.or(phase.share.map(|share| (share * reached).max(1.0)));
+        let rate = phase
+            .rate
+            .or(phase.share.map(|share| (share * reached).max(1.0)));
         if let Some(rate) = rate.filter(|rate| !(1.0..=1e9).contains(rate)) {
-            return Err(format!("phase {}: rate of {rate} readings/s is out of range", phase.name).into());
+            return Err(format!(
+                "phase {}: rate of {rate} readings/s is out of range",
+                phase.name
+            )
+            .into());
         }
         let before = rig.used();
         let metrics_before = rig.service.metrics()?;
@@ -294,7 +351,9 @@ fn phases(
 }
 
 pub(crate) fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Waits until this many readings are stored; returns the elapsed time.
@@ -302,7 +361,9 @@ pub(crate) fn until_stored(service: &Service, readings: u64) -> Result<Duration,
     let begun = Instant::now();
     while service.metrics()?.settled() < readings {
         if begun.elapsed() > SETTLED_WITHIN {
-            return Err(format!("{readings} readings are not stored after {SETTLED_WITHIN:?}").into());
+            return Err(
+                format!("{readings} readings are not stored after {SETTLED_WITHIN:?}").into(),
+            );
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -318,14 +379,20 @@ fn outage(
     stop: &AtomicBool,
 ) -> Result<OutageReport, Failure> {
     let waiting = |sample: &Sample| sample.accepted.saturating_sub(sample.settled);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let pause = |s: f64| std::thread::sleep(Duration::from_secs_f64(s));
-    // The usual backlog is the maximum in the second half of the time before the kill. The first half may contain the
-    // backlog of the previous phase.
+    // The usual backlog is the maximum in the second half of the time before the kill. The first
+    // half may contain the backlog of the previous phase.
     pause(after / 2.0);
     let first = lock(&course.samples).len();
     pause(after / 2.0);
-    let usual = lock(&course.samples)[first..].iter().map(waiting).max().unwrap_or_default();
+    let usual = lock(&course.samples)[first..]
+        .iter()
+        .map(waiting)
+        .max()
+        .unwrap_or_default();
     let killed = Instant::now();
     mongod.kill9();
     pause(phase.outage_seconds);
@@ -334,8 +401,11 @@ fn outage(
         return Err("another process took MongoDB's port during the outage".into());
     }
     let back = Instant::now();
-    let mut report =
-        OutageReport { away_s: killed.elapsed().as_secs_f64(), backlog: waiting(&course.last()), gone_after_s: None };
+    let mut report = OutageReport {
+        away_s: killed.elapsed().as_secs_f64(),
+        backlog: waiting(&course.last()),
+        gone_after_s: None,
+    };
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(20));
         let last = course.last();
@@ -363,7 +433,8 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
                 // The gauges are updated once per second.
                 std::thread::sleep(Duration::from_millis(1500));
                 report.rss_settled_bytes = Some(rig.service.usage().rss_bytes);
-                report.accumulate_settled_bytes = Some(rig.service.metrics()?.count("accumulate_bytes"));
+                report.accumulate_settled_bytes =
+                    Some(rig.service.metrics()?.count("accumulate_bytes"));
             }
             return Ok(());
         }
@@ -371,7 +442,10 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
             let now = metrics.count("readings_accepted_total");
             let all = report.readings;
             let stored = metrics.settled();
-            return Err(format!("timeout: of {all} readings {now} are accepted and {stored} stored").into());
+            return Err(format!(
+                "timeout: of {all} readings {now} are accepted and {stored} stored"
+            )
+            .into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -390,12 +464,23 @@ async fn check(
         verify::tamper(&db, how).await?;
     }
     let messages: Vec<u64> = lanes.iter().map(|lane| lane.acknowledged).collect();
-    report.check = verify::check(&db, &Sent { plan, known, messages: &messages }).await?;
+    report.check = verify::check(
+        &db,
+        &Sent {
+            plan,
+            known,
+            messages: &messages,
+        },
+    )
+    .await?;
     Ok(())
 }
 
 /// The file, or the scenario with this name in `specs/`.
 pub(crate) fn find_spec(name: &Path, short: bool) -> Result<Spec, Failure> {
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("specs").join(name).with_extension("toml");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("specs")
+        .join(name)
+        .with_extension("toml");
     Spec::read(if name.is_file() { name } else { &shipped }, short)
 }

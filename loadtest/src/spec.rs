@@ -1,5 +1,5 @@
-//! A scenario as a TOML file (`specs/`). Unknown keys are rejected. With `--short`, the table `[short]` replaces keys
-//! of the same name, so that the scenario runs in seconds.
+//! A scenario as a TOML file (`specs/`). Unknown keys are rejected. With `--short`, the table
+//! `[short]` replaces keys of the same name, so that the scenario runs in seconds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,8 @@ pub(crate) struct Phase {
     pub(crate) name: String,
     pub(crate) seconds: Option<f64>,
     pub(crate) readings: Option<u64>,
-    /// Open loop: readings per second. Without `rate` and `share`, the next message is sent when one is acknowledged.
+    /// Open loop: readings per second. Without `rate` and `share`, the next message is sent when
+    /// one is acknowledged.
     pub(crate) rate: Option<f64>,
     /// Open loop: this share of the rate that the first phase reached and MongoDB sustained.
     pub(crate) share: Option<f64>,
@@ -73,8 +74,9 @@ pub(crate) struct Spec {
     pub(crate) window: u16,
     /// Time between two readings of a sensor, in the data.
     pub(crate) step_ms: i64,
-    /// The hour of the first reading, relative to the hour in which the run starts. 1 is an hour that has not started
-    /// when the service starts, which is the normal case for a long-running service. Negative hours are late data.
+    /// The hour of the first reading, relative to the hour in which the run starts. 1 is an hour
+    /// that has not started when the service starts, which is the normal case for a long-running
+    /// service. Negative hours are late data.
     #[serde(default = "next_hour")]
     pub(crate) begin_hour: i64,
     /// Late data: this many readings of each sensor, in a different order for each.
@@ -128,7 +130,12 @@ impl Spec {
 
     fn check(&self) -> Result<(), Failure> {
         let wrong = |what: &str| Err(Failure::from(what.to_owned()));
-        if self.sensors == 0 || self.connections == 0 || self.batch == 0 || self.step_ms <= 0 || self.window == 0 {
+        if self.sensors == 0
+            || self.connections == 0
+            || self.batch == 0
+            || self.step_ms <= 0
+            || self.window == 0
+        {
             return wrong("sensors, connections, batch, window and step_ms must be at least 1");
         }
         if self.connections > self.sensors {
@@ -165,10 +172,16 @@ mod tests {
     #[test]
     fn every_shipped_spec_can_be_read_in_both_lengths() {
         let mut read = 0;
-        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/specs")).unwrap().flatten() {
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/specs"))
+            .unwrap()
+            .flatten()
+        {
             for short in [false, true] {
                 let spec = Spec::read(&entry.path(), short).unwrap();
-                assert_eq!(Some(spec.name.as_str()), entry.path().file_stem().and_then(|stem| stem.to_str()));
+                assert_eq!(
+                    Some(spec.name.as_str()),
+                    entry.path().file_stem().and_then(|stem| stem.to_str())
+                );
                 read += 1;
             }
         }
@@ -177,15 +190,21 @@ mod tests {
 
     #[test]
     fn invalid_scenarios_are_errors() {
-        let base = "name='x'\nabout=''\ntransport='http'\nsensors=10\nconnections=2\nstep_ms=1000\n";
+        let base =
+            "name='x'\nabout=''\ntransport='http'\nsensors=10\nconnections=2\nstep_ms=1000\n";
         for (text, part) in [
             ("phases=[]", "no phase"),
             ("sensor=1\nphases=[]", "unknown field `sensor`"),
             ("[[phases]]\nname='a'", "needs seconds or readings"),
             ("[[phases]]\nname='a'\nseconds=1\nshare=0.5", "share"),
-            ("mode='auto'\n[[phases]]\nname='a'\nseconds=1", "mode must be"),
+            (
+                "mode='auto'\n[[phases]]\nname='a'\nseconds=1",
+                "mode must be",
+            ),
         ] {
-            let error = Spec::parse(&format!("{base}{text}"), false).unwrap_err().to_string();
+            let error = Spec::parse(&format!("{base}{text}"), false)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

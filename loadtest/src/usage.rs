@@ -72,7 +72,13 @@ pub(crate) fn open_files(pid: u32) -> Option<u64> {
 /// The fields after the name, which may contain blanks and parentheses.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(line.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect())
+    Some(
+        line.rsplit_once(") ")?
+            .1
+            .split(' ')
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 fn number(text: &str, key: &str) -> Option<u64> {

@@ -1,11 +1,14 @@
-//! Generates readings from a seed: the trucks of the TSBS use case `iot` (timescale/tsbs, `pkg/data/usecases/iot`).
+//! Generates readings from a seed: the trucks of the TSBS use case `iot` (timescale/tsbs,
+//! `pkg/data/usecases/iot`).
 //!
-//! A truck is two sensors, because TSBS has two measurements for it: `truck_000017` with the seven fields of
-//! `readings`, and `truck_000017_diag` with the three of `diagnostics`. So half of all readings have seven fields, and
-//! half have three. The tags are `fleet`, `driver`, `model` and `device_version`. `name` is the sensor id. The three
-//! numeric tags of TSBS are omitted because the model determines them.
+//! A truck is two sensors, because TSBS has two measurements for it: `truck_000017` with the seven
+//! fields of `readings`, and `truck_000017_diag` with the three of `diagnostics`. So half of all
+//! readings have seven fields, and half have three. The tags are `fleet`, `driver`, `model` and
+//! `device_version`. `name` is the sensor id. The three numeric tags of TSBS are omitted because
+//! the model determines them.
 //!
-//! A value is kept as an integer multiple of its last decimal place, so that text, BSON and sums use the same number.
+//! A value is kept as an integer multiple of its last decimal place, so that text, BSON and sums
+//! use the same number.
 
 use fastrand::Rng;
 
@@ -17,7 +20,11 @@ pub(crate) struct Field {
 }
 
 const fn field(name: &'static str, decimals: u32) -> Field {
-    Field { name, decimals, integer: false }
+    Field {
+        name,
+        decimals,
+        integer: false,
+    }
 }
 
 const READINGS: [Field; 7] = [
@@ -30,8 +37,15 @@ const READINGS: [Field; 7] = [
     field("fuel_consumption", 1),
 ];
 
-const DIAGNOSTICS: [Field; 3] =
-    [field("fuel_state", 1), field("current_load", 0), Field { name: "status", decimals: 0, integer: true }];
+const DIAGNOSTICS: [Field; 3] = [
+    field("fuel_state", 1),
+    field("current_load", 0),
+    Field {
+        name: "status",
+        decimals: 0,
+        integer: true,
+    },
+];
 
 /// Maximum number of fields of a reading.
 pub(crate) const FIELDS_MAX: usize = READINGS.len();
@@ -40,17 +54,31 @@ pub(crate) const FIELDS_MAX: usize = READINGS.len();
 pub(crate) type Values = [i32; FIELDS_MAX];
 
 pub(crate) fn fields(sensor: u32) -> &'static [Field] {
-    if sensor.is_multiple_of(2) { &READINGS } else { &DIAGNOSTICS }
+    if sensor.is_multiple_of(2) {
+        &READINGS
+    } else {
+        &DIAGNOSTICS
+    }
 }
 
 pub(crate) fn id(sensor: u32) -> String {
-    format!("truck_{:06}{}", sensor / 2, if sensor.is_multiple_of(2) { "" } else { "_diag" })
+    format!(
+        "truck_{:06}{}",
+        sensor / 2,
+        if sensor.is_multiple_of(2) {
+            ""
+        } else {
+            "_diag"
+        }
+    )
 }
 
 /// The sensor with this id; `None` if [`id`] cannot have produced it.
 pub(crate) fn parse_id(id: &str) -> Option<u32> {
     let number = id.strip_prefix("truck_")?;
-    let (number, odd) = number.strip_suffix("_diag").map_or((number, 0), |number| (number, 1));
+    let (number, odd) = number
+        .strip_suffix("_diag")
+        .map_or((number, 0), |number| (number, 1));
     Some(number.parse::<u32>().ok()?.checked_mul(2)? + odd)
 }
 
@@ -68,7 +96,12 @@ const VERSIONS: [&str; 4] = ["v1.0", "v1.5", "v2.0", "v2.3"];
 pub(crate) fn tags(seed: u64, sensor: u32) -> [(&'static str, &'static str); 4] {
     let mut rng = truck_rng(seed, sensor / 2);
     let mut one = |choices: &[&'static str]| choices[rng.usize(..choices.len())];
-    [("fleet", one(&FLEETS)), ("driver", one(&DRIVERS)), ("model", one(&MODELS)), ("device_version", one(&VERSIONS))]
+    [
+        ("fleet", one(&FLEETS)),
+        ("driver", one(&DRIVERS)),
+        ("model", one(&MODELS)),
+        ("device_version", one(&VERSIONS)),
+    ]
 }
 
 fn truck_rng(seed: u64, truck: u32) -> Rng {
@@ -85,7 +118,12 @@ struct Walk {
 
 impl Walk {
     fn new(step: f64, bounds: (f64, f64), value: f64, decimals: u32) -> Walk {
-        Walk { value, step, bounds, decimals }
+        Walk {
+            value,
+            step,
+            bounds,
+            decimals,
+        }
     }
 
     fn next(&mut self, rng: &mut Rng) -> i32 {
@@ -104,7 +142,11 @@ fn truncated(value: f64, decimals: u32) -> i32 {
 /// The next `n` readings of a sensor, from its start.
 pub(crate) fn series(seed: u64, sensor: u32, n: usize) -> Vec<Values> {
     let mut rng = truck_rng(seed ^ (u64::from(sensor % 2) + 1), sensor / 2);
-    if sensor.is_multiple_of(2) { trips(&mut rng, n) } else { states(&mut rng, n) }
+    if sensor.is_multiple_of(2) {
+        trips(&mut rng, n)
+    } else {
+        states(&mut rng, n)
+    }
 }
 
 fn trips(rng: &mut Rng, n: usize) -> Vec<Values> {
@@ -118,7 +160,9 @@ fn trips(rng: &mut Rng, n: usize) -> Vec<Values> {
         Walk::new(5.0, (0.0, 100.0), 0.0, 0),
         Walk::new(5.0, (0.0, 50.0), 25.0, 1),
     ];
-    (0..n).map(|_| std::array::from_fn(|i| walks[i].next(rng))).collect()
+    (0..n)
+        .map(|_| std::array::from_fn(|i| walks[i].next(rng)))
+        .collect()
 }
 
 fn states(rng: &mut Rng, n: usize) -> Vec<Values> {
@@ -126,7 +170,15 @@ fn states(rng: &mut Rng, n: usize) -> Vec<Values> {
     let mut load = 0.0f64;
     let mut status = 0.0f64;
     let one = |_| {
-        let values = [truncated(fuel, 1), truncated(load, 0), truncated(status, 0), 0, 0, 0, 0];
+        let values = [
+            truncated(fuel, 1),
+            truncated(load, 0),
+            truncated(status, 0),
+            0,
+            0,
+            0,
+            0,
+        ];
         fuel -= rng.f64() * 0.001;
         if fuel <= 0.0 {
             fuel = 1.0;
@@ -154,9 +206,17 @@ mod tests {
             for values in series(123, sensor, 200) {
                 let of = |i: usize| double(values[i], &fields(sensor)[i]);
                 if sensor % 2 == 0 {
-                    assert!(of(0).abs() <= 90.0 && of(1).abs() <= 180.0 && (0.0..=50.0).contains(&of(6)));
+                    assert!(
+                        of(0).abs() <= 90.0
+                            && of(1).abs() <= 180.0
+                            && (0.0..=50.0).contains(&of(6))
+                    );
                 } else {
-                    assert!((0.0..=1.0).contains(&of(0)) && (0.0..=5000.0).contains(&of(1)) && of(2) <= 5.0);
+                    assert!(
+                        (0.0..=1.0).contains(&of(0))
+                            && (0.0..=5000.0).contains(&of(1))
+                            && of(2) <= 5.0
+                    );
                 }
             }
         }

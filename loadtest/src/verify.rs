@@ -1,9 +1,11 @@
-//! Verifies that the store has every acknowledged reading exactly once, and that the summaries are correct.
+//! Verifies that the store has every acknowledged reading exactly once, and that the summaries are
+//! correct.
 //!
-//! Memory is a few numbers per sensor, regardless of the amount of data: the number of readings, the sum of their
-//! identities (a hash of time and values, so that a missing and a duplicated reading do not cancel out), and the sum of
-//! their values. If a sensor differs, its readings are read again, and the message names some of them. Buckets of both
-//! storage modes are read; the sums of the summaries are compared too.
+//! Memory is a few numbers per sensor, regardless of the amount of data: the number of readings,
+//! the sum of their identities (a hash of time and values, so that a missing and a duplicated
+//! reading do not cancel out), and the sum of their values. If a sensor differs, its readings are
+//! read again, and the message names some of them. Buckets of both storage modes are read; the sums
+//! of the summaries are compared too.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +18,8 @@ use crate::Failure;
 use crate::plan::Plan;
 use crate::values::{self, Values};
 
-/// Values are summed as integers of 1/100,000, the finest decimal of all fields, so that sums are exact.
+/// Values are summed as integers of 1/100,000, the finest decimal of all fields, so that sums are
+/// exact.
 const FRACTION: f64 = 100_000.0;
 /// Sums of doubles differ in their last digits, depending on the order of addition.
 const SUM_TOLERANCE: f64 = 1e-9;
@@ -31,19 +34,32 @@ pub(crate) struct Known {
 
 impl Known {
     pub(crate) fn new(sensors: u32, ring: u32) -> Known {
-        Known { ring: ring as usize, rounds: Vec::with_capacity(sensors as usize * ring as usize) }
+        Known {
+            ring: ring as usize,
+            rounds: Vec::with_capacity(sensors as usize * ring as usize),
+        }
     }
 
     /// Adds sensors from `first` on, which must follow those already added.
     pub(crate) fn add(&mut self, first: u32, values: &[Vec<Values>]) {
-        debug_assert_eq!(self.rounds.len(), first as usize * self.ring, "sensors come in order");
+        debug_assert_eq!(
+            self.rounds.len(),
+            first as usize * self.ring,
+            "sensors come in order"
+        );
         for (i, rounds) in values.iter().enumerate() {
             let fields = values::fields(first + i as u32);
             self.rounds.extend(rounds.iter().map(|values| {
-                fields.iter().zip(values).fold((0u64, 0), |(hash, sum), (field, value)| {
-                    let double = values::double(*value, field);
-                    (hash.wrapping_add(value_hash(field.name, double)), sum + whole(double))
-                })
+                fields
+                    .iter()
+                    .zip(values)
+                    .fold((0u64, 0), |(hash, sum), (field, value)| {
+                        let double = values::double(*value, field);
+                        (
+                            hash.wrapping_add(value_hash(field.name, double)),
+                            sum + whole(double),
+                        )
+                    })
             }));
         }
     }
@@ -96,7 +112,8 @@ impl Tally {
 
     fn summary_fits(&self) -> bool {
         let sum = self.sum as f64 / FRACTION;
-        self.summary_count == self.count && (self.summary_sum - sum).abs() <= SUM_TOLERANCE * sum.abs().max(1.0)
+        self.summary_count == self.count
+            && (self.summary_sum - sum).abs() <= SUM_TOLERANCE * sum.abs().max(1.0)
     }
 }
 
@@ -111,7 +128,8 @@ pub(crate) struct Checked {
     pub(crate) problems: Vec<String>,
 }
 
-/// The acknowledged readings: the plan, their values, and the number of acknowledged messages per lane.
+/// The acknowledged readings: the plan, their values, and the number of acknowledged messages per
+/// lane.
 pub(crate) struct Sent<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) known: &'a Known,
@@ -176,16 +194,29 @@ pub(crate) async fn check(db: &Database, sent: &Sent<'_>) -> Result<Checked, Fai
     let differ = |i: &usize| !stored[*i].readings_equal(&expected[*i]);
     let wrong: Vec<usize> = (0..expected.len()).filter(differ).collect();
     for sensor in wrong.iter().take(NAMED_MAX) {
-        checked.problems.push(difference(db, sent, *sensor as u32).await?);
+        checked
+            .problems
+            .push(difference(db, sent, *sensor as u32).await?);
     }
     if wrong.len() > NAMED_MAX {
-        checked.problems.push(format!("and {} more sensors", wrong.len() - NAMED_MAX));
+        checked
+            .problems
+            .push(format!("and {} more sensors", wrong.len() - NAMED_MAX));
     }
-    let sums: Vec<usize> = (0..expected.len()).filter(|i| !differ(i) && !stored[*i].summary_fits()).collect();
+    let sums: Vec<usize> = (0..expected.len())
+        .filter(|i| !differ(i) && !stored[*i].summary_fits())
+        .collect();
     for sensor in sums.iter().take(NAMED_MAX) {
-        let Tally { count, sum, summary_count, summary_sum, .. } = stored[*sensor];
+        let Tally {
+            count,
+            sum,
+            summary_count,
+            summary_sum,
+            ..
+        } = stored[*sensor];
         checked.problems.push(format!(
-            "{}: the summaries have {summary_count} readings with the sum {summary_sum}; stored are {count} with {}",
+            "{}: the summaries have {summary_count} readings with the sum {summary_sum}; stored \
+             are {count} with {}",
             values::id(*sensor as u32),
             sum as f64 / FRACTION
         ));
@@ -200,7 +231,9 @@ async fn pages(db: &Database, stored: &mut [Tally], checked: &mut Checked) -> Re
     while cursor.advance().await? {
         let page = cursor.current();
         checked.documents += 1;
-        let Some(tally) = sensor_of(page.get_str("sensor_id")?, stored, checked) else { continue };
+        let Some(tally) = sensor_of(page.get_str("sensor_id")?, stored, checked) else {
+            continue;
+        };
         let before = tally.count;
         if let Some(RawBsonRef::Array(readings)) = page.get("readings")? {
             for reading in readings {
@@ -218,21 +251,35 @@ async fn pages(db: &Database, stored: &mut [Tally], checked: &mut Checked) -> Re
                 tally.summary_sum += number(field.get("sum")?).unwrap_or(f64::NAN);
             }
         }
-        if in_page != count && page.get("storage")?.is_none() && checked.problems.len() < NAMED_MAX {
+        if in_page != count && page.get("storage")?.is_none() && checked.problems.len() < NAMED_MAX
+        {
             let id = page.get("_id")?;
-            checked.problems.push(format!("{id:?}: count is {count}, but the page has {in_page} readings"));
+            checked.problems.push(format!(
+                "{id:?}: count is {count}, but the page has {in_page} readings"
+            ));
         }
     }
     Ok(())
 }
 
-async fn measurements(db: &Database, stored: &mut [Tally], checked: &mut Checked) -> Result<(), Failure> {
+async fn measurements(
+    db: &Database,
+    stored: &mut [Tally],
+    checked: &mut Checked,
+) -> Result<(), Failure> {
     let collection: Collection<RawDocumentBuf> = db.collection("sensor_readings");
-    let mut cursor = collection.find(doc! {}).projection(doc! { "_id": 0, "meta.tags": 0 }).await?;
+    let mut cursor = collection
+        .find(doc! {})
+        .projection(doc! { "_id": 0, "meta.tags": 0 })
+        .await?;
     while cursor.advance().await? {
         let measurement = cursor.current();
         checked.documents += 1;
-        let Some(tally) = sensor_of(measurement.get_document("meta")?.get_str("sensor_id")?, stored, checked) else {
+        let Some(tally) = sensor_of(
+            measurement.get_document("meta")?.get_str("sensor_id")?,
+            stored,
+            checked,
+        ) else {
             continue;
         };
         let (_, identity, sum) = read(measurement)?;
@@ -241,7 +288,11 @@ async fn measurements(db: &Database, stored: &mut [Tally], checked: &mut Checked
     Ok(())
 }
 
-fn sensor_of<'a>(id: &str, stored: &'a mut [Tally], checked: &mut Checked) -> Option<&'a mut Tally> {
+fn sensor_of<'a>(
+    id: &str,
+    stored: &'a mut [Tally],
+    checked: &mut Checked,
+) -> Option<&'a mut Tally> {
     let sensor = values::parse_id(id).and_then(|sensor| stored.get_mut(sensor as usize));
     if sensor.is_none() && checked.problems.len() < NAMED_MAX {
         checked.problems.push(format!("{id}: unknown sensor"));
@@ -257,11 +308,13 @@ fn read(reading: &RawDocument) -> Result<(i64, u64, i64), Failure> {
     for entry in reading {
         let (name, value) = entry?;
         match value {
-            RawBsonRef::DateTime(ts) if name.as_str() == "ts" => ts_ms = Some(ts.timestamp_millis()),
+            RawBsonRef::DateTime(ts) if name.as_str() == "ts" => {
+                ts_ms = Some(ts.timestamp_millis())
+            }
             RawBsonRef::Document(_) => {}
             other => {
-                let value =
-                    number(Some(other)).ok_or_else(|| format!("stored value is not a number: {name:?} {other:?}"))?;
+                let value = number(Some(other))
+                    .ok_or_else(|| format!("stored value is not a number: {name:?} {other:?}"))?;
                 values = values.wrapping_add(value_hash(name.as_str(), value));
                 sum += whole(value);
             }
@@ -289,7 +342,10 @@ async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<Strin
         *stored.entry((ts_ms, identity)).or_default() += 1;
         Ok(())
     };
-    let mut cursor = db.collection::<RawDocumentBuf>("sensor_buckets").find(doc! { "sensor_id": &id }).await?;
+    let mut cursor = db
+        .collection::<RawDocumentBuf>("sensor_buckets")
+        .find(doc! { "sensor_id": &id })
+        .await?;
     while cursor.advance().await? {
         if let Some(RawBsonRef::Array(readings)) = cursor.current().get("readings")? {
             for reading in readings {
@@ -300,8 +356,11 @@ async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<Strin
         }
     }
     let of_sensor = doc! { "meta.sensor_id": &id };
-    let mut cursor =
-        db.collection::<RawDocumentBuf>("sensor_readings").find(of_sensor).projection(doc! { "_id": 0 }).await?;
+    let mut cursor = db
+        .collection::<RawDocumentBuf>("sensor_readings")
+        .find(of_sensor)
+        .projection(doc! { "_id": 0 })
+        .await?;
     while cursor.advance().await? {
         note(cursor.current())?;
     }
@@ -315,10 +374,19 @@ async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<Strin
             _ => twice.push(reading.0),
         }
     }
-    strange.extend(stored.keys().filter(|reading| !expected.contains_key(reading)).map(|reading| reading.0));
+    strange.extend(
+        stored
+            .keys()
+            .filter(|reading| !expected.contains_key(reading))
+            .map(|reading| reading.0),
+    );
     let part = |what: &str, times: &[i64]| match times {
         [] => String::new(),
-        some => format!("; {} {what}, with ts {:?}", some.len(), &some[..some.len().min(NAMED_MAX)]),
+        some => format!(
+            "; {} {what}, with ts {:?}",
+            some.len(),
+            &some[..some.len().min(NAMED_MAX)]
+        ),
     };
     Ok(format!(
         "{id}: {} readings were acknowledged{}{}{}",
@@ -335,7 +403,10 @@ pub(crate) async fn tamper(db: &Database, how: Tamper) -> Result<(), Failure> {
     let pages = doc! { "storage": { "$exists": false } };
     let measurements = db.collection::<Document>("sensor_readings");
     let Some(page) = buckets.find_one(pages).await? else {
-        let one = measurements.find_one(doc! {}).await?.ok_or("nothing is stored")?;
+        let one = measurements
+            .find_one(doc! {})
+            .await?
+            .ok_or("nothing is stored")?;
         match how {
             // A single measurement cannot be removed, so all of its sensor are.
             Tamper::Missing => {
@@ -347,7 +418,11 @@ pub(crate) async fn tamper(db: &Database, how: Tamper) -> Result<(), Failure> {
         return Ok(());
     };
     let id = page.get("_id").cloned().ok_or("a page without an _id")?;
-    let first = page.get_array("readings")?.first().cloned().ok_or("a page without readings")?;
+    let first = page
+        .get_array("readings")?
+        .first()
+        .cloned()
+        .ok_or("a page without readings")?;
     // Also adjusts the count, so that only a check of the readings themselves detects the damage.
     let (change, by) = match how {
         Tamper::Missing => (doc! { "$pop": { "readings": -1 } }, -1),
@@ -356,7 +431,10 @@ pub(crate) async fn tamper(db: &Database, how: Tamper) -> Result<(), Failure> {
     let mut change = change;
     change.insert("$inc", doc! { "count": by });
     // Bypasses the validator of the collection, which would reject the change.
-    buckets.update_one(doc! { "_id": id }, change).bypass_document_validation(true).await?;
+    buckets
+        .update_one(doc! { "_id": id }, change)
+        .bypass_document_validation(true)
+        .await?;
     Ok(())
 }
 
@@ -378,13 +456,20 @@ mod tests {
         let readings = [(1000, 5), (2000, 5), (3000, 5)];
         let tally = |list: &[(i64, u64)]| {
             let mut tally = Tally::default();
-            list.iter().for_each(|(ts, values)| tally.add(identity(*ts, *values), 7));
+            list.iter()
+                .for_each(|(ts, values)| tally.add(identity(*ts, *values), 7));
             tally
         };
         let whole = tally(&readings);
-        assert!(whole.readings_equal(&tally(&[readings[2], readings[0], readings[1]])), "the order does not matter");
+        assert!(
+            whole.readings_equal(&tally(&[readings[2], readings[0], readings[1]])),
+            "the order does not matter"
+        );
         assert!(!whole.readings_equal(&tally(&[readings[0], readings[0], readings[2]])));
         assert!(!whole.readings_equal(&tally(&readings[1..])));
-        assert!(!whole.readings_equal(&tally(&[(1000, 6), readings[1], readings[2]])), "values count");
+        assert!(
+            !whole.readings_equal(&tally(&[(1000, 6), readings[1], readings[2]])),
+            "values count"
+        );
     }
 }

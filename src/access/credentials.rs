@@ -1,7 +1,8 @@
-//! What a port accepts as proof of who sends or reads: tokens of a file and JWTs, or client certificates.
+//! What a port accepts as proof of who sends or reads: tokens of a file and JWTs, or client
+//! certificates.
 //!
-//! All of them lead to a [`Grant`]. An identity has one name, however it authenticates: the quota, `ingest.sender_tag`
-//! and the log know only that name.
+//! All of them lead to a [`Grant`]. An identity has one name, however it authenticates: the quota,
+//! `ingest.sender_tag` and the log know only that name.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +16,8 @@ use super::tokens::{Tokens, TokensError};
 use crate::config::{Certificates as CertificateSettings, ClientIdentity};
 use crate::model::SensorPatterns;
 
-/// The senders of JWTs and certificates count as more than one: their issuer decides how many there are.
+/// The senders of JWTs and certificates count as more than one: their issuer decides how many there
+/// are.
 const MANY_SENDERS: usize = 2;
 
 /// What a port accepts as proof of who sends or reads.
@@ -37,15 +39,16 @@ pub enum CredentialFault {
     Jwt(#[from] JwtFault),
     /// The client has no certificate, or one without an identity.
     #[error(
-        "a client certificate with one name is required: of the kind in certificates.identity, with 1 to 128 letters, \
-         digits and characters of - _ . : @ / | + ="
+        "a client certificate with one name is required: of the kind in certificates.identity, \
+         with 1 to 128 letters, digits and characters of - _ . : @ / | + ="
     )]
     NoIdentity,
 }
 
 impl Credentials {
-    /// Reads the tokens file of a port, if it has one; `key` is the setting that names it. `by_certificate`: only the
-    /// client certificate is the identity (`client_auth = "identity"`). `None`: the port is open.
+    /// Reads the tokens file of a port, if it has one; `key` is the setting that names it.
+    /// `by_certificate`: only the client certificate is the identity (`client_auth = "identity"`).
+    /// `None`: the port is open.
     ///
     /// # Errors
     /// The file cannot be read, or entries are not valid.
@@ -55,19 +58,39 @@ impl Credentials {
         by_certificate: bool,
         grants: &GrantDefaults,
     ) -> Result<Option<Credentials>, TokensError> {
-        let tokens = path.map(|path| Tokens::load(key, path, grants)).transpose()?.map(Arc::new);
+        let tokens = path
+            .map(|path| Tokens::load(key, path, grants))
+            .transpose()?
+            .map(Arc::new);
         let jwt = grants.jwt.clone();
         let grants = grants.clone();
-        Ok(Credentials { tokens, jwt, grants, by_certificate }.unless_open())
+        Ok(Credentials {
+            tokens,
+            jwt,
+            grants,
+            by_certificate,
+        }
+        .unless_open())
     }
 
     /// Those of another port with the same tokens file, as it was read for this one.
     pub fn for_port(&self, by_certificate: bool) -> Option<Credentials> {
-        let Credentials { tokens, jwt, grants, .. } = self;
+        let Credentials {
+            tokens,
+            jwt,
+            grants,
+            ..
+        } = self;
         let tokens = tokens.clone();
         let jwt = jwt.clone();
         let grants = grants.clone();
-        Credentials { tokens, jwt, grants, by_certificate }.unless_open()
+        Credentials {
+            tokens,
+            jwt,
+            grants,
+            by_certificate,
+        }
+        .unless_open()
     }
 
     /// `None`: nothing is required.
@@ -76,28 +99,43 @@ impl Credentials {
         (!is_open).then_some(self)
     }
 
-    /// The kind of name in the client certificate that is the identity, if the certificate is the only proof.
+    /// The kind of name in the client certificate that is the identity, if the certificate is the
+    /// only proof.
     pub fn by_certificate(&self) -> Option<ClientIdentity> {
-        self.by_certificate.then_some(self.grants.certificates.identity)
+        self.by_certificate
+            .then_some(self.grants.certificates.identity)
     }
 
-    /// The grant of a client certificate with this name: that of its entry in the tokens file, else by
-    /// `[certificates]`.
+    /// The grant of a client certificate with this name: that of its entry in the tokens file, else
+    /// by `[certificates]`.
     ///
     /// # Errors
     /// The name is not an identity.
     pub fn of_certificate(&self, name: Option<&str>) -> Result<Arc<Grant>, CredentialFault> {
-        let id = name.filter(|name| valid_identity(name)).ok_or(CredentialFault::NoIdentity)?;
-        if let Some(grant) = self.tokens.as_ref().and_then(|tokens| tokens.of_certificate(id)) {
+        let id = name
+            .filter(|name| valid_identity(name))
+            .ok_or(CredentialFault::NoIdentity)?;
+        if let Some(grant) = self
+            .tokens
+            .as_ref()
+            .and_then(|tokens| tokens.of_certificate(id))
+        {
             return Ok(grant.clone());
         }
-        let CertificateSettings { write_default, read_default, identity } = &self.grants.certificates;
+        let CertificateSettings {
+            write_default,
+            read_default,
+            identity,
+        } = &self.grants.certificates;
         let patterns = |texts: &[String]| {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             own_patterns(&texts, id).map_err(|_| CredentialFault::NoIdentity)
         };
         let grant = self.base(id, patterns(write_default)?, patterns(read_default)?);
-        Ok(Arc::new(Grant { proof: Proof::Certificate(*identity), ..grant }))
+        Ok(Arc::new(Grant {
+            proof: Proof::Certificate(*identity),
+            ..grant
+        }))
     }
 
     /// Number of tokens, for the log; `None`: there is no tokens file.
@@ -115,14 +153,17 @@ impl Credentials {
         self.tokens.as_ref()?.of_secret(id, secret).cloned()
     }
 
-    /// The grant of a token `id.secret`, or of a JWT: two dots, and the part before the first is not the id of a token.
+    /// The grant of a token `id.secret`, or of a JWT: two dots, and the part before the first is
+    /// not the id of a token.
     ///
     /// # Errors
     /// It is neither.
     pub fn of_text(&self, text: &str) -> Result<Arc<Grant>, CredentialFault> {
         let (id, secret) = text.split_once('.').ok_or(CredentialFault::Wrong)?;
         match &self.jwt {
-            Some(jwt) if secret.contains('.') && !self.has_token(id) => Ok(self.grant_of(&*jwt.verify(text)?, text)),
+            Some(jwt) if secret.contains('.') && !self.has_token(id) => {
+                Ok(self.grant_of(&*jwt.verify(text)?, text))
+            }
             _ => self.of_secret(id, secret).ok_or(CredentialFault::Wrong),
         }
     }
@@ -159,11 +200,22 @@ impl Credentials {
     }
 
     fn grant_of(&self, claims: &Claims, text: &str) -> Arc<Grant> {
-        let Claims { id, write, read, expires_ms, valid_from_ms } = claims;
+        let Claims {
+            id,
+            write,
+            read,
+            expires_ms,
+            valid_from_ms,
+        } = claims;
         let grant = self.base(id, write.clone(), read.clone());
         let expires_ms = Some(*expires_ms);
         let valid_from_ms = *valid_from_ms;
-        Arc::new(Grant { expires_ms, valid_from_ms, proof: Proof::Jwt(text.into()), ..grant })
+        Arc::new(Grant {
+            expires_ms,
+            valid_from_ms,
+            proof: Proof::Jwt(text.into()),
+            ..grant
+        })
     }
 
     /// A grant without an entry in the tokens file.

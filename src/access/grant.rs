@@ -41,7 +41,10 @@ pub struct Protocols {
 
 impl Protocols {
     /// Every protocol.
-    pub const ALL: Protocols = Protocols { http: true, mqtt: true };
+    pub const ALL: Protocols = Protocols {
+        http: true,
+        mqtt: true,
+    };
 
     /// Whether the set has this protocol.
     pub fn has(self, protocol: Protocol) -> bool {
@@ -59,7 +62,8 @@ pub enum Proof {
     None,
     /// A token; the hash of its secret.
     Token([u8; 32]),
-    /// This JWT. (As text, because new keys or other settings can mean another grant. Most have less than 1 KiB.)
+    /// This JWT. (As text, because new keys or other settings can mean another grant. Most have
+    /// less than 1 KiB.)
     Jwt(Box<str>),
     /// A client certificate, by a name of this kind. (Its connection notices when it ends.)
     Certificate(ClientIdentity),
@@ -139,7 +143,10 @@ impl Grant {
     /// # Errors
     /// It has expired, is not valid yet, or it does not allow this protocol.
     pub fn check(&self, protocol: Protocol, now_ms: i64) -> Result<(), Denied> {
-        if self.expires_ms.is_some_and(|expires_ms| now_ms >= expires_ms) {
+        if self
+            .expires_ms
+            .is_some_and(|expires_ms| now_ms >= expires_ms)
+        {
             return Err(Denied::Expired);
         }
         if self.valid_from_ms.is_some_and(|from_ms| now_ms < from_ms) {
@@ -163,11 +170,18 @@ impl Grant {
         }
     }
 
-    /// Applies the rules for single readings to those that `batch` decodes next. `sender_tag`: the name of the tag that
-    /// records the sender.
-    pub fn apply(sender: Option<&Arc<Grant>>, sender_tag: Option<&Arc<str>>, batch: &mut BatchBuilder) {
+    /// Applies the rules for single readings to those that `batch` decodes next. `sender_tag`: the
+    /// name of the tag that records the sender.
+    pub fn apply(
+        sender: Option<&Arc<Grant>>,
+        sender_tag: Option<&Arc<str>>,
+        batch: &mut BatchBuilder,
+    ) {
         batch.allow_only(sender.and_then(|grant| grant.write.clone()));
-        let tag = sender.zip(sender_tag).map(|(grant, name)| SenderTag { name: name.clone(), id: grant.id.clone() });
+        let tag = sender.zip(sender_tag).map(|(grant, name)| SenderTag {
+            name: name.clone(),
+            id: grant.id.clone(),
+        });
         batch.tag_sender(tag);
     }
 
@@ -181,7 +195,9 @@ impl Grant {
 
     /// Whether it may read this sensor.
     pub fn may_read(&self, sensor_id: &str) -> bool {
-        self.read.as_ref().is_none_or(|read| read.matches(sensor_id))
+        self.read
+            .as_ref()
+            .is_none_or(|read| read.matches(sensor_id))
     }
 
     /// Whether it may read every sensor.
@@ -196,25 +212,51 @@ mod tests {
 
     #[test]
     fn a_grant_ends_in_the_millisecond_of_its_expiry() {
-        let grant = Grant { expires_ms: Some(1000), ..Grant::unlimited("gw1") };
+        let grant = Grant {
+            expires_ms: Some(1000),
+            ..Grant::unlimited("gw1")
+        };
         assert_eq!(grant.check(Protocol::Http, 999), Ok(()));
         assert_eq!(grant.check(Protocol::Http, 1000), Err(Denied::Expired));
-        let later = Grant { valid_from_ms: Some(500), ..grant };
+        let later = Grant {
+            valid_from_ms: Some(500),
+            ..grant
+        };
         assert_eq!(later.check(Protocol::Http, 499), Err(Denied::NotYetValid));
         assert_eq!(later.check(Protocol::Http, 500), Ok(()));
     }
 
     #[test]
     fn each_rule_denies_what_it_names() {
-        let patterns = |list: &[&'static str]| Some(SensorPatterns::parse(list.iter().copied()).unwrap());
-        let over_mqtt = Grant { via: Protocols { http: false, mqtt: true }, ..Grant::unlimited("d1") };
+        let patterns =
+            |list: &[&'static str]| Some(SensorPatterns::parse(list.iter().copied()).unwrap());
+        let over_mqtt = Grant {
+            via: Protocols {
+                http: false,
+                mqtt: true,
+            },
+            ..Grant::unlimited("d1")
+        };
         assert_eq!(over_mqtt.check_sender(Protocol::Mqtt, 0), Ok(()));
-        assert_eq!(over_mqtt.check_sender(Protocol::Http, 0), Err(Denied::Protocol));
-        let reader = Grant { write: patterns(&[]), read: patterns(&["a-*"]), ..Grant::unlimited("r") };
+        assert_eq!(
+            over_mqtt.check_sender(Protocol::Http, 0),
+            Err(Denied::Protocol)
+        );
+        let reader = Grant {
+            write: patterns(&[]),
+            read: patterns(&["a-*"]),
+            ..Grant::unlimited("r")
+        };
         assert_eq!(reader.check(Protocol::Http, 0), Ok(()));
         assert_eq!(reader.check_sender(Protocol::Http, 0), Err(Denied::Write));
         assert!(reader.may_read("a-1") && !reader.may_read("b-1") && !reader.may_read_all());
-        assert!(Grant { read: patterns(&["*"]), ..Grant::unlimited("r") }.may_read_all());
+        assert!(
+            Grant {
+                read: patterns(&["*"]),
+                ..Grant::unlimited("r")
+            }
+            .may_read_all()
+        );
         assert!(Grant::unlimited("x").may_read("b-1"));
     }
 }

@@ -1,21 +1,24 @@
-//! Access: who a sender or reader is, and what it may do. The same for HTTP, the MQTT listener and the read API.
+//! Access: who a sender or reader is, and what it may do. The same for HTTP, the MQTT listener and
+//! the read API.
 //!
-//! A sender authenticates with a token of a file ([`tokens`]), a JWT ([`jwt`]) or its client certificate;
-//! [`Credentials`] are what a port accepts. A sender's [`Grant`] defines its rights: the sensors that it may write and
-//! read, the protocols, and the period of validity. A grant without a rule allows everything, as do ports without
-//! credentials.
+//! A sender authenticates with a token of a file ([`tokens`]), a JWT ([`jwt`]) or its client
+//! certificate; [`Credentials`] are what a port accepts. A sender's [`Grant`] defines its rights:
+//! the sensors that it may write and read, the protocols, and the period of validity. A grant
+//! without a rule allows everything, as do ports without credentials.
 //!
 //! Where the rules apply:
-//! - `via` and `expires`: when a request or a connection authenticates, and again while an MQTT connection is open.
-//! - `write`: per reading, when it is decoded. A reading outside the patterns is rejected with reason `not_allowed`;
-//!   the other readings of the message are accepted.
+//! - `via` and `expires`: when a request or a connection authenticates, and again while an MQTT
+//!   connection is open.
+//! - `write`: per reading, when it is decoded. A reading outside the patterns is rejected with
+//!   reason `not_allowed`; the other readings of the message are accepted.
 //! - `read`: per request of the read API.
 //! - [`quota`]: how much it may send, when a message is accepted.
 //!
 //! Invariants:
-//! - A secret is never stored, only its hash; neither appears in an error, a log line or a metric, nor does a JWT.
-//! - A grant is immutable. A reload makes new grants; the holder of an old one asks [`Credentials::renewed`] whether it
-//!   is still valid.
+//! - A secret is never stored, only its hash; neither appears in an error, a log line or a metric,
+//!   nor does a JWT.
+//! - A grant is immutable. A reload makes new grants; the holder of an old one asks
+//!   [`Credentials::renewed`] whether it is still valid.
 
 mod credentials;
 mod grant;

@@ -1,13 +1,13 @@
-//! How much a sender may send. Each sender (token id) has one [`Usage`], over all ports and reloads; the limits
-//! ([`Quota`]) belong to its grant.
+//! How much a sender may send. Each sender (token id) has one [`Usage`], over all ports and
+//! reloads; the limits ([`Quota`]) belong to its grant.
 //!
-//! - *Rates* of readings and bytes, with a burst: a bucket of credit that fills at the rate up to `burst` seconds of
-//!   it. A message passes if there is any credit, and takes what it costs; if it costs more, the sender waits until the
-//!   debt is paid. So a message may be larger than a burst.
-//! - *Share of the journal*: unstored bytes. Without it, one sender that is faster than the store fills the journal for
-//!   all.
-//! - *Share of the queue*: bytes that wait for admission, [`QUEUE_BYTES`]. The sender waits meanwhile, so the messages
-//!   of others find room and a short queue.
+//! - *Rates* of readings and bytes, with a burst: a bucket of credit that fills at the rate up to
+//!   `burst` seconds of it. A message passes if there is any credit, and takes what it costs; if it
+//!   costs more, the sender waits until the debt is paid. So a message may be larger than a burst.
+//! - *Share of the journal*: unstored bytes. Without it, one sender that is faster than the store
+//!   fills the journal for all.
+//! - *Share of the queue*: bytes that wait for admission, [`QUEUE_BYTES`]. The sender waits
+//!   meanwhile, so the messages of others find room and a short queue.
 //! - *Requests and connections* at the same time.
 //!
 //! Beyond a limit only this sender is refused (HTTP) or read more slowly (MQTT).
@@ -26,7 +26,8 @@ use crate::config::{Certificates as CertificateSettings, Quota as QuotaSettings}
 
 /// Bytes of one sender that may wait for admission: one group of the journal, some milliseconds.
 const QUEUE_BYTES: u32 = 4 << 20;
-/// When a sender should try again if its journal share or requests are used up: that depends on the store.
+/// When a sender should try again if its journal share or requests are used up: that depends on the
+/// store.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How much a sender may send. `None`: any amount.
@@ -59,7 +60,8 @@ impl Quota {
         }
     }
 
-    /// The limits of the configuration. `is_alone`: there is only one sender, which needs to leave no room for others.
+    /// The limits of the configuration. `is_alone`: there is only one sender, which needs to leave
+    /// no room for others.
     fn new(settings: &QuotaSettings, journal_bytes_max: u64, is_alone: bool) -> Quota {
         Quota {
             readings_per_second: settings.readings_per_second,
@@ -67,7 +69,8 @@ impl Quota {
             burst: settings.burst,
             connections_max: settings.connections_max,
             requests_max: settings.requests_max.filter(|_| !is_alone),
-            journal_bytes: share(journal_bytes_max, settings.journal_share_percent).filter(|_| !is_alone),
+            journal_bytes: share(journal_bytes_max, settings.journal_share_percent)
+                .filter(|_| !is_alone),
         }
     }
 }
@@ -156,13 +159,15 @@ impl GrantDefaults {
     /// The limits of a sender without its own, one of `senders`.
     pub(super) fn quota(&self, senders: usize) -> Quota {
         let quota = self.quota.as_ref();
-        quota.map_or_else(Quota::unlimited, |quota| Quota::new(quota, self.journal_bytes_max, senders == 1))
+        quota.map_or_else(Quota::unlimited, |quota| {
+            Quota::new(quota, self.journal_bytes_max, senders == 1)
+        })
     }
 }
 
-/// The usage of every sender, by its id. Those of configured tokens stay. Those of JWTs, whose issuer decides how many
-/// there are, are forgotten when nothing refers to them, nothing is unstored and their rates were not queried in the
-/// last hour.
+/// The usage of every sender, by its id. Those of configured tokens stay. Those of JWTs, whose
+/// issuer decides how many there are, are forgotten when nothing refers to them, nothing is
+/// unstored and their rates were not queried in the last hour.
 #[derive(Debug, Clone, Default)]
 pub struct Usages(Arc<Mutex<AllUsages>>);
 
@@ -196,7 +201,11 @@ impl Usages {
 
     /// Whether no sender is known.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).by_id.is_empty()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_id
+            .is_empty()
     }
 
     /// Sets in `last` when each sender was last accepted.
@@ -214,7 +223,12 @@ impl Usages {
 impl AllUsages {
     fn forget_unused(&mut self) {
         // The clock that rates are counted by, as far as it is known here.
-        let now_ms = self.by_id.values().map(|usage| usage.asked_ms()).max().unwrap_or_default();
+        let now_ms = self
+            .by_id
+            .values()
+            .map(|usage| usage.asked_ms())
+            .max()
+            .unwrap_or_default();
         self.by_id.retain(|_, usage| {
             Arc::strong_count(usage) > 1
                 || usage.account.unstored_bytes() > 0
@@ -265,7 +279,8 @@ struct Debt {
 }
 
 impl Debt {
-    /// Seconds until there is credit again; 0: there is. `rate` per second, at most `burst` seconds of it are saved.
+    /// Seconds until there is credit again; 0: there is. `rate` per second, at most `burst` seconds
+    /// of it are saved.
     fn wait_s(&mut self, rate: u64, burst: Duration, now_ms: u64) -> f64 {
         let rate = rate as f64;
         let passed_s = now_ms.saturating_sub(self.at_ms) as f64 / 1000.0;
@@ -291,8 +306,14 @@ impl Usage {
     /// # Errors
     /// A rate or the share of the journal is used up.
     pub fn check(&self, quota: &Quota, now_ms: u64) -> Result<(), QuotaExceeded> {
-        if quota.journal_bytes.is_some_and(|most| self.account.unstored_bytes() >= most) {
-            return Err(QuotaExceeded { limit: QuotaLimit::Journal, retry_after: RETRY });
+        if quota
+            .journal_bytes
+            .is_some_and(|most| self.account.unstored_bytes() >= most)
+        {
+            return Err(QuotaExceeded {
+                limit: QuotaLimit::Journal,
+                retry_after: RETRY,
+            });
         }
         if quota.readings_per_second.is_none() && quota.bytes_per_second.is_none() {
             return Ok(());
@@ -306,7 +327,10 @@ impl Usage {
         ] {
             let wait_s = rate.map_or(0.0, |rate| debt.wait_s(rate, quota.burst, now_ms));
             if wait_s > 0.0 {
-                return Err(QuotaExceeded { limit, retry_after: Duration::from_secs_f64(wait_s) });
+                return Err(QuotaExceeded {
+                    limit,
+                    retry_after: Duration::from_secs_f64(wait_s),
+                });
             }
         }
         Ok(())
@@ -341,14 +365,22 @@ impl Usage {
         &self.account
     }
 
-    /// Waits for a part of the sender's share of the queue. If the message is larger, it takes all of it.
+    /// Waits for a part of the sender's share of the queue. If the message is larger, it takes all
+    /// of it.
     pub async fn queue(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.queue.clone().acquire_many_owned(queue_part(bytes)).await.ok()
+        self.queue
+            .clone()
+            .acquire_many_owned(queue_part(bytes))
+            .await
+            .ok()
     }
 
     /// The same without waiting; `None`: there is no room now.
     pub fn try_queue(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.queue.clone().try_acquire_many_owned(queue_part(bytes)).ok()
+        self.queue
+            .clone()
+            .try_acquire_many_owned(queue_part(bytes))
+            .ok()
     }
 
     /// Counts a request.
@@ -364,7 +396,11 @@ impl Usage {
     /// # Errors
     /// There are as many already as the sender may have.
     pub fn connection(&self, quota: &Quota) -> Result<Held, QuotaExceeded> {
-        hold(&self.connections, quota.connections_max, QuotaLimit::Connections)
+        hold(
+            &self.connections,
+            quota.connections_max,
+            QuotaLimit::Connections,
+        )
     }
 }
 
@@ -372,11 +408,18 @@ fn queue_part(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX).min(QUEUE_BYTES)
 }
 
-fn hold(held: &Arc<AtomicUsize>, most: Option<usize>, limit: QuotaLimit) -> Result<Held, QuotaExceeded> {
+fn hold(
+    held: &Arc<AtomicUsize>,
+    most: Option<usize>,
+    limit: QuotaLimit,
+) -> Result<Held, QuotaExceeded> {
     let one_more = |n: usize| most.is_none_or(|most| n < most).then_some(n + 1);
     match held.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
         Ok(_) => Ok(Held(held.clone())),
-        Err(_) => Err(QuotaExceeded { limit, retry_after: RETRY }),
+        Err(_) => Err(QuotaExceeded {
+            limit,
+            retry_after: RETRY,
+        }),
     }
 }
 
@@ -385,13 +428,20 @@ mod tests {
     use super::*;
 
     fn quota(readings: Option<u64>, bytes: Option<u64>) -> Quota {
-        Quota { readings_per_second: readings, bytes_per_second: bytes, ..Quota::unlimited() }
+        Quota {
+            readings_per_second: readings,
+            bytes_per_second: bytes,
+            ..Quota::unlimited()
+        }
     }
 
     #[test]
     fn a_sender_gets_its_rate_and_its_burst_and_no_more() {
         let usage = Usage::default();
-        let quota = Quota { burst: Duration::from_secs(10), ..quota(Some(100), None) };
+        let quota = Quota {
+            burst: Duration::from_secs(10),
+            ..quota(Some(100), None)
+        };
         // An hour at full speed, 50 readings together every 10 ms.
         let mut sent = 0;
         for now_ms in (0..3_600_000).step_by(10) {
@@ -400,7 +450,10 @@ mod tests {
                 sent += 50;
             }
         }
-        assert!((360_000..=360_100).contains(&sent), "{sent}: nothing was saved at the begin");
+        assert!(
+            (360_000..=360_100).contains(&sent),
+            "{sent}: nothing was saved at the begin"
+        );
         // After a pause the burst, and the message that goes beyond it.
         let mut sent = 0;
         while usage.check(&quota, 4_000_000).is_ok() {
@@ -409,27 +462,42 @@ mod tests {
         }
         assert_eq!(sent, 1200);
         let refused = usage.check(&quota, 4_000_000).unwrap_err();
-        assert_eq!((refused.limit, refused.retry_after), (QuotaLimit::Readings, Duration::from_secs(2)));
+        assert_eq!(
+            (refused.limit, refused.retry_after),
+            (QuotaLimit::Readings, Duration::from_secs(2))
+        );
         assert!(usage.check(&quota, 4_001_990).is_err() && usage.check(&quota, 4_002_000).is_ok());
-        assert!(usage.check(&quota, 0).is_ok(), "a clock that steps back owes nothing more");
+        assert!(
+            usage.check(&quota, 0).is_ok(),
+            "a clock that steps back owes nothing more"
+        );
     }
 
     #[test]
     fn bytes_are_limited_alone_too_and_without_a_limit_nothing_is() {
         let usage = Usage::default();
         usage.charge(&quota(None, Some(10)), 1_000_000, 25);
-        assert_eq!(usage.check(&quota(None, Some(10)), 0).map_err(|e| e.limit), Err(QuotaLimit::Bytes));
+        assert_eq!(
+            usage.check(&quota(None, Some(10)), 0).map_err(|e| e.limit),
+            Err(QuotaLimit::Bytes)
+        );
         assert_eq!(usage.check(&Quota::unlimited(), 0), Ok(()));
     }
 
     #[test]
     fn what_waits_to_be_stored_counts_until_it_is_stored() {
         let usage = Usage::default();
-        let quota = Quota { journal_bytes: Some(100), ..Quota::unlimited() };
+        let quota = Quota {
+            journal_bytes: Some(100),
+            ..Quota::unlimited()
+        };
         usage.account().add(99);
         assert_eq!(usage.check(&quota, 0), Ok(()));
         usage.account().add(1);
-        assert_eq!(usage.check(&quota, 0).map_err(|e| e.limit), Err(QuotaLimit::Journal));
+        assert_eq!(
+            usage.check(&quota, 0).map_err(|e| e.limit),
+            Err(QuotaLimit::Journal)
+        );
         usage.account().subtract(50);
         assert_eq!(usage.check(&quota, 0), Ok(()));
     }
@@ -437,14 +505,27 @@ mod tests {
     #[test]
     fn requests_and_connections_are_counted_while_they_last_and_ports_share_the_count() {
         let usages = Usages::default();
-        let quota = Quota { requests_max: Some(2), connections_max: Some(1), ..Quota::unlimited() };
-        let held = [usages.of("a").request(&quota).unwrap(), usages.of("a").request(&quota).unwrap()];
-        assert_eq!(usages.of("a").request(&quota).unwrap_err().limit, QuotaLimit::Requests);
+        let quota = Quota {
+            requests_max: Some(2),
+            connections_max: Some(1),
+            ..Quota::unlimited()
+        };
+        let held = [
+            usages.of("a").request(&quota).unwrap(),
+            usages.of("a").request(&quota).unwrap(),
+        ];
+        assert_eq!(
+            usages.of("a").request(&quota).unwrap_err().limit,
+            QuotaLimit::Requests
+        );
         assert!(usages.of("b").request(&quota).is_ok());
         drop(held);
         assert!(usages.of("a").request(&quota).is_ok());
         let _one = usages.of("a").connection(&quota).unwrap();
-        assert_eq!(usages.of("a").connection(&quota).unwrap_err().limit, QuotaLimit::Connections);
+        assert_eq!(
+            usages.of("a").connection(&quota).unwrap_err().limit,
+            QuotaLimit::Connections
+        );
     }
 
     #[test]
@@ -459,8 +540,16 @@ mod tests {
         ids(10..USAGES_KEPT * 4).for_each(|id| drop(usages.of(&id)));
         let all = usages.0.lock().unwrap();
         assert!(all.by_id.len() <= USAGES_KEPT, "{}", all.by_id.len());
-        assert!(ids(0..10).zip(&held).all(|(id, held)| Arc::ptr_eq(held, &all.by_id[&*id])));
-        assert!(["unstored", "recent"].iter().all(|id| all.by_id.contains_key(*id)));
+        assert!(
+            ids(0..10)
+                .zip(&held)
+                .all(|(id, held)| Arc::ptr_eq(held, &all.by_id[&*id]))
+        );
+        assert!(
+            ["unstored", "recent"]
+                .iter()
+                .all(|id| all.by_id.contains_key(*id))
+        );
         assert!(!all.by_id.contains_key("old"));
     }
 

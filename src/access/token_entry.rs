@@ -38,8 +38,8 @@ pub enum InvalidToken {
     #[error("is not a table")]
     NotATable,
     #[error(
-        "has an unknown key; expected id, sha256 (never the secret itself) or certificate = true, and optionally write, \
-         read, via, expires, note, rate"
+        "has an unknown key; expected id, sha256 (never the secret itself) or certificate = true, \
+         and optionally write, read, via, expires, note, rate"
     )]
     UnknownKey,
     #[error("has no id")]
@@ -48,7 +48,9 @@ pub enum InvalidToken {
     IdNotText,
     #[error("id must be 1 to 64 letters, digits, - or _")]
     Id,
-    #[error("id of a certificate must be 1 to 128 letters, digits and characters of - _ . : @ / | + =")]
+    #[error(
+        "id of a certificate must be 1 to 128 letters, digits and characters of - _ . : @ / | + ="
+    )]
     CertificateId,
     #[error("has no sha256, and not certificate = true")]
     NoHash,
@@ -68,13 +70,16 @@ pub enum InvalidToken {
     Via,
     #[error("via must not be empty; remove the token instead")]
     ViaEmpty,
-    #[error("expires must be a date and time with an offset, such as 2027-01-31T12:00:00Z, or a date")]
+    #[error(
+        "expires must be a date and time with an offset, such as 2027-01-31T12:00:00Z, or a date"
+    )]
     Expires,
     #[error("note must be a string")]
     Note,
     #[error(
-        "rate must be a number of readings per second, or a table with keys of [quota]: readings_per_second, \
-         bytes_per_second, burst, connections_max, requests_max, journal_share_percent"
+        "rate must be a number of readings per second, or a table with keys of [quota]: \
+         readings_per_second, bytes_per_second, burst, connections_max, requests_max, \
+         journal_share_percent"
     )]
     Rate,
 }
@@ -91,7 +96,17 @@ pub(super) fn parse_entry(
     senders: usize,
     fault: &mut impl FnMut(InvalidToken),
 ) -> Option<Entry> {
-    const KEYS: [&str; 9] = ["id", "sha256", "certificate", "write", "read", "via", "expires", "note", "rate"];
+    const KEYS: [&str; 9] = [
+        "id",
+        "sha256",
+        "certificate",
+        "write",
+        "read",
+        "via",
+        "expires",
+        "note",
+        "rate",
+    ];
     let Some(entry) = entry.as_table() else {
         fault(InvalidToken::NotATable);
         return None;
@@ -136,18 +151,33 @@ pub(super) fn parse_entry(
         usage: defaults.usages.of(own_id),
         proof: Proof::Certificate(defaults.certificates.identity),
     };
-    let of_token = |hash| Token { hash, grant: Arc::new(Grant { proof: Proof::Token(hash), ..grant.clone() }) };
+    let of_token = |hash| Token {
+        hash,
+        grant: Arc::new(Grant {
+            proof: Proof::Token(hash),
+            ..grant.clone()
+        }),
+    };
     let token = hash.ok()?.map(of_token);
-    Some(Entry { token, certificate: is_certificate.ok()?.then(|| Arc::new(grant)) })
+    Some(Entry {
+        token,
+        certificate: is_certificate.ok()?.then(|| Arc::new(grant)),
+    })
 }
 
 /// The id, if it is valid: an invalid one may be a whole token.
 pub(super) fn parse_id(entry: &toml::Table) -> Result<&str, InvalidToken> {
-    let id = entry.get("id").ok_or(InvalidToken::NoId)?.as_str().ok_or(InvalidToken::IdNotText)?;
+    let id = entry
+        .get("id")
+        .ok_or(InvalidToken::NoId)?
+        .as_str()
+        .ok_or(InvalidToken::IdNotText)?;
     // The id of a token ends at the first dot.
     let is_only_certificate = !entry.contains_key("sha256") && is_certificate(entry);
     match is_only_certificate {
-        true => Some(id).filter(|id| valid_identity(id)).ok_or(InvalidToken::CertificateId),
+        true => Some(id)
+            .filter(|id| valid_identity(id))
+            .ok_or(InvalidToken::CertificateId),
         false => Some(id).filter(|id| valid_id(id)).ok_or(InvalidToken::Id),
     }
 }
@@ -166,7 +196,11 @@ fn parse_certificate(entry: &toml::Table) -> Result<bool, InvalidToken> {
 /// `None`: the entry is only for a certificate.
 fn parse_hash(entry: &toml::Table) -> Result<Option<Hash>, InvalidToken> {
     let Some(hex) = entry.get("sha256") else {
-        return if is_certificate(entry) { Ok(None) } else { Err(InvalidToken::NoHash) };
+        return if is_certificate(entry) {
+            Ok(None)
+        } else {
+            Err(InvalidToken::NoHash)
+        };
     };
     let hex = hex.as_str().ok_or(InvalidToken::HashNotText)?;
     if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -179,24 +213,46 @@ fn parse_hash(entry: &toml::Table) -> Result<Option<Hash>, InvalidToken> {
     Ok(Some(hash))
 }
 
-fn parse_patterns(entry: &toml::Table, key: &'static str, id: &str) -> Result<Option<SensorPatterns>, InvalidToken> {
-    let Some(value) = entry.get(key) else { return Ok(None) };
-    let texts: Option<Vec<&str>> = value.as_array().and_then(|list| list.iter().map(toml::Value::as_str).collect());
+fn parse_patterns(
+    entry: &toml::Table,
+    key: &'static str,
+    id: &str,
+) -> Result<Option<SensorPatterns>, InvalidToken> {
+    let Some(value) = entry.get(key) else {
+        return Ok(None);
+    };
+    let texts: Option<Vec<&str>> = value
+        .as_array()
+        .and_then(|list| list.iter().map(toml::Value::as_str).collect());
     let texts = texts.ok_or(InvalidToken::NotPatterns(key))?;
-    own_patterns(&texts, id).map(Some).map_err(|error| InvalidToken::Pattern(key, error))
+    own_patterns(&texts, id)
+        .map(Some)
+        .map_err(|error| InvalidToken::Pattern(key, error))
 }
 
 fn parse_via(entry: &toml::Table) -> Result<Protocols, InvalidToken> {
-    let Some(value) = entry.get("via") else { return Ok(Protocols::ALL) };
-    let mut via = Protocols { http: false, mqtt: false };
+    let Some(value) = entry.get("via") else {
+        return Ok(Protocols::ALL);
+    };
+    let mut via = Protocols {
+        http: false,
+        mqtt: false,
+    };
     for name in value.as_array().ok_or(InvalidToken::Via)? {
-        match Protocol::ALL.into_iter().find(|protocol| name.as_str() == Some(protocol.as_str())) {
+        match Protocol::ALL
+            .into_iter()
+            .find(|protocol| name.as_str() == Some(protocol.as_str()))
+        {
             Some(Protocol::Http) => via.http = true,
             Some(Protocol::Mqtt) => via.mqtt = true,
             None => return Err(InvalidToken::Via),
         }
     }
-    if via.http || via.mqtt { Ok(via) } else { Err(InvalidToken::ViaEmpty) }
+    if via.http || via.mqtt {
+        Ok(via)
+    } else {
+        Err(InvalidToken::ViaEmpty)
+    }
 }
 
 fn parse_expires(entry: &toml::Table) -> Result<Option<i64>, InvalidToken> {
@@ -207,30 +263,55 @@ fn parse_expires(entry: &toml::Table) -> Result<Option<i64>, InvalidToken> {
         Some(_) => return Err(InvalidToken::Expires),
     };
     let time = DateTime::parse_from_rfc3339(&text).map(|time| time.timestamp_millis());
-    let date = || text.parse::<NaiveDate>().map(|date| date.and_time(NaiveTime::MIN).and_utc().timestamp_millis());
-    time.or_else(|_| date()).map(Some).map_err(|_| InvalidToken::Expires)
+    let date = || {
+        text.parse::<NaiveDate>()
+            .map(|date| date.and_time(NaiveTime::MIN).and_utc().timestamp_millis())
+    };
+    time.or_else(|_| date())
+        .map(Some)
+        .map_err(|_| InvalidToken::Expires)
 }
 
 /// The limits of the entry, and for the rest those of all senders.
-fn parse_rate(entry: &toml::Table, defaults: &GrantDefaults, senders: usize) -> Result<Quota, InvalidToken> {
+fn parse_rate(
+    entry: &toml::Table,
+    defaults: &GrantDefaults,
+    senders: usize,
+) -> Result<Quota, InvalidToken> {
     let mut quota = defaults.quota(senders);
     let rates = match entry.get("rate") {
         None => return Ok(quota),
         Some(toml::Value::Table(rates)) => rates.clone(),
-        Some(readings) => toml::Table::from_iter([("readings_per_second".to_owned(), readings.clone())]),
+        Some(readings) => {
+            toml::Table::from_iter([("readings_per_second".to_owned(), readings.clone())])
+        }
     };
     for (key, value) in rates {
         // 0: no limit, as in the configuration.
-        let number = || value.as_integer().and_then(|n| u64::try_from(n).ok()).ok_or(InvalidToken::Rate);
+        let number = || {
+            value
+                .as_integer()
+                .and_then(|n| u64::try_from(n).ok())
+                .ok_or(InvalidToken::Rate)
+        };
         let limit = || number().map(|n| Some(n).filter(|n| *n > 0));
         let count = || limit().map(|n| n.map(|n| usize::try_from(n).unwrap_or(usize::MAX)));
         match &*key {
             "readings_per_second" => quota.readings_per_second = limit()?,
             "bytes_per_second" => {
-                let bytes = value.as_str().map(|text| parse_size(text).ok_or(InvalidToken::Rate));
-                quota.bytes_per_second = bytes.unwrap_or_else(number).map(|n| Some(n).filter(|n| *n > 0))?;
+                let bytes = value
+                    .as_str()
+                    .map(|text| parse_size(text).ok_or(InvalidToken::Rate));
+                quota.bytes_per_second = bytes
+                    .unwrap_or_else(number)
+                    .map(|n| Some(n).filter(|n| *n > 0))?;
             }
-            "burst" => quota.burst = value.as_str().and_then(parse_duration).ok_or(InvalidToken::Rate)?,
+            "burst" => {
+                quota.burst = value
+                    .as_str()
+                    .and_then(parse_duration)
+                    .ok_or(InvalidToken::Rate)?
+            }
             "connections_max" => quota.connections_max = count()?,
             "requests_max" => quota.requests_max = count()?,
             "journal_share_percent" => {

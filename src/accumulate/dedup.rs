@@ -1,13 +1,14 @@
 //! The stored readings of a bucket that are needed to find duplicates. Pure.
 //!
-//! [`DedupWindow`] holds every stored reading from a time (`from_ms`) on, and none before. A sensor whose readings are
-//! a little late needs only a little of the past. So a load starts at the earliest reading in doubt, this process's
-//! writes are added at the end, and memory pressure removes the oldest keys. A reading before the window causes another
-//! load.
+//! [`DedupWindow`] holds every stored reading from a time (`from_ms`) on, and none before. A sensor
+//! whose readings are a little late needs only a little of the past. So a load starts at the
+//! earliest reading in doubt, this process's writes are added at the end, and memory pressure
+//! removes the oldest keys. A reading before the window causes another load.
 //!
-//! [`ExternalWrites`] is the part that must not be forgotten: which stored positions others wrote (an earlier process,
-//! another instance, a statement whose answer was lost), and how many of those were matched with receipt-time readings.
-//! Example: three pending, two stored by others, one matched already: two still have to be written.
+//! [`ExternalWrites`] is the part that must not be forgotten: which stored positions others wrote
+//! (an earlier process, another instance, a statement whose answer was lost), and how many of those
+//! were matched with receipt-time readings. Example: three pending, two stored by others, one
+//! matched already: two still have to be written.
 
 use super::arrivals::Arrivals;
 use crate::model::{ReadingKey, RowFlags, Rows, StorageMode};
@@ -29,15 +30,29 @@ pub(super) struct DedupWindow {
 
 impl DedupWindow {
     /// The window of a load, from `from_ms` on.
-    pub(super) fn new(bucket: &LoadedBucket, from_ms: i64, others: Option<&ExternalWrites>) -> DedupWindow {
-        let mut dedup = DedupWindow { from_ms, keys: vec![], external: vec![] };
+    pub(super) fn new(
+        bucket: &LoadedBucket,
+        from_ms: i64,
+        others: Option<&ExternalWrites>,
+    ) -> DedupWindow {
+        let mut dedup = DedupWindow {
+            from_ms,
+            keys: vec![],
+            external: vec![],
+        };
         for (p, page) in bucket.pages.iter().enumerate() {
-            for (i, key) in page.keys.iter().enumerate().filter(|(_, key)| key.ts_ms >= from_ms) {
+            for (i, key) in page
+                .keys
+                .iter()
+                .enumerate()
+                .filter(|(_, key)| key.ts_ms >= from_ms)
+            {
                 dedup.keys.push(*key);
-                // Measurements have no position: this process's list of its own writes determines whose they are.
-                if others
-                    .is_some_and(|o| bucket.storage_mode == StorageMode::TimeSeries || o.holds((p as u32, i as u32)))
-                {
+                // Measurements have no position: this process's list of its own writes determines
+                // whose they are.
+                if others.is_some_and(|o| {
+                    bucket.storage_mode == StorageMode::TimeSeries || o.holds((p as u32, i as u32))
+                }) {
                     dedup.external.push(*key);
                 }
             }
@@ -82,7 +97,8 @@ impl DedupWindow {
     }
 
     pub(super) fn memory(&self) -> usize {
-        size_of::<DedupWindow>() + (self.keys.capacity() + self.external.capacity()) * size_of::<ReadingKey>()
+        size_of::<DedupWindow>()
+            + (self.keys.capacity() + self.external.capacity()) * size_of::<ReadingKey>()
     }
 }
 
@@ -91,16 +107,17 @@ impl DedupWindow {
 pub(super) struct ExternalWrites {
     /// Half-open, ascending.
     spans: Vec<(Position, Position)>,
-    /// The end of the stored readings when the bucket last forgot them. The writers of all positions before it are
-    /// known: they are in `spans`, or this process wrote them.
+    /// The end of the stored readings when the bucket last forgot them. The writers of all
+    /// positions before it are known: they are in `spans`, or this process wrote them.
     pub(super) known: Position,
     /// The latest time in the bucket when the last span was found. No external reading is later.
     last_ts_ms: i64,
-    /// Readings with the time of receipt that account for stored ones, each with its position on the line of
-    /// `arrivals`: those that were matched with a stored reading, and in a time-series bucket those that this process
-    /// wrote. A reading is repeated as often as that happened.
+    /// Readings with the time of receipt that account for stored ones, each with its position on
+    /// the line of `arrivals`: those that were matched with a stored reading, and in a time-series
+    /// bucket those that this process wrote. A reading is repeated as often as that happened.
     claimed: Vec<(i64, ReadingKey)>,
-    /// The arrivals of this process's own measurements, which are remembered until no equal one can arrive any more.
+    /// The arrivals of this process's own measurements, which are remembered until no equal one can
+    /// arrive any more.
     arrivals: Arrivals,
 }
 
@@ -126,7 +143,10 @@ impl ExternalWrites {
     /// Matches a receipt-time reading with a stored one; `false` if none is left.
     pub(super) fn claim(&mut self, dedup: &DedupWindow, key: ReadingKey) -> bool {
         let first = dedup.external.partition_point(|k| *k < key);
-        let stored = dedup.external[first..].iter().take_while(|k| **k == key).count();
+        let stored = dedup.external[first..]
+            .iter()
+            .take_while(|k| **k == key)
+            .count();
         if stored == 0 {
             return false;
         }

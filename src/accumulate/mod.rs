@@ -1,5 +1,6 @@
-//! Accumulate: one task owns one shard and its open buckets; there are no locks. [`state`] and [`bucket`] are pure and
-//! make all decisions; [`task`] delivers events to them and sends their jobs.
+//! Accumulate: one task owns one shard and its open buckets; there are no locks. [`state`] and
+//! [`bucket`] are pure and make all decisions; [`task`] delivers events to them and sends their
+//! jobs.
 
 mod arrivals;
 pub mod bucket;

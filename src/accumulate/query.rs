@@ -1,9 +1,10 @@
 //! Queries to a shard, apart from the flow of readings.
 //!
-//! The shard's own task answers them between shard batches: one step per shard batch, so that neither delays the other,
-//! and immediately if there is nothing else to do. A query is answered after all shard batches that were sent before it
-//! ([`QueryHandle::query`] counts them). A full shard accepts no shard batches; it then answers without waiting for
-//! them, and marks the answer as `incomplete`.
+//! The shard's own task answers them between shard batches: one step per shard batch, so that
+//! neither delays the other, and immediately if there is nothing else to do. A query is answered
+//! after all shard batches that were sent before it ([`QueryHandle::query`] counts them). A full
+//! shard accepts no shard batches; it then answers without waiting for them, and marks the answer
+//! as `incomplete`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ const QUERIES_MAX: usize = 16;
 /// The queries that a shard answers.
 #[derive(Debug)]
 pub enum ShardQuery {
-    /// The rows of one sensor that are not known to be stored, in a time range (ms since 1970, end exclusive).
+    /// The rows of one sensor that are not known to be stored, in a time range (ms since 1970, end
+    /// exclusive).
     View {
         /// The exact sensor id.
         sensor_id: SensorId,
@@ -40,7 +42,8 @@ pub enum ShardQuery {
         /// The maximum number of ids.
         limit: usize,
     },
-    /// The data in memory that the catalogue may not know, of the first of these sensors (or of all) in byte order.
+    /// The data in memory that the catalogue may not know, of the first of these sensors (or of
+    /// all) in byte order.
     Catalog {
         /// Only these sensors.
         sensor_ids: Option<Vec<SensorId>>,
@@ -102,29 +105,51 @@ pub(super) struct PendingQuery {
 }
 
 impl QueryHandle {
-    /// The handle, and the worker for the shard's task. `shard_batches_sent` counts the shard batches sent to it.
+    /// The handle, and the worker for the shard's task. `shard_batches_sent` counts the shard
+    /// batches sent to it.
     pub(super) fn new(shard_batches_sent: Arc<AtomicU64>) -> (QueryHandle, QueryWorker) {
         let (queries, rx) = mpsc::channel(QUERIES_MAX);
-        (QueryHandle { queries, shard_batches_sent }, QueryWorker::new(rx))
+        (
+            QueryHandle {
+                queries,
+                shard_batches_sent,
+            },
+            QueryWorker::new(rx),
+        )
     }
 
-    /// Sends a query and waits for the response. Callers put a timeout around it; cancelling is safe.
+    /// Sends a query and waits for the response. Callers put a timeout around it; cancelling is
+    /// safe.
     ///
     /// # Errors
     /// The shard has ended.
     pub async fn query(&self, query: ShardQuery) -> Result<QueryReply, ShardClosed> {
         let (reply, response) = oneshot::channel();
         let after = self.shard_batches_sent.load(Ordering::Acquire);
-        self.queries.send(PendingQuery { query, after, reply }).await.map_err(|_| ShardClosed)?;
+        self.queries
+            .send(PendingQuery {
+                query,
+                after,
+                reply,
+            })
+            .await
+            .map_err(|_| ShardClosed)?;
         response.await.map_err(|_| ShardClosed)
     }
 }
 
 enum RunningQuery {
-    View { sensor_id: SensorId, from_ms: i64, to_ms: i64 },
+    View {
+        sensor_id: SensorId,
+        from_ms: i64,
+        to_ms: i64,
+    },
     Ids(IdScan),
     Catalog(CatalogScan),
-    SensorSnapshot { ids: VecDeque<SensorId>, snapshot: Vec<SensorSnapshot> },
+    SensorSnapshot {
+        ids: VecDeque<SensorId>,
+        snapshot: Vec<SensorSnapshot>,
+    },
     Fleet(FleetScan),
 }
 
@@ -142,7 +167,12 @@ const SNAPSHOTS_STEP: usize = 16;
 
 impl QueryWorker {
     fn new(queries: mpsc::Receiver<PendingQuery>) -> QueryWorker {
-        QueryWorker { queries, pending: None, work: None, accepted: 0 }
+        QueryWorker {
+            queries,
+            pending: None,
+            work: None,
+            accepted: 0,
+        }
     }
 
     pub(super) fn accepted_shard_batch(&mut self) {
@@ -160,7 +190,11 @@ impl QueryWorker {
                 None => return std::future::pending().await,
             }
         }
-        if self.pending.as_ref().is_some_and(|query| query.after > self.accepted) {
+        if self
+            .pending
+            .as_ref()
+            .is_some_and(|query| query.after > self.accepted)
+        {
             // The next shard batch wakes the task, which checks again then.
             std::future::pending().await
         }
@@ -171,34 +205,57 @@ impl QueryWorker {
         if self.work.is_none() {
             self.begin(shard.full(), now);
         }
-        let Some((work, reply, incomplete)) = self.work.take() else { return };
+        let Some((work, reply, incomplete)) = self.work.take() else {
+            return;
+        };
         if reply.is_closed() {
             return;
         }
         match run_step(work, shard) {
             // An error means that the caller no longer waits.
-            Ok(response) => drop(reply.send(QueryReply { response, incomplete })),
+            Ok(response) => drop(reply.send(QueryReply {
+                response,
+                incomplete,
+            })),
             Err(work) => self.work = Some((work, reply, incomplete)),
         }
     }
 
     /// Starts the next query, if the shard batches before it are accepted or the shard is full.
     fn begin(&mut self, full: bool, now: Now) {
-        let Some(query) = self.pending.take().or_else(|| self.queries.try_recv().ok()) else { return };
+        let Some(query) = self.pending.take().or_else(|| self.queries.try_recv().ok()) else {
+            return;
+        };
         let incomplete = query.after > self.accepted;
         if incomplete && !full && !query.reply.is_closed() {
             self.pending = Some(query);
             return;
         }
         let work = match query.query {
-            ShardQuery::View { sensor_id, from_ms, to_ms } => RunningQuery::View { sensor_id, from_ms, to_ms },
-            ShardQuery::Ids { prefix, after, limit } => RunningQuery::Ids(IdScan::new(prefix, after, limit)),
-            ShardQuery::Catalog { sensor_ids, prefix, after, limit } => {
-                RunningQuery::Catalog(CatalogScan::new(sensor_ids, prefix, after, limit))
-            }
-            ShardQuery::Snapshots(ids) => {
-                RunningQuery::SensorSnapshot { snapshot: Vec::with_capacity(ids.len()), ids: ids.into() }
-            }
+            ShardQuery::View {
+                sensor_id,
+                from_ms,
+                to_ms,
+            } => RunningQuery::View {
+                sensor_id,
+                from_ms,
+                to_ms,
+            },
+            ShardQuery::Ids {
+                prefix,
+                after,
+                limit,
+            } => RunningQuery::Ids(IdScan::new(prefix, after, limit)),
+            ShardQuery::Catalog {
+                sensor_ids,
+                prefix,
+                after,
+                limit,
+            } => RunningQuery::Catalog(CatalogScan::new(sensor_ids, prefix, after, limit)),
+            ShardQuery::Snapshots(ids) => RunningQuery::SensorSnapshot {
+                snapshot: Vec::with_capacity(ids.len()),
+                ids: ids.into(),
+            },
             ShardQuery::Fleet => RunningQuery::Fleet(FleetScan::new(now)),
         };
         self.work = Some((work, query.reply, incomplete));
@@ -208,9 +265,16 @@ impl QueryWorker {
 /// Does one step; returns the response, or the remaining work.
 fn run_step(work: RunningQuery, shard: &Shard) -> Result<ShardResponse, RunningQuery> {
     match work {
-        RunningQuery::View { sensor_id, from_ms, to_ms } => {
-            Ok(ShardResponse::View(shard.view(stable_hash(&sensor_id), &sensor_id, from_ms, to_ms)))
-        }
+        RunningQuery::View {
+            sensor_id,
+            from_ms,
+            to_ms,
+        } => Ok(ShardResponse::View(shard.view(
+            stable_hash(&sensor_id),
+            &sensor_id,
+            from_ms,
+            to_ms,
+        ))),
         RunningQuery::Ids(mut scan) => match shard.scan_ids(&mut scan) {
             true => Ok(ShardResponse::Ids(scan.into_ids())),
             false => Err(RunningQuery::Ids(scan)),
@@ -219,7 +283,10 @@ fn run_step(work: RunningQuery, shard: &Shard) -> Result<ShardResponse, RunningQ
             true => Ok(ShardResponse::Catalog(scan.into_updates())),
             false => Err(RunningQuery::Catalog(scan)),
         },
-        RunningQuery::SensorSnapshot { mut ids, mut snapshot } => {
+        RunningQuery::SensorSnapshot {
+            mut ids,
+            mut snapshot,
+        } => {
             for id in ids.drain(..ids.len().min(SNAPSHOTS_STEP)) {
                 snapshot.push(shard.snapshot(stable_hash(&id), &id));
             }

@@ -1,4 +1,5 @@
-//! The task around a shard: delivers events to the state and sends its jobs to the flush stage. No decisions here.
+//! The task around a shard: delivers events to the state and sends its jobs to the flush stage. No
+//! decisions here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,9 @@ use tokio::task::JoinSet;
 
 use super::query::{QueryHandle, QueryWorker, ShardClosed};
 use super::state::failing::Quarantined;
-use super::state::{Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage};
+use super::state::{
+    Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage,
+};
 use crate::ack::Ack;
 use crate::dead_letters::DeadLetters;
 use crate::enrich::Registry;
@@ -45,9 +48,13 @@ impl ShardHandle {
     /// Sends readings to the shard; waits while it is full.
     ///
     /// # Errors
-    /// The shard's task has ended. The shard batch is dropped, so its acknowledgement reports *not delivered*.
+    /// The shard's task has ended. The shard batch is dropped, so its acknowledgement reports *not
+    /// delivered*.
     pub async fn send(&self, shard_batch: ShardBatch) -> Result<(), ShardClosed> {
-        self.shard_batches.send(shard_batch).await.map_err(|_| ShardClosed)?;
+        self.shard_batches
+            .send(shard_batch)
+            .await
+            .map_err(|_| ShardClosed)?;
         self.shard_batches_sent.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -73,8 +80,8 @@ pub struct ShardGauges {
 }
 
 impl ShardGauges {
-    /// A number that changes every [`TICK`] while the shard is alive. `None` while it waits for the next stage, which
-    /// may take as long as the store is unavailable.
+    /// A number that changes every [`TICK`] while the shard is alive. `None` while it waits for the
+    /// next stage, which may take as long as the store is unavailable.
     pub fn rounds(&self) -> Option<u64> {
         (!self.waits.load(Ordering::Relaxed)).then(|| self.rounds.load(Ordering::Relaxed))
     }
@@ -108,7 +115,10 @@ impl ShardGauges {
 
     /// The quarantined buckets, longest failing first; at most `NAMED_MAX`.
     pub fn named(&self) -> Vec<Quarantined> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.named
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn set_quarantined(&self, state: &Shard) {
@@ -161,7 +171,8 @@ pub struct ShardTask {
 }
 
 impl ShardTask {
-    /// A shard's handle and task. `jobs_max`: the shard's writes in flight; half as many loads, and one retry.
+    /// A shard's handle and task. `jobs_max`: the shard's writes in flight; half as many loads, and
+    /// one retry.
     pub fn new(
         settings: ShardSettings,
         jobs_max: usize,
@@ -175,7 +186,11 @@ impl ShardTask {
         let jobs = JoinSet::new();
         let shard_batches_sent = Arc::new(AtomicU64::new(0));
         let (query_handle, query_worker) = QueryHandle::new(shard_batches_sent.clone());
-        let handle = ShardHandle { shard_batches: tx, shard_batches_sent, query_handle };
+        let handle = ShardHandle {
+            shard_batches: tx,
+            shard_batches_sent,
+            query_handle,
+        };
         let in_flight = [(0, jobs_max), (0, (jobs_max / 2).max(1)), (0, 1)];
         (
             handle,
@@ -195,28 +210,47 @@ impl ShardTask {
         )
     }
 
-    /// The same task with the optional features: the registry's tags, and the latest state of the sensors.
+    /// The same task with the optional features: the registry's tags, and the latest state of the
+    /// sensors.
     #[must_use]
-    pub fn with_latest_and_tags(self, registry: Registry, latest: Option<LatestHandle>) -> ShardTask {
-        ShardTask { state: self.state.with_registry(registry), latest, ..self }
+    pub fn with_latest_and_tags(
+        self,
+        registry: Registry,
+        latest: Option<LatestHandle>,
+    ) -> ShardTask {
+        ShardTask {
+            state: self.state.with_registry(registry),
+            latest,
+            ..self
+        }
     }
 
     /// The same task; it passes readings on to the daily rollup.
     #[must_use]
     pub fn with_rollup(self, rollup: Option<RollupHandle>) -> ShardTask {
-        let state = if rollup.is_some() { self.state.reporting_settled() } else { self.state };
-        ShardTask { state, rollup, ..self }
+        let state = if rollup.is_some() {
+            self.state.reporting_settled()
+        } else {
+            self.state
+        };
+        ShardTask {
+            state,
+            rollup,
+            ..self
+        }
     }
 
-    /// Runs until every handle is dropped and everything is stored. A panic of the state or of a command ends it: its
-    /// readings are then not delivered, and the owner of this task must stop the service.
+    /// Runs until every handle is dropped and everything is stored. A panic of the state or of a
+    /// command ends it: its readings are then not delivered, and the owner of this task must stop
+    /// the service.
     pub async fn run(mut self) {
         let mut draining = false;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         while !(draining && self.state.empty() && self.jobs.is_empty()) {
             self.state.promote(self.clock.now());
-            let [write, load, retry] = [Lane::Write, Lane::Load, Lane::Retry].map(|lane| self.may_launch(lane));
+            let [write, load, retry] =
+                [Lane::Write, Lane::Load, Lane::Retry].map(|lane| self.may_launch(lane));
             tokio::select! {
                 biased;
                 Some(done) = self.jobs.join_next() => self.finished(done).await,
@@ -254,18 +288,26 @@ impl ShardTask {
         self.state.full() || self.rollup.as_ref().is_some_and(RollupHandle::full)
     }
 
-    /// Adds readings, and passes them on to the latest state, duplicates too: after a crash that stage may not have
-    /// written them.
+    /// Adds readings, and passes them on to the latest state, duplicates too: after a crash that
+    /// stage may not have written them.
     async fn accept(&mut self, shard_batch: ShardBatch) {
-        let ShardBatch { batch, row_refs, ack, replayed } = shard_batch;
+        let ShardBatch {
+            batch,
+            row_refs,
+            ack,
+            replayed,
+        } = shard_batch;
         let held = self.latest.as_ref().and_then(|latest| latest.hold(&ack));
         self.state.set_new_buckets(self.flusher.new_buckets());
         if let Some(rollup) = &self.rollup {
             rollup.accept(&batch, &row_refs, &ack);
         }
-        self.state.accept(&batch, &row_refs, ack, replayed, self.clock.now());
+        self.state
+            .accept(&batch, &row_refs, ack, replayed, self.clock.now());
         if let Some(latest) = &self.latest {
-            self.gauges.waiting_for(latest.send(batch, row_refs, held)).await;
+            self.gauges
+                .waiting_for(latest.send(batch, row_refs, held))
+                .await;
         }
     }
 
@@ -306,23 +348,43 @@ impl ShardTask {
             Err(_) => return,
         }
         for bucket in self.state.take_quarantined() {
-            let Quarantined { sensor_id, start, reason, .. } = bucket;
-            tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket quarantined; it keeps failing");
+            let Quarantined {
+                sensor_id,
+                start,
+                reason,
+                ..
+            } = bucket;
+            tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket quarantined; it \
+                keeps failing");
         }
         for refused in self.state.take_rejected_rows() {
             self.refuse(refused).await;
         }
     }
 
-    /// Keeps readings that the store refuses as dead letters, in the native JSON format, one reading per line, so that
-    /// they can be replayed.
+    /// Keeps readings that the store refuses as dead letters, in the native JSON format, one
+    /// reading per line, so that they can be replayed.
     async fn refuse(&self, refused: RejectedRows) {
-        let RejectedRows { sensor_id, rows, reason, detail, acks } = refused;
+        let RejectedRows {
+            sensor_id,
+            rows,
+            reason,
+            detail,
+            acks,
+        } = refused;
         let readings = rows.len() as u64;
         let at_ms = self.clock.now().wall_ms;
-        tracing::error!(%sensor_id, readings, reason = reason.as_str(), detail, "store refused readings; kept as dead letters");
+        tracing::error!(%sensor_id, readings, reason = reason.as_str(), detail, "store refused \
+            readings; kept as dead letters");
         metrics::rejected(Source::Store, reason.as_str(), readings);
-        rejected::note(Source::Store, &sensor_id, reason.as_str(), readings, &detail, at_ms);
+        rejected::note(
+            Source::Store,
+            &sensor_id,
+            reason.as_str(),
+            readings,
+            &detail,
+            at_ms,
+        );
         let dead_letter = |payload| DeadLetter {
             received_at_ms: at_ms,
             source: Source::Store.label().into(),
@@ -331,13 +393,23 @@ impl ShardTask {
             reason: reason.as_str().into(),
             detail: detail.clone(),
         };
-        let dead_letters = as_lines(&sensor_id, &rows).into_iter().map(dead_letter).collect();
+        let dead_letters = as_lines(&sensor_id, &rows)
+            .into_iter()
+            .map(dead_letter)
+            .collect();
         self.gauges.settled.fetch_add(readings, Ordering::Relaxed);
-        self.gauges.waiting_for(self.dead.send(dead_letters, acks)).await;
+        self.gauges
+            .waiting_for(self.dead.send(dead_letters, acks))
+            .await;
     }
 
     fn report(&mut self) {
-        let ShardCounts { stored, duplicates, conflicts, began } = self.state.take_counts();
+        let ShardCounts {
+            stored,
+            duplicates,
+            conflicts,
+            began,
+        } = self.state.take_counts();
         if began > 0 {
             self.flusher.note_began(began);
         }
@@ -350,7 +422,9 @@ impl ShardTask {
         if conflicts > 0 {
             metrics::store_conflicts(conflicts);
         }
-        self.gauges.settled.fetch_add(stored + duplicates, Ordering::Relaxed);
+        self.gauges
+            .settled
+            .fetch_add(stored + duplicates, Ordering::Relaxed);
         self.gauges.jobs.store(self.jobs.len(), Ordering::Relaxed);
         self.gauges.set(self.state.usage());
     }
@@ -362,7 +436,8 @@ impl std::fmt::Debug for ShardTask {
     }
 }
 
-/// Approximate size of a dead letter's payload. Each is one document and must stay well below 16 MiB.
+/// Approximate size of a dead letter's payload. Each is one document and must stay well below 16
+/// MiB.
 const DEAD_PAYLOAD_BYTES: usize = 1 << 20;
 
 /// Readings as lines of JSON, in chunks of about [`DEAD_PAYLOAD_BYTES`].
@@ -370,8 +445,11 @@ fn as_lines(sensor_id: &str, rows: &Rows) -> Vec<Vec<u8>> {
     let mut pieces = vec![];
     let mut piece = vec![];
     for reading in rows.to_readings(sensor_id) {
-        let values: serde_json::Map<String, serde_json::Value> =
-            reading.values.into_iter().map(|(name, value)| (name, as_json(value))).collect();
+        let values: serde_json::Map<String, serde_json::Value> = reading
+            .values
+            .into_iter()
+            .map(|(name, value)| (name, as_json(value)))
+            .collect();
         let line = serde_json::json!({ "sensor_id": reading.sensor_id, "ts": reading.ts_ms, "ts_unit": "ms", "values": values });
         piece.extend_from_slice(line.to_string().as_bytes());
         piece.push(b'\n');

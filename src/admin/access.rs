@@ -1,5 +1,5 @@
-//! Authorization of the read API: a token of `http.tokens_file` or a JWT, or, without both, a client on the same
-//! machine.
+//! Authorization of the read API: a token of `http.tokens_file` or a JWT, or, without both, a
+//! client on the same machine.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -31,7 +31,10 @@ impl TokenSource {
     }
 
     fn current(&self) -> Option<Arc<Credentials>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -84,11 +87,19 @@ impl Reader {
 impl Access {
     /// `listen` is the address of the port. Access without tokens requires loopback.
     pub fn new(tokens: TokenSource, listen: SocketAddr, clock: Arc<dyn Clock>) -> Access {
-        Access { tokens, is_loopback: listen.ip().to_canonical().is_loopback(), clock }
+        Access {
+            tokens,
+            is_loopback: listen.ip().to_canonical().is_loopback(),
+            clock,
+        }
     }
 
     /// Who reads, or the error response.
-    pub(super) fn reader(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Reader, Box<Response>> {
+    pub(super) fn reader(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Result<Reader, Box<Response>> {
         let refuse = |error: ApiError| Err(Box::new(error.into_response()));
         match (self.tokens.current(), self.is_loopback, is_local(headers)) {
             (Some(tokens), _, _) => {
@@ -114,7 +125,11 @@ impl Access {
 }
 
 /// The middleware around the read API.
-pub(super) async fn guard(State(access): State<Access>, mut request: Request, next: Next) -> Response {
+pub(super) async fn guard(
+    State(access): State<Access>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let peer = Peer::of(request.extensions()).cloned();
     match access.reader(request.headers(), peer.as_ref()) {
         Ok(reader) => {
@@ -148,12 +163,25 @@ mod tests {
                 .reader(&headers.into_iter().collect(), None)
                 .map_or_else(|refused| refused.status().as_u16(), |_| 200)
         };
-        for host in ["127.0.0.1:8081", "localhost:8081", "LOCALHOST", "[::1]:8081", "[::1]", "10.0.0.1"] {
+        for host in [
+            "127.0.0.1:8081",
+            "localhost:8081",
+            "LOCALHOST",
+            "[::1]:8081",
+            "[::1]",
+            "10.0.0.1",
+        ] {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 200, "{host}");
         }
         assert_eq!(ask("[::1]:8081", None), 200);
-        for host in ["evil.example", "evil.example:8081", "localhost.evil.example:8081", "localhost:1@evil", "::1", ""]
-        {
+        for host in [
+            "evil.example",
+            "evil.example:8081",
+            "localhost.evil.example:8081",
+            "localhost:1@evil",
+            "::1",
+            "",
+        ] {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 403, "{host}");
         }
         assert_eq!(ask("0.0.0.0:8081", Some("127.0.0.1:8081")), 403);
@@ -164,9 +192,17 @@ mod tests {
     fn tokens() -> Arc<Credentials> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let hash = crate::access::hash_secret("secret");
-        std::fs::write(file.path(), format!("[[tokens]]\nid = \"r\"\nsha256 = \"{hash}\"\n")).unwrap();
+        std::fs::write(
+            file.path(),
+            format!("[[tokens]]\nid = \"r\"\nsha256 = \"{hash}\"\n"),
+        )
+        .unwrap();
         let grants = crate::access::GrantDefaults::unlimited();
-        Arc::new(Credentials::load("http.tokens_file", Some(file.path()), false, &grants).unwrap().unwrap())
+        Arc::new(
+            Credentials::load("http.tokens_file", Some(file.path()), false, &grants)
+                .unwrap()
+                .unwrap(),
+        )
     }
 
     #[tokio::test]
@@ -175,13 +211,22 @@ mod tests {
         use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 
         let clock = Arc::new(crate::model::SystemClock::new());
-        let access = Access::new(TokenSource::new(Some(tokens())), "0.0.0.0:8081".parse().unwrap(), clock);
+        let access = Access::new(
+            TokenSource::new(Some(tokens())),
+            "0.0.0.0:8081".parse().unwrap(),
+            clock,
+        );
         let ask = |value: Option<&'static str>| {
             let headers = value.map(|value| (AUTHORIZATION, HeaderValue::from_static(value)));
             access.reader(&headers.into_iter().collect(), None).err()
         };
         // `r:secret` and `any:r.secret` in Base64.
-        for value in ["Bearer r.secret", "Token r.secret", "Basic cjpzZWNyZXQ=", "Basic YW55OnIuc2VjcmV0"] {
+        for value in [
+            "Bearer r.secret",
+            "Token r.secret",
+            "Basic cjpzZWNyZXQ=",
+            "Basic YW55OnIuc2VjcmV0",
+        ] {
             assert!(ask(Some(value)).is_none(), "{value}");
         }
         for (value, reason) in [
@@ -192,13 +237,26 @@ mod tests {
         ] {
             let refused = ask(value).unwrap();
             assert_eq!(refused.status(), 401, "{value:?}");
-            assert!(refused.headers()[WWW_AUTHENTICATE].to_str().unwrap().starts_with("Bearer"));
+            assert!(
+                refused.headers()[WWW_AUTHENTICATE]
+                    .to_str()
+                    .unwrap()
+                    .starts_with("Bearer")
+            );
             let body = to_bytes(refused.into_body(), 10_000).await.unwrap();
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
             let detail = body["error"]["detail"].as_str().unwrap();
             assert_eq!(body["error"]["reason"], reason, "{detail}");
-            assert!(detail.contains("read") && detail.contains("http.tokens_file"), "{detail}");
-            assert!(["readings", "write", "wrong"].iter().all(|word| !detail.contains(word)), "{detail}");
+            assert!(
+                detail.contains("read") && detail.contains("http.tokens_file"),
+                "{detail}"
+            );
+            assert!(
+                ["readings", "write", "wrong"]
+                    .iter()
+                    .all(|word| !detail.contains(word)),
+                "{detail}"
+            );
         }
     }
 }

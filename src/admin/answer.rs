@@ -21,16 +21,21 @@ pub(super) enum ApiError {
     )]
     NoTokens,
     #[error(
-        "without tokens, the header Host must be an IP address or localhost; set http.tokens_file and send the header \
-         `Authorization: Bearer <id>.<secret>`"
+        "without tokens, the header Host must be an IP address or localhost; set http.tokens_file \
+         and send the header `Authorization: Bearer <id>.<secret>`"
     )]
     ForeignHost,
-    #[error("this token may not read the requested sensors (`read` in the tokens file, or the JWT's claim)")]
+    #[error(
+        "this token may not read the requested sensors (`read` in the tokens file, or the JWT's \
+         claim)"
+    )]
     NotAllowed,
     #[error("{}", match .0 {
         Denied::Expired => "token expired; use a new one to read",
-        Denied::NotYetValid => "token not valid yet (`nbf`); compare the clocks of its issuer and of this machine",
-        Denied::Protocol | Denied::Write => "this token may not be used over HTTP (`via` in the tokens file)",
+        Denied::NotYetValid => "token not valid yet (`nbf`); compare the clocks of its issuer and \
+            of this machine",
+        Denied::Protocol | Denied::Write => "this token may not be used over HTTP (`via` in the \
+            tokens file)",
     })]
     Denied(Denied),
     #[error("{name}: {problem}")]
@@ -53,15 +58,16 @@ pub(super) enum ApiError {
 pub(super) fn token_text(fault: TokenFault) -> Cow<'static, str> {
     let text = match fault {
         TokenFault::Missing => {
-            "reading requires a token of http.tokens_file: send it as `Authorization: Bearer <id>.<secret>`, or its id \
-             and secret as user name and password (HTTP Basic)"
+            "reading requires a token of http.tokens_file: send it as `Authorization: Bearer \
+             <id>.<secret>`, or its id and secret as user name and password (HTTP Basic)"
         }
         TokenFault::Malformed => {
-            "malformed header Authorization; to read, send a token of http.tokens_file as `Bearer <id>.<secret>`, or \
-             its id and secret as user name and password (HTTP Basic)"
+            "malformed header Authorization; to read, send a token of http.tokens_file as `Bearer \
+             <id>.<secret>`, or its id and secret as user name and password (HTTP Basic)"
         }
         TokenFault::Wrong => {
-            "token rejected, so it cannot read: its id is not in http.tokens_file, or its secret does not match"
+            "token rejected, so it cannot read: its id is not in http.tokens_file, or its secret \
+             does not match"
         }
         TokenFault::Jwt(fault) => return fault.to_string().into(),
         TokenFault::NoIdentity => return CredentialFault::NoIdentity.to_string().into(),
@@ -74,17 +80,25 @@ const RETRY_S: u64 = 2;
 
 impl ApiError {
     pub(super) fn parameter(name: &'static str, problem: impl Into<String>) -> ApiError {
-        ApiError::Parameter { name, problem: problem.into() }
+        ApiError::Parameter {
+            name,
+            problem: problem.into(),
+        }
     }
 
     fn status(&self) -> StatusCode {
         match self {
             ApiError::Denied(Denied::Expired | Denied::NotYetValid) => StatusCode::UNAUTHORIZED,
-            ApiError::NoTokens | ApiError::ForeignHost | ApiError::NotAllowed | ApiError::Denied(_) => {
-                StatusCode::FORBIDDEN
+            ApiError::NoTokens
+            | ApiError::ForeignHost
+            | ApiError::NotAllowed
+            | ApiError::Denied(_) => StatusCode::FORBIDDEN,
+            ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => {
+                StatusCode::BAD_REQUEST
             }
-            ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => StatusCode::BAD_REQUEST,
-            ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Off => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Off => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             ApiError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -101,7 +115,9 @@ impl ApiError {
             ApiError::Path(_) => "bad_path",
             ApiError::Read(ReadError::Store(_)) => "store_away",
             ApiError::Read(ReadError::TimedOut) => "timed_out",
-            ApiError::Read(ReadError::Busy | ReadError::NotKnownYet) | ApiError::Watchers(_) => "busy",
+            ApiError::Read(ReadError::Busy | ReadError::NotKnownYet) | ApiError::Watchers(_) => {
+                "busy"
+            }
             ApiError::Read(ReadError::Gone) | ApiError::Off => "stopping",
             ApiError::Internal => "internal",
         }
@@ -110,10 +126,13 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
+        let body =
+            serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
         let mut response = json(self.status(), &body);
         if self.status() == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_S));
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from(RETRY_S));
         }
         response
     }

@@ -1,4 +1,5 @@
-//! The HTTP side of the read API: parses requests, queries [`crate::read`], and renders JSON, NDJSON or CSV.
+//! The HTTP side of the read API: parses requests, queries [`crate::read`], and renders JSON,
+//! NDJSON or CSV.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ use super::answer::ApiError;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, value_json};
 use crate::ingest::http::answer;
-use crate::model::{BucketStart, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339};
+use crate::model::{
+    BucketStart, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
+};
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::{SensorListQuery, SensorState};
@@ -51,7 +54,14 @@ const REJECTED_MAX: usize = 20;
 pub(super) type Shared = State<Option<Arc<ReadService>>>;
 
 pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router {
-    let [sensors_at, hourly_at, daily_at, readings_at, fleet_at, dead_letters_at] = ROUTES;
+    let [
+        sensors_at,
+        hourly_at,
+        daily_at,
+        readings_at,
+        fleet_at,
+        dead_letters_at,
+    ] = ROUTES;
     Router::new()
         .route(sensors_at, get(sensors))
         .route(hourly_at, get(hourly))
@@ -68,7 +78,9 @@ fn known(reads: &Option<Arc<ReadService>>) -> Result<&ReadService, ApiError> {
 }
 
 fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
-    query.map(|Query(params)| params).map_err(|e| ApiError::Query(e.body_text()))
+    query
+        .map(|Query(params)| params)
+        .map_err(|e| ApiError::Query(e.body_text()))
 }
 
 fn ok(body: &Json) -> Response {
@@ -95,11 +107,23 @@ async fn sensors(
         Some("true") => true,
         Some(_) => return Err(ApiError::parameter("silent", "expected true or false")),
     };
-    let query = SensorListQuery { prefix: params.prefix.unwrap_or_default(), after: params.after, limit, is_silent };
+    let query = SensorListQuery {
+        prefix: params.prefix.unwrap_or_default(),
+        after: params.after,
+        limit,
+        is_silent,
+    };
     let list = known(&reads)?.sensors(&query).await?;
     // A page may be shorter than its limit, or empty, although others follow.
-    let sensors: Vec<Json> = list.sensors.iter().filter(|s| reader.may_read(&s.sensor_id)).map(sensor).collect();
-    Ok(ok(&json!({ "sensors": sensors, "next": list.next.as_deref() })))
+    let sensors: Vec<Json> = list
+        .sensors
+        .iter()
+        .filter(|s| reader.may_read(&s.sensor_id))
+        .map(sensor)
+        .collect();
+    Ok(ok(
+        &json!({ "sensors": sensors, "next": list.next.as_deref() }),
+    ))
 }
 
 fn sensor(state: &SensorState) -> Json {
@@ -107,11 +131,15 @@ fn sensor(state: &SensorState) -> Json {
         .last
         .iter()
         .map(|(name, (ts_ms, value))| {
-            (name.as_str(), json!({ "value": value_json(value.as_ref()), "ts": rfc3339(*ts_ms) }))
+            (
+                name.as_str(),
+                json!({ "value": value_json(value.as_ref()), "ts": rfc3339(*ts_ms) }),
+            )
         })
         .collect();
     let entry = state.entry.as_ref();
-    let kinds = |(name, kinds): (&String, &FieldKinds)| (name.clone(), kinds.names().collect::<Vec<_>>());
+    let kinds =
+        |(name, kinds): (&String, &FieldKinds)| (name.clone(), kinds.names().collect::<Vec<_>>());
     let fields = entry.map(|entry| entry.fields.iter().map(kinds).collect::<BTreeMap<_, _>>());
     json!({
         "sensor_id": &*state.sensor_id,
@@ -156,10 +184,19 @@ async fn hourly(
     let span = reads.span();
     if (to_ms - span.floor(from_ms).0) / span.ms() > BUCKETS_MAX {
         let most = BUCKETS_MAX * span.ms() / 3_600_000;
-        return Err(ApiError::parameter("from", format!("time range too long; request at most {most} hours")));
+        return Err(ApiError::parameter(
+            "from",
+            format!("time range too long; request at most {most} hours"),
+        ));
     }
-    let QueryResult { answer: hours, complete } = reads.hours(&id, from_ms, to_ms).await?;
-    let buckets: Vec<Json> = hours.iter().map(|(start, hour)| bucket(*start, span.end(*start), hour)).collect();
+    let QueryResult {
+        answer: hours,
+        complete,
+    } = reads.hours(&id, from_ms, to_ms).await?;
+    let buckets: Vec<Json> = hours
+        .iter()
+        .map(|(start, hour)| bucket(*start, span.end(*start), hour))
+        .collect();
     Ok(ok(&json!({
         "sensor_id": id, "from": rfc3339(from_ms), "to": rfc3339(to_ms), "buckets": buckets, "complete": complete,
     })))
@@ -174,10 +211,19 @@ async fn daily(
     let reads = known(&reads)?;
     let (id, from_ms, to_ms) = sensor_and_range(reads, &reader, id, params)?;
     if (to_ms - from_ms) / DAY_MS >= DAYS_MAX {
-        return Err(ApiError::parameter("from", format!("time range too long; request at most {DAYS_MAX} days")));
+        return Err(ApiError::parameter(
+            "from",
+            format!("time range too long; request at most {DAYS_MAX} days"),
+        ));
     }
-    let QueryResult { answer: days, complete } = reads.days(&id, from_ms, to_ms).await?;
-    let days: Vec<Json> = days.iter().map(|(day, hour)| day_json(*day, hour)).collect();
+    let QueryResult {
+        answer: days,
+        complete,
+    } = reads.days(&id, from_ms, to_ms).await?;
+    let days: Vec<Json> = days
+        .iter()
+        .map(|(day, hour)| day_json(*day, hour))
+        .collect();
     Ok(ok(&json!({
         "sensor_id": id, "from": rfc3339(from_ms), "to": rfc3339(to_ms), "zone": reads.zone().name(), "days": days,
         "complete": complete,
@@ -249,21 +295,43 @@ async fn readings(
     let format = format_of(params.format.as_deref(), params.csv.as_deref(), &headers)?;
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     let limit = bounded("limit", params.limit.as_deref(), 1000, 1..=100_000)?;
-    let after = params.after.as_deref().map(str::parse::<Cursor>).transpose();
-    let after = after.map_err(|_| ApiError::parameter("after", "expected the `next` of the previous response"))?;
-    let found = reads.readings(&id, Window { from_ms, to_ms, after, limit }).await?;
+    let after = params
+        .after
+        .as_deref()
+        .map(str::parse::<Cursor>)
+        .transpose();
+    let after = after.map_err(|_| {
+        ApiError::parameter("after", "expected the `next` of the previous response")
+    })?;
+    let found = reads
+        .readings(
+            &id,
+            Window {
+                from_ms,
+                to_ms,
+                after,
+                limit,
+            },
+        )
+        .await?;
     let sending = reads.sending()?;
     Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
 }
 
-async fn fleet(State(reads): Shared, Extension(reader): Extension<Reader>) -> Result<Response, ApiError> {
+async fn fleet(
+    State(reads): Shared,
+    Extension(reader): Extension<Reader>,
+) -> Result<Response, ApiError> {
     reader.check_all()?;
     let fleet = known(&reads)?.fleet().await?;
     let busiest = fleet.busiest.iter().map(|b| {
         let rate = value_json(ValueRef::Double((b.readings_per_minute * 100.0).round() / 100.0));
         json!({ "sensor_id": &*b.sensor_id, "readings_per_minute": rate, "last_ts": rfc3339(b.last_ts_ms) })
     });
-    let newest = fleet.newest.iter().map(|m| json!({ "sensor_id": &*m.sensor_id, "first_seen": rfc3339(m.at_ms) }));
+    let newest = fleet
+        .newest
+        .iter()
+        .map(|m| json!({ "sensor_id": &*m.sensor_id, "first_seen": rfc3339(m.at_ms) }));
     let silent = fleet.silent.iter().map(|s| {
         let seconds = (fleet.as_of_ms - s.arrived_ms).max(0) / 1000;
         json!({ "sensor_id": &*s.sensor_id, "last_ts": rfc3339(s.last_ts_ms), "silent_seconds": seconds })
@@ -302,8 +370,17 @@ async fn dead_letters(
     let reads = known(&reads)?;
     let params = query(params)?;
     let limit = bounded("limit", params.limit.as_deref(), 20, 1..=100)?;
-    let before = params.before.as_deref().map(dead_letter_cursor).transpose()?;
-    let query = DeadLetterQuery { reason: params.reason, before, limit: limit + 1, bytes_max: LETTERS_BYTES_MAX };
+    let before = params
+        .before
+        .as_deref()
+        .map(dead_letter_cursor)
+        .transpose()?;
+    let query = DeadLetterQuery {
+        reason: params.reason,
+        before,
+        limit: limit + 1,
+        bytes_max: LETTERS_BYTES_MAX,
+    };
     let mut found = reads.dead_letters(&query).await?;
     let bytes: usize = found.iter().map(|l| l.dead_letter.payload.len()).sum();
     let mut more = found.len() > limit;
@@ -312,15 +389,22 @@ async fn dead_letters(
     more |= bytes >= LETTERS_BYTES_MAX;
     let next = found.last().filter(|_| more).map(|last| {
         let at_ms = last.dead_letter.received_at_ms;
-        let same = found.iter().filter(|l| l.dead_letter.received_at_ms == at_ms).count() as u32;
+        let same = found
+            .iter()
+            .filter(|l| l.dead_letter.received_at_ms == at_ms)
+            .count() as u32;
         let before = before.filter(|(at, _)| *at == at_ms).map_or(0, |(_, n)| n);
         format!("{at_ms}_{}", before + same)
     });
-    Ok(ok(&json!({ "letters": found.iter().map(dead_letter).collect::<Vec<_>>(), "next": next })))
+    Ok(ok(
+        &json!({ "letters": found.iter().map(dead_letter).collect::<Vec<_>>(), "next": next }),
+    ))
 }
 
 fn dead_letter_cursor(text: &str) -> Result<(i64, u32), ApiError> {
-    let parsed = text.split_once('_').and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
+    let parsed = text
+        .split_once('_')
+        .and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
     match parsed {
         Some(cursor) => Ok(cursor),
         // A time is valid too: dead letters received before it.
@@ -330,7 +414,14 @@ fn dead_letter_cursor(text: &str) -> Result<(i64, u32), ApiError> {
 
 fn dead_letter(stored: &StoredDeadLetter) -> Json {
     use base64::Engine as _;
-    let DeadLetter { received_at_ms, source, topic, payload, reason, detail } = &stored.dead_letter;
+    let DeadLetter {
+        received_at_ms,
+        source,
+        topic,
+        payload,
+        reason,
+        detail,
+    } = &stored.dead_letter;
     let mut shown = json!({
         "id": stored.id, "received_at": rfc3339(*received_at_ms), "source": source, "topic": topic,
         "reason": reason, "detail": detail, "payload_bytes": payload.len(),
@@ -349,6 +440,8 @@ fn sensor_id(path: Result<Path<String>, PathRejection>) -> Result<String, ApiErr
     let Path(id) = path.map_err(|e| ApiError::Path(e.body_text()))?;
     match id.len() {
         0..=SENSOR_ID_MAX_BYTES => Ok(id),
-        _ => Err(ApiError::Path(format!("a sensor id has at most {SENSOR_ID_MAX_BYTES} bytes"))),
+        _ => Err(ApiError::Path(format!(
+            "a sensor id has at most {SENSOR_ID_MAX_BYTES} bytes"
+        ))),
     }
 }

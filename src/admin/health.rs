@@ -1,8 +1,10 @@
-//! The health of the service, for `/readyz`. The app gives each stage a handle, and the stage sets its own part.
-//! Nothing here queries another component, so a report is cheap and never waits for an unreachable server.
+//! The health of the service, for `/readyz`. The app gives each stage a handle, and the stage sets
+//! its own part. Nothing here queries another component, so a report is cheap and never waits for
+//! an unreachable server.
 //!
-//! Ready means that readings sent now are accepted. Problems that do not prevent this (MongoDB unreachable while the
-//! journal accepts readings, a broker unreachable) are listed as reasons too: ready with reasons means degraded.
+//! Ready means that readings sent now are accepted. Problems that do not prevent this (MongoDB
+//! unreachable while the journal accepts readings, a broker unreachable) are listed as reasons too:
+//! ready with reasons means degraded.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -63,10 +65,20 @@ pub struct QuarantinedBucket {
 
 impl QuarantinedBucket {
     /// Both times are in milliseconds since 1970.
-    pub fn new(sensor_id: &str, bucket_start_ms: i64, reason: &str, since_ms: i64) -> QuarantinedBucket {
+    pub fn new(
+        sensor_id: &str,
+        bucket_start_ms: i64,
+        reason: &str,
+        since_ms: i64,
+    ) -> QuarantinedBucket {
         let sensor_id = sensor_id.to_owned();
         let reason = reason.to_owned();
-        QuarantinedBucket { sensor_id, bucket_start: rfc3339(bucket_start_ms), reason, since: rfc3339(since_ms) }
+        QuarantinedBucket {
+            sensor_id,
+            bucket_start: rfc3339(bucket_start_ms),
+            reason,
+            since: rfc3339(since_ms),
+        }
     }
 }
 
@@ -109,8 +121,8 @@ pub struct JournalState {
     pub max_bytes: u64,
     /// Bytes from the first unstored entry on.
     pub unstored_bytes: u64,
-    /// Seconds until it is full if nothing were stored and readings kept arriving as in the last minutes; absent if
-    /// none arrive.
+    /// Seconds until it is full if nothing were stored and readings kept arriving as in the last
+    /// minutes; absent if none arrive.
     pub lasts_seconds: Option<u64>,
     /// Whether it rejects entries until the store has caught up or the disk has space.
     pub full: bool,
@@ -118,8 +130,8 @@ pub struct JournalState {
     pub unstored_entries: u64,
     /// Entries of an earlier run that have been replayed.
     pub replayed: u64,
-    /// Entries of an earlier run to replay. While it exceeds `replayed`, the service still replays, and accepts
-    /// readings.
+    /// Entries of an earlier run to replay. While it exceeds `replayed`, the service still replays,
+    /// and accepts readings.
     pub replay_total: u64,
 }
 
@@ -152,8 +164,8 @@ pub struct Report {
     pub config: ConfigReport,
     /// Buckets whose reads or writes keep failing while others succeed; at most 20.
     pub quarantine: Vec<QuarantinedBucket>,
-    /// How old readings may get before they are written, in milliseconds: `flush.max_age` to `flush.max_age_busy`.
-    /// Absent with `ack = "stored"`.
+    /// How old readings may get before they are written, in milliseconds: `flush.max_age` to
+    /// `flush.max_age_busy`. Absent with `ack = "stored"`.
     pub flush_age_ms: Option<u64>,
 }
 
@@ -164,7 +176,8 @@ pub struct TlsReport {
     pub port: &'static str,
     /// Expiry of the certificate (RFC 3339).
     pub not_after: Option<String>,
-    /// Unusable files, a certificate that is not valid now, or a revocation list that is out of date.
+    /// Unusable files, a certificate that is not valid now, or a revocation list that is out of
+    /// date.
     pub problem: Option<String>,
 }
 
@@ -182,7 +195,8 @@ pub struct ConfigReport {
 pub struct ReloadReport {
     /// Time of the reload (RFC 3339).
     pub at: Option<String>,
-    /// `applied`; `restart_needed`: applied in part, the rest needs a restart; `invalid`: nothing changed.
+    /// `applied`; `restart_needed`: applied in part, the rest needs a restart; `invalid`: nothing
+    /// changed.
     pub result: &'static str,
     /// The settings that were applied and those that were not, or the error.
     pub detail: String,
@@ -211,9 +225,13 @@ pub struct BrokerReport {
 }
 
 impl Health {
-    /// The state of a service that has not started. With `ack = "stored"` an unreachable store prevents readiness.
+    /// The state of a service that has not started. With `ack = "stored"` an unreachable store
+    /// prevents readiness.
     pub fn new(ack: AckMode) -> Health {
-        Health { ack, state: RwLock::default() }
+        Health {
+            ack,
+            state: RwLock::default(),
+        }
     }
 
     /// All stages run, and readings are accepted.
@@ -231,19 +249,33 @@ impl Health {
         self.read().stopping
     }
 
-    /// A part has failed permanently. The first reason is kept, because later ones mostly follow from it.
+    /// A part has failed permanently. The first reason is kept, because later ones mostly follow
+    /// from it.
     pub fn broken(&self, reason: impl Into<String>) {
         self.write().broken.get_or_insert_with(|| reason.into());
     }
 
     /// The storage mode, the reason for it, and the version of the server.
-    pub fn mode(&self, mode: &'static str, reason: impl Into<String>, server_version: impl Into<String>) {
-        self.write().mode = Some(Mode { mode, reason: reason.into(), server_version: server_version.into() });
+    pub fn mode(
+        &self,
+        mode: &'static str,
+        reason: impl Into<String>,
+        server_version: impl Into<String>,
+    ) {
+        self.write().mode = Some(Mode {
+            mode,
+            reason: reason.into(),
+            server_version: server_version.into(),
+        });
     }
 
     /// A command succeeded at `wall_ms` (milliseconds since 1970).
     pub fn store_ok(&self, wall_ms: i64) {
-        self.write().store = StoreState { ok: Some(true), error: None, last_ok_ms: Some(wall_ms) };
+        self.write().store = StoreState {
+            ok: Some(true),
+            error: None,
+            last_ok_ms: Some(wall_ms),
+        };
     }
 
     /// The store did not answer, or returned an error. `error` must not contain credentials.
@@ -259,7 +291,9 @@ impl Health {
 
     /// The state of `broker` (host and port, without credentials).
     pub fn mqtt(&self, broker: &str, connected: bool, detail: Option<String>) {
-        self.write().mqtt.insert(broker.to_owned(), BrokerState { connected, detail });
+        self.write()
+            .mqtt
+            .insert(broker.to_owned(), BrokerState { connected, detail });
     }
 
     /// The state of a port's certificates.
@@ -323,11 +357,19 @@ impl Health {
         let blocking = state.blocking(self.ack);
         let degraded = state.degraded(self.ack);
         let (mode, mode_reason, server_version) = match &state.mode {
-            Some(m) => (Some(m.mode), Some(m.reason.clone()), Some(m.server_version.clone())),
+            Some(m) => (
+                Some(m.mode),
+                Some(m.reason.clone()),
+                Some(m.server_version.clone()),
+            ),
             None => (None, None, None),
         };
         let last_ok = state.store.last_ok_ms.and_then(rfc3339);
-        let store = StoreReport { ok: state.store.ok == Some(true), error: state.store.error.clone(), last_ok };
+        let store = StoreReport {
+            ok: state.store.ok == Some(true),
+            error: state.store.error.clone(),
+            last_ok,
+        };
         let broker = |(broker, b): (&String, &BrokerState)| BrokerReport {
             broker: broker.clone(),
             connected: b.connected,
@@ -373,7 +415,8 @@ impl Health {
         }
     }
 
-    // A poisoned lock means that a thread panicked while it set a field. Each field is consistent in itself.
+    // A poisoned lock means that a thread panicked while it set a field. Each field is consistent
+    // in itself.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -412,7 +455,9 @@ impl State {
             reasons.push("starting".to_owned());
         }
         if self.journal.is_some_and(|j| j.full) {
-            reasons.push("journal: full; readings are rejected until the store has caught up".to_owned());
+            reasons.push(
+                "journal: full; readings are rejected until the store has caught up".to_owned(),
+            );
         }
         if ack == AckMode::Stored {
             reasons.extend(self.store_away());
@@ -424,7 +469,10 @@ impl State {
     fn degraded(&self, ack: AckMode) -> Vec<String> {
         let mut reasons = Vec::new();
         if ack == AckMode::Journal {
-            reasons.extend(self.store_away().map(|r| format!("{r}; the journal keeps the readings")));
+            reasons.extend(
+                self.store_away()
+                    .map(|r| format!("{r}; the journal keeps the readings")),
+            );
         }
         reasons.extend(self.stalled.clone());
         reasons.extend(self.rollup.clone());
@@ -433,11 +481,17 @@ impl State {
             let detail = state.detail.as_deref().unwrap_or("not connected");
             reasons.push(format!("mqtt {broker}: {detail}"));
         }
-        for (port, problem) in self.tls.values().filter_map(|tls| Some((tls.port, tls.problem.as_ref()?))) {
+        for (port, problem) in self
+            .tls
+            .values()
+            .filter_map(|tls| Some((tls.port, tls.problem.as_ref()?)))
+        {
             reasons.push(format!("tls {port}: {problem}"));
         }
         if let Some((_, "invalid", why)) = &self.config.reload {
-            reasons.push(format!("config: reload failed, the previous settings stay in effect: {why}"));
+            reasons.push(format!(
+                "config: reload failed, the previous settings stay in effect: {why}"
+            ));
         }
         reasons
     }
@@ -449,28 +503,40 @@ impl State {
             Some(seconds) => format!("room for about {}", about(seconds)),
             None => "with room for more".to_owned(),
         };
-        let away = self.mqtt.values().filter(|broker| !broker.connected).count();
+        let away = self
+            .mqtt
+            .values()
+            .filter(|broker| !broker.connected)
+            .count();
         let store_away = self.store.ok == Some(false);
         if self.broken.is_some() {
-            "A part of the service has failed; it accepts no readings until it is restarted.".to_owned()
+            "A part of the service has failed; it accepts no readings until it is restarted."
+                .to_owned()
         } else if self.stopping {
             "The service is stopping.".to_owned()
         } else if !self.started {
             "The service is starting.".to_owned()
         } else if journal.full {
-            "The journal is full: readings are refused, and their senders send them again, until MongoDB has caught up."
+            "The journal is full: readings are refused, and their senders send them again, until \
+             MongoDB has caught up."
                 .to_owned()
         } else if store_away && ack == AckMode::Stored {
             "MongoDB is away: readings are refused, and their senders send them again.".to_owned()
         } else if store_away {
             format!("MongoDB is away; readings are kept in the journal, {room}.")
         } else if self.stalled.is_some() {
-            format!("MongoDB answers, but readings are not being stored; they are kept in the journal, {room}.")
+            format!(
+                "MongoDB answers, but readings are not being stored; they are kept in the journal, \
+                 {room}."
+            )
         } else if away > 0 {
             let of = self.mqtt.len();
             format!("{away} of {of} MQTT brokers cannot be reached: their messages do not arrive.")
         } else if self.quarantine.count > 0 {
-            format!("MongoDB keeps failing {} buckets; all others are stored.", self.quarantine.count)
+            format!(
+                "MongoDB keeps failing {} buckets; all others are stored.",
+                self.quarantine.count
+            )
         } else if self.tls.values().any(|tls| tls.problem.is_some()) {
             "The TLS files of a port need attention: a certificate or a revocation list.".to_owned()
         } else if self.store.ok.is_none() {
@@ -519,11 +585,17 @@ mod tests {
     fn ready_only_between_start_and_stop() {
         let health = Health::new(AckMode::Journal);
         health.store_ok(0);
-        assert_eq!((health.is_ready(), health.report().reasons), (false, vec!["starting".to_owned()]));
+        assert_eq!(
+            (health.is_ready(), health.report().reasons),
+            (false, vec!["starting".to_owned()])
+        );
         health.started();
         assert_eq!((health.is_ready(), health.report().reasons), (true, vec![]));
         health.stopping();
-        assert_eq!((health.is_ready(), health.report().reasons), (false, vec!["stopping".to_owned()]));
+        assert_eq!(
+            (health.is_ready(), health.report().reasons),
+            (false, vec!["stopping".to_owned()])
+        );
     }
 
     #[test]
@@ -532,7 +604,10 @@ mod tests {
         health.broken("shard 3 panicked");
         health.broken("the channel is closed");
         assert!(!health.is_ready());
-        assert_eq!(health.report().reasons, ["broken: shard 3 panicked; restart the service"]);
+        assert_eq!(
+            health.report().reasons,
+            ["broken: shard 3 panicked; restart the service"]
+        );
     }
 
     #[test]
@@ -542,11 +617,21 @@ mod tests {
             health.store_failed("no primary");
             let report = health.report();
             assert_eq!(report.ready, ready);
-            assert!(report.reasons[0].starts_with("store: no primary"), "{:?}", report.reasons);
-            assert_eq!(report.store.last_ok.as_deref(), Some("2024-03-01T10:00:00.000Z"));
+            assert!(
+                report.reasons[0].starts_with("store: no primary"),
+                "{:?}",
+                report.reasons
+            );
+            assert_eq!(
+                report.store.last_ok.as_deref(),
+                Some("2024-03-01T10:00:00.000Z")
+            );
             assert!(!report.store.ok);
             health.store_ok(0);
-            assert_eq!((health.is_ready(), health.report().store.error), (true, None));
+            assert_eq!(
+                (health.is_ready(), health.report().store.error),
+                (true, None)
+            );
         }
     }
 
@@ -556,24 +641,37 @@ mod tests {
         health.rollup(Some("rollup: a day has been due for 20 min".into()));
         let report = health.report();
         assert!(report.ready);
-        assert_eq!(report.summary.as_deref(), Some("Readings are stored, but the daily summaries are behind."));
+        assert_eq!(
+            report.summary.as_deref(),
+            Some("Readings are stored, but the daily summaries are behind.")
+        );
     }
 
     #[test]
     fn a_stall_and_quarantined_buckets_are_named_and_do_not_block() {
         let health = running(AckMode::Journal);
         health.stalled(Some("no progress".into()));
-        let bucket = |id: &str| QuarantinedBucket::new(id, 1_709_287_200_000, "timeout", 1_709_287_260_000);
-        health.quarantine(Quarantine { count: 3, buckets: vec![bucket("S1"), bucket("S2")] });
+        let bucket =
+            |id: &str| QuarantinedBucket::new(id, 1_709_287_200_000, "timeout", 1_709_287_260_000);
+        health.quarantine(Quarantine {
+            count: 3,
+            buckets: vec![bucket("S1"), bucket("S2")],
+        });
         let report = health.report();
         assert!(report.ready);
-        let expected = "quarantine: the store keeps failing the bucket of sensor S1 at 2024-03-01T10:00:00.000Z and 2 \
-                        others: timeout";
+        let expected = "quarantine: the store keeps failing the bucket of sensor S1 at \
+            2024-03-01T10:00:00.000Z and 2 others: timeout";
         assert_eq!(report.reasons, ["no progress", expected]);
-        assert_eq!(report.quarantine[1].since.as_deref(), Some("2024-03-01T10:01:00.000Z"));
+        assert_eq!(
+            report.quarantine[1].since.as_deref(),
+            Some("2024-03-01T10:01:00.000Z")
+        );
         health.stalled(None);
         health.quarantine(Quarantine::default());
-        assert_eq!((health.report().reasons, health.report().quarantine), (vec![], vec![]));
+        assert_eq!(
+            (health.report().reasons, health.report().quarantine),
+            (vec![], vec![])
+        );
     }
 
     #[test]
@@ -584,9 +682,19 @@ mod tests {
             (health.is_ready(), health.report().reasons),
             (true, vec!["mqtt b:1883: connection refused".into()])
         );
-        health.journal(JournalState { bytes: 9, max_bytes: 9, full: true, ..JournalState::default() });
+        health.journal(JournalState {
+            bytes: 9,
+            max_bytes: 9,
+            full: true,
+            ..JournalState::default()
+        });
         assert!(!health.is_ready());
-        health.journal(JournalState { bytes: 1, max_bytes: 9, full: false, ..JournalState::default() });
+        health.journal(JournalState {
+            bytes: 1,
+            max_bytes: 9,
+            full: false,
+            ..JournalState::default()
+        });
         assert!(health.is_ready());
     }
 }

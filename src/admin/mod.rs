@@ -1,9 +1,10 @@
-//! The admin port, for operators: the fleet page, metrics, health, the read API, Prometheus' API, and the OpenAPI
-//! description of both ports.
+//! The admin port, for operators: the fleet page, metrics, health, the read API, Prometheus' API,
+//! and the OpenAPI description of both ports.
 //!
-//! A separate port lets it stay on an internal network while readings arrive from outside. The app stops it last, so
-//! that it answers during the whole shutdown. Nothing here waits for another stage, and its connections have separate
-//! limits: probes and scrapes are answered whatever the load on the ports for readings.
+//! A separate port lets it stay on an internal network while readings arrive from outside. The app
+//! stops it last, so that it answers during the whole shutdown. Nothing here waits for another
+//! stage, and its connections have separate limits: probes and scrapes are answered whatever the
+//! load on the ports for readings.
 
 pub mod access;
 mod answer;
@@ -49,7 +50,14 @@ use crate::read::ReadService;
 use crate::telemetry::metrics;
 
 /// All routes except those of [`api`].
-pub const ROUTES: [&str; 6] = ["/", "/metrics", "/livez", "/readyz", "/openapi.json", tail::ROUTE];
+pub const ROUTES: [&str; 6] = [
+    "/",
+    "/metrics",
+    "/livez",
+    "/readyz",
+    "/openapi.json",
+    tail::ROUTE,
+];
 
 /// How long open connections may take to finish at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
@@ -93,7 +101,8 @@ pub(crate) struct Renewal {
 impl Renewal {
     /// Applies the limits and time limits of connections.
     pub(crate) fn put(&self, cfg: &config::Admin) {
-        self.port.set(cfg.connections, cfg.proxies.clone(), cfg.times);
+        self.port
+            .set(cfg.connections, cfg.proxies.clone(), cfg.times);
     }
 }
 
@@ -102,7 +111,11 @@ impl Admin {
     ///
     /// # Errors
     /// The address or the certificates cannot be used.
-    pub async fn bind(cfg: &config::Admin, health: Arc<Health>, clock: Arc<dyn Clock>) -> Result<Admin, AdminError> {
+    pub async fn bind(
+        cfg: &config::Admin,
+        health: Arc<Health>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Admin, AdminError> {
         let on_tls: OnTls = {
             let health = health.clone();
             Arc::new(move |status| health.tls(status))
@@ -111,19 +124,46 @@ impl Admin {
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let access = Access::new(TokenSource::default(), addr, clock.clone());
-        let port = Port::new("admin", clock.clone(), cfg.connections, cfg.proxies.clone(), cfg.times);
-        Ok(Admin { listener, addr, health, port, certificates, reads: None, access, clock })
+        let port = Port::new(
+            "admin",
+            clock.clone(),
+            cfg.connections,
+            cfg.proxies.clone(),
+            cfg.times,
+        );
+        Ok(Admin {
+            listener,
+            addr,
+            health,
+            port,
+            certificates,
+            reads: None,
+            access,
+            clock,
+        })
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        Renewal { port: self.port.1.clone(), certificates: self.certificates.clone() }
+        Renewal {
+            port: self.port.1.clone(),
+            certificates: self.certificates.clone(),
+        }
     }
 
     /// Enables the read API and queries for senders that have one of these tokens.
     #[must_use]
-    pub fn with_reads(self, reads: Arc<ReadService>, promql: config::Promql, tokens: TokenSource) -> Admin {
+    pub fn with_reads(
+        self,
+        reads: Arc<ReadService>,
+        promql: config::Promql,
+        tokens: TokenSource,
+    ) -> Admin {
         let access = Access::new(tokens, self.addr, self.clock.clone());
-        Admin { reads: Some((reads, promql)), access, ..self }
+        Admin {
+            reads: Some((reads, promql)),
+            access,
+            ..self
+        }
     }
 
     /// The bound address. Differs from the setting if that has port 0.
@@ -142,7 +182,13 @@ impl Admin {
         }
         let handle = Handle::new();
         let routes = watch::Sender::new(router(self.health, self.reads, self.access)).subscribe();
-        let server = server::serve(self.listener, routes, self.port.0, handle.clone(), self.certificates);
+        let server = server::serve(
+            self.listener,
+            routes,
+            self.port.0,
+            handle.clone(),
+            self.certificates,
+        );
         tokio::pin!(server);
         tokio::select! {
             ended = &mut server => ended,
@@ -154,7 +200,11 @@ impl Admin {
     }
 }
 
-fn router(health: Arc<Health>, reads: Option<(Arc<ReadService>, config::Promql)>, access: Access) -> Router {
+fn router(
+    health: Arc<Health>,
+    reads: Option<(Arc<ReadService>, config::Promql)>,
+    access: Access,
+) -> Router {
     let [root, metrics, livez, readyz, openapi, _] = ROUTES;
     let not_found = async || {
         error(
@@ -164,11 +214,18 @@ fn router(health: Arc<Health>, reads: Option<(Arc<ReadService>, config::Promql)>
         )
     };
     let not_allowed = async || {
-        error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &format!("this port accepts only GET; {TO_SEND}"))
+        error(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            &format!("this port accepts only GET; {TO_SEND}"),
+        )
     };
     Router::new()
         .route(root, get(page::page))
-        .route(metrics, get(async || text("text/plain; version=0.0.4", metrics::render())))
+        .route(
+            metrics,
+            get(async || text("text/plain; version=0.0.4", metrics::render())),
+        )
         // Reports only that the process answers. A restart would not bring MongoDB back.
         .route(livez, get(async || text("text/plain", "ok\n")))
         .route(readyz, get(ready))
@@ -186,31 +243,55 @@ fn router(health: Arc<Health>, reads: Option<(Arc<ReadService>, config::Promql)>
 /// Counts the request, and turns a panic into a response instead of a broken connection.
 async fn observe(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().and_then(|path| {
-        ROUTES.iter().chain(&api::ROUTES).chain(&prometheus::ROUTES).find(|route| **route == path.as_str()).copied()
+        ROUTES
+            .iter()
+            .chain(&api::ROUTES)
+            .chain(&prometheus::ROUTES)
+            .find(|route| **route == path.as_str())
+            .copied()
     });
     let route = route.unwrap_or("unmatched");
     let begun = Instant::now();
-    let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!(route, "request handler panicked; please report this bug");
-        ApiError::Internal.into_response()
-    });
-    metrics::http_request(route, response.status().as_u16(), begun.elapsed().as_secs_f64());
+    let response = AssertUnwindSafe(next.run(request))
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| {
+            tracing::error!(route, "request handler panicked; please report this bug");
+            ApiError::Internal.into_response()
+        });
+    metrics::http_request(
+        route,
+        response.status().as_u16(),
+        begun.elapsed().as_secs_f64(),
+    );
     response
 }
 
 async fn ready(State(health): State<Arc<Health>>) -> Response {
     let report = health.report();
-    json(if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &report)
+    json(
+        if report.ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        },
+        &report,
+    )
 }
 
 fn text(content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
 fn error(status: StatusCode, reason: &str, detail: &str) -> Response {
-    json(status, &serde_json::json!({ "error": { "reason": reason, "detail": detail } }))
+    json(
+        status,
+        &serde_json::json!({ "error": { "reason": reason, "detail": detail } }),
+    )
 }
 
 #[cfg(test)]
@@ -231,7 +312,11 @@ mod tests {
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        (head[9..12].parse().unwrap(), head.to_lowercase(), body.to_owned())
+        (
+            head[9..12].parse().unwrap(),
+            head.to_lowercase(),
+            body.to_owned(),
+        )
     }
 
     #[tokio::test]
@@ -247,7 +332,10 @@ mod tests {
         let task = tokio::spawn(admin.serve(shutdown.clone()));
 
         let (status, head, body) = ask(addr, "GET", "/metrics").await;
-        assert!(status == 200 && head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+        assert!(
+            status == 200 && head.contains("content-type: text/plain; version=0.0.4"),
+            "{head}"
+        );
         assert!(body.contains("hourbucket_build_info{version="), "{body}");
         assert_eq!(ask(addr, "GET", "/livez").await.0, 200);
 
@@ -256,41 +344,91 @@ mod tests {
             (status, serde_json::from_str::<Value>(&body).unwrap())
         };
         let (status, json) = ready().await;
-        assert_eq!((status, &json["ready"], &json["reasons"][0]), (503, &Value::Bool(false), &"starting".into()));
+        assert_eq!(
+            (status, &json["ready"], &json["reasons"][0]),
+            (503, &Value::Bool(false), &"starting".into())
+        );
         health.mode("timeseries", "the server has it", "6.0.5");
         health.mqtt("127.0.0.1:1883", true, None);
-        health.journal(JournalState { bytes: 1, max_bytes: 2, full: false, ..JournalState::default() });
+        health.journal(JournalState {
+            bytes: 1,
+            max_bytes: 2,
+            full: false,
+            ..JournalState::default()
+        });
         health.store_ok(0);
         health.started();
         let (status, json) = ready().await;
-        assert_eq!((status, &json["ready"], json["reasons"].as_array().unwrap().len()), (200, &Value::Bool(true), 0));
-        assert_eq!((&json["mode"], &json["server_version"]), (&"timeseries".into(), &"6.0.5".into()));
-        assert_eq!(json["mqtt"][0], serde_json::json!({"broker": "127.0.0.1:1883", "connected": true, "detail": null}));
-        assert_eq!((&json["store"]["ok"], &json["journal"]["max_bytes"]), (&Value::Bool(true), &2.into()));
+        assert_eq!(
+            (
+                status,
+                &json["ready"],
+                json["reasons"].as_array().unwrap().len()
+            ),
+            (200, &Value::Bool(true), 0)
+        );
+        assert_eq!(
+            (&json["mode"], &json["server_version"]),
+            (&"timeseries".into(), &"6.0.5".into())
+        );
+        assert_eq!(
+            json["mqtt"][0],
+            serde_json::json!({"broker": "127.0.0.1:1883", "connected": true, "detail": null})
+        );
+        assert_eq!(
+            (&json["store"]["ok"], &json["journal"]["max_bytes"]),
+            (&Value::Bool(true), &2.into())
+        );
 
         let (status, _, body) = ask(addr, "POST", "/api/v1/gw1.SECRET/telemetry").await;
-        assert!(status == 404 && body.contains("http.listen") && !body.contains("SECRET"), "{body}");
+        assert!(
+            status == 404 && body.contains("http.listen") && !body.contains("SECRET"),
+            "{body}"
+        );
         let (status, head, body) = ask(addr, "POST", "/readyz").await;
-        assert!(status == 405 && head.contains("allow: get") && body.contains("http.listen"), "{head}");
+        assert!(
+            status == 405 && head.contains("allow: get") && body.contains("http.listen"),
+            "{head}"
+        );
 
         shutdown.cancel();
-        tokio::time::timeout(Duration::from_secs(20), task).await.expect("the port did not close").unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(20), task)
+            .await
+            .expect("the port did not close")
+            .unwrap()
+            .unwrap();
     }
 
     #[test]
     fn the_description_parses_and_names_every_route() {
         let openapi: Value = serde_json::from_str(OPENAPI).unwrap();
         assert!(openapi["openapi"].as_str().unwrap().starts_with("3.1"));
-        let mut described: Vec<&str> = openapi["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let mut served =
-            [&ROUTES[..], &api::ROUTES[..], &prometheus::ROUTES[..], &crate::ingest::http::ROUTES[..]].concat();
+        let mut described: Vec<&str> = openapi["paths"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let mut served = [
+            &ROUTES[..],
+            &api::ROUTES[..],
+            &prometheus::ROUTES[..],
+            &crate::ingest::http::ROUTES[..],
+        ]
+        .concat();
         described.sort_unstable();
         served.sort_unstable();
         assert_eq!(described, served);
-        let text = OPENAPI.split("\"#/").skip(1).map(|rest| rest.split('"').next().unwrap());
+        let text = OPENAPI
+            .split("\"#/")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap());
         for reference in text {
             let pointer = format!("/{reference}");
-            assert!(openapi.pointer(&pointer).is_some(), "{pointer} does not exist");
+            assert!(
+                openapi.pointer(&pointer).is_some(),
+                "{pointer} does not exist"
+            );
         }
     }
 }

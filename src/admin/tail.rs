@@ -1,7 +1,9 @@
-//! `GET /v1/tail`: readings as they are accepted and rejects with their reason, as NDJSON that does not end.
+//! `GET /v1/tail`: readings as they are accepted and rejects with their reason, as NDJSON that does
+//! not end.
 //!
-//! A reader sees the sensors that its token may read. The token is checked again every second, so that the stream of a
-//! revoked or expired one ends. An empty line every [`IDLE`] detects a peer that has gone.
+//! A reader sees the sensors that its token may read. The token is checked again every second, so
+//! that the stream of a revoked or expired one ends. An empty line every [`IDLE`] detects a peer
+//! that has gone.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -34,7 +36,9 @@ const IDLE: Duration = Duration::from_secs(15);
 
 pub(super) fn routes(access: Access) -> Router {
     let guarded = from_fn_with_state(access.clone(), access::guard);
-    Router::new().route(ROUTE, get(follow).route_layer(guarded)).with_state(access)
+    Router::new()
+        .route(ROUTE, get(follow).route_layer(guarded))
+        .with_state(access)
 }
 
 #[derive(Deserialize)]
@@ -59,21 +63,39 @@ async fn follow(
     request: Request,
 ) -> Result<Response, ApiError> {
     let Query(params) = params.map_err(|e| ApiError::Query(e.body_text()))?;
-    let wanted = params.sensor.as_deref().map(|pattern| SensorPatterns::parse([pattern])).transpose();
+    let wanted = params
+        .sensor
+        .as_deref()
+        .map(|pattern| SensorPatterns::parse([pattern]))
+        .transpose();
     let wanted = wanted.map_err(|error| ApiError::parameter("sensor", error.to_string()))?;
-    let watch = tail::watch(View { wanted, allowed: reader.patterns() })?;
+    let watch = tail::watch(View {
+        wanted,
+        allowed: reader.patterns(),
+    })?;
     let headers = request.headers().clone();
     let peer = Peer::of(request.extensions()).cloned();
-    let following = Following { watch, access, headers, peer, sent: Instant::now() };
+    let following = Following {
+        watch,
+        access,
+        headers,
+        peer,
+        sent: Instant::now(),
+    };
     // The first line is sent immediately, so that the client knows that it is watching.
     let begin = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"\n")) });
     let rest = stream::unfold(following, |mut following| async move {
         let chunk = following.next().await?;
         Some((Ok(Bytes::from(chunk)), following))
     });
-    let mut response = Response::new(Body::from_stream(futures_util::StreamExt::chain(begin, rest)));
+    let mut response = Response::new(Body::from_stream(futures_util::StreamExt::chain(
+        begin, rest,
+    )));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/x-ndjson"),
+    );
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -87,7 +109,9 @@ impl Following {
             let reader = self.access.reader(&self.headers, self.peer.as_ref()).ok()?;
             self.watch.allow(reader.patterns());
             let chunk = match lines {
-                Ok(lines) => lines.into_iter().fold(String::new(), |all, line| all + &line + "\n"),
+                Ok(lines) => lines
+                    .into_iter()
+                    .fold(String::new(), |all, line| all + &line + "\n"),
                 Err(_) if self.sent.elapsed() >= IDLE => "\n".to_owned(),
                 Err(_) => continue,
             };

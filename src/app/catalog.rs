@@ -1,4 +1,5 @@
-//! Background work on the catalogue: fills that of an older database once, and removes entries without buckets.
+//! Background work on the catalogue: fills that of an older database once, and removes entries
+//! without buckets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,14 @@ impl ServiceContext {
             tokio::time::sleep(EXPIRE).await;
             match store.expire_catalog(self.clock.now().wall_ms).await {
                 Ok(0) => {}
-                Ok(removed) => tracing::info!(removed, "catalogue entries removed; their sensors have no buckets"),
-                Err(error) => tracing::warn!(%error, "cannot remove old entries of the catalogue; trying again later"),
+                Ok(removed) => tracing::info!(
+                    removed,
+                    "catalogue entries removed; their sensors have no buckets"
+                ),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot remove old entries of the catalogue; trying \
+                        again later")
+                }
             }
         }
     }
@@ -36,13 +43,20 @@ impl ServiceContext {
                 Some(from) => fill_some(store, from).await,
             };
             match next {
-                Ok(CatalogFill { is_complete: true, .. }) if announced => {
+                Ok(CatalogFill {
+                    is_complete: true, ..
+                }) if announced => {
                     return tracing::info!("catalogue filled from the stored buckets");
                 }
-                Ok(CatalogFill { is_complete: true, .. }) => return,
+                Ok(CatalogFill {
+                    is_complete: true, ..
+                }) => return,
                 Ok(state) => {
                     if !announced {
-                        tracing::info!(after = state.after, "filling the catalogue from the stored buckets");
+                        tracing::info!(
+                            after = state.after,
+                            "filling the catalogue from the stored buckets"
+                        );
                         announced = true;
                     }
                     (fill, failures) = (Some(state), 0);

@@ -30,8 +30,8 @@ pub(super) struct ServiceContext {
 }
 
 impl ServiceContext {
-    /// Creates the context, and the two ends of admission. The flusher sends nothing before it is opened. `storing`:
-    /// the runtime of the stages after the journal.
+    /// Creates the context, and the two ends of admission. The flusher sends nothing before it is
+    /// opened. `storing`: the runtime of the stages after the journal.
     pub(super) fn new(
         config: Config,
         store: Arc<dyn Store>,
@@ -45,10 +45,21 @@ impl ServiceContext {
         let flusher = Flusher::new(store, backoff(&config), config.bucket.span, on_store)
             .with_ages(config.flush.max_age, config.flush.max_age_busy);
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
-        let (admission, ingest_batches) =
-            admission_channel(config.ingest.queue_max, bytes_max, admission_control.clone());
+        let (admission, ingest_batches) = admission_channel(
+            config.ingest.queue_max,
+            bytes_max,
+            admission_control.clone(),
+        );
         let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
-        let context = ServiceContext { config, clock, health, admission_control, failure_signal, flusher, storing };
+        let context = ServiceContext {
+            config,
+            clock,
+            health,
+            admission_control,
+            failure_signal,
+            flusher,
+            storing,
+        };
         (Arc::new(context), admission, ingest_batches)
     }
 
@@ -79,7 +90,9 @@ impl ServiceContext {
         async move {
             if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                let text = text
+                    .or_else(|| panic.downcast_ref::<String>().cloned())
+                    .unwrap_or_default();
                 failure_signal.fail(format!("task {name} panicked: {text}"));
             }
         }
@@ -87,7 +100,10 @@ impl ServiceContext {
 }
 
 pub(super) fn backoff(config: &Config) -> Backoff {
-    Backoff { min: config.flush.backoff_min, max: config.flush.backoff_max }
+    Backoff {
+        min: config.flush.backoff_min,
+        max: config.flush.backoff_max,
+    }
 }
 
 /// Runs a server and logs its failure.

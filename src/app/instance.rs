@@ -1,4 +1,5 @@
-//! The id of this instance, a file in the journal's directory: the owner of marks in `rollup_pending`.
+//! The id of this instance, a file in the journal's directory: the owner of marks in
+//! `rollup_pending`.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Keeps when senders and readers were last accepted in a file next to the journal ([`LastUsed`]): once a minute if it
-//! changed, and at the end. Ingest is not involved: it notes a time in memory, and this reads it.
+//! Keeps when senders and readers were last accepted in a file next to the journal ([`LastUsed`]):
+//! once a minute if it changed, and at the end. Ingest is not involved: it notes a time in memory,
+//! and this reads it.
 
 use std::io;
 use std::path::PathBuf;
@@ -35,7 +36,12 @@ impl LastUsedFile {
     /// Nothing is read or written yet.
     pub(super) fn new(config: &Config, clock: Arc<dyn Clock>, usages: Usages) -> Arc<LastUsedFile> {
         let path = config.journal.dir.join(LAST_USED_FILE);
-        Arc::new(LastUsedFile { path, clock, usages, state: Mutex::default() })
+        Arc::new(LastUsedFile {
+            path,
+            clock,
+            usages,
+            state: Mutex::default(),
+        })
     }
 
     /// Updates the file until the service ends.
@@ -58,7 +64,8 @@ impl LastUsedFile {
         let mut now = before.clone();
         self.usages.note_last_uses(&mut now);
         now.limit();
-        // The first file says since when it knows. Without tokens and the like there is nothing to know.
+        // The first file says since when it knows. Without tokens and the like there is nothing to
+        // know.
         let is_first = state.kept.is_none() && !self.usages.is_empty();
         if now == before && !is_first {
             state.kept = Some(now);
@@ -68,13 +75,21 @@ impl LastUsedFile {
         let written = now.clone();
         let result = tokio::task::spawn_blocking(move || written.write(&path)).await;
         match result.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(()) => *state = State { kept: Some(now), is_failing: false },
+            Ok(()) => {
+                *state = State {
+                    kept: Some(now),
+                    is_failing: false,
+                }
+            }
             // With `ack = "stored"` there need not be a journal.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) if state.is_failing => tracing::debug!(%error, "cannot keep when tokens were last used"),
+            Err(error) if state.is_failing => {
+                tracing::debug!(%error, "cannot keep when tokens were last used")
+            }
             Err(error) => {
                 let path = self.path.display();
-                tracing::warn!(%error, %path, "cannot keep when tokens were last used; trying again each minute");
+                tracing::warn!(%error, %path, "cannot keep when tokens were last used; trying \
+                    again each minute");
                 state.is_failing = true;
             }
         }
@@ -88,7 +103,8 @@ impl LastUsedFile {
         read.unwrap_or_else(|error| Err(io::Error::other(error))).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
                 let path = self.path.display();
-                tracing::warn!(%error, %path, "cannot read when tokens were last used; beginning again");
+                tracing::warn!(%error, %path, "cannot read when tokens were last used; beginning \
+                    again");
             }
             LastUsed::new(now_s)
         })
@@ -107,7 +123,10 @@ mod tests {
         let mut config = Config::default();
         let usages = Usages::default();
         config.journal.dir = dir.to_owned();
-        (LastUsedFile::new(&config, Arc::new(SystemClock::new()), usages.clone()), usages)
+        (
+            LastUsedFile::new(&config, Arc::new(SystemClock::new()), usages.clone()),
+            usages,
+        )
     }
 
     #[tokio::test]
@@ -122,7 +141,10 @@ mod tests {
         a.note_used(1_763_856_000_999);
         one.update().await;
         let read = LastUsed::read(&path).unwrap();
-        assert_eq!((read.of("a").as_deref(), read.of("b")), (Some("2025-11-23T00:00:00Z"), None));
+        assert_eq!(
+            (read.of("a").as_deref(), read.of("b")),
+            (Some("2025-11-23T00:00:00Z"), None)
+        );
         std::fs::remove_file(&path).unwrap();
         one.update().await;
         assert!(!path.exists(), "nothing has changed");
@@ -133,7 +155,11 @@ mod tests {
         two.update().await;
         let read = LastUsed::read(&path).unwrap();
         assert_eq!(read.of("a").as_deref(), Some("2025-11-23T00:02:00Z"));
-        assert_eq!(read.of("b").as_deref(), Some("2025-11-23T00:01:00Z"), "of the process before");
+        assert_eq!(
+            read.of("b").as_deref(),
+            Some("2025-11-23T00:01:00Z"),
+            "of the process before"
+        );
     }
 
     #[tokio::test]
@@ -145,7 +171,10 @@ mod tests {
         usages.of("a");
         one.update().await;
         let read = LastUsed::read(&path).unwrap();
-        assert!(read.is_empty() && read.unused_since().starts_with("20"), "{read:?}");
+        assert!(
+            read.is_empty() && read.unused_since().starts_with("20"),
+            "{read:?}"
+        );
     }
 
     #[tokio::test]
@@ -161,6 +190,12 @@ mod tests {
         assert!(one.state.lock().await.is_failing);
         std::fs::remove_dir(gone.join("last-used.new")).unwrap();
         one.update().await;
-        assert!(LastUsed::read(&gone.join(LAST_USED_FILE)).unwrap().of("a").is_some(), "it is written when it can be");
+        assert!(
+            LastUsed::read(&gone.join(LAST_USED_FILE))
+                .unwrap()
+                .of("a")
+                .is_some(),
+            "it is written when it can be"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The only module that connects the stages: who sends to whom, with which capacity, and the order of start and end.
+//! The only module that connects the stages: who sends to whom, with which capacity, and the order
+//! of start and end.
 //!
 //! ```text
 //!  http ──┐ Admission (ingest.queue_max ingest batches, queue_max_bytes)
@@ -8,10 +9,10 @@
 //!                                                               └──> rollup (shared state, rollup.max_bytes) ──┘
 //! ```
 //!
-//! Start (`start`, with `context`, `ports` and `stages`): store (nothing is sent) → shards → journal or admission →
-//! router → ports → brokers. Meanwhile the collections are prepared; the first permit is released after that. End
-//! (`shut_down`): the phases of [`crate::shutdown`], upstream stages first, so that every stage ends because the one
-//! before it ended.
+//! Start (`start`, with `context`, `ports` and `stages`): store (nothing is sent) → shards →
+//! journal or admission → router → ports → brokers. Meanwhile the collections are prepared; the
+//! first permit is released after that. End (`shut_down`): the phases of [`crate::shutdown`],
+//! upstream stages first, so that every stage ends because the one before it ended.
 
 mod catalog;
 mod context;
@@ -81,12 +82,18 @@ impl Service {
     ///
     /// # Errors
     /// A port, the journal or the settings of a broker cannot be used; then nothing runs.
-    pub async fn start(config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Service, StartError> {
-        Service::start_with(config, store, clock, Handle::current(), false).await.map(|(service, _)| service)
+    pub async fn start(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Service, StartError> {
+        Service::start_with(config, store, clock, Handle::current(), false)
+            .await
+            .map(|(service, _)| service)
     }
 
-    /// Like [`Service::start`], and reports to the service manager. `storing`: the runtime of the stages after the
-    /// journal.
+    /// Like [`Service::start`], and reports to the service manager. `storing`: the runtime of the
+    /// stages after the journal.
     ///
     /// # Errors
     /// See [`Service::start`].
@@ -97,15 +104,16 @@ impl Service {
         notifier: Notifier,
         storing: Handle,
     ) -> Result<Service, StartError> {
-        let (mut service, admission) = Service::start_with(config, store, clock, storing, false).await?;
+        let (mut service, admission) =
+            Service::start_with(config, store, clock, storing, false).await?;
         service.report_ready(notifier, admission).await;
         Ok(service)
     }
 
-    /// A second instance for a command, next to a running or stopped service: without ports for senders, brokers and
-    /// journal. The caller submits readings, which may be stored already, to the returned admission; they are
-    /// acknowledged when they are stored. The instance ends when the admission is dropped and [`Service::run_until`] is
-    /// asked to stop.
+    /// A second instance for a command, next to a running or stopped service: without ports for
+    /// senders, brokers and journal. The caller submits readings, which may be stored already, to
+    /// the returned admission; they are acknowledged when they are stored. The instance ends when
+    /// the admission is dropped and [`Service::run_until`] is asked to stop.
     ///
     /// # Errors
     /// See [`Service::start`].
@@ -123,18 +131,28 @@ impl Service {
         Service::start_with(config, store, clock, Handle::current(), true).await
     }
 
-    /// Reports to the service manager that the service is ready, and its state from then on. `admission` is the handle
-    /// returned by [`Service::start_with`].
+    /// Reports to the service manager that the service is ready, and its state from then on.
+    /// `admission` is the handle returned by [`Service::start_with`].
     async fn report_ready(&mut self, notifier: Notifier, admission: Admission) {
         self.notifier = Arc::new(notifier);
-        self.notifier.ready(&watch::line(&self.context.health.report())).await;
+        self.notifier
+            .ready(&watch::line(&self.context.health.report()))
+            .await;
         if !self.notifier.is_open() {
             return;
         }
         let journal = self.stages.journal.as_ref().map(Journal::handle);
         let admission = watch::probe_handle(self.context.config.ingest.ack, admission);
-        let parts = watch::Parts { gauges: self.stages.gauges.clone(), journal, admission };
-        self.side.push(tokio::spawn(watch::watch(self.notifier.clone(), self.context.health.clone(), parts)));
+        let parts = watch::Parts {
+            gauges: self.stages.gauges.clone(),
+            journal,
+            admission,
+        };
+        self.side.push(tokio::spawn(watch::watch(
+            self.notifier.clone(),
+            self.context.health.clone(),
+            parts,
+        )));
     }
 
     /// The connection to the service manager, for reports about reloads.

@@ -7,7 +7,8 @@ use crate::admin::Health;
 use crate::flush::OnStoreResult;
 use crate::model::Clock;
 
-/// Returns the callback that reports to health, and logs when requests start to fail and when they succeed again.
+/// Returns the callback that reports to health, and logs when requests start to fail and when they
+/// succeed again.
 pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreResult {
     let well = AtomicBool::new(true);
     Arc::new(move |result| match result {

@@ -25,11 +25,20 @@ impl ServiceContext {
         let jwt = Jwt::load(&self.config.jwt)?.map(Arc::new);
         let certificates = self.config.certificates.clone();
         let journal_bytes_max = self.config.journal.max_bytes;
-        Ok(GrantDefaults { quota, journal_bytes_max, usages: Usages::default(), jwt, certificates })
+        Ok(GrantDefaults {
+            quota,
+            journal_bytes_max,
+            usages: Usages::default(),
+            jwt,
+            certificates,
+        })
     }
 
     /// What all protocols need, and the setter of the decoders' settings.
-    pub(super) fn ingest_deps(&self, admission: &Admission) -> Result<(Setter<Decoding>, IngestDeps), StartError> {
+    pub(super) fn ingest_deps(
+        &self,
+        admission: &Admission,
+    ) -> Result<(Setter<Decoding>, IngestDeps), StartError> {
         let (setter, decoding) = Live::new(self.config.decoding());
         let health = self.health.clone();
         let deps = IngestDeps {
@@ -58,13 +67,27 @@ pub(super) struct IngestPorts {
 }
 
 impl IngestPorts {
-    pub(super) async fn bind(config: &Config, deps: &IngestDeps) -> Result<IngestPorts, StartError> {
-        let mut ports = IngestPorts { http: None, devices: None };
+    pub(super) async fn bind(
+        config: &Config,
+        deps: &IngestDeps,
+    ) -> Result<IngestPorts, StartError> {
+        let mut ports = IngestPorts {
+            http: None,
+            devices: None,
+        };
         if config.http.enabled {
             let decoding = deps.decoding.now();
             let admission = deps.admission.clone();
             let clock = deps.clock.clone();
-            let http = HttpIngest::bind(&config.http, decoding, admission, clock, &deps.on_tls, &deps.grants).await;
+            let http = HttpIngest::bind(
+                &config.http,
+                decoding,
+                admission,
+                clock,
+                &deps.on_tls,
+                &deps.grants,
+            )
+            .await;
             ports.http = Some(http?);
         }
         if config.listen.mqtt.enabled {
@@ -74,8 +97,8 @@ impl IngestPorts {
         Ok(ports)
     }
 
-    /// The credentials that authorize readers: tokens and JWTs are those of HTTP writers, also if the HTTP port is
-    /// disabled. None for a second instance (`repeats`), which serves no readings.
+    /// The credentials that authorize readers: tokens and JWTs are those of HTTP writers, also if
+    /// the HTTP port is disabled. None for a second instance (`repeats`), which serves no readings.
     pub(super) fn readers(
         &self,
         config: &Config,
@@ -86,7 +109,9 @@ impl IngestPorts {
             return Ok(TokenSource::new(None));
         }
         let of_writers = self.http.as_ref().and_then(HttpIngest::credentials);
-        Ok(TokenSource::new(ingest::http::reader_credentials(config, grants, of_writers)?))
+        Ok(TokenSource::new(ingest::http::reader_credentials(
+            config, grants, of_writers,
+        )?))
     }
 
     /// The handle that applies changed settings to these ports.
@@ -114,12 +139,17 @@ impl IngestPorts {
     /// The URL of the port for readings over HTTP.
     pub(super) fn http_url(&self, config: &Config) -> Option<String> {
         let addr = self.http.as_ref().map(HttpIngest::local_addr)?;
-        let scheme = if config.http.tls.cert_file.is_some() { "https" } else { "http" };
+        let scheme = if config.http.tls.cert_file.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         Some(format!("{scheme}://{addr}"))
     }
 }
 
-/// Starts HTTP, the MQTT listener and the brokers. They own all admission handles; the caller keeps none.
+/// Starts HTTP, the MQTT listener and the brokers. They own all admission handles; the caller keeps
+/// none.
 pub(super) fn start_front(
     context: &Arc<ServiceContext>,
     ports: IngestPorts,
@@ -135,7 +165,11 @@ pub(super) fn start_front(
         front.push(watched(context, broker.url.clone(), task));
     }
     if let Some(devices) = ports.devices {
-        front.push(watched(context, "MQTT listener".to_owned(), devices.spawn()));
+        front.push(watched(
+            context,
+            "MQTT listener".to_owned(),
+            devices.spawn(),
+        ));
     }
     if let Some(http) = ports.http {
         let serve = http.serve(deps.stop.clone(), context.config.shutdown.deadline);

@@ -1,9 +1,10 @@
 //! Whether acknowledged readings make progress while the store answers. Pure.
 //!
-//! There are two conditions. *Stalled*: the oldest acknowledged reading that is not stored has been the same for longer
-//! than it should take. One bucket is enough for that; the others may be fine. *Stuck*: readings are waiting and none
-//! has been settled for much longer than that. Only a restart may help, so the service manager's watchdog is no longer
-//! fed. Time in which the store does not answer counts for neither.
+//! There are two conditions. *Stalled*: the oldest acknowledged reading that is not stored has been
+//! the same for longer than it should take. One bucket is enough for that; the others may be fine.
+//! *Stuck*: readings are waiting and none has been settled for much longer than that. Only a
+//! restart may help, so the service manager's watchdog is no longer fed. Time in which the store
+//! does not answer counts for neither.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(300);
 /// The state at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observation {
-    /// Identifies the oldest unstored reading: changes when another one becomes the oldest. `None`: everything is
-    /// stored.
+    /// Identifies the oldest unstored reading: changes when another one becomes the oldest. `None`:
+    /// everything is stored.
     pub(super) oldest: Option<u64>,
     /// Readings settled since the start.
     pub(super) settled: u64,
@@ -47,8 +48,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// `max_age`: a reading is written after this time at the latest; `quarantine_after`: a failing bucket is given up
-    /// after this time.
+    /// `max_age`: a reading is written after this time at the latest; `quarantine_after`: a failing
+    /// bucket is given up after this time.
     pub(super) fn new(max_age: Duration, quarantine_after: Duration) -> Progress {
         let ms = |d: Duration| d.as_millis() as u64;
         Progress {
@@ -85,14 +86,25 @@ mod tests {
     }
 
     fn seen(oldest: u64, settled: u64) -> Observation {
-        Observation { oldest: Some(oldest), settled, store_answers: true, held_ms: 0 }
+        Observation {
+            oldest: Some(oldest),
+            settled,
+            store_answers: true,
+            held_ms: 0,
+        }
     }
 
     #[test]
     fn readings_that_are_held_while_the_store_is_busy_are_no_stall() {
         let mut progress = progress();
         for s in 0..2000 {
-            let status = progress.observe(Observation { held_ms: 285_000, ..seen(7, 1) }, s * 1000);
+            let status = progress.observe(
+                Observation {
+                    held_ms: 285_000,
+                    ..seen(7, 1)
+                },
+                s * 1000,
+            );
             assert_eq!(status.stalled_ms, (s > 315).then_some(s * 1000), "{s} s");
             assert_eq!(status.stuck, s > 915 + 285, "{s} s");
         }
@@ -106,7 +118,11 @@ mod tests {
             assert_eq!(status.stalled_ms, (s > 30).then_some(s * 1000), "{s} s");
             assert!(!status.stuck);
         }
-        assert_eq!(progress.observe(seen(8, 2000), 2_000_000), ProgressStatus::default(), "the oldest is another one");
+        assert_eq!(
+            progress.observe(seen(8, 2000), 2_000_000),
+            ProgressStatus::default(),
+            "the oldest is another one"
+        );
     }
 
     #[test]
@@ -121,11 +137,21 @@ mod tests {
     fn an_unreachable_store_and_an_idle_service_are_neither_stall_nor_stuck() {
         let mut progress = progress();
         for s in 0..5000 {
-            let away = Observation { store_answers: false, ..seen(7, 1) };
+            let away = Observation {
+                store_answers: false,
+                ..seen(7, 1)
+            };
             assert_eq!(progress.observe(away, s * 1000), ProgressStatus::default());
         }
-        let rest = Observation { oldest: None, ..seen(0, 1) };
+        let rest = Observation {
+            oldest: None,
+            ..seen(0, 1)
+        };
         assert_eq!(progress.observe(rest, 9_000_000), ProgressStatus::default());
-        assert_eq!(progress.observe(seen(8, 1), 9_010_000), ProgressStatus::default(), "it begins to wait now");
+        assert_eq!(
+            progress.observe(seen(8, 1), 9_010_000),
+            ProgressStatus::default(),
+            "it begins to wait now"
+        );
     }
 }

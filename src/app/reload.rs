@@ -1,11 +1,12 @@
-//! Reloads the configuration while the service runs (SIGHUP): reads and checks all of it, then applies the keys that
-//! can change and names the others.
+//! Reloads the configuration while the service runs (SIGHUP): reads and checks all of it, then
+//! applies the keys that can change and names the others.
 //!
-//! - If anything is wrong, in the settings or in the files of tokens, keys and certificates that they name, nothing is
-//!   changed.
-//! - Otherwise every key that can change applies from the next request, ingest batch, connection and handshake on, even
-//!   if other keys need a restart. These files are read again in any case.
-//! - Work in progress keeps the settings that it started with. Nothing waits for a reload, and no data is lost by one.
+//! - If anything is wrong, in the settings or in the files of tokens, keys and certificates that
+//!   they name, nothing is changed.
+//! - Otherwise every key that can change applies from the next request, ingest batch, connection
+//!   and handshake on, even if other keys need a restart. These files are read again in any case.
+//! - Work in progress keeps the settings that it started with. Nothing waits for a reload, and no
+//!   data is lost by one.
 //!
 //! Reloads run one at a time, in the order of the requests.
 
@@ -65,7 +66,10 @@ enum ReloadError {
     #[error(transparent)]
     Jwt(#[from] JwtKeysError),
     #[error("{port}: {source}")]
-    Certificates { port: &'static str, source: Box<TlsError> },
+    Certificates {
+        port: &'static str,
+        source: Box<TlsError>,
+    },
     #[error(transparent)]
     Audit(#[from] audit::AuditError),
     #[error(transparent)]
@@ -98,8 +102,12 @@ impl Reloaded {
     pub fn status(&self) -> &'static str {
         match self {
             Reloaded::Applied(_) => "configuration reloaded",
-            Reloaded::RestartNeeded(_) => "configuration reloaded; some keys need a restart, see the log",
-            Reloaded::Invalid(_) => "new configuration invalid, see the log; the previous one stays in effect",
+            Reloaded::RestartNeeded(_) => {
+                "configuration reloaded; some keys need a restart, see the log"
+            }
+            Reloaded::Invalid(_) => {
+                "new configuration invalid, see the log; the previous one stays in effect"
+            }
         }
     }
 }
@@ -115,21 +123,27 @@ impl Reloader {
         Reloader(Arc::new(Mutex::new(running)))
     }
 
-    /// Detaches from the ports, which stop. They no longer change, and their admission handles are dropped.
+    /// Detaches from the ports, which stop. They no longer change, and their admission handles are
+    /// dropped.
     pub(super) async fn end(&self) {
         let mut running = self.0.lock().await;
         (running.http, running.devices) = (None, None);
     }
 
     /// Reads the settings with `load`, applies what can change, and logs the result.
-    pub async fn reload(&self, load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Reloaded {
+    pub async fn reload(
+        &self,
+        load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static,
+    ) -> Reloaded {
         let mut running = self.0.lock().await;
         let done = match read(load).await {
             Ok(new) => running.take_over(&new).await,
             Err(why) => Err(why),
         };
         let done = match done {
-            Ok(found) if found.iter().any(|change| change.waits.is_some()) => Reloaded::RestartNeeded(found),
+            Ok(found) if found.iter().any(|change| change.waits.is_some()) => {
+                Reloaded::RestartNeeded(found)
+            }
             Ok(found) => Reloaded::Applied(found),
             Err(error) => Reloaded::Invalid(error.to_string()),
         };
@@ -138,11 +152,15 @@ impl Reloader {
     }
 }
 
-async fn read(load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Result<Config, ReloadError> {
+async fn read(
+    load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static,
+) -> Result<Config, ReloadError> {
     // Files may be on a slow disk.
     let read = || load().map(|loaded| (loaded.exposed_secrets(), loaded.config));
     let (exposed, config) = tokio::task::spawn_blocking(read).await??;
-    exposed.iter().for_each(|warning| tracing::warn!(%warning, "configuration warning"));
+    exposed
+        .iter()
+        .for_each(|warning| tracing::warn!(%warning, "configuration warning"));
     Ok(config)
 }
 
@@ -168,7 +186,10 @@ impl Running {
         }
         if let Some(devices) = &self.devices {
             devices.credentials.set(ready.of_devices);
-            devices.connections.put(fitted.listen.mqtt.connections, fitted.listen.mqtt.proxies.clone());
+            devices.connections.put(
+                fitted.listen.mqtt.connections,
+                fitted.listen.mqtt.proxies.clone(),
+            );
         }
         self.decoding.set(decoding);
         self.config = ready.config;
@@ -177,11 +198,20 @@ impl Running {
 
     /// Reads the files that the settings name.
     async fn prepare(&self, config: Config) -> Result<Ready, ReloadError> {
-        let http = self.http.as_ref().and_then(|http| http.certificates.clone());
-        let devices = self.devices.as_ref().and_then(|devices| devices.certificates.clone());
+        let http = self
+            .http
+            .as_ref()
+            .and_then(|http| http.certificates.clone());
+        let devices = self
+            .devices
+            .as_ref()
+            .and_then(|devices| devices.certificates.clone());
         let ports = [
             (http, Files::of_http(&config.http.tls)),
-            (self.admin.certificates.clone(), Files::of_http(&config.admin.tls)),
+            (
+                self.admin.certificates.clone(),
+                Files::of_http(&config.admin.tls),
+            ),
             (devices, Files::of_devices(&config.listen.mqtt)),
         ];
         let has_devices = self.devices.is_some();
@@ -196,16 +226,31 @@ impl Running {
             };
             let of_http = http::credentials(&config.http, &grants)?;
             let of_readers = http::reader_credentials(&config, &grants, of_http.as_deref())?;
-            let of_devices = if has_devices { listen::credentials(&config.listen.mqtt, &grants)? } else { None };
+            let of_devices = if has_devices {
+                listen::credentials(&config.listen.mqtt, &grants)?
+            } else {
+                None
+            };
             let mut certificates = vec![];
-            for (port, files) in ports.into_iter().filter_map(|(port, files)| Some((port?, files?))) {
-                let loaded = files
-                    .read()
-                    .map_err(|source| ReloadError::Certificates { port: port.port(), source: Box::new(source) })?;
+            for (port, files) in ports
+                .into_iter()
+                .filter_map(|(port, files)| Some((port?, files?)))
+            {
+                let loaded = files.read().map_err(|source| ReloadError::Certificates {
+                    port: port.port(),
+                    source: Box::new(source),
+                })?;
                 certificates.push((port, loaded));
             }
             let audit = audit::open(&config.audit)?;
-            Ok(Ready { config, of_http, of_readers, of_devices, certificates, audit })
+            Ok(Ready {
+                config,
+                of_http,
+                of_readers,
+                of_devices,
+                certificates,
+                audit,
+            })
         });
         read.await?
     }
@@ -214,26 +259,46 @@ impl Running {
     fn report(&self, done: &Reloaded) {
         let detail = match done {
             Reloaded::Invalid(why) => {
-                tracing::error!(error = why, "reload failed; the previous configuration stays in effect");
+                tracing::error!(
+                    error = why,
+                    "reload failed; the previous configuration stays in effect"
+                );
                 why.clone()
             }
             Reloaded::Applied(found) | Reloaded::RestartNeeded(found) => {
                 for change in found {
                     match change.waits {
                         None => tracing::info!(key = change.key, "setting applied"),
-                        Some(why) => tracing::warn!(key = change.key, reason = why, "setting needs a restart"),
+                        Some(why) => tracing::warn!(
+                            key = change.key,
+                            reason = why,
+                            "setting needs a restart"
+                        ),
                     }
                 }
                 let names = |waits: bool| {
-                    let keys = found.iter().filter(|change| change.waits.is_some() == waits);
-                    keys.map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ")
+                    let keys = found
+                        .iter()
+                        .filter(|change| change.waits.is_some() == waits);
+                    keys.map(|change| change.key.as_str())
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 };
                 let done = names(false);
                 let waiting = names(true);
-                let done = if done.is_empty() { "no key".to_owned() } else { done };
-                let waiting = if waiting.is_empty() { waiting } else { format!("; restart needed for {waiting}") };
+                let done = if done.is_empty() {
+                    "no key".to_owned()
+                } else {
+                    done
+                };
+                let waiting = if waiting.is_empty() {
+                    waiting
+                } else {
+                    format!("; restart needed for {waiting}")
+                };
                 let detail = format!(
-                    "applied: {done}; files of tokens, keys, certificates and the audit log opened again{waiting}"
+                    "applied: {done}; files of tokens, keys, certificates and the audit log opened \
+                     again{waiting}"
                 );
                 tracing::info!(detail, "configuration reloaded");
                 detail

@@ -1,15 +1,16 @@
-//! Removes old readings in bucket mode (`store.retention_readings`, [`crate::store::retention`]): small batches with
-//! pauses, one command at a time, while ingest has no backlog.
+//! Removes old readings in bucket mode (`store.retention_readings`, [`crate::store::retention`]):
+//! small batches with pauses, one command at a time, while ingest has no backlog.
 //!
-//! **Bound.** [`PAGES_MAX`] pages per command, and a rest of at least [`REST_MIN`] and four times as long as the
-//! command: at most 500 pages/s, and a fifth of one connection. Batches are small because an acknowledgement that needs
-//! a processor or the disk waits for the batch that is being emptied (250 pages: 24 ms at the 99th percentile, 25
-//! pages: 16 ms).
+//! **Bound.** [`PAGES_MAX`] pages per command, and a rest of at least [`REST_MIN`] and four times
+//! as long as the command: at most 500 pages/s, and a fifth of one connection. Batches are small
+//! because an acknowledgement that needs a processor or the disk waits for the batch that is being
+//! emptied (250 pages: 24 ms at the 99th percentile, 25 pages: 16 ms).
 //!
-//! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or the oldest unstored
-//! reading is older than readings become in normal operation. So everything that this instance has accepted up to then
-//! is stored. Readings that it accepts now are at most `limits.past` old by its own clock; if that clock differs from
-//! the store's by more than [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is
+//! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or
+//! the oldest unstored reading is older than readings become in normal operation. So everything
+//! that this instance has accepted up to then is stored. Readings that it accepts now are at most
+//! `limits.past` old by its own clock; if that clock differs from the store's by more than
+//! [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is
 //! emptied that this instance still has readings for.
 //!
 //! The catalogue must be complete: an older database's is filled from the readings.
@@ -84,7 +85,10 @@ impl Observed {
             (!self.is_catalogued, Hold::Catalogue),
             (!self.is_replayed, Hold::Replay),
             (self.unstored > self.unstored_max, Hold::Backlog),
-            (self.now_ms.abs_diff(self.store_ms) > CLOCKS_MAX.as_millis() as u64, Hold::Clocks),
+            (
+                self.now_ms.abs_diff(self.store_ms) > CLOCKS_MAX.as_millis() as u64,
+                Hold::Clocks,
+            ),
         ]
         .into_iter()
         .find_map(|(holds, why)| holds.then_some(why))
@@ -92,20 +96,32 @@ impl Observed {
 }
 
 impl ServiceContext {
-    /// Runs until the service ends; ends immediately without `store.retention_readings`. Begins after the store is
-    /// prepared.
-    pub(super) async fn remove_readings(self: Arc<Self>, store: Arc<dyn Store>, unstored: Unstored) {
-        let Some(kept) = self.config.store.retention_readings else { return };
+    /// Runs until the service ends; ends immediately without `store.retention_readings`. Begins
+    /// after the store is prepared.
+    pub(super) async fn remove_readings(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        unstored: Unstored,
+    ) {
+        let Some(kept) = self.config.store.retention_readings else {
+            return;
+        };
         drop(self.flusher.permit().await);
         let mut failures = 0;
         let mut held = None;
         loop {
             let begun = Instant::now();
-            match self.remove_some(&*store, ms(kept + MARGIN), &unstored).await {
+            match self
+                .remove_some(&*store, ms(kept + MARGIN), &unstored)
+                .await
+            {
                 Ok((hold, is_more)) => {
                     failures = 0;
                     if let Some(why) = hold.filter(|_| hold != held && is_more) {
-                        tracing::info!(reason = why.as_str(), "old readings are not removed for now");
+                        tracing::info!(
+                            reason = why.as_str(),
+                            "old readings are not removed for now"
+                        );
                     }
                     held = hold;
                     let rest = match (is_more, hold) {
@@ -121,13 +137,19 @@ impl ServiceContext {
                     }
                     failures += 1;
                     metrics::readings_removals_failed(1);
-                    tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64()).max(REST_MIN)).await;
+                    tokio::time::sleep(
+                        backoff(&self.config)
+                            .wait(failures, fastrand::f64())
+                            .max(REST_MIN),
+                    )
+                    .await;
                 }
             }
         }
     }
 
-    /// Removes the readings of some pages, unless something must be waited for; and returns whether there are more.
+    /// Removes the readings of some pages, unless something must be waited for; and returns whether
+    /// there are more.
     async fn remove_some(
         &self,
         store: &dyn Store,
@@ -141,7 +163,8 @@ impl ServiceContext {
         let before_ms = store_ms.saturating_sub(kept_ms);
         let pages_max = if hold.is_some() { 0 } else { PAGES_MAX };
         let removed = store.remove_readings(before_ms, pages_max).await?;
-        // Nothing is left once fewer than requested were found, unless a writer has changed one of them meanwhile.
+        // Nothing is left once fewer than requested were found, unless a writer has changed one of
+        // them meanwhile.
         let is_more = removed.found >= pages_max.max(1) || removed.pages < removed.found as u64;
         let oldest_end_ms = removed.oldest_end_ms.filter(|_| is_more);
         let lag_ms = oldest_end_ms.map_or(0, |end_ms| before_ms.saturating_sub(end_ms));
@@ -186,12 +209,48 @@ mod tests {
         };
         assert_eq!(well.hold(), None);
         for (observed, hold) in [
-            (Observed { store_answers: false, ..well }, Hold::Store),
-            (Observed { is_catalogued: false, ..well }, Hold::Catalogue),
-            (Observed { is_replayed: false, ..well }, Hold::Replay),
-            (Observed { unstored: Duration::from_secs(31), ..well }, Hold::Backlog),
-            (Observed { store_ms: 3_600_001, ..well }, Hold::Clocks),
-            (Observed { now_ms: 366 * 86_400_000, ..well }, Hold::Clocks),
+            (
+                Observed {
+                    store_answers: false,
+                    ..well
+                },
+                Hold::Store,
+            ),
+            (
+                Observed {
+                    is_catalogued: false,
+                    ..well
+                },
+                Hold::Catalogue,
+            ),
+            (
+                Observed {
+                    is_replayed: false,
+                    ..well
+                },
+                Hold::Replay,
+            ),
+            (
+                Observed {
+                    unstored: Duration::from_secs(31),
+                    ..well
+                },
+                Hold::Backlog,
+            ),
+            (
+                Observed {
+                    store_ms: 3_600_001,
+                    ..well
+                },
+                Hold::Clocks,
+            ),
+            (
+                Observed {
+                    now_ms: 366 * 86_400_000,
+                    ..well
+                },
+                Hold::Clocks,
+            ),
         ] {
             assert_eq!(observed.hold(), Some(hold));
         }

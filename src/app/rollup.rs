@@ -44,10 +44,16 @@ impl ServiceContext {
                     .create_dir_all(dir)
                     .and_then(|()| instance::id_in(dir))
                     .map(Some)
-                    .map_err(|error| StartError::Instance { dir: dir.clone(), error })?
+                    .map_err(|error| StartError::Instance {
+                        dir: dir.clone(),
+                        error,
+                    })?
             }
         };
-        Ok(Rollups { instance, ..Rollups::default() })
+        Ok(Rollups {
+            instance,
+            ..Rollups::default()
+        })
     }
 
     /// Spawns the task of shard `i` of `n`; `None` without `rollup.days`.
@@ -60,20 +66,27 @@ impl ServiceContext {
             instance: rollups.instance.clone()?,
             settle_ms: ms(config.rollup.settle),
             late_ms: ms(config.rollup.late),
-            hours_kept_ms: config.store.retention.and_then(|d| i64::try_from(d.as_millis()).ok()),
+            hours_kept_ms: config
+                .store
+                .retention
+                .and_then(|d| i64::try_from(d.as_millis()).ok()),
             bytes_max: usize::try_from(config.rollup.max_bytes).unwrap_or(usize::MAX) / n,
         };
         let flusher = self.flusher.clone();
         let clock = self.clock.clone();
         let gauges = Arc::new(RollupGauges::default());
-        let (handle, view, task) = RollupTask::new(settings, flusher, backoff(config), clock, gauges.clone());
-        rollups.tasks.push(self.spawn_storing(format!("daily rollup of shard {i}"), task.run()));
+        let (handle, view, task) =
+            RollupTask::new(settings, flusher, backoff(config), clock, gauges.clone());
+        rollups
+            .tasks
+            .push(self.spawn_storing(format!("daily rollup of shard {i}"), task.run()));
         rollups.views.push(view);
         rollups.gauges.push(gauges);
         Some(handle)
     }
 
-    /// Recovers marks, and updates gauges and health, without an end; ends immediately without `rollup.days`.
+    /// Recovers marks, and updates gauges and health, without an end; ends immediately without
+    /// `rollup.days`.
     pub(super) fn rollup_upkeep(self: &Arc<Self>, rollups: &Rollups) -> Option<JoinHandle<()>> {
         let instance = rollups.instance.clone()?;
         let views = rollups.views.clone();
@@ -98,7 +111,10 @@ impl ServiceContext {
             metrics::rollup_pending(days, bytes, overdue_ms as f64 / 1000.0);
             let is_stuck = overdue_ms >= STUCK.as_millis() as u64;
             self.health.rollup(is_stuck.then(|| {
-                format!("daily rollup is behind: a day has waited for {} s to be computed", overdue_ms / 1000)
+                format!(
+                    "daily rollup is behind: a day has waited for {} s to be computed",
+                    overdue_ms / 1000
+                )
             }));
         }
     }

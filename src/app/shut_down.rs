@@ -1,4 +1,5 @@
-//! Ends the parts of the service in the order of the stream, within `shutdown.deadline` (see [`crate::shutdown`]).
+//! Ends the parts of the service in the order of the stream, within `shutdown.deadline` (see
+//! [`crate::shutdown`]).
 
 use std::time::Duration;
 
@@ -21,7 +22,9 @@ impl Service {
         let begun = self.context.clock.now().mono_ms;
         self.context.admission_control.stop();
         self.context.health.stopping();
-        self.notifier.stopping(self.context.config.shutdown.deadline).await;
+        self.notifier
+            .stopping(self.context.config.shutdown.deadline)
+            .await;
         self.stop.cancel();
         self.reloader.end().await;
         let stages = &mut self.stages;
@@ -31,9 +34,13 @@ impl Service {
         }
         self.drained.cancel();
         if let Some(journal) = stages.journal.as_mut() {
-            in_time &= tokio::time::timeout_at(deadline, journal.close()).await.is_ok();
+            in_time &= tokio::time::timeout_at(deadline, journal.close())
+                .await
+                .is_ok();
         }
-        in_time &= tokio::time::timeout_at(deadline, &mut stages.router).await.is_ok();
+        in_time &= tokio::time::timeout_at(deadline, &mut stages.router)
+            .await
+            .is_ok();
         // Shards send dead letters, latest states and changed days, so those tasks end after them.
         for task in stages
             .shards
@@ -50,9 +57,17 @@ impl Service {
             journal.finish().await;
             left = handle.stats().unstored_entries;
         }
-        // Tasks that did not end in time are aborted: the journal has their readings, or these were not acknowledged.
-        let tasks = stages.shards.iter().chain(&stages.latest).chain(&stages.rollups.tasks);
-        tasks.chain(&self.front).chain(&self.side).for_each(JoinHandle::abort);
+        // Tasks that did not end in time are aborted: the journal has their readings, or these were
+        // not acknowledged.
+        let tasks = stages
+            .shards
+            .iter()
+            .chain(&stages.latest)
+            .chain(&stages.rollups.tasks);
+        tasks
+            .chain(&self.front)
+            .chain(&self.side)
+            .for_each(JoinHandle::abort);
         stages.router.abort();
         stages.dead.abort();
         let _ = tokio::time::timeout(LAST_USED_GRACE, self.last_used.update()).await;
@@ -66,19 +81,24 @@ impl Service {
 /// Logs how the service ended. `left`: readings that are not stored.
 fn exit_reason(in_time: bool, left: u64, took_ms: u64, ack: AckMode) -> ExitReason {
     if in_time && left == 0 {
-        tracing::info!(took_ms, "stopped; everything that was acknowledged is stored");
+        tracing::info!(
+            took_ms,
+            "stopped; everything that was acknowledged is stored"
+        );
         ExitReason::Clean
     } else {
         match ack {
             AckMode::Journal => tracing::error!(
                 took_ms,
                 left,
-                "stopped before everything was stored; the journal keeps the rest for the next start"
+                "stopped before everything was stored; the journal keeps the rest for the next \
+                 start"
             ),
             AckMode::Stored => tracing::error!(
                 took_ms,
                 left,
-                "stopped before everything was stored; the rest was not acknowledged, and its senders send it again"
+                "stopped before everything was stored; the rest was not acknowledged, and its \
+                 senders send it again"
             ),
         }
         ExitReason::Unstored { left }

@@ -1,4 +1,5 @@
-//! Counts the known and the silent sensors, for the metrics and the read API ([`crate::read::silence`]).
+//! Counts the known and the silent sensors, for the metrics and the read API
+//! ([`crate::read::silence`]).
 
 use std::sync::Arc;
 
@@ -10,12 +11,19 @@ use crate::telemetry::metrics;
 
 impl ServiceContext {
     /// Queries the catalogue periodically. Begins after the store is prepared.
-    pub(super) async fn silence(self: Arc<Self>, store: Arc<dyn Store>, silence: Arc<Silence>, unstored: Unstored) {
+    pub(super) async fn silence(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        silence: Arc<Silence>,
+        unstored: Unstored,
+    ) {
         drop(self.flusher.permit().await);
         let mut pause = None;
         let mut is_failing = false;
         loop {
-            let looked = self.look_for_silence(&*store, &silence, &unstored, &mut pause).await;
+            let looked = self
+                .look_for_silence(&*store, &silence, &unstored, &mut pause)
+                .await;
             if let Err(error) = &looked
                 && !is_failing
             {
@@ -39,12 +47,17 @@ impl ServiceContext {
         let age_ms = unstored.backlog(now.mono_ms).age_ms;
         let unstored_ms = age_ms.map_or(0, |ms| i64::try_from(ms).unwrap_or(i64::MAX / 4));
         let before_ms = store.note_running(now.wall_ms).await?;
-        let pause = *pause.get_or_insert(Pause { since_ms: before_ms.unwrap_or(now.wall_ms), until_ms: now.wall_ms });
+        let pause = *pause.get_or_insert(Pause {
+            since_ms: before_ms.unwrap_or(now.wall_ms),
+            until_ms: now.wall_ms,
+        });
         if !store.is_catalog_complete() {
             return Ok(());
         }
         silence.judge(now.wall_ms, unstored_ms, pause);
-        let Some(arrived_ms) = silence.arrivals_ms() else { return Ok(()) };
+        let Some(arrived_ms) = silence.arrivals_ms() else {
+            return Ok(());
+        };
         let counts = store.count_catalog(arrived_ms).await?;
         metrics::sensors(counts.known, counts.arrived);
         silence.note(counts);

@@ -1,5 +1,5 @@
-//! Starts and connects the stages between admission and the store: shards, latest state, daily rollup, journal, router,
-//! dead letters.
+//! Starts and connects the stages between admission and the store: shards, latest state, daily
+//! rollup, journal, router, dead letters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,8 @@ use crate::store::registry::RegistryQuery;
 
 /// Capacity of the channel for dead letters, in deliveries.
 const DEAD_QUEUE_MAX: usize = 64;
-/// Stored readings that a bucket remembers to find duplicates: 128 KiB, or 64 readings under memory pressure.
+/// Stored readings that a bucket remembers to find duplicates: 128 KiB, or 64 readings under memory
+/// pressure.
 const SEEN_MAX: usize = 8192;
 
 pub(super) struct Stages {
@@ -59,8 +60,8 @@ struct ShardSet {
 }
 
 impl ServiceContext {
-    /// Starts and connects the stages. Returns them, and a query handle of each shard. `repeats`: the readings may be
-    /// stored already.
+    /// Starts and connects the stages. Returns them, and a query handle of each shard. `repeats`:
+    /// the readings may be stored already.
     pub(super) async fn stages(
         &self,
         registry: &Registry,
@@ -68,25 +69,57 @@ impl ServiceContext {
         repeats: bool,
     ) -> Result<(Stages, Vec<QueryHandle>), StartError> {
         let oldest = Arc::new(Oldest::default());
-        let (dead_handle, dead) =
-            DeadLetters::new(self.flusher.clone(), DEAD_QUEUE_MAX, self.config.dead_letters.max_bytes);
-        let ShardSet { handles, tasks: shards, gauges, latest, latest_gauges, rollups } =
-            self.shards(&dead_handle, registry)?;
+        let (dead_handle, dead) = DeadLetters::new(
+            self.flusher.clone(),
+            DEAD_QUEUE_MAX,
+            self.config.dead_letters.max_bytes,
+        );
+        let ShardSet {
+            handles,
+            tasks: shards,
+            gauges,
+            latest,
+            latest_gauges,
+            rollups,
+        } = self.shards(&dead_handle, registry)?;
         let query_handles = handles.iter().map(ShardHandle::query_handle).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = self.route(router, ingest_batches, oldest.clone()).await?;
         let dead = self.spawn_storing("dead letters", dead);
-        Ok((Stages { journal, router, shards, latest, rollups, dead, gauges, latest_gauges, oldest }, query_handles))
+        Ok((
+            Stages {
+                journal,
+                router,
+                shards,
+                latest,
+                rollups,
+                dead,
+                gauges,
+                latest_gauges,
+                oldest,
+            },
+            query_handles,
+        ))
     }
 
     fn shards(&self, dead: &DeadLetters, registry: &Registry) -> Result<ShardSet, StartError> {
         let config = &self.config;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let n = if config.accumulate.shards == 0 { cores } else { config.accumulate.shards };
+        let n = if config.accumulate.shards == 0 {
+            cores
+        } else {
+            config.accumulate.shards
+        };
         let settings = shard_settings(config, n);
-        let mut shards = ShardSet { rollups: self.rollups()?, ..ShardSet::default() };
+        let mut shards = ShardSet {
+            rollups: self.rollups()?,
+            ..ShardSet::default()
+        };
         for i in 0..n {
-            let latest = config.latest.enabled.then(|| self.latest(i, n, &mut shards));
+            let latest = config
+                .latest
+                .enabled
+                .then(|| self.latest(i, n, &mut shards));
             let rollup = self.rollup(i, n, &mut shards.rollups);
             let gauge = Arc::new(ShardGauges::default());
             let flusher = self.flusher.clone();
@@ -99,9 +132,13 @@ impl ServiceContext {
                 clock,
                 gauge.clone(),
             );
-            let task = task.with_latest_and_tags(registry.clone(), latest).with_rollup(rollup);
+            let task = task
+                .with_latest_and_tags(registry.clone(), latest)
+                .with_rollup(rollup);
             shards.handles.push(handle);
-            shards.tasks.push(self.spawn_storing(format!("shard {i}"), task.run()));
+            shards
+                .tasks
+                .push(self.spawn_storing(format!("shard {i}"), task.run()));
             shards.gauges.push(gauge);
         }
         Ok(shards)
@@ -122,8 +159,17 @@ impl ServiceContext {
         let flusher = self.flusher.clone();
         let clock = self.clock.clone();
         let gauges = Arc::new(LatestGauges::default());
-        let (handle, task) = LatestTask::new(settings, hold_acks, flusher, backoff(config), clock, gauges.clone());
-        shards.latest.push(self.spawn_storing(format!("latest state of shard {i}"), task.run()));
+        let (handle, task) = LatestTask::new(
+            settings,
+            hold_acks,
+            flusher,
+            backoff(config),
+            clock,
+            gauges.clone(),
+        );
+        shards
+            .latest
+            .push(self.spawn_storing(format!("latest state of shard {i}"), task.run()));
         shards.latest_gauges.push(gauges);
         handle
     }
@@ -143,7 +189,13 @@ impl ServiceContext {
         };
         let reader = store.registry(query)?;
         let interval = settings.interval;
-        Some(Enrichment::new(reader, registry.clone(), decoding, interval, settings.max_sensors))
+        Some(Enrichment::new(
+            reader,
+            registry.clone(),
+            decoding,
+            interval,
+            settings.max_sensors,
+        ))
     }
 
     /// Starts the router, and with `ack = "journal"` the journal before it.
@@ -161,8 +213,9 @@ impl ServiceContext {
         };
         if self.config.ingest.ack == AckMode::Stored {
             let clock = self.clock.clone();
-            let task =
-                self.spawn_storing("router", async move { ended(router.take(ingest_batches, oldest, clock).await) });
+            let task = self.spawn_storing("router", async move {
+                ended(router.take(ingest_batches, oldest, clock).await)
+            });
             return Ok((task, None));
         }
         let broken = self.failure_signal.clone();
@@ -175,8 +228,13 @@ impl ServiceContext {
         let config = self.config.journal.clone();
         let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await;
         let mut opened = opened.map_err(StartError::JournalTask)??;
-        opened.journal.start(ingest_batches).map_err(StartError::JournalThreads)?;
-        let task = self.spawn_storing("router", async move { ended(router.follow(opened.follower).await) });
+        opened
+            .journal
+            .start(ingest_batches)
+            .map_err(StartError::JournalThreads)?;
+        let task = self.spawn_storing("router", async move {
+            ended(router.follow(opened.follower).await)
+        });
         Ok((task, Some(opened.journal)))
     }
 }

@@ -27,7 +27,8 @@ use crate::read::silence::Silence;
 use crate::store::Store;
 
 impl Service {
-    /// Starts all parts. `repeats`: a second instance, whose readings may be stored already ([`Service::start_fed`]).
+    /// Starts all parts. `repeats`: a second instance, whose readings may be stored already
+    /// ([`Service::start_fed`]).
     pub(super) async fn start_with(
         config: Config,
         store: Arc<dyn Store>,
@@ -35,16 +36,32 @@ impl Service {
         storing: Handle,
         repeats: bool,
     ) -> Result<(Service, Admission), StartError> {
-        let (context, admission, ingest_batches) = ServiceContext::new(config, store.clone(), clock, storing);
-        let ServiceContext { config, health, clock, .. } = &*context;
+        let (context, admission, ingest_batches) =
+            ServiceContext::new(config, store.clone(), clock, storing);
+        let ServiceContext {
+            config,
+            health,
+            clock,
+            ..
+        } = &*context;
         // Ports first: they fail most often, and nothing else has started yet.
         let fitted = within_files(config);
         let admin = Admin::bind(&fitted.admin, health.clone(), clock.clone()).await?;
         let (decoding, deps) = context.ingest_deps(&admission)?;
         let ports = IngestPorts::bind(&fitted, &deps).await?;
         let readers = ports.readers(config, &deps.grants, repeats)?;
-        let reloader = ports.reloader(&context, decoding, &admin, readers.clone(), deps.grants.clone());
-        let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
+        let reloader = ports.reloader(
+            &context,
+            decoding,
+            &admin,
+            readers.clone(),
+            deps.grants.clone(),
+        );
+        let registry = if config.enrich.collection.is_some() {
+            Registry::new()
+        } else {
+            Registry::default()
+        };
         let enrichment = context.enrichment(&store, &registry, deps.decoding.clone());
         let (stages, query_handles) = context.stages(&registry, ingest_batches, repeats).await?;
         if let Some(url) = ports.http_url(config) {
@@ -55,13 +72,22 @@ impl Service {
         let admin_addr = admin.local_addr();
         let sensors = &config.sensors;
         let silence = Arc::new(Silence::new(sensors.silent_after, sensors.retired_after));
-        let reads = context.reads(&stages, query_handles, store.clone()).with_silence(silence.clone());
-        let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), config.promql.clone(), readers) };
+        let reads = context
+            .reads(&stages, query_handles, store.clone())
+            .with_silence(silence.clone());
+        let admin = if repeats {
+            admin
+        } else {
+            admin.with_reads(Arc::new(reads), config.promql.clone(), readers)
+        };
         let mut side = context.start_side(store, &stages, enrichment, silence, repeats);
         let last_used = LastUsedFile::new(config, clock.clone(), deps.grants.usages.clone());
         side.push(context.spawn("last uses", last_used.clone().run()));
         let admin_stop = CancellationToken::new();
-        let admin = context.spawn("admin port", logged("admin port", admin.serve(admin_stop.clone())));
+        let admin = context.spawn(
+            "admin port",
+            logged("admin port", admin.serve(admin_stop.clone())),
+        );
         let stop = deps.stop.clone();
         let drained = deps.drained.clone();
         // Last, because readings arrive from here on.
@@ -90,16 +116,28 @@ impl Service {
 
 impl ServiceContext {
     /// Answers queries from the store, the shards and the journal.
-    fn reads(&self, stages: &Stages, query_handles: Vec<QueryHandle>, store: Arc<dyn Store>) -> ReadService {
+    fn reads(
+        &self,
+        stages: &Stages,
+        query_handles: Vec<QueryHandle>,
+        store: Arc<dyn Store>,
+    ) -> ReadService {
         let journal = stages.journal.as_ref().map(Journal::handle);
         let config = &self.config;
         let limits = (config.admin.queries_max, config.admin.answers_max);
-        ReadService::new(query_handles, journal, store, self.clock.clone(), config.bucket.span, limits)
-            .with_rollup(Zone::from(config.rollup.zone), stages.rollups.views.clone())
+        ReadService::new(
+            query_handles,
+            journal,
+            store,
+            self.clock.clone(),
+            config.bucket.span,
+            limits,
+        )
+        .with_rollup(Zone::from(config.rollup.zone), stages.rollups.views.clone())
     }
 
-    /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings nor records that the
-    /// service runs, which decides which sensors are silent.
+    /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings
+    /// nor records that the service runs, which decides which sensors are silent.
     fn start_side(
         self: &Arc<Self>,
         store: Arc<dyn Store>,
@@ -111,17 +149,35 @@ impl ServiceContext {
         let gauges = stages.gauges.clone();
         let latest_gauges = stages.latest_gauges.clone();
         let journal = stages.journal.as_ref().map(Journal::handle);
-        let upkeep = self.clone().upkeep(store.clone(), gauges, latest_gauges, journal, stages.oldest.clone());
-        let preparation = self.spawn_storing("store preparation", self.clone().prepare(store.clone(), enrichment));
+        let upkeep = self.clone().upkeep(
+            store.clone(),
+            gauges,
+            latest_gauges,
+            journal,
+            stages.oldest.clone(),
+        );
+        let preparation = self.spawn_storing(
+            "store preparation",
+            self.clone().prepare(store.clone(), enrichment),
+        );
         let unstored = Unstored::of(stages);
-        let removal = self.clone().remove_readings(store.clone(), unstored.clone());
+        let removal = self
+            .clone()
+            .remove_readings(store.clone(), unstored.clone());
         let removal = (!repeats).then(|| self.spawn_storing("removal of readings", removal));
         let silence = self.clone().silence(store.clone(), silence, unstored);
         let silence = (!repeats).then(|| self.spawn_storing("silent sensors", silence));
         let catalogue = self.spawn_storing("catalogue", self.clone().catalogue(store));
         let upkeep = self.spawn("upkeep", upkeep);
         let rollup = self.rollup_upkeep(&stages.rollups);
-        let tasks = [Some(catalogue), silence, Some(preparation), Some(upkeep), removal, rollup];
+        let tasks = [
+            Some(catalogue),
+            silence,
+            Some(preparation),
+            Some(upkeep),
+            removal,
+            rollup,
+        ];
         tasks.into_iter().flatten().collect()
     }
 }

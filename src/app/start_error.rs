@@ -40,7 +40,8 @@ pub enum StartError {
     JournalTask(JoinError),
     /// The file with the id of this instance.
     #[error(
-        "the file `instance` in journal.dir ({}) cannot be read or created: {error}; the service must be able to write there",
+        "the file `instance` in journal.dir ({}) cannot be read or created: {error}; the service \
+         must be able to write there",
         .dir.display()
     )]
     Instance {

@@ -23,17 +23,24 @@ pub(super) struct Backlog {
 
 impl Unstored {
     pub(super) fn of(stages: &Stages) -> Unstored {
-        Unstored { journal: stages.journal.as_ref().map(Journal::handle), oldest: stages.oldest.clone() }
+        Unstored {
+            journal: stages.journal.as_ref().map(Journal::handle),
+            oldest: stages.oldest.clone(),
+        }
     }
 
     /// `mono_ms`: the monotonic clock.
     pub(super) fn backlog(&self, mono_ms: u64) -> Backlog {
         match self.journal.as_ref().map(JournalHandle::stats) {
-            Some(stats) => {
-                Backlog { age_ms: stats.oldest_unstored_age_ms, is_replayed: stats.replay_done >= stats.replay_total }
-            }
+            Some(stats) => Backlog {
+                age_ms: stats.oldest_unstored_age_ms,
+                is_replayed: stats.replay_done >= stats.replay_total,
+            },
             None => Backlog {
-                age_ms: self.oldest.since_ms().map(|since_ms| mono_ms.saturating_sub(since_ms)),
+                age_ms: self
+                    .oldest
+                    .since_ms()
+                    .map(|since_ms| mono_ms.saturating_sub(since_ms)),
                 is_replayed: true,
             },
         }

@@ -26,26 +26,33 @@ use crate::telemetry::metrics::{self, AdmissionClosed};
 const UPKEEP: Duration = Duration::from_secs(1);
 /// How often the store is pinged.
 const PING: Duration = Duration::from_secs(5);
-/// The histograms are cleaned up, and the numbers of suppressed lines of the audit log written, once in this many
-/// updates.
+/// The histograms are cleaned up, and the numbers of suppressed lines of the audit log written,
+/// once in this many updates.
 const TIDY_EVERY: u32 = 5;
 /// How often a stall is logged while it lasts.
 const STALL_LOG_MS: u64 = 60_000;
 
 impl ServiceContext {
-    /// Prepares the collections, for as long as it takes, reads the registry, releases the permits, and keeps the
-    /// registry up to date from then on.
-    pub(super) async fn prepare(self: Arc<Self>, store: Arc<dyn Store>, enrichment: Option<Enrichment>) {
+    /// Prepares the collections, for as long as it takes, reads the registry, releases the permits,
+    /// and keeps the registry up to date from then on.
+    pub(super) async fn prepare(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        enrichment: Option<Enrichment>,
+    ) {
         if !self.prepared(&*store).await {
             return;
         }
-        let Some(mut enrichment) = enrichment else { return self.flusher.open(self.config.flush.commands_max) };
+        let Some(mut enrichment) = enrichment else {
+            return self.flusher.open(self.config.flush.commands_max);
+        };
         enrichment.refresh().await;
         self.flusher.open(self.config.flush.commands_max);
         enrichment.run().await;
     }
 
-    /// Retries until the collections are prepared. Returns `false`, and ends the service, if they cannot be.
+    /// Retries until the collections are prepared. Returns `false`, and ends the service, if they
+    /// cannot be.
     async fn prepared(&self, store: &dyn Store) -> bool {
         let mut failures = 0;
         loop {
@@ -63,7 +70,8 @@ impl ServiceContext {
                         reason = prepared.mode_reason,
                         "store ready"
                     );
-                    self.health.mode(store.mode(), prepared.mode_reason, prepared.server_version);
+                    self.health
+                        .mode(store.mode(), prepared.mode_reason, prepared.server_version);
                     self.health.store_ok(self.clock.now().wall_ms);
                     metrics::store_mode(store.mode());
                     return true;
@@ -77,15 +85,16 @@ impl ServiceContext {
                     tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
                 }
                 Err(error) => {
-                    self.failure_signal.fail(format!("store preparation failed: {error}"));
+                    self.failure_signal
+                        .fail(format!("store preparation failed: {error}"));
                     return false;
                 }
             }
         }
     }
 
-    /// Updates gauges and health. Pings run concurrently, because one takes up to `store.connect_timeout` if the store
-    /// is unavailable.
+    /// Updates gauges and health. Pings run concurrently, because one takes up to
+    /// `store.connect_timeout` if the store is unavailable.
     pub(super) async fn upkeep(
         self: Arc<Self>,
         store: Arc<dyn Store>,
@@ -94,7 +103,10 @@ impl ServiceContext {
         journal: Option<journal::JournalHandle>,
         oldest: Arc<Oldest>,
     ) {
-        tokio::join!(self.gauges(&gauges, &latest, journal.as_ref(), &oldest), self.pings(&*store));
+        tokio::join!(
+            self.gauges(&gauges, &latest, journal.as_ref(), &oldest),
+            self.pings(&*store)
+        );
     }
 
     /// Pings the store, one ping at a time.
@@ -123,7 +135,8 @@ impl ServiceContext {
             AckMode::Journal => self.config.flush.max_age,
             AckMode::Stored => self.config.flush.linger,
         };
-        let mut progress = ProgressReport::new(Progress::new(age, self.config.flush.quarantine_after));
+        let mut progress =
+            ProgressReport::new(Progress::new(age, self.config.flush.quarantine_after));
         let mut growth = JournalGrowth::default();
         for n in 1u32.. {
             ticks.tick().await;
@@ -135,8 +148,9 @@ impl ServiceContext {
             self.report_progress(&mut progress, gauges, line);
             if self.config.latest.enabled {
                 let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
-                let sum =
-                    |f: fn(&crate::latest::state::LatestUsage) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
+                let sum = |f: fn(&crate::latest::state::LatestUsage) -> usize| {
+                    waiting.iter().map(f).sum::<usize>() as u64
+                };
                 metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
             }
             if n.is_multiple_of(TIDY_EVERY) {
@@ -185,33 +199,58 @@ impl ServiceContext {
         self.health.flush_age(age_ms);
     }
 
-    /// By how much readings may now be older than `flush.max_age`. A change of the age reaches every bucket within
-    /// `flush.max_age`, so that is added while it is stretched.
+    /// By how much readings may now be older than `flush.max_age`. A change of the age reaches
+    /// every bucket within `flush.max_age`, so that is added while it is stretched.
     fn held_ms(&self) -> u64 {
         let max_age_ms = self.config.flush.max_age.as_millis() as u64;
         let age_ms = self.flusher.age_ms();
-        if self.config.ingest.ack == AckMode::Journal && age_ms > max_age_ms { age_ms } else { 0 }
+        if self.config.ingest.ack == AckMode::Journal && age_ms > max_age_ms {
+            age_ms
+        } else {
+            0
+        }
     }
 
-    /// Reports progress in the gauges, the health and the log. `oldest` identifies the oldest unstored reading.
-    fn report_progress(&self, progress: &mut ProgressReport, gauges: &[Arc<ShardGauges>], oldest: Option<u64>) {
+    /// Reports progress in the gauges, the health and the log. `oldest` identifies the oldest
+    /// unstored reading.
+    fn report_progress(
+        &self,
+        progress: &mut ProgressReport,
+        gauges: &[Arc<ShardGauges>],
+        oldest: Option<u64>,
+    ) {
         let settled = gauges.iter().map(|g| g.settled()).sum();
         let store_answers = self.flusher.answered_within(ANSWERS_WITHIN);
         let now_ms = self.clock.now().mono_ms;
-        let observation = Observation { oldest, settled, store_answers, held_ms: self.held_ms() };
+        let observation = Observation {
+            oldest,
+            settled,
+            store_answers,
+            held_ms: self.held_ms(),
+        };
         let status = progress.progress.observe(observation, now_ms);
         let count: usize = gauges.iter().map(|g| g.quarantined()).sum();
         let named = gauges.iter().flat_map(|g| g.named()).take(NAMED_MAX);
-        let buckets: Vec<_> =
-            named.map(|q| QuarantinedBucket::new(&q.sensor_id, q.start.0, &q.reason, q.since_wall_ms)).collect();
+        let buckets: Vec<_> = named
+            .map(|q| QuarantinedBucket::new(&q.sensor_id, q.start.0, &q.reason, q.since_wall_ms))
+            .collect();
         metrics::progress(status.stalled_ms.unwrap_or(0) as f64 / 1000.0, count as u64);
         let why = status.stalled_ms.map(|ms| {
             let waits_for = match buckets.first() {
-                Some(bucket) => format!("a bucket of sensor {} whose requests keep failing", bucket.sensor_id),
-                None => format!("{} commands in flight", gauges.iter().map(|g| g.jobs()).sum::<usize>()),
+                Some(bucket) => format!(
+                    "a bucket of sensor {} whose requests keep failing",
+                    bucket.sensor_id
+                ),
+                None => format!(
+                    "{} commands in flight",
+                    gauges.iter().map(|g| g.jobs()).sum::<usize>()
+                ),
             };
             let s = ms / 1000;
-            format!("stalled: the oldest unstored reading has made no progress for {s} s although MongoDB answers; waiting for {waits_for}")
+            format!(
+                "stalled: the oldest unstored reading has made no progress for {s} s although \
+                MongoDB answers; waiting for {waits_for}"
+            )
         });
         progress.log(why.as_deref(), now_ms);
         self.health.stalled(why);
@@ -227,7 +266,9 @@ impl ServiceContext {
         (full, growth): (bool, &mut JournalGrowth),
     ) {
         let Some(journal) = journal else {
-            let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
+            let age_ms = oldest
+                .since_ms()
+                .map_or(0, |since| now.mono_ms.saturating_sub(since));
             return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
         };
         let stats = journal.stats();
@@ -264,7 +305,11 @@ const GROWTH_STEPS: usize = 60;
 
 impl JournalGrowth {
     fn bytes_per_second(&mut self, now_ms: u64, written: u64) -> f64 {
-        if self.seen.back().is_none_or(|(at_ms, _)| now_ms >= at_ms + GROWTH_EVERY_MS) {
+        if self
+            .seen
+            .back()
+            .is_none_or(|(at_ms, _)| now_ms >= at_ms + GROWTH_EVERY_MS)
+        {
             self.seen.push_back((now_ms, written));
             if self.seen.len() > GROWTH_STEPS {
                 self.seen.pop_front();
@@ -284,7 +329,10 @@ struct ProgressReport {
 
 impl ProgressReport {
     fn new(progress: Progress) -> ProgressReport {
-        ProgressReport { progress, logged_ms: None }
+        ProgressReport {
+            progress,
+            logged_ms: None,
+        }
     }
 
     /// Logs a stall when it is found and every minute after that.
@@ -330,8 +378,14 @@ mod tests {
             let rate = growth.bytes_per_second(s * 1000, 500 + s * 1000);
             assert!((rate - 1000.0).abs() < 1.0, "{rate}");
         }
-        let rates: Vec<f64> = (601..1300u64).map(|s| growth.bytes_per_second(s * 1000, 600_500)).collect();
-        assert!(rates.is_sorted_by(|a, b| a >= b) && rates.last() == Some(&0.0), "{:?}", rates.last());
+        let rates: Vec<f64> = (601..1300u64)
+            .map(|s| growth.bytes_per_second(s * 1000, 600_500))
+            .collect();
+        assert!(
+            rates.is_sorted_by(|a, b| a >= b) && rates.last() == Some(&0.0),
+            "{:?}",
+            rates.last()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -357,7 +411,12 @@ mod tests {
         let mut opened = Journal::open(&config.journal, env).unwrap();
         let on_store = on_store(health.clone(), clock.clone());
         let context = Arc::new(ServiceContext {
-            flusher: Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store),
+            flusher: Flusher::new(
+                store.clone(),
+                backoff(&config),
+                config.bucket.span,
+                on_store,
+            ),
             failure_signal: FailureSignal::new(admission_control.clone()),
             health: health.clone(),
             config,
@@ -369,7 +428,11 @@ mod tests {
         let upkeep = tokio::spawn(context.upkeep(store, vec![], vec![], journal, Arc::default()));
         let unstored = || health.report().journal.unwrap().unstored_entries;
         tokio::time::sleep(Duration::from_secs(6)).await;
-        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 0), "the first ping is pending");
+        assert_eq!(
+            (pings.load(Ordering::Relaxed), unstored()),
+            (1, 0),
+            "the first ping is pending"
+        );
         let dead_letter = DeadLetter {
             received_at_ms: 0,
             source: "http".into(),
@@ -384,7 +447,11 @@ mod tests {
             Ack::none()
         )]));
         tokio::time::sleep(Duration::from_secs(50)).await;
-        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 1), "it still is, and the gauges are updated");
+        assert_eq!(
+            (pings.load(Ordering::Relaxed), unstored()),
+            (1, 1),
+            "it still is, and the gauges are updated"
+        );
         assert!(!health.report().store.ok && health.report().store.error.is_none());
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert_eq!(pings.load(Ordering::Relaxed), 2);

@@ -1,10 +1,12 @@
-//! Reports to the service manager while the service runs: a status line, and signs of life for its watchdog.
+//! Reports to the service manager while the service runs: a status line, and signs of life for its
+//! watchdog.
 //!
-//! A sign of life is proof, not a timer. Before each one, the journal's writer has acknowledged an empty ingest batch,
-//! every shard has completed an iteration, and the journal's lock was acquired. If one of these never happens, no sign
-//! is sent, and the manager ends the process; acknowledged readings are in the journal. An unavailable store is no
-//! reason: shards continue without it, and a restart would not bring it back. Readings that are not settled although
-//! the store answers are a reason ([`super::progress`]).
+//! A sign of life is proof, not a timer. Before each one, the journal's writer has acknowledged an
+//! empty ingest batch, every shard has completed an iteration, and the journal's lock was acquired.
+//! If one of these never happens, no sign is sent, and the manager ends the process; acknowledged
+//! readings are in the journal. An unavailable store is no reason: shards continue without it, and
+//! a restart would not bring it back. Readings that are not settled although the store answers are
+//! a reason ([`super::progress`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +38,11 @@ pub(super) struct Parts {
 
 /// The line for `systemctl status`.
 pub(super) fn line(report: &Report) -> String {
-    let state = if report.ready { "accepting readings" } else { "not accepting readings" };
+    let state = if report.ready {
+        "accepting readings"
+    } else {
+        "not accepting readings"
+    };
     let store = match (&report.server_version, report.mode) {
         (Some(version), Some(mode)) => format!(", MongoDB {version} ({mode})"),
         _ => String::new(),
@@ -49,7 +55,10 @@ pub(super) fn line(report: &Report) -> String {
 
 /// Runs until it is aborted.
 pub(super) async fn watch(notifier: Arc<Notifier>, health: Arc<Health>, parts: Parts) {
-    tokio::join!(report_status(&notifier, &health), send_alive(&notifier, &health, &parts));
+    tokio::join!(
+        report_status(&notifier, &health),
+        send_alive(&notifier, &health, &parts)
+    );
 }
 
 async fn report_status(notifier: &Notifier, health: &Health) {
@@ -66,7 +75,9 @@ async fn report_status(notifier: &Notifier, health: &Health) {
 }
 
 async fn send_alive(notifier: &Notifier, health: &Health, parts: &Parts) {
-    let Some(within) = notifier.watchdog() else { return };
+    let Some(within) = notifier.watchdog() else {
+        return;
+    };
     loop {
         let before: Vec<_> = parts.gauges.iter().map(|g| g.rounds()).collect();
         tokio::time::sleep(within / SIGNS).await;
@@ -123,14 +134,20 @@ mod tests {
     fn manager(dir: &std::path::Path) -> (UnixDatagram, Arc<Notifier>) {
         let path = dir.join("notify");
         let listener = UnixDatagram::bind(&path).unwrap();
-        let manager = Manager { notify_socket: Some(path.into()), watchdog: Some(WATCHDOG) };
+        let manager = Manager {
+            notify_socket: Some(path.into()),
+            watchdog: Some(WATCHDOG),
+        };
         (listener, Arc::new(Notifier::new(&manager).unwrap()))
     }
 
     /// The message received within the time for several signs.
     async fn received(listener: &UnixDatagram) -> Option<String> {
         let mut buf = [0; 256];
-        let n = tokio::time::timeout(WATCHDOG * 4, listener.recv(&mut buf)).await.ok()?.unwrap();
+        let n = tokio::time::timeout(WATCHDOG * 4, listener.recv(&mut buf))
+            .await
+            .ok()?
+            .unwrap();
         Some(String::from_utf8(buf[..n].to_vec()).unwrap())
     }
 
@@ -138,9 +155,14 @@ mod tests {
     async fn no_watchdog_message_until_the_writer_has_answered() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
-        let (admission, mut ingest_batches) = admission_channel(8, 1 << 20, AdmissionControl::default());
+        let (admission, mut ingest_batches) =
+            admission_channel(8, 1 << 20, AdmissionControl::default());
         let health = Arc::new(Health::new(AckMode::Journal));
-        let parts = Parts { gauges: vec![], journal: None, admission: Some(admission) };
+        let parts = Parts {
+            gauges: vec![],
+            journal: None,
+            admission: Some(admission),
+        };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
         let ingest_batch = ingest_batches.recv().await.unwrap();
         assert_eq!(received(&listener).await, None, "the writer hangs");
@@ -156,7 +178,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
         let health = Arc::new(Health::new(AckMode::Stored));
-        let parts = Parts { gauges: vec![], journal: None, admission: None };
+        let parts = Parts {
+            gauges: vec![],
+            journal: None,
+            admission: None,
+        };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
         assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
         health.stuck(true);
@@ -173,7 +199,11 @@ mod tests {
         let turning = Arc::new(ShardGauges::default());
         let still = Arc::new(ShardGauges::default());
         let health = Arc::new(Health::new(AckMode::Stored));
-        let parts = Parts { gauges: vec![turning.clone(), still.clone()], journal: None, admission: None };
+        let parts = Parts {
+            gauges: vec![turning.clone(), still.clone()],
+            journal: None,
+            admission: None,
+        };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
         let turns = tokio::spawn(async move {
             loop {
@@ -185,10 +215,17 @@ mod tests {
         still.count_round();
         assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
         assert_eq!(received(&listener).await, None, "once is not for ever");
-        let waits = tokio::spawn(async move { still.waiting_for(std::future::pending::<()>()).await });
-        assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the next stage");
+        let waits =
+            tokio::spawn(async move { still.waiting_for(std::future::pending::<()>()).await });
+        assert_eq!(
+            received(&listener).await.as_deref(),
+            Some("WATCHDOG=1"),
+            "it waits for the next stage"
+        );
         health.stopping();
         assert_eq!(received(&listener).await.as_deref(), Some("WATCHDOG=1"));
-        [watching, turns, waits].iter().for_each(tokio::task::JoinHandle::abort);
+        [watching, turns, waits]
+            .iter()
+            .for_each(tokio::task::JoinHandle::abort);
     }
 }

@@ -17,11 +17,18 @@ enum CheckError {
     #[error("{}", describe(.0))]
     Journal(Report),
     #[error("audit.file: {}: {source}; create this directory, writable for the service", parent.display())]
-    Audit { parent: PathBuf, source: std::io::Error },
+    Audit {
+        parent: PathBuf,
+        source: std::io::Error,
+    },
 }
 
-/// Checks everything except the configuration itself, which the caller has loaded. Makes no changes.
-pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfigError>) -> Vec<Finding> {
+/// Checks everything except the configuration itself, which the caller has loaded. Makes no
+/// changes.
+pub(super) async fn check(
+    config: &Config,
+    store: Result<MongoStore, StoreConfigError>,
+) -> Vec<Finding> {
     let mut findings = vec![];
     let server = match store {
         Ok(store) => store.inspect().await.map_err(Box::from),
@@ -29,51 +36,103 @@ pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfig
     };
     match server {
         Ok((text, warnings)) => {
-            findings.push(Finding { what: "store".into(), result: Ok(text) });
-            let warning = |w: String| Finding { what: "store".into(), result: Ok(format!("warning: {w}")) };
+            findings.push(Finding {
+                what: "store".into(),
+                result: Ok(text),
+            });
+            let warning = |w: String| Finding {
+                what: "store".into(),
+                result: Ok(format!("warning: {w}")),
+            };
             findings.extend(warnings.into_iter().map(warning));
         }
-        Err(error) => findings.push(Finding { what: "store".into(), result: Err(error) }),
+        Err(error) => findings.push(Finding {
+            what: "store".into(),
+            result: Err(error),
+        }),
     }
     for broker in &config.mqtt {
         let result = mqtt::check(broker).await.map_err(Box::from);
-        findings.push(Finding { what: "mqtt".into(), result });
+        findings.push(Finding {
+            what: "mqtt".into(),
+            result,
+        });
     }
     if config.ingest.ack == AckMode::Journal {
         let dir = config.journal.dir.clone();
         findings.extend(disk::check(&config.journal));
         let path = disk::absolute(&dir);
-        let result = match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir)).await {
-            Ok(Ok(report)) if report.is_sound() => Ok(format!("{}: {}", path.display(), brief(&report))),
-            Ok(Ok(report)) => Err(CheckError::Journal(report).into()),
-            Ok(Err(error)) => Err(error.into()),
-            Err(error) => Err(error.into()),
-        };
-        findings.push(Finding { what: "journal".into(), result });
+        let result =
+            match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir))
+                .await
+            {
+                Ok(Ok(report)) if report.is_sound() => {
+                    Ok(format!("{}: {}", path.display(), brief(&report)))
+                }
+                Ok(Ok(report)) => Err(CheckError::Journal(report).into()),
+                Ok(Err(error)) => Err(error.into()),
+                Err(error) => Err(error.into()),
+            };
+        findings.push(Finding {
+            what: "journal".into(),
+            result,
+        });
     }
-    if let Some(path) = config.http.tokens_file.as_ref().filter(|_| config.http.enabled) {
-        let result = crate::access::Tokens::load("http.tokens_file", path, &crate::access::GrantDefaults::unlimited());
-        let result = result.map(|t| format!("{} tokens", t.len())).map_err(Box::from);
-        findings.push(Finding { what: "http tokens".into(), result });
+    if let Some(path) = config
+        .http
+        .tokens_file
+        .as_ref()
+        .filter(|_| config.http.enabled)
+    {
+        let result = crate::access::Tokens::load(
+            "http.tokens_file",
+            path,
+            &crate::access::GrantDefaults::unlimited(),
+        );
+        let result = result
+            .map(|t| format!("{} tokens", t.len()))
+            .map_err(Box::from);
+        findings.push(Finding {
+            what: "http tokens".into(),
+            result,
+        });
     }
     match crate::access::Jwt::load(&config.jwt) {
         Ok(None) => {}
-        Ok(Some(jwt)) => findings.push(Finding { what: "jwt".into(), result: Ok(format!("{} keys", jwt.len())) }),
-        Err(error) => findings.push(Finding { what: "jwt".into(), result: Err(error.into()) }),
+        Ok(Some(jwt)) => findings.push(Finding {
+            what: "jwt".into(),
+            result: Ok(format!("{} keys", jwt.len())),
+        }),
+        Err(error) => findings.push(Finding {
+            what: "jwt".into(),
+            result: Err(error.into()),
+        }),
     }
     let now_s = SystemClock::new().now().wall_ms / 1000;
-    let ports = [("http tls", config.http.enabled.then_some(&config.http.tls)), ("admin tls", Some(&config.admin.tls))];
+    let ports = [
+        ("http tls", config.http.enabled.then_some(&config.http.tls)),
+        ("admin tls", Some(&config.admin.tls)),
+    ];
     for (what, tls) in ports {
         if let Some(result) = tls.and_then(|tls| crate::ingest::http::check_tls(tls, now_s)) {
-            findings.push(Finding { what: what.into(), result: result.map_err(Box::from) });
+            findings.push(Finding {
+                what: what.into(),
+                result: result.map_err(Box::from),
+            });
         }
     }
     if let Some(result) = audit_directory(config) {
-        findings.push(Finding { what: "audit".into(), result: result.map_err(Box::from) });
+        findings.push(Finding {
+            what: "audit".into(),
+            result: result.map_err(Box::from),
+        });
     }
     if config.listen.mqtt.enabled {
         let result = crate::ingest::listen::check(&config.listen.mqtt, now_s);
-        findings.push(Finding { what: "listen.mqtt".into(), result: result.map_err(Box::from) });
+        findings.push(Finding {
+            what: "listen.mqtt".into(),
+            result: result.map_err(Box::from),
+        });
     }
     findings
 }
@@ -81,9 +140,15 @@ pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfig
 /// Whether the directory of the audit file exists; the file itself is made at the start.
 fn audit_directory(config: &Config) -> Option<Result<String, CheckError>> {
     let path = config.audit.file.as_ref()?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let found = std::fs::metadata(parent).map(|_| path.display().to_string());
-    Some(found.map_err(|source| CheckError::Audit { parent: parent.to_owned(), source }))
+    Some(found.map_err(|source| CheckError::Audit {
+        parent: parent.to_owned(),
+        source,
+    }))
 }
 
 /// A line of the hardening checklist.
@@ -95,7 +160,11 @@ pub(super) fn hardening(line: &ChecklistLine) -> String {
         Verdict::Improve(remedy) => ("advice", remedy.as_str()),
         Verdict::Unknown(look) => ("look", *look),
     };
-    let gap = if matches!(verdict, Verdict::Improve(_) | Verdict::Unknown(_)) { " " } else { "" };
+    let gap = if matches!(verdict, Verdict::Improve(_) | Verdict::Unknown(_)) {
+        " "
+    } else {
+        ""
+    };
     format!("{word:8} {:14} {key}: {goal}{gap}{more}", "hardening")
 }
 
@@ -109,30 +178,47 @@ fn brief(report: &Report) -> String {
     let readings = sum(|s| s.readings);
     let state = match sum(|s| s.unstored) {
         0 => "all stored".to_owned(),
-        n => format!("{n} of them not known to be stored: keep the directory, and start hourbucket on it"),
+        n => format!(
+            "{n} of them not known to be stored: keep the directory, and start hourbucket on it"
+        ),
     };
-    format!("{} segments, {bytes} bytes, {readings} readings, {state}", report.segments.len())
+    format!(
+        "{} segments, {bytes} bytes, {readings} readings, {state}",
+        report.segments.len()
+    )
 }
 
 /// The journal in full: one line per segment and per problem.
 pub(super) fn describe(report: &Report) -> String {
     let mut lines = vec![brief(report)];
     for s in &report.segments {
-        let torn = s.cut.map(|cut| format!(", its last write is incomplete; the next start cuts off {cut}"));
+        let torn = s
+            .cut
+            .map(|cut| format!(", its last write is incomplete; the next start cuts off {cut}"));
         let torn = torn.unwrap_or_default();
         let path = s.path.display();
         let (first, end) = s.sequences;
         lines.push(format!(
-            "{path}: {} bytes, entries {first}..{end}, {} readings ({} unstored), {} dead letters{torn}",
+            "{path}: {} bytes, entries {first}..{end}, {} readings ({} unstored), {} dead \
+             letters{torn}",
             s.bytes, s.readings, s.unstored, s.dead_letters
         ));
     }
-    lines.extend(report.problems.iter().map(|damage| format!("damage: {damage}")));
+    lines.extend(
+        report
+            .problems
+            .iter()
+            .map(|damage| format!("damage: {damage}")),
+    );
     for (path, fault) in &report.other_format {
         lines.push(format!("{}: {fault}", path.display()));
     }
     if !report.is_sound() {
-        lines.push("to repair: `hourbucket journal salvage` moves damaged segments aside and keeps the rest".into());
+        lines.push(
+            "to repair: `hourbucket journal salvage` moves damaged segments aside and keeps \
+            the rest"
+                .into(),
+        );
     }
     lines.join("\n")
 }
@@ -142,7 +228,13 @@ pub(super) fn describe_salvage(salvaged: &Salvaged) -> String {
     if salvaged.moved.is_empty() {
         return "no damage found; nothing was changed".into();
     }
-    let moved = salvaged.moved.iter().map(|p| format!("moved aside: {}", p.display()));
-    let lost = salvaged.lost.iter().map(|(first, end)| format!("lost: entries {first}..{end}"));
+    let moved = salvaged
+        .moved
+        .iter()
+        .map(|p| format!("moved aside: {}", p.display()));
+    let lost = salvaged
+        .lost
+        .iter()
+        .map(|(first, end)| format!("lost: entries {first}..{end}"));
     moved.chain(lost).collect::<Vec<_>>().join("\n")
 }

@@ -18,7 +18,8 @@ const ERROR_CHARS_MAX: usize = 1000;
 /// Where the service is, and what authenticates the command there.
 #[derive(Args)]
 pub(super) struct ServiceArgs {
-    /// The service, such as https://collector.example:8080 [default: this machine, the port of the configuration]
+    /// The service, such as https://collector.example:8080 [default: this machine, the port of the
+    /// configuration]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// A file with a token, as `tokens add` prints it
@@ -33,7 +34,10 @@ pub(super) struct ServiceArgs {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     #[error("{}: {error}", path.display())]
-    File { path: PathBuf, error: std::io::Error },
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
     #[error("{}: no token in the file; expected one line such as gw1.secret", .0.display())]
     NoToken(PathBuf),
     #[error("{}: no certificate in PEM format", .0.display())]
@@ -50,8 +54,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// `listen`, `secure`: the port of the configuration, used without `--url`. `within`: the time limit of a whole
-    /// request; `None` for one whose answer does not end.
+    /// `listen`, `secure`: the port of the configuration, used without `--url`. `within`: the time
+    /// limit of a whole request; `None` for one whose answer does not end.
     pub(super) fn new(
         args: &ServiceArgs,
         listen: SocketAddr,
@@ -63,7 +67,11 @@ impl Client {
                 url.trim_end_matches('/').to_owned()
             }
             Some(url) => return Err(ClientError::Url(url.clone())),
-            None => format!("{}://{}", if secure { "https" } else { "http" }, on_this_machine(listen)),
+            None => format!(
+                "{}://{}",
+                if secure { "https" } else { "http" },
+                on_this_machine(listen)
+            ),
         };
         let authorization = args.token_file.as_deref().map(token).transpose()?;
         let mut tls = TlsConfig::builder();
@@ -80,7 +88,11 @@ impl Client {
             .user_agent(concat!("hourbucket/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        Ok(Client { agent, base, authorization: authorization.map(|token| format!("Bearer {token}")) })
+        Ok(Client {
+            agent,
+            base,
+            authorization: authorization.map(|token| format!("Bearer {token}")),
+        })
     }
 
     /// The address of the service, for messages.
@@ -88,8 +100,15 @@ impl Client {
         &self.base
     }
 
-    pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<ureq::http::Response<Body>, ureq::Error> {
-        let mut request = self.agent.post(format!("{}{path}", self.base)).content_type("application/octet-stream");
+    pub(super) fn post(
+        &self,
+        path: &str,
+        body: &[u8],
+    ) -> Result<ureq::http::Response<Body>, ureq::Error> {
+        let mut request = self
+            .agent
+            .post(format!("{}{path}", self.base))
+            .content_type("application/octet-stream");
         if let Some(authorization) = &self.authorization {
             request = request.header("authorization", authorization);
         }
@@ -108,13 +127,25 @@ impl Client {
 /// `text` as a part of a query.
 pub(super) fn escaped(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~".contains(&b);
-    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+    text.bytes()
+        .map(|b| {
+            if plain(b) {
+                char::from(b).to_string()
+            } else {
+                format!("%{b:02X}")
+            }
+        })
+        .collect()
 }
 
 /// The body of an answer, as far as it can be read.
 pub(super) fn body_text(response: &mut ureq::http::Response<Body>, bytes_max: u64) -> String {
     let mut bytes = vec![];
-    let _ = response.body_mut().as_reader().take(bytes_max).read_to_end(&mut bytes);
+    let _ = response
+        .body_mut()
+        .as_reader()
+        .take(bytes_max)
+        .read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -136,13 +167,20 @@ pub(super) fn on_this_machine(listen: SocketAddr) -> SocketAddr {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
-    std::fs::read(path).map_err(|error| ClientError::File { path: path.to_owned(), error })
+    std::fs::read(path).map_err(|error| ClientError::File {
+        path: path.to_owned(),
+        error,
+    })
 }
 
 fn token(path: &Path) -> Result<String, ClientError> {
     let text = String::from_utf8_lossy(&read(path)?).trim().to_owned();
     let is_token = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
-    if is_token { Ok(text) } else { Err(ClientError::NoToken(path.to_owned())) }
+    if is_token {
+        Ok(text)
+    } else {
+        Err(ClientError::NoToken(path.to_owned()))
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<ureq::tls::Certificate<'static>>, ClientError> {
@@ -153,5 +191,9 @@ fn certificates(path: &Path) -> Result<Vec<ureq::tls::Certificate<'static>>, Cli
             _ => None,
         })
         .collect();
-    if found.is_empty() { Err(ClientError::NoCertificate(path.to_owned())) } else { Ok(found) }
+    if found.is_empty() {
+        Err(ClientError::NoCertificate(path.to_owned()))
+    } else {
+        Ok(found)
+    }
 }

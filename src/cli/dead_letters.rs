@@ -32,10 +32,11 @@ pub(crate) enum DeadLetters {
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
     },
-    /// Decode dead letters again with the current settings, store their readings, and remove each dead letter of which
-    /// everything was accepted; the service may run. Exit code 0: none remain, 1: some remain (listed on standard
-    /// error), 2: failed. Can be interrupted and repeated: readings are stored once. Dead letters that their senders
-    /// were not allowed to write are replayed only with --reason not_allowed
+    /// Decode dead letters again with the current settings, store their readings, and remove each
+    /// dead letter of which everything was accepted; the service may run. Exit code 0: none remain,
+    /// 1: some remain (listed on standard error), 2: failed. Can be interrupted and repeated:
+    /// readings are stored once. Dead letters that their senders were not allowed to write are
+    /// replayed only with --reason not_allowed
     Replay {
         #[command(flatten)]
         which: Which,
@@ -78,9 +79,22 @@ pub(crate) struct Which {
 
 impl Which {
     fn filter(self) -> DeadLetterFilter {
-        let Which { reasons, sources, topic, since, until } = self;
+        let Which {
+            reasons,
+            sources,
+            topic,
+            since,
+            until,
+        } = self;
         let except_reasons = vec![];
-        DeadLetterFilter { reasons, except_reasons, sources, topic, since_ms: since, until_ms: until }
+        DeadLetterFilter {
+            reasons,
+            except_reasons,
+            sources,
+            topic,
+            since_ms: since,
+            until_ms: until,
+        }
     }
 }
 
@@ -91,18 +105,28 @@ struct UnknownReason {
     known: String,
 }
 
-/// A reason that a dead letter can have: those of the decoders, and those of readings that could not be stored.
+/// A reason that a dead letter can have: those of the decoders, and those of readings that could
+/// not be stored.
 fn reason(text: &str) -> Result<String, UnknownReason> {
-    let of_store =
-        [RejectCause::StoreRejected, RejectCause::Quarantined, RejectCause::ReadingsRemoved].map(RejectCause::as_str);
+    let of_store = [
+        RejectCause::StoreRejected,
+        RejectCause::Quarantined,
+        RejectCause::ReadingsRemoved,
+    ]
+    .map(RejectCause::as_str);
     let decoders = RejectReason::ALL.iter().map(|reason| reason.as_str());
     let known: BTreeSet<&str> = decoders.chain(of_store).collect();
     if known.contains(text) {
         return Ok(text.to_owned());
     }
     let near = config::nearest(text, known.iter().copied());
-    let near = near.map(|near| format!("did you mean {near}? ")).unwrap_or_default();
-    Err(UnknownReason { near, known: known.into_iter().collect::<Vec<_>>().join(", ") })
+    let near = near
+        .map(|near| format!("did you mean {near}? "))
+        .unwrap_or_default();
+    Err(UnknownReason {
+        near,
+        known: known.into_iter().collect::<Vec<_>>().join(", "),
+    })
 }
 
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -118,14 +142,20 @@ pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters
         DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
         DeadLetters::Replay { which } => {
             let mut filter = which.filter();
-            // Their senders were not allowed to send them, and a replay does not ask again; or they cannot be stored.
+            // Their senders were not allowed to send them, and a replay does not ask again; or they
+            // cannot be stored.
             if filter.reasons.is_empty() {
                 let late = RejectCause::ReadingsRemoved.as_str().to_owned();
                 filter.except_reasons = vec![RejectReason::NotAllowed.to_string(), late];
             }
             replay_dead_letters(config, store, &filter).await
         }
-        DeadLetters::Purge { which, older_than, all, yes } => {
+        DeadLetters::Purge {
+            which,
+            older_than,
+            all,
+            yes,
+        } => {
             let mut filter = which.filter();
             if let Some(age) = older_than {
                 let age_ms = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
@@ -133,10 +163,15 @@ pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters
             }
             match (filter.is_all(), all, yes) {
                 (true, false, _) => maintenance_failed(
-                    "no filter; expected --older-than, --reason, --source, --topic, --since, --until or --all",
+                    "no filter; expected --older-than, --reason, --source, --topic, --since, \
+                     --until or --all",
                 ),
-                (false, true, _) => maintenance_failed("--all cannot be combined with another filter"),
-                (true, true, false) => maintenance_failed("--all removes every dead letter; add --yes to confirm"),
+                (false, true, _) => {
+                    maintenance_failed("--all cannot be combined with another filter")
+                }
+                (true, true, false) => {
+                    maintenance_failed("--all removes every dead letter; add --yes to confirm")
+                }
                 _ => purge(&store, &filter).await,
             }
         }
@@ -144,7 +179,10 @@ pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters
 }
 
 async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> ExitCode {
-    match store.newest_dead_letters(filter, limit, LISTED_BYTES_MAX).await {
+    match store
+        .newest_dead_letters(filter, limit, LISTED_BYTES_MAX)
+        .await
+    {
         Ok(dead_letters) => {
             let mut out = std::io::stdout().lock();
             for found in &dead_letters {
@@ -157,17 +195,33 @@ async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> Ex
     }
 }
 
-async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLetterFilter) -> ExitCode {
+async fn replay_dead_letters(
+    config: &Config,
+    store: MongoStore,
+    filter: &DeadLetterFilter,
+) -> ExitCode {
     // Logs failures of the store; other messages of the service do not matter here.
     let mut settings = config.log.clone();
     settings.level = format!("warn,{}=info", replay::LOG_TARGET);
     if let Err(failure) = log::init(&settings) {
         return maintenance_failed(failure);
     }
-    let on_kept = |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
-        eprintln!("kept: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
-    };
-    match replay::replay(config.clone(), store, filter, Arc::new(SystemClock::new()), on_kept).await {
+    let on_kept =
+        |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
+            eprintln!(
+                "kept: {} {}: {reason}: {detail}",
+                dead_letter.id, dead_letter.dead_letter.topic
+            );
+        };
+    match replay::replay(
+        config.clone(),
+        store,
+        filter,
+        Arc::new(SystemClock::new()),
+        on_kept,
+    )
+    .await
+    {
         Ok(replayed) => {
             print_line(&replayed.to_string());
             match (replayed.failed, replayed.is_complete()) {
@@ -176,9 +230,9 @@ async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLe
                 _ => ExitCode::from(MAINTENANCE_FAILED),
             }
         }
-        Err(failure) => {
-            maintenance_failed(format!("{failure}; replayed readings are stored, and the next replay continues"))
-        }
+        Err(failure) => maintenance_failed(format!(
+            "{failure}; replayed readings are stored, and the next replay continues"
+        )),
     }
 }
 

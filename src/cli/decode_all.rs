@@ -1,4 +1,5 @@
-//! The command `decode` without a format: tries all of them, and shows those that fit, the best first.
+//! The command `decode` without a format: tries all of them, and shows those that fit, the best
+//! first.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -9,8 +10,8 @@ use crate::decode::{Format, Formats, sparkplug};
 /// Shown lines of the readings that a format would store.
 const LINES_MAX: usize = 3;
 
-/// How well a format fits; a larger one fits better. First whether nothing is rejected, then how much the format says
-/// about itself, then the number of values.
+/// How well a format fits; a larger one fits better. First whether nothing is rejected, then how
+/// much the format says about itself, then the number of values.
 type Fit = (bool, u8, usize);
 
 /// A format that finds readings in a payload.
@@ -22,8 +23,8 @@ struct Candidate<'f> {
     lines: Vec<u8>,
 }
 
-/// Prints for each format that finds readings a line `{"format", "readings", "values", "rejected"}` and its first
-/// readings. Returns whether there is one.
+/// Prints for each format that finds readings a line `{"format", "readings", "values", "rejected"}`
+/// and its first readings. Returns whether there is one.
 ///
 /// # Errors
 /// Errors of writing, and an invalid template or unit.
@@ -35,11 +36,25 @@ pub(super) fn run(
     received_at_ms: i64,
 ) -> io::Result<bool> {
     let found = candidates(request, payload, settings, received_at_ms)?;
-    for Candidate { format, output, lines, .. } in &found {
-        let DecodeOutput { readings, values, rejects } = output;
+    for Candidate {
+        format,
+        output,
+        lines,
+        ..
+    } in &found
+    {
+        let DecodeOutput {
+            readings,
+            values,
+            rejects,
+        } = output;
         let head = serde_json::json!({ "format": format, "readings": readings, "values": values, "rejected": rejects });
         writeln!(out, "{head}")?;
-        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).take(LINES_MAX) {
+        for line in lines
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .take(LINES_MAX)
+        {
             out.write_all(line)?;
             writeln!(out)?;
         }
@@ -48,8 +63,14 @@ pub(super) fn run(
     match found.first() {
         Some(best) => eprintln!("hourbucket: the best fit is --format {}", best.format),
         None => {
-            let topic = if request.topic.is_none() { "; with --topic more formats can be tried" } else { "" };
-            eprintln!("hourbucket: no format finds a reading in it{topic}. --format NAME shows why not");
+            let topic = if request.topic.is_none() {
+                "; with --topic more formats can be tried"
+            } else {
+                ""
+            };
+            eprintln!(
+                "hourbucket: no format finds a reading in it{topic}. --format NAME shows why not"
+            );
         }
     }
     Ok(!found.is_empty())
@@ -66,11 +87,29 @@ fn candidates<'f>(
     let mut found = vec![];
     for format in formats.names().into_iter().chain(with_topic) {
         let mut lines = vec![];
-        let output =
-            decode(DecodeRequest { format, quiet: true, ..request }, payload, &mut lines, settings, received_at_ms)?;
+        let output = decode(
+            DecodeRequest {
+                format,
+                quiet: true,
+                ..request
+            },
+            payload,
+            &mut lines,
+            settings,
+            received_at_ms,
+        )?;
         if output.readings > 0 {
-            let fit = (output.rejects == 0, class(format, formats, payload, request.topic), output.values);
-            found.push(Candidate { format, fit, output, lines });
+            let fit = (
+                output.rejects == 0,
+                class(format, formats, payload, request.topic),
+                output.values,
+            );
+            found.push(Candidate {
+                format,
+                fit,
+                output,
+                lines,
+            });
         }
     }
     // Stable, so that among equal ones the built-in format comes first.
@@ -78,10 +117,12 @@ fn candidates<'f>(
     Ok(found)
 }
 
-/// How much a format says about itself: a vendor's topic or the members of its messages, then formats with a syntax of
-/// their own, then those that take almost anything.
+/// How much a format says about itself: a vendor's topic or the members of its messages, then
+/// formats with a syntax of their own, then those that take almost anything.
 fn class(format: &str, formats: &Formats, payload: &[u8], topic: Option<&str>) -> u8 {
-    let Ok(decoder) = formats.get(format) else { return 6 };
+    let Ok(decoder) = formats.get(format) else {
+        return 6;
+    };
     match decoder.built_in() {
         Some(Format::Senml | Format::SenmlCbor) => 5,
         Some(Format::Line) => 3,
@@ -110,10 +151,24 @@ pub(super) fn hint(
     if !matches!(format, Format::Json | Format::Ndjson | Format::Scalar) {
         return None;
     }
-    let of_vendor = |name: &str| format!("this looks like a message of {name}; try --format {name}");
-    let found = candidates(DecodeRequest { template: None, ..request }, payload, settings, received_at_ms);
-    // Without a topic a mapping does not identify the vendor; a member that only one vendor has does.
-    let best = found.ok()?.into_iter().next().filter(|best| best.fit.1 == 4 && best.format != request.format);
+    let of_vendor =
+        |name: &str| format!("this looks like a message of {name}; try --format {name}");
+    let found = candidates(
+        DecodeRequest {
+            template: None,
+            ..request
+        },
+        payload,
+        settings,
+        received_at_ms,
+    );
+    // Without a topic a mapping does not identify the vendor; a member that only one vendor has
+    // does.
+    let best = found
+        .ok()?
+        .into_iter()
+        .next()
+        .filter(|best| best.fit.1 == 4 && best.format != request.format);
     match best {
         Some(best) => Some(of_vendor(best.format)),
         None if printed.readings == 0 && format == Format::Scalar => None,
@@ -124,7 +179,10 @@ pub(super) fn hint(
 fn by_member(payload: &[u8]) -> Option<&'static str> {
     let message: serde_json::Value = serde_json::from_slice(payload).ok()?;
     let has = |name: &str| message.get(name).is_some();
-    let nested = message.as_object()?.values().any(serde_json::Value::is_object);
+    let nested = message
+        .as_object()?
+        .values()
+        .any(serde_json::Value::is_object);
     if has("linkquality") {
         return Some("zigbee2mqtt");
     }
@@ -141,10 +199,16 @@ mod tests {
     }
 
     fn ranked(topic: Option<&str>, payload: &str) -> Vec<String> {
-        let request = DecodeRequest { topic, ..DecodeRequest::default() };
+        let request = DecodeRequest {
+            topic,
+            ..DecodeRequest::default()
+        };
         let settings = defaults();
         let found = candidates(request, payload.as_bytes(), &settings, 1_709_290_800_000).unwrap();
-        found.iter().map(|candidate| candidate.format.to_owned()).collect()
+        found
+            .iter()
+            .map(|candidate| candidate.format.to_owned())
+            .collect()
     }
 
     #[test]
@@ -152,17 +216,37 @@ mod tests {
         let tasmota = r#"{"Time":"2024-03-01T10:00:00","ENERGY":{"Power":71,"Total":1.5}}"#;
         for (topic, payload, best) in [
             (Some("tele/attic/SENSOR"), tasmota, "tasmota"),
-            (Some("zigbee2mqtt/attic"), r#"{"temperature":21.5,"linkquality":70}"#, "zigbee2mqtt"),
+            (
+                Some("zigbee2mqtt/attic"),
+                r#"{"temperature":21.5,"linkquality":70}"#,
+                "zigbee2mqtt",
+            ),
             (Some("sensors/S1/temp"), "21.5", "scalar"),
             (Some("rooms/S1"), r#"{"temp":21.5}"#, "json"),
             (None, r#"{"sensor_id":"S1","temp":21.5}"#, "json"),
             (None, "weather,site=a temp=21.5", "line"),
-            (None, r#"[{"n":"urn:dev:mac:1","u":"Cel","v":21.5}]"#, "senml"),
-            (None, r#"{"deviceInfo":{"devEui":"01"},"object":{"temp":1}}"#, "chirpstack-v4"),
-            (None, r#"{"fields":{"a":1},"name":"m","tags":{"host":"h"},"timestamp":1709290700}"#, "telegraf-json"),
+            (
+                None,
+                r#"[{"n":"urn:dev:mac:1","u":"Cel","v":21.5}]"#,
+                "senml",
+            ),
+            (
+                None,
+                r#"{"deviceInfo":{"devEui":"01"},"object":{"temp":1}}"#,
+                "chirpstack-v4",
+            ),
+            (
+                None,
+                r#"{"fields":{"a":1},"name":"m","tags":{"host":"h"},"timestamp":1709290700}"#,
+                "telegraf-json",
+            ),
         ] {
             let found = ranked(topic, payload);
-            assert_eq!(found.first().map(String::as_str), Some(best), "{payload}: {found:?}");
+            assert_eq!(
+                found.first().map(String::as_str),
+                Some(best),
+                "{payload}: {found:?}"
+            );
         }
         assert_eq!(ranked(None, "\u{1}\u{2}"), [] as [&str; 0]);
     }
@@ -170,27 +254,60 @@ mod tests {
     #[test]
     fn each_candidate_is_shown_with_what_it_would_store() {
         let mut out = vec![];
-        let request = DecodeRequest { topic: Some("zigbee2mqtt/attic"), ..DecodeRequest::default() };
+        let request = DecodeRequest {
+            topic: Some("zigbee2mqtt/attic"),
+            ..DecodeRequest::default()
+        };
         let payload = br#"{"temperature":21.5}"#;
         assert!(run(request, payload, &mut out, &defaults(), 0).unwrap());
         let printed = String::from_utf8(out).unwrap();
         let mut lines = printed.lines();
-        assert_eq!(lines.next(), Some(r#"{"format":"zigbee2mqtt","readings":1,"rejected":0,"values":1}"#));
-        assert_eq!(lines.next(), Some(r#"{"sensor_id":"attic","values":{"temperature":21.5},"tags":{}}"#));
-        assert!(!run(DecodeRequest::default(), b"\x01", &mut vec![], &defaults(), 0).unwrap());
+        assert_eq!(
+            lines.next(),
+            Some(r#"{"format":"zigbee2mqtt","readings":1,"rejected":0,"values":1}"#)
+        );
+        assert_eq!(
+            lines.next(),
+            Some(r#"{"sensor_id":"attic","values":{"temperature":21.5},"tags":{}}"#)
+        );
+        assert!(
+            !run(
+                DecodeRequest::default(),
+                b"\x01",
+                &mut vec![],
+                &defaults(),
+                0
+            )
+            .unwrap()
+        );
     }
 
     #[test]
     fn a_vendor_s_message_under_json_gets_a_hint() {
         let hinted = |topic, payload: &str| {
-            let request = DecodeRequest { format: "json", topic, ..DecodeRequest::default() };
-            let printed = DecodeOutput { readings: 1, ..DecodeOutput::default() };
+            let request = DecodeRequest {
+                format: "json",
+                topic,
+                ..DecodeRequest::default()
+            };
+            let printed = DecodeOutput {
+                readings: 1,
+                ..DecodeOutput::default()
+            };
             hint(request, printed, payload.as_bytes(), &defaults(), 0)
         };
         let tasmota = r#"{"Time":"2024-03-01T10:00:00","ENERGY":{"Power":71}}"#;
         assert!(hinted(None, tasmota).unwrap().contains("--format tasmota"));
-        assert!(hinted(Some("tele/a/SENSOR"), tasmota).unwrap().contains("--format tasmota"));
-        assert!(hinted(None, r#"{"temperature":1,"linkquality":70}"#).unwrap().contains("--format zigbee2mqtt"));
+        assert!(
+            hinted(Some("tele/a/SENSOR"), tasmota)
+                .unwrap()
+                .contains("--format tasmota")
+        );
+        assert!(
+            hinted(None, r#"{"temperature":1,"linkquality":70}"#)
+                .unwrap()
+                .contains("--format zigbee2mqtt")
+        );
         assert_eq!(hinted(None, r#"{"sensor_id":"S","temp":1}"#), None);
     }
 }

@@ -1,5 +1,5 @@
-//! The command `decode`: reads a payload from standard input, decodes it by one format or by all, and says what to do
-//! if that yields nothing.
+//! The command `decode`: reads a payload from standard input, decodes it by one format or by all,
+//! and says what to do if that yields nothing.
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
@@ -31,7 +31,13 @@ pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode
     (config.limits.past, config.limits.future) = (century, century);
     let settings = Decode::of(&config);
     let received_at_ms = SystemClock::new().now().wall_ms;
-    let Request { format, topic, template, ts_unit, .. } = request;
+    let Request {
+        format,
+        topic,
+        template,
+        ts_unit,
+        ..
+    } = request;
     let format = format.or(any_format(&payload));
     let request = DecodeRequest {
         format: format.unwrap_or_default(),
@@ -51,13 +57,18 @@ pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode
     }
     match run(request, &payload, &mut out, &settings, received_at_ms) {
         Ok(printed) => {
-            if let Some(hint) = decode_all::hint(request, printed, &payload, &settings, received_at_ms) {
+            if let Some(hint) =
+                decode_all::hint(request, printed, &payload, &settings, received_at_ms)
+            {
                 eprintln!("hourbucket: {hint}");
             }
             match printed {
                 DecodeOutput { readings: 1.., .. } => ExitCode::SUCCESS,
                 DecodeOutput { rejects: 0, .. } => {
-                    eprintln!("hourbucket: nothing to store, and no error: {}", nothing(request, &payload, &settings));
+                    eprintln!(
+                        "hourbucket: nothing to store, and no error: {}",
+                        nothing(request, &payload, &settings)
+                    );
                     ExitCode::from(NOTHING_TO_STORE)
                 }
                 _ => ExitCode::FAILURE,
@@ -75,16 +86,23 @@ fn any_format(payload: &[u8]) -> Option<&'static str> {
 /// Why a payload without a fault has no reading.
 fn nothing(request: DecodeRequest<'_>, payload: &[u8], settings: &Decode) -> String {
     if payload.is_empty() {
-        return "the message is empty: a sign-off, or a retained message that is cleared".to_owned();
+        return "the message is empty: a sign-off, or a retained message that is cleared"
+            .to_owned();
     }
     let decoder = settings.formats.get(request.format);
-    match decoder.ok().and_then(|decoder| decoder.first_rule(payload, request.topic)) {
+    match decoder
+        .ok()
+        .and_then(|decoder| decoder.first_rule(payload, request.topic))
+    {
         Some(rule) if rule.skips => {
             let topics = match &rule.topics[..] {
                 [] => String::new(),
                 topics => format!(" (topic {})", topics.join(", ")),
             };
-            format!("rule {} of {}{topics} has skip = true", rule.number, request.format)
+            format!(
+                "rule {} of {}{topics} has skip = true",
+                rule.number, request.format
+            )
         }
         _ if request.format == sparkplug::NAME => "the message carries no measurements".to_owned(),
         _ => "it holds no readings, or all values are null, nan, unavailable or similar".to_owned(),
@@ -109,10 +127,23 @@ mod tests {
 
     #[test]
     fn without_a_format_an_empty_or_compressed_payload_is_named_as_such() {
-        for (payload, wanted) in [(&b""[..], "the payload is empty"), (b"\x1f\x8b\x08\0", "is compressed (gzip)")] {
-            let request = DecodeRequest { format: any_format(payload).unwrap(), ..DecodeRequest::default() };
+        for (payload, wanted) in [
+            (&b""[..], "the payload is empty"),
+            (b"\x1f\x8b\x08\0", "is compressed (gzip)"),
+        ] {
+            let request = DecodeRequest {
+                format: any_format(payload).unwrap(),
+                ..DecodeRequest::default()
+            };
             let mut out = vec![];
-            run(request, payload, &mut out, &Decode::of(&Config::default()), 0).unwrap();
+            run(
+                request,
+                payload,
+                &mut out,
+                &Decode::of(&Config::default()),
+                0,
+            )
+            .unwrap();
             let printed = String::from_utf8(out).unwrap();
             assert!(printed.contains(wanted), "{printed}");
         }
@@ -122,18 +153,47 @@ mod tests {
     #[test]
     fn what_is_rightly_skipped_is_told_apart_from_what_is_rejected() {
         let why = |format, topic, payload: &str| {
-            let request = DecodeRequest { format, topic: Some(topic), ..DecodeRequest::default() };
-            let printed = run(request, payload.as_bytes(), &mut vec![], &Decode::of(&Config::default()), 0).unwrap();
+            let request = DecodeRequest {
+                format,
+                topic: Some(topic),
+                ..DecodeRequest::default()
+            };
+            let printed = run(
+                request,
+                payload.as_bytes(),
+                &mut vec![],
+                &Decode::of(&Config::default()),
+                0,
+            )
+            .unwrap();
             assert_eq!(printed, DecodeOutput::default(), "{format} {payload}");
             nothing(request, payload.as_bytes(), &Decode::of(&Config::default()))
         };
-        let skipped = why("zigbee2mqtt", "zigbee2mqtt/bridge/state", r#"{"state":"online"}"#);
-        assert!(skipped.starts_with("rule 1 of zigbee2mqtt (topic zigbee2mqtt/bridge/#"), "{skipped}");
+        let skipped = why(
+            "zigbee2mqtt",
+            "zigbee2mqtt/bridge/state",
+            r#"{"state":"online"}"#,
+        );
+        assert!(
+            skipped.starts_with("rule 1 of zigbee2mqtt (topic zigbee2mqtt/bridge/#"),
+            "{skipped}"
+        );
         assert!(why("scalar", "a/S/temp", "unavailable").contains("unavailable"));
         assert!(why("json", "a/S", "").contains("empty"));
-        let request = DecodeRequest { format: "json", ..DecodeRequest::default() };
+        let request = DecodeRequest {
+            format: "json",
+            ..DecodeRequest::default()
+        };
         assert_eq!(
-            run(request, b"", &mut vec![], &Decode::of(&Config::default()), 0).unwrap().rejects,
+            run(
+                request,
+                b"",
+                &mut vec![],
+                &Decode::of(&Config::default()),
+                0
+            )
+            .unwrap()
+            .rejects,
             1,
             "over HTTP it is an error"
         );

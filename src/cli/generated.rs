@@ -1,5 +1,5 @@
-//! Man pages and shell completions, from the definition of the command line. They are committed in `deploy/`, so that a
-//! package needs nothing but files; a test compares them.
+//! Man pages and shell completions, from the definition of the command line. They are committed in
+//! `deploy/`, so that a package needs nothing but files; a test compares them.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -31,10 +31,15 @@ pub(super) fn files(command: &Command) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut built = command.clone();
     built.build();
     pages(&built, &mut files)?;
-    for (shell, name) in
-        [(Shell::Bash, "hourbucket.bash"), (Shell::Zsh, "_hourbucket"), (Shell::Fish, "hourbucket.fish")]
-    {
-        files.push((PathBuf::from("deploy/completions").join(name), script(command, shell)));
+    for (shell, name) in [
+        (Shell::Bash, "hourbucket.bash"),
+        (Shell::Zsh, "_hourbucket"),
+        (Shell::Fish, "hourbucket.fish"),
+    ] {
+        files.push((
+            PathBuf::from("deploy/completions").join(name),
+            script(command, shell),
+        ));
     }
     Ok(files)
 }
@@ -46,5 +51,8 @@ fn pages(command: &Command, files: &mut Vec<(PathBuf, Vec<u8>)>) -> io::Result<(
     Man::new(command.clone()).render(&mut page)?;
     files.push((PathBuf::from(format!("deploy/man/{name}.1")), page));
     let listed = |sub: &&Command| !sub.is_hide_set() && sub.get_name() != "help";
-    command.get_subcommands().filter(listed).try_for_each(|sub| pages(sub, files))
+    command
+        .get_subcommands()
+        .filter(listed)
+        .try_for_each(|sub| pages(sub, files))
 }

@@ -1,8 +1,10 @@
-//! The command `init config`: a small commented configuration for the case at hand, from flags or a few questions.
+//! The command `init config`: a small commented configuration for the case at hand, from flags or a
+//! few questions.
 //!
-//! It has only the settings that the case needs; the others keep their defaults. It contains no secret: those are in
-//! files and in the environment. A tokens file that the case needs is made with a first token, because a configuration
-//! that names a missing file is not valid. Nothing that exists is overwritten.
+//! It has only the settings that the case needs; the others keep their defaults. It contains no
+//! secret: those are in files and in the environment. A tokens file that the case needs is made
+//! with a first token, because a configuration that names a missing file is not valid. Nothing that
+//! exists is overwritten.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -59,7 +61,8 @@ pub(super) struct InitConfig {
     /// The topics, with the sensor and the field in braces [default: sensors/{sensor_id}/{field}]
     #[arg(long)]
     topic: Option<String>,
-    /// What a message contains (see `decode --list`) [default: scalar if the topic has a {field}, else json]
+    /// What a message contains (see `decode --list`) [default: scalar if the topic has a {field},
+    /// else json]
     #[arg(long)]
     format: Option<String>,
     /// The LoRaWAN server; with --broker over MQTT, otherwise by its webhook
@@ -101,8 +104,12 @@ pub(super) fn run(mut options: InitConfig) -> ExitCode {
             if !io::stdin().is_terminal() {
                 return Err(InitError::NoCase);
             }
-            ask_all(&mut options, &mut io::stdin().lock(), &mut io::stderr())
-                .map_err(|error| InitError::Io { path: "standard input".into(), error })?;
+            ask_all(&mut options, &mut io::stdin().lock(), &mut io::stderr()).map_err(|error| {
+                InitError::Io {
+                    path: "standard input".into(),
+                    error,
+                }
+            })?;
         }
         write(&options)
     })();
@@ -113,7 +120,11 @@ pub(super) fn run(mut options: InitConfig) -> ExitCode {
 }
 
 /// Asks for the values that have no usual one; an empty answer is the default.
-fn ask_all(options: &mut InitConfig, from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
+fn ask_all(
+    options: &mut InitConfig,
+    from: &mut impl BufRead,
+    to: &mut impl Write,
+) -> io::Result<()> {
     let mut ask = |question: &str, usual: &str| {
         write!(to, "{question} [{usual}]: ")?;
         to.flush()?;
@@ -122,8 +133,8 @@ fn ask_all(options: &mut InitConfig, from: &mut impl BufRead, to: &mut impl Writ
         let answer = line.trim();
         io::Result::Ok(if answer.is_empty() { usual } else { answer }.to_owned())
     };
-    let kinds = "Who sends the readings?\n  broker   devices publish to an MQTT broker that you have\n  http     gateways \
-                 or programs send over HTTP\n  devices  MQTT devices connect directly, without a broker\n  lorawan  a \
+    let kinds = "Who sends the readings?\n  broker   devices publish to an MQTT broker that you \
+        have\n  http     gateways or programs send over HTTP\n  devices  MQTT devices connect directly, without a broker\n  lorawan  a \
                  LoRaWAN server (ChirpStack, The Things Stack)\n";
     let case = loop {
         if let Ok(case) = Case::from_str(&ask(kinds, "broker")?, true) {
@@ -131,16 +142,29 @@ fn ask_all(options: &mut InitConfig, from: &mut impl BufRead, to: &mut impl Writ
         }
     };
     options.case = Some(case);
-    options.store_uri = Some(ask("MongoDB, without a password", "mongodb://127.0.0.1:27017/?replicaSet=rs0")?);
+    options.store_uri = Some(ask(
+        "MongoDB, without a password",
+        "mongodb://127.0.0.1:27017/?replicaSet=rs0",
+    )?);
     if case == Case::Broker {
         options.broker = Some(ask("The broker", "mqtt://127.0.0.1:1883")?);
-        options.username = Some(ask("The user at the broker; none: -", "-")?).filter(|name| name != "-");
+        options.username =
+            Some(ask("The user at the broker; none: -", "-")?).filter(|name| name != "-");
     }
     if matches!(case, Case::Broker | Case::Devices) {
-        let topic =
-            ask("The topics, with {sensor_id} and, if a message is one value, {field}", "sensors/{sensor_id}/{field}")?;
-        let usual = if topic.contains("{field}") { "scalar" } else { "json" };
-        options.format = Some(ask("What a message contains: scalar (one value), json, line, zigbee2mqtt, ...", usual)?);
+        let topic = ask(
+            "The topics, with {sensor_id} and, if a message is one value, {field}",
+            "sensors/{sensor_id}/{field}",
+        )?;
+        let usual = if topic.contains("{field}") {
+            "scalar"
+        } else {
+            "json"
+        };
+        options.format = Some(ask(
+            "What a message contains: scalar (one value), json, line, zigbee2mqtt, ...",
+            usual,
+        )?);
         options.topic = Some(topic);
     }
     if case == Case::Lorawan {
@@ -158,7 +182,10 @@ fn write(options: &InitConfig) -> Result<(), InitError> {
         return Err(InitError::Exists(options.output.clone()));
     }
     if text.contains("tokens_file") && !options.tokens_file.exists() {
-        eprintln!("hourbucket: the first token, in {}; the secret is not shown again:", options.tokens_file.display());
+        eprintln!(
+            "hourbucket: the first token, in {}; the secret is not shown again:",
+            options.tokens_file.display()
+        );
         if tokens::add_first(&options.tokens_file, FIRST_TOKEN) != ExitCode::SUCCESS {
             return Err(InitError::Tokens);
         }
@@ -168,9 +195,16 @@ fn write(options: &InitConfig) -> Result<(), InitError> {
         return Ok(());
     }
     let path = &options.output;
-    let created = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
+    let created = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(path);
     let written = created.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| InitError::Io { path: path.clone(), error })?;
+    written.map_err(|error| InitError::Io {
+        path: path.clone(),
+        error,
+    })?;
     // With the environment, as the service will read it.
     config::load(Some(path), config::environment()).map_err(InitError::Invalid)?;
     let path = path.display();
@@ -196,21 +230,32 @@ fn text(options: &InitConfig) -> Result<String, InitError> {
         Case::Broker => broker(options, &options.topic_rules()?, "hourbucket-1"),
         Case::Http => http(options, HTTP_USE),
         Case::Devices => devices(options, &options.topic_rules()?),
-        Case::Lorawan if over_mqtt => broker(options, &options.lorawan_rules(), "hourbucket-lorawan"),
+        Case::Lorawan if over_mqtt => {
+            broker(options, &options.lorawan_rules(), "hourbucket-lorawan")
+        }
         Case::Lorawan => http(options, options.lorawan_use()),
     };
     Ok(format!(
-        "# hourbucket: {what}.\n# Written by `hourbucket init config`. Every other setting has its default; \
-         docs/configuration.md lists them.\n# Test this file with `hourbucket --config FILE check`.\n\n{}\n{senders}",
+        "# hourbucket: {what}.\n# Written by `hourbucket init config`. Every other setting has its \
+         default; docs/configuration.md lists them.\n\
+         # Test this file with `hourbucket --config FILE check`.\n\n{}\n{senders}",
         storage(options)?
     ))
 }
 
 /// Store and journal.
 fn storage(options: &InitConfig) -> Result<String, InitError> {
-    let uri = options.store_uri.as_deref().unwrap_or("mongodb://127.0.0.1:27017/?replicaSet=rs0");
-    let authority = uri.split_once("://").map_or(uri, |(_, rest)| rest.split('/').next().unwrap_or(rest));
-    if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
+    let uri = options
+        .store_uri
+        .as_deref()
+        .unwrap_or("mongodb://127.0.0.1:27017/?replicaSet=rs0");
+    let authority = uri
+        .split_once("://")
+        .map_or(uri, |(_, rest)| rest.split('/').next().unwrap_or(rest));
+    if authority
+        .rsplit_once('@')
+        .is_some_and(|(user, _)| user.contains(':'))
+    {
         return Err(InitError::Password);
     }
     Ok(format!(
@@ -254,10 +299,14 @@ struct Rules {
 impl Rules {
     fn lines(&self) -> String {
         let topic = self.topic.as_ref().map(|topic| {
-            format!("# The levels of the topic; other names in braces become tags.\ntopic = {}\n", quoted(topic))
+            format!(
+                "# The levels of the topic; other names in braces become tags.\ntopic = {}\n",
+                quoted(topic)
+            )
         });
         format!(
-            "filter = {}\n{}# Try it: hourbucket decode --format {} --topic TOPIC < payload\nformat = {}\n",
+            "filter = {}\n{}# Try it: hourbucket decode --format {} --topic TOPIC < payload\n\
+             format = {}\n",
             quoted(&self.filter),
             topic.unwrap_or_default(),
             self.format,
@@ -268,8 +317,15 @@ impl Rules {
 
 impl InitConfig {
     fn topic_rules(&self) -> Result<Rules, InitError> {
-        let topic = self.topic.clone().unwrap_or_else(|| "sensors/{sensor_id}/{field}".to_owned());
-        let usual = if topic.contains("{field}") { "scalar" } else { "json" };
+        let topic = self
+            .topic
+            .clone()
+            .unwrap_or_else(|| "sensors/{sensor_id}/{field}".to_owned());
+        let usual = if topic.contains("{field}") {
+            "scalar"
+        } else {
+            "json"
+        };
         let format = self.format.clone().unwrap_or_else(|| usual.to_owned());
         let level = |level: &str| match level {
             "#" => "#".to_owned(),
@@ -283,7 +339,11 @@ impl InitConfig {
         if is_filter && matches!(format.as_str(), "scalar") {
             return Err(InitError::Topic(topic));
         }
-        Ok(Rules { filter, topic: (!is_filter).then_some(topic), format })
+        Ok(Rules {
+            filter,
+            topic: (!is_filter).then_some(topic),
+            format,
+        })
     }
 
     fn lorawan_rules(&self) -> Rules {
@@ -291,36 +351,48 @@ impl InitConfig {
             Lorawan::Chirpstack => ("application/+/device/+/event/up", "chirpstack-v4"),
             Lorawan::Ttn => ("v3/+/devices/+/up", "ttn-v3"),
         };
-        Rules { filter: filter.to_owned(), topic: None, format: format.to_owned() }
+        Rules {
+            filter: filter.to_owned(),
+            topic: None,
+            format: format.to_owned(),
+        }
     }
 
     fn lorawan_use(&self) -> &'static str {
         match self.server.unwrap_or(Lorawan::Chirpstack) {
             Lorawan::Chirpstack => {
-                "# In ChirpStack: Application, Integrations, HTTP: payload encoding JSON, event endpoint\n\
-                 # http://HOST:8080/v1/hooks/chirpstack-v4, header Authorization: Bearer first.SECRET."
+                "# In ChirpStack: Application, Integrations, HTTP: payload encoding JSON, event \
+                 endpoint\n\
+                 # http://HOST:8080/v1/hooks/chirpstack-v4, header Authorization: Bearer \
+                 first.SECRET."
             }
             Lorawan::Ttn => {
-                "# In The Things Stack: Integrations, Webhooks, Custom: JSON, base URL http://HOST:8080/v1/hooks/ttn-v3,\n\
+                "# In The Things Stack: Integrations, Webhooks, Custom: JSON, base URL \
+                 http://HOST:8080/v1/hooks/ttn-v3,\n\
                  # header Authorization: Bearer first.SECRET, uplink messages enabled."
             }
         }
     }
 }
 
-const HTTP_USE: &str = "# curl http://HOST:8080/v1/readings -H 'Authorization: Bearer first.SECRET' \\\n\
-                        #     -d '{\"sensor_id\": \"S1\", \"ts\": \"2024-03-01T10:00:00Z\", \"temp\": 22.4}' \\\n\
+const HTTP_USE: &str = "# curl http://HOST:8080/v1/readings -H 'Authorization: Bearer \
+    first.SECRET' \\\n\
+                        #     -d '{\"sensor_id\": \"S1\", \"ts\": \"2024-03-01T10:00:00Z\", \
+                        \"temp\": 22.4}' \\\n\
                         #     -H 'Content-Type: application/json'\n\
                         # Telegraf and InfluxDB clients use http://HOST:8080 with the same token.";
 
 /// The listening address in a URL that senders use.
 fn http(options: &InitConfig, how: &str) -> String {
-    let listen = options.listen.unwrap_or_else(|| ([0, 0, 0, 0], 8080).into());
+    let listen = options
+        .listen
+        .unwrap_or_else(|| ([0, 0, 0, 0], 8080).into());
     let how = how.replace(":8080", &format!(":{}", listen.port()));
     format!(
-        "[http]\n{how}\nlisten = \"{listen}\"\n# Who may send. `hourbucket tokens add NAME --file {0}` adds a sender and \
-         prints its token once.\ntokens_file = {1}\n\n# Without TLS the network can read tokens and readings: use it, or a \
-         proxy that does.\n# [http.tls]\n# cert_file = \"server.pem\"\n# key_file = \"server.key\"\n",
+        "[http]\n{how}\nlisten = \"{listen}\"\n# Who may send. `hourbucket tokens add NAME --file \
+         {0}` adds a sender and prints its token once.\ntokens_file = {1}\n\n\
+         # Without TLS the network can read tokens and readings: use it, or a proxy that does.\n\
+         # [http.tls]\n# cert_file = \"server.pem\"\n# key_file = \"server.key\"\n",
         options.tokens_file.display(),
         quoted(&options.tokens_file.display().to_string()),
     )
@@ -333,24 +405,28 @@ fn broker(options: &InitConfig, rules: &Rules, client_id: &str) -> String {
         None => "# username = \"hourbucket\"\n".to_owned(),
     };
     format!(
-        "# No port for senders over HTTP; true opens 127.0.0.1:8080.\n[http]\nenabled = false\n\n[[mqtt]]\n# mqtts:// for \
-         TLS.\nurl = {}\n# Unique at the broker. It queues messages for this client while hourbucket is away, within its \
-         limits\n# (mosquitto: max_queued_messages, max_inflight_messages).\nclient_id = \"{client_id}\"\n{username}# A \
-         file that holds only the password, or set HOURBUCKET_MQTT__0__PASSWORD.\n# password_file = \
-         \"mqtt-password\"\n\n[[mqtt.subscriptions]]\n{}",
+        "# No port for senders over HTTP; true opens 127.0.0.1:8080.\n[http]\nenabled = false\n\n\
+         [[mqtt]]\n# mqtts:// for TLS.\nurl = {}\n# Unique at the broker. It queues messages for \
+         this client while hourbucket is away, within its limits\n\
+         # (mosquitto: max_queued_messages, max_inflight_messages).\nclient_id = \"{client_id}\"\n\
+         {username}# A file that holds only the password, or set HOURBUCKET_MQTT__0__PASSWORD.\n\
+         # password_file = \"mqtt-password\"\n\n[[mqtt.subscriptions]]\n{}",
         quoted(url),
         rules.lines()
     )
 }
 
 fn devices(options: &InitConfig, rules: &Rules) -> String {
-    let listen = options.listen.unwrap_or_else(|| ([0, 0, 0, 0], 1883).into());
+    let listen = options
+        .listen
+        .unwrap_or_else(|| ([0, 0, 0, 0], 1883).into());
     format!(
-        "# No port for senders over HTTP; true opens 127.0.0.1:8080.\n[http]\nenabled = false\n\n[listen.mqtt]\nenabled = \
-         true\nlisten = \"{listen}\"\n# Who may connect: the id of a token is the user name, its secret the password.\n# \
-         `hourbucket tokens add NAME --file {0}` adds a device and prints NAME.SECRET once.\ntokens_file = {1}\n# Without \
-         TLS the network can read passwords and readings.\n# cert_file = \"server.pem\"\n# key_file = \
-         \"server.key\"\n\n[[listen.mqtt.topics]]\n{2}",
+        "# No port for senders over HTTP; true opens 127.0.0.1:8080.\n[http]\nenabled = false\n\n\
+         [listen.mqtt]\nenabled = true\nlisten = \"{listen}\"\n\
+         # Who may connect: the id of a token is the user name, its secret the password.\n\
+         # `hourbucket tokens add NAME --file {0}` adds a device and prints NAME.SECRET once.\n\
+         tokens_file = {1}\n# Without TLS the network can read passwords and readings.\n\
+         # cert_file = \"server.pem\"\n# key_file = \"server.key\"\n\n[[listen.mqtt.topics]]\n{2}",
         options.tokens_file.display(),
         quoted(&options.tokens_file.display().to_string()),
         rules.lines()
@@ -374,39 +450,91 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let in_dir = |name: &str| dir.path().join(name).display().to_string();
         let files = [in_dir("h.toml"), in_dir("tokens.toml"), in_dir("journal")];
-        let given = ["--output", &files[0], "--tokens-file", &files[1], "--journal-dir", &files[2]];
-        let options = Line::try_parse_from([&["x"], line, &given].concat()).unwrap().config;
+        let given = [
+            "--output",
+            &files[0],
+            "--tokens-file",
+            &files[1],
+            "--journal-dir",
+            &files[2],
+        ];
+        let options = Line::try_parse_from([&["x"], line, &given].concat())
+            .unwrap()
+            .config;
         write(&options).unwrap();
-        assert!(matches!(write(&options), Err(InitError::Exists(_))), "nothing is overwritten");
-        config::load(Some(Path::new(&files[0])), std::iter::empty()).unwrap().config
+        assert!(
+            matches!(write(&options), Err(InitError::Exists(_))),
+            "nothing is overwritten"
+        );
+        config::load(Some(Path::new(&files[0])), std::iter::empty())
+            .unwrap()
+            .config
     }
 
     #[test]
     fn each_case_is_a_valid_configuration_with_its_settings() {
-        let config = loaded(&["--case", "broker", "--broker", "mqtts://b.example", "--username", "u"]);
+        let config = loaded(&[
+            "--case",
+            "broker",
+            "--broker",
+            "mqtts://b.example",
+            "--username",
+            "u",
+        ]);
         let rules = &config.mqtt[0].subscriptions[0];
-        assert_eq!((rules.filter.as_str(), rules.format.as_str()), ("sensors/+/+", "scalar"));
+        assert_eq!(
+            (rules.filter.as_str(), rules.format.as_str()),
+            ("sensors/+/+", "scalar")
+        );
         assert!(!config.http.enabled && config.mqtt[0].username.as_deref() == Some("u"));
-        let more =
-            ["--topic", "zigbee2mqtt/#", "--format", "zigbee2mqtt", "--mongodb", "mongodb://u@m.example/?tls=true"];
+        let more = [
+            "--topic",
+            "zigbee2mqtt/#",
+            "--format",
+            "zigbee2mqtt",
+            "--mongodb",
+            "mongodb://u@m.example/?tls=true",
+        ];
         let config = loaded(&[&["--case", "broker"][..], &more].concat());
         assert_eq!(config.mqtt[0].subscriptions[0].filter, "zigbee2mqtt/#");
         assert!(config.store.uri.reveal().contains("m.example"));
         let config = loaded(&["--case", "http", "--listen", "127.0.0.1:9000"]);
-        assert!(config.http.enabled && config.http.listen.port() == 9000 && config.http.tokens_file.is_some());
+        assert!(
+            config.http.enabled
+                && config.http.listen.port() == 9000
+                && config.http.tokens_file.is_some()
+        );
         let config = loaded(&["--case", "devices", "--topic", "site/{site}/{sensor_id#}"]);
         assert!(config.listen.mqtt.enabled && config.listen.mqtt.topics[0].filter == "site/+/#");
-        assert!(loaded(&["--case", "lorawan", "--server", "ttn"]).http.enabled);
+        assert!(
+            loaded(&["--case", "lorawan", "--server", "ttn"])
+                .http
+                .enabled
+        );
         let config = loaded(&["--case", "lorawan", "--broker", "mqtt://c.example"]);
         assert_eq!(config.mqtt[0].subscriptions[0].format, "chirpstack-v4");
     }
 
     #[test]
     fn answers_that_make_no_configuration_are_refused() {
-        let line = |line: &[&str]| text(&Line::try_parse_from([&["x"], line].concat()).unwrap().config).unwrap_err();
+        let line = |line: &[&str]| {
+            text(
+                &Line::try_parse_from([&["x"], line].concat())
+                    .unwrap()
+                    .config,
+            )
+            .unwrap_err()
+        };
         let password = "mongodb://u:geheim@m/";
-        assert!(!line(&["--case", "http", "--mongodb", password]).to_string().contains("geheim"));
-        assert!(matches!(line(&["--case", "broker", "--topic", "a/b", "--format", "scalar"]), InitError::Topic(_)));
+        assert!(
+            !line(&["--case", "http", "--mongodb", password])
+                .to_string()
+                .contains("geheim")
+        );
+        assert!(matches!(
+            line(&["--case", "broker", "--topic", "a/b", "--format", "scalar"]),
+            InitError::Topic(_)
+        ));
         assert!(matches!(line(&[]), InitError::NoCase));
     }
 
@@ -416,9 +544,19 @@ mod tests {
         let mut asked = vec![];
         let answers = "carrier pigeon\nbroker\n\nmqtt://b\n\nf/{sensor_id}\n\n";
         ask_all(&mut options, &mut answers.as_bytes(), &mut asked).unwrap();
-        assert_eq!((options.case, options.broker.as_deref()), (Some(Case::Broker), Some("mqtt://b")));
-        assert_eq!((options.topic.as_deref(), options.format.as_deref()), (Some("f/{sensor_id}"), Some("json")));
+        assert_eq!(
+            (options.case, options.broker.as_deref()),
+            (Some(Case::Broker), Some("mqtt://b"))
+        );
+        assert_eq!(
+            (options.topic.as_deref(), options.format.as_deref()),
+            (Some("f/{sensor_id}"), Some("json"))
+        );
         assert_eq!(options.username, None);
-        assert!(String::from_utf8(asked).unwrap().contains("Who sends the readings?"));
+        assert!(
+            String::from_utf8(asked)
+                .unwrap()
+                .contains("Who sends the readings?")
+        );
     }
 }

@@ -23,7 +23,11 @@ pub(super) fn run(command: &JournalCommand, config: &Config) -> ExitCode {
         JournalCommand::Inspect => match journal::inspect(&journal::fs::RealFs, dir) {
             Ok(report) => {
                 print_line(&check::describe(&report));
-                if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+                if report.is_sound() {
+                    ExitCode::SUCCESS
+                } else {
+                    ExitCode::FAILURE
+                }
             }
             Err(error) => fail(error),
         },

@@ -8,7 +8,9 @@ use clap::{Args, ValueEnum};
 
 use super::output::{maintenance_failed, print_line};
 use crate::config::Config;
-use crate::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
+use crate::maintain::{
+    Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
+};
 use crate::model::{Clock, StorageMode, SystemClock, Zone};
 use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions};
 
@@ -30,9 +32,10 @@ pub(crate) struct Reconcile {
     /// Repair what can be repaired; the service may run
     #[arg(long)]
     repair: bool,
-    /// Remove all but one of equal readings in buckets that ended an hour ago. Do not use it if sensors send readings
-    /// without their own time: these may be equal. On servers before MongoDB 7.0, which delete whole series only, a
-    /// time-series bucket becomes pages; do not run `convert --into timeseries` at the same time
+    /// Remove all but one of equal readings in buckets that ended an hour ago. Do not use it if
+    /// sensors send readings without their own time: these may be equal. On servers before MongoDB
+    /// 7.0, which delete whole series only, a time-series bucket becomes pages; do not run `convert
+    /// --into timeseries` at the same time
     #[arg(long, requires = "repair")]
     drop_duplicates: bool,
     /// Do not search for equal readings
@@ -54,14 +57,15 @@ pub(crate) struct Convert {
     /// Start with the bucket of this time: RFC 3339, or a date in UTC [default: the first bucket]
     #[arg(long, value_parser = moment)]
     from: Option<i64>,
-    /// Only buckets that start before this time and ended an hour ago [default: all that ended an hour ago]
+    /// Only buckets that start before this time and ended an hour ago [default: all that ended an
+    /// hour ago]
     #[arg(long, value_parser = moment)]
     to: Option<i64>,
     /// Only this sensor; can be repeated
     #[arg(long = "sensor", value_name = "ID")]
     sensors: Vec<String>,
-    /// With --into bucket on a server before MongoDB 7.0: delete the measurements of sensors whose buckets are all
-    /// pages; no hourbucket may write in time-series mode at the same time
+    /// With --into bucket on a server before MongoDB 7.0: delete the measurements of sensors whose
+    /// buckets are all pages; no hourbucket may write in time-series mode at the same time
     #[arg(long)]
     drop_leftovers: bool,
 }
@@ -77,7 +81,11 @@ enum Into {
 /// The years 0 to 9999.
 const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 
-pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Reconcile) -> ExitCode {
+pub(crate) async fn reconcile(
+    config: &Config,
+    store: MongoStore,
+    arguments: Reconcile,
+) -> ExitCode {
     let now_ms = SystemClock::new().now().wall_ms;
     let span = config.bucket.span;
     let to_ms = arguments.to.unwrap_or(span.floor(now_ms).0);
@@ -86,7 +94,11 @@ pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Rec
         return maintenance_failed("--from must be before --to");
     }
     let options = ReconcileOptions {
-        selection: Selection { from_ms, to_ms, sensors: arguments.sensors },
+        selection: Selection {
+            from_ms,
+            to_ms,
+            sensors: arguments.sensors,
+        },
         repair: arguments.repair,
         drop_duplicates: arguments.drop_duplicates,
         ignore_duplicates: arguments.ignore_duplicates,
@@ -102,7 +114,11 @@ pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Rec
         let zone = Zone::from(config.rollup.zone);
         let selection = &options.selection;
         let days = match config.rollup.days {
-            true => Some(store.check_days(zone, selection, now_ms, options.repair).await?),
+            true => Some(
+                store
+                    .check_days(zone, selection, now_ms, options.repair)
+                    .await?,
+            ),
             false => None,
         };
         Ok::<_, MaintainError>((report, days))
@@ -135,7 +151,9 @@ fn days_json(checked: &DaysChecked) -> serde_json::Value {
 fn print_days(checked: &DaysChecked) {
     for (sensor, day_ms, stored, actual) in &checked.listed {
         let day = report::time(*day_ms);
-        print_line(&format!("day {sensor} {day}: its document counts {stored} readings, its hours {actual}"));
+        print_line(&format!(
+            "day {sensor} {day}: its document counts {stored} readings, its hours {actual}"
+        ));
     }
     print_line(&format!(
         "{} days, {} not compared because they are open or marked: {} differences, {} repaired",
@@ -151,26 +169,38 @@ pub(crate) async fn fill_days(
 ) -> Result<(), MaintainError> {
     let zone = Zone::from(config.rollup.zone);
     let from_ms = zone.start_of(date);
-    let from_ms = from_ms.ok_or_else(|| MaintainError::Refused(format!("--rollup-from: {date} is out of range")))?;
+    let from_ms = from_ms
+        .ok_or_else(|| MaintainError::Refused(format!("--rollup-from: {date} is out of range")))?;
     let now_ms = SystemClock::new().now().wall_ms;
     let mut drawn = Instant::now();
     let filled = store.fill_days(zone, from_ms, now_ms, |sensor, at| {
         if drawn.elapsed() >= Duration::from_secs(1) {
             drawn = Instant::now();
-            let line = format!("{} sensors, {} days; at sensor {sensor}", at.sensors, at.days);
+            let line = format!(
+                "{} sensors, {} days; at sensor {sensor}",
+                at.sensors, at.days
+            );
             let _ = writeln!(std::io::stderr().lock(), "{line}");
         }
     });
     let filled = filled.await.inspect_err(|_| {
-        let _ = writeln!(std::io::stderr().lock(), "interrupted; the same command continues after the last sensor");
+        let _ = writeln!(
+            std::io::stderr().lock(),
+            "interrupted; the same command continues after the last sensor"
+        );
     })?;
     if let Some(after) = &filled.continued_after {
         print_line(&format!("continued after sensor {after}"));
     }
-    print_line(&format!("computed {} days of {} sensors", filled.days, filled.sensors));
+    print_line(&format!(
+        "computed {} days of {} sensors",
+        filled.days, filled.sensors
+    ));
     match filled.refused {
         0 => Ok(()),
-        n => Err(MaintainError::Server(format!("MongoDB refused {n} days; `hourbucket reconcile` lists them"))),
+        n => Err(MaintainError::Server(format!(
+            "MongoDB refused {n} days; `hourbucket reconcile` lists them"
+        ))),
     }
 }
 
@@ -182,11 +212,19 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
     if from_ms >= to_ms {
         return maintenance_failed("--from must be before --to");
     }
-    let selection = Selection { from_ms, to_ms, sensors: arguments.sensors };
+    let selection = Selection {
+        from_ms,
+        to_ms,
+        sensors: arguments.sensors,
+    };
     let options = ConvertOptions {
         selection: selection.clone(),
         ended_before_ms,
-        into: if arguments.into == Into::Timeseries { StorageMode::TimeSeries } else { StorageMode::Bucket },
+        into: if arguments.into == Into::Timeseries {
+            StorageMode::TimeSeries
+        } else {
+            StorageMode::Bucket
+        },
         page: (config.bucket.max_readings, config.bucket.max_bytes),
         drop_leftovers: arguments.drop_leftovers,
         hook: None,
@@ -197,18 +235,22 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
     let converted = match converted {
         Ok(converted) => converted,
         Err(failure) => {
-            return maintenance_failed(format!("{failure}; converted buckets stay converted; the next run continues"));
+            return maintenance_failed(format!(
+                "{failure}; converted buckets stay converted; the next run continues"
+            ));
         }
     };
     print_converted(&converted);
     let settled = ended_before_ms - config.bucket.span.ms() + 1;
     if arguments.to.is_some_and(|asked| asked > settled) {
         print_line(&format!(
-            "note: --to was shortened to {}: later buckets ended less than an hour ago, or have not ended; run it again",
+            "note: --to was shortened to {}: later buckets ended less than an hour ago, or have \
+             not ended; run it again",
             report::time(settled)
         ));
     }
-    // Compares counts, times and summaries of all buckets in the range with the readings in their new place.
+    // Compares counts, times and summaries of all buckets in the range with the readings in their
+    // new place.
     let to_ms = to_ms.min(settled);
     let check = check(config, store, Selection { to_ms, ..selection }, now_ms).await;
     match check {
@@ -243,7 +285,11 @@ async fn check(
 
 fn print_converted(converted: &Converted) {
     for (bucket, why) in &converted.skipped {
-        print_line(&format!("skipped: {} {}: {why}", bucket.sensor_id, report::time(bucket.start.0)));
+        print_line(&format!(
+            "skipped: {} {}: {why}",
+            bucket.sensor_id,
+            report::time(bucket.start.0)
+        ));
     }
     let unlisted = converted.skipped_total - converted.skipped.len() as u64;
     if unlisted > 0 {
@@ -251,8 +297,9 @@ fn print_converted(converted: &Converted) {
     }
     if converted.leftovers > 0 {
         print_line(&format!(
-            "{} measurements remain, invisible to readers: this server deletes whole series only. Retention removes \
-             them, or --drop-leftovers once their sensors have only pages and nothing writes in time-series mode",
+            "{} measurements remain, invisible to readers: this server deletes whole series only. \
+             Retention removes them, or --drop-leftovers once their sensors have only pages and \
+             nothing writes in time-series mode",
             converted.leftovers
         ));
     }
@@ -272,11 +319,18 @@ impl Bar {
     const WIDTH: u64 = 30;
 
     fn new() -> Bar {
-        Bar { terminal: std::io::stderr().is_terminal(), drawn: None }
+        Bar {
+            terminal: std::io::stderr().is_terminal(),
+            drawn: None,
+        }
     }
 
     fn draw(&mut self, at: Progress) {
-        let every = if self.terminal { Duration::from_millis(100) } else { PROGRESS_EVERY };
+        let every = if self.terminal {
+            Duration::from_millis(100)
+        } else {
+            PROGRESS_EVERY
+        };
         let last = at.buckets >= at.buckets_total;
         if !last && self.drawn.is_some_and(|drawn| drawn.elapsed() < every) {
             return;
@@ -284,7 +338,11 @@ impl Bar {
         self.drawn = Some(Instant::now());
         let total = at.buckets_total.max(at.buckets).max(1);
         let full = (at.buckets * Bar::WIDTH / total) as usize;
-        let bar = format!("{}{}", "#".repeat(full), ".".repeat(Bar::WIDTH as usize - full));
+        let bar = format!(
+            "{}{}",
+            "#".repeat(full),
+            ".".repeat(Bar::WIDTH as usize - full)
+        );
         let line = format!(
             "[{bar}] {:3} %  {} of {} buckets, {} readings",
             at.buckets * 100 / total,
@@ -293,7 +351,11 @@ impl Bar {
             at.readings
         );
         let mut out = std::io::stderr().lock();
-        let _ = if self.terminal { write!(out, "\r{line}\x1b[K") } else { writeln!(out, "{line}") };
+        let _ = if self.terminal {
+            write!(out, "\r{line}\x1b[K")
+        } else {
+            writeln!(out, "{line}")
+        };
         let _ = out.flush();
     }
 
@@ -305,5 +367,9 @@ impl Bar {
 }
 
 fn verdict(equal: bool) -> ExitCode {
-    if equal { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if equal {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

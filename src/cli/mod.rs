@@ -1,6 +1,9 @@
 //! The command line: arguments, configuration, commands, exit codes. One file per command.
 
-#![allow(clippy::disallowed_macros, reason = "commands print for a person or a script")]
+#![allow(
+    clippy::disallowed_macros,
+    reason = "commands print for a person or a script"
+)]
 
 mod check;
 mod client;
@@ -38,7 +41,8 @@ use crate::priority;
 use crate::store::Store;
 use crate::store::mongo::MongoStore;
 
-/// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged reading exactly once
+/// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged
+/// reading exactly once
 #[derive(Parser)]
 #[command(name = "hourbucket", version, after_long_help = AFTER)]
 struct Arguments {
@@ -51,14 +55,14 @@ struct Arguments {
 
 const AFTER: &str = "\
 Files of the Debian package: /etc/hourbucket/hourbucket.toml (every setting with its default), \
-/etc/hourbucket/credentials/mongodb-uri (the URI of MongoDB), /var/lib/hourbucket/journal (acknowledged readings that are \
-not in MongoDB yet).";
+/etc/hourbucket/credentials/mongodb-uri (the URI of MongoDB), /var/lib/hourbucket/journal \
+(acknowledged readings that are not in MongoDB yet).";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the service until SIGTERM or SIGINT; SIGHUP reloads the configuration. Exit code 0: all acknowledged
-    /// readings are stored, 1: failed, 3: the journal keeps readings that were not stored in time, 78: invalid
-    /// configuration, so a restart would not help
+    /// Run the service until SIGTERM or SIGINT; SIGHUP reloads the configuration. Exit code 0: all
+    /// acknowledged readings are stored, 1: failed, 3: the journal keeps readings that were not
+    /// stored in time, 78: invalid configuration, so a restart would not help
     Run,
     /// Check on admin.listen that the running service is alive; exit code 1: it is not
     Probe {
@@ -68,8 +72,8 @@ enum Command {
     },
     /// Check configuration, connections, server and journal; exit code 1 on a problem
     Check,
-    /// Create or update the collections, indexes, validator and view; exit code 1 on a problem. `init config` writes a
-    /// configuration
+    /// Create or update the collections, indexes, validator and view; exit code 1 on a problem.
+    /// `init config` writes a configuration
     #[command(args_conflicts_with_subcommands = true)]
     Init {
         /// Also shard the collections; store.uri must point to a mongos
@@ -77,17 +81,19 @@ enum Command {
         shard: bool,
         #[command(subcommand)]
         command: Option<InitCommand>,
-        /// Also compute the days from this date on (rollup.days), such as 2023-01-01; can be interrupted and repeated,
-        /// and the service may run
+        /// Also compute the days from this date on (rollup.days), such as 2023-01-01; can be
+        /// interrupted and repeated, and the service may run
         #[arg(long, value_name = "DATE")]
         rollup_from: Option<chrono::NaiveDate>,
     },
-    /// Decode a payload from standard input and print the result; exit code 0: at least one reading, 1: none, because
-    /// of rejects, 3: none, and rightly so (skipped by a rule, empty, or without a value)
+    /// Decode a payload from standard input and print the result; exit code 0: at least one
+    /// reading, 1: none, because of rejects, 3: none, and rightly so (skipped by a rule, empty, or
+    /// without a value)
     Decode {
-        /// A built-in format (json, ndjson, scalar, line, ...), a shipped profile such as zigbee2mqtt, or one of
-        /// [formats.NAME] in the configuration; --list shows all. Without it, all formats are tried, and those that fit
-        /// are shown with what they would store, the best first
+        /// A built-in format (json, ndjson, scalar, line, ...), a shipped profile such as
+        /// zigbee2mqtt, or one of [formats.NAME] in the configuration; --list shows all. Without
+        /// it, all formats are tried, and those that fit are shown with what they would store, the
+        /// best first
         #[arg(long)]
         format: Option<String>,
         /// The MQTT topic of the message
@@ -96,25 +102,29 @@ enum Command {
         /// The subscription's topic template, such as sensors/{sensor_id}/{field}
         #[arg(long)]
         template: Option<String>,
-        /// Unit of numeric times: s, ms, us, ns, or auto for by magnitude [default: auto; ns for line]
+        /// Unit of numeric times: s, ms, us, ns, or auto for by magnitude [default: auto; ns for
+        /// line]
         #[arg(long)]
         ts_unit: Option<String>,
-        /// A file with the birth of a Sparkplug node or device, which defines the aliases of its data
+        /// A file with the birth of a Sparkplug node or device, which defines the aliases of its
+        /// data
         #[arg(long)]
         birth: Option<PathBuf>,
         /// Only list the formats
         #[arg(long)]
         list: bool,
     },
-    /// Import files (CSV, NDJSON, line protocol, any other format) through the running service; exit code 0: everything
-    /// is stored, 1: some records were rejected, 2: failed. Can be interrupted and repeated: readings are stored once
+    /// Import files (CSV, NDJSON, line protocol, any other format) through the running service;
+    /// exit code 0: everything is stored, 1: some records were rejected, 2: failed. Can be
+    /// interrupted and repeated: readings are stored once
     Import(Box<import::Import>),
     /// Show readings as the running service accepts them, and rejects with their reason
     Tail(tail::Tail),
-    /// Compare stored buckets with their readings; exit code 0: all equal (or repaired), 1: they differ, 2: failed
+    /// Compare stored buckets with their readings; exit code 0: all equal (or repaired), 1: they
+    /// differ, 2: failed
     Reconcile(maintain::Reconcile),
-    /// Convert stored buckets from pages to the time-series collection or back; can be interrupted and repeated; exit
-    /// code 0: done, 1: some were skipped or differ, 2: failed
+    /// Convert stored buckets from pages to the time-series collection or back; can be interrupted
+    /// and repeated; exit code 0: done, 1: some were skipped or differ, 2: failed
     Convert(maintain::Convert),
     /// List, replay or remove dead letters: messages that could not be decoded or stored
     DeadLetters {
@@ -152,11 +162,22 @@ enum InitCommand {
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Command::Init { command: Some(InitCommand::Config(options)), .. } = arguments.command {
+    if let Command::Init {
+        command: Some(InitCommand::Config(options)),
+        ..
+    } = arguments.command
+    {
         return init_config::run(*options);
     }
     match &arguments.command {
-        Command::Decode { format, topic, template, ts_unit, birth, list } => {
+        Command::Decode {
+            format,
+            topic,
+            template,
+            ts_unit,
+            birth,
+            list,
+        } => {
             let request = decode_command::Request {
                 format: format.as_deref(),
                 birth: birth.as_deref(),
@@ -195,7 +216,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The man pages and completion scripts of `deploy/`: paths below the root of the repository, and contents.
+/// The man pages and completion scripts of `deploy/`: paths below the root of the repository, and
+/// contents.
 ///
 /// # Errors
 /// None, since they are written to memory.
@@ -212,7 +234,9 @@ const CONFIG_UNUSABLE: u8 = 78;
 fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
     match command {
-        Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => ExitCode::from(MAINTENANCE_FAILED),
+        Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => {
+            ExitCode::from(MAINTENANCE_FAILED)
+        }
         Command::Run => ExitCode::from(CONFIG_UNUSABLE),
         _ => failed,
     }
@@ -235,23 +259,30 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
             }
             Err(error) => fail(format!("cannot start the runtime: {error}")),
         },
-        Command::Probe { ready } => match runtime.block_on(probe::probe(&loaded.config.admin, ready)) {
-            Ok(answer) => {
-                print_line(&answer);
-                ExitCode::SUCCESS
+        Command::Probe { ready } => {
+            match runtime.block_on(probe::probe(&loaded.config.admin, ready)) {
+                Ok(answer) => {
+                    print_line(&answer);
+                    ExitCode::SUCCESS
+                }
+                Err(error) => fail(error),
             }
-            Err(error) => fail(error),
-        },
-        Command::Init { shard, rollup_from, .. } => runtime.block_on(init(&loaded.config, shard, rollup_from)),
-        Command::Reconcile(arguments) => runtime.block_on(with_store(&loaded.config, async |config, store| {
-            maintain::reconcile(config, store, arguments).await
-        })),
-        Command::Convert(arguments) => runtime.block_on(with_store(&loaded.config, async |config, store| {
-            maintain::convert(config, store, arguments).await
-        })),
-        Command::DeadLetters { command } => runtime.block_on(with_store(&loaded.config, async |config, store| {
-            dead_letters::run(config, store, command).await
-        })),
+        }
+        Command::Init {
+            shard, rollup_from, ..
+        } => runtime.block_on(init(&loaded.config, shard, rollup_from)),
+        Command::Reconcile(arguments) => runtime
+            .block_on(with_store(&loaded.config, async |config, store| {
+                maintain::reconcile(config, store, arguments).await
+            })),
+        Command::Convert(arguments) => runtime
+            .block_on(with_store(&loaded.config, async |config, store| {
+                maintain::convert(config, store, arguments).await
+            })),
+        Command::DeadLetters { command } => runtime
+            .block_on(with_store(&loaded.config, async |config, store| {
+                dead_letters::run(config, store, command).await
+            })),
         _ => runtime.block_on(check_all(&loaded)),
     };
     // Does not wait for blocking work such as a name lookup or a driver task.
@@ -260,11 +291,17 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
 }
 
 fn runtime(on_thread_start: fn()) -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(on_thread_start).build()
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_start(on_thread_start)
+        .build()
 }
 
 /// Runs a maintenance command on the store.
-async fn with_store(config: &Config, command: impl AsyncFnOnce(&Config, MongoStore) -> ExitCode) -> ExitCode {
+async fn with_store(
+    config: &Config,
+    command: impl AsyncFnOnce(&Config, MongoStore) -> ExitCode,
+) -> ExitCode {
     match store(config).await {
         Ok(store) => command(config, store).await,
         Err(error) => maintenance_failed(error),
@@ -282,12 +319,25 @@ async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDat
             store.can_shard().await?;
         }
         let prepared = store.prepare().await?;
-        prepared.changes.iter().for_each(|change| print_line(change));
-        prepared.warnings.iter().for_each(|warning| print_line(&format!("warning: {warning}")));
+        prepared
+            .changes
+            .iter()
+            .for_each(|change| print_line(change));
+        prepared
+            .warnings
+            .iter()
+            .for_each(|warning| print_line(&format!("warning: {warning}")));
         if shard {
-            store.shard().await?.iter().for_each(|line| print_line(line));
+            store
+                .shard()
+                .await?
+                .iter()
+                .for_each(|line| print_line(line));
         }
-        print_line(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
+        print_line(&format!(
+            "ready: MongoDB {}, {}",
+            prepared.server_version, prepared.mode_reason
+        ));
         if let Some(date) = rollup_from {
             maintain::fill_days(config, &store, date).await?;
         }
@@ -300,11 +350,20 @@ async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDat
 }
 
 async fn check_all(loaded: &config::Loaded) -> ExitCode {
-    let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
+    let file = loaded.file.as_ref().map_or_else(
+        || "no file, defaults".to_owned(),
+        |f| f.display().to_string(),
+    );
     print_line(&format!("ok       configuration  {file}"));
     let exposed = loaded.exposed_secrets();
     let journal = loaded.config.exposed_journal();
-    for warning in loaded.config.warnings().iter().chain(&exposed).chain(&journal) {
+    for warning in loaded
+        .config
+        .warnings()
+        .iter()
+        .chain(&exposed)
+        .chain(&journal)
+    {
         print_line(&format!("warning  configuration  {warning}"));
     }
     for remark in loaded.config.remarks() {
@@ -317,8 +376,16 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
         print_line(&finding.to_string());
     }
     // No problems: a service on a private network may do without.
-    loaded.config.hardening().iter().for_each(|line| print_line(&check::hardening(line)));
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    loaded
+        .config
+        .hardening()
+        .iter()
+        .for_each(|line| print_line(&check::hardening(line)));
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn hash_token() -> ExitCode {

@@ -1,7 +1,9 @@
-//! `hourbucket probe`: queries the health of the running service on `admin.listen`, for containers without curl.
+//! `hourbucket probe`: queries the health of the running service on `admin.listen`, for containers
+//! without curl.
 //!
-//! With `admin.tls` it connects over TLS and accepts any certificate: it connects to its own machine and sends nothing
-//! secret, and a certificate that is about to be replaced must not cause a restart.
+//! With `admin.tls` it connects over TLS and accepts any certificate: it connects to its own
+//! machine and sends nothing secret, and a certificate that is about to be replaced must not cause
+//! a restart.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,7 +31,10 @@ pub(super) struct ProbeError {
 
 #[derive(Debug, thiserror::Error)]
 enum ProbeFault {
-    #[error("admin.tls requires client certificates, and the probe has none; set admin.tls.client_auth = \"optional\"")]
+    #[error(
+        "admin.tls requires client certificates, and the probe has none; set admin.tls.client_auth \
+         = \"optional\""
+    )]
     ClientCertificate,
     /// The answer is not 200.
     #[error("{status}: {body}")]
@@ -50,7 +55,10 @@ pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, 
     let secure = admin.tls.cert_file.is_some();
     let url = format!("{}://{addr}{path}", if secure { "https" } else { "http" });
     if secure && admin.tls.is_gate() {
-        return Err(ProbeError { url, fault: ProbeFault::ClientCertificate });
+        return Err(ProbeError {
+            url,
+            fault: ProbeFault::ClientCertificate,
+        });
     }
     let fault = match tokio::time::timeout(WITHIN, connect_and_ask(addr, path, secure)).await {
         Ok(Ok((200, body))) => return Ok(body),
@@ -61,7 +69,11 @@ pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, 
     Err(ProbeError { url, fault })
 }
 
-async fn connect_and_ask(addr: SocketAddr, path: &str, secure: bool) -> std::io::Result<(u16, String)> {
+async fn connect_and_ask(
+    addr: SocketAddr,
+    path: &str,
+    secure: bool,
+) -> std::io::Result<(u16, String)> {
     let stream = TcpStream::connect(addr).await?;
     match secure {
         true => ask(tls::connect_to_any(stream, addr.ip()).await?, addr, path).await,
@@ -75,12 +87,19 @@ async fn ask(
     addr: SocketAddr,
     path: &str,
 ) -> std::io::Result<(u16, String)> {
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {addr}\r\n\r\n").as_bytes()).await?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.0\r\nhost: {addr}\r\n\r\n").as_bytes())
+        .await?;
     let mut answer = vec![];
-    (&mut stream).take(ANSWER_MAX_BYTES).read_to_end(&mut answer).await?;
+    (&mut stream)
+        .take(ANSWER_MAX_BYTES)
+        .read_to_end(&mut answer)
+        .await?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+    let status = head
+        .strip_prefix("HTTP/1.")
+        .and_then(|rest| rest.get(2..5)?.parse().ok());
     let status = status.ok_or_else(|| std::io::Error::other("the response is not HTTP"))?;
     Ok((status, body.trim_end().to_owned()))
 }
@@ -101,15 +120,29 @@ mod tests {
         let health = Arc::new(Health::new(AckMode::Journal));
         let mut admin = config::Config::default().admin;
         admin.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let port = Admin::bind(&admin, health.clone(), Arc::new(crate::model::SystemClock::new())).await.unwrap();
+        let port = Admin::bind(
+            &admin,
+            health.clone(),
+            Arc::new(crate::model::SystemClock::new()),
+        )
+        .await
+        .unwrap();
         admin.listen.set_port(port.local_addr().port());
         let stop = CancellationToken::new();
         let serving = tokio::spawn(port.serve(stop.clone()));
         assert_eq!(probe(&admin, false).await.unwrap(), "ok");
         let error = probe(&admin, true).await.unwrap_err().to_string();
-        assert!(error.contains("503") && error.contains("starting"), "{error}");
+        assert!(
+            error.contains("503") && error.contains("starting"),
+            "{error}"
+        );
         health.started();
-        assert!(probe(&admin, true).await.unwrap().contains("\"ready\":true"));
+        assert!(
+            probe(&admin, true)
+                .await
+                .unwrap()
+                .contains("\"ready\":true")
+        );
         stop.cancel();
         serving.await.unwrap().unwrap();
         let error = probe(&admin, false).await.unwrap_err().to_string();
@@ -118,15 +151,26 @@ mod tests {
 
     #[tokio::test]
     async fn another_program_on_the_port_is_not_the_service() {
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .unwrap();
         let mut admin = config::Config::default().admin;
         admin.listen = listener.local_addr().unwrap();
         let other = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 256]).await.unwrap();
-            stream.write_all(b"220 smtp.example ready\r\n").await.unwrap();
+            stream
+                .write_all(b"220 smtp.example ready\r\n")
+                .await
+                .unwrap();
         });
-        assert!(probe(&admin, false).await.unwrap_err().to_string().contains("not HTTP"));
+        assert!(
+            probe(&admin, false)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("not HTTP")
+        );
         other.await.unwrap();
     }
 }

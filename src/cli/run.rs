@@ -17,7 +17,11 @@ use crate::systemd::Notifier;
 use crate::telemetry::{audit, log, metrics};
 
 /// `storing`: the runtime of the stages after the journal, unless senders wait for these.
-pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: Handle) -> ExitCode {
+pub(super) async fn run(
+    loaded: config::Loaded,
+    path: Option<PathBuf>,
+    storing: Handle,
+) -> ExitCode {
     if let Err(error) = log::init(&loaded.config.log) {
         return fail(error);
     }
@@ -28,16 +32,29 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: 
     if let Err(error) = metrics::install() {
         return fail(error);
     }
-    let (signal, mut hangups) = match shutdown::signal().and_then(|signal| Ok((signal, shutdown::hangups()?))) {
-        Ok(both) => both,
-        Err(error) => return fail(format!("signal handlers: {error}")),
-    };
+    let (signal, mut hangups) =
+        match shutdown::signal().and_then(|signal| Ok((signal, shutdown::hangups()?))) {
+            Ok(both) => both,
+            Err(error) => return fail(format!("signal handlers: {error}")),
+        };
     let exposed = loaded.exposed_secrets();
     let config = loaded.config;
-    let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
+    let file = loaded
+        .file
+        .map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
     let journal = disk::absolute(&config.journal.dir).display().to_string();
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, journal, "starting");
-    for warning in config.warnings().iter().chain(&exposed).chain(&config.exposed_journal()) {
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        config = file,
+        journal,
+        "starting"
+    );
+    for warning in config
+        .warnings()
+        .iter()
+        .chain(&exposed)
+        .chain(&config.exposed_journal())
+    {
         tracing::warn!(%warning, "configuration warning");
     }
     for remark in config.remarks() {
@@ -67,7 +84,9 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>, storing: 
                 while hangups.recv().await.is_some() {
                     notifier.reloading().await;
                     let path = path.clone();
-                    let done = reloader.reload(move || config::load(path.as_deref(), config::environment())).await;
+                    let done = reloader
+                        .reload(move || config::load(path.as_deref(), config::environment()))
+                        .await;
                     notifier.ready(done.status()).await;
                 }
             });

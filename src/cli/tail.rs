@@ -1,4 +1,5 @@
-//! The command `tail`: shows readings as a running service accepts them, and rejects with their reason.
+//! The command `tail`: shows readings as a running service accepts them, and rejects with their
+//! reason.
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::process::ExitCode;
@@ -28,14 +29,28 @@ pub(super) struct Tail {
 /// Runs until the service or the user ends it.
 pub(super) fn run(options: &Tail, config: &Config) -> ExitCode {
     let admin = &config.admin;
-    let client = match Client::new(&options.service, admin.listen, admin.tls.cert_file.is_some(), None) {
+    let client = match Client::new(
+        &options.service,
+        admin.listen,
+        admin.tls.cert_file.is_some(),
+        None,
+    ) {
         Ok(client) => client,
         Err(error) => return fail(error),
     };
-    let query = options.sensor.as_ref().map(|pattern| format!("?sensor={}", escaped(pattern))).unwrap_or_default();
+    let query = options
+        .sensor
+        .as_ref()
+        .map(|pattern| format!("?sensor={}", escaped(pattern)))
+        .unwrap_or_default();
     let mut response = match client.get(&format!("/v1/tail{query}")) {
         Ok(response) => response,
-        Err(error) => return fail(format!("{}: {error}; is it running, with this admin.listen?", client.base())),
+        Err(error) => {
+            return fail(format!(
+                "{}: {error}; is it running, with this admin.listen?",
+                client.base()
+            ));
+        }
     };
     if response.status() != 200 {
         let text = error_detail(&body_text(&mut response, ERROR_BYTES_MAX));
@@ -63,29 +78,56 @@ pub(super) fn run(options: &Tail, config: &Config) -> ExitCode {
     ))
 }
 
-/// A line for people: time, sensor, values, tags. Control characters are escaped, since senders choose the texts.
+/// A line for people: time, sensor, values, tags. Control characters are escaped, since senders
+/// choose the texts.
 fn readable(line: &str) -> String {
-    let Ok(event) = serde_json::from_str::<Value>(line) else { return clean(line) };
+    let Ok(event) = serde_json::from_str::<Value>(line) else {
+        return clean(line);
+    };
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), clean);
     let pairs = |value: &Value| -> String {
         let members = value.as_object().into_iter().flatten();
-        members.map(|(name, value)| format!(" {}={}", clean(name), text(value))).collect()
+        members
+            .map(|(name, value)| format!(" {}={}", clean(name), text(value)))
+            .collect()
     };
     if let Some(dropped) = event["dropped"].as_u64() {
         return format!("({dropped} lines dropped: more arrives than is shown)");
     }
     if let Some(reject) = event.get("reject") {
-        let count = reject["count"].as_u64().filter(|n| *n > 1).map(|n| format!(" ({n} times)")).unwrap_or_default();
-        let [at, source, name, reason, detail] = ["at", "source", "name", "reason", "detail"].map(|k| text(&reject[k]));
+        let count = reject["count"]
+            .as_u64()
+            .filter(|n| *n > 1)
+            .map(|n| format!(" ({n} times)"))
+            .unwrap_or_default();
+        let [at, source, name, reason, detail] =
+            ["at", "source", "name", "reason", "detail"].map(|k| text(&reject[k]));
         return format!("{at} REJECTED {source} {name}: {reason}{count}: {detail}");
     }
     let tags = pairs(&event["tags"]);
-    let tags = if tags.is_empty() { tags } else { format!("  [{}]", tags.trim_start()) };
-    format!("{} {}{}{tags}", text(&event["ts"]), text(&event["sensor_id"]), pairs(&event["values"]))
+    let tags = if tags.is_empty() {
+        tags
+    } else {
+        format!("  [{}]", tags.trim_start())
+    };
+    format!(
+        "{} {}{}{tags}",
+        text(&event["ts"]),
+        text(&event["sensor_id"]),
+        pairs(&event["values"])
+    )
 }
 
 fn clean(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
+    text.chars()
+        .flat_map(|c| {
+            if c.is_control() {
+                c.escape_default().collect::<Vec<_>>()
+            } else {
+                vec![c]
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -95,9 +137,15 @@ mod tests {
     #[test]
     fn lines_for_people_are_short_and_harmless() {
         let reading = r#"{"sensor_id":"S\u001b1","ts":"2024-03-01T10:00:00.000Z","values":{"temp":22.5,"on":true},"tags":{"site":"north"},"source":"http"}"#;
-        assert_eq!(readable(reading), "2024-03-01T10:00:00.000Z S\\u{1b}1 on=true temp=22.5  [site=north]");
+        assert_eq!(
+            readable(reading),
+            "2024-03-01T10:00:00.000Z S\\u{1b}1 on=true temp=22.5  [site=north]"
+        );
         let reject = r#"{"reject":{"at":"T","source":"mqtt","name":"a/b","reason":"too_old","count":2,"detail":"x"}}"#;
-        assert_eq!(readable(reject), "T REJECTED mqtt a/b: too_old (2 times): x");
+        assert_eq!(
+            readable(reject),
+            "T REJECTED mqtt a/b: too_old (2 times): x"
+        );
         assert!(readable(r#"{"dropped":7}"#).contains("7 lines dropped"));
     }
 }

@@ -1,4 +1,5 @@
-//! Reads `[certificates]`: client certificates that are the identity of a sender (`client_auth = "identity"`).
+//! Reads `[certificates]`: client certificates that are the identity of a sender (`client_auth =
+//! "identity"`).
 
 use super::patterns::patterns;
 use super::reader::Section;
@@ -26,18 +27,29 @@ pub enum ClientIdentity {
 }
 
 impl ClientIdentity {
-    pub(super) const CHOICES: [(&'static str, ClientIdentity); 3] =
-        [("cn", ClientIdentity::Cn), ("dns", ClientIdentity::Dns), ("uri", ClientIdentity::Uri)];
+    pub(super) const CHOICES: [(&'static str, ClientIdentity); 3] = [
+        ("cn", ClientIdentity::Cn),
+        ("dns", ClientIdentity::Dns),
+        ("uri", ClientIdentity::Uri),
+    ];
 }
 
 impl Default for Certificates {
     fn default() -> Certificates {
-        Certificates { identity: ClientIdentity::Cn, write_default: vec!["{id}".to_owned()], read_default: vec![] }
+        Certificates {
+            identity: ClientIdentity::Cn,
+            write_default: vec!["{id}".to_owned()],
+            read_default: vec![],
+        }
     }
 }
 
 pub(super) fn read(mut s: Section<'_>) -> Certificates {
-    let Certificates { identity, write_default, read_default } = Certificates::default();
+    let Certificates {
+        identity,
+        write_default,
+        read_default,
+    } = Certificates::default();
     let certificates = Certificates {
         identity: s.choice("identity", identity, &ClientIdentity::CHOICES),
         write_default: s.parse("write_default", patterns).unwrap_or(write_default),

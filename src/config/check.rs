@@ -1,4 +1,5 @@
-//! Checks combinations across sections: each value is valid by itself, but together they cannot work.
+//! Checks combinations across sections: each value is valid by itself, but together they cannot
+//! work.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use crate::model::Zone;
 
 /// The longest `bucket.span` with a daily rollup.
 const ROLLUP_SPAN_MAX_MS: i64 = 12 * 60 * 60 * 1000;
-/// A day is computed from its hours up to this long after `limits.past`: a day may begin 25 hours before its last
-/// reading, and the rest is for the time until it is computed.
+/// A day is computed from its hours up to this long after `limits.past`: a day may begin 25 hours
+/// before its last reading, and the rest is for the time until it is computed.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 
 /// Reports every impossible combination.
@@ -25,7 +26,10 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
         report.impossible(
             &["sensors.retired_after", "sensors.silent_after"],
             "a sensor would be retired before or soon after it counts as silent",
-            format!("set sensors.retired_after to at least {}", write_duration(2 * sensors.silent_after)),
+            format!(
+                "set sensors.retired_after to at least {}",
+                write_duration(2 * sensors.silent_after)
+            ),
         );
     }
 }
@@ -36,8 +40,12 @@ fn listening(config: &Config, report: &mut Report) {
     if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() && !has_jwt {
         report.impossible(
             &["http.listen", "http.tokens_file", "http.allow_anonymous"],
-            format!("{} is not a loopback address, and without tokens anyone could write", http.listen),
-            "set http.tokens_file, listen on 127.0.0.1, or set http.allow_anonymous = true to allow it",
+            format!(
+                "{} is not a loopback address, and without tokens anyone could write",
+                http.listen
+            ),
+            "set http.tokens_file, listen on 127.0.0.1, or set http.allow_anonymous = true to \
+             allow it",
         );
     }
     if http.allow_anonymous && http.tokens_file.is_some() {
@@ -63,22 +71,33 @@ fn listening(config: &Config, report: &mut Report) {
                 "listen.mqtt.client_ca_file",
                 "listen.mqtt.allow_anonymous",
             ],
-            format!("{} is not a loopback address, and without tokens anyone could write", mqtt.listen),
-            "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true to allow it",
+            format!(
+                "{} is not a loopback address, and without tokens anyone could write",
+                mqtt.listen
+            ),
+            "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true \
+             to allow it",
         );
     }
     let anonymous = [
         ("http.allow_anonymous", http.enabled && http.allow_anonymous),
-        ("listen.mqtt.allow_anonymous", mqtt.enabled && mqtt.allow_anonymous),
+        (
+            "listen.mqtt.allow_anonymous",
+            mqtt.enabled && mqtt.allow_anonymous,
+        ),
     ];
     for (key, _) in anonymous.into_iter().filter(|(_, is_on)| *is_on && has_jwt) {
         report.impossible(
             &[key, "jwt.keys_file"],
-            "anonymous writing is allowed, but JWTs are configured, which every port then requires (or a token)",
+            "anonymous writing is allowed, but JWTs are configured, which every port then requires \
+             (or a token)",
             "remove one of them",
         );
     }
-    let ports = [("http.listen", http.enabled.then_some(http.listen)), ("admin.listen", Some(config.admin.listen))];
+    let ports = [
+        ("http.listen", http.enabled.then_some(http.listen)),
+        ("admin.listen", Some(config.admin.listen)),
+    ];
     for (key, addr) in ports.into_iter().filter(|_| mqtt.enabled) {
         if addr == Some(mqtt.listen) && mqtt.listen.port() != 0 {
             report.impossible(
@@ -146,7 +165,10 @@ fn counts(config: &Config, report: &mut Report) {
     if flush.commands_max > store.pool_max as usize {
         report.impossible(
             &["flush.commands_max", "store.pool_max"],
-            format!("{} concurrent commands need more than {} connections", flush.commands_max, store.pool_max),
+            format!(
+                "{} concurrent commands need more than {} connections",
+                flush.commands_max, store.pool_max
+            ),
             "set store.pool_max to at least flush.commands_max",
         );
     }
@@ -158,31 +180,41 @@ fn times(config: &Config, report: &mut Report) {
         report.impossible(
             &["store.retention", "limits.past"],
             format!(
-                "limits.past accepts readings up to {} old, but store.retention removes them after {}, soon after they \
-                 are acknowledged",
+                "limits.past accepts readings up to {} old, but store.retention removes them after \
+                 {}, soon after they are acknowledged",
                 write_duration(past),
                 write_duration(retention)
             ),
             "increase store.retention to at least limits.past, or decrease limits.past",
         );
     }
-    let Some(readings) = config.store.retention_readings else { return };
+    let Some(readings) = config.store.retention_readings else {
+        return;
+    };
     if readings < past {
         report.impossible(
             &["store.retention_readings", "limits.past"],
             format!(
-                "limits.past accepts readings up to {} old, but store.retention_readings removes readings after {}, and \
-                 no other reading of their hour can be stored then",
+                "limits.past accepts readings up to {} old, but store.retention_readings removes \
+                 readings after {}, and no other reading of their hour can be stored then",
                 write_duration(past),
                 write_duration(readings)
             ),
-            "decrease limits.past to at most store.retention_readings, or increase store.retention_readings",
+            "decrease limits.past to at most store.retention_readings, or increase \
+             store.retention_readings",
         );
     }
-    if let Some(retention) = config.store.retention.filter(|retention| readings >= *retention) {
+    if let Some(retention) = config
+        .store
+        .retention
+        .filter(|retention| readings >= *retention)
+    {
         report.impossible(
             &["store.retention_readings", "store.retention"],
-            format!("store.retention removes hours after {}, with their readings", write_duration(retention)),
+            format!(
+                "store.retention removes hours after {}, with their readings",
+                write_duration(retention)
+            ),
             "set store.retention_readings to less than store.retention, or remove it",
         );
     }
@@ -204,9 +236,13 @@ fn rollup(config: &Config, report: &mut Report) {
     } else if let Some(day) = zone.misaligned(span) {
         report.impossible(
             &["rollup.zone", "bucket.span"],
-            format!("{} begins within a bucket in {}, and a bucket cannot belong to two days", zone.date(day.start_ms), zone.name()),
-            "use a bucket.span that divides the zone's offset from UTC, such as \"15m\" (only in a new store.database), or \
-             another zone",
+            format!(
+                "{} begins within a bucket in {}, and a bucket cannot belong to two days",
+                zone.date(day.start_ms),
+                zone.name()
+            ),
+            "use a bucket.span that divides the zone's offset from UTC, such as \"15m\" (only in a \
+             new store.database), or another zone",
         );
     }
     let hours = config.store.retention;
@@ -215,8 +251,8 @@ fn rollup(config: &Config, report: &mut Report) {
         report.impossible(
             &["store.retention", "limits.past", "rollup.days"],
             format!(
-                "store.retention removes hours after {}, but limits.past accepts readings up to {} old, and their days \
-                 are computed from all hours of the day",
+                "store.retention removes hours after {}, but limits.past accepts readings up to {} \
+                 old, and their days are computed from all hours of the day",
                 write_duration(hours),
                 write_duration(past)
             ),
@@ -226,10 +262,16 @@ fn rollup(config: &Config, report: &mut Report) {
             ),
         );
     }
-    if let Some(days) = rollup.retention.filter(|days| hours.is_none_or(|hours| *days < hours)) {
+    if let Some(days) = rollup
+        .retention
+        .filter(|days| hours.is_none_or(|hours| *days < hours))
+    {
         report.impossible(
             &["rollup.retention", "store.retention"],
-            format!("days are removed after {}, before the hours that they summarize", write_duration(days)),
+            format!(
+                "days are removed after {}, before the hours that they summarize",
+                write_duration(days)
+            ),
             "set rollup.retention to at least store.retention, or remove it to keep days forever",
         );
     }

@@ -14,10 +14,11 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 pub struct Connections {
     /// `connections_max`: in total.
     pub max: usize,
-    /// `connections_per_address_max`: of one address (IPv6: of one /64); 0 (default): a quarter of `max`.
+    /// `connections_per_address_max`: of one address (IPv6: of one /64); 0 (default): a quarter of
+    /// `max`.
     pub per_address_max: usize,
-    /// `failed_auth_max`: failed authentications of an address within a minute (default 30) after which it is paused;
-    /// 0: no limit.
+    /// `failed_auth_max`: failed authentications of an address within a minute (default 30) after
+    /// which it is paused; 0: no limit.
     pub failed_auth_max: u32,
     /// `failed_auth_pause`: how long (default 30s).
     pub failed_auth_pause: Duration,
@@ -27,7 +28,11 @@ impl Connections {
     /// The limit for one address.
     pub fn per_address(&self) -> usize {
         let quarter = self.max.div_ceil(4);
-        if self.per_address_max == 0 { quarter } else { self.per_address_max }
+        if self.per_address_max == 0 {
+            quarter
+        } else {
+            self.per_address_max
+        }
     }
 }
 

@@ -1,12 +1,14 @@
-//! Prints the configuration in the format of the file, for a log or a bug report. Secrets are hidden.
+//! Prints the configuration in the format of the file, for a log or a bug report. Secrets are
+//! hidden.
 
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use super::units::{write_duration, write_size};
 use super::{
-    AckMode, ClientAuth, ClientIdentity, Config, Connections, HttpTimes, Jwt, ListenMqtt, LogFormat, Mqtt,
-    MqttProtocol, Nested, PointAttributes, Proxies, Retained, StoreMode, Subscription, Tls, TlsVersion, uri,
+    AckMode, ClientAuth, ClientIdentity, Config, Connections, HttpTimes, Jwt, ListenMqtt,
+    LogFormat, Mqtt, MqttProtocol, Nested, PointAttributes, Proxies, Retained, StoreMode,
+    Subscription, Tls, TlsVersion, uri,
 };
 
 /// Replaces a secret.
@@ -46,7 +48,9 @@ impl Lines {
     }
 
     fn texts(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) {
-        let values = values.into_iter().map(|value| toml::Value::String(value.to_string()));
+        let values = values
+            .into_iter()
+            .map(|value| toml::Value::String(value.to_string()));
         self.plain(key, toml::Value::Array(values.collect()));
     }
 
@@ -58,8 +62,8 @@ impl Lines {
 }
 
 impl Config {
-    /// The settings in the format of the file, without those that are not set. Secrets are `"***"`; the store's URI
-    /// shows hosts and options, never user or password.
+    /// The settings in the format of the file, without those that are not set. Secrets are `"***"`;
+    /// the store's URI shows hosts and options, never user or password.
     pub fn masked(&self) -> String {
         let mut out = Lines::default();
         self.mask_intake(&mut out);
@@ -92,8 +96,14 @@ impl Config {
 
         let quota = &self.quota;
         out.section("[quota]");
-        out.plain("readings_per_second", quota.readings_per_second.unwrap_or_default());
-        out.size("bytes_per_second", quota.bytes_per_second.unwrap_or_default());
+        out.plain(
+            "readings_per_second",
+            quota.readings_per_second.unwrap_or_default(),
+        );
+        out.size(
+            "bytes_per_second",
+            quota.bytes_per_second.unwrap_or_default(),
+        );
         out.duration("burst", quota.burst);
         out.plain("connections_max", quota.connections_max.unwrap_or_default());
         out.plain("requests_max", quota.requests_max.unwrap_or_default());
@@ -105,7 +115,10 @@ impl Config {
         let identity = self.certificates.identity;
         out.text_opt(
             "identity",
-            ClientIdentity::CHOICES.iter().find(|(_, one)| *one == identity).map(|(name, _)| name),
+            ClientIdentity::CHOICES
+                .iter()
+                .find(|(_, one)| *one == identity)
+                .map(|(name, _)| name),
         );
         out.texts("write_default", &self.certificates.write_default);
         out.texts("read_default", &self.certificates.read_default);
@@ -113,7 +126,10 @@ impl Config {
         out.section("[http]");
         out.plain("enabled", self.http.enabled);
         out.text("listen", self.http.listen);
-        out.text_opt("tokens_file", self.http.tokens_file.as_ref().map(|path| path.display()));
+        out.text_opt(
+            "tokens_file",
+            self.http.tokens_file.as_ref().map(|path| path.display()),
+        );
         out.plain("allow_anonymous", self.http.allow_anonymous);
         out.size("body_max_bytes", self.http.body_max_bytes);
         out.size("bodies_max_bytes", self.http.bodies_max_bytes);
@@ -159,7 +175,10 @@ impl Config {
             },
         );
         out.text_opt("retention", self.store.retention.map(write_duration));
-        out.text_opt("retention_readings", self.store.retention_readings.map(write_duration));
+        out.text_opt(
+            "retention_readings",
+            self.store.retention_readings.map(write_duration),
+        );
         out.text("write_concern", &self.store.write_concern);
         out.duration("timeout", self.store.timeout);
         out.duration("connect_timeout", self.store.connect_timeout);
@@ -169,7 +188,10 @@ impl Config {
 
     fn mask_memory(&self, out: &mut Lines) {
         out.section("[bucket]");
-        out.duration("span", Duration::from_millis(self.bucket.span.ms().unsigned_abs()));
+        out.duration(
+            "span",
+            Duration::from_millis(self.bucket.span.ms().unsigned_abs()),
+        );
         out.plain("max_readings", self.bucket.max_readings);
         out.size("max_bytes", self.bucket.max_bytes);
 
@@ -232,7 +254,14 @@ impl Config {
         out.duration("import_past", self.limits.import_past);
         let unset_before = chrono::DateTime::from_timestamp_millis(self.limits.unset_before_ms);
         out.text_opt("unset_before", unset_before.map(|at| at.format("%Y-%m-%d")));
-        out.text("unset_over_http", if self.limits.unset_over_http_refused { "reject" } else { "receive" });
+        out.text(
+            "unset_over_http",
+            if self.limits.unset_over_http_refused {
+                "reject"
+            } else {
+                "receive"
+            },
+        );
         out.text_opt("zone", self.limits.zone.map(|zone| zone.name()));
         out.plain("fields_max", self.limits.fields_max);
         out.plain("bucket_fields_max", self.limits.bucket_fields_max);
@@ -253,23 +282,50 @@ impl Config {
             Nested::LeaveOut => "leave-out",
         };
         out.text("nested", nested);
-        let names = self.native.time.iter().cloned().map(toml::Value::String).collect();
+        let names = self
+            .native
+            .time
+            .iter()
+            .cloned()
+            .map(toml::Value::String)
+            .collect();
         out.plain("time", toml::Value::Array(names));
 
         out.section("[scalar]");
-        out.text("texts", if self.scalar.texts_allowed { "keep" } else { "reject" });
+        out.text(
+            "texts",
+            if self.scalar.texts_allowed {
+                "keep"
+            } else {
+                "reject"
+            },
+        );
         out.plain("decimal_comma", self.scalar.decimal_comma);
 
         out.section("[otlp]");
         out.texts("sensor_id_attributes", &self.otlp.sensor_id_attributes);
         out.text("sensor_id_default", &self.otlp.sensor_id_default);
-        let place = if self.otlp.point_attributes == PointAttributes::Tags { "tags" } else { "sensor_id" };
+        let place = if self.otlp.point_attributes == PointAttributes::Tags {
+            "tags"
+        } else {
+            "sensor_id"
+        };
         out.text("point_attributes", place);
 
         out.section("[remote_write]");
-        let names = self.remote_write.sensor_id_labels.iter().cloned().map(toml::Value::String).collect();
+        let names = self
+            .remote_write
+            .sensor_id_labels
+            .iter()
+            .cloned()
+            .map(toml::Value::String)
+            .collect();
         out.plain("sensor_id_labels", toml::Value::Array(names));
-        let place = if self.remote_write.other_labels == PointAttributes::Tags { "tags" } else { "sensor_id" };
+        let place = if self.remote_write.other_labels == PointAttributes::Tags {
+            "tags"
+        } else {
+            "sensor_id"
+        };
         out.text("other_labels", place);
 
         out.section("[dead_letters]");
@@ -307,7 +363,11 @@ fn mask_proxies(out: &mut Lines, proxies: &Proxies, is_http: bool) {
     if proxies.trusted.is_empty() {
         return;
     }
-    let networks = proxies.trusted.iter().map(|network| toml::Value::String(network.to_string())).collect();
+    let networks = proxies
+        .trusted
+        .iter()
+        .map(|network| toml::Value::String(network.to_string()))
+        .collect();
     out.plain("trusted_proxies", toml::Value::Array(networks));
     if is_http {
         out.text("proxy_header", proxies.header.as_str());
@@ -322,8 +382,14 @@ fn mask_times(out: &mut Lines, times: &HttpTimes) {
 
 fn mask_jwt(out: &mut Lines, jwt: &Jwt) {
     out.section("[jwt]");
-    out.text_opt("keys_file", jwt.keys_file.as_ref().map(|path| path.display()));
-    out.texts("algorithms", jwt.algorithms.iter().map(|algorithm| algorithm.as_str()));
+    out.text_opt(
+        "keys_file",
+        jwt.keys_file.as_ref().map(|path| path.display()),
+    );
+    out.texts(
+        "algorithms",
+        jwt.algorithms.iter().map(|algorithm| algorithm.as_str()),
+    );
     out.text_opt("issuer", jwt.issuer.as_ref());
     if !jwt.audience.is_empty() {
         out.texts("audience", &jwt.audience);
@@ -338,10 +404,19 @@ fn mask_jwt(out: &mut Lines, jwt: &Jwt) {
 
 fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {
     out.section(header);
-    out.text_opt("cert_file", tls.cert_file.as_ref().map(|path| path.display()));
+    out.text_opt(
+        "cert_file",
+        tls.cert_file.as_ref().map(|path| path.display()),
+    );
     out.text_opt("key_file", tls.key_file.as_ref().map(|path| path.display()));
-    out.text_opt("client_ca_file", tls.client_ca_file.as_ref().map(|path| path.display()));
-    out.text_opt("client_crl_file", tls.client_crl_file.as_ref().map(|path| path.display()));
+    out.text_opt(
+        "client_ca_file",
+        tls.client_ca_file.as_ref().map(|path| path.display()),
+    );
+    out.text_opt(
+        "client_crl_file",
+        tls.client_crl_file.as_ref().map(|path| path.display()),
+    );
     mask_client_auth(out, tls.client_ca_file.is_some(), tls.client_auth);
     let version = match tls.min_version {
         TlsVersion::V12 => "1.2",
@@ -377,12 +452,24 @@ fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
     }
     out.text_opt("username", mqtt.username.as_ref());
     // If there is a file, the password came from it.
-    let direct = mqtt.password.as_ref().filter(|_| mqtt.password_file.is_none());
+    let direct = mqtt
+        .password
+        .as_ref()
+        .filter(|_| mqtt.password_file.is_none());
     out.text_opt("password", direct.map(|_| HIDDEN));
-    out.text_opt("password_file", mqtt.password_file.as_ref().map(|path| path.display()));
+    out.text_opt(
+        "password_file",
+        mqtt.password_file.as_ref().map(|path| path.display()),
+    );
     out.text_opt("ca_file", mqtt.ca_file.as_ref().map(|path| path.display()));
-    out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
-    out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
+    out.text_opt(
+        "cert_file",
+        mqtt.cert_file.as_ref().map(|path| path.display()),
+    );
+    out.text_opt(
+        "key_file",
+        mqtt.key_file.as_ref().map(|path| path.display()),
+    );
     out.duration("keep_alive", mqtt.keep_alive);
     out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
     out.plain("window", mqtt.window);
@@ -396,12 +483,27 @@ fn mask_listen(out: &mut Lines, mqtt: &ListenMqtt) {
     out.section("[listen.mqtt]");
     out.plain("enabled", mqtt.enabled);
     out.text("listen", mqtt.listen);
-    out.text_opt("tokens_file", mqtt.tokens_file.as_ref().map(|path| path.display()));
+    out.text_opt(
+        "tokens_file",
+        mqtt.tokens_file.as_ref().map(|path| path.display()),
+    );
     out.plain("allow_anonymous", mqtt.allow_anonymous);
-    out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
-    out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
-    out.text_opt("client_ca_file", mqtt.client_ca_file.as_ref().map(|path| path.display()));
-    out.text_opt("client_crl_file", mqtt.client_crl_file.as_ref().map(|path| path.display()));
+    out.text_opt(
+        "cert_file",
+        mqtt.cert_file.as_ref().map(|path| path.display()),
+    );
+    out.text_opt(
+        "key_file",
+        mqtt.key_file.as_ref().map(|path| path.display()),
+    );
+    out.text_opt(
+        "client_ca_file",
+        mqtt.client_ca_file.as_ref().map(|path| path.display()),
+    );
+    out.text_opt(
+        "client_crl_file",
+        mqtt.client_crl_file.as_ref().map(|path| path.display()),
+    );
     mask_client_auth(out, mqtt.client_ca_file.is_some(), mqtt.client_auth);
     mask_connections(out, &mqtt.connections);
     mask_proxies(out, &mqtt.proxies, false);
@@ -441,6 +543,9 @@ fn mask_route(out: &mut Lines, route: &Subscription) {
     out.text_opt("ts_unit", route.ts_unit.as_ref());
     out.text_opt("zone", route.zone.map(|zone| zone.name()));
     if !route.user_property_tags.is_empty() {
-        out.plain("user_property_tags", format_args!("{:?}", route.user_property_tags));
+        out.plain(
+            "user_property_tags",
+            format_args!("{:?}", route.user_property_tags),
+        );
     }
 }

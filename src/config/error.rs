@@ -5,9 +5,11 @@ use std::fmt;
 /// One problem. It never contains the value of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key, such as `store.uri` or `mqtt[0].url`; empty if the problem concerns the file as a whole.
+    /// The key, such as `store.uri` or `mqtt[0].url`; empty if the problem concerns the file as a
+    /// whole.
     pub key: String,
-    /// Where it was set: file and line, or the name of an environment variable; empty for a default.
+    /// Where it was set: file and line, or the name of an environment variable; empty for a
+    /// default.
     pub origin: String,
     /// The problem and the value found.
     pub what: String,
@@ -23,7 +25,11 @@ impl fmt::Display for Problem {
             (false, false) => write!(f, "{} ({})", self.key, self.origin)?,
         }
         write!(f, ": {}", self.what)?;
-        if self.advice.is_empty() { Ok(()) } else { write!(f, "; {}", self.advice) }
+        if self.advice.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "; {}", self.advice)
+        }
     }
 }
 
@@ -37,8 +43,14 @@ pub struct ConfigErrors {
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = self.problems.len();
-        write!(f, "the configuration has {n} problem{}:", if n == 1 { "" } else { "s" })?;
-        self.problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+        write!(
+            f,
+            "the configuration has {n} problem{}:",
+            if n == 1 { "" } else { "s" }
+        )?;
+        self.problems
+            .iter()
+            .try_for_each(|problem| write!(f, "\n  {problem}"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The names of the built-in formats, which a format of the configuration cannot use.
 
-/// The payload formats of `decode::Format`; add a new one in both places. Also Sparkplug B, which the connection to a
-/// broker decodes itself.
+/// The payload formats of `decode::Format`; add a new one in both places. Also Sparkplug B, which
+/// the connection to a broker decodes itself.
 pub(super) const FORMATS: &[&str] = &[
     "json",
     "ndjson",

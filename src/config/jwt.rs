@@ -89,19 +89,26 @@ impl Jwt {
 }
 
 pub(super) fn read(mut s: Section<'_>) -> Jwt {
-    let name = |s: &mut Section<'_>, key, default: &str| s.text(key).unwrap_or_else(|| default.to_owned());
+    let name =
+        |s: &mut Section<'_>, key, default: &str| s.text(key).unwrap_or_else(|| default.to_owned());
     let jwt = Jwt {
         keys_file: s.file("keys_file"),
-        algorithms: s
-            .parse("algorithms", algorithms)
-            .unwrap_or_else(|| vec![JwtAlgorithm::Rs256, JwtAlgorithm::Es256, JwtAlgorithm::EdDsa]),
+        algorithms: s.parse("algorithms", algorithms).unwrap_or_else(|| {
+            vec![
+                JwtAlgorithm::Rs256,
+                JwtAlgorithm::Es256,
+                JwtAlgorithm::EdDsa,
+            ]
+        }),
         issuer: s.text("issuer"),
         audience: s.parse("audience", audience).unwrap_or_default(),
         leeway: s.duration("leeway", 30 * SECOND, Duration::ZERO..=600 * SECOND),
         id_claim: name(&mut s, "id_claim", "sub"),
         write_claim: name(&mut s, "write_claim", "write"),
         read_claim: name(&mut s, "read_claim", "read"),
-        write_default: s.parse("write_default", patterns).unwrap_or_else(|| vec!["{id}".to_owned()]),
+        write_default: s
+            .parse("write_default", patterns)
+            .unwrap_or_else(|| vec!["{id}".to_owned()]),
         read_default: s.parse("read_default", patterns).unwrap_or_default(),
     };
     check(&jwt, s.report);
@@ -109,26 +116,42 @@ pub(super) fn read(mut s: Section<'_>) -> Jwt {
     jwt
 }
 
-/// Without issuer and audience, a JWT that the provider issued for any other service would be accepted.
+/// Without issuer and audience, a JWT that the provider issued for any other service would be
+/// accepted.
 fn check(jwt: &Jwt, report: &mut Report) {
     if jwt.is_on() && (jwt.issuer.is_none() || jwt.audience.is_empty()) {
         report.impossible(
             &["jwt.keys_file", "jwt.issuer", "jwt.audience"],
-            "without issuer and audience, what the provider issues for other services would be accepted here",
-            "set jwt.issuer to the claim `iss` of the JWTs, and jwt.audience to what `aud` contains for this service",
+            "without issuer and audience, what the provider issues for other services would be \
+             accepted here",
+            "set jwt.issuer to the claim `iss` of the JWTs, and jwt.audience to what `aud` \
+             contains for this service",
         );
     }
 }
 
 fn algorithms(node: &Node) -> Result<Vec<JwtAlgorithm>, Bad> {
-    let advice = format!("{} in a list", one_of(JwtAlgorithm::ALL.map(JwtAlgorithm::as_str)));
-    let named = |name: &String| JwtAlgorithm::ALL.into_iter().find(|algorithm| algorithm.as_str() == name);
-    let list: Option<Vec<_>> = node.texts().and_then(|names| names.iter().map(named).collect());
-    list.filter(|list| !list.is_empty() && list.len() <= LIST_MAX).ok_or_else(|| wrong(node, &advice))
+    let advice = format!(
+        "{} in a list",
+        one_of(JwtAlgorithm::ALL.map(JwtAlgorithm::as_str))
+    );
+    let named = |name: &String| {
+        JwtAlgorithm::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.as_str() == name)
+    };
+    let list: Option<Vec<_>> = node
+        .texts()
+        .and_then(|names| names.iter().map(named).collect());
+    list.filter(|list| !list.is_empty() && list.len() <= LIST_MAX)
+        .ok_or_else(|| wrong(node, &advice))
 }
 
 fn audience(node: &Node) -> Result<Vec<String>, Bad> {
     let advice = "write a list of texts, such as [\"hourbucket\"]";
-    let is_good = |list: &Vec<String>| list.len() <= LIST_MAX && list.iter().all(|text| !text.is_empty());
-    node.texts().filter(is_good).ok_or_else(|| wrong(node, advice))
+    let is_good =
+        |list: &Vec<String>| list.len() <= LIST_MAX && list.iter().all(|text| !text.is_empty());
+    node.texts()
+        .filter(is_good)
+        .ok_or_else(|| wrong(node, advice))
 }

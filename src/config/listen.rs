@@ -17,7 +17,9 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// Reads the section. A topic can name one of the `formats`.
 pub(super) fn read(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Listen {
-    let listen = Listen { mqtt: mqtt(s.section("mqtt"), formats) };
+    let listen = Listen {
+        mqtt: mqtt(s.section("mqtt"), formats),
+    };
     s.end();
     listen
 }
@@ -35,14 +37,18 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
         client_auth: s.choice(
             "client_auth",
             ClientAuth::Required,
-            &[("required", ClientAuth::Required), ("identity", ClientAuth::Identity)],
+            &[
+                ("required", ClientAuth::Required),
+                ("identity", ClientAuth::Identity),
+            ],
         ),
         connections: connections(&mut s, 10_000),
         proxies: mqtt_proxies(&mut s),
         connect_timeout: s.duration("connect_timeout", 10 * SECOND, SECOND..=600 * SECOND),
         // MQTT's keep-alive is a 16-bit number of seconds.
         keep_alive_max: s.duration("keep_alive_max", HOUR, SECOND..=65_535 * SECOND),
-        packet_max_bytes: u32::try_from(s.size("packet_max_bytes", 256 * KIB, KIB..=256 * MIB - 1)).unwrap_or(u32::MAX),
+        packet_max_bytes: u32::try_from(s.size("packet_max_bytes", 256 * KIB, KIB..=256 * MIB - 1))
+            .unwrap_or(u32::MAX),
         write_timeout: s.duration("write_timeout", 30 * SECOND, SECOND..=600 * SECOND),
         packet_grace: s.duration("packet_grace", 30 * SECOND, SECOND..=HOUR),
         packet_rate_min: s.size("packet_rate_min", 2 * KIB, 1..=MIB),
@@ -59,7 +65,12 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
 /// Reports impossible combinations within the section.
 fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
-    tls::check_files(path, "device", [&mqtt.cert_file, &mqtt.key_file, &mqtt.client_ca_file], report);
+    tls::check_files(
+        path,
+        "device",
+        [&mqtt.cert_file, &mqtt.key_file, &mqtt.client_ca_file],
+        report,
+    );
     tls::check_clients(path, mqtt.client_ca_file.is_some(), report);
     if mqtt.allow_anonymous && mqtt.tokens_file.is_some() {
         report.impossible(

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The current value of a setting. Read it once per unit of work and keep that value for the whole unit.
+/// The current value of a setting. Read it once per unit of work and keep that value for the whole
+/// unit.
 #[derive(Debug)]
 pub struct Live<T>(watch::Receiver<Arc<T>>);
 
@@ -41,10 +42,14 @@ impl<T> Live<T> {
         self.0.borrow().clone()
     }
 
-    /// The new value if it changed since the last call on this handle. Costs an atomic load if it did not.
+    /// The new value if it changed since the last call on this handle. Costs an atomic load if it
+    /// did not.
     pub fn changed(&mut self) -> Option<Arc<T>> {
         // An error means that the setter was dropped: the value can no longer change.
-        self.0.has_changed().unwrap_or(false).then(|| self.0.borrow_and_update().clone())
+        self.0
+            .has_changed()
+            .unwrap_or(false)
+            .then(|| self.0.borrow_and_update().clone())
     }
 
     /// The current value; [`Live::changed`] reports only later ones.
@@ -83,7 +88,10 @@ mod tests {
         let mut b = a.clone();
         assert_eq!((*a.now(), a.changed().is_none()), (1, true));
         setter.set(2);
-        assert_eq!((a.changed().as_deref(), a.changed().is_none(), *a.now()), (Some(&2), true, 2));
+        assert_eq!(
+            (a.changed().as_deref(), a.changed().is_none(), *a.now()),
+            (Some(&2), true, 2)
+        );
         assert_eq!(b.changed().as_deref(), Some(&2));
         // The last value remains after the setter is dropped.
         setter.set(3);

@@ -28,35 +28,53 @@ pub struct Loaded {
     pub(super) value_files: Vec<(String, PathBuf)>,
 }
 
-/// The process's environment in the form that [`load`] takes. Skips variables that are not Unicode: none of the
-/// service's variables can be.
+/// The process's environment in the form that [`load`] takes. Skips variables that are not Unicode:
+/// none of the service's variables can be.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// Loads the configuration from `path` (or [`DEFAULT_PATH`]), with `env` over it. Reads the files that hold secrets and
-/// checks that the other files are readable. Opens no connection.
+/// Loads the configuration from `path` (or [`DEFAULT_PATH`]), with `env` over it. Reads the files
+/// that hold secrets and checks that the other files are readable. Opens no connection.
 ///
 /// # Errors
-/// All problems together. A missing file is a problem if it is named, but not if it is the default one.
-pub fn load(path: Option<&Path>, env: impl Iterator<Item = (String, String)>) -> Result<Loaded, ConfigErrors> {
+/// All problems together. A missing file is a problem if it is named, but not if it is the default
+/// one.
+pub fn load(
+    path: Option<&Path>,
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigErrors> {
     let mut report = Report::default();
     let (mut entries, file) = read_file(path, &mut report);
     let (variables, bad) = tree::overlay(&mut entries, env);
     for variable in bad {
         let what = variable.what;
         let advice = variable.advice;
-        report.problems.push(Problem { key: String::new(), origin: variable.name, what, advice });
+        report.problems.push(Problem {
+            key: String::new(),
+            origin: variable.name,
+            what,
+            advice,
+        });
     }
     let config = understand(entries, &mut report);
     if report.problems.is_empty() {
-        return Ok(Loaded { config, file, variables, value_files: report.value_files });
+        return Ok(Loaded {
+            config,
+            file,
+            variables,
+            value_files: report.value_files,
+        });
     }
-    Err(ConfigErrors { problems: report.problems })
+    Err(ConfigErrors {
+        problems: report.problems,
+    })
 }
 
-/// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of the shipped file.
-/// Keys of a format are listed as `formats.example`; its rules have the same ones.
+/// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of
+/// the shipped file. Keys of a format are listed as `formats.example`; its rules have the same
+/// ones.
 pub fn known_keys() -> Vec<String> {
     one_of_each().known
 }
@@ -84,26 +102,49 @@ fn understand(entries: Entries, report: &mut Report) -> Config {
     config
 }
 
-/// The file's settings and its path. Both are empty if the file is unreadable; the report then has the reason.
+/// The file's settings and its path. Both are empty if the file is unreadable; the report then has
+/// the reason.
 fn read_file(path: Option<&Path>, report: &mut Report) -> (Entries, Option<PathBuf>) {
     let used = path.unwrap_or(Path::new(DEFAULT_PATH));
     let name: Rc<str> = used.display().to_string().into();
     let mut wrong = |origin: String, what: String, advice: &str| {
-        report.problems.push(Problem { key: String::new(), origin, what, advice: advice.to_owned() });
+        report.problems.push(Problem {
+            key: String::new(),
+            origin,
+            what,
+            advice: advice.to_owned(),
+        });
         (Entries::new(), None)
     };
     let mut text = String::new();
-    let read = std::fs::File::open(used).and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_string(&mut text));
+    let read = std::fs::File::open(used)
+        .and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_string(&mut text));
     match read {
-        Err(e) if e.kind() == ErrorKind::NotFound && path.is_none() => return (Entries::new(), None),
-        Err(e) => return wrong(name.to_string(), format!("cannot be read: {e}"), "name a readable file with --config"),
+        Err(e) if e.kind() == ErrorKind::NotFound && path.is_none() => {
+            return (Entries::new(), None);
+        }
+        Err(e) => {
+            return wrong(
+                name.to_string(),
+                format!("cannot be read: {e}"),
+                "name a readable file with --config",
+            );
+        }
         Ok(n) if n as u64 > FILE_MAX_BYTES => {
-            return wrong(name.to_string(), "larger than 1MiB".into(), "name a configuration file with --config");
+            return wrong(
+                name.to_string(),
+                "larger than 1MiB".into(),
+                "name a configuration file with --config",
+            );
         }
         Ok(_) => {}
     }
     match tree::parse(&name, &text) {
         Ok(entries) => (entries, Some(used.to_owned())),
-        Err(e) => wrong(format!("{name}:{}", e.line), e.what, "correct the TOML of this line"),
+        Err(e) => wrong(
+            format!("{name}:{}", e.line),
+            e.what,
+            "correct the TOML of this line",
+        ),
     }
 }

@@ -1,17 +1,21 @@
-//! The configuration as the rest of the service uses it: checked, complete and with units in the types.
+//! The configuration as the rest of the service uses it: checked, complete and with units in the
+//! types.
 //!
-//! [`load()`] merges environment over file over default. It reports all problems together, each with its key.
+//! [`load()`] merges environment over file over default. It reports all problems together, each
+//! with its key.
 //!
-//! **File.** TOML, at the given path or `config/hourbucket.toml`, which may be missing. Relative paths, on the command
-//! line and inside the file, are resolved against the working directory of the process, not against the file. So
-//! `journal.dir` and `--config` mean the same as in a shell, and moving the file moves no data.
+//! **File.** TOML, at the given path or `config/hourbucket.toml`, which may be missing. Relative
+//! paths, on the command line and inside the file, are resolved against the working directory of
+//! the process, not against the file. So `journal.dir` and `--config` mean the same as in a shell,
+//! and moving the file moves no data.
 //!
-//! **Environment.** `HOURBUCKET_<SECTION>__<KEY>`, such as `HOURBUCKET_STORE__URI`; list elements by number, such as
-//! `HOURBUCKET_MQTT__0__SUBSCRIPTIONS__0__FILTER`. The number after the last one appends an element. The key's type
-//! determines how the text is parsed: `true`, `5000`, `15s`, `512MiB`. A variable that ends in `_FILE` names a file
-//! that holds the value; its last line ending is dropped (a key that itself ends in `_file`, such as
-//! `http.tokens_file`, keeps its meaning). An empty variable counts as not set. `HOURBUCKET_` variables without a
-//! double underscore belong to other tools and are ignored; with one, an unknown name is an error.
+//! **Environment.** `HOURBUCKET_<SECTION>__<KEY>`, such as `HOURBUCKET_STORE__URI`; list elements
+//! by number, such as `HOURBUCKET_MQTT__0__SUBSCRIPTIONS__0__FILTER`. The number after the last one
+//! appends an element. The key's type determines how the text is parsed: `true`, `5000`, `15s`,
+//! `512MiB`. A variable that ends in `_FILE` names a file that holds the value; its last line
+//! ending is dropped (a key that itself ends in `_file`, such as `http.tokens_file`, keeps its
+//! meaning). An empty variable counts as not set. `HOURBUCKET_` variables without a double
+//! underscore belong to other tools and are ignored; with one, an unknown name is an error.
 
 mod certificates;
 mod check;
@@ -79,7 +83,8 @@ use mapping::Mapping;
 
 use crate::model::Span;
 
-/// All settings. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
+/// All settings. The shipped `config/hourbucket.toml` shows each key with its default and a
+/// comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `[ingest]`
@@ -169,7 +174,11 @@ impl Config {
         let mut limits = self.limits.clone();
         // An older reading would be acknowledged and soon removed.
         // The days of a rollup need all of their hours.
-        let margin = if self.rollup.days { Duration::from_secs(2 * 86_400) } else { Duration::ZERO };
+        let margin = if self.rollup.days {
+            Duration::from_secs(2 * 86_400)
+        } else {
+            Duration::ZERO
+        };
         let kept = self.store.retention.map(|kept| kept.saturating_sub(margin));
         // Of an hour whose readings were removed no other can be stored.
         let kept = kept.into_iter().chain(self.store.retention_readings).min();
@@ -234,11 +243,14 @@ pub struct Http {
     pub body_timeout: Duration,
     /// `body_grace`: the time that a body has whatever its rate (default 10s).
     pub body_grace: Duration,
-    /// `body_rate_min`: bytes per second that a body must have arrived at after that (default 256); 0: no limit.
+    /// `body_rate_min`: bytes per second that a body must have arrived at after that (default 256);
+    /// 0: no limit.
     pub body_rate_min: u64,
-    /// `concurrency_max`: requests in progress whose body has arrived (default 256); further ones get 429.
+    /// `concurrency_max`: requests in progress whose body has arrived (default 256); further ones
+    /// get 429.
     pub concurrency_max: usize,
-    /// `queue_timeout`: how long a request waits for space in the queue before it gets 429 (default 1s).
+    /// `queue_timeout`: how long a request waits for space in the queue before it gets 429 (default
+    /// 1s).
     pub queue_timeout: Duration,
     /// `ack_timeout`: how long a request waits for durability before it gets 503 (default 60s).
     pub ack_timeout: Duration,
@@ -254,8 +266,8 @@ impl Flush {
 }
 
 impl Http {
-    /// Whether the port may listen on other addresses than loopback: writing needs a token or a certificate, or
-    /// anonymous writing is explicitly allowed.
+    /// Whether the port may listen on other addresses than loopback: writing needs a token or a
+    /// certificate, or anonymous writing is explicitly allowed.
     pub fn is_guarded(&self) -> bool {
         self.tokens_file.is_some() || self.allow_anonymous || self.tls.is_gate()
     }
@@ -274,7 +286,8 @@ pub struct Admin {
     pub times: HttpTimes,
     /// `queries_max`: concurrent queries of the read API (default 8); others wait for a second.
     pub queries_max: usize,
-    /// `answers_max`: responses with readings that are being sent (default 64); further ones get 503.
+    /// `answers_max`: responses with readings that are being sent (default 64); further ones
+    /// get 503.
     pub answers_max: usize,
     /// `[admin.tls]`
     pub tls: Tls,
@@ -319,17 +332,20 @@ pub struct Store {
     pub mode: StoreMode,
     /// `retention`: if absent, data is kept forever.
     pub retention: Option<Duration>,
-    /// `retention_readings`: readings are removed before their summaries; if absent, together with them.
+    /// `retention_readings`: readings are removed before their summaries; if absent, together with
+    /// them.
     pub retention_readings: Option<Duration>,
     /// `write_concern`: `majority` (default) or a number of members.
     pub write_concern: String,
-    /// `timeout`: time limit of one command, after which its outcome counts as unknown (default 10s).
+    /// `timeout`: time limit of one command, after which its outcome counts as unknown (default
+    /// 10s).
     pub timeout: Duration,
     /// `connect_timeout`: time limit for finding a server (default 5s).
     pub connect_timeout: Duration,
     /// `pool_max`: connections (default 16).
     pub pool_max: u32,
-    /// `tags_index`: whether a wildcard index on the tags of the buckets is kept (default false: it is dropped).
+    /// `tags_index`: whether a wildcard index on the tags of the buckets is kept (default false: it
+    /// is dropped).
     pub tags_index: bool,
 }
 
@@ -349,7 +365,8 @@ pub struct Bucket {
 pub struct Flush {
     /// `max_age`: the longest a reading waits in memory while the store has capacity (default 15s).
     pub max_age: Duration,
-    /// `max_age_busy`: the same while the store is busy with statements of few readings (default 5m).
+    /// `max_age_busy`: the same while the store is busy with statements of few readings (default
+    /// 5m).
     pub max_age_busy: Duration,
     /// `linger`: the same with `ack = "stored"`, when senders wait for the write (default 5ms).
     pub linger: Duration,
@@ -363,8 +380,8 @@ pub struct Flush {
     pub backoff_min: Duration,
     /// `backoff_max`: longest wait before a retry (default 5s).
     pub backoff_max: Duration,
-    /// `quarantine_after`: how long a bucket may fail while the store answers for others (default 10m). Then its
-    /// readings become dead letters.
+    /// `quarantine_after`: how long a bucket may fail while the store answers for others (default
+    /// 10m). Then its readings become dead letters.
     pub quarantine_after: Duration,
 }
 
@@ -388,7 +405,8 @@ pub struct Journal {
     pub max_bytes: u64,
     /// `segment_bytes` (default 64MiB).
     pub segment_bytes: u64,
-    /// `commit_delay`: how long a sync waits for more while messages keep arriving (default 2ms); 0: not at all.
+    /// `commit_delay`: how long a sync waits for more while messages keep arriving (default 2ms);
+    /// 0: not at all.
     pub commit_delay: Duration,
 }
 
@@ -429,17 +447,18 @@ pub struct Limits {
     pub import_past: Duration,
     /// `future`: how far ahead a reading may be (default 10m).
     pub future: Duration,
-    /// `unset_before`, in milliseconds since 1970: a device time before it counts as an unset clock and is ignored
-    /// (default 2001-01-01).
+    /// `unset_before`, in milliseconds since 1970: a device time before it counts as an unset clock
+    /// and is ignored (default 2001-01-01).
     pub unset_before_ms: i64,
-    /// `unset_over_http`: whether such a reading is rejected if it comes over HTTP (the default), instead of getting
-    /// the time of receipt.
+    /// `unset_over_http`: whether such a reading is rejected if it comes over HTTP (the default),
+    /// instead of getting the time of receipt.
     pub unset_over_http_refused: bool,
     /// `zone` for times without one; if absent, such times are rejected.
     pub zone: Option<Tz>,
     /// `fields_max`: values of a reading (default 64, at most 255).
     pub fields_max: usize,
-    /// `bucket_fields_max`: distinct field names of a sensor in one bucket (default 1024, at least `fields_max`).
+    /// `bucket_fields_max`: distinct field names of a sensor in one bucket (default 1024, at least
+    /// `fields_max`).
     pub bucket_fields_max: usize,
     /// `name_max_bytes`: length of a field or tag name (default 128, at most 255).
     pub name_max_bytes: usize,
@@ -456,8 +475,8 @@ pub struct Limits {
 /// `[line]`: how InfluxDB line protocol is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// `sensor_id_tag`: the tag whose value is the sensor's id (default sensor_id). Without the tag, measurement and
-    /// tags form the id.
+    /// `sensor_id_tag`: the tag whose value is the sensor's id (default sensor_id). Without the
+    /// tag, measurement and tags form the id.
     pub sensor_id_tag: String,
     /// `field_prefix`: fields are named `measurement_field` (default false).
     pub field_prefix: bool,
@@ -466,11 +485,12 @@ pub struct Line {
 /// `[otlp]`: how OpenTelemetry metrics are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Otlp {
-    /// `sensor_id_attributes`: the first of these that a data point or its resource has is the sensor's id (default
-    /// `sensor_id`, `device.id`, `host.name`, `service.name`, `service.instance.id`).
+    /// `sensor_id_attributes`: the first of these that a data point or its resource has is the
+    /// sensor's id (default `sensor_id`, `device.id`, `host.name`, `service.name`,
+    /// `service.instance.id`).
     pub sensor_id_attributes: Vec<String>,
-    /// `sensor_id_default`: the id if none of these is present; if it is empty, such points are rejected (default
-    /// `unknown`).
+    /// `sensor_id_default`: the id if none of these is present; if it is empty, such points are
+    /// rejected (default `unknown`).
     pub sensor_id_default: String,
     /// `point_attributes` (default `tags`).
     pub point_attributes: PointAttributes,
@@ -488,8 +508,8 @@ pub enum PointAttributes {
 /// `[remote_write]`: how samples of Prometheus remote write are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteWrite {
-    /// `sensor_id_labels`: the values of those that a series has, joined by `/`, are the sensor's id (default
-    /// `instance`).
+    /// `sensor_id_labels`: the values of those that a series has, joined by `/`, are the sensor's
+    /// id (default `instance`).
     pub sensor_id_labels: Vec<String>,
     /// `other_labels` (default `tags`).
     pub other_labels: PointAttributes,

@@ -14,8 +14,11 @@ use super::units::{KIB, MIB};
 use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, tls, uri};
 
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
-const RETAINED: [(&str, Retained); 3] =
-    [("once", Retained::Once), ("always", Retained::Always), ("never", Retained::Never)];
+const RETAINED: [(&str, Retained); 3] = [
+    ("once", Retained::Once),
+    ("always", Retained::Always),
+    ("never", Retained::Never),
+];
 /// Below the limit on a reading's tags, so that tags of the topic and the payload fit as well.
 const USER_PROPERTY_TAGS_MAX: usize = 16;
 
@@ -33,11 +36,14 @@ pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt
     for (path, entries) in found {
         let mqtt = broker(Section::new(path.clone(), entries, root.report), formats);
         check_broker(&path, &mqtt, root.report);
-        let same = |other: &Mqtt| other.url == mqtt.url && other.client_id == mqtt.client_id && !mqtt.url.is_empty();
+        let same = |other: &Mqtt| {
+            other.url == mqtt.url && other.client_id == mqtt.client_id && !mqtt.url.is_empty()
+        };
         if brokers.iter().any(same) {
             root.report.impossible(
                 &[&format!("{path}.client_id"), &format!("{path}.url")],
-                "another [[mqtt]] has the same url and client_id, but a broker allows one connection per client_id",
+                "another [[mqtt]] has the same url and client_id, but a broker allows one \
+                 connection per client_id",
                 "give each a different client_id, or put the subscriptions into one [[mqtt]]",
             );
         }
@@ -67,7 +73,11 @@ fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
         ca_file: s.file("ca_file"),
         cert_file: s.file("cert_file"),
         key_file: s.file("key_file"),
-        keep_alive: s.duration("keep_alive", Duration::from_secs(30), Duration::from_secs(1)..=KEEP_ALIVE_MAX),
+        keep_alive: s.duration(
+            "keep_alive",
+            Duration::from_secs(30),
+            Duration::from_secs(1)..=KEEP_ALIVE_MAX,
+        ),
         packet_max_bytes: packet_max_bytes(&mut s),
         window: s.count("window", 10_000, 1..=65_535),
         status_topic: s.parse("status_topic", status_topic),
@@ -78,7 +88,8 @@ fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
 }
 
 impl Mqtt {
-    /// The current password. It is read again from its file, so a rotated password is used from the next connection on.
+    /// The current password. It is read again from its file, so a rotated password is used from the
+    /// next connection on.
     ///
     /// # Errors
     /// The file is unusable now.
@@ -100,13 +111,20 @@ fn required(
     let value = s.parse(key, understand);
     let path = s.key(key);
     if value.is_none() && !s.report.is_set(&path) {
-        s.report.bad(&path, Bad::new("missing", format!("write for example {key} = \"{example}\"")));
+        s.report.bad(
+            &path,
+            Bad::new(
+                "missing",
+                format!("write for example {key} = \"{example}\""),
+            ),
+        );
     }
     value.unwrap_or_default()
 }
 
 fn url(node: &Node) -> Result<String, Bad> {
-    let advice = "write mqtt://host:port, mqtts://host:port, ws://host:port/path or wss://host:port/path";
+    let advice =
+        "write mqtt://host:port, mqtts://host:port, ws://host:port/path or wss://host:port/path";
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
     // The error does not repeat the text: it may hold a password.
     uri::check_broker(text).map_err(|what| Bad::new(what, advice))?;
@@ -117,7 +135,11 @@ fn client_id(node: &Node) -> Result<String, Bad> {
     let advice = "write 1 to 256 characters that no other client of this broker uses";
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
     let good = !text.is_empty() && text.len() <= 256 && !text.chars().any(char::is_control);
-    if good { Ok(text.to_owned()) } else { Err(wrong(node, advice)) }
+    if good {
+        Ok(text.to_owned())
+    } else {
+        Err(wrong(node, advice))
+    }
 }
 
 fn protocol(node: &Node) -> Result<MqttProtocol, Bad> {
@@ -132,20 +154,28 @@ fn packet_max_bytes(s: &mut Section<'_>) -> u32 {
     u32::try_from(s.size("packet_max_bytes", MIB, KIB..=PACKET_MAX_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// The password, and the file to read it from again. The password comes from `password` (environment only) or from the
-/// content of `password_file`; the environment wins.
+/// The password, and the file to read it from again. The password comes from `password`
+/// (environment only) or from the content of `password_file`; the environment wins.
 fn password(s: &mut Section<'_>) -> (Option<Secret>, Option<PathBuf>) {
     let direct = s.parse("password", |node| match (&node.origin, node.text()) {
         (Origin::Env(_), Some(text)) => Ok(Secret::new(text.to_owned())),
         _ => Err(Bad::new(
             "a password is not allowed in this file",
-            "put it into a separate file and set password_file, or set HOURBUCKET_MQTT__0__PASSWORD",
+            "put it into a separate file and set password_file, or set \
+             HOURBUCKET_MQTT__0__PASSWORD",
         )),
     });
     let from_file = s.parse("password_file", |node| {
-        let path = Path::new(node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?);
+        let path = Path::new(
+            node.text()
+                .ok_or_else(|| wrong(node, "write a path in quotes"))?,
+        );
         // If the environment holds the password itself, the file is not needed and may be missing.
-        if direct.is_some() { Ok(None) } else { Ok(Some((Secret::new(read_secret(path)?), path.to_owned()))) }
+        if direct.is_some() {
+            Ok(None)
+        } else {
+            Ok(Some((Secret::new(read_secret(path)?), path.to_owned())))
+        }
     });
     match from_file.flatten() {
         Some((secret, path)) => (Some(secret), Some(path)),
@@ -169,8 +199,8 @@ pub(super) fn topics(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subsc
     routes(s, "topics", Way::Direct, formats)
 }
 
-/// Where messages come from. Keys such as `qos` and `retained` are requests to a broker and have no meaning without
-/// one.
+/// Where messages come from. Keys such as `qos` and `retained` are requests to a broker and have no
+/// meaning without one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Broker,
@@ -181,10 +211,14 @@ fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) ->
     let found = s.sections(key);
     let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let subscription = subscription(Section::new(path.clone(), entries, s.report), way, formats);
+        let subscription =
+            subscription(Section::new(path.clone(), entries, s.report), way, formats);
         check_subscription(&path, &subscription, way, s.report);
         check_format(&path, &subscription, formats, s.report);
-        if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
+        if subscriptions
+            .iter()
+            .any(|other| other.filter == subscription.filter && !other.filter.is_empty())
+        {
             s.report.impossible(
                 &[&format!("{path}.filter")],
                 format!("the filter \"{}\" occurs twice", subscription.filter),
@@ -199,15 +233,23 @@ fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) ->
 fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subscription {
     let mut subscription = Subscription {
         filter: required(&mut s, "filter", "sensors/+/+", |node| {
-            let advice = "write a topic filter such as \"sensors/+/+\" or \"$share/group/sensors/#\"";
+            let advice =
+                "write a topic filter such as \"sensors/+/+\" or \"$share/group/sensors/#\"";
             let text = node.text().ok_or_else(|| wrong(node, advice))?;
             check_filter(text).map_err(|what| Bad::new(what, advice))?;
             if way == Way::Direct && text.starts_with("$share/") {
-                return Err(Bad::new("devices connect directly, so nothing is shared between instances", advice));
+                return Err(Bad::new(
+                    "devices connect directly, so nothing is shared between instances",
+                    advice,
+                ));
             }
             Ok(text.to_owned())
         }),
-        qos: if way == Way::Broker { s.parse("qos", qos).unwrap_or(1) } else { 1 },
+        qos: if way == Way::Broker {
+            s.parse("qos", qos).unwrap_or(1)
+        } else {
+            1
+        },
         topic: s
             .parse("topic", |node| {
                 let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
@@ -218,7 +260,11 @@ fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subsc
             .unwrap_or_default(),
         format: required(&mut s, "format", "json", |node| {
             let configured = formats.iter().map(|mapping| mapping.name.as_str());
-            let shipped = FORMATS.iter().copied().chain(profiles::names()).map(|name| -> &str { name });
+            let shipped = FORMATS
+                .iter()
+                .copied()
+                .chain(profiles::names())
+                .map(|name| -> &str { name });
             let names: Vec<&str> = configured.chain(shipped).collect();
             named(node, &names)
         }),
@@ -265,7 +311,10 @@ fn tag_names(node: &Node) -> Result<Vec<String>, Bad> {
     for (i, name) in names.iter().enumerate() {
         check_tag_name(name).map_err(|what| Bad::new(what, advice))?;
         if names[..i].contains(name) {
-            return Err(Bad::new(format!("\"{name}\" occurs twice"), "keep one of the two"));
+            return Err(Bad::new(
+                format!("\"{name}\" occurs twice"),
+                "keep one of the two",
+            ));
         }
     }
     if names.len() > USER_PROPERTY_TAGS_MAX {
@@ -284,19 +333,41 @@ fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
     }
     let near = text.and_then(|text| nearest(text, names.iter().copied()));
     let advice = one_of(names);
-    Err(wrong(node, &near.map_or(advice.clone(), |near| format!("did you mean \"{near}\"? {advice}"))))
+    Err(wrong(
+        node,
+        &near.map_or(advice.clone(), |near| {
+            format!("did you mean \"{near}\"? {advice}")
+        }),
+    ))
 }
 
 /// A mapping that never names the sensor needs a template that does.
-fn check_format(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>], report: &mut Report) {
+fn check_format(
+    path: &str,
+    subscription: &Subscription,
+    formats: &[Arc<Mapping>],
+    report: &mut Report,
+) {
     let topic = format!("{path}.topic");
     let format = format!("{path}.format");
-    let Ok(template) = parse_template(&subscription.topic) else { return };
-    let needs_id = mapping::find(formats, &subscription.format).is_some_and(|mapping| mapping.never_names_a_sensor());
-    if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
+    let Ok(template) = parse_template(&subscription.topic) else {
+        return;
+    };
+    let needs_id = mapping::find(formats, &subscription.format)
+        .is_some_and(|mapping| mapping.never_names_a_sensor());
+    if needs_id
+        && !template
+            .iter()
+            .any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id")))
+    {
         report.impossible(
-            &[&topic, &format, &format!("formats.{}.id", subscription.format)],
-            "no sensor id: the format has no `id` and no {sensor_id} in `topic` or `each`, nor has the template",
+            &[
+                &topic,
+                &format,
+                &format!("formats.{}.id", subscription.format),
+            ],
+            "no sensor id: the format has no `id` and no {sensor_id} in `topic` or `each`, nor has \
+             the template",
             "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
         );
     }
@@ -307,14 +378,20 @@ fn check_subscription(path: &str, subscription: &Subscription, way: Way, report:
     let filter = format!("{path}.filter");
     let topic = format!("{path}.topic");
     let format = format!("{path}.format");
-    let Ok(template) = parse_template(&subscription.topic) else { return };
+    let Ok(template) = parse_template(&subscription.topic) else {
+        return;
+    };
     if subscription.format == "scalar" {
         for name in ["sensor_id", "field"] {
             if !template.contains(&Level::Name(name)) {
                 report.impossible(
                     &[&topic, &format],
-                    format!("a scalar payload carries no {name}, and the template has no {{{name}}}"),
-                    "write a template such as \"sensors/{sensor_id}/{field}\", or format = \"json\"",
+                    format!(
+                        "a scalar payload carries no {name}, and the template has no \
+                        {{{name}}}"
+                    ),
+                    "write a template such as \"sensors/{sensor_id}/{field}\", or format = \
+                     \"json\"",
                 );
             }
         }
@@ -324,7 +401,11 @@ fn check_subscription(path: &str, subscription: &Subscription, way: Way, report:
     }
     if let Some(why) = never_meets(&subscription.filter, &template) {
         let advice = "change filter or topic so that they describe the same topics";
-        report.impossible(&[&topic, &filter], format!("no message can match it: {why}"), advice);
+        report.impossible(
+            &[&topic, &filter],
+            format!("no message can match it: {why}"),
+            advice,
+        );
     }
 }
 
@@ -335,14 +416,17 @@ fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &m
     if way == Way::Direct {
         report.impossible(
             &[&format],
-            "Sparkplug B nodes subscribe to commands, and devices that connect directly cannot subscribe",
+            "Sparkplug B nodes subscribe to commands, and devices that connect directly cannot \
+             subscribe",
             "connect the nodes to a broker, and move this entry to [[mqtt.subscriptions]]",
         );
     } else if subscription.filter.starts_with("$share/") {
         report.impossible(
             &[&format, &filter],
-            "with a shared subscription, a node's births and its data could reach different instances",
-            "write filter = \"spBv1.0/#\", or give each instance the filters of some groups of nodes",
+            "with a shared subscription, a node's births and its data could reach different \
+             instances",
+            "write filter = \"spBv1.0/#\", or give each instance the filters of some groups of \
+             nodes",
         );
     } else if !subscription.filter.starts_with("spBv1.0/") {
         report.impossible(
@@ -370,7 +454,12 @@ fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
             "write mqtts:// or wss:// in url, or remove ca_file",
         );
     }
-    tls::check_pair(path, "a client certificate is", [&mqtt.cert_file, &mqtt.key_file], report);
+    tls::check_pair(
+        path,
+        "a client certificate is",
+        [&mqtt.cert_file, &mqtt.key_file],
+        report,
+    );
     if mqtt.cert_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
         report.impossible(
             &[&key("cert_file"), &key("url")],
@@ -378,10 +467,16 @@ fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
             "write mqtts:// or wss:// in url, or remove cert_file and key_file",
         );
     }
-    let with_tags = mqtt.subscriptions.iter().position(|s| !s.user_property_tags.is_empty());
+    let with_tags = mqtt
+        .subscriptions
+        .iter()
+        .position(|s| !s.user_property_tags.is_empty());
     if let Some(i) = with_tags.filter(|_| mqtt.protocol == MqttProtocol::V4) {
         report.impossible(
-            &[&key(&format!("subscriptions[{i}].user_property_tags")), &key("protocol")],
+            &[
+                &key(&format!("subscriptions[{i}].user_property_tags")),
+                &key("protocol"),
+            ],
             "MQTT 3.1.1 has no user properties",
             "write protocol = 5, or remove it",
         );

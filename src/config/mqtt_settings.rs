@@ -1,4 +1,5 @@
-//! The settings of MQTT: the brokers that the service subscribes to, and the port that devices connect to.
+//! The settings of MQTT: the brokers that the service subscribes to, and the port that devices
+//! connect to.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,9 +38,11 @@ pub struct Mqtt {
     pub username: Option<String>,
     /// The content of `password_file` at the time of loading, or `password` from the environment.
     pub password: Option<Secret>,
-    /// `password_file`: read again for each connection; absent if the environment holds the password itself.
+    /// `password_file`: read again for each connection; absent if the environment holds the
+    /// password itself.
     pub password_file: Option<PathBuf>,
-    /// `ca_file`: PEM; if absent, the system's roots. Read again for each connection, as are the next two.
+    /// `ca_file`: PEM; if absent, the system's roots. Read again for each connection, as are the
+    /// next two.
     pub ca_file: Option<PathBuf>,
     /// `cert_file`: PEM, the client certificate that the broker requires, with its chain.
     pub cert_file: Option<PathBuf>,
@@ -49,8 +52,8 @@ pub struct Mqtt {
     pub keep_alive: Duration,
     /// `packet_max_bytes` (default 1MiB; a larger message becomes a dead letter).
     pub packet_max_bytes: u32,
-    /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most
-    /// 65,535).
+    /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive
+    /// maximum, at most 65,535).
     pub window: u16,
     /// `status_topic`: where `online` and `offline` are published, retained.
     pub status_topic: Option<String>,
@@ -65,12 +68,14 @@ pub struct Subscription {
     pub filter: String,
     /// `qos`: 0, 1 (default), or 2, which is treated as 1 (see [`Subscription::qos_asked`]).
     pub qos: u8,
-    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` if the format reads topics itself).
+    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` if the format reads
+    /// topics itself).
     pub topic: String,
-    /// `format`: a built-in format such as `json`, a built-in mapping such as `zigbee2mqtt`, or one of
-    /// `[formats.NAME]`.
+    /// `format`: a built-in format such as `json`, a built-in mapping such as `zigbee2mqtt`, or one
+    /// of `[formats.NAME]`.
     pub format: String,
-    /// `ts_unit`: unit of numeric times: `s`, `ms`, `us`, `ns`; if absent, by magnitude (for `line`: `ns`).
+    /// `ts_unit`: unit of numeric times: `s`, `ms`, `us`, `ns`; if absent, by magnitude (for
+    /// `line`: `ns`).
     pub ts_unit: Option<String>,
     /// `zone` for times without one; if absent, `limits.zone`. A zone in the format overrides it.
     pub zone: Option<Tz>,
@@ -81,18 +86,19 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The QoS to request from the broker. QoS 2 would guarantee nothing that QoS 1 does not, because readings that
-    /// arrive twice are stored once.
+    /// The QoS to request from the broker. QoS 2 would guarantee nothing that QoS 1 does not,
+    /// because readings that arrive twice are stored once.
     pub fn qos_asked(&self) -> u8 {
         self.qos.min(1)
     }
 }
 
-/// Which retained messages are accepted. This concerns messages that the broker sends because of a subscription, not
-/// those published at that moment.
+/// Which retained messages are accepted. This concerns messages that the broker sends because of a
+/// subscription, not those published at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retained {
-    /// Each once: an accepted message is not accepted again after a reconnect (`ingest::mqtt` defines this exactly).
+    /// Each once: an accepted message is not accepted again after a reconnect (`ingest::mqtt`
+    /// defines this exactly).
     Once,
     /// All of them, at each connection.
     Always,
@@ -126,7 +132,8 @@ pub struct ListenMqtt {
     pub client_ca_file: Option<PathBuf>,
     /// `client_crl_file`: PEM; revocation lists of device certificates. Read again when it changes.
     pub client_crl_file: Option<PathBuf>,
-    /// `client_auth`: `required` (default), or `identity`: the certificate is the identity of the device.
+    /// `client_auth`: `required` (default), or `identity`: the certificate is the identity of the
+    /// device.
     pub client_auth: ClientAuth,
     /// Limits on connections (default 10,000 in total); further ones are closed.
     pub connections: Connections,
@@ -134,7 +141,8 @@ pub struct ListenMqtt {
     pub proxies: Proxies,
     /// `connect_timeout`: time limit for TLS and CONNECT together (default 10s).
     pub connect_timeout: Duration,
-    /// `keep_alive_max`: a device is disconnected after a silence of at most one and a half times this (default 1h).
+    /// `keep_alive_max`: a device is disconnected after a silence of at most one and a half times
+    /// this (default 1h).
     pub keep_alive_max: Duration,
     /// `packet_max_bytes` (default 256KiB); a larger packet ends the connection.
     pub packet_max_bytes: u32,

@@ -5,8 +5,8 @@
 pub struct Native {
     /// `nested`: the treatment of an object or array as a value (default flatten).
     pub nested: Nested,
-    /// `time`: members that are the time of a reading without `ts` if they hold one; the first such of this list counts
-    /// (default `timestamp`, `time`, `datetime`, `t`, `@timestamp`).
+    /// `time`: members that are the time of a reading without `ts` if they hold one; the first such
+    /// of this list counts (default `timestamp`, `time`, `datetime`, `t`, `@timestamp`).
     pub time: Vec<String>,
 }
 

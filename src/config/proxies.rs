@@ -18,14 +18,19 @@ pub struct Network {
 }
 
 impl Network {
-    /// `10.0.0.0/8`, `2001:db8::/32`, or an address. `None`: it is not one, or has bits behind its prefix.
+    /// `10.0.0.0/8`, `2001:db8::/32`, or an address. `None`: it is not one, or has bits behind its
+    /// prefix.
     pub fn parse(text: &str) -> Option<Network> {
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let (address, prefix) = text
+            .split_once('/')
+            .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
         let address: IpAddr = address.parse().ok()?;
         let bits = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
             None => bits,
-            Some(prefix) if prefix.bytes().all(|b| b.is_ascii_digit()) => prefix.parse().ok().filter(|n| *n <= bits)?,
+            Some(prefix) if prefix.bytes().all(|b| b.is_ascii_digit()) => {
+                prefix.parse().ok().filter(|n| *n <= bits)?
+            }
             Some(_) => return None,
         };
         let network = Network { address, prefix };
@@ -36,11 +41,15 @@ impl Network {
     fn masked(self, ip: IpAddr) -> IpAddr {
         match ip {
             IpAddr::V4(ip) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(self.prefix))
+                    .unwrap_or(0);
                 Ipv4Addr::from_bits(ip.to_bits() & mask).into()
             }
             IpAddr::V6(ip) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.prefix))
+                    .unwrap_or(0);
                 Ipv6Addr::from_bits(ip.to_bits() & mask).into()
             }
         }
@@ -52,7 +61,8 @@ impl Network {
         ip.is_ipv4() == self.address.is_ipv4() && self.masked(ip) == self.address
     }
 
-    /// Whether it has more addresses than a site has proxies: more than a /8 of IPv4, or a /16 of IPv6.
+    /// Whether it has more addresses than a site has proxies: more than a /8 of IPv4, or a /16 of
+    /// IPv6.
     pub(super) fn is_wide(self) -> bool {
         self.prefix < if self.address.is_ipv4() { 8 } else { 16 }
     }
@@ -84,7 +94,10 @@ impl ProxyHeader {
 
     /// The value of the setting.
     pub fn as_str(self) -> &'static str {
-        Self::ALL.into_iter().find(|(_, header)| *header == self).map_or("", |(name, _)| name)
+        Self::ALL
+            .into_iter()
+            .find(|(_, header)| *header == self)
+            .map_or("", |(name, _)| name)
     }
 }
 
@@ -112,31 +125,52 @@ impl Proxies {
 /// Reads the keys of an HTTP port.
 pub(super) fn http_proxies(s: &mut Section<'_>) -> Proxies {
     let trusted = trusted(s);
-    let header = s.choice("proxy_header", ProxyHeader::XForwardedFor, &ProxyHeader::ALL);
+    let header = s.choice(
+        "proxy_header",
+        ProxyHeader::XForwardedFor,
+        &ProxyHeader::ALL,
+    );
     let header_key = s.key("proxy_header");
     let key = s.key("trusted_proxies");
     if trusted.is_empty() && s.report.is_set(&header_key) {
         let what = format!("no proxy is trusted to send it, because {key} is not set");
-        s.report.impossible(&[&header_key, &key], what, format!("set {key}, or remove {header_key}"));
+        s.report.impossible(
+            &[&header_key, &key],
+            what,
+            format!("set {key}, or remove {header_key}"),
+        );
     }
     Proxies { trusted, header }
 }
 
 /// Reads the key of the MQTT listener.
 pub(super) fn mqtt_proxies(s: &mut Section<'_>) -> Proxies {
-    Proxies { trusted: trusted(s), header: ProxyHeader::ProxyV2 }
+    Proxies {
+        trusted: trusted(s),
+        header: ProxyHeader::ProxyV2,
+    }
 }
 
 fn trusted(s: &mut Section<'_>) -> Arc<[Network]> {
-    s.parse("trusted_proxies", networks).unwrap_or_default().into()
+    s.parse("trusted_proxies", networks)
+        .unwrap_or_default()
+        .into()
 }
 
 fn networks(node: &Node) -> Result<Vec<Network>, Bad> {
-    let advice = "write a list of at most 64 addresses and networks, such as [\"10.0.0.0/8\", \"192.0.2.1\"], without bits \
-                  behind the prefix";
-    let texts = node.texts().filter(|texts| texts.len() <= NETWORKS_MAX).ok_or_else(|| wrong(node, advice))?;
+    let advice = "write a list of at most 64 addresses and networks, such as [\"10.0.0.0/8\", \
+        \"192.0.2.1\"], without bits behind the prefix";
+    let texts = node
+        .texts()
+        .filter(|texts| texts.len() <= NETWORKS_MAX)
+        .ok_or_else(|| wrong(node, advice))?;
     let network = |text: &String| {
-        Network::parse(text).ok_or_else(|| Bad::new(format!("\"{}\" is not a network", text.escape_debug()), advice))
+        Network::parse(text).ok_or_else(|| {
+            Bad::new(
+                format!("\"{}\" is not a network", text.escape_debug()),
+                advice,
+            )
+        })
     };
     texts.iter().map(network).collect()
 }
@@ -160,16 +194,35 @@ mod tests {
             ("192.0.2.1", &["192.0.2.1"], &["192.0.2.0", "192.0.2.2"]),
             ("0.0.0.0/0", &["1.2.3.4"], &["2001:db8::1"]),
             ("::/0", &["2001:db8::1"], &["1.2.3.4"]),
-            ("2001:db8::/33", &["2001:db8:7fff::1"], &["2001:db8:8000::1", "2001:db9::"]),
+            (
+                "2001:db8::/33",
+                &["2001:db8:7fff::1"],
+                &["2001:db8:8000::1", "2001:db9::"],
+            ),
             ("::1", &["::1"], &["::2", "127.0.0.1"]),
         ] {
             let network = Network::parse(network).unwrap();
-            assert!(inside.iter().all(|text| network.contains(ip(text))), "{network}");
-            assert!(!outside.iter().any(|text| network.contains(ip(text))), "{network}");
+            assert!(
+                inside.iter().all(|text| network.contains(ip(text))),
+                "{network}"
+            );
+            assert!(
+                !outside.iter().any(|text| network.contains(ip(text))),
+                "{network}"
+            );
             assert_eq!(Network::parse(&network.to_string()), Some(network));
         }
-        for text in ["", "10.0.0.1/8", "10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/+8", "10/8", "a", "10.0.0.0/8/8"]
-        {
+        for text in [
+            "",
+            "10.0.0.1/8",
+            "10.0.0.0/33",
+            "::/129",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "10/8",
+            "a",
+            "10.0.0.0/8/8",
+        ] {
             assert_eq!(Network::parse(text), None, "{text}");
         }
     }

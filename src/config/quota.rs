@@ -20,7 +20,8 @@ pub struct Quota {
     pub connections_max: Option<usize>,
     /// `requests_max`: concurrent HTTP requests (default 64); `None`: any number.
     pub requests_max: Option<usize>,
-    /// `journal_share_percent`: unstored bytes in the journal, in percent of `journal.max_bytes` (default 25).
+    /// `journal_share_percent`: unstored bytes in the journal, in percent of `journal.max_bytes`
+    /// (default 25).
     pub journal_share_percent: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Reads keys from the raw tree, each with its type and range, and collects all problems instead of stopping at the
-//! first. A key that no getter has read in the end is unknown.
+//! Reads keys from the raw tree, each with its type and range, and collects all problems instead of
+//! stopping at the first. A key that no getter has read in the end is unknown.
 //!
 //! If a value is missing or bad, a getter returns the default, so that reading continues. Therefore
 //! [`Report::impossible`] reports nothing about keys that are already known to be bad.
@@ -46,7 +46,10 @@ pub(super) struct Bad {
 
 impl Bad {
     pub(super) fn new(what: impl Display, advice: impl Into<String>) -> Bad {
-        Bad { what: what.to_string(), advice: advice.into() }
+        Bad {
+            what: what.to_string(),
+            advice: advice.into(),
+        }
     }
 }
 
@@ -57,19 +60,38 @@ impl Report {
         self.note(key, bad);
     }
 
-    /// Reports values that are valid by themselves but not together. Does nothing if one of them is already known to be
-    /// bad.
-    pub(super) fn impossible(&mut self, keys: &[&str], what: impl Display, advice: impl Into<String>) {
+    /// Reports values that are valid by themselves but not together. Does nothing if one of them is
+    /// already known to be bad.
+    pub(super) fn impossible(
+        &mut self,
+        keys: &[&str],
+        what: impl Display,
+        advice: impl Into<String>,
+    ) {
         if !keys.iter().any(|key| self.unusable.contains(*key)) {
             // Point at the first key that is set explicitly.
-            let key = keys.iter().find(|key| self.is_set(key)).or(keys.first()).copied().unwrap_or_default();
+            let key = keys
+                .iter()
+                .find(|key| self.is_set(key))
+                .or(keys.first())
+                .copied()
+                .unwrap_or_default();
             self.note(key, Bad::new(what, advice));
         }
     }
 
     fn note(&mut self, key: &str, bad: Bad) {
-        let origin = self.origins.get(key).map(Origin::to_string).unwrap_or_default();
-        self.problems.push(Problem { key: key.to_owned(), origin, what: bad.what, advice: bad.advice });
+        let origin = self
+            .origins
+            .get(key)
+            .map(Origin::to_string)
+            .unwrap_or_default();
+        self.problems.push(Problem {
+            key: key.to_owned(),
+            origin,
+            what: bad.what,
+            advice: bad.advice,
+        });
     }
 
     /// Whether the file or the environment sets the key.
@@ -81,7 +103,12 @@ impl Report {
     pub(super) fn finish(&mut self) {
         for (key, origin) in std::mem::take(&mut self.left_over) {
             let advice = suggest::for_key(&key, &origin, &self.known);
-            self.problems.push(Problem { key, origin: origin.to_string(), what: "no such key".into(), advice });
+            self.problems.push(Problem {
+                key,
+                origin: origin.to_string(),
+                what: "no such key".into(),
+                advice,
+            });
         }
     }
 }
@@ -95,19 +122,28 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     pub(super) fn new(path: String, entries: Entries, report: &'a mut Report) -> Section<'a> {
-        Section { path, entries, report }
+        Section {
+            path,
+            entries,
+            report,
+        }
     }
 
     /// The full name of a key of this section.
     pub(super) fn key(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 
     /// Records unread keys. Call it after every key has been read.
     pub(super) fn end(self) {
         for (key, node) in &self.entries {
             let path = self.key(key);
-            // A misspelt section is one problem. If it came from variables, it is reported once per variable.
+            // A misspelt section is one problem. If it came from variables, it is reported once per
+            // variable.
             match (&node.value, &node.origin) {
                 (Raw::Table(entries), Origin::Env(_)) => {
                     Section::new(path, entries.clone(), &mut *self.report).end();
@@ -121,11 +157,19 @@ impl<'a> Section<'a> {
     pub(super) fn section(&mut self, key: &str) -> Section<'_> {
         let path = self.key(key);
         let entries = match self.entries.remove(key) {
-            Some(Node { value: Raw::Table(entries), .. }) => entries,
+            Some(Node {
+                value: Raw::Table(entries),
+                ..
+            }) => entries,
             Some(node) => {
-                self.report.origins.insert(path.clone(), node.origin.clone());
+                self.report
+                    .origins
+                    .insert(path.clone(), node.origin.clone());
                 let what = format!("expected a section, found {}", node.value.kind());
-                self.report.bad(&path, Bad::new(what, format!("write [{path}] with its keys below")));
+                self.report.bad(
+                    &path,
+                    Bad::new(what, format!("write [{path}] with its keys below")),
+                );
                 Entries::new()
             }
             None => Entries::new(),
@@ -136,11 +180,18 @@ impl<'a> Section<'a> {
     /// The named sections below this one: name, path and keys of each.
     pub(super) fn named(&mut self, key: &str) -> Vec<(String, String, Entries)> {
         let path = self.key(key);
-        let Some(node) = self.entries.remove(key) else { return Vec::new() };
-        self.report.origins.insert(path.clone(), node.origin.clone());
+        let Some(node) = self.entries.remove(key) else {
+            return Vec::new();
+        };
+        self.report
+            .origins
+            .insert(path.clone(), node.origin.clone());
         let Raw::Table(entries) = node.value else {
             let what = format!("expected sections, found {}", node.value.kind());
-            self.report.bad(&path, Bad::new(what, format!("write [{path}.NAME] with its keys below")));
+            self.report.bad(
+                &path,
+                Bad::new(what, format!("write [{path}.NAME] with its keys below")),
+            );
             return Vec::new();
         };
         let mut sections = Vec::with_capacity(entries.len());
@@ -151,7 +202,10 @@ impl<'a> Section<'a> {
                 Raw::Table(entries) => sections.push((name, path, entries)),
                 other => {
                     let what = format!("expected a section, found {}", other.kind());
-                    self.report.bad(&path, Bad::new(what, format!("write [{path}] with its keys below")));
+                    self.report.bad(
+                        &path,
+                        Bad::new(what, format!("write [{path}] with its keys below")),
+                    );
                 }
             }
         }
@@ -162,8 +216,12 @@ impl<'a> Section<'a> {
     pub(super) fn sections(&mut self, key: &str) -> Vec<(String, Entries)> {
         let path = self.key(key);
         let advice = format!("write [[{}]], once for each", pattern(&path));
-        let Some(node) = self.entries.remove(key) else { return Vec::new() };
-        self.report.origins.insert(path.clone(), node.origin.clone());
+        let Some(node) = self.entries.remove(key) else {
+            return Vec::new();
+        };
+        self.report
+            .origins
+            .insert(path.clone(), node.origin.clone());
         let Raw::List(items) = node.value else {
             let what = format!("expected a list of sections, found {}", node.value.kind());
             self.report.bad(&path, Bad::new(what, advice));
@@ -177,15 +235,20 @@ impl<'a> Section<'a> {
                     self.report.origins.insert(path.clone(), item.origin);
                     sections.push((path, entries));
                 }
-                other => self
-                    .report
-                    .bad(&path, Bad::new(format!("expected a section, found {}", other.kind()), advice.clone())),
+                other => self.report.bad(
+                    &path,
+                    Bad::new(
+                        format!("expected a section, found {}", other.kind()),
+                        advice.clone(),
+                    ),
+                ),
             }
         }
         sections
     }
 
-    /// Removes a value from the tree. If a `…_FILE` variable is set, reads the value from the file that it names.
+    /// Removes a value from the tree. If a `…_FILE` variable is set, reads the value from the file
+    /// that it names.
     fn take(&mut self, key: &str) -> Option<Node> {
         let path = self.key(key);
         self.report.known.push(pattern(&path));
@@ -200,16 +263,24 @@ impl<'a> Section<'a> {
         node
     }
 
-    /// `<key>_file`, only if the environment sets it: in the file, keys with this ending are independent keys.
+    /// `<key>_file`, only if the environment sets it: in the file, keys with this ending are
+    /// independent keys.
     fn take_pointer(&mut self, key: &str) -> Option<Node> {
         let pointer = format!("{key}_file");
-        matches!(self.entries.get(&pointer)?.origin, Origin::Env(_)).then(|| self.entries.remove(&pointer)).flatten()
+        matches!(self.entries.get(&pointer)?.origin, Origin::Env(_))
+            .then(|| self.entries.remove(&pointer))
+            .flatten()
     }
 
     fn follow(&mut self, path: &str, direct: Option<Node>, pointer: Node) -> Option<Node> {
-        if let Some(Node { origin: Origin::Env(name), .. }) = &direct {
+        if let Some(Node {
+            origin: Origin::Env(name),
+            ..
+        }) = &direct
+        {
             let what = format!("set twice, by {name} and by {}", pointer.origin);
-            self.report.bad(path, Bad::new(what, "remove one of the two"));
+            self.report
+                .bad(path, Bad::new(what, "remove one of the two"));
             return direct;
         }
         let file = Path::new(pointer.text().unwrap_or_default());
@@ -221,12 +292,21 @@ impl<'a> Section<'a> {
                 return None;
             }
         };
-        self.report.value_files.push((path.to_owned(), file.to_owned()));
-        Some(Node { origin: pointer.origin, value: Raw::Text(text) })
+        self.report
+            .value_files
+            .push((path.to_owned(), file.to_owned()));
+        Some(Node {
+            origin: pointer.origin,
+            value: Raw::Text(text),
+        })
     }
 
     /// Reads and parses a value; `None` if it is missing, or bad (which is reported).
-    pub(super) fn parse<T>(&mut self, key: &str, understand: impl FnOnce(&Node) -> Result<T, Bad>) -> Option<T> {
+    pub(super) fn parse<T>(
+        &mut self,
+        key: &str,
+        understand: impl FnOnce(&Node) -> Result<T, Bad>,
+    ) -> Option<T> {
         let node = self.take(key)?;
         match understand(&node) {
             Ok(value) => Some(value),
@@ -247,57 +327,103 @@ impl<'a> Section<'a> {
     /// `true` or `false`.
     pub(super) fn flag(&mut self, key: &str, default: bool) -> bool {
         self.describe(key, "`true` or `false`", Some(default.to_string()));
-        self.parse(key, |node| node.flag().ok_or_else(|| wrong(node, "write true or false"))).unwrap_or(default)
+        self.parse(key, |node| {
+            node.flag()
+                .ok_or_else(|| wrong(node, "write true or false"))
+        })
+        .unwrap_or(default)
     }
 
     /// A whole number.
-    pub(super) fn count<T: TryFrom<u64> + Display>(&mut self, key: &str, default: T, range: RangeInclusive<u64>) -> T {
+    pub(super) fn count<T: TryFrom<u64> + Display>(
+        &mut self,
+        key: &str,
+        default: T,
+        range: RangeInclusive<u64>,
+    ) -> T {
         let kind = format!("whole number, {} to {}", range.start(), range.end());
         self.describe(key, kind, Some(default.to_string()));
         self.parse(key, |node| {
-            let advice = format!("write a whole number from {} to {}", range.start(), range.end());
+            let advice = format!(
+                "write a whole number from {} to {}",
+                range.start(),
+                range.end()
+            );
             let n = node.integer().ok_or_else(|| wrong(node, &advice))?;
             let n = u64::try_from(n).ok().filter(|n| range.contains(n));
-            n.and_then(|n| T::try_from(n).ok()).ok_or_else(|| out_of_range(node, &advice))
+            n.and_then(|n| T::try_from(n).ok())
+                .ok_or_else(|| out_of_range(node, &advice))
         })
         .unwrap_or(default)
     }
 
     /// A size in bytes: a number, or a text such as `512MiB`.
     pub(super) fn size(&mut self, key: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
-        let kind = format!("size in bytes, {} to {}", write_size(*range.start()), write_size(*range.end()));
+        let kind = format!(
+            "size in bytes, {} to {}",
+            write_size(*range.start()),
+            write_size(*range.end())
+        );
         self.describe(key, kind, Some(format!("\"{}\"", write_size(default))));
         self.parse(key, |node| {
             let least = write_size(*range.start());
             let most = write_size(*range.end());
-            let advice =
-                format!("write a size from \"{least}\" to \"{most}\", such as 8388608, \"512MiB\" or \"10MB\"");
+            let advice = format!(
+                "write a size from \"{least}\" to \"{most}\", such as 8388608, \"512MiB\" \
+                    or \"10MB\""
+            );
             let bytes = match node.integer() {
                 Some(n) => u64::try_from(n).ok(),
                 None => parse_size(node.text().ok_or_else(|| wrong(node, &advice))?),
             };
             let bytes = bytes.ok_or_else(|| wrong(node, &advice))?;
-            if range.contains(&bytes) { Ok(bytes) } else { Err(out_of_range(node, &advice)) }
+            if range.contains(&bytes) {
+                Ok(bytes)
+            } else {
+                Err(out_of_range(node, &advice))
+            }
         })
         .unwrap_or(default)
     }
 
     /// A duration such as `15s`; `None` if it is not set.
-    pub(super) fn duration_opt(&mut self, key: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
-        let kind = format!("duration, {} to {}", write_duration(*range.start()), write_duration(*range.end()));
+    pub(super) fn duration_opt(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
+        let kind = format!(
+            "duration, {} to {}",
+            write_duration(*range.start()),
+            write_duration(*range.end())
+        );
         self.describe(key, kind, None);
         self.parse(key, |node| {
             let least = write_duration(*range.start());
             let most = write_duration(*range.end());
-            let advice =
-                format!("write a duration from \"{least}\" to \"{most}\", such as \"250ms\", \"15s\" or \"1h30m\"");
-            let duration = node.text().and_then(parse_duration).ok_or_else(|| wrong(node, &advice))?;
-            if range.contains(&duration) { Ok(duration) } else { Err(out_of_range(node, &advice)) }
+            let advice = format!(
+                "write a duration from \"{least}\" to \"{most}\", such as \"250ms\", \
+                    \"15s\" or \"1h30m\""
+            );
+            let duration = node
+                .text()
+                .and_then(parse_duration)
+                .ok_or_else(|| wrong(node, &advice))?;
+            if range.contains(&duration) {
+                Ok(duration)
+            } else {
+                Err(out_of_range(node, &advice))
+            }
         })
     }
 
     /// A duration such as `15s`.
-    pub(super) fn duration(&mut self, key: &str, default: Duration, range: RangeInclusive<Duration>) -> Duration {
+    pub(super) fn duration(
+        &mut self,
+        key: &str,
+        default: Duration,
+        range: RangeInclusive<Duration>,
+    ) -> Duration {
         let duration = self.duration_opt(key, range);
         let default_text = Some(format!("\"{}\"", write_duration(default)));
         if let Some(described) = self.report.described.get_mut(&pattern(&self.key(key))) {
@@ -320,14 +446,19 @@ impl<'a> Section<'a> {
     pub(super) fn tag_name(&mut self, key: &str) -> Option<String> {
         self.describe(key, "name of a tag, up to 64 bytes", None);
         self.parse(key, |node| {
-            let advice = "write a name of 1 to 64 bytes, such as \"sender\", without . or $, not ts, meta or _id";
+            let advice = "write a name of 1 to 64 bytes, such as \"sender\", without . or $, not \
+                ts, meta or _id";
             let is_valid = |name: &str| {
                 (1..=64).contains(&name.len())
                     && !name.contains(['.', '$', '\0'])
                     && !["ts", "meta", "_id"].contains(&name)
             };
             let name = node.text().ok_or_else(|| wrong(node, advice))?;
-            if is_valid(name) { Ok(name.to_owned()) } else { Err(wrong(node, advice)) }
+            if is_valid(name) {
+                Ok(name.to_owned())
+            } else {
+                Err(wrong(node, advice))
+            }
         })
     }
 
@@ -337,17 +468,25 @@ impl<'a> Section<'a> {
         self.parse(key, |node| match node.text() {
             Some(text) if !text.is_empty() => Ok(Secret::new(text.to_owned())),
             Some(_) => Err(Bad::new("empty", "write a text, or remove the key")),
-            None => Err(Bad::new(format!("expected a text, found {}", node.value.kind()), "write a text in quotes")),
+            None => Err(Bad::new(
+                format!("expected a text, found {}", node.value.kind()),
+                "write a text in quotes",
+            )),
         })
     }
 
     /// One of several names.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, default: T, choices: &[(&str, T)]) -> T {
-        let names: Vec<String> = choices.iter().map(|(name, _)| format!("`\"{name}\"`")).collect();
+        let names: Vec<String> = choices
+            .iter()
+            .map(|(name, _)| format!("`\"{name}\"`"))
+            .collect();
         self.describe(key, names.join(", "), None);
         self.parse(key, |node| {
             let found = choices.iter().find(|(name, _)| node.text() == Some(name));
-            found.map(|(_, value)| *value).ok_or_else(|| wrong(node, &one_of(choices.iter().map(|(name, _)| *name))))
+            found
+                .map(|(_, value)| *value)
+                .ok_or_else(|| wrong(node, &one_of(choices.iter().map(|(name, _)| *name))))
         })
         .unwrap_or(default)
     }
@@ -357,10 +496,15 @@ impl<'a> Section<'a> {
         self.describe(key, "IP address and port", Some(format!("\"{default}\"")));
         self.parse(key, |node| {
             let advice = match node.text() {
-                Some(text) if text.starts_with(':') => format!("write \"0.0.0.0{text}\" for all interfaces"),
-                _ => "write an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"".to_owned(),
+                Some(text) if text.starts_with(':') => {
+                    format!("write \"0.0.0.0{text}\" for all interfaces")
+                }
+                _ => "write an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\""
+                    .to_owned(),
             };
-            node.text().and_then(|text| text.parse().ok()).ok_or_else(|| wrong(node, &advice))
+            node.text()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| wrong(node, &advice))
         })
         .unwrap_or(default)
     }
@@ -369,9 +513,15 @@ impl<'a> Section<'a> {
     pub(super) fn file(&mut self, key: &str) -> Option<PathBuf> {
         self.describe(key, "path of a readable file", None);
         self.parse(key, |node| {
-            let path = PathBuf::from(node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?);
+            let path = PathBuf::from(
+                node.text()
+                    .ok_or_else(|| wrong(node, "write a path in quotes"))?,
+            );
             match std::fs::File::open(&path).and_then(|file| file.metadata()) {
-                Ok(found) if found.is_dir() => Err(Bad::new(format!("{} is a directory", path.display()), PATH_ADVICE)),
+                Ok(found) if found.is_dir() => Err(Bad::new(
+                    format!("{} is a directory", path.display()),
+                    PATH_ADVICE,
+                )),
                 Ok(_) => Ok(path),
                 Err(e) => Err(unreadable(&path, &e)),
             }
@@ -379,10 +529,14 @@ impl<'a> Section<'a> {
     }
 }
 
-const PATH_ADVICE: &str = "name a readable file; a path without a leading / is relative to the working directory";
+const PATH_ADVICE: &str =
+    "name a readable file; a path without a leading / is relative to the working directory";
 
 fn unreadable(path: &Path, e: &std::io::Error) -> Bad {
-    Bad::new(format!("{} cannot be read: {e}", path.display()), PATH_ADVICE)
+    Bad::new(
+        format!("{} cannot be read: {e}", path.display()),
+        PATH_ADVICE,
+    )
 }
 
 /// Why a file that holds a secret cannot be used. The text contains nothing of the file.
@@ -422,15 +576,24 @@ impl From<SecretFileError> for Bad {
 
 /// Reads a secret from a file, without the line ending that editors and `echo` append.
 pub(super) fn read_secret(path: &Path) -> Result<String, SecretFileError> {
-    let unreadable = |source| SecretFileError::Read { path: path.to_owned(), source };
+    let unreadable = |source| SecretFileError::Read {
+        path: path.to_owned(),
+        source,
+    };
     let length = std::fs::metadata(path).map_err(unreadable)?.len();
     if length > SECRET_MAX_BYTES {
-        return Err(SecretFileError::TooLarge { path: path.to_owned() });
+        return Err(SecretFileError::TooLarge {
+            path: path.to_owned(),
+        });
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
+    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| {
+        text.strip_suffix('\r').unwrap_or(text)
+    });
     if text.is_empty() {
-        return Err(SecretFileError::Empty { path: path.to_owned() });
+        return Err(SecretFileError::Empty {
+            path: path.to_owned(),
+        });
     }
     Ok(text.to_owned())
 }
@@ -447,7 +610,10 @@ fn out_of_range(node: &Node, advice: &str) -> Bad {
 /// A value for a message, cut if it is long. Never used for secrets.
 fn excerpt(node: &Node) -> String {
     match &node.value {
-        Raw::Text(text) => format!("\"{}\"", text.chars().take(100).collect::<String>().escape_debug()),
+        Raw::Text(text) => format!(
+            "\"{}\"",
+            text.chars().take(100).collect::<String>().escape_debug()
+        ),
         Raw::Integer(n) => n.to_string(),
         Raw::Flag(flag) => flag.to_string(),
         Raw::Fraction(text) => text.clone(),
@@ -457,7 +623,10 @@ fn excerpt(node: &Node) -> String {
 
 /// The advice `write "a", "b" or "c"`.
 pub(super) fn one_of(names: impl IntoIterator<Item = impl Display>) -> String {
-    let names: Vec<String> = names.into_iter().map(|name| format!("\"{name}\"")).collect();
+    let names: Vec<String> = names
+        .into_iter()
+        .map(|name| format!("\"{name}\""))
+        .collect();
     match names.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("write {} or {last}", rest.join(", ")),
         _ => format!("write {}", names.concat()),

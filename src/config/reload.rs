@@ -1,5 +1,6 @@
-//! Which settings can change while the service runs: the keys in which two configurations differ, which of them are
-//! applied, and why the others need a restart. A key that is not listed needs a restart.
+//! Which settings can change while the service runs: the keys in which two configurations differ,
+//! which of them are applied, and why the others need a restart. A key that is not listed needs a
+//! restart.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +11,8 @@ use super::{Config, Decoding, Mqtt, mapping};
 /// A key that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The key, such as `limits.past` or `mqtt[0].url`. An added or removed format or broker is one change.
+    /// The key, such as `limits.past` or `mqtt[0].url`. An added or removed format or broker is one
+    /// change.
     pub key: String,
     /// Why the change needs a restart; `None`: it is applied.
     pub waits: Option<&'static str>,
@@ -18,8 +20,8 @@ pub struct Change {
 
 const PORT: &str = "ports and their limits are set up at startup";
 const TLS: &str = "a port enables TLS when it is opened";
-const BROKER: &str = "connections and subscriptions of brokers are set up at startup (password and certificate files \
-                      are read again at each connection)";
+const BROKER: &str = "connections and subscriptions of brokers are set up at startup (password and \
+    certificate files are read again at each connection)";
 
 /// Keys whose changes are applied, by prefix.
 const TAKEN_OVER: &[&str] = &[
@@ -76,16 +78,31 @@ const WAITING: &[(&str, &str)] = &[
     ("admin.", PORT),
     ("promql.", "the admin port is opened with it at startup"),
     ("listen.", PORT),
-    ("store.", "the store is opened and its collections are prepared at startup"),
-    ("bucket.", "the shards and the store are created with it at startup"),
+    (
+        "store.",
+        "the store is opened and its collections are prepared at startup",
+    ),
+    (
+        "bucket.",
+        "the shards and the store are created with it at startup",
+    ),
     ("flush.", "the shards are created with it at startup"),
     ("accumulate.", "the shards are created with it at startup"),
     ("journal.", "the journal is opened at startup"),
     ("latest.", "its tasks are started at startup"),
-    ("rollup.", "its tasks are started and its collections prepared at startup"),
-    ("sensors.", "the shards and the read API are created with it at startup"),
+    (
+        "rollup.",
+        "its tasks are started and its collections prepared at startup",
+    ),
+    (
+        "sensors.",
+        "the shards and the read API are created with it at startup",
+    ),
     ("enrich.", "the registry reader is started at startup"),
-    ("dead_letters.", "the collection is prepared and its task started at startup"),
+    (
+        "dead_letters.",
+        "the collection is prepared and its task started at startup",
+    ),
     ("shutdown.", "it is read only at startup"),
     ("log.", "the log is opened at startup"),
     ("mqtt.", BROKER),
@@ -93,10 +110,15 @@ const WAITING: &[(&str, &str)] = &[
 
 /// Why a change of a key (without list indexes) needs a restart; `None`: it is applied.
 pub(super) fn waits(key: &str) -> Option<&'static str> {
-    if TAKEN_OVER.iter().any(|beginning| key.starts_with(beginning)) {
+    if TAKEN_OVER
+        .iter()
+        .any(|beginning| key.starts_with(beginning))
+    {
         return None;
     }
-    let why = WAITING.iter().find(|(beginning, _)| key.starts_with(beginning));
+    let why = WAITING
+        .iter()
+        .find(|(beginning, _)| key.starts_with(beginning));
     Some(why.map_or("it is read only at startup", |(_, why)| why))
 }
 
@@ -107,7 +129,9 @@ pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort();
     keys.dedup();
-    let differing = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    let differing = keys
+        .into_iter()
+        .filter(|key| before.get(*key) != after.get(*key));
     let mut found: Vec<Change> = Vec::new();
     for key in differing.map(|key| whole(key, &before, &after)) {
         if found.iter().all(|change| change.key != key) {
@@ -128,12 +152,16 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     let from = &new.http;
     (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
     (http.body_max_bytes, http.bodies_max_bytes) = (from.body_max_bytes, from.bodies_max_bytes);
-    (http.body_timeout, http.body_grace, http.body_rate_min) = (from.body_timeout, from.body_grace, from.body_rate_min);
+    (http.body_timeout, http.body_grace, http.body_rate_min) =
+        (from.body_timeout, from.body_grace, from.body_rate_min);
     (http.times, config.admin.times) = (from.times, new.admin.times);
     (http.connections, config.admin.connections) = (from.connections, new.admin.connections);
     (http.proxies, config.admin.proxies) = (from.proxies.clone(), new.admin.proxies.clone());
     (http.queue_timeout, http.ack_timeout) = (from.queue_timeout, from.ack_timeout);
-    for (tls, from) in [(&mut config.http.tls, &new.http.tls), (&mut config.admin.tls, &new.admin.tls)] {
+    for (tls, from) in [
+        (&mut config.http.tls, &new.http.tls),
+        (&mut config.admin.tls, &new.admin.tls),
+    ] {
         if tls.is_on() == from.is_on() {
             *tls = from.clone();
         }
@@ -147,7 +175,16 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
         mqtt.client_ca_file = from.client_ca_file.clone();
         (mqtt.client_crl_file, mqtt.client_auth) = (from.client_crl_file.clone(), from.client_auth);
     }
-    let Decoding { limits, line, formats, native, scalar, otlp, remote_write, sender_tag: _ } = new.decoding();
+    let Decoding {
+        limits,
+        line,
+        formats,
+        native,
+        scalar,
+        otlp,
+        remote_write,
+        sender_tag: _,
+    } = new.decoding();
     (config.limits, config.line, config.formats, config.otlp) = (limits, line, formats, otlp);
     (config.native, config.scalar, config.remote_write) = (native, scalar, remote_write);
     (config.log.level, config.audit) = (new.log.level.clone(), new.audit.clone());
@@ -158,7 +195,10 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadConflict {
     /// A route that stays uses a format that was removed.
-    #[error("formats.{format} was removed, but messages of {filter} use it until a restart; restore it, or restart")]
+    #[error(
+        "formats.{format} was removed, but messages of {filter} use it until a restart; restore \
+         it, or restart"
+    )]
     FormatInUse {
         /// The name of the format.
         format: String,
@@ -167,13 +207,14 @@ pub enum ReloadConflict {
     },
     /// The HTTP port would accept readings from anyone.
     #[error(
-        "http listens on {0} until a restart, and without tokens anyone could write; restore http.tokens_file, or restart"
+        "http listens on {0} until a restart, and without tokens anyone could write; restore \
+         http.tokens_file, or restart"
     )]
     HttpUnguarded(SocketAddr),
     /// The MQTT listener would accept readings from anyone.
     #[error(
-        "listen.mqtt listens on {0} until a restart, and without tokens anyone could write; restore \
-         listen.mqtt.tokens_file, or restart"
+        "listen.mqtt listens on {0} until a restart, and without tokens anyone could write; \
+         restore listen.mqtt.tokens_file, or restart"
     )]
     MqttUnguarded(SocketAddr),
 }
@@ -187,11 +228,15 @@ pub fn fits(config: &Config) -> Result<(), ReloadConflict> {
     for route in of_brokers.chain(&config.listen.mqtt.topics) {
         let built_in = super::formats::FORMATS.contains(&route.format.as_str());
         if !built_in && mapping::find(&config.formats, &route.format).is_none() {
-            return Err(ReloadConflict::FormatInUse { format: route.format.clone(), filter: route.filter.clone() });
+            return Err(ReloadConflict::FormatInUse {
+                format: route.format.clone(),
+                filter: route.filter.clone(),
+            });
         }
     }
     let http = &config.http;
-    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() && !config.jwt.is_on() {
+    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() && !config.jwt.is_on()
+    {
         return Err(ReloadConflict::HttpUnguarded(http.listen));
     }
     let mqtt = &config.listen.mqtt;
@@ -240,7 +285,12 @@ fn flat(config: &Config) -> BTreeMap<String, String> {
     keys.insert("store.uri".to_owned(), config.store.uri.reveal().to_owned());
     for (i, mqtt) in config.mqtt.iter().enumerate() {
         // A password in a file is read again at each connection.
-        if let Mqtt { password: Some(password), password_file: None, .. } = mqtt {
+        if let Mqtt {
+            password: Some(password),
+            password_file: None,
+            ..
+        } = mqtt
+        {
             keys.insert(format!("mqtt[{i}].password"), password.reveal().to_owned());
         }
     }
@@ -249,14 +299,21 @@ fn flat(config: &Config) -> BTreeMap<String, String> {
 
 fn walk(path: &str, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
     // A format is applied as a whole.
-    let is_format = path.strip_prefix("formats.").is_some_and(|name| !name.is_empty());
+    let is_format = path
+        .strip_prefix("formats.")
+        .is_some_and(|name| !name.is_empty());
     match value {
         toml::Value::Table(table) if !is_format => {
             let dot = if path.is_empty() { "" } else { "." };
-            table.iter().for_each(|(key, value)| walk(&format!("{path}{dot}{key}"), value, keys));
+            table
+                .iter()
+                .for_each(|(key, value)| walk(&format!("{path}{dot}{key}"), value, keys));
         }
         toml::Value::Array(items) if items.iter().any(toml::Value::is_table) && !is_format => {
-            items.iter().enumerate().for_each(|(i, item)| walk(&format!("{path}[{i}]"), item, keys));
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(i, item)| walk(&format!("{path}[{i}]"), item, keys));
         }
         other => {
             keys.insert(path.to_owned(), other.to_string());
@@ -272,10 +329,13 @@ mod tests {
     fn config(text: &str) -> Config {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        load(Some(file.path()), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config
+        load(Some(file.path()), std::iter::empty())
+            .unwrap_or_else(|e| panic!("{e}"))
+            .config
     }
 
-    const BROKER: &str = "[[mqtt]]\nurl = \"mqtt://b\"\nclient_id = \"c\"\n[[mqtt.subscriptions]]\nfilter = \"a/#\"\ntopic = \"a/#\"\nformat = \"own\"\n[formats.own]\nid = \"/id\"\n";
+    const BROKER: &str = "[[mqtt]]\nurl = \"mqtt://b\"\nclient_id = \"c\"\n[[mqtt.subscriptions]]\n\
+        filter = \"a/#\"\ntopic = \"a/#\"\nformat = \"own\"\n[formats.own]\nid = \"/id\"\n";
 
     #[test]
     fn changed_keys_are_named_with_the_reason_why_they_wait() {
@@ -285,12 +345,32 @@ mod tests {
             ("[limits]\nzone = \"UTC\"", "limits.zone", false),
             ("[log]\nlevel = \"debug\"", "log.level", false),
             ("[log]\nformat = \"json\"", "log.format", true),
-            ("[store]\nuri = \"mongodb://u:p@127.0.0.1:27017/?replicaSet=rs0\"", "store.uri", true),
-            ("[http]\nbody_max_bytes = 4096", "http.body_max_bytes", false),
-            ("[http]\nconnections_max = 96", "http.connections_max", false),
+            (
+                "[store]\nuri = \"mongodb://u:p@127.0.0.1:27017/?replicaSet=rs0\"",
+                "store.uri",
+                true,
+            ),
+            (
+                "[http]\nbody_max_bytes = 4096",
+                "http.body_max_bytes",
+                false,
+            ),
+            (
+                "[http]\nconnections_max = 96",
+                "http.connections_max",
+                false,
+            ),
             ("[admin]\nkeep_alive = \"5s\"", "admin.keep_alive", false),
-            ("[listen.mqtt]\ntrusted_proxies = [\"10.0.0.0/8\"]", "listen.mqtt.trusted_proxies", false),
-            ("[listen.mqtt]\nfailed_auth_max = 1", "listen.mqtt.failed_auth_max", false),
+            (
+                "[listen.mqtt]\ntrusted_proxies = [\"10.0.0.0/8\"]",
+                "listen.mqtt.trusted_proxies",
+                false,
+            ),
+            (
+                "[listen.mqtt]\nfailed_auth_max = 1",
+                "listen.mqtt.failed_auth_max",
+                false,
+            ),
             ("[http]\nlisten = \"127.0.0.1:1\"", "http.listen", true),
             ("[formats.own]\nid = \"/id\"", "formats.own", false),
             ("[line]\nfield_prefix = true", "line.field_prefix", false),
@@ -300,14 +380,25 @@ mod tests {
             let new = config(text);
             let found = changes(&old, &new);
             assert_eq!(found.len(), 1, "{text}: {found:?}");
-            assert_eq!((found[0].key.as_str(), found[0].waits.is_some()), (key, waits), "{text}");
+            assert_eq!(
+                (found[0].key.as_str(), found[0].waits.is_some()),
+                (key, waits),
+                "{text}"
+            );
             let left = changes(&taken_over(&old, &new), &new);
-            assert_eq!(left.is_empty(), !waits, "{text}: a change that needs a restart stays: {left:?}");
+            assert_eq!(
+                left.is_empty(),
+                !waits,
+                "{text}: a change that needs a restart stays: {left:?}"
+            );
         }
         assert_eq!(changes(&old, &config("")), []);
         let added: Vec<_> = changes(&config("[formats.own]\nid = \"/id\""), &config(BROKER));
         assert_eq!(added.len(), 1, "{added:?}");
-        assert_eq!((added[0].key.as_str(), added[0].waits.is_some()), ("mqtt[0]", true));
+        assert_eq!(
+            (added[0].key.as_str(), added[0].waits.is_some()),
+            ("mqtt[0]", true)
+        );
     }
 
     #[test]
@@ -321,22 +412,37 @@ mod tests {
         let a = path("a");
         let b = path("b");
         let text = |file: &str, n: u32, extra: &str| {
-            let tls = format!("cert_file = {file:?}\nkey_file = {file:?}\nclient_ca_file = {file:?}");
+            let tls =
+                format!("cert_file = {file:?}\nkey_file = {file:?}\nclient_ca_file = {file:?}");
             format!(
-                "[http]\ntokens_file = {file:?}\nbody_max_bytes = {n}\nack_timeout = \"{n}ms\"\nheader_timeout = \"{n}ms\"\nconcurrency_max = {n}\n[http.tls]\n{tls}\n\
-                 [admin.tls]\n{tls}\n[listen.mqtt]\ntokens_file = {file:?}\n{tls}\nwindow = {n}\n[limits]\ntags_max = {}\n\
-                 [otlp]\nsensor_id_default = \"{n}\"\n[remote_write]\nsensor_id_labels = [\"{n}\"]\n[journal]\ndir = \"j{n}\"\n{extra}",
+                "[http]\ntokens_file = {file:?}\nbody_max_bytes = {n}\nack_timeout = \"{n}ms\"\n\
+                 header_timeout = \"{n}ms\"\nconcurrency_max = {n}\n[http.tls]\n{tls}\n\
+                 [admin.tls]\n{tls}\n[listen.mqtt]\ntokens_file = {file:?}\n{tls}\nwindow = {n}\n\
+                 [limits]\ntags_max = {}\n\
+                 [otlp]\nsensor_id_default = \"{n}\"\n[remote_write]\n\
+                 sensor_id_labels = [\"{n}\"]\n[journal]\ndir = \"j{n}\"\n{extra}",
                 n % 64
             )
         };
         let old = config(&text(&a, 2000, BROKER));
         let new = config(&text(&b, 3000, &BROKER.replace("/id", "/i")));
         let all = changes(&old, &new);
-        let waiting: Vec<_> = all.iter().filter(|change| change.waits.is_some()).cloned().collect();
+        let waiting: Vec<_> = all
+            .iter()
+            .filter(|change| change.waits.is_some())
+            .cloned()
+            .collect();
         let keys: Vec<&str> = waiting.iter().map(|change| change.key.as_str()).collect();
-        assert_eq!(keys, ["http.concurrency_max", "journal.dir", "listen.mqtt.window"]);
+        assert_eq!(
+            keys,
+            ["http.concurrency_max", "journal.dir", "listen.mqtt.window"]
+        );
         assert_eq!(changes(&taken_over(&old, &new), &new), waiting);
-        assert!(all.iter().any(|change| change.key == "formats.own" && change.waits.is_none()), "{all:?}");
+        assert!(
+            all.iter()
+                .any(|change| change.key == "formats.own" && change.waits.is_none()),
+            "{all:?}"
+        );
     }
 
     #[test]
@@ -344,10 +450,20 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let plain = config("");
         for section in ["http.tls", "admin.tls", "listen.mqtt"] {
-            let tls = config(&format!("[{section}]\ncert_file = {0:?}\nkey_file = {0:?}", file.path()));
+            let tls = config(&format!(
+                "[{section}]\ncert_file = {0:?}\nkey_file = {0:?}",
+                file.path()
+            ));
             for (old, new) in [(&plain, &tls), (&tls, &plain)] {
                 let found = changes(old, new);
-                assert_eq!(found.iter().filter(|change| change.waits == Some(TLS)).count(), 2, "{found:?}");
+                assert_eq!(
+                    found
+                        .iter()
+                        .filter(|change| change.waits == Some(TLS))
+                        .count(),
+                    2,
+                    "{found:?}"
+                );
                 assert_eq!(changes(&taken_over(old, new), new), found);
             }
         }
@@ -357,7 +473,14 @@ mod tests {
     fn a_format_in_use_until_a_restart_cannot_be_removed() {
         let old = config(BROKER);
         let merged = taken_over(&old, &config(""));
-        assert!(fits(&merged).unwrap_err().to_string().contains("formats.own"), "{:?}", fits(&merged));
+        assert!(
+            fits(&merged)
+                .unwrap_err()
+                .to_string()
+                .contains("formats.own"),
+            "{:?}",
+            fits(&merged)
+        );
         assert_eq!(fits(&old), Ok(()));
     }
 }

@@ -25,7 +25,8 @@ pub struct Rollup {
     pub retention: Option<Duration>,
     /// `settle`: the least time between the end of a day and its computation (default 10m).
     pub settle: Duration,
-    /// `late`: a day that has ended is computed when no reading of it has arrived for this time (default 1m).
+    /// `late`: a day that has ended is computed when no reading of it has arrived for this time
+    /// (default 1m).
     pub late: Duration,
     /// `max_bytes`: memory for days with changes (default 256MiB).
     pub max_bytes: u64,

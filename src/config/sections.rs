@@ -11,9 +11,10 @@ use super::reader::{Bad, Report, Section, wrong};
 use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
-    Accumulate, AckMode, Admin, Audit, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest,
-    Limits, Line, Log, LogFormat, Native, Nested, Otlp, PointAttributes, Promql, RemoteWrite, ScalarFormat, Secret,
-    Shutdown, Store, StoreMode, certificates, jwt, listen, mapping, mqtt, quota, rollup, sensors, tls, uri,
+    Accumulate, AckMode, Admin, Audit, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest,
+    Journal, Latest, Limits, Line, Log, LogFormat, Native, Nested, Otlp, PointAttributes, Promql,
+    RemoteWrite, ScalarFormat, Secret, Shutdown, Store, StoreMode, certificates, jwt, listen,
+    mapping, mqtt, quota, rollup, sensors, tls, uri,
 };
 use crate::model::Span;
 
@@ -32,7 +33,8 @@ const PAGE_MAX_BYTES: u64 = 8 * MIB;
 /// A hundred years: a wider time window is a mistake in the unit.
 const WINDOW_MAX: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
-/// 2001-01-01T00:00:00Z: clocks without a battery start in 1970, 1980 (GPS) or 2000, and count up from there.
+/// 2001-01-01T00:00:00Z: clocks without a battery start in 1970, 1980 (GPS) or 2000, and count up
+/// from there.
 const UNSET_BEFORE_MS: i64 = 978_307_200_000;
 
 /// Reads the whole tree. Problems are in the report afterwards.
@@ -80,7 +82,11 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
 
 fn ingest(mut s: Section<'_>) -> Ingest {
     let ingest = Ingest {
-        ack: s.choice("ack", AckMode::Journal, &[("journal", AckMode::Journal), ("stored", AckMode::Stored)]),
+        ack: s.choice(
+            "ack",
+            AckMode::Journal,
+            &[("journal", AckMode::Journal), ("stored", AckMode::Stored)],
+        ),
         queue_max: s.count("queue_max", 1024, 1..=1_000_000),
         // Admission counts its bytes in 32 bit.
         queue_max_bytes: s.size("queue_max_bytes", 64 * MIB, MIB..=2 * GIB),
@@ -141,14 +147,22 @@ fn promql(mut s: Section<'_>) -> Promql {
 }
 
 fn store(mut s: Section<'_>) -> Store {
-    let modes = [("bucket", StoreMode::Bucket), ("timeseries", StoreMode::Timeseries), ("auto", StoreMode::Auto)];
+    let modes = [
+        ("bucket", StoreMode::Bucket),
+        ("timeseries", StoreMode::Timeseries),
+        ("auto", StoreMode::Auto),
+    ];
     let store = Store {
         uri: store_uri(&mut s),
-        database: s.parse("database", database).unwrap_or_else(|| "hourbucket".to_owned()),
+        database: s
+            .parse("database", database)
+            .unwrap_or_else(|| "hourbucket".to_owned()),
         mode: s.choice("mode", StoreMode::Auto, &modes),
         retention: s.duration_opt("retention", MINUTE..=RETENTION_MAX),
         retention_readings: s.duration_opt("retention_readings", MINUTE..=RETENTION_MAX),
-        write_concern: s.parse("write_concern", write_concern).unwrap_or_else(|| "majority".to_owned()),
+        write_concern: s
+            .parse("write_concern", write_concern)
+            .unwrap_or_else(|| "majority".to_owned()),
         timeout: s.duration("timeout", 10 * SECOND, 10 * MS..=HOUR),
         connect_timeout: s.duration("connect_timeout", 5 * SECOND, 10 * MS..=10 * MINUTE),
         pool_max: s.count("pool_max", 16, 1..=1000),
@@ -159,10 +173,18 @@ fn store(mut s: Section<'_>) -> Store {
 }
 
 fn store_uri(s: &mut Section<'_>) -> Secret {
-    let uri = s.secret("uri").unwrap_or_else(|| Secret::new("mongodb://127.0.0.1:27017/?replicaSet=rs0".to_owned()));
+    let uri = s
+        .secret("uri")
+        .unwrap_or_else(|| Secret::new("mongodb://127.0.0.1:27017/?replicaSet=rs0".to_owned()));
     if let Err(what) = uri::check_store(uri.reveal()) {
         let key = s.key("uri");
-        s.report.bad(&key, Bad::new(what, "write mongodb://[user:password@]host[:port][,…]/[?options]"));
+        s.report.bad(
+            &key,
+            Bad::new(
+                what,
+                "write mongodb://[user:password@]host[:port][,…]/[?options]",
+            ),
+        );
     }
     uri
 }
@@ -174,9 +196,10 @@ fn database(node: &Node) -> Result<String, Bad> {
     let forbidden = |c: char| "/\\.\"$*<>:|?".contains(c) || c.is_whitespace() || c.is_control();
     match name {
         "" => Err(wrong(node, advice)),
-        "admin" | "local" | "config" => {
-            Err(Bad::new(format!("\"{name}\" is MongoDB's own database"), "write another name"))
-        }
+        "admin" | "local" | "config" => Err(Bad::new(
+            format!("\"{name}\" is MongoDB's own database"),
+            "write another name",
+        )),
         _ if name.len() > 63 || name.contains(forbidden) => Err(wrong(node, advice)),
         _ => Ok(name.to_owned()),
     }
@@ -188,7 +211,10 @@ fn write_concern(node: &Node) -> Result<String, Bad> {
     let members = node.integer().or_else(|| node.text()?.parse().ok());
     match (node.text(), members) {
         (Some("majority"), _) => Ok("majority".to_owned()),
-        (_, Some(0)) => Err(Bad::new("with 0 MongoDB does not acknowledge writes", advice)),
+        (_, Some(0)) => Err(Bad::new(
+            "with 0 MongoDB does not acknowledge writes",
+            advice,
+        )),
         (_, Some(n @ 1..=50)) => Ok(n.to_string()),
         _ => Err(wrong(node, advice)),
     }
@@ -205,10 +231,24 @@ fn bucket(mut s: Section<'_>) -> Bucket {
 }
 
 fn span(node: &Node) -> Result<Span, Bad> {
-    let advice = "write a divisor of a day from \"1m\" to \"1d\", such as \"15m\", \"1h\" or \"6h\"";
-    let duration = node.text().and_then(parse_duration).ok_or_else(|| wrong(node, advice))?;
-    let span = i64::try_from(duration.as_millis()).ok().and_then(Span::from_ms);
-    span.ok_or_else(|| Bad::new(format!("\"{}\" does not divide a day", node.text().unwrap_or_default()), advice))
+    let advice =
+        "write a divisor of a day from \"1m\" to \"1d\", such as \"15m\", \"1h\" or \"6h\"";
+    let duration = node
+        .text()
+        .and_then(parse_duration)
+        .ok_or_else(|| wrong(node, advice))?;
+    let span = i64::try_from(duration.as_millis())
+        .ok()
+        .and_then(Span::from_ms);
+    span.ok_or_else(|| {
+        Bad::new(
+            format!(
+                "\"{}\" does not divide a day",
+                node.text().unwrap_or_default()
+            ),
+            advice,
+        )
+    })
 }
 
 fn flush(mut s: Section<'_>) -> Flush {
@@ -239,7 +279,9 @@ fn accumulate(mut s: Section<'_>) -> Accumulate {
 
 fn journal(mut s: Section<'_>) -> Journal {
     let journal = Journal {
-        dir: s.text("dir").map_or_else(|| PathBuf::from("journal"), PathBuf::from),
+        dir: s
+            .text("dir")
+            .map_or_else(|| PathBuf::from("journal"), PathBuf::from),
         max_bytes: s.size("max_bytes", 16 * GIB, 128 * KIB..=1024 * 1024 * GIB),
         segment_bytes: s.size("segment_bytes", 64 * MIB, 64 * KIB..=4 * GIB),
         commit_delay: s.duration("commit_delay", 2 * MS, Duration::ZERO..=100 * MS),
@@ -262,7 +304,9 @@ fn latest(mut s: Section<'_>) -> Latest {
 fn enrich(mut s: Section<'_>) -> Enrich {
     let enrich = Enrich {
         collection: s.parse("collection", collection),
-        id_field: s.parse("id_field", |node| path(node.text(), node)).unwrap_or_else(|| "_id".to_owned()),
+        id_field: s
+            .parse("id_field", |node| path(node.text(), node))
+            .unwrap_or_else(|| "_id".to_owned()),
         fields: s.parse("fields", paths).unwrap_or_default(),
         interval: s.duration("interval", MINUTE, 100 * MS..=DAY),
         max_sensors: s.count("max_sensors", 1_000_000, 1..=100_000_000),
@@ -275,12 +319,25 @@ fn enrich(mut s: Section<'_>) -> Enrich {
 fn collection(node: &Node) -> Result<String, Bad> {
     let advice = "write the name of a collection in store.database, such as \"sensors\"";
     let name = node.text().ok_or_else(|| wrong(node, advice))?;
-    let ours =
-        ["sensor_buckets", "sensor_readings", "sensor_latest", "sensor_summaries", "dead_letters", "sensor_days"];
+    let ours = [
+        "sensor_buckets",
+        "sensor_readings",
+        "sensor_latest",
+        "sensor_summaries",
+        "dead_letters",
+        "sensor_days",
+    ];
     if ours.contains(&name) {
-        return Err(Bad::new(format!("\"{name}\" is a collection that hourbucket writes"), advice));
+        return Err(Bad::new(
+            format!("\"{name}\" is a collection that hourbucket writes"),
+            advice,
+        ));
     }
-    if name.is_empty() || name.len() > 120 || name.starts_with("system.") || name.contains(['$', '\0']) {
+    if name.is_empty()
+        || name.len() > 120
+        || name.starts_with("system.")
+        || name.contains(['$', '\0'])
+    {
         return Err(wrong(node, advice));
     }
     Ok(name.to_owned())
@@ -288,7 +345,8 @@ fn collection(node: &Node) -> Result<String, Bad> {
 
 /// A field of a document, with dots for nested ones.
 fn path(text: Option<&str>, node: &Node) -> Result<String, Bad> {
-    let advice = "write the name of a field, with dots for a nested one, such as \"site\" or \"place.room\"";
+    let advice =
+        "write the name of a field, with dots for a nested one, such as \"site\" or \"place.room\"";
     let good = |part: &str| !part.is_empty() && !part.starts_with('$') && !part.contains('\0');
     match text {
         Some(text) if text.split('.').all(good) => Ok(text.to_owned()),
@@ -300,11 +358,22 @@ fn path(text: Option<&str>, node: &Node) -> Result<String, Bad> {
 fn paths(node: &Node) -> Result<Vec<String>, Bad> {
     let advice = "write a list of fields, such as [\"site\", \"place.room\"]";
     let texts = node.texts().ok_or_else(|| wrong(node, advice))?;
-    let paths = texts.iter().map(|text| path(Some(text), node)).collect::<Result<Vec<_>, _>>()?;
+    let paths = texts
+        .iter()
+        .map(|text| path(Some(text), node))
+        .collect::<Result<Vec<_>, _>>()?;
     for (i, a) in paths.iter().enumerate() {
         let clash = |b: &String| a == b || b.starts_with(&format!("{a}."));
-        if let Some(b) = paths.iter().enumerate().find(|(j, b)| *j != i && clash(b)).map(|(_, b)| b) {
-            return Err(Bad::new(format!("\"{a}\" and \"{b}\" overlap"), "name each field once"));
+        if let Some(b) = paths
+            .iter()
+            .enumerate()
+            .find(|(j, b)| *j != i && clash(b))
+            .map(|(_, b)| b)
+        {
+            return Err(Bad::new(
+                format!("\"{a}\" and \"{b}\" overlap"),
+                "name each field once",
+            ));
         }
     }
     Ok(paths)
@@ -316,7 +385,11 @@ fn limits(mut s: Section<'_>) -> Limits {
         future: s.duration("future", 10 * MINUTE, Duration::ZERO..=WINDOW_MAX),
         import_past: s.duration("import_past", 7300 * DAY, MINUTE..=WINDOW_MAX),
         unset_before_ms: s.parse("unset_before", date).unwrap_or(UNSET_BEFORE_MS),
-        unset_over_http_refused: s.choice("unset_over_http", true, &[("reject", true), ("receive", false)]),
+        unset_over_http_refused: s.choice(
+            "unset_over_http",
+            true,
+            &[("reject", true), ("receive", false)],
+        ),
         zone: s.parse("zone", mapping::zone),
         fields_max: s.count("fields_max", 64, 1..=255),
         bucket_fields_max: s.count("bucket_fields_max", 1024, 1..=1_000_000),
@@ -332,15 +405,19 @@ fn limits(mut s: Section<'_>) -> Limits {
 
 /// The start of a day, in milliseconds since 1970.
 fn date(node: &Node) -> Result<i64, Bad> {
-    let advice = "write a date in quotes such as \"2001-01-01\"; \"0001-01-01\" accepts every time unchanged";
+    let advice = "write a date in quotes such as \"2001-01-01\"; \"0001-01-01\" accepts every time \
+        unchanged";
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
-    let date = chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| wrong(node, advice))?;
+    let date =
+        chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| wrong(node, advice))?;
     Ok(i64::from(date.to_epoch_days()) * 86_400_000)
 }
 
 fn line(mut s: Section<'_>) -> Line {
     let line = Line {
-        sensor_id_tag: s.text("sensor_id_tag").unwrap_or_else(|| "sensor_id".to_owned()),
+        sensor_id_tag: s
+            .text("sensor_id_tag")
+            .unwrap_or_else(|| "sensor_id".to_owned()),
         field_prefix: s.flag("field_prefix", false),
     };
     s.end();
@@ -348,11 +425,17 @@ fn line(mut s: Section<'_>) -> Line {
 }
 
 fn native(mut s: Section<'_>) -> Native {
-    let nested = [("flatten", Nested::Flatten), ("reject", Nested::Reject), ("leave-out", Nested::LeaveOut)];
+    let nested = [
+        ("flatten", Nested::Flatten),
+        ("reject", Nested::Reject),
+        ("leave-out", Nested::LeaveOut),
+    ];
     let usual = ["timestamp", "time", "datetime", "t", "@timestamp"];
     let native = Native {
         nested: s.choice("nested", Nested::Flatten, &nested),
-        time: s.parse("time", time_names).unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
+        time: s
+            .parse("time", time_names)
+            .unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
     };
     s.end();
     native
@@ -361,10 +444,20 @@ fn native(mut s: Section<'_>) -> Native {
 /// The members that may hold the time; none of them has another meaning.
 fn time_names(node: &Node) -> Result<Vec<String>, Bad> {
     const TAKEN: [&str; 5] = ["sensor_id", "ts", "ts_unit", "values", "tags"];
-    let advice = "write a list of up to 16 other names, such as [\"timestamp\", \"time\"]; [] for none";
-    let names = node.texts().filter(|list| list.len() <= 16).ok_or_else(|| wrong(node, advice))?;
-    match names.iter().find(|name| name.is_empty() || TAKEN.contains(&name.as_str())) {
-        Some(name) => Err(Bad::new(format!("\"{name}\" cannot be such a name"), advice)),
+    let advice =
+        "write a list of up to 16 other names, such as [\"timestamp\", \"time\"]; [] for none";
+    let names = node
+        .texts()
+        .filter(|list| list.len() <= 16)
+        .ok_or_else(|| wrong(node, advice))?;
+    match names
+        .iter()
+        .find(|name| name.is_empty() || TAKEN.contains(&name.as_str()))
+    {
+        Some(name) => Err(Bad::new(
+            format!("\"{name}\" cannot be such a name"),
+            advice,
+        )),
         None => Ok(names),
     }
 }
@@ -379,13 +472,24 @@ fn scalar(mut s: Section<'_>) -> ScalarFormat {
 }
 
 fn otlp(mut s: Section<'_>) -> Otlp {
-    let usual = ["sensor_id", "device.id", "host.name", "service.name", "service.instance.id"];
-    let places = [("tags", PointAttributes::Tags), ("sensor_id", PointAttributes::SensorId)];
+    let usual = [
+        "sensor_id",
+        "device.id",
+        "host.name",
+        "service.name",
+        "service.instance.id",
+    ];
+    let places = [
+        ("tags", PointAttributes::Tags),
+        ("sensor_id", PointAttributes::SensorId),
+    ];
     let otlp = Otlp {
         sensor_id_attributes: s
             .parse("sensor_id_attributes", texts)
             .unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
-        sensor_id_default: s.text("sensor_id_default").unwrap_or_else(|| "unknown".to_owned()),
+        sensor_id_default: s
+            .text("sensor_id_default")
+            .unwrap_or_else(|| "unknown".to_owned()),
         point_attributes: s.choice("point_attributes", PointAttributes::Tags, &places),
     };
     s.end();
@@ -393,9 +497,14 @@ fn otlp(mut s: Section<'_>) -> Otlp {
 }
 
 fn remote_write(mut s: Section<'_>) -> RemoteWrite {
-    let places = [("tags", PointAttributes::Tags), ("sensor_id", PointAttributes::SensorId)];
+    let places = [
+        ("tags", PointAttributes::Tags),
+        ("sensor_id", PointAttributes::SensorId),
+    ];
     let remote_write = RemoteWrite {
-        sensor_id_labels: s.parse("sensor_id_labels", texts).unwrap_or_else(|| vec!["instance".to_owned()]),
+        sensor_id_labels: s
+            .parse("sensor_id_labels", texts)
+            .unwrap_or_else(|| vec!["instance".to_owned()]),
         other_labels: s.choice("other_labels", PointAttributes::Tags, &places),
     };
     s.end();
@@ -404,7 +513,8 @@ fn remote_write(mut s: Section<'_>) -> RemoteWrite {
 
 /// A list of names.
 fn texts(node: &Node) -> Result<Vec<String>, Bad> {
-    let advice = "write a list of names, such as [\"host.name\", \"service.name\"], with at most 16 entries";
+    let advice =
+        "write a list of names, such as [\"host.name\", \"service.name\"], with at most 16 entries";
     let good = |list: &Vec<String>| list.len() <= 16 && list.iter().all(|name| !name.is_empty());
     node.texts().filter(good).ok_or_else(|| wrong(node, advice))
 }
@@ -419,7 +529,9 @@ fn dead_letters(mut s: Section<'_>) -> DeadLetters {
 }
 
 fn shutdown(mut s: Section<'_>) -> Shutdown {
-    let shutdown = Shutdown { deadline: s.duration("deadline", 30 * SECOND, 100 * MS..=HOUR) };
+    let shutdown = Shutdown {
+        deadline: s.duration("deadline", 30 * SECOND, 100 * MS..=HOUR),
+    };
     s.end();
     shutdown
 }
@@ -436,17 +548,22 @@ fn audit(mut s: Section<'_>) -> Audit {
 fn log(mut s: Section<'_>) -> Log {
     let log = Log {
         level: s.parse("level", level).unwrap_or_else(|| "info".to_owned()),
-        format: s.choice("format", LogFormat::Text, &[("text", LogFormat::Text), ("json", LogFormat::Json)]),
+        format: s.choice(
+            "format",
+            LogFormat::Text,
+            &[("text", LogFormat::Text), ("json", LogFormat::Json)],
+        ),
     };
     s.end();
     log
 }
 
-/// A filter such as `info` or `info,hourbucket::store=debug`. A bare word that is not a level would name a module and
-/// enable all of its events, so a misspelt level must be refused.
+/// A filter such as `info` or `info,hourbucket::store=debug`. A bare word that is not a level would
+/// name a module and enable all of its events, so a misspelt level must be refused.
 fn level(node: &Node) -> Result<String, Bad> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let advice = "write off, error, warn, info, debug or trace, followed by \",module=level\" as needed";
+    let advice =
+        "write off, error, warn, info, debug or trace, followed by \",module=level\" as needed";
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
     let good = text.split(',').map(str::trim).all(|part| {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level);

@@ -12,8 +12,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Sensors {
     /// `silent_after`: a sensor is silent if nothing of it has arrived for this long (default 1d).
     pub silent_after: Duration,
-    /// `retired_after`: a sensor of which nothing has arrived for this long is no longer counted as silent (default
-    /// 30d).
+    /// `retired_after`: a sensor of which nothing has arrived for this long is no longer counted as
+    /// silent (default 30d).
     pub retired_after: Duration,
 }
 

@@ -11,7 +11,10 @@ pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
         Origin::Env(_) => name.strip_suffix("_file").unwrap_or(name),
         Origin::File { .. } => name,
     };
-    if let Some(stem) = name.strip_suffix("_file").filter(|_| matches!(origin, Origin::File { .. })) {
+    if let Some(stem) = name
+        .strip_suffix("_file")
+        .filter(|_| matches!(origin, Origin::File { .. }))
+    {
         let target = join(section, stem);
         if known.contains(&target) {
             return format!(
@@ -20,14 +23,20 @@ pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
             );
         }
     }
-    let same_section = known.iter().filter(|k| k.rsplit_once('.').map_or("", |(s, _)| s) == section);
+    let same_section = known
+        .iter()
+        .filter(|k| k.rsplit_once('.').map_or("", |(s, _)| s) == section);
     if let Some(near) = nearest(stem, same_section.map(|k| last(k))) {
         return format!("did you mean `{}`?", with_numbers(key, near, origin));
     }
     if let Some(elsewhere) = known.iter().find(|k| last(k) == stem) {
         return format!("did you mean `{elsewhere}`?");
     }
-    let mut sections: Vec<&str> = known.iter().filter_map(|k| k.rsplit_once('.')).map(|(s, _)| s).collect();
+    let mut sections: Vec<&str> = known
+        .iter()
+        .filter_map(|k| k.rsplit_once('.'))
+        .map(|(s, _)| s)
+        .collect();
     sections.dedup();
     if let Some(near) = nearest(&plain, sections.iter().copied()) {
         return format!("did you mean the section `{near}`?");
@@ -56,27 +65,39 @@ fn variable(key: &str) -> String {
     format!("HOURBUCKET_{}", key.to_uppercase().replace('.', "__"))
 }
 
-/// Replaces the last part of a key; for a key from the environment, returns the name of the variable.
+/// Replaces the last part of a key; for a key from the environment, returns the name of the
+/// variable.
 fn with_numbers(key: &str, name: &str, origin: &Origin) -> String {
     match origin {
         Origin::Env(variable) => {
             let (section, _) = variable.rsplit_once("__").unwrap_or_default();
             format!("{section}__{}", name.to_uppercase())
         }
-        Origin::File { .. } => join(key.rsplit_once('.').map_or("", |(section, _)| section), name),
+        Origin::File { .. } => join(
+            key.rsplit_once('.').map_or("", |(section, _)| section),
+            name,
+        ),
     }
 }
 
 fn join(section: &str, name: &str) -> String {
-    if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
+    if section.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{section}.{name}")
+    }
 }
 
 fn last(key: &str) -> &str {
     key.rsplit_once('.').map_or(key, |(_, name)| name)
 }
 
-/// The nearest of `candidates` if it is close enough for a typo: at most a third of the characters differ, or one.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// The nearest of `candidates` if it is close enough for a typo: at most a third of the characters
+/// differ, or one.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len().min(word.len()) / 3).max(1))
@@ -84,10 +105,11 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
         .map(|(_, candidate)| candidate)
 }
 
-/// Edit distance: characters to insert, remove or change; a swap of two neighbours counts as one (optimal string
-/// alignment).
+/// Edit distance: characters to insert, remove or change; a swap of two neighbours counts as one
+/// (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let (a, b): (Vec<char>, Vec<char>) =
+        (a.chars().take(64).collect(), b.chars().take(64).collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
     for i in 0..=a.len() {
         for j in 0..=b.len() {
@@ -96,7 +118,9 @@ fn distance(a: &str, b: &str) -> usize {
                 continue;
             }
             let changed = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + changed);
+            let mut best = (rows[i - 1][j] + 1)
+                .min(rows[i][j - 1] + 1)
+                .min(rows[i - 1][j - 1] + changed);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                 best = best.min(rows[i - 2][j - 2] + 1);
             }
@@ -112,20 +136,33 @@ mod tests {
 
     #[test]
     fn measures_slips() {
-        for (a, b, n) in
-            [("uri", "uri", 0), ("urii", "uri", 1), ("lisetn", "listen", 1), ("", "abc", 3), ("dir", "url", 3)]
-        {
+        for (a, b, n) in [
+            ("uri", "uri", 0),
+            ("urii", "uri", 1),
+            ("lisetn", "listen", 1),
+            ("", "abc", 3),
+            ("dir", "url", 3),
+        ] {
             assert_eq!(distance(a, b), n, "{a} {b}");
         }
     }
 
     #[test]
     fn suggests_the_nearest_key() {
-        let known: Vec<String> =
-            ["http.listen", "http.tokens_file", "store.uri", "flush.max_age", "mqtt.url", "mqtt.client_id"]
-                .map(String::from)
-                .into();
-        let file = Origin::File { name: "f".into(), line: 1 };
+        let known: Vec<String> = [
+            "http.listen",
+            "http.tokens_file",
+            "store.uri",
+            "flush.max_age",
+            "mqtt.url",
+            "mqtt.client_id",
+        ]
+        .map(String::from)
+        .into();
+        let file = Origin::File {
+            name: "f".into(),
+            line: 1,
+        };
         let env = |name: &str| Origin::Env(name.into());
         for (key, origin, advice) in [
             ("http.lisetn", file.clone(), "`http.listen`"),
@@ -134,9 +171,17 @@ mod tests {
             ("uri", file.clone(), "`store.uri`"),
             ("htpp", file.clone(), "section `http`"),
             ("store.uri_file", file.clone(), "HOURBUCKET_STORE__URI_FILE"),
-            ("store.urii", env("HOURBUCKET_STORE__URII"), "`HOURBUCKET_STORE__URI`"),
+            (
+                "store.urii",
+                env("HOURBUCKET_STORE__URII"),
+                "`HOURBUCKET_STORE__URI`",
+            ),
             ("stor.uri", env("HOURBUCKET_STOR__URI"), "store.uri"),
-            ("mqtt[0].ulr", env("HOURBUCKET_MQTT__0__ULR"), "`HOURBUCKET_MQTT__0__URL`"),
+            (
+                "mqtt[0].ulr",
+                env("HOURBUCKET_MQTT__0__ULR"),
+                "`HOURBUCKET_MQTT__0__URL`",
+            ),
             ("http.frobnicate", file, "remove it"),
         ] {
             let found = for_key(key, &origin, &known);

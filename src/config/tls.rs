@@ -59,15 +59,22 @@ impl Tls {
 }
 
 pub(super) fn read(mut s: Section<'_>) -> Tls {
-    let auth =
-        [("required", ClientAuth::Required), ("optional", ClientAuth::Optional), ("identity", ClientAuth::Identity)];
+    let auth = [
+        ("required", ClientAuth::Required),
+        ("optional", ClientAuth::Optional),
+        ("identity", ClientAuth::Identity),
+    ];
     let tls = Tls {
         cert_file: s.file("cert_file"),
         key_file: s.file("key_file"),
         client_ca_file: s.file("client_ca_file"),
         client_crl_file: s.file("client_crl_file"),
         client_auth: s.choice("client_auth", ClientAuth::Required, &auth),
-        min_version: s.choice("min_version", TlsVersion::V12, &[("1.2", TlsVersion::V12), ("1.3", TlsVersion::V13)]),
+        min_version: s.choice(
+            "min_version",
+            TlsVersion::V12,
+            &[("1.2", TlsVersion::V12), ("1.3", TlsVersion::V13)],
+        ),
     };
     let path = s.key("");
     check(path.trim_end_matches('.'), &tls, s.report);
@@ -77,7 +84,12 @@ pub(super) fn read(mut s: Section<'_>) -> Tls {
 
 /// Reports impossible combinations within the section.
 fn check(path: &str, tls: &Tls, report: &mut Report) {
-    check_files(path, "client", [&tls.cert_file, &tls.key_file, &tls.client_ca_file], report);
+    check_files(
+        path,
+        "client",
+        [&tls.cert_file, &tls.key_file, &tls.client_ca_file],
+        report,
+    );
     check_clients(path, tls.client_ca_file.is_some(), report);
 }
 
@@ -96,7 +108,12 @@ pub(super) fn check_clients(path: &str, has_ca: bool, report: &mut Report) {
 }
 
 /// Checks certificate, key and CA of a port; `who` names the peers in messages.
-pub(super) fn check_files(path: &str, who: &str, files: [&Option<PathBuf>; 3], report: &mut Report) {
+pub(super) fn check_files(
+    path: &str,
+    who: &str,
+    files: [&Option<PathBuf>; 3],
+    report: &mut Report,
+) {
     let key = |name: &str| format!("{path}.{name}");
     let [cert_file, key_file, client_ca_file] = files;
     check_pair(path, "TLS needs", [cert_file, key_file], report);
@@ -109,8 +126,14 @@ pub(super) fn check_files(path: &str, who: &str, files: [&Option<PathBuf>; 3], r
     }
 }
 
-/// Checks a certificate and its key. `what` begins the message and names the feature that needs both.
-pub(super) fn check_pair(path: &str, what: &str, files: [&Option<PathBuf>; 2], report: &mut Report) {
+/// Checks a certificate and its key. `what` begins the message and names the feature that needs
+/// both.
+pub(super) fn check_pair(
+    path: &str,
+    what: &str,
+    files: [&Option<PathBuf>; 2],
+    report: &mut Report,
+) {
     let key = |name: &str| format!("{path}.{name}");
     let (there, missing) = match files.map(Option::is_some) {
         [true, false] => ("cert_file", "key_file"),

@@ -1,17 +1,19 @@
-//! Topic filters (MQTT 5 §4.7, the same in 3.1.1) and topic templates, and whether the two can match the same topic.
+//! Topic filters (MQTT 5 §4.7, the same in 3.1.1) and topic templates, and whether the two can
+//! match the same topic.
 //!
-//! A template names the levels of a topic: `sensors/{sensor_id}/{field}`. A level is a text to compare with, a `{name}`
-//! for a whole level (`sensor_id`, `field`, or any other name, which becomes a tag), a `+` for a level to ignore, or at
-//! the end a `#` for all remaining levels. One name may take several levels: `{sensor_id#}`.
+//! A template names the levels of a topic: `sensors/{sensor_id}/{field}`. A level is a text to
+//! compare with, a `{name}` for a whole level (`sensor_id`, `field`, or any other name, which
+//! becomes a tag), a `+` for a level to ignore, or at the end a `#` for all remaining levels. One
+//! name may take several levels: `{sensor_id#}`.
 //!
-//! `decode::topic` parses topics by the same rules. They are repeated here because config must not depend on a stage,
-//! and because these mistakes should be reported together with all others.
+//! `decode::topic` parses topics by the same rules. They are repeated here because config must not
+//! depend on a stage, and because these mistakes should be reported together with all others.
 
 /// MQTT stores the length of a topic in 16 bit.
 const TOPIC_MAX_BYTES: usize = 65_535;
 
-/// Limits for names in braces. The number is below the limit on a reading's tags, so that tags of the payload fit as
-/// well.
+/// Limits for names in braces. The number is below the limit on a reading's tags, so that tags of
+/// the payload fit as well.
 const NAME_MAX_BYTES: usize = 64;
 const NAMES_MAX: usize = 16;
 /// Keys of the stored documents, which cannot be names of tags.
@@ -44,7 +46,9 @@ pub(super) enum InvalidTopic {
     Wildcard(String),
     #[error("`{{{0}}}` occurs twice")]
     Repeated(String),
-    #[error("only one part can match several levels: one name with # in its braces, or # at the end")]
+    #[error(
+        "only one part can match several levels: one name with # in its braces, or # at the end"
+    )]
     SeveralOpen,
     #[error("more than {NAMES_MAX} names")]
     TooManyNames,
@@ -53,9 +57,12 @@ pub(super) enum InvalidTopic {
 pub(super) fn check_filter(filter: &str) -> Result<(), InvalidTopic> {
     if let Some(shared) = filter.strip_prefix("$share") {
         // $share/{group}/{filter}, the group without wildcards (MQTT 5 §4.8.2).
-        let group = shared.strip_prefix('/').and_then(|rest| rest.split_once('/'));
+        let group = shared
+            .strip_prefix('/')
+            .and_then(|rest| rest.split_once('/'));
         match group {
-            Some((group, rest)) if !group.is_empty() && !group.contains(['+', '#']) && !rest.is_empty() => {}
+            Some((group, rest))
+                if !group.is_empty() && !group.contains(['+', '#']) && !rest.is_empty() => {}
             _ if shared.is_empty() || shared.starts_with('/') => {
                 return Err(InvalidTopic::SharedFilter);
             }
@@ -99,7 +106,9 @@ pub(super) fn check_tag_name(name: &str) -> Result<(), InvalidTopic> {
 
 /// A filter without `$share/group/`, as it is compared with topics.
 pub(super) fn unshared(filter: &str) -> &str {
-    let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));
+    let shared = filter
+        .strip_prefix("$share/")
+        .and_then(|rest| rest.split_once('/'));
     shared.map_or(filter, |(_, filter)| filter)
 }
 
@@ -127,12 +136,19 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, InvalidTo
         let level = match level {
             "+" => Level::One,
             "#" if i + 1 == count => Level::Rest,
-            _ => match level.strip_prefix('{').and_then(|level| level.strip_suffix('}')) {
+            _ => match level
+                .strip_prefix('{')
+                .and_then(|level| level.strip_suffix('}'))
+            {
                 Some(name) if RESERVED.contains(&name) => {
                     return Err(InvalidTopic::Reserved(level.to_owned()));
                 }
                 Some(name) if is_name(name) => Level::Name(name),
-                Some(name) if name.strip_suffix('#').is_some_and(|name| is_name(name) && !RESERVED.contains(&name)) => {
+                Some(name)
+                    if name
+                        .strip_suffix('#')
+                        .is_some_and(|name| is_name(name) && !RESERVED.contains(&name)) =>
+                {
                     Level::Names(name.trim_end_matches('#'))
                 }
                 Some(_) => return Err(InvalidTopic::Name(level.to_owned())),
@@ -152,7 +168,12 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, InvalidTo
         }
         levels.push(level);
     }
-    if levels.iter().filter(|level| matches!(level, Level::Names(_) | Level::Rest)).count() > 1 {
+    if levels
+        .iter()
+        .filter(|level| matches!(level, Level::Names(_) | Level::Rest))
+        .count()
+        > 1
+    {
         return Err(InvalidTopic::SeveralOpen);
     }
     let is_tag = |level: &&Level<'_>| matches!(level, Level::Name(name) | Level::Names(name) if !["sensor_id", "field"].contains(name));
@@ -164,23 +185,35 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, InvalidTo
 
 fn is_name(name: &str) -> bool {
     (1..=NAME_MAX_BYTES).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
-/// Why all devices of a subscription become one sensor: the filter fixes the level of `{sensor_id}`, and the template
-/// ignores a level in which topics differ.
+/// Why all devices of a subscription become one sensor: the filter fixes the level of
+/// `{sensor_id}`, and the template ignores a level in which topics differ.
 pub(super) fn merges_sensors(filter: &str, template: &str) -> Option<String> {
     let levels = parse_template(template).ok()?;
-    let at = levels.iter().position(|level| *level == Level::Name("sensor_id"))?;
+    let at = levels
+        .iter()
+        .position(|level| *level == Level::Name("sensor_id"))?;
     let filter: Vec<&str> = unshared(filter).split('/').collect();
-    let fixed = filter.get(at).filter(|level| !matches!(**level, "+" | "#"))?;
+    let fixed = filter
+        .get(at)
+        .filter(|level| !matches!(**level, "+" | "#"))?;
     if filter[..at].contains(&"#") {
         return None;
     }
-    let lost = filter.iter().zip(&levels).position(|(f, level)| *f == "+" && *level == Level::One);
+    let lost = filter
+        .iter()
+        .zip(&levels)
+        .position(|(f, level)| *f == "+" && *level == Level::One);
     let rest_lost = filter.last() == Some(&"#") && levels.last() == Some(&Level::Rest);
     (lost.is_some() || rest_lost).then(|| {
-        format!("{{sensor_id}} is `{fixed}` for every topic of the filter, so all its devices become one sensor")
+        format!(
+            "{{sensor_id}} is `{fixed}` for every topic of the filter, so all its devices \
+            become one sensor"
+        )
     })
 }
 
@@ -191,14 +224,25 @@ pub(super) fn never_meets(filter: &str, template: &[Level<'_>]) -> Option<String
         Some((&"#", rest)) => (true, rest),
         _ => (false, &filter[..]),
     };
-    // After a name that takes several levels, the position of a level is unknown; only the minimum number of levels is
-    // known.
-    if let Some(at) = template.iter().position(|level| matches!(level, Level::Names(_))) {
+    // After a name that takes several levels, the position of a level is unknown; only the minimum
+    // number of levels is known.
+    if let Some(at) = template
+        .iter()
+        .position(|level| matches!(level, Level::Names(_)))
+    {
         let head = [&template[..at], &[Level::Rest]].concat();
         let too_few = (!open_filter && filter.len() < template.len()).then(|| {
-            format!("topics have {} levels by the filter and at least {} by the template", filter.len(), template.len())
+            format!(
+                "topics have {} levels by the filter and at least {} by the template",
+                filter.len(),
+                template.len()
+            )
         });
-        let filter = if open_filter { [filter, &["#"]].concat() } else { filter.to_vec() };
+        let filter = if open_filter {
+            [filter, &["#"]].concat()
+        } else {
+            filter.to_vec()
+        };
         return never_meets(&filter.join("/"), &head).or(too_few);
     }
     let (open_template, template) = match template.split_last() {
@@ -210,7 +254,10 @@ pub(super) fn never_meets(filter: &str, template: &[Level<'_>]) -> Option<String
             && *wanted != "+"
             && wanted != text
         {
-            return Some(format!("level {} is `{wanted}` in the filter and `{text}` in the template", i + 1));
+            return Some(format!(
+                "level {} is `{wanted}` in the filter and `{text}` in the template",
+                i + 1
+            ));
         }
     }
     // A trailing # also matches zero levels: `a/#` matches `a`.
@@ -280,15 +327,24 @@ mod tests {
             parse_template("sensors/{sensor_id}/+/{field}/#").unwrap(),
             [Text("sensors"), Name("sensor_id"), One, Name("field"), Rest]
         );
-        assert_eq!(parse_template("a/{sensor_id#}/{field}").unwrap(), [Text("a"), Names("sensor_id"), Name("field")]);
+        assert_eq!(
+            parse_template("a/{sensor_id#}/{field}").unwrap(),
+            [Text("a"), Names("sensor_id"), Name("field")]
+        );
         for template in ["{a#}/{b#}", "{a#}/#", "{a#}/{a}", "{ts#}", "{#}", "{a##}"] {
             assert!(parse_template(template).is_err(), "{template}");
         }
-        for template in ["", "a/{b", "a/x{b}", "{}", "{a b}", "{a}/{a}", "#/a", "a#", "a+", "{ts}", "{_id}"] {
+        for template in [
+            "", "a/{b", "a/x{b}", "{}", "{a b}", "{a}/{a}", "#/a", "a#", "a+", "{ts}", "{_id}",
+        ] {
             assert!(parse_template(template).is_err(), "{template}");
         }
-        let tags = |n: usize| (0..n).map(|i| format!("{{t-{i}}}/")).collect::<String>() + "{sensor_id}";
-        assert!(parse_template(&tags(NAMES_MAX)).is_ok() && parse_template(&tags(NAMES_MAX + 1)).is_err());
+        let tags =
+            |n: usize| (0..n).map(|i| format!("{{t-{i}}}/")).collect::<String>() + "{sensor_id}";
+        assert!(
+            parse_template(&tags(NAMES_MAX)).is_ok()
+                && parse_template(&tags(NAMES_MAX + 1)).is_err()
+        );
     }
 
     #[test]
@@ -302,7 +358,11 @@ mod tests {
             ("#", "{sensor_id}/#", false),
             ("a/+", "+/#", false),
         ] {
-            assert_eq!(merges_sensors(filter, template).is_some(), merges, "{filter} {template}");
+            assert_eq!(
+                merges_sensors(filter, template).is_some(),
+                merges,
+                "{filter} {template}"
+            );
         }
     }
 
@@ -329,7 +389,11 @@ mod tests {
             ("y/#", "z/{sensor_id#}", false),
         ] {
             let levels = parse_template(template).unwrap();
-            assert_eq!(never_meets(filter, &levels).is_none(), meets, "{filter} {template}");
+            assert_eq!(
+                never_meets(filter, &levels).is_none(),
+                meets,
+                "{filter} {template}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The raw settings before they are interpreted: a tree of values, each with its origin. The file builds the tree, then
-//! the environment overrides parts of it.
+//! The raw settings before they are interpreted: a tree of values, each with its origin. The file
+//! builds the tree, then the environment overrides parts of it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,8 @@ pub(super) struct Node {
 /// The keys of a section.
 pub(super) type Entries = BTreeMap<String, Node>;
 
-/// A value as written. A value from the environment is always a text; its key's type is applied later.
+/// A value as written. A value from the environment is always a text; its key's type is applied
+/// later.
 #[derive(Debug, Clone)]
 pub(super) enum Raw {
     Table(Entries),
@@ -85,8 +86,13 @@ impl Node {
     /// The texts of a list; from the environment, a comma-separated text.
     pub(super) fn texts(&self) -> Option<Vec<String>> {
         match &self.value {
-            Raw::List(items) => items.iter().map(|item| item.text().map(str::to_owned)).collect(),
-            Raw::Text(text) if self.is_from_env() => Some(text.split(',').map(|part| part.trim().to_owned()).collect()),
+            Raw::List(items) => items
+                .iter()
+                .map(|item| item.text().map(str::to_owned))
+                .collect(),
+            Raw::Text(text) if self.is_from_env() => {
+                Some(text.split(',').map(|part| part.trim().to_owned()).collect())
+            }
             _ => None,
         }
     }
@@ -115,11 +121,20 @@ impl Node {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         match &self.value {
             Raw::Table(entries) => {
-                let members = entries.iter().map(|(key, node)| format!("{} = {}", quoted(key), node.to_toml()));
+                let members = entries
+                    .iter()
+                    .map(|(key, node)| format!("{} = {}", quoted(key), node.to_toml()));
                 format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
             }
             Raw::List(items) => {
-                format!("[{}]", items.iter().map(Node::to_toml).collect::<Vec<_>>().join(", "))
+                format!(
+                    "[{}]",
+                    items
+                        .iter()
+                        .map(Node::to_toml)
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )
             }
             Raw::Text(text) => quoted(text),
             Raw::Integer(n) => n.to_string(),
@@ -147,13 +162,19 @@ pub(super) struct SyntaxError {
 }
 
 pub(super) fn parse(name: &Rc<str>, text: &str) -> Result<Entries, SyntaxError> {
-    let lines = Lines { name: name.clone(), starts: text.match_indices('\n').map(|(at, _)| at + 1).collect() };
+    let lines = Lines {
+        name: name.clone(),
+        starts: text.match_indices('\n').map(|(at, _)| at + 1).collect(),
+    };
     match DeTable::parse(text) {
         Ok(table) => Ok(lines.entries(table.get_ref())),
         Err(e) => {
             let line = lines.line(e.span().map_or(0, |span| span.start));
             // Everything after the first line of the message may quote the source.
-            Err(SyntaxError { line, what: e.message().lines().next().unwrap_or_default().to_owned() })
+            Err(SyntaxError {
+                line,
+                what: e.message().lines().next().unwrap_or_default().to_owned(),
+            })
         }
     }
 }
@@ -174,27 +195,38 @@ impl Lines {
         table
             .iter()
             .map(|(key, value)| {
-                let node = Node { origin: self.origin(key.span().start), value: self.raw(value.get_ref()) };
+                let node = Node {
+                    origin: self.origin(key.span().start),
+                    value: self.raw(value.get_ref()),
+                };
                 (key.get_ref().to_string(), node)
             })
             .collect()
     }
 
     fn origin(&self, offset: usize) -> Origin {
-        Origin::File { name: self.name.clone(), line: self.line(offset) }
+        Origin::File {
+            name: self.name.clone(),
+            line: self.line(offset),
+        }
     }
 
     fn raw(&self, value: &DeValue<'_>) -> Raw {
         match value {
             DeValue::String(text) => Raw::Text(text.to_string()),
-            DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix()).map_or(Raw::Other, Raw::Integer),
+            DeValue::Integer(n) => {
+                i64::from_str_radix(n.as_str(), n.radix()).map_or(Raw::Other, Raw::Integer)
+            }
             DeValue::Boolean(flag) => Raw::Flag(*flag),
             DeValue::Float(n) => Raw::Fraction(n.as_str().replace('_', "")),
             DeValue::Datetime(_) => Raw::Other,
             DeValue::Array(items) => Raw::List(
                 items
                     .iter()
-                    .map(|item| Node { origin: self.origin(item.span().start), value: self.raw(item.get_ref()) })
+                    .map(|item| Node {
+                        origin: self.origin(item.span().start),
+                        value: self.raw(item.get_ref()),
+                    })
                     .collect(),
             ),
             DeValue::Table(table) => Raw::Table(self.entries(table)),
@@ -216,15 +248,20 @@ pub(super) struct BadVariable {
     pub(super) advice: String,
 }
 
-/// Applies the environment to the tree: `HOURBUCKET_STORE__URI` sets `store.uri`, `HOURBUCKET_MQTT__0__URL` sets `url`
-/// of the first `[[mqtt]]`, and a number one above the last appends an element. Variables without a double underscore
-/// after the prefix are not settings; empty ones count as not set. Returns the applied variables and the bad ones.
+/// Applies the environment to the tree: `HOURBUCKET_STORE__URI` sets `store.uri`,
+/// `HOURBUCKET_MQTT__0__URL` sets `url` of the first `[[mqtt]]`, and a number one above the last
+/// appends an element. Variables without a double underscore after the prefix are not settings;
+/// empty ones count as not set. Returns the applied variables and the bad ones.
 pub(super) fn overlay(
     entries: &mut Entries,
     env: impl Iterator<Item = (String, String)>,
 ) -> (Vec<String>, Vec<BadVariable>) {
     let mut settings: Vec<(Vec<Step>, String, String)> = env
-        .filter(|(name, value)| name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains(DOT)) && !value.is_empty())
+        .filter(|(name, value)| {
+            name.strip_prefix(PREFIX)
+                .is_some_and(|rest| rest.contains(DOT))
+                && !value.is_empty()
+        })
         .map(|(name, value)| (steps(&name), name, value))
         .collect();
     settings.sort();
@@ -242,22 +279,40 @@ pub(super) fn overlay(
 fn steps(name: &str) -> Vec<Step> {
     name[PREFIX.len()..]
         .split(DOT)
-        .map(|step| step.parse().map_or_else(|_| Step::Key(step.to_lowercase()), Step::Index))
+        .map(|step| {
+            step.parse()
+                .map_or_else(|_| Step::Key(step.to_lowercase()), Step::Index)
+        })
         .collect()
 }
 
 /// Sets the value at a path. Creates missing sections and at most one list element.
-fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> Result<(), (String, String)> {
+fn set(
+    entries: &mut Entries,
+    path: &[Step],
+    origin: &Origin,
+    value: String,
+) -> Result<(), (String, String)> {
     let Some((Step::Key(key), rest)) = path.split_first() else {
-        return Err(("expected the name of a section or key, found a number".into(), EXAMPLE.into()));
+        return Err((
+            "expected the name of a section or key, found a number".into(),
+            EXAMPLE.into(),
+        ));
     };
     if key.is_empty() {
-        return Err(("the name of a section or key is missing".into(), EXAMPLE.into()));
+        return Err((
+            "the name of a section or key is missing".into(),
+            EXAMPLE.into(),
+        ));
     }
-    let fresh = |raw| Node { origin: origin.clone(), value: raw };
+    let fresh = |raw| Node {
+        origin: origin.clone(),
+        value: raw,
+    };
     match rest {
         [] => {
-            let sections = |items: &[Node]| items.iter().any(|item| matches!(item.value, Raw::Table(_)));
+            let sections =
+                |items: &[Node]| items.iter().any(|item| matches!(item.value, Raw::Table(_)));
             let is_section = |node: &Node| match &node.value {
                 Raw::Table(_) => true,
                 Raw::List(items) => sections(items),
@@ -270,9 +325,14 @@ fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> 
             Ok(())
         }
         [Step::Index(index), rest @ ..] => {
-            let node = entries.entry(key.clone()).or_insert_with(|| fresh(Raw::List(Vec::new())));
+            let node = entries
+                .entry(key.clone())
+                .or_insert_with(|| fresh(Raw::List(Vec::new())));
             let Raw::List(items) = &mut node.value else {
-                return Err((format!("`{key}` is {}, not a list", node.value.kind()), EXAMPLE.into()));
+                return Err((
+                    format!("`{key}` is {}, not a list", node.value.kind()),
+                    EXAMPLE.into(),
+                ));
             };
             if *index > items.len() {
                 let next = items.len();
@@ -286,20 +346,32 @@ fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> 
             }
             match &mut items[*index].value {
                 Raw::Table(table) => set(table, rest, origin, value),
-                other => {
-                    Err((format!("element {index} of `{key}` is {}, not a section", other.kind()), EXAMPLE.into()))
-                }
+                other => Err((
+                    format!(
+                        "element {index} of `{key}` is {}, not a section",
+                        other.kind()
+                    ),
+                    EXAMPLE.into(),
+                )),
             }
         }
         _ => {
-            let node = entries.entry(key.clone()).or_insert_with(|| fresh(Raw::Table(Entries::new())));
+            let node = entries
+                .entry(key.clone())
+                .or_insert_with(|| fresh(Raw::Table(Entries::new())));
             match &mut node.value {
                 Raw::Table(table) => set(table, rest, origin, value),
                 Raw::List(_) => Err((
                     format!("`{key}` is a list"),
-                    format!("add the element's number: {PREFIX}{}{DOT}0{DOT}…", key.to_uppercase()),
+                    format!(
+                        "add the element's number: {PREFIX}{}{DOT}0{DOT}…",
+                        key.to_uppercase()
+                    ),
                 )),
-                other => Err((format!("`{key}` is {}, not a section", other.kind()), EXAMPLE.into())),
+                other => Err((
+                    format!("`{key}` is {}, not a section", other.kind()),
+                    EXAMPLE.into(),
+                )),
             }
         }
     }

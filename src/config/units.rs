@@ -1,8 +1,9 @@
-//! Sizes and durations in the notation that people use: `512MiB`, `10MB`, `8388608`, `1.5GiB`; `15s`, `250ms`, `1h30m`,
-//! `365d`.
+//! Sizes and durations in the notation that people use: `512MiB`, `10MB`, `8388608`, `1.5GiB`;
+//! `15s`, `250ms`, `1h30m`, `365d`.
 //!
-//! Numbers are parsed digit by digit with integer arithmetic, so that `0.1GB` is exactly 100,000,000 bytes, without the
-//! rounding of binary fractions. Parts of a byte or of a millisecond are rounded down.
+//! Numbers are parsed digit by digit with integer arithmetic, so that `0.1GB` is exactly
+//! 100,000,000 bytes, without the rounding of binary fractions. Parts of a byte or of a millisecond
+//! are rounded down.
 
 use std::time::Duration;
 
@@ -27,8 +28,14 @@ const SIZES: [(&str, u64); 9] = [
 ];
 
 /// In milliseconds, largest first. Months and years are missing because they have no fixed length.
-const DURATIONS: [(&str, u64); 6] =
-    [("w", 7 * 86_400_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+const DURATIONS: [(&str, u64); 6] = [
+    ("w", 7 * 86_400_000),
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+];
 
 /// Parses a size in bytes; `None` if the text is not a size or overflows.
 pub fn parse_size(text: &str) -> Option<u64> {
@@ -37,18 +44,23 @@ pub fn parse_size(text: &str) -> Option<u64> {
     if unit.is_empty() {
         return number.parse().ok();
     }
-    let (_, factor) = SIZES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
+    let (_, factor) = SIZES
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
     times(number, *factor)
 }
 
-/// Parses a duration: one or more numbers, each with its unit; `None` if the text is not a duration or overflows.
+/// Parses a duration: one or more numbers, each with its unit; `None` if the text is not a duration
+/// or overflows.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut total_ms: u64 = 0;
     while !rest.is_empty() {
         let (number, after) = split_number(rest)?;
         let after = after.trim_start();
-        let unit_end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let unit_end = after
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_end);
         let (_, factor) = DURATIONS.iter().find(|(name, _)| *name == unit)?;
         total_ms = total_ms.checked_add(times(number, *factor)?)?;
@@ -59,14 +71,17 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 
 /// Formats a size so that [`parse_size`] returns the same one.
 pub(super) fn write_size(bytes: u64) -> String {
-    match SIZES.iter().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor)) {
+    match SIZES
+        .iter()
+        .find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor))
+    {
         Some((name, factor)) if *factor > 1 => format!("{}{name}", bytes / factor),
         _ => bytes.to_string(),
     }
 }
 
-/// Formats a duration of whole milliseconds so that [`parse_duration`] returns the same one. Days are not converted to
-/// weeks.
+/// Formats a duration of whole milliseconds so that [`parse_duration`] returns the same one. Days
+/// are not converted to weeks.
 pub(crate) fn write_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
@@ -76,12 +91,18 @@ pub(crate) fn write_duration(duration: Duration) -> String {
             rest %= factor;
         }
     }
-    if text.is_empty() { "0s".to_owned() } else { text }
+    if text.is_empty() {
+        "0s".to_owned()
+    } else {
+        text
+    }
 }
 
 /// Splits a leading number with at most one decimal point from the rest.
 fn split_number(text: &str) -> Option<(&str, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     (!whole.is_empty() && !fraction.is_empty() && !fraction.contains('.')).then_some((number, rest))
@@ -126,8 +147,20 @@ mod tests {
 
     #[test]
     fn refuses_invalid_sizes() {
-        for text in ["", "MiB", "1.5", "-1", "+1", "1M", "1.2.3MiB", ".5MiB", "1.MiB", "5 apples", "99999999TiB", "1e6"]
-        {
+        for text in [
+            "",
+            "MiB",
+            "1.5",
+            "-1",
+            "+1",
+            "1M",
+            "1.2.3MiB",
+            ".5MiB",
+            "1.MiB",
+            "5 apples",
+            "99999999TiB",
+            "1e6",
+        ] {
             assert_eq!(parse_size(text), None, "{text}");
         }
     }
@@ -146,13 +179,29 @@ mod tests {
             ("2w", 14 * 86_400_000),
             ("0s", 0),
         ] {
-            assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Some(Duration::from_millis(ms)),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn refuses_invalid_durations() {
-        for text in ["", " ", "15", "s", "15 sec", "1y", "1M", "-1s", "1h30", "s1", "99999999999999999999w"] {
+        for text in [
+            "",
+            " ",
+            "15",
+            "s",
+            "15 sec",
+            "1y",
+            "1M",
+            "-1s",
+            "1h30",
+            "s1",
+            "99999999999999999999w",
+        ] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
     }
@@ -162,9 +211,22 @@ mod tests {
         for bytes in [0, 1, 1000, 1024, 1_048_576, 1_048_577, 10_000_000, u64::MAX] {
             assert_eq!(parse_size(&write_size(bytes)), Some(bytes), "{bytes}");
         }
-        for ms in [0, 1, 999, 1000, 1500, 5_400_000, 365 * 86_400_000, 86_400_001] {
+        for ms in [
+            0,
+            1,
+            999,
+            1000,
+            1500,
+            5_400_000,
+            365 * 86_400_000,
+            86_400_001,
+        ] {
             let duration = Duration::from_millis(ms);
-            assert_eq!(parse_duration(&write_duration(duration)), Some(duration), "{ms}");
+            assert_eq!(
+                parse_duration(&write_duration(duration)),
+                Some(duration),
+                "{ms}"
+            );
         }
         assert_eq!(write_size(8_388_608), "8MiB");
         assert_eq!(write_duration(Duration::from_secs(365 * 86_400)), "365d");

@@ -1,7 +1,8 @@
 //! The addresses of MongoDB and of brokers: syntax checks, and display without secrets.
 //!
-//! MongoDB's driver parses its connection string again, in full, when it connects. The checks here need no network and
-//! are reported together with all other problems. The messages never repeat any part of the string.
+//! MongoDB's driver parses its connection string again, in full, when it connects. The checks here
+//! need no network and are reported together with all other problems. The messages never repeat any
+//! part of the string.
 
 /// Options whose name (in lower case) contains one of these hold credentials.
 const SECRET_OPTIONS: [&str; 4] = ["password", "secret", "token", "authmechanismproperties"];
@@ -13,7 +14,9 @@ pub(super) enum InvalidAddress {
     StoreScheme,
     #[error("it contains a space or a control character")]
     Space,
-    #[error("user or password contain one of : / ? # [ ] @; write these as %3A %2F %3F %23 %5B %5D %40")]
+    #[error(
+        "user or password contain one of : / ? # [ ] @; write these as %3A %2F %3F %23 %5B %5D %40"
+    )]
     Credentials,
     #[error("the part before the @ is not user:password")]
     User,
@@ -37,7 +40,10 @@ pub(super) enum InvalidAddress {
 
 /// Checks a MongoDB connection string.
 pub(super) fn check_store(uri: &str) -> Result<(), InvalidAddress> {
-    let (srv, rest) = match (uri.strip_prefix("mongodb://"), uri.strip_prefix("mongodb+srv://")) {
+    let (srv, rest) = match (
+        uri.strip_prefix("mongodb://"),
+        uri.strip_prefix("mongodb+srv://"),
+    ) {
         (Some(rest), _) => (false, rest),
         (_, Some(rest)) => (true, rest),
         _ => return Err(InvalidAddress::StoreScheme),
@@ -49,18 +55,29 @@ pub(super) fn check_store(uri: &str) -> Result<(), InvalidAddress> {
     if tail.contains('@') || authority.matches('@').count() > 1 {
         return Err(InvalidAddress::Credentials);
     }
-    let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
-    if user.is_some_and(|user| user.is_empty() || user.starts_with(':') || user.matches(':').count() > 1) {
+    let (user, hosts) = authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(user, hosts)| (Some(user), hosts));
+    if user.is_some_and(|user| {
+        user.is_empty() || user.starts_with(':') || user.matches(':').count() > 1
+    }) {
         return Err(InvalidAddress::User);
     }
-    if hosts.is_empty() || !hosts.split(',').all(|host| is_host(host) || (host.ends_with(".sock") && !srv)) {
+    if hosts.is_empty()
+        || !hosts
+            .split(',')
+            .all(|host| is_host(host) || (host.ends_with(".sock") && !srv))
+    {
         return Err(InvalidAddress::Hosts);
     }
     if srv && (hosts.contains(',') || has_port(hosts)) {
         return Err(InvalidAddress::SrvHost);
     }
     let options = tail.split_once('?').map_or("", |(_, options)| options);
-    if options.split(['&', ';']).any(|option| !option.is_empty() && !option.contains('=')) {
+    if options
+        .split(['&', ';'])
+        .any(|option| !option.is_empty() && !option.contains('='))
+    {
         return Err(InvalidAddress::Options);
     }
     Ok(())
@@ -68,14 +85,25 @@ pub(super) fn check_store(uri: &str) -> Result<(), InvalidAddress> {
 
 /// The connection string without credentials. Hosts, database and harmless options stay.
 pub(super) fn masked_store(uri: &str) -> String {
-    let Some((scheme, rest)) = uri.split_once("://") else { return "***".to_owned() };
-    // Split at the last @ of the whole text, so that a password with an unescaped / or ? is hidden too.
-    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
-    let Some((address, options)) = rest.split_once('?') else { return format!("{scheme}://{user}{rest}") };
+    let Some((scheme, rest)) = uri.split_once("://") else {
+        return "***".to_owned();
+    };
+    // Split at the last @ of the whole text, so that a password with an unescaped / or ? is hidden
+    // too.
+    let (user, rest) = rest
+        .rsplit_once('@')
+        .map_or(("", rest), |(_, rest)| ("***@", rest));
+    let Some((address, options)) = rest.split_once('?') else {
+        return format!("{scheme}://{user}{rest}");
+    };
     let options: Vec<String> = options
         .split(['&', ';'])
         .map(|option| match option.split_once('=') {
-            Some((name, _)) if SECRET_OPTIONS.iter().any(|secret| name.to_ascii_lowercase().contains(secret)) => {
+            Some((name, _))
+                if SECRET_OPTIONS
+                    .iter()
+                    .any(|secret| name.to_ascii_lowercase().contains(secret)) =>
+            {
                 format!("{name}=***")
             }
             Some(_) => option.to_owned(),
@@ -120,20 +148,27 @@ pub(super) fn check_broker(url: &str) -> Result<bool, InvalidAddress> {
 fn is_host(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
-            Some((ip, port)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => {
-                ("ipv6", port.strip_prefix(':').or(port.is_empty().then_some("1")))
-            }
+            Some((ip, port)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => (
+                "ipv6",
+                port.strip_prefix(':').or(port.is_empty().then_some("1")),
+            ),
             _ => return false,
         },
-        None => text.split_once(':').map_or((text, Some("1")), |(host, port)| (host, Some(port))),
+        None => text
+            .split_once(':')
+            .map_or((text, Some("1")), |(host, port)| (host, Some(port))),
     };
     !host.is_empty()
-        && host.chars().all(|c| c.is_alphanumeric() || "-._%".contains(c))
+        && host
+            .chars()
+            .all(|c| c.is_alphanumeric() || "-._%".contains(c))
         && port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 fn has_port(host: &str) -> bool {
-    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
+    host.rsplit_once(']')
+        .map_or(host, |(_, rest)| rest)
+        .contains(':')
 }
 
 #[cfg(test)]
@@ -183,7 +218,10 @@ mod tests {
     #[test]
     fn hides_what_opens_a_access() {
         for (uri, visible) in [
-            ("mongodb://h:1,i:2/db?replicaSet=rs0", "mongodb://h:1,i:2/db?replicaSet=rs0"),
+            (
+                "mongodb://h:1,i:2/db?replicaSet=rs0",
+                "mongodb://h:1,i:2/db?replicaSet=rs0",
+            ),
             ("mongodb://u:p@h/", "mongodb://***@h/"),
             ("mongodb://u:p/q?r@h/?w=1", "mongodb://***@h/?w=1"),
             (

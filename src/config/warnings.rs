@@ -1,4 +1,5 @@
-//! Settings that work but are probably not intended. Startup and `check` warn about them; neither refuses them.
+//! Settings that work but are probably not intended. Startup and `check` warn about them; neither
+//! refuses them.
 
 use super::mapping::Mapping;
 use super::topic::merges_sensors;
@@ -12,15 +13,17 @@ impl Config {
         let http = &self.http;
         let in_clear = http.enabled && !http.tls.is_on() && !http.listen.ip().is_loopback();
         let in_clear = in_clear.then(|| {
-            "http.tls.cert_file is not set, so tokens and readings are sent unencrypted; set it and key_file, or make \
-             sure that a proxy in front terminates TLS, or that only you use the network"
+            "http.tls.cert_file is not set, so tokens and readings are sent unencrypted; set it \
+             and key_file, or make sure that a proxy in front terminates TLS, or that only you use \
+             the network"
                 .to_owned()
         });
         let direct = &self.listen.mqtt;
-        let is_plain = direct.enabled && direct.cert_file.is_none() && !direct.listen.ip().is_loopback();
+        let is_plain =
+            direct.enabled && direct.cert_file.is_none() && !direct.listen.ip().is_loopback();
         let plain = is_plain.then(|| {
-            "listen.mqtt.cert_file is not set, so devices send their secrets and readings unencrypted; set it and \
-             key_file, or make sure that only you use the network"
+            "listen.mqtt.cert_file is not set, so devices send their secrets and readings \
+             unencrypted; set it and key_file, or make sure that only you use the network"
                 .to_owned()
         });
         self.formats
@@ -32,13 +35,15 @@ impl Config {
             .collect()
     }
 
-    /// What a default means for some senders: one sentence for each, with its key. Startup and `check` show them.
+    /// What a default means for some senders: one sentence for each, with its key. Startup and
+    /// `check` show them.
     pub fn remarks(&self) -> Vec<String> {
         let is_tags = self.http.enabled && self.remote_write.other_labels == PointAttributes::Tags;
         let remote_write = is_tags.then(|| {
-            "remote_write.other_labels = \"tags\": series of remote write that have the same metric and sensor and differ \
-             only in other labels, such as one for each CPU or disk, become indistinguishable readings of one field; \
-             set it to \"sensor_id\" before Prometheus sends such metrics, because that changes the sensor ids"
+            "remote_write.other_labels = \"tags\": series of remote write that have the same \
+             metric and sensor and differ only in other labels, such as one for each CPU or disk, \
+             become indistinguishable readings of one field; set it to \"sensor_id\" before \
+             Prometheus sends such metrics, because that changes the sensor ids"
                 .to_owned()
         });
         remote_write.into_iter().collect()
@@ -48,8 +53,8 @@ impl Config {
 fn constant_ids(mapping: &Mapping) -> Vec<String> {
     let sentence = |rule| {
         format!(
-            "formats.{}: the id of rule {rule} is the same for every message, so all devices become one sensor; put a \
-             {{name}} or a {{/place}} into it",
+            "formats.{}: the id of rule {rule} is the same for every message, so all devices \
+             become one sensor; put a {{name}} or a {{/place}} into it",
             mapping.name
         )
     };
@@ -58,7 +63,9 @@ fn constant_ids(mapping: &Mapping) -> Vec<String> {
 
 fn mqtt_warnings(path: &str, mqtt: &Mqtt) -> Vec<String> {
     let subscriptions = mqtt.subscriptions.iter().enumerate();
-    subscriptions.flat_map(|(i, s)| subscription(&format!("{path}.subscriptions[{i}]"), s, mqtt)).collect()
+    subscriptions
+        .flat_map(|(i, s)| subscription(&format!("{path}.subscriptions[{i}]"), s, mqtt))
+        .collect()
 }
 
 fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {
@@ -67,8 +74,8 @@ fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {
         let set = s.qos;
         let asked = s.qos_asked();
         found.push(format!(
-            "{path}.qos = {set} is treated as {asked}: this loses nothing, because a reading that arrives twice is \
-             stored once"
+            "{path}.qos = {set} is treated as {asked}: this loses nothing, because a reading that \
+             arrives twice is stored once"
         ));
     }
     if let Some(why) = merges_sensors(&s.filter, &s.topic) {
@@ -77,16 +84,19 @@ fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {
     if !s.filter.starts_with("$share/") {
         return found;
     }
-    let ends = mqtt.clean_start || (mqtt.protocol == MqttProtocol::V5 && mqtt.session_expiry.is_zero());
+    let ends =
+        mqtt.clean_start || (mqtt.protocol == MqttProtocol::V5 && mqtt.session_expiry.is_zero());
     if s.qos > 0 && ends {
         found.push(format!(
-            "{path}.filter is shared and the session ends with its connection: messages already sent to an instance \
-             that dies can be lost; set clean_start = false and a session_expiry longer than a restart takes"
+            "{path}.filter is shared and the session ends with its connection: messages already \
+             sent to an instance that dies can be lost; set clean_start = false and a \
+             session_expiry longer than a restart takes"
         ));
     }
     if s.retained == Retained::Always {
         found.push(format!(
-            "{path}.retained = \"always\" has no effect: a broker sends no retained messages to a shared subscription"
+            "{path}.retained = \"always\" has no effect: a broker sends no retained messages to a \
+             shared subscription"
         ));
     }
     found

@@ -1,4 +1,5 @@
-//! Dead letters in the commands: selecting them ([`DeadLetterFilter`]) and printing them ([`line()`]). Pure.
+//! Dead letters in the commands: selecting them ([`DeadLetterFilter`]) and printing them
+//! ([`line()`]). Pure.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
@@ -48,8 +49,8 @@ pub(crate) fn pattern_of(glob: &str) -> String {
     pattern + "$"
 }
 
-/// A dead letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}`, and
-/// `payload` if it is text, otherwise `payload_base64`.
+/// A dead letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail",
+/// "bytes"}`, and `payload` if it is text, otherwise `payload_base64`.
 pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
     let mut listed = serde_json::json!({
         "id": id,
@@ -85,9 +86,13 @@ mod tests {
 
     #[test]
     fn payloads_are_shown_as_text_if_they_are_utf8() {
-        let dead_letter = |payload: &[u8]| DeadLetter::keep(1_709_290_800_000, "mqtt", "a", payload, "r", "d");
+        let dead_letter =
+            |payload: &[u8]| DeadLetter::keep(1_709_290_800_000, "mqtt", "a", payload, "r", "d");
         let text = line("7", &dead_letter(b"21,5"));
-        assert!(text.contains(r#""payload":"21,5""#) && text.contains("2024-03-01T11:00:00Z"), "{text}");
+        assert!(
+            text.contains(r#""payload":"21,5""#) && text.contains("2024-03-01T11:00:00Z"),
+            "{text}"
+        );
         assert!(line("7", &dead_letter(&[0xff, 0])).contains(r#""payload_base64":"/wA=""#));
     }
 }

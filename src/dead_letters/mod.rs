@@ -1,9 +1,11 @@
-//! Dead letters: messages and readings that could not be decoded or stored, kept with the reason until an operator
-//! replays or purges them.
+//! Dead letters: messages and readings that could not be decoded or stored, kept with the reason
+//! until an operator replays or purges them.
 //!
 //! Constraints:
-//! - A message that becomes a dead letter is acknowledged to its sender only when the dead letter is durable.
-//! - A dead letter with acknowledged readings is removed only by a replay or a purge, never by a limit.
+//! - A message that becomes a dead letter is acknowledged to its sender only when the dead letter
+//!   is durable.
+//! - A dead letter with acknowledged readings is removed only by a replay or a purge, never by a
+//!   limit.
 //! - A dead letter that MongoDB refuses does not delay the others.
 //!
 //! The life of a dead letter:
@@ -15,35 +17,37 @@
 //!                                                                    └─> redecode ─> replay ─> stored, then removed
 //! ```
 //!
-//! 1. It is created where the problem is found. Over MQTT and on hooks, a message with a reject becomes one, whole,
-//!    with the first reason; its other readings are accepted. On the other HTTP routes the sender gets the error
-//!    instead. A shard creates one from acknowledged readings that the store refuses, or that are still quarantined
-//!    after `flush.quarantine_after`; its `source` is [`OWN_SOURCE`]. At most [`DEAD_PAYLOAD_BYTES_MAX`] of a sender's
-//!    payload are kept.
-//! 2. Queued: it travels in the ingest batch of its message, so it is in the journal before the sender is acknowledged
-//!    (with `ack = "stored"`, in the collection). Router and shards hand it to the writer ([`DeadLetters::send`]),
-//!    which accepts a bounded number of bytes. Its journal entry, or the rows of the shard, stay unacknowledged until
-//!    it is stored.
-//! 3. Written: in batches; a failed batch is retried and halved until the dead letter at fault is alone (`writer`).
-//! 4. Limited: the oldest ones of senders are removed above `dead_letters.max_bytes` (`writer::limit`), and expire
-//!    after `dead_letters.retention` (a TTL index).
-//! 5. Listed and purged: the commands select them by reason, source, topic and time ([`filter`]). The read API lists
-//!    them too.
-//! 6. Replayed: decoded again with the current settings ([`redecode`]), stored as a second instance, and only then
-//!    removed ([`replay`]). Readings that are still rejected stay.
+//! 1. It is created where the problem is found. Over MQTT and on hooks, a message with a reject
+//!    becomes one, whole, with the first reason; its other readings are accepted. On the other HTTP
+//!    routes the sender gets the error instead. A shard creates one from acknowledged readings that
+//!    the store refuses, or that are still quarantined after `flush.quarantine_after`; its `source`
+//!    is [`OWN_SOURCE`]. At most [`DEAD_PAYLOAD_BYTES_MAX`] of a sender's payload are kept.
+//! 2. Queued: it travels in the ingest batch of its message, so it is in the journal before the
+//!    sender is acknowledged (with `ack = "stored"`, in the collection). Router and shards hand it
+//!    to the writer ([`DeadLetters::send`]), which accepts a bounded number of bytes. Its journal
+//!    entry, or the rows of the shard, stay unacknowledged until it is stored.
+//! 3. Written: in batches; a failed batch is retried and halved until the dead letter at fault is
+//!    alone (`writer`).
+//! 4. Limited: the oldest ones of senders are removed above `dead_letters.max_bytes`
+//!    (`writer::limit`), and expire after `dead_letters.retention` (a TTL index).
+//! 5. Listed and purged: the commands select them by reason, source, topic and time ([`filter`]).
+//!    The read API lists them too.
+//! 6. Replayed: decoded again with the current settings ([`redecode`]), stored as a second
+//!    instance, and only then removed ([`replay`]). Readings that are still rejected stay.
 //!
-//! Crash: a dead letter that was not stored is in the journal, or its readings are; the next start processes them
-//! again. One that was stored without an answer may be stored twice.
+//! Crash: a dead letter that was not stored is in the journal, or its readings are; the next start
+//! processes them again. One that was stored without an answer may be stored twice.
 //!
-//! Full: if the writer's bytes are used up, because MongoDB is unavailable or refuses too many, router and shards
-//! wait, and the journal is the buffer.
+//! Full: if the writer's bytes are used up, because MongoDB is unavailable or refuses too many,
+//! router and shards wait, and the journal is the buffer.
 //!
-//! Elsewhere: the type [`DeadLetter`](crate::model::DeadLetter) stays in `model`, because admission, journal, ingest
-//! and store all carry it and must not depend on this module. `store::mongo::dead_letters` has the commands for
-//! MongoDB, `store::memory` the same in memory, `cli::dead_letters` the command line.
+//! Elsewhere: the type [`DeadLetter`](crate::model::DeadLetter) stays in `model`, because
+//! admission, journal, ingest and store all carry it and must not depend on this module.
+//! `store::mongo::dead_letters` has the commands for MongoDB, `store::memory` the same in memory,
+//! `cli::dead_letters` the command line.
 //!
-//! The files are layers: filter < writer < redecode < replay. The store uses `filter`, which therefore names nothing
-//! but `model` and the report of `maintain`.
+//! The files are layers: filter < writer < redecode < replay. The store uses `filter`, which
+//! therefore names nothing but `model` and the report of `maintain`.
 //!
 //! [`OWN_SOURCE`]: crate::model::OWN_SOURCE
 //! [`DEAD_PAYLOAD_BYTES_MAX`]: crate::model::DEAD_PAYLOAD_BYTES_MAX

@@ -1,20 +1,22 @@
 //! Replay of dead letters: decoded again with today's settings, stored, and only then removed.
 //!
-//! Why a second instance, with its own shards writing directly to the store, and not the running service: a dead letter
-//! has a topic, which an HTTP request does not have; it must not be journaled twice; and replay works while the service
-//! is stopped. Two instances may write the same sensor anyway: every write is conditional on the version of its page,
-//! so they detect each other and load again.
+//! Why a second instance, with its own shards writing directly to the store, and not the running
+//! service: a dead letter has a topic, which an HTTP request does not have; it must not be
+//! journaled twice; and replay works while the service is stopped. Two instances may write the same
+//! sensor anyway: every write is conditional on the version of its page, so they detect each other
+//! and load again.
 //!
-//! Life of a dead letter: read from the collection, decoded ([`redecode`](super::redecode)), submitted as a separate
-//! ingest batch, stored (majority) and acknowledged, removed. After a crash in between the dead letter remains, and the
-//! next replay does the same again: its readings are compared with the stored ones, like those of the journal's replay,
-//! and are found. That holds for receipt-time readings too, since they get the receipt time of the dead letter each
-//! time. A dead letter stays if anything of it is still rejected, or if it yields nothing at all: the mapping may still
-//! be wrong.
+//! Life of a dead letter: read from the collection, decoded ([`redecode`](super::redecode)),
+//! submitted as a separate ingest batch, stored (majority) and acknowledged, removed. After a crash
+//! in between the dead letter remains, and the next replay does the same again: its readings are
+//! compared with the stored ones, like those of the journal's replay, and are found. That holds for
+//! receipt-time readings too, since they get the receipt time of the dead letter each time. A dead
+//! letter stays if anything of it is still rejected, or if it yields nothing at all: the mapping
+//! may still be wrong.
 //!
-//! In time-series mode a measurement has no version that could refuse it. The good readings of a message stay in the
-//! service's memory for up to `flush.max_age_busy`, while the dead letter for its bad ones is stored already. So replay
-//! waits until the newest dead letter is twice as old.
+//! In time-series mode a measurement has no version that could refuse it. The good readings of a
+//! message stay in the service's memory for up to `flush.max_age_busy`, while the dead letter for
+//! its bad ones is stored already. So replay waits until the newest dead letter is twice as old.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +41,8 @@ pub(crate) const LOG_TARGET: &str = module_path!();
 const DEAD_LETTERS_MAX: usize = 1000;
 const BYTES_MAX: usize = 8 << 20;
 
-/// Why a replay ended early. The readings of removed dead letters are stored, and the next replay continues.
+/// Why a replay ended early. The readings of removed dead letters are stored, and the next replay
+/// continues.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The settings of a subscription cannot be used.
@@ -90,17 +93,25 @@ impl Replayed {
 
 impl std::fmt::Display for Replayed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Replayed { dead_letters, replayed, in_part, rejected, empty, failed, readings } = self;
+        let Replayed {
+            dead_letters,
+            replayed,
+            in_part,
+            rejected,
+            empty,
+            failed,
+            readings,
+        } = self;
         write!(
             f,
-            "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} \
-             without a reading, {failed} not stored; {readings} readings"
+            "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still \
+             rejected, {empty} without a reading, {failed} not stored; {readings} readings"
         )
     }
 }
 
-/// Replays the dead letters that match the filter and were received before now, oldest first. Calls `on_kept` for each
-/// dead letter that stays, with reason and detail.
+/// Replays the dead letters that match the filter and were received before now, oldest first. Calls
+/// `on_kept` for each dead letter that stays, with reason and detail.
 ///
 /// # Errors
 /// See [`ReplayError`].
@@ -114,16 +125,24 @@ pub async fn replay(
     let mut reader = Redecoder::new(&config)?;
     for (i, broker) in config.mqtt.iter().enumerate() {
         // Without the births, the aliases stay unknown and their messages stay dead letters.
-        if let Ok(Some(births)) = mqtt::read_births(&mqtt::births_path(&config.journal.dir, broker)) {
+        if let Ok(Some(births)) = mqtt::read_births(&mqtt::births_path(&config.journal.dir, broker))
+        {
             reader.know_births(i, &births);
         }
     }
     // Prepared here first, so that an unavailable store is an error and not an endless wait.
-    store.prepare().await.map_err(|e| ReplayError::Prepare(e.detail))?;
-    // Newer ones are left to the next replay: those that this replay itself creates would never end.
+    store
+        .prepare()
+        .await
+        .map_err(|e| ReplayError::Prepare(e.detail))?;
+    // Newer ones are left to the next replay: those that this replay itself creates would never
+    // end.
     let now_ms = clock.now().wall_ms;
     let until_ms = filter.until_ms.map_or(now_ms, |until| until.min(now_ms));
-    let filter = DeadLetterFilter { until_ms: Some(until_ms), ..filter.clone() };
+    let filter = DeadLetterFilter {
+        until_ms: Some(until_ms),
+        ..filter.clone()
+    };
     wait_until_stored(&config, &store, &filter, now_ms).await?;
     let (service, admission) = Service::start_fed(config, Arc::new(store.clone()), clock).await?;
     let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -141,7 +160,8 @@ pub async fn replay(
     }
 }
 
-/// Waits until a running service has stored the good readings of the messages with the newest dead letters.
+/// Waits until a running service has stored the good readings of the messages with the newest dead
+/// letters.
 async fn wait_until_stored(
     config: &Config,
     store: &MongoStore,
@@ -153,11 +173,16 @@ async fn wait_until_stored(
     }
     let newest = store.newest_dead_letters(filter, 1, 1).await?;
     let stored_within_ms =
-        i64::try_from((config.flush.longest_age() + config.flush.max_age).as_millis()).unwrap_or(i64::MAX);
-    let left_ms =
-        newest.first().map_or(0, |dead_letter| dead_letter.dead_letter.received_at_ms + stored_within_ms - now_ms);
+        i64::try_from((config.flush.longest_age() + config.flush.max_age).as_millis())
+            .unwrap_or(i64::MAX);
+    let left_ms = newest.first().map_or(0, |dead_letter| {
+        dead_letter.dead_letter.received_at_ms + stored_within_ms - now_ms
+    });
     if left_ms > 0 {
-        tracing::info!(left_ms, "waiting until a running service has stored readings of the newest dead letters");
+        tracing::info!(
+            left_ms,
+            "waiting until a running service has stored readings of the newest dead letters"
+        );
         tokio::time::sleep(Duration::from_millis(left_ms.unsigned_abs())).await;
     }
     Ok(())
@@ -173,7 +198,9 @@ async fn replay_all(
     let mut sum = Replayed::default();
     let mut last: Option<DeadLetterDocument> = None;
     loop {
-        let dead_letters = store.dead_letters_after(filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX).await?;
+        let dead_letters = store
+            .dead_letters_after(filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
+            .await?;
         if dead_letters.is_empty() {
             return Ok(sum);
         }
@@ -185,8 +212,8 @@ async fn replay_all(
     }
 }
 
-/// Submits the readings of these dead letters. Returns the dead letters that are done: all of their readings are
-/// stored.
+/// Submits the readings of these dead letters. Returns the dead letters that are done: all of their
+/// readings are stored.
 async fn replay_batch(
     dead_letters: &[DeadLetterDocument],
     reader: &mut Redecoder,
@@ -197,29 +224,45 @@ async fn replay_batch(
     let mut waits = vec![];
     for dead_letter in dead_letters {
         sum.dead_letters += 1;
-        let Redecoded { batch, rejected, why } = reader.read(&dead_letter.dead_letter);
+        let Redecoded {
+            batch,
+            rejected,
+            why,
+        } = reader.read(&dead_letter.dead_letter);
         match &why {
             Some((reason, detail)) => on_kept(dead_letter, reason, detail),
-            None if batch.is_empty() => {
-                on_kept(dead_letter, "no_readings", "decodes to no readings with today's settings")
-            }
+            None if batch.is_empty() => on_kept(
+                dead_letter,
+                "no_readings",
+                "decodes to no readings with today's settings",
+            ),
             None => {}
         }
         if batch.is_empty() {
-            let count = if rejected > 0 { &mut sum.rejected } else { &mut sum.empty };
+            let count = if rejected > 0 {
+                &mut sum.rejected
+            } else {
+                &mut sum.empty
+            };
             *count += 1;
             continue;
         }
         let (ack, wait) = Ack::channel();
         let readings = batch.len() as u64;
-        admission.submit(IngestBatch::new(batch, vec![], ack)).await?;
+        admission
+            .submit(IngestBatch::new(batch, vec![], ack))
+            .await?;
         waits.push((dead_letter, readings, rejected, wait));
     }
     let mut gone = vec![];
     for (dead_letter, readings, rejected, wait) in waits {
         if wait.outcome().await != AckOutcome::Delivered {
             sum.failed += 1;
-            on_kept(dead_letter, "not_stored", "its readings could not be stored; run the replay again");
+            on_kept(
+                dead_letter,
+                "not_stored",
+                "its readings could not be stored; run the replay again",
+            );
             continue;
         }
         sum.readings += readings;

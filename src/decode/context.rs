@@ -1,4 +1,5 @@
-//! What the caller knows about a payload: its [`Format`], the [`TsUnit`] of its times, and the rest of its [`Context`].
+//! What the caller knows about a payload: its [`Format`], the [`TsUnit`] of its times, and the rest
+//! of its [`Context`].
 
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -16,7 +17,8 @@ pub enum Format {
     Scalar,
     /// InfluxDB line protocol; a bad line rejects only itself.
     Line,
-    /// The native format in CBOR (RFC 8949): an object, an array of objects, or concatenated objects (RFC 8742).
+    /// The native format in CBOR (RFC 8949): an object, an array of objects, or concatenated
+    /// objects (RFC 8742).
     Cbor,
     /// The native format in MessagePack: an object, an array of objects, or concatenated objects.
     MessagePack,
@@ -28,14 +30,25 @@ pub enum Format {
 
 impl Format {
     /// The names as settings use them.
-    pub const NAMES: &[&str] = &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor"];
+    pub const NAMES: &[&str] = &[
+        "json",
+        "ndjson",
+        "scalar",
+        "line",
+        "cbor",
+        "msgpack",
+        "senml",
+        "senml-cbor",
+    ];
 
     /// The default unit of numeric times; `None`: by magnitude.
     pub fn ts_unit_usual(self) -> Option<TsUnit> {
         match self {
             // The default of the line protocol itself.
             Format::Line => Some(TsUnit::Ns),
-            Format::Json | Format::Ndjson | Format::Scalar | Format::Cbor | Format::MessagePack => None,
+            Format::Json | Format::Ndjson | Format::Scalar | Format::Cbor | Format::MessagePack => {
+                None
+            }
             // SenML defines times in seconds; no setting changes that.
             Format::Senml | Format::SenmlCbor => None,
         }
@@ -66,12 +79,17 @@ impl FromStr for Format {
             "msgpack" => Ok(Format::MessagePack),
             "senml" => Ok(Format::Senml),
             "senml-cbor" => Ok(Format::SenmlCbor),
-            _ => Err(UnknownName { name: name.to_owned(), what: "format", choices: CHOICES }),
+            _ => Err(UnknownName {
+                name: name.to_owned(),
+                what: "format",
+                choices: CHOICES,
+            }),
         }
     }
 }
 
-/// Unit of a numeric time. Minutes and hours have no name here: only InfluxDB's v1 interface uses them.
+/// Unit of a numeric time. Minutes and hours have no name here: only InfluxDB's v1 interface uses
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TsUnit {
     /// Seconds.
@@ -97,7 +115,11 @@ impl FromStr for TsUnit {
             "ms" => Ok(TsUnit::Ms),
             "us" => Ok(TsUnit::Us),
             "ns" => Ok(TsUnit::Ns),
-            _ => Err(UnknownName { name: name.to_owned(), what: "unit of time", choices: "s, ms, us or ns" }),
+            _ => Err(UnknownName {
+                name: name.to_owned(),
+                what: "unit of time",
+                choices: "s, ms, us or ns",
+            }),
         }
     }
 }
@@ -115,8 +137,8 @@ pub struct Context<'a> {
     pub scalar: ScalarFormat,
     /// Time of receipt, in milliseconds since 1970.
     pub received_at_ms: i64,
-    /// Unit of numeric times; `None`: by magnitude (see also [`Format::ts_unit_usual`]). A member `ts_unit` of the
-    /// reading overrides it.
+    /// Unit of numeric times; `None`: by magnitude (see also [`Format::ts_unit_usual`]). A member
+    /// `ts_unit` of the reading overrides it.
     pub ts_unit: Option<TsUnit>,
     /// The treatment of a time before `limits.unset_before`.
     pub unset_clock: UnsetClock,
@@ -124,8 +146,9 @@ pub struct Context<'a> {
     pub sensor_id: Option<&'a str>,
     /// From the topic: the field of a scalar.
     pub field: Option<&'a str>,
-    /// From the topic: tags in addition to those of the payload (which override them). Names must be unique and already
-    /// in their stored form; [`TopicTemplate`](super::TopicTemplate) guarantees both.
+    /// From the topic: tags in addition to those of the payload (which override them). Names must
+    /// be unique and already in their stored form; [`TopicTemplate`](super::TopicTemplate)
+    /// guarantees both.
     pub tags: &'a [(&'a str, &'a str)],
 }
 
@@ -141,21 +164,47 @@ pub enum UnsetClock {
 impl<'a> Context<'a> {
     /// A payload of which only the bytes are known.
     pub fn of(decoding: &'a Decoding, received_at_ms: i64) -> Context<'a> {
-        let Decoding { limits, line, native, scalar, .. } = decoding;
-        Context { limits, line, native, scalar: *scalar, received_at_ms, ..Context::usual() }
+        let Decoding {
+            limits,
+            line,
+            native,
+            scalar,
+            ..
+        } = decoding;
+        Context {
+            limits,
+            line,
+            native,
+            scalar: *scalar,
+            received_at_ms,
+            ..Context::usual()
+        }
     }
 
     /// The same over HTTP, where the sender reads why a reading is rejected.
     pub fn of_http(decoding: &'a Decoding, received_at_ms: i64) -> Context<'a> {
         let refuses = decoding.limits.unset_over_http_refused;
-        let unset_clock = if refuses { UnsetClock::Reject } else { UnsetClock::Receipt };
-        Context { unset_clock, ..Context::of(decoding, received_at_ms) }
+        let unset_clock = if refuses {
+            UnsetClock::Reject
+        } else {
+            UnsetClock::Receipt
+        };
+        Context {
+            unset_clock,
+            ..Context::of(decoding, received_at_ms)
+        }
     }
 
     /// The default settings, received at 1970, with only the payload known. For tests and tools.
     pub fn usual() -> Context<'static> {
         static USUAL: LazyLock<Config> = LazyLock::new(Config::default);
-        let Config { limits, line, native, scalar, .. } = &*USUAL;
+        let Config {
+            limits,
+            line,
+            native,
+            scalar,
+            ..
+        } = &*USUAL;
         Context {
             limits,
             line,

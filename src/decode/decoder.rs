@@ -1,7 +1,8 @@
-//! Resolves `format = "NAME"` to a decoder: a built-in format or a mapping. The name is looked up only once.
+//! Resolves `format = "NAME"` to a decoder: a built-in format or a mapping. The name is looked up
+//! only once.
 //!
-//! [`Formats`] holds all formats. A subscription, a hook's route and the command `decode` look up their [`Decoder`] at
-//! startup, an HTTP request by its query.
+//! [`Formats`] holds all formats. A subscription, a hook's route and the command `decode` look up
+//! their [`Decoder`] at startup, an HTTP request by its query.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,8 +31,9 @@ impl From<Format> for Decoder {
 }
 
 impl Decoder {
-    /// Decodes a payload like [`super::decode`]. `topic` is the whole topic of an MQTT message, `None` over HTTP. Only
-    /// mappings use it, for their own templates; built-in formats use the values that the caller captured into `cx`.
+    /// Decodes a payload like [`super::decode`]. `topic` is the whole topic of an MQTT message,
+    /// `None` over HTTP. Only mappings use it, for their own templates; built-in formats use the
+    /// values that the caller captured into `cx`.
     pub fn decode(
         &self,
         payload: &[u8],
@@ -41,8 +43,10 @@ impl Decoder {
         rejects: &mut Rejects,
     ) {
         if let Some(name) = compression(payload) {
-            let detail =
-                format!("the payload is compressed ({name}); send it uncompressed, or over HTTP with Content-Encoding");
+            let detail = format!(
+                "the payload is compressed ({name}); send it uncompressed, or over HTTP with \
+                 Content-Encoding"
+            );
             return rejects.push(0, RejectReason::Compressed, detail);
         }
         match &self.0 {
@@ -83,7 +87,9 @@ impl Decoder {
     pub(crate) fn usual_templates(&self) -> &'static [&'static str] {
         match &self.0 {
             Kind::BuiltIn(Format::Scalar) => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
-            Kind::BuiltIn(Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack) => &["+/{sensor_id}/#"],
+            Kind::BuiltIn(Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack) => {
+                &["+/{sensor_id}/#"]
+            }
             Kind::BuiltIn(Format::Line | Format::Senml | Format::SenmlCbor)
             | Kind::Otlp(..)
             | Kind::RemoteWrite(..) => &[],
@@ -119,8 +125,8 @@ impl UnknownFormat {
     }
 }
 
-/// All formats by name: the built-in ones, the built-in mappings, and those of the configuration. The configuration's
-/// replace built-in mappings of the same name.
+/// All formats by name: the built-in ones, the built-in mappings, and those of the configuration.
+/// The configuration's replace built-in mappings of the same name.
 #[derive(Debug, Clone)]
 pub struct Formats {
     otlp: Arc<Otlp>,
@@ -129,20 +135,31 @@ pub struct Formats {
 }
 
 /// OpenTelemetry metrics; they depend on `[otlp]`.
-const OTLP: [(&str, otlp::Encoding); 2] = [("otlp", otlp::Encoding::Protobuf), ("otlp-json", otlp::Encoding::Json)];
+const OTLP: [(&str, otlp::Encoding); 2] = [
+    ("otlp", otlp::Encoding::Protobuf),
+    ("otlp-json", otlp::Encoding::Json),
+];
 
 /// Messages of Prometheus remote write, decompressed; they depend on `[remote_write]`.
-const REMOTE_WRITE: [(&str, remote_write::Message); 2] =
-    [("remote-write", remote_write::Message::V1), ("remote-write-2", remote_write::Message::V2)];
+const REMOTE_WRITE: [(&str, remote_write::Message); 2] = [
+    ("remote-write", remote_write::Message::V1),
+    ("remote-write-2", remote_write::Message::V2),
+];
 
 impl Formats {
     /// The formats of a configuration.
     pub fn new(decoding: &Decoding) -> Formats {
         // The configured ones come last, so that they replace the others.
         let all = mapping::shipped().iter().chain(&decoding.formats);
-        let mapped = all.map(|spec| (spec.name.clone(), Arc::new(Mapper::new(spec.clone())))).collect();
+        let mapped = all
+            .map(|spec| (spec.name.clone(), Arc::new(Mapper::new(spec.clone()))))
+            .collect();
         let remote_write = Arc::new(decoding.remote_write.clone());
-        Formats { otlp: Arc::new(decoding.otlp.clone()), remote_write, mapped: Arc::new(mapped) }
+        Formats {
+            otlp: Arc::new(decoding.otlp.clone()),
+            remote_write,
+            mapped: Arc::new(mapped),
+        }
     }
 
     /// The decoder of OpenTelemetry metrics.
@@ -175,15 +192,22 @@ impl Formats {
         let near = nearest(&name.to_lowercase(), self.names().into_iter());
         Err(UnknownFormat {
             name: name.chars().take(64).collect(),
-            near: near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default(),
+            near: near
+                .map(|near| format!("did you mean `{near}`? "))
+                .unwrap_or_default(),
             choices: self.names().join(", "),
         })
     }
 
     /// Every name, built-in formats first.
     pub fn names(&self) -> Vec<&str> {
-        let built_in = Format::NAMES.iter().copied().chain(OTLP.iter().map(|(name, _)| *name));
+        let built_in = Format::NAMES
+            .iter()
+            .copied()
+            .chain(OTLP.iter().map(|(name, _)| *name));
         let built_in = built_in.chain(REMOTE_WRITE.iter().map(|(name, _)| *name));
-        built_in.chain(self.mapped.keys().map(String::as_str)).collect()
+        built_in
+            .chain(self.mapped.keys().map(String::as_str))
+            .collect()
     }
 }

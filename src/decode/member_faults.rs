@@ -12,8 +12,8 @@ pub(super) fn no_values(unstored: &[Cow<'_, str>]) -> Fault {
     let detail = match unstored.first() {
         None => Cow::Borrowed("the reading has no value other than null"),
         Some(name) => Cow::Owned(format!(
-            "the reading has no value besides {}, which is left out: a nested value (native.nested), bytes, or a member \
-             beside `values`",
+            "the reading has no value besides {}, which is left out: a nested value \
+             (native.nested), bytes, or a member beside `values`",
             excerpt(name)
         )),
     };
@@ -33,10 +33,16 @@ pub(super) fn unusable(key: &str, token: &Token<'_>) -> Fault {
             Fault::new(RejectReason::IntegerOutOfRange, detail)
         }
         Token::NotFinite(literal) => {
-            let detail = format!("{key}: {} is not a number in the range of a double", excerpt(literal));
+            let detail = format!(
+                "{key}: {} is not a number in the range of a double",
+                excerpt(literal)
+            );
             Fault::new(RejectReason::NotFinite, detail)
         }
         Token::NotUtf8 => Fault::new(RejectReason::InvalidUtf8, format!("{key} is not UTF-8")),
-        other => Fault::new(RejectReason::NestedValue, format!("{key} is {}; expected a value", other.kind())),
+        other => Fault::new(
+            RejectReason::NestedValue,
+            format!("{key} is {}; expected a value", other.kind()),
+        ),
     }
 }

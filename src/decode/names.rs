@@ -1,5 +1,6 @@
-//! Names of fields and tags, and checks that all decoders share. Names that MongoDB cannot store, or that would collide
-//! with the documents' own keys, are renamed. Names, ids and texts that are too long are rejected.
+//! Names of fields and tags, and checks that all decoders share. Names that MongoDB cannot store,
+//! or that would collide with the documents' own keys, are renamed. Names, ids and texts that are
+//! too long are rejected.
 
 use std::borrow::Cow;
 
@@ -18,15 +19,19 @@ pub(super) const TAGS_MAX: usize = 64;
 const NAME_MAX_BYTES: usize = 255;
 const TAGS_MAX_BYTES: usize = 65_535;
 
-/// The stored name of a field or tag: `.`, NUL and a leading `$` become `_`, the empty name becomes `_`, and `ts`,
-/// `meta` and `_id`, which the documents use, get a leading `_`. `None`: the name stays as it is.
+/// The stored name of a field or tag: `.`, NUL and a leading `$` become `_`, the empty name becomes
+/// `_`, and `ts`, `meta` and `_id`, which the documents use, get a leading `_`. `None`: the name
+/// stays as it is.
 fn renamed(raw: &str) -> Option<String> {
     let reserved = |name: &str| matches!(name, "ts" | "meta" | "_id");
     let bad_char = raw.bytes().any(|b| b == b'.' || b == 0) || raw.starts_with('$');
     if !bad_char && !raw.is_empty() && !reserved(raw) {
         return None;
     }
-    let mut name: String = raw.chars().map(|c| if c == '.' || c == '\0' { '_' } else { c }).collect();
+    let mut name: String = raw
+        .chars()
+        .map(|c| if c == '.' || c == '\0' { '_' } else { c })
+        .collect();
     if name.is_empty() || name.starts_with('$') {
         name.replace_range(..name.len().min(1), "_");
     }
@@ -53,11 +58,15 @@ pub(super) fn bytes_max(limits: &Limits) -> usize {
 }
 
 pub(super) fn too_long(name: &str, bytes: usize, max: usize) -> Fault {
-    let detail = format!("the name {} has {bytes} bytes; at most {max} are allowed", excerpt(name));
+    let detail = format!(
+        "the name {} has {bytes} bytes; at most {max} are allowed",
+        excerpt(name)
+    );
     Fault::new(RejectReason::NameTooLong, detail)
 }
 
-/// The same for an owned or longer-lived name, which is returned unchanged unless it must be renamed.
+/// The same for an owned or longer-lived name, which is returned unchanged unless it must be
+/// renamed.
 pub(super) fn stored<'n>(raw: Cow<'n, str>, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
     let renamed = match name(&raw, limits)? {
         Cow::Owned(name) => Some(name),
@@ -76,7 +85,10 @@ pub(super) fn add_tag<'n>(
     check_text(&key, &text, limits)?;
     let key = stored(key, limits)?;
     if tags.iter().any(|(k, _)| *k == key) {
-        return Err(Fault::new(RejectReason::DuplicateKey, format!("duplicate tag {}", excerpt(&key))));
+        return Err(Fault::new(
+            RejectReason::DuplicateKey,
+            format!("duplicate tag {}", excerpt(&key)),
+        ));
     }
     let max = limits.tags_max.min(TAGS_MAX);
     if tags.len() >= max {
@@ -92,17 +104,28 @@ pub(super) fn check_text(name: &str, text: &str, limits: &Limits) -> Result<(), 
         return Ok(());
     }
     let max = limits.string_max_bytes;
-    let detail = format!("{} has {} bytes; at most {max} are allowed", excerpt(name), text.len());
+    let detail = format!(
+        "{} has {} bytes; at most {max} are allowed",
+        excerpt(name),
+        text.len()
+    );
     Err(Fault::new(RejectReason::StringTooLong, detail))
 }
 
 pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     if id.is_empty() {
-        return Err(Fault::new(RejectReason::EmptySensorId, "sensor_id is empty"));
+        return Err(Fault::new(
+            RejectReason::EmptySensorId,
+            "sensor_id is empty",
+        ));
     }
     if id.len() > limits.sensor_id_max_bytes {
         let max = limits.sensor_id_max_bytes;
-        let detail = format!("the sensor id {} has {} bytes; at most {max} are allowed", excerpt(id), id.len());
+        let detail = format!(
+            "the sensor id {} has {} bytes; at most {max} are allowed",
+            excerpt(id),
+            id.len()
+        );
         return Err(Fault::new(RejectReason::SensorIdTooLong, detail));
     }
     if id.bytes().any(|b| b == 0) {
@@ -112,8 +135,8 @@ pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Commits the current reading with its tags, sorted as the batch requires: the payload's `own` tags (with unique
-/// stored names), and tags of the topic that the payload does not have.
+/// Commits the current reading with its tags, sorted as the batch requires: the payload's `own`
+/// tags (with unique stored names), and tags of the topic that the payload does not have.
 pub(super) fn commit(
     out: &mut BatchBuilder,
     sensor_id: &str,
@@ -122,7 +145,8 @@ pub(super) fn commit(
     cx: &Context<'_>,
 ) -> Result<(), Fault> {
     let mut commit = |tags: &[(&str, &str)]| origin.commit(out, sensor_id, ts_ms, tags);
-    // On the stack. Most readings have few tags, and clearing the largest array takes as long as parsing a field.
+    // On the stack. Most readings have few tags, and clearing the largest array takes as long as
+    // parsing a field.
     let committed = match own.len() + cx.tags.len() {
         0 => commit(&[]),
         1..=8 => commit(gather(own, cx, &mut [("", ""); 8])?),
@@ -133,9 +157,10 @@ pub(super) fn commit(
             let id = excerpt(sensor_id);
             let new_names = if new == 1 { "name" } else { "names" };
             let detail = format!(
-                "sensor {id} has {used} distinct field names in this reading's bucket, and this reading adds {new} \
-                 {new_names}; at most limits.bucket_fields_max = {max} are allowed. Put ids and times that change into \
-                 sensor_id, ts, tags or values, not into field names"
+                "sensor {id} has {used} distinct field names in this reading's bucket, and this \
+                 reading adds {new} {new_names}; at most limits.bucket_fields_max = {max} are \
+                 allowed. Put ids and times that change into sensor_id, ts, tags or values, not \
+                 into field names"
             );
             Fault::new(RejectReason::BucketFields, detail)
         }
@@ -144,13 +169,15 @@ pub(super) fn commit(
             Fault::new(RejectReason::NotAllowed, detail)
         }
         BuildError::NoTime => {
-            let detail = "an import stores only readings with a time of their own, so that it can be repeated; this one \
-                          has none, or one before limits.unset_before";
+            let detail = "an import stores only readings with a time of their own, so that it can \
+                be repeated; this one has none, or one before limits.unset_before";
             Fault::new(RejectReason::MissingTimestamp, detail)
         }
-        BuildError::TagsTooLong => {
-            Fault::new(RejectReason::TagsTooLong, "the tags are too long together with the one that names the sender")
-        }
+        BuildError::TagsTooLong => Fault::new(
+            RejectReason::TagsTooLong,
+            "the tags are too long together with the one \
+                that names the sender",
+        ),
         // Values are added one by one, so these errors were reported there.
         BuildError::DuplicateField | BuildError::TooManyFields | BuildError::TooManyNames => {
             Fault::new(RejectReason::TooManyFields, "too many values")
@@ -167,7 +194,8 @@ fn gather<'l, 't>(
     let mut len = 0;
     let mut bytes = 0;
     let own = own.iter().map(|(key, value)| (&**key, &**value, true));
-    for (key, value, is_own) in own.chain(cx.tags.iter().map(|(key, value)| (*key, *value, false))) {
+    for (key, value, is_own) in own.chain(cx.tags.iter().map(|(key, value)| (*key, *value, false)))
+    {
         if !is_own {
             if list[..len].iter().any(|(k, _)| *k == key) {
                 continue;
@@ -182,7 +210,8 @@ fn gather<'l, 't>(
         bytes += 3 + key.len() + value.len();
     }
     if bytes > TAGS_MAX_BYTES {
-        let detail = format!("the tags have {bytes} bytes in total; at most {TAGS_MAX_BYTES} are allowed");
+        let detail =
+            format!("the tags have {bytes} bytes in total; at most {TAGS_MAX_BYTES} are allowed");
         return Err(Fault::new(RejectReason::TagsTooLong, detail));
     }
     list[..len].sort_unstable();
@@ -193,8 +222,8 @@ pub(super) fn too_many_tags(max: usize) -> Fault {
     Fault::new(RejectReason::TooManyTags, format!("more than {max} tags"))
 }
 
-/// A text for a detail: quoted, cut after 40 characters, with control characters as symbols (U+2400). Nothing is
-/// escaped, because the output that shows it does that.
+/// A text for a detail: quoted, cut after 40 characters, with control characters as symbols
+/// (U+2400). Nothing is escaped, because the output that shows it does that.
 pub(super) fn excerpt(text: &str) -> String {
     let mut chars = text.chars();
     let symbol = |c: char| match c {
@@ -204,7 +233,11 @@ pub(super) fn excerpt(text: &str) -> String {
         c => c,
     };
     let head: String = chars.by_ref().take(40).map(symbol).collect();
-    if chars.next().is_some() { format!("`{head}…`") } else { format!("`{head}`") }
+    if chars.next().is_some() {
+        format!("`{head}…`")
+    } else {
+        format!("`{head}`")
+    }
 }
 
 #[cfg(test)]
@@ -236,6 +269,9 @@ mod tests {
             assert_eq!(name(raw, &limits).unwrap(), stored, "{raw:?}");
         }
         assert!(name(&"k".repeat(128), &limits).is_ok());
-        assert_eq!(name(&"k".repeat(129), &limits).unwrap_err().reason, RejectReason::NameTooLong);
+        assert_eq!(
+            name(&"k".repeat(129), &limits).unwrap_err().reason,
+            RejectReason::NameTooLong
+        );
     }
 }

@@ -15,10 +15,16 @@ fn run(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejec
     (batch.to_readings(), rejects, batch.retimed())
 }
 
-fn json_with(payload: &str, change: impl FnOnce(&mut Context<'_>)) -> (Vec<Reading>, Rejects, usize) {
+fn json_with(
+    payload: &str,
+    change: impl FnOnce(&mut Context<'_>),
+) -> (Vec<Reading>, Rejects, usize) {
     let limits = limits();
     let line = line();
-    let mut cx = Context { sensor_id: Some("S"), ..bare(&limits, &line) };
+    let mut cx = Context {
+        sensor_id: Some("S"),
+        ..bare(&limits, &line)
+    };
     change(&mut cx);
     run(Format::Json, payload.as_bytes(), &cx)
 }
@@ -28,7 +34,10 @@ fn json(payload: &str) -> (Vec<Reading>, Rejects, usize) {
 }
 
 fn native(nested: Nested) -> Native {
-    Native { nested, ..Context::usual().native.clone() }
+    Native {
+        nested,
+        ..Context::usual().native.clone()
+    }
 }
 
 fn fields(reading: &Reading) -> Vec<(&str, String)> {
@@ -38,13 +47,26 @@ fn fields(reading: &Reading) -> Vec<(&str, String)> {
         Value::Double(v) => format!("{v:?}"),
         Value::Bool(v) => v.to_string(),
     };
-    reading.values.iter().map(|(name, value)| (name.as_str(), text(value))).collect()
+    reading
+        .values
+        .iter()
+        .map(|(name, value)| (name.as_str(), text(value)))
+        .collect()
 }
 
 fn only(payload: &str) -> (Reading, usize, Vec<String>) {
     let (mut readings, rejects, retimed) = json(payload);
-    assert_eq!((readings.len(), rejects.total()), (1, 0), "{payload}: {:?}", rejects.list());
-    (readings.remove(0), retimed, rejects.left_out().names().to_vec())
+    assert_eq!(
+        (readings.len(), rejects.total()),
+        (1, 0),
+        "{payload}: {:?}",
+        rejects.list()
+    );
+    (
+        readings.remove(0),
+        retimed,
+        rejects.left_out().names().to_vec(),
+    )
 }
 
 #[test]
@@ -58,11 +80,17 @@ fn nested_values_become_fields_named_by_their_path() {
         ("TempUnit", "C"),
         ("Time", "2024-03-01T10:00:00"),
     ];
-    assert_eq!(fields(&reading), expected.map(|(name, value)| (name, value.to_owned())));
+    assert_eq!(
+        fields(&reading),
+        expected.map(|(name, value)| (name, value.to_owned()))
+    );
     assert!(left_out.is_empty());
     // The same inside of `values`, and below empty keys.
     let (reading, ..) = only(r#"{"values":{"a":{"a":1,"":{"b":[true,{"c":-0}]}},"":{"d":2}}}"#);
-    assert_eq!(reading.values.keys().collect::<Vec<_>>(), ["a_a", "a_b_0", "a_b_1_c", "d"]);
+    assert_eq!(
+        reading.values.keys().collect::<Vec<_>>(),
+        ["a_a", "a_b_0", "a_b_1_c", "d"]
+    );
     let (reading, ..) = only(r#"{"a":{"a":1}}"#);
     assert_eq!(fields(&reading), [("a_a", "1".to_owned())]);
 }
@@ -74,10 +102,17 @@ fn cbor_and_messagepack_flatten_in_the_same_way() {
     let msgpack = b"\x82\xa1a\x81\xa1b\x92\x01\x81\xa1c\x02\xa1d\xc4\x01\x00";
     let limits = limits();
     let line = line();
-    let cx = Context { sensor_id: Some("S"), ..bare(&limits, &line) };
+    let cx = Context {
+        sensor_id: Some("S"),
+        ..bare(&limits, &line)
+    };
     for (format, payload) in [(Format::Cbor, &cbor[..]), (Format::MessagePack, msgpack)] {
         let (readings, rejects, _) = run(format, payload, &cx);
-        assert_eq!(fields(&readings[0]), [("a_b_0", "1".to_owned()), ("a_b_1_c", "2".to_owned())], "{format:?}");
+        assert_eq!(
+            fields(&readings[0]),
+            [("a_b_0", "1".to_owned()), ("a_b_1_c", "2".to_owned())],
+            "{format:?}"
+        );
         assert_eq!((rejects.total(), rejects.left_out().total()), (0, 1));
         assert_eq!(rejects.left_out().names(), ["d"], "bytes are named");
     }
@@ -94,10 +129,19 @@ fn names_that_are_equal_after_flattening_are_rejected() {
     ] {
         let (readings, rejects, _) = json(payload);
         let reasons: Vec<_> = rejects.list().iter().map(|r| r.reason).collect();
-        assert_eq!((readings.len(), &reasons[..]), (0, &[RejectReason::DuplicateKey][..]), "{payload}");
+        assert_eq!(
+            (readings.len(), &reasons[..]),
+            (0, &[RejectReason::DuplicateKey][..]),
+            "{payload}"
+        );
     }
     // Next to `values` they do not count, before it and after it.
-    assert_eq!(json(r#"{"a":{"b":1,"b":2},"values":{"v":1},"c":{"d":1,"d":2}}"#).0.len(), 1);
+    assert_eq!(
+        json(r#"{"a":{"b":1,"b":2},"values":{"v":1},"c":{"d":1,"d":2}}"#)
+            .0
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -105,13 +149,23 @@ fn a_nested_value_counts_against_the_limits() {
     let numbers: Vec<String> = (0..65).map(|i| i.to_string()).collect();
     let (_, rejects, _) = json(&format!(r#"{{"samples":[{}]}}"#, numbers.join(",")));
     assert_eq!(rejects.list()[0].reason, RejectReason::TooManyFields);
-    assert_eq!(json(&format!(r#"{{"samples":[{}]}}"#, numbers[..64].join(","))).0[0].values.len(), 64);
+    assert_eq!(
+        json(&format!(r#"{{"samples":[{}]}}"#, numbers[..64].join(","))).0[0]
+            .values
+            .len(),
+        64
+    );
     let key = "k".repeat(100);
     let (_, rejects, _) = json(&format!(r#"{{"{key}":{{"{key}":1}}}}"#));
     assert_eq!(rejects.list()[0].reason, RejectReason::NameTooLong);
     let deep = format!("{}1{}", format!(r#"{{"{key}":"#).repeat(90), "}".repeat(90));
     assert_eq!(json(&deep).1.list()[0].reason, RejectReason::NameTooLong);
-    assert_eq!(json(&format!(r#"{{"v":1,"deep":{deep},"values":{{"v":1}}}}"#)).0.len(), 1);
+    assert_eq!(
+        json(&format!(r#"{{"v":1,"deep":{deep},"values":{{"v":1}}}}"#))
+            .0
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -120,7 +174,11 @@ fn nested_values_can_be_rejected_or_left_out() {
         let native = native(nested);
         let limits = limits();
         let line = line();
-        let cx = Context { sensor_id: Some("S"), native: &native, ..bare(&limits, &line) };
+        let cx = Context {
+            sensor_id: Some("S"),
+            native: &native,
+            ..bare(&limits, &line)
+        };
         run(Format::Json, payload.as_bytes(), &cx)
     };
     let reason = |nested, payload: &str| with(nested, payload).1.list()[0].reason;
@@ -135,10 +193,21 @@ fn nested_values_can_be_rejected_or_left_out() {
     let (_, rejects, _) = with(Nested::LeaveOut, r#"{"a":{"a":1}}"#);
     let reject = &rejects.list()[0];
     assert_eq!(reject.reason, RejectReason::NoValues);
-    assert!(reject.detail.contains("`a`, which is left out"), "{}", reject.detail);
-    assert_eq!(rejects.left_out().total(), 0, "a rejected reading leaves nothing out");
+    assert!(
+        reject.detail.contains("`a`, which is left out"),
+        "{}",
+        reject.detail
+    );
+    assert_eq!(
+        rejects.left_out().total(),
+        0,
+        "a rejected reading leaves nothing out"
+    );
     for nested in [Nested::Reject, Nested::LeaveOut] {
-        assert_eq!(reason(nested, r#"{"values":{"a":{"a":1}}}"#), RejectReason::NestedValue);
+        assert_eq!(
+            reason(nested, r#"{"values":{"a":{"a":1}}}"#),
+            RejectReason::NestedValue
+        );
     }
 }
 
@@ -150,7 +219,11 @@ fn members_beside_values_are_named() {
     ] {
         let (reading, _, mut left_out) = only(payload);
         left_out.sort();
-        assert_eq!((reading.values.len(), &left_out[..]), (1, &["a", "b", "time"].map(String::from)[..]), "{payload}");
+        assert_eq!(
+            (reading.values.len(), &left_out[..]),
+            (1, &["a", "b", "time"].map(String::from)[..]),
+            "{payload}"
+        );
     }
 }
 
@@ -163,21 +236,47 @@ fn a_member_is_the_time_if_it_holds_one() {
         (r#""time":"2024-03-01T10:00:00Z""#, NOW - 3_600_000, 0),
         (r#""datetime":"20240301T100000Z""#, NOW - 3_600_000, 0),
         (r#""t":"1709287200.5""#, NOW - 3_600_000 + 500, 0),
-        (r#""@timestamp":"2024-03-01T10:00:00.000Z""#, NOW - 3_600_000, 0),
+        (
+            r#""@timestamp":"2024-03-01T10:00:00.000Z""#,
+            NOW - 3_600_000,
+            0,
+        ),
         // The first of the list counts, wherever it is; `ts` comes before all.
-        (r#""t":1709287201,"timestamp":1709287200"#, NOW - 3_600_000, 1),
-        (r#""timestamp":1709287200,"ts":1709287202"#, NOW - 3_600_000 + 2000, 1),
+        (
+            r#""t":1709287201,"timestamp":1709287200"#,
+            NOW - 3_600_000,
+            1,
+        ),
+        (
+            r#""timestamp":1709287200,"ts":1709287202"#,
+            NOW - 3_600_000 + 2000,
+            1,
+        ),
         (r#""timestamp":1709287200,"ts":null"#, NOW - 3_600_000, 0),
     ] {
         let (reading, retimed, _) = only(&format!(r#"{{"v":1,{time}}}"#));
-        assert_eq!((reading.ts_ms, reading.receipt_time, retimed), (ms, false, 0), "{time}");
+        assert_eq!(
+            (reading.ts_ms, reading.receipt_time, retimed),
+            (ms, false, 0),
+            "{time}"
+        );
         assert_eq!(reading.values.len(), 1 + others, "{time}");
         let (reading, ..) = only(&format!(r#"{{{time},"values":{{"v":1}}}}"#));
         assert_eq!((reading.ts_ms, reading.values.len()), (ms, 1), "{time}");
     }
-    for value in [r#""t":21.5"#, r#""time":12"#, r#""time":"12:30""#, r#""timestamp":4102444800"#, r#""t":true"#] {
+    for value in [
+        r#""t":21.5"#,
+        r#""time":12"#,
+        r#""time":"12:30""#,
+        r#""timestamp":4102444800"#,
+        r#""t":true"#,
+    ] {
         let (reading, retimed, _) = only(&format!("{{{value}}}"));
-        assert_eq!((reading.receipt_time, reading.values.len(), retimed), (true, 1, 0), "{value}");
+        assert_eq!(
+            (reading.receipt_time, reading.values.len(), retimed),
+            (true, 1, 0),
+            "{value}"
+        );
     }
     // A time that is a time, but not an acceptable one, is not stored as a value.
     let (_, rejects, _) = json(r#"{"v":1,"timestamp":1009843200}"#);
@@ -187,7 +286,8 @@ fn a_member_is_the_time_if_it_holds_one() {
 #[test]
 fn a_replaced_time_is_counted() {
     let refused = |payload: &str| {
-        let (readings, rejects, retimed) = json_with(payload, |cx| cx.unset_clock = UnsetClock::Reject);
+        let (readings, rejects, retimed) =
+            json_with(payload, |cx| cx.unset_clock = UnsetClock::Reject);
         assert_eq!((readings.len(), retimed), (0, 0), "{payload}");
         rejects.list()[0].reason
     };
@@ -200,13 +300,25 @@ fn a_replaced_time_is_counted() {
     ] {
         let payload = format!(r#"{{"v":1,{time}}}"#);
         let (reading, retimed, _) = only(&payload);
-        assert_eq!((reading.ts_ms, reading.receipt_time, retimed), (NOW, true, 1), "{time}");
+        assert_eq!(
+            (reading.ts_ms, reading.receipt_time, retimed),
+            (NOW, true, 1),
+            "{time}"
+        );
         assert_eq!(refused(&payload), RejectReason::ClockNotSet, "{time}");
     }
-    // Without a zone it cannot be used; it stays a value, because the name alone does not make it the time.
+    // Without a zone it cannot be used; it stays a value, because the name alone does not make it
+    // the time.
     let (reading, retimed, _) = only(r#"{"v":1,"time":"2024-03-01 10:00:00"}"#);
-    assert_eq!((reading.receipt_time, reading.values.len(), retimed), (true, 2, 1));
-    for absent in [r#"{"v":1}"#, r#"{"v":1,"ts":""}"#, r#"{"v":1,"ts":"unknown"}"#] {
+    assert_eq!(
+        (reading.receipt_time, reading.values.len(), retimed),
+        (true, 2, 1)
+    );
+    for absent in [
+        r#"{"v":1}"#,
+        r#"{"v":1,"ts":""}"#,
+        r#"{"v":1,"ts":"unknown"}"#,
+    ] {
         assert_eq!(only(absent).1, 0, "{absent}");
     }
 }
@@ -214,18 +326,31 @@ fn a_replaced_time_is_counted() {
 #[test]
 fn similar_readings_are_compared_with_all_their_parts() {
     let reading = |i: i64| {
-        format!(r#"{{"sensor_id":"S{i}","timestamp":{},"e":{{"p":{i}.5,"l":[{i},{{"x":"a"}}]}}}}"#, 1_709_287_200 + i)
+        format!(
+            r#"{{"sensor_id":"S{i}","timestamp":{},"e":{{"p":{i}.5,"l":[{i},{{"x":"a"}}]}}}}"#,
+            1_709_287_200 + i
+        )
     };
     let payload: Vec<String> = (0..20).map(reading).collect();
     let (readings, rejects, _) = json(&format!("[{}]", payload.join(",")));
     assert_eq!((readings.len(), rejects.total()), (20, 0));
     for (i, reading) in readings.iter().enumerate() {
         assert_eq!(reading.ts_ms, NOW - 3_600_000 + i as i64 * 1000);
-        assert_eq!(reading.values.keys().collect::<Vec<_>>(), ["e_l_0", "e_l_1_x", "e_p"]);
+        assert_eq!(
+            reading.values.keys().collect::<Vec<_>>(),
+            ["e_l_0", "e_l_1_x", "e_p"]
+        );
     }
     // The name of a temperature in the first, of a time in the second.
-    let (readings, ..) = json(r#"{"sensor_id":"S","t":1709287200,"v":1}{"sensor_id":"S","t":21.5,"v":1}"#);
-    assert_eq!(readings.iter().map(|r| (r.receipt_time, r.values.len())).collect::<Vec<_>>(), [(false, 1), (true, 2)]);
+    let (readings, ..) =
+        json(r#"{"sensor_id":"S","t":1709287200,"v":1}{"sensor_id":"S","t":21.5,"v":1}"#);
+    assert_eq!(
+        readings
+            .iter()
+            .map(|r| (r.receipt_time, r.values.len()))
+            .collect::<Vec<_>>(),
+        [(false, 1), (true, 2)]
+    );
 }
 
 #[test]
@@ -233,12 +358,23 @@ fn scalars_that_are_not_numbers_can_be_refused_or_have_a_decimal_comma() {
     let limits = limits();
     let line = line();
     let one = |payload: &str, texts_allowed, decimal_comma| {
-        let scalar = crate::config::ScalarFormat { texts_allowed, decimal_comma };
-        let cx = Context { sensor_id: Some("S"), field: Some("f"), scalar, ..bare(&limits, &line) };
+        let scalar = crate::config::ScalarFormat {
+            texts_allowed,
+            decimal_comma,
+        };
+        let cx = Context {
+            sensor_id: Some("S"),
+            field: Some("f"),
+            scalar,
+            ..bare(&limits, &line)
+        };
         let (readings, rejects, _) = run(Format::Scalar, payload.as_bytes(), &cx);
         match readings.first() {
             Some(reading) => fields(reading)[0].1.clone(),
-            None => rejects.list().first().map_or("nothing".to_owned(), |reject| reject.reason.to_string()),
+            None => rejects
+                .list()
+                .first()
+                .map_or("nothing".to_owned(), |reject| reject.reason.to_string()),
         }
     };
     assert_eq!(one("21,5", true, false), "21,5");
@@ -247,10 +383,21 @@ fn scalars_that_are_not_numbers_can_be_refused_or_have_a_decimal_comma() {
     for payload in ["21,5", "ON", r#"{"a":1}"#, "\"x\""] {
         assert_eq!(one(payload, false, false), "not_a_number", "{payload}");
     }
-    for (payload, value) in [("1.000,5", "1.000,5"), ("1,5,2", "1,5,2"), ("a,5", "a,5"), (",", ","), ("21.5", "21.5")] {
+    for (payload, value) in [
+        ("1.000,5", "1.000,5"),
+        ("1,5,2", "1,5,2"),
+        ("a,5", "a,5"),
+        (",", ","),
+        ("21.5", "21.5"),
+    ] {
         assert_eq!(one(payload, true, true), value, "{payload}");
     }
-    for (payload, value) in [("21.5", "21.5"), ("true", "true"), ("\"7\"", "7"), ("nan", "nothing")] {
+    for (payload, value) in [
+        ("21.5", "21.5"),
+        ("true", "true"),
+        ("\"7\"", "7"),
+        ("nan", "nothing"),
+    ] {
         assert_eq!(one(payload, false, false), value, "{payload}");
     }
 }

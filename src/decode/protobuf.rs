@@ -1,24 +1,29 @@
-//! The Protocol Buffers wire format (protobuf.dev, "Encoding"): the only reader of it, for OTLP, remote write and read,
-//! and Sparkplug B, and the writer of the few messages that the service sends.
+//! The Protocol Buffers wire format (protobuf.dev, "Encoding"): the only reader of it, for OTLP,
+//! remote write and read, and Sparkplug B, and the writer of the few messages that the service
+//! sends.
 //!
-//! **Design.** [`Fields`] walks over one message and returns each field as its number and a [`FieldValue`] that borrows
-//! from the payload. It knows no schema: a decoder matches on the field number, and reads a message inside a field with
-//! another [`Fields`]. So the decoder decides what a wrong type means, and a malformed submessage can reject only
-//! itself. A generated decoder is not used, because its structures take about fifty times the bytes of a hostile body
-//! (an empty message has two bytes), it copies every name, and one name that is not UTF-8 rejects the whole message.
+//! **Design.** [`Fields`] walks over one message and returns each field as its number and a
+//! [`FieldValue`] that borrows from the payload. It knows no schema: a decoder matches on the field
+//! number, and reads a message inside a field with another [`Fields`]. So the decoder decides what
+//! a wrong type means, and a malformed submessage can reject only itself. A generated decoder is
+//! not used, because its structures take about fifty times the bytes of a hostile body (an empty
+//! message has two bytes), it copies every name, and one name that is not UTF-8 rejects the whole
+//! message.
 //!
-//! **Limits.** Nothing is allocated and nothing recurses. Every length is compared with the remaining bytes before it
-//! is used. The first error ends the message: its fields before the error were already returned, and the decoder
-//! decides whether they count.
+//! **Limits.** Nothing is allocated and nothing recurses. Every length is compared with the
+//! remaining bytes before it is used. The first error ends the message: its fields before the error
+//! were already returned, and the decoder decides whether they count.
 //!
 //! **Accepted input.**
 //! - Field numbers from 1 to [`NUMBER_MAX`].
-//! - Varints of at most ten bytes whose value fits 64 bits. Leading zero groups are allowed, as the specification
-//!   requires. Some readers drop the bits beyond 64; here they are an error, because no encoder writes them.
-//! - Groups (wire types 3 and 4), which are deprecated but valid, are skipped up to their end tag: neither format
-//!   defines any, and an unknown field must not make a message unreadable. They may be nested [`GROUP_DEPTH_MAX`]
-//!   levels deep.
-//! - The wire types 6 and 7 do not exist and are an error, because the length of such a field is unknown.
+//! - Varints of at most ten bytes whose value fits 64 bits. Leading zero groups are allowed, as the
+//!   specification requires. Some readers drop the bits beyond 64; here they are an error, because
+//!   no encoder writes them.
+//! - Groups (wire types 3 and 4), which are deprecated but valid, are skipped up to their end tag:
+//!   neither format defines any, and an unknown field must not make a message unreadable. They may
+//!   be nested [`GROUP_DEPTH_MAX`] levels deep.
+//! - The wire types 6 and 7 do not exist and are an error, because the length of such a field is
+//!   unknown.
 //! - Packed fields are [`FieldValue::Bytes`]; [`packed`] reads varints out of them.
 
 /// The largest field number: 29 bits.
@@ -177,14 +182,19 @@ impl<'d> Fields<'d> {
     }
 
     fn take(&mut self, len: u64) -> Result<&'d [u8], Malformed> {
-        let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
+        let split = usize::try_from(len)
+            .ok()
+            .and_then(|len| self.rest.split_at_checked(len));
         let (taken, rest) = split.ok_or(Malformed::EndsInsideField)?;
         self.rest = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(Malformed::EndsInsideNumber)?;
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(Malformed::EndsInsideNumber)?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -298,17 +308,31 @@ mod tests {
 
     #[test]
     fn varints_may_have_leading_zeros_but_no_more_than_64_bits() {
-        let one = |bytes: &[u8]| all(&[&[0x08], bytes].concat()).map(|fields| fields[0].1.varint().unwrap());
+        let one = |bytes: &[u8]| {
+            all(&[&[0x08], bytes].concat()).map(|fields| fields[0].1.varint().unwrap())
+        };
         assert_eq!(one(&[0x00]), Ok(0));
         assert_eq!(one(&[0x80, 0x00]), Ok(0));
-        assert_eq!(one(&[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00]), Ok(1));
+        assert_eq!(
+            one(&[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00]),
+            Ok(1)
+        );
         assert_eq!(one(&[&[0xff; 9][..], &[0x01]].concat()), Ok(u64::MAX));
         assert_eq!(one(&[&[0x80; 9][..], &[0x01]].concat()), Ok(1 << 63));
         for last in [0x02, 0x03, 0x7f] {
-            assert_eq!(one(&[&[0xff; 9][..], &[last]].concat()), Err(Malformed::VarintTooLarge));
+            assert_eq!(
+                one(&[&[0xff; 9][..], &[last]].concat()),
+                Err(Malformed::VarintTooLarge)
+            );
         }
-        assert_eq!(one(&[&[0xff; 10][..], &[0x01]].concat()), Err(Malformed::VarintTooLong));
-        assert_eq!(one(&[&[0x80; 10][..], &[0x00]].concat()), Err(Malformed::VarintTooLong));
+        assert_eq!(
+            one(&[&[0xff; 10][..], &[0x01]].concat()),
+            Err(Malformed::VarintTooLong)
+        );
+        assert_eq!(
+            one(&[&[0x80; 10][..], &[0x00]].concat()),
+            Err(Malformed::VarintTooLong)
+        );
         assert_eq!(one(&[0xff; 9]), Err(Malformed::EndsInsideNumber));
     }
 
@@ -317,10 +341,16 @@ mod tests {
         // Group 1 holds a varint, and group 2 with bytes that look like end tags.
         let group = [0x0b, 0x08, 0x01, 0x13, 0x1a, 0x02, 0x14, 0x0c, 0x14, 0x0c];
         let message = [&[0x08, 0x05][..], &group, &[0x10, 0x06], &group].concat();
-        assert_eq!(all(&message).unwrap(), [(1, FieldValue::Varint(5)), (2, FieldValue::Varint(6))]);
+        assert_eq!(
+            all(&message).unwrap(),
+            [(1, FieldValue::Varint(5)), (2, FieldValue::Varint(6))]
+        );
         let nested = |n: usize| [vec![0x0b; n], vec![0x0c; n]].concat();
         assert_eq!(all(&nested(GROUP_DEPTH_MAX)), Ok(vec![]));
-        assert_eq!(all(&nested(GROUP_DEPTH_MAX + 1)), Err(Malformed::GroupsTooDeep));
+        assert_eq!(
+            all(&nested(GROUP_DEPTH_MAX + 1)),
+            Err(Malformed::GroupsTooDeep)
+        );
         assert_eq!(all(&vec![0x0b; 1_000_000]), Err(Malformed::GroupsTooDeep));
     }
 
@@ -333,11 +363,22 @@ mod tests {
             (&[0x25, 1, 2, 3], Malformed::EndsInsideNumber),
             (&[0x12], Malformed::EndsInsideNumber),
             (&[0x12, 0x02, b'a'], Malformed::EndsInsideField),
-            (&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], Malformed::EndsInsideField),
+            (
+                &[
+                    0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01,
+                ],
+                Malformed::EndsInsideField,
+            ),
             (&[0x00, 0x00], Malformed::FieldNumberZero),
             (&[0x02, 0x00], Malformed::FieldNumberZero),
-            (&[0x80, 0x80, 0x80, 0x80, 0x10, 0x00], Malformed::FieldNumberTooLarge),
-            (&[0x80, 0x80, 0x80, 0x80, 0x80, 0x01, 0x00], Malformed::FieldNumberTooLarge),
+            (
+                &[0x80, 0x80, 0x80, 0x80, 0x10, 0x00],
+                Malformed::FieldNumberTooLarge,
+            ),
+            (
+                &[0x80, 0x80, 0x80, 0x80, 0x80, 0x01, 0x00],
+                Malformed::FieldNumberTooLarge,
+            ),
             (&[0x0e, 0x00], Malformed::UnknownType),
             (&[0x0f, 0x00], Malformed::UnknownType),
             (&[0x0c], Malformed::GroupNotStarted),
@@ -359,11 +400,21 @@ mod tests {
 
     #[test]
     fn a_value_of_another_type_is_an_error() {
-        let of_each =
-            [FieldValue::Varint(1), FieldValue::Fixed64(1), FieldValue::Bytes(b"\xff"), FieldValue::Fixed32(1)];
+        let of_each = [
+            FieldValue::Varint(1),
+            FieldValue::Fixed64(1),
+            FieldValue::Bytes(b"\xff"),
+            FieldValue::Fixed32(1),
+        ];
         for value in of_each {
-            assert_eq!(value.varint().is_ok(), matches!(value, FieldValue::Varint(_)));
-            assert_eq!(value.fixed64().is_ok(), matches!(value, FieldValue::Fixed64(_)));
+            assert_eq!(
+                value.varint().is_ok(),
+                matches!(value, FieldValue::Varint(_))
+            );
+            assert_eq!(
+                value.fixed64().is_ok(),
+                matches!(value, FieldValue::Fixed64(_))
+            );
             assert_eq!(value.bytes().is_ok(), matches!(value, FieldValue::Bytes(_)));
             assert!(value.text().is_err());
         }
@@ -422,21 +473,27 @@ mod tests {
             Written::Bytes(bytes) => Some(FieldValue::Bytes(bytes)),
             Written::Group(_) => None,
         };
-        fields.iter().filter_map(|(number, field)| Some((*number, value(field)?))).collect()
+        fields
+            .iter()
+            .filter_map(|(number, field)| Some((*number, value(field)?)))
+            .collect()
     }
 
     fn message() -> impl Strategy<Value = Vec<(u32, Written)>> {
         let number = prop_oneof![4 => 1u32..20, 1 => 1..=NUMBER_MAX as u32];
         let varint = prop_oneof![any::<u64>(), 0..300u64, (0..64u32).prop_map(|bit| 1 << bit)];
         let field = prop_oneof![
-            (varint, prop_oneof![3 => Just(0usize), 1 => 0..10usize]).prop_map(|(v, zeros)| Written::Varint(v, zeros)),
+            (varint, prop_oneof![3 => Just(0usize), 1 => 0..10usize])
+                .prop_map(|(v, zeros)| Written::Varint(v, zeros)),
             any::<u64>().prop_map(Written::Fixed64),
             any::<u32>().prop_map(Written::Fixed32),
             prop::collection::vec(any::<u8>(), 0..200).prop_map(Written::Bytes),
         ];
         let field = field.prop_recursive(4, 12, 4, {
             let number = number.clone();
-            move |inner| prop::collection::vec((number.clone(), inner), 0..4).prop_map(Written::Group)
+            move |inner| {
+                prop::collection::vec((number.clone(), inner), 0..4).prop_map(Written::Group)
+            }
         });
         prop::collection::vec((number, field), 0..8)
     }
@@ -451,7 +508,8 @@ mod tests {
             prop_assert_eq!(all(&bytes), Ok(expected(&fields)));
         }
 
-        /// Cut anywhere, the fields before the cut are the same, and a cut inside a field is an error.
+        /// Cut anywhere, the fields before the cut are the same, and a cut inside a field is an
+        /// error.
         #[test]
         fn a_cut_message_keeps_the_fields_before_the_cut(fields in message(), at in any::<prop::sample::Index>()) {
             let mut bytes = vec![];

@@ -1,4 +1,5 @@
-//! Limits the readings of one payload (`limits.batch_max_readings`) and counts those beyond the limit.
+//! Limits the readings of one payload (`limits.batch_max_readings`) and counts those beyond the
+//! limit.
 
 use super::RejectReason;
 use super::rejects::Rejects;
@@ -15,7 +16,12 @@ pub(super) struct Quota {
 
 impl Quota {
     pub(super) fn new(limits: &Limits) -> Quota {
-        Quota { max: limits.batch_max_readings, taken: 0, beyond: 0, beyond_from: 0 }
+        Quota {
+            max: limits.batch_max_readings,
+            taken: 0,
+            beyond: 0,
+            beyond_from: 0,
+        }
     }
 
     /// Whether the element at `index` is beyond the limit; if so, counts it.
@@ -50,12 +56,21 @@ impl Quota {
         self.beyond
     }
 
-    /// Rejects all elements beyond the limit with one entry. `detail` formats its text from their number, the index of
-    /// the first, and the limit.
-    pub(super) fn close_with(&self, rejects: &mut Rejects, detail: impl FnOnce(usize, usize, usize) -> String) {
+    /// Rejects all elements beyond the limit with one entry. `detail` formats its text from their
+    /// number, the index of the first, and the limit.
+    pub(super) fn close_with(
+        &self,
+        rejects: &mut Rejects,
+        detail: impl FnOnce(usize, usize, usize) -> String,
+    ) {
         if self.beyond > 0 {
             let detail = detail(self.beyond, self.beyond_from, self.max);
-            rejects.push_many(self.beyond_from, self.beyond, RejectReason::TooManyReadings, detail);
+            rejects.push_many(
+                self.beyond_from,
+                self.beyond,
+                RejectReason::TooManyReadings,
+                detail,
+            );
         }
     }
 

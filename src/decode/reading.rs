@@ -1,40 +1,46 @@
 //! The definition of a reading in the native format: the only one, for every encoding.
 //!
-//! A source (`super::json::native`, `super::binary::native`) walks over one object and reports its parts: objects
-//! with [`ReadingDecoder::open`], keys with [`ReadingDecoder::key`], values with [`ReadingDecoder::take`]. It knows the
-//! encoding and no key. [`ReadingDecoder`] knows what each key means and nothing about the encoding. The fast path of
-//! JSON (`super::json::template`) repeats readings that were decoded here; it has the keys' meaning from [`Role`].
+//! A source (`super::json::native`, `super::binary::native`) walks over one object and reports its
+//! parts: objects with [`ReadingDecoder::open`], keys with [`ReadingDecoder::key`], values with
+//! [`ReadingDecoder::take`]. It knows the encoding and no key. [`ReadingDecoder`] knows what each
+//! key means and nothing about the encoding. The fast path of JSON (`super::json::template`)
+//! repeats readings that were decoded here; it has the keys' meaning from [`Role`].
 //!
-//! **Life of a reading.** [`ReadingDecoder::begin`]; the source reports the object. Values go to the builder
-//! immediately; everything else waits in [`Parts`], because the sensor may come last. [`ReadingDecoder::finish`]
-//! commits the reading or returns the reason against it. A wrong reading is still read to its end, because the next one
-//! begins there, and its first fault is kept. A good reading allocates nothing: vectors are reused, and text is
-//! borrowed unless it has escapes or comes in chunks.
+//! **Life of a reading.** [`ReadingDecoder::begin`]; the source reports the object. Values go to
+//! the builder immediately; everything else waits in [`Parts`], because the sensor may come last.
+//! [`ReadingDecoder::finish`] commits the reading or returns the reason against it. A wrong reading
+//! is still read to its end, because the next one begins there, and its first fault is kept. A good
+//! reading allocates nothing: vectors are reused, and text is borrowed unless it has escapes or
+//! comes in chunks.
 //!
 //! **Members** (docs/http.md has the same rules for senders):
 //! - `sensor_id`: a text. Absent or null: the sensor of the topic.
-//! - `ts`: a time ([`time`]) in the unit of `ts_unit`, if there is one. A value that carries its unit keeps it. Absent
-//!   or null: the time of receipt.
-//! - The names in `native.time` (`timestamp`, `time`, …): the time of a reading without `ts`, if they hold one
-//!   ([`time::held`]); otherwise they are like other members. Of several, the first in the setting counts. Only the end
-//!   of the reading decides, so these members wait in [`ReadingDecoder::candidates`].
-//! - `values`: an object of values. Absent or null: the members with other keys are the values. With `values` they are
-//!   left out, before it and after it, and their faults do not count.
+//! - `ts`: a time ([`time`]) in the unit of `ts_unit`, if there is one. A value that carries its
+//!   unit keeps it. Absent or null: the time of receipt.
+//! - The names in `native.time` (`timestamp`, `time`, …): the time of a reading without `ts`, if
+//!   they hold one ([`time::held`]); otherwise they are like other members. Of several, the first
+//!   in the setting counts. Only the end of the reading decides, so these members wait in
+//!   [`ReadingDecoder::candidates`].
+//! - `values`: an object of values. Absent or null: the members with other keys are the values.
+//!   With `values` they are left out, before it and after it, and their faults do not count.
 //! - `tags`: an object. Numbers and booleans become texts; an integer keeps all its digits.
 //!
-//! **Values.** Null counts as absent. Integers have 64 bits, doubles are finite, texts are UTF-8. An object or array is
-//! flattened (`native.nested`): each scalar in it is a value, named by the keys and indexes on its path, joined by `_`;
-//! an empty key adds nothing. Another value that is not a scalar, such as bytes, is a fault in `values` and in `tags`;
-//! as another member of the reading it is left out. Everything that is left out is counted and named ([`LeftOut`]).
+//! **Values.** Null counts as absent. Integers have 64 bits, doubles are finite, texts are UTF-8.
+//! An object or array is flattened (`native.nested`): each scalar in it is a value, named by the
+//! keys and indexes on its path, joined by `_`; an empty key adds nothing. Another value that is
+//! not a scalar, such as bytes, is a fault in `values` and in `tags`; as another member of the
+//! reading it is left out. Everything that is left out is counted and named ([`LeftOut`]).
 //!
-//! **Keys.** A key that occurs twice in one object is a fault, and so are two fields or tags whose stored names are
-//! equal ([`names::name`]), also after flattening. All open objects together have at most [`KEYS_MAX`] keys.
+//! **Keys.** A key that occurs twice in one object is a fault, and so are two fields or tags whose
+//! stored names are equal ([`names::name`]), also after flattening. All open objects together have
+//! at most [`KEYS_MAX`] keys.
 //!
 //! **Differences between the encodings** are those of their syntax, and a property test knows them
-//! (`tests/pure/binary_props.rs`). In JSON the whole reading is rejected if any text in it is not UTF-8 or any literal
-//! is not JSON, such as `NaN`, because its parser finds that; in CBOR and MessagePack an ignored value may be anything.
-//! Only JSON has integers without a limit, so only there a tag can have one of more than 127 bits. And only in JSON a
-//! literal beyond the range of a double, in the place of an object, is `invalid_json`: its parser ends there.
+//! (`tests/pure/binary_props.rs`). In JSON the whole reading is rejected if any text in it is not
+//! UTF-8 or any literal is not JSON, such as `NaN`, because its parser finds that; in CBOR and
+//! MessagePack an ignored value may be anything. Only JSON has integers without a limit, so only
+//! there a tag can have one of more than 127 bits. And only in JSON a literal beyond the range of a
+//! double, in the place of an object, is `invalid_json`: its parser ends there.
 
 use std::borrow::Cow;
 
@@ -52,11 +58,12 @@ use crate::config::{Native, Nested};
 use crate::model::batch::BuildError;
 use crate::model::{BatchBuilder, ValueRef};
 
-/// Most keys in a reading, used or not. Keys are compared with each other, so the number must be small. It is twice the
-/// most values, and more than any known gateway sends.
+/// Most keys in a reading, used or not. Keys are compared with each other, so the number must be
+/// small. It is twice the most values, and more than any known gateway sends.
 const KEYS_MAX: usize = 512;
 
-/// Longest path of a flattened value. More than a name may have, because there may be no value at its end.
+/// Longest path of a flattened value. More than a name may have, because there may be no value at
+/// its end.
 const PATH_BYTES_MAX: usize = 512;
 
 /// The objects of a reading.
@@ -137,7 +144,8 @@ pub(super) struct ReadingDecoder<'a, 'de> {
     out: &'a mut BatchBuilder,
     parts: Parts<'de>,
     tags: Vec<(Cow<'de, str>, Cow<'de, str>)>,
-    /// The keys of the open objects, with their hashes. Keys of flattened objects are the names of their fields.
+    /// The keys of the open objects, with their hashes. Keys of flattened objects are the names of
+    /// their fields.
     keys: Vec<(u64, Cow<'de, str>)>,
     /// Open objects and arrays.
     level: usize,
@@ -184,10 +192,18 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             self.unstored.clear();
             let native = self.cx.native;
             let is_loose = |key: &str| Role::of(Part::Reading, key, native) == Role::LooseValue;
-            self.unstored.extend(self.keys.iter().filter(|(_, key)| is_loose(key)).map(|(_, key)| key.clone()));
+            self.unstored.extend(
+                self.keys
+                    .iter()
+                    .filter(|(_, key)| is_loose(key))
+                    .map(|(_, key)| key.clone()),
+            );
         }
         self.level += 1;
-        Open { part, from: self.keys.len() }
+        Open {
+            part,
+            from: self.keys.len(),
+        }
     }
 
     /// Reports the end of an object.
@@ -197,7 +213,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 
     /// Reports the start of an object or array as a value. Its members or elements follow, then
-    /// [`ReadingDecoder::close`]. `None`: it is not flattened; it must be skipped and reported as not a scalar.
+    /// [`ReadingDecoder::close`]. `None`: it is not flattened; it must be skipped and reported as
+    /// not a scalar.
     pub(super) fn nest(&mut self, role: Role) -> Option<Open> {
         let is_loose = match role {
             Role::Value => false,
@@ -209,7 +226,10 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             return None;
         }
         self.level += 1;
-        Some(Open { part: Part::Nested { is_loose }, from: self.keys.len() })
+        Some(Open {
+            part: Part::Nested { is_loose },
+            from: self.keys.len(),
+        })
     }
 
     /// Reports an element of an array, like [`ReadingDecoder::key`].
@@ -219,16 +239,22 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.key(array, Cow::Owned(index.to_string()))
     }
 
-    /// The name of a member of a flattened object, whose own name is the last key before it; `None` if it is too long.
+    /// The name of a member of a flattened object, whose own name is the last key before it; `None`
+    /// if it is too long.
     fn joined(&mut self, object: Open, key: Cow<'de, str>) -> Option<Cow<'de, str>> {
-        let parent = object.from.checked_sub(1).and_then(|at| self.keys.get(at)).map_or("", |(_, key)| key);
+        let parent = object
+            .from
+            .checked_sub(1)
+            .and_then(|at| self.keys.get(at))
+            .map_or("", |(_, key)| key);
         if parent.is_empty() {
             return Some(key);
         }
         if key.is_empty() {
             return Some(Cow::Owned(parent.to_owned()));
         }
-        // Not even built, because a long name at each level of a deep object would take quadratic time.
+        // Not even built, because a long name at each level of a deep object would take quadratic
+        // time.
         let bytes = parent.len() + 1 + key.len();
         if bytes <= PATH_BYTES_MAX {
             return Some(Cow::Owned([parent, "_", &key].concat()));
@@ -246,8 +272,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         !self.parts.has_values && self.parts.loose_fault.is_none()
     }
 
-    /// Reports a key. Returns the role of its value, which is reported next; `None`: the value must be skipped, because
-    /// the reading is already known to be rejected.
+    /// Reports a key. Returns the role of its value, which is reported next; `None`: the value must
+    /// be skipped, because the reading is already known to be rejected.
     // As a call it costs 5 % of a reading in JSON that no template matches.
     #[inline(always)]
     pub(super) fn key(&mut self, object: Open, key: Cow<'de, str>) -> Option<Role> {
@@ -255,7 +281,9 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             return None;
         }
         let key = match object.part {
-            Part::Nested { is_loose: true } if !self.loose_counts() => return Some(Role::LooseValue),
+            Part::Nested { is_loose: true } if !self.loose_counts() => {
+                return Some(Role::LooseValue);
+            }
             Part::Nested { is_loose } => match self.joined(object, key) {
                 Some(name) => name,
                 None => return is_loose.then_some(Role::LooseValue),
@@ -263,11 +291,25 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             _ => key,
         };
         let hash = xxh3_64(key.as_bytes());
-        let twice = self.keys[object.from..].iter().any(|(h, k)| *h == hash && *k == key);
+        let twice = self.keys[object.from..]
+            .iter()
+            .any(|(h, k)| *h == hash && *k == key);
         if twice {
-            self.refuse_key(object, Fault::new(RejectReason::DuplicateKey, format!("duplicate key {}", excerpt(&key))))
+            self.refuse_key(
+                object,
+                Fault::new(
+                    RejectReason::DuplicateKey,
+                    format!("duplicate key {}", excerpt(&key)),
+                ),
+            )
         } else if self.keys.len() >= KEYS_MAX {
-            self.refuse_key(object, Fault::new(RejectReason::TooManyFields, format!("more than {KEYS_MAX} keys")))
+            self.refuse_key(
+                object,
+                Fault::new(
+                    RejectReason::TooManyFields,
+                    format!("more than {KEYS_MAX} keys"),
+                ),
+            )
         } else {
             let role = Role::of(object.part, &key, self.cx.native);
             self.keys.push((hash, key));
@@ -275,7 +317,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         }
     }
 
-    /// Keeps the fault of a key. One in a member next to `values` counts only if there is no `values`.
+    /// Keeps the fault of a key. One in a member next to `values` counts only if there is no
+    /// `values`.
     #[cold]
     fn refuse_key(&mut self, object: Open, fault: Fault) -> Option<Role> {
         if let Part::Nested { is_loose: true } = object.part {
@@ -286,20 +329,28 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         None
     }
 
-    /// Reports the value of the last key. For [`Role::Object`] this is only for values that are not objects.
+    /// Reports the value of the last key. For [`Role::Object`] this is only for values that are not
+    /// objects.
     #[inline]
     pub(super) fn take(&mut self, role: Role, token: Token<'de>) {
         let result = match role {
             Role::Value => self.value(&token),
             Role::Tag => self.tag(token),
             Role::LooseValue => return self.loose(&token),
-            Role::MaybeTime(_) if matches!(token, Token::NotScalar(_) | Token::NotUtf8) => return self.loose(&token),
+            Role::MaybeTime(_) if matches!(token, Token::NotScalar(_) | Token::NotUtf8) => {
+                return self.loose(&token);
+            }
             Role::MaybeTime(rank) => {
-                let key = self.keys.last().map_or(Cow::Borrowed(""), |(_, key)| key.clone());
+                let key = self
+                    .keys
+                    .last()
+                    .map_or(Cow::Borrowed(""), |(_, key)| key.clone());
                 self.candidates.push((rank, key, token));
                 return;
             }
-            Role::SensorId | Role::Time | Role::TimeUnit | Role::Object(_) => self.take_other(role, token),
+            Role::SensorId | Role::Time | Role::TimeUnit | Role::Object(_) => {
+                self.take_other(role, token)
+            }
         };
         if let Err(fault) = result {
             self.fail(fault);
@@ -320,7 +371,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 
     fn leave_out(&mut self) {
-        self.unstored.extend(self.keys.last().map(|(_, key)| key.clone()));
+        self.unstored
+            .extend(self.keys.last().map(|(_, key)| key.clone()));
     }
 
     /// The same for a value that is not stored as a value or tag.
@@ -331,7 +383,9 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             (Role::Time, token) => self.parts.ts = Some(token),
             (Role::TimeUnit, token) => self.parts.ts_unit = unit(&token)?,
             // A null `values` or `tags` counts as absent.
-            (Role::Object(part), token) if token != Token::Null => return Err(not_an_object(part, token.kind())),
+            (Role::Object(part), token) if token != Token::Null => {
+                return Err(not_an_object(part, token.kind()));
+            }
             _ => {}
         }
         Ok(())
@@ -342,12 +396,15 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.parts.fault.get_or_insert(fault);
     }
 
-    /// Commits the reading that was reported. `topic_counts` is false if its start was guessed: then the reading itself
-    /// must name its sensor.
+    /// Commits the reading that was reported. `topic_counts` is false if its start was guessed:
+    /// then the reading itself must name its sensor.
     pub(super) fn finish(&mut self, topic_counts: bool) -> Result<(), Fault> {
         let result = self.commit(topic_counts);
         match result {
-            Ok(()) => self.unstored.iter().for_each(|name| self.left_out.add(name, 1)),
+            Ok(()) => self
+                .unstored
+                .iter()
+                .for_each(|name| self.left_out.add(name, 1)),
             Err(_) => self.out.abort(),
         }
         result
@@ -367,7 +424,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         if let Some(fault) = self.parts.fault.take() {
             return Err(fault);
         }
-        let replaced = if self.candidates.is_empty() { None } else { self.choose_time() };
+        let replaced = if self.candidates.is_empty() {
+            None
+        } else {
+            self.choose_time()
+        };
         let parts = &mut self.parts;
         if let Some(fault) = parts.loose_fault.take_if(|_| !parts.has_values) {
             return Err(fault);
@@ -393,12 +454,17 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             return Err(no_values(&self.unstored));
         }
         let (ts_ms, origin) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
-        let stamp: Stamp = (ts_ms, replaced.filter(|_| origin == Origin::Receipt).unwrap_or(origin));
+        let stamp: Stamp = (
+            ts_ms,
+            replaced
+                .filter(|_| origin == Origin::Receipt)
+                .unwrap_or(origin),
+        );
         names::commit(self.out, sensor_id, stamp, &self.tags, self.cx)
     }
 
-    /// Decides which member in `native.time` is the time; the others are values. Returns `Replaced` if one holds a time
-    /// that cannot be used.
+    /// Decides which member in `native.time` is the time; the others are values. Returns `Replaced`
+    /// if one holds a time that cannot be used.
     fn choose_time(&mut self) -> Option<Origin> {
         let mut candidates = std::mem::take(&mut self.candidates);
         let mut replaced = None;
@@ -406,10 +472,19 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             let unit = self.parts.ts_unit;
             let cx = self.cx;
             let held = |(_, _, token): &(u8, _, Token<'de>)| time::held(token, unit, cx);
-            let times = candidates.iter().enumerate().filter(|(_, candidate)| held(candidate) == Held::Time);
-            match times.min_by_key(|(_, (rank, _, _))| *rank).map(|(at, _)| at) {
+            let times = candidates
+                .iter()
+                .enumerate()
+                .filter(|(_, candidate)| held(candidate) == Held::Time);
+            match times
+                .min_by_key(|(_, (rank, _, _))| *rank)
+                .map(|(at, _)| at)
+            {
                 Some(at) => self.parts.ts = Some(candidates.remove(at).2),
-                None if candidates.iter().any(|candidate| held(candidate) == Held::TimeWithoutZone) => {
+                None if candidates
+                    .iter()
+                    .any(|candidate| held(candidate) == Held::TimeWithoutZone) =>
+                {
                     replaced = Some(Origin::Replaced);
                 }
                 None => {}
@@ -427,7 +502,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         replaced
     }
 
-    /// The meaning of a text or number under a name in `native.time`, in a reading without `ts` and `ts_unit`.
+    /// The meaning of a text or number under a name in `native.time`, in a reading without `ts` and
+    /// `ts_unit`.
     pub(super) fn is_time(&self, token: &Token<'de>) -> bool {
         time::held(token, None, self.cx) == Held::Time
     }
@@ -455,8 +531,9 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         fits.then(|| self.out.next_value(value))
     }
 
-    /// Commits a reading whose values were added one by one. `tags` holds the texts of its tags (see
-    /// [`template::keyed`]). Returns `false`, and commits nothing, if the reading needs the full checks.
+    /// Commits a reading whose values were added one by one. `tags` holds the texts of its tags
+    /// (see [`template::keyed`]). Returns `false`, and commits nothing, if the reading needs the
+    /// full checks.
     pub(super) fn commit_like<'t>(
         &mut self,
         sensor_id: &str,
@@ -466,8 +543,12 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     ) -> bool {
         let cx = self.cx;
         let limits = self.cx.limits;
-        let Some(tags) = template::keyed(tags, keys, limits) else { return false };
-        let Ok((ts_ms, origin)) = time::resolve(ts, None, cx) else { return false };
+        let Some(tags) = template::keyed(tags, keys, limits) else {
+            return false;
+        };
+        let Ok((ts_ms, origin)) = time::resolve(ts, None, cx) else {
+            return false;
+        };
         if names::check_sensor_id(sensor_id, limits).is_err() {
             return false;
         }
@@ -501,7 +582,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
                 text = time::to_rfc3339(*ms).ok_or_else(|| unusable(key, token))?;
                 ValueRef::Str(&text)
             }
-            Token::BigInt(_) | Token::HugeInt | Token::NotFinite(_) | Token::NotUtf8 | Token::NotScalar(_) => {
+            Token::BigInt(_)
+            | Token::HugeInt
+            | Token::NotFinite(_)
+            | Token::NotUtf8
+            | Token::NotScalar(_) => {
                 return Err(unusable(key, token));
             }
         };
@@ -511,7 +596,10 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
 
     /// Adds a tag under the last key.
     fn tag(&mut self, token: Token<'de>) -> Result<(), Fault> {
-        let key = self.keys.last().map_or(Cow::Borrowed(""), |(_, key)| key.clone());
+        let key = self
+            .keys
+            .last()
+            .map_or(Cow::Borrowed(""), |(_, key)| key.clone());
         let text = match token {
             Token::Null => return Ok(()),
             Token::Bool(v) => Cow::Borrowed(if v { "true" } else { "false" }),
@@ -521,7 +609,9 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             Token::Str(v) => v,
             // As a text it has no range: serial numbers can be longer than 64 bits.
             Token::BigInt(digits) => Cow::Owned(digits.into()),
-            Token::Time(Time::Ms(ms)) => Cow::Owned(time::to_rfc3339(ms).ok_or_else(|| unusable(&key, &token))?),
+            Token::Time(Time::Ms(ms)) => {
+                Cow::Owned(time::to_rfc3339(ms).ok_or_else(|| unusable(&key, &token))?)
+            }
             Token::HugeInt | Token::NotFinite(_) | Token::NotUtf8 | Token::NotScalar(_) => {
                 return Err(unusable(&key, &token));
             }
@@ -542,11 +632,18 @@ fn unit(token: &Token<'_>) -> Result<Option<TsUnit>, Fault> {
 /// The fault of another value in the place of an object.
 pub(super) fn not_an_object(part: Part, what: &str) -> Fault {
     match part {
-        Part::Reading | Part::Nested { .. } => {
-            Fault::new(RejectReason::NotAnObject, format!("a reading must be an object, not {what}"))
-        }
-        Part::Values => Fault::new(RejectReason::WrongType, format!("`values` must be an object, not {what}")),
-        Part::Tags => Fault::new(RejectReason::WrongType, format!("`tags` must be an object, not {what}")),
+        Part::Reading | Part::Nested { .. } => Fault::new(
+            RejectReason::NotAnObject,
+            format!("a reading must be an object, not {what}"),
+        ),
+        Part::Values => Fault::new(
+            RejectReason::WrongType,
+            format!("`values` must be an object, not {what}"),
+        ),
+        Part::Tags => Fault::new(
+            RejectReason::WrongType,
+            format!("`tags` must be an object, not {what}"),
+        ),
     }
 }
 
@@ -557,22 +654,32 @@ pub(super) fn add_value(
     value: ValueRef<'_>,
     fields_max: usize,
 ) -> Result<(), Fault> {
-    let too_many = || Fault::new(RejectReason::TooManyFields, format!("more than {fields_max} values"));
+    let too_many = || {
+        Fault::new(
+            RejectReason::TooManyFields,
+            format!("more than {fields_max} values"),
+        )
+    };
     if out.value_count() >= fields_max {
         return Err(too_many());
     }
     out.value(name, value).map_err(|e| match e {
-        BuildError::DuplicateField => {
-            Fault::new(RejectReason::DuplicateKey, format!("two fields have the same stored name {}", excerpt(name)))
-        }
+        BuildError::DuplicateField => Fault::new(
+            RejectReason::DuplicateKey,
+            format!("two fields have the same stored name {}", excerpt(name)),
+        ),
         BuildError::TooManyFields => too_many(),
         BuildError::TooManyNames => {
-            let detail = format!("cannot store {}: too many distinct field names in one batch", excerpt(name));
+            let detail = format!(
+                "cannot store {}: too many distinct field names in one batch",
+                excerpt(name)
+            );
             Fault::new(RejectReason::TooManyFieldNames, detail)
         }
         // Returned only when a whole reading is committed.
-        BuildError::BucketFieldsFull(_) | BuildError::NotAllowed | BuildError::NoTime | BuildError::TagsTooLong => {
-            too_many()
-        }
+        BuildError::BucketFieldsFull(_)
+        | BuildError::NotAllowed
+        | BuildError::NoTime
+        | BuildError::TagsTooLong => too_many(),
     })
 }

@@ -1,12 +1,13 @@
-//! Rejected readings and messages. Every reject is counted; only the first [`KEPT_MAX`] are kept with their text. So a
-//! hostile body of eight million broken bytes costs counting, and not a gigabyte of text.
+//! Rejected readings and messages. Every reject is counted; only the first [`KEPT_MAX`] are kept
+//! with their text. So a hostile body of eight million broken bytes costs counting, and not a
+//! gigabyte of text.
 
 use std::borrow::Cow;
 
 use super::RejectReason;
 
-/// Rejects that are kept with index and detail; the others are only counted by reason. A gateway's batch of a thousand
-/// readings still gets an answer for each.
+/// Rejects that are kept with index and detail; the others are only counted by reason. A gateway's
+/// batch of a thousand readings still gets an answer for each.
 pub const KEPT_MAX: usize = 1000;
 
 /// A rejected reading or message, and why.
@@ -29,7 +30,10 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn new(reason: RejectReason, detail: impl Into<Cow<'static, str>>) -> Fault {
-        Fault { reason, detail: detail.into() }
+        Fault {
+            reason,
+            detail: detail.into(),
+        }
     }
 }
 
@@ -110,16 +114,27 @@ impl Rejects {
         &self.by_reason
     }
 
-    /// Reason and detail for a dead letter of the whole message: those of the first reject, but [`not
-    /// allowed`](RejectReason::NotAllowed) comes before all others. A replay leaves such dead letters out, because it
-    /// does not know the sender.
+    /// Reason and detail for a dead letter of the whole message: those of the first reject, but
+    /// [`not allowed`](RejectReason::NotAllowed) comes before all others. A replay leaves such dead
+    /// letters out, because it does not know the sender.
     pub fn foremost(&self) -> Option<(RejectReason, &str)> {
-        let is_not_allowed = self.by_reason.iter().any(|(reason, _)| *reason == RejectReason::NotAllowed);
+        let is_not_allowed = self
+            .by_reason
+            .iter()
+            .any(|(reason, _)| *reason == RejectReason::NotAllowed);
         if is_not_allowed {
-            let found = self.list.iter().find(|reject| reject.reason == RejectReason::NotAllowed);
-            return Some((RejectReason::NotAllowed, found.map_or("", |reject| &reject.detail)));
+            let found = self
+                .list
+                .iter()
+                .find(|reject| reject.reason == RejectReason::NotAllowed);
+            return Some((
+                RejectReason::NotAllowed,
+                found.map_or("", |reject| &reject.detail),
+            ));
         }
-        self.list.first().map(|reject| (reject.reason, &*reject.detail))
+        self.list
+            .first()
+            .map(|reject| (reject.reason, &*reject.detail))
     }
 
     /// Whether there are rejects, and all for this reason.
@@ -156,7 +171,12 @@ impl Rejects {
     }
 
     /// Adds one reject.
-    pub fn push(&mut self, index: usize, reason: RejectReason, detail: impl Into<Cow<'static, str>>) {
+    pub fn push(
+        &mut self,
+        index: usize,
+        reason: RejectReason,
+        detail: impl Into<Cow<'static, str>>,
+    ) {
         self.push_many(index, 1, reason, detail);
     }
 
@@ -174,7 +194,11 @@ impl Rejects {
             None => self.by_reason.push((reason, count)),
         }
         if !self.is_full() {
-            self.list.push(Reject { index, reason, detail: detail.into().into_owned() });
+            self.list.push(Reject {
+                index,
+                reason,
+                detail: detail.into().into_owned(),
+            });
         }
     }
 
@@ -205,11 +229,25 @@ mod tests {
     fn all_are_counted_and_the_first_are_kept() {
         let mut rejects = Rejects::new();
         for i in 0..KEPT_MAX + 5 {
-            rejects.push(i, if i % 2 == 0 { RejectReason::TooOld } else { RejectReason::NoValues }, "x");
+            rejects.push(
+                i,
+                if i % 2 == 0 {
+                    RejectReason::TooOld
+                } else {
+                    RejectReason::NoValues
+                },
+                "x",
+            );
         }
         rejects.push_many(9, 10, RejectReason::TooManyReadings, "many");
-        assert_eq!((rejects.total(), rejects.list().len()), (KEPT_MAX + 15, KEPT_MAX));
-        assert_eq!(rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(), rejects.total());
+        assert_eq!(
+            (rejects.total(), rejects.list().len()),
+            (KEPT_MAX + 15, KEPT_MAX)
+        );
+        assert_eq!(
+            rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(),
+            rejects.total()
+        );
         rejects.clear();
         assert!(rejects.is_empty() && rejects.list().is_empty() && rejects.by_reason().is_empty());
     }

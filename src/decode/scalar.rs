@@ -1,9 +1,10 @@
 //! One bare value. Sensor and field come from the topic; the time is the time of receipt.
 //!
-//! People and small devices write these payloads, so numbers may be written as `+5`, `.5` or `007`. A payload that is
-//! not clearly a number is a text: `21,5` must not become 215, nor `1_000` a thousand. A text in quotes is a JSON
-//! string, and a number in it is a number. A payload that means "no value" ([`is_no_value`], null) yields neither a
-//! reading nor a reject: an absent sensor sends it repeatedly, and the message is not wrong.
+//! People and small devices write these payloads, so numbers may be written as `+5`, `.5` or `007`.
+//! A payload that is not clearly a number is a text: `21,5` must not become 215, nor `1_000` a
+//! thousand. A text in quotes is a JSON string, and a number in it is a number. A payload that
+//! means "no value" ([`is_no_value`], null) yields neither a reading nor a reject: an absent sensor
+//! sends it repeatedly, and the message is not wrong.
 
 use std::borrow::Cow;
 
@@ -16,7 +17,12 @@ use super::{Context, RejectReason};
 use crate::config::ScalarFormat;
 use crate::model::{BatchBuilder, ValueRef};
 
-pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+pub(super) fn decode(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
     out.begin();
     match reading(payload, cx, out) {
         Ok(true) => {}
@@ -32,7 +38,12 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
 fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<bool, Fault> {
     let limits = cx.limits;
     let missing = |reason, what| {
-        Fault::new(reason, format!("a bare value does not name its {what}, and nothing else does, such as the topic"))
+        Fault::new(
+            reason,
+            format!(
+                "a bare value does not name its {what}, and nothing else does, such as the topic"
+            ),
+        )
     };
     let token = match value(payload)? {
         Token::Str(text) => written_by_a_person(text, cx.scalar)?,
@@ -45,15 +56,25 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
         Token::Str(v) => ValueRef::Str(v),
         _ => return Ok(false),
     };
-    let sensor_id = cx.sensor_id.ok_or_else(|| missing(RejectReason::MissingSensorId, "sensor"))?;
-    let field = cx.field.ok_or_else(|| missing(RejectReason::MissingField, "field"))?;
+    let sensor_id = cx
+        .sensor_id
+        .ok_or_else(|| missing(RejectReason::MissingSensorId, "sensor"))?;
+    let field = cx
+        .field
+        .ok_or_else(|| missing(RejectReason::MissingField, "field"))?;
     names::check_sensor_id(sensor_id, limits)?;
     if let ValueRef::Str(text) = value {
         names::check_text(field, text, limits)?;
     }
     let name = names::name(field, limits)?;
     add_value(out, &name, value, limits.fields_max)?;
-    names::commit(out, sensor_id, (cx.received_at_ms, Origin::Receipt), &[], cx)?;
+    names::commit(
+        out,
+        sensor_id,
+        (cx.received_at_ms, Origin::Receipt),
+        &[],
+        cx,
+    )?;
     Ok(true)
 }
 
@@ -70,20 +91,34 @@ fn written_by_a_person(text: Cow<'_, str>, settings: ScalarFormat) -> Result<Tok
     if settings.texts_allowed {
         return Ok(Token::Str(text));
     }
-    let comma = if settings.decimal_comma { "" } else { "; scalar.decimal_comma = true reads `21,5` as 21.5" };
-    let detail = format!("{} is neither a number nor true or false (scalar.texts){comma}", names::excerpt(&text));
+    let comma = if settings.decimal_comma {
+        ""
+    } else {
+        "; scalar.decimal_comma = true reads `21,5` as 21.5"
+    };
+    let detail = format!(
+        "{} is neither a number nor true or false (scalar.texts){comma}",
+        names::excerpt(&text)
+    );
     Err(Fault::new(RejectReason::NotANumber, detail))
 }
 
 /// Parses a bare value; null if it means "no value".
 pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
-    let text = std::str::from_utf8(payload)
-        .map_err(|e| Fault::new(RejectReason::InvalidUtf8, format!("not UTF-8 at byte {}", e.valid_up_to())))?;
+    let text = std::str::from_utf8(payload).map_err(|e| {
+        Fault::new(
+            RejectReason::InvalidUtf8,
+            format!("not UTF-8 at byte {}", e.valid_up_to()),
+        )
+    })?;
     let text = text.trim();
     // C programs send a text with its terminating NUL.
     let text = text.strip_suffix('\0').unwrap_or(text).trim();
     if text.is_empty() {
-        return Err(Fault::new(RejectReason::EmptyPayload, "the payload is empty"));
+        return Err(Fault::new(
+            RejectReason::EmptyPayload,
+            "the payload is empty",
+        ));
     }
     match number(text)? {
         Some(token) => return Ok(token),
@@ -91,14 +126,24 @@ pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
         None => {}
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if ["inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word)) {
-        return Err(Fault::new(RejectReason::NotFinite, format!("{} is not a value", names::excerpt(text))));
+    if ["inf", "infinity"]
+        .iter()
+        .any(|word| unsigned.eq_ignore_ascii_case(word))
+    {
+        return Err(Fault::new(
+            RejectReason::NotFinite,
+            format!("{} is not a value", names::excerpt(text)),
+        ));
     }
     match text {
         "true" => Ok(Token::Bool(true)),
         "false" => Ok(Token::Bool(false)),
-        // Four bytes of a C struct can be valid UTF-8 by chance; the format of binary data must not be guessed.
-        _ if text.contains('\0') => Err(Fault::new(RejectReason::BinaryPayload, "the payload contains NUL bytes")),
+        // Four bytes of a C struct can be valid UTF-8 by chance; the format of binary data must not
+        // be guessed.
+        _ if text.contains('\0') => Err(Fault::new(
+            RejectReason::BinaryPayload,
+            "the payload contains NUL bytes",
+        )),
         _ => match quoted(text) {
             Some(inner) => Ok(match number(inner.trim()) {
                 Ok(Some(Token::Int(v))) => Token::Int(v),
@@ -132,7 +177,9 @@ fn number(text: &str) -> Result<Option<Token<'_>>, Fault> {
 
 /// The content of a JSON string.
 fn quoted(text: &str) -> Option<String> {
-    text.starts_with('"').then(|| serde_json::from_str(text).ok()).flatten()
+    text.starts_with('"')
+        .then(|| serde_json::from_str(text).ok())
+        .flatten()
 }
 
 #[cfg(test)]
@@ -168,7 +215,10 @@ mod tests {
         assert_eq!(batch.len() + rejects.total(), 1);
         match batch.to_readings().pop() {
             Some(r) => {
-                assert_eq!((r.sensor_id.as_str(), r.ts_ms, r.receipt_time, r.tags.len()), ("S1", 7, true, 2));
+                assert_eq!(
+                    (r.sensor_id.as_str(), r.ts_ms, r.receipt_time, r.tags.len()),
+                    ("S1", 7, true, 2)
+                );
                 Ok(r.values.into_iter().next().unwrap())
             }
             None => Err(Some(rejects.list()[0].reason)),
@@ -196,8 +246,14 @@ mod tests {
             (b"007", Ok(Value::Int(7))),
             (b"9223372036854775807", Ok(Value::Int(i64::MAX))),
             (b"-9223372036854775808", Ok(Value::Int(i64::MIN))),
-            (b"9223372036854775808", Err(Some(RejectReason::IntegerOutOfRange))),
-            (b"123456789012345678901234567890", Err(Some(RejectReason::IntegerOutOfRange))),
+            (
+                b"9223372036854775808",
+                Err(Some(RejectReason::IntegerOutOfRange)),
+            ),
+            (
+                b"123456789012345678901234567890",
+                Err(Some(RejectReason::IntegerOutOfRange)),
+            ),
             (b"1e999", Err(Some(RejectReason::NotFinite))),
             (b"nan", Err(None)),
             (b"NaN\n", Err(None)),
@@ -239,16 +295,34 @@ mod tests {
             });
             assert_eq!(got, expected, "{:?}", String::from_utf8_lossy(payload));
         }
-        assert_eq!(run(&[b'x'; 1025], Some("S1"), Some("t")).unwrap_err(), Some(RejectReason::StringTooLong));
+        assert_eq!(
+            run(&[b'x'; 1025], Some("S1"), Some("t")).unwrap_err(),
+            Some(RejectReason::StringTooLong)
+        );
     }
 
     #[test]
     fn the_topic_must_name_sensor_and_field() {
-        assert_eq!(run(b"1", None, Some("temp")), Err(Some(RejectReason::MissingSensorId)));
-        assert_eq!(run(b"1", Some("S1"), None), Err(Some(RejectReason::MissingField)));
-        assert_eq!(run(b"1", Some(""), Some("temp")), Err(Some(RejectReason::EmptySensorId)));
-        assert_eq!(run(b"1", Some(&"s".repeat(257)), Some("temp")), Err(Some(RejectReason::SensorIdTooLong)));
+        assert_eq!(
+            run(b"1", None, Some("temp")),
+            Err(Some(RejectReason::MissingSensorId))
+        );
+        assert_eq!(
+            run(b"1", Some("S1"), None),
+            Err(Some(RejectReason::MissingField))
+        );
+        assert_eq!(
+            run(b"1", Some(""), Some("temp")),
+            Err(Some(RejectReason::EmptySensorId))
+        );
+        assert_eq!(
+            run(b"1", Some(&"s".repeat(257)), Some("temp")),
+            Err(Some(RejectReason::SensorIdTooLong))
+        );
         assert_eq!(run(b"1", Some("S1"), Some("$a.b")).unwrap().0, "_a_b");
-        assert_eq!(run(b"1", Some("S1"), Some(&"f".repeat(200))), Err(Some(RejectReason::NameTooLong)));
+        assert_eq!(
+            run(b"1", Some("S1"), Some(&"f".repeat(200))),
+            Err(Some(RejectReason::NameTooLong))
+        );
     }
 }

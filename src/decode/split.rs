@@ -1,8 +1,9 @@
-//! Finds the end of a broken element, so that the following elements can be read. It parses structure only: strings,
-//! brackets, commas.
+//! Finds the end of a broken element, so that the following elements can be read. It parses
+//! structure only: strings, brackets, commas.
 //!
-//! A guessed boundary (after an element that was cut and never closed) is marked. The reading after it must name its
-//! own sensor: it could be a fragment of a larger reading, which must not be stored under the topic's sensor.
+//! A guessed boundary (after an element that was cut and never closed) is marked. The reading after
+//! it must name its own sensor: it could be a fragment of a larger reading, which must not be
+//! stored under the topic's sensor.
 
 /// Deepest nesting within an element; the same limit as serde_json's.
 pub(super) const DEPTH_MAX: usize = 127;
@@ -26,7 +27,8 @@ pub(super) struct Extent {
     pub(super) guessed: bool,
 }
 
-/// The open brackets. The kinds of the 128 outermost ones are stored; deeper elements are rejected anyway.
+/// The open brackets. The kinds of the 128 outermost ones are stored; deeper elements are rejected
+/// anyway.
 #[derive(Default)]
 struct Open {
     depth: usize,
@@ -38,7 +40,11 @@ impl Open {
     fn push(&mut self, array: bool) {
         if self.depth < 128 {
             let bit = 1u128 << self.depth;
-            self.arrays = if array { self.arrays | bit } else { self.arrays & !bit };
+            self.arrays = if array {
+                self.arrays | bit
+            } else {
+                self.arrays & !bit
+            };
         }
         self.depth += 1;
     }
@@ -49,7 +55,11 @@ impl Open {
             self.depth -= 1;
             return true;
         }
-        let below = if self.depth == 128 { u128::MAX } else { (1u128 << self.depth) - 1 };
+        let below = if self.depth == 128 {
+            u128::MAX
+        } else {
+            (1u128 << self.depth) - 1
+        };
         let same = (if array { self.arrays } else { !self.arrays }) & below;
         if same == 0 {
             return false;
@@ -63,7 +73,8 @@ impl Open {
     }
 }
 
-/// Finds the end of the element that starts at the first byte. One pass, which never reads past that end.
+/// Finds the end of the element that starts at the first byte. One pass, which never reads past
+/// that end.
 pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
     let mut open = Open::default();
     let mut at = 0;
@@ -79,11 +90,15 @@ pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
                 continue;
             }
             b'{' | b'[' => {
-                // In an object a bracket can only follow a colon. So the element before it was cut, and the next one
-                // starts here.
+                // In an object a bracket can only follow a colon. So the element before it was cut,
+                // and the next one starts here.
                 let separated = new_line || (within == Within::Array && before == b',');
                 if b == b'{' && open.in_object() && before != b':' && separated {
-                    return Extent { end: at, depth, guessed: true };
+                    return Extent {
+                        end: at,
+                        depth,
+                        guessed: true,
+                    };
                 }
                 open.push(b == b'[');
                 depth = depth.max(open.depth);
@@ -91,13 +106,27 @@ pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
             b'}' | b']' => {
                 let closed = open.pop(b == b']');
                 if !closed && b == b']' && within == Within::Array {
-                    return Extent { end: at, depth, guessed: open.depth > 0 };
+                    return Extent {
+                        end: at,
+                        depth,
+                        guessed: open.depth > 0,
+                    };
                 }
                 if closed && open.depth == 0 && within == Within::Stream {
-                    return Extent { end: at + 1, depth, guessed: false };
+                    return Extent {
+                        end: at + 1,
+                        depth,
+                        guessed: false,
+                    };
                 }
             }
-            b',' if open.depth == 0 && within == Within::Array => return Extent { end: at, depth, guessed: false },
+            b',' if open.depth == 0 && within == Within::Array => {
+                return Extent {
+                    end: at,
+                    depth,
+                    guessed: false,
+                };
+            }
             b'\n' => new_line = true,
             _ => {}
         }
@@ -106,11 +135,15 @@ pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
         }
         at += 1;
     }
-    Extent { end: bytes.len(), depth, guessed: open.depth > 0 }
+    Extent {
+        end: bytes.len(),
+        depth,
+        guessed: open.depth > 0,
+    }
 }
 
-/// The offset after the closing quote. The end of a line also closes the string: JSON strings contain no line ends, so
-/// the quote is missing.
+/// The offset after the closing quote. The end of a line also closes the string: JSON strings
+/// contain no line ends, so the quote is missing.
 fn string_end(bytes: &[u8], mut at: usize) -> usize {
     while let Some(&b) = bytes.get(at) {
         match b {
@@ -123,9 +156,9 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// Handles the other kind of cut, inside a string. Then the string's closing quote is really the next element's first
-/// quote (`{"id":"a` and `{"id":"b"}` give `{"id":"a,{"id":"b"}`), and the parser fails right after `,{"`. In this case
-/// returns the offset of that `{`.
+/// Handles the other kind of cut, inside a string. Then the string's closing quote is really the
+/// next element's first quote (`{"id":"a` and `{"id":"b"}` give `{"id":"a,{"id":"b"}`), and the
+/// parser fails right after `,{"`. In this case returns the offset of that `{`.
 pub(super) fn cut_within_string(bytes: &[u8], error_at: usize, within: Within) -> Option<usize> {
     let head = bytes.get(..error_at)?.strip_suffix(b"\"")?;
     let head = head.trim_ascii_end().strip_suffix(b"{")?;
@@ -186,7 +219,14 @@ mod tests {
             let bytes = "[".repeat(n);
             assert_eq!(extent(bytes.as_bytes(), Within::Array).depth, n);
             let bytes = "[".repeat(n) + &"]".repeat(n) + ",1";
-            assert_eq!(extent(bytes.as_bytes(), Within::Array), Extent { end: 2 * n, depth: n, guessed: false });
+            assert_eq!(
+                extent(bytes.as_bytes(), Within::Array),
+                Extent {
+                    end: 2 * n,
+                    depth: n,
+                    guessed: false
+                }
+            );
             let bytes = r#"{"":"#.repeat(n) + &"}".repeat(n);
             assert_eq!(extent(bytes.as_bytes(), Within::Stream).end, bytes.len());
         }

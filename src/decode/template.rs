@@ -1,16 +1,20 @@
-//! Templates: the fast path for readings that have the same layout as an earlier one of the payload.
+//! Templates: the fast path for readings that have the same layout as an earlier one of the
+//! payload.
 //!
-//! A program writes the lines of a gateway: they have the same keys in the same order, and only ids, times and values
-//! differ. A *template* holds the literal parts of a reading and the slots between them. The next reading is compared
-//! with it, part by part, and its values go directly into the batch under the same field schema. No key is parsed,
-//! looked up or checked again, which takes a quarter of the time.
+//! A program writes the lines of a gateway: they have the same keys in the same order, and only
+//! ids, times and values differ. A *template* holds the literal parts of a reading and the slots
+//! between them. The next reading is compared with it, part by part, and its values go directly
+//! into the batch under the same field schema. No key is parsed, looked up or checked again, which
+//! takes a quarter of the time.
 //!
-//! If anything differs (another key, an escape, other white space, a value in an unusual notation), the template does
-//! not match, and the reading is decoded in full. So a template never rejects a reading, and its readings are exactly
-//! the decoder's result: `tests/pure/decode_props.rs` compares the two.
+//! If anything differs (another key, an escape, other white space, a value in an unusual notation),
+//! the template does not match, and the reading is decoded in full. So a template never rejects a
+//! reading, and its readings are exactly the decoder's result: `tests/pure/decode_props.rs`
+//! compares the two.
 //!
-//! A gateway with two kinds of devices sends two kinds of lines, often alternating. So a few templates are kept, and
-//! each remembers which one followed it. A payload whose readings keep differing is soon decoded without comparing.
+//! A gateway with two kinds of devices sends two kinds of lines, often alternating. So a few
+//! templates are kept, and each remembers which one followed it. A payload whose readings keep
+//! differing is soon decoded without comparing.
 
 use crate::config::Limits;
 
@@ -34,7 +38,10 @@ pub(super) struct Parts<S> {
 
 impl<S> Default for Parts<S> {
     fn default() -> Parts<S> {
-        Parts { literals: Vec::new(), slots: Vec::new() }
+        Parts {
+            literals: Vec::new(),
+            slots: Vec::new(),
+        }
     }
 }
 
@@ -66,11 +73,12 @@ impl<S> Parts<S> {
     }
 }
 
-/// The longest text of a tag, independent of `limits.string_max_bytes`. It keeps the sum of all tags within its limit.
+/// The longest text of a tag, independent of `limits.string_max_bytes`. It keeps the sum of all
+/// tags within its limit.
 const TAG_TEXT_BYTES_MAX: usize = 4096;
 
-/// The stored tags of a reading: fills in the keys next to the texts in `tags`, which are in the order of `keys`.
-/// `None` if a text may be too long.
+/// The stored tags of a reading: fills in the keys next to the texts in `tags`, which are in the
+/// order of `keys`. `None` if a text may be too long.
 pub(super) fn keyed<'l, 't>(
     tags: &'l mut [(&'t str, &'t str)],
     keys: &'t [Box<str>],
@@ -86,8 +94,8 @@ pub(super) fn keyed<'l, 't>(
     Some(tags)
 }
 
-/// The end of `literal` in `bytes` if it is found at `at`. The parts have about ten bytes: comparing them by words is
-/// faster than calling memcmp for each.
+/// The end of `literal` in `bytes` if it is found at `at`. The parts have about ten bytes:
+/// comparing them by words is faster than calling memcmp for each.
 #[inline]
 pub(super) fn literal_end(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
     let end = at + literal.len();
@@ -98,9 +106,10 @@ pub(super) fn literal_end(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usi
             let mut rest = literal;
             let mut rest_there = there;
             let mut same = word(a) == word(b);
-            while let (Some((a, more)), Some((b, more_there))) =
-                (rest.split_first_chunk::<8>(), rest_there.split_first_chunk::<8>())
-            {
+            while let (Some((a, more)), Some((b, more_there))) = (
+                rest.split_first_chunk::<8>(),
+                rest_there.split_first_chunk::<8>(),
+            ) {
                 same &= word(a) == word(b);
                 (rest, rest_there) = (more, more_there);
             }
@@ -124,12 +133,18 @@ pub(super) struct Templates<M> {
 
 impl<M> Default for Templates<M> {
     fn default() -> Templates<M> {
-        Templates { templates: Vec::new(), last: 0, oldest: 0, misses: 0 }
+        Templates {
+            templates: Vec::new(),
+            last: 0,
+            oldest: 0,
+            misses: 0,
+        }
     }
 }
 
 impl<M> Templates<M> {
-    /// Returns the result of `fill` for the first template that matches. Tries the likely one first.
+    /// Returns the result of `fill` for the first template that matches. Tries the likely one
+    /// first.
     pub(super) fn find<T>(&mut self, mut fill: impl FnMut(&M) -> Option<T>) -> Option<T> {
         if self.misses >= MISSES_MAX {
             return None;
@@ -137,7 +152,11 @@ impl<M> Templates<M> {
         let guess = self.templates.get(self.last)?.1;
         let others = (0..self.templates.len()).filter(|i| *i != guess);
         for i in std::iter::once(guess).chain(others) {
-            if let Some(found) = self.templates.get(i).and_then(|(template, _)| fill(template)) {
+            if let Some(found) = self
+                .templates
+                .get(i)
+                .and_then(|(template, _)| fill(template))
+            {
                 self.came(i);
                 self.misses = 0;
                 return Some(found);
@@ -198,7 +217,11 @@ mod tests {
                 for at in from..to {
                     let mut other = text.to_vec();
                     other[at] ^= 1;
-                    assert_eq!(literal_end(&other, from, literal), None, "{from}..{to} differs at {at}");
+                    assert_eq!(
+                        literal_end(&other, from, literal),
+                        None,
+                        "{from}..{to} differs at {at}"
+                    );
                 }
             }
         }

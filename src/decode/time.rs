@@ -1,21 +1,24 @@
-//! The time of a reading, in milliseconds since 1970. Finer parts are cut towards the past, also before 1970.
+//! The time of a reading, in milliseconds since 1970. Finer parts are cut towards the past, also
+//! before 1970.
 //!
-//! Accepts RFC 3339 and variants found in the field: a space or lower case instead of `T` and `Z`, a comma before the
-//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`, ISO 8601 basic (`20240229T123456Z`). A time without an
-//! offset is in the configured zone; without a zone it is rejected. Numbers are seconds, milliseconds, microseconds or
-//! nanoseconds, according to `ts_unit` or by magnitude: each unit covers times up to the year 5138, and all but seconds
-//! only times after March 1973.
+//! Accepts RFC 3339 and variants found in the field: a space or lower case instead of `T` and `Z`,
+//! a comma before the fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`, ISO 8601 basic
+//! (`20240229T123456Z`). A time without an offset is in the configured zone; without a zone it is
+//! rejected. Numbers are seconds, milliseconds, microseconds or nanoseconds, according to `ts_unit`
+//! or by magnitude: each unit covers times up to the year 5138, and all but seconds only times
+//! after March 1973.
 //!
-//! **A local time that occurs twice**, when clocks are set back, is read as the first of the two. A skipped one, when
-//! clocks are set forward, is read with the offset before the change (RFC 5545 §3.3.5). The result is always the same,
-//! so that a repeated message is the same reading.
+//! **A local time that occurs twice**, when clocks are set back, is read as the first of the two. A
+//! skipped one, when clocks are set forward, is read with the offset before the change (RFC 5545
+//! §3.3.5). The result is always the same, so that a repeated message is the same reading.
 //!
-//! **An unset clock** reports a time before `limits.unset_before`: seconds since the device started (1970), the GPS
-//! epoch (1980), year 1. An empty text and a word such as `unknown` are not a time. In both cases the time of receipt
-//! is used, but in place of an unset clock it is counted, and over HTTP rejected ([`UnsetClock`]). There are two
-//! exceptions. Line protocol and OTLP come from agents with a clock, and there a time in 1970 means a wrong
-//! `precision`. And a number with an explicit unit may be a valid time in another unit. Both are rejected, or kept if
-//! `limits.past` reaches that far.
+//! **An unset clock** reports a time before `limits.unset_before`: seconds since the device started
+//! (1970), the GPS epoch (1980), year 1. An empty text and a word such as `unknown` are not a time.
+//! In both cases the time of receipt is used, but in place of an unset clock it is counted, and
+//! over HTTP rejected ([`UnsetClock`]). There are two exceptions. Line protocol and OTLP come from
+//! agents with a clock, and there a time in 1970 means a wrong `precision`. And a number with an
+//! explicit unit may be a valid time in another unit. Both are rejected, or kept if `limits.past`
+//! reaches that far.
 
 use chrono::{Datelike, NaiveDate, Offset, TimeDelta, TimeZone};
 use chrono_tz::Tz;
@@ -42,7 +45,11 @@ pub(super) enum Found {
 }
 
 /// The time of a reading: the sender's, or that of its receipt.
-pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<Stamp, Fault> {
+pub(super) fn resolve(
+    ts: Option<&Token<'_>>,
+    unit: Option<TsUnit>,
+    cx: &Context<'_>,
+) -> Result<Stamp, Fault> {
     match ts.map_or(Ok(Found::Absent), |token| of_token(token, unit, None, cx))? {
         Found::At(ms) => Ok((ms, Origin::Sender)),
         Found::Absent => Ok((cx.received_at_ms, Origin::Receipt)),
@@ -72,18 +79,25 @@ pub(super) fn of_token(
         _ if is_absent(token) => return Ok(Found::Absent),
         Token::Str(text) => {
             match parse(text) {
-                Some(Parsed { local_ms, offset_minutes: Some(minutes) }) => {
-                    Some(i128::from(local_ms - minutes * 60_000))
-                }
+                Some(Parsed {
+                    local_ms,
+                    offset_minutes: Some(minutes),
+                }) => Some(i128::from(local_ms - minutes * 60_000)),
                 // Hours do not matter to a clock that is off by years.
-                Some(Parsed { local_ms, offset_minutes: None }) if is_unset(i128::from(local_ms), cx) => {
-                    Some(i128::from(local_ms))
-                }
-                Some(Parsed { local_ms, offset_minutes: None }) => match zone.or(cx.limits.zone) {
+                Some(Parsed {
+                    local_ms,
+                    offset_minutes: None,
+                }) if is_unset(i128::from(local_ms), cx) => Some(i128::from(local_ms)),
+                Some(Parsed {
+                    local_ms,
+                    offset_minutes: None,
+                }) => match zone.or(cx.limits.zone) {
                     Some(zone) => in_zone(local_ms, zone).map(i128::from),
                     None => return Err(no_zone(text)),
                 },
-                None if is_number(text) => Token::number(text).and_then(|token| number_ms(&token, unit)),
+                None if is_number(text) => {
+                    Token::number(text).and_then(|token| number_ms(&token, unit))
+                }
                 None => None,
             }
         }
@@ -113,8 +127,8 @@ const AHEAD_MAX_MS: i128 = 366 * MS_PER_DAY as i128;
 /// 2001-01-01T00:00:00Z. Smaller numbers are measurements, even if times before are accepted.
 const NUMBERS_FROM_MS: i64 = 978_307_200_000;
 
-/// Decides whether a member is the time of its reading: a text that is written as a time, or a number between
-/// `limits.unset_before` and a year from now. Others are values.
+/// Decides whether a member is the time of its reading: a text that is written as a time, or a
+/// number between `limits.unset_before` and a year from now. Others are values.
 pub(super) fn held(token: &Token<'_>, unit: Option<TsUnit>, cx: &Context<'_>) -> Held {
     let from = i128::from(cx.limits.unset_before_ms.max(NUMBERS_FROM_MS));
     let until = i128::from(cx.received_at_ms) + AHEAD_MAX_MS;
@@ -124,13 +138,16 @@ pub(super) fn held(token: &Token<'_>, unit: Option<TsUnit>, cx: &Context<'_>) ->
     };
     match token {
         Token::Str(text) => match parse(text) {
-            Some(Parsed { local_ms, offset_minutes: None })
-                if cx.limits.zone.is_none() && !is_unset(i128::from(local_ms), cx) =>
-            {
+            Some(Parsed {
+                local_ms,
+                offset_minutes: None,
+            }) if cx.limits.zone.is_none() && !is_unset(i128::from(local_ms), cx) => {
                 Held::TimeWithoutZone
             }
             Some(_) => Held::Time,
-            None if is_number(text) => Token::number(text).map_or(Held::Value, |token| plausible(&token)),
+            None if is_number(text) => {
+                Token::number(text).map_or(Held::Value, |token| plausible(&token))
+            }
             None => Held::Value,
         },
         // A time by its type.
@@ -139,22 +156,23 @@ pub(super) fn held(token: &Token<'_>, unit: Option<TsUnit>, cx: &Context<'_>) ->
     }
 }
 
-/// Whether a time is that of a clock that is not set. No clock starts before the year 1; an earlier time is an error.
+/// Whether a time is that of a clock that is not set. No clock starts before the year 1; an earlier
+/// time is an error.
 fn is_unset(ms: i128, cx: &Context<'_>) -> bool {
     (YEAR_1_MS..i128::from(cx.limits.unset_before_ms)).contains(&ms)
 }
 
 pub(super) fn clock_not_set(ms: i64) -> Fault {
     let detail = format!(
-        "ts is {}, before limits.unset_before: the clock of the sender is not set; set it, send no ts, or set \
-         limits.unset_over_http",
+        "ts is {}, before limits.unset_before: the clock of the sender is not set; set it, send no \
+         ts, or set limits.unset_over_http",
         time_text(i128::from(ms))
     );
     Fault::new(RejectReason::ClockNotSet, detail)
 }
 
-/// Converts a local time in a zone to UTC, both in milliseconds since 1970. The module describes times that occur twice
-/// or never.
+/// Converts a local time in a zone to UTC, both in milliseconds since 1970. The module describes
+/// times that occur twice or never.
 pub(crate) fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
     let local = chrono::DateTime::from_timestamp_millis(local_ms)?.naive_utc();
     if let Some(time) = zone.from_local_datetime(&local).earliest() {
@@ -168,9 +186,13 @@ pub(crate) fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
     Some(local_ms - i64::from(before.offset().fix().local_minus_utc()) * 1000)
 }
 
-/// The time of a text as [`parse`] accepts it, in milliseconds since 1970; one without an offset is in `zone`.
+/// The time of a text as [`parse`] accepts it, in milliseconds since 1970; one without an offset is
+/// in `zone`.
 pub(crate) fn parse_in(text: &str, zone: Tz) -> Option<i64> {
-    let Parsed { local_ms, offset_minutes } = parse(text)?;
+    let Parsed {
+        local_ms,
+        offset_minutes,
+    } = parse(text)?;
     match offset_minutes {
         Some(minutes) => Some(local_ms - minutes * 60_000),
         None => in_zone(local_ms, zone),
@@ -180,18 +202,25 @@ pub(crate) fn parse_in(text: &str, zone: Tz) -> Option<i64> {
 /// Parses the unit in a member `ts_unit`.
 pub(super) fn unit(name: &str) -> Result<TsUnit, Fault> {
     name.parse().map_err(|_| {
-        let detail = format!("unknown ts_unit {}; expected one of s, ms, us, ns", excerpt(name));
+        let detail = format!(
+            "unknown ts_unit {}; expected one of s, ms, us, ns",
+            excerpt(name)
+        );
         Fault::new(RejectReason::BadTimestamp, detail)
     })
 }
 
 /// The fault of a member `ts_unit` that is not a text.
 pub(super) fn no_unit() -> Fault {
-    Fault::new(RejectReason::BadTimestamp, "ts_unit must be one of s, ms, us, ns")
+    Fault::new(
+        RejectReason::BadTimestamp,
+        "ts_unit must be one of s, ms, us, ns",
+    )
 }
 
-/// Parses the time at the end of a line of line protocol. Without a unit it goes by magnitude, as in InfluxDB 3: below
-/// 5e9 seconds, below 5e12 milliseconds, below 5e15 microseconds, else nanoseconds.
+/// Parses the time at the end of a line of line protocol. Without a unit it goes by magnitude, as
+/// in InfluxDB 3: below 5e9 seconds, below 5e12 milliseconds, below 5e15 microseconds, else
+/// nanoseconds.
 pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<i64, Fault> {
     let v: i64 = literal.parse().map_err(|_| {
         let detail = format!("the time {} is not a 64-bit integer", excerpt(literal));
@@ -216,7 +245,8 @@ pub(super) fn of_line_number(v: i64, cx: &Context<'_>) -> Result<i64, Fault> {
     accepted(ms, cx)
 }
 
-/// Checks a time in nanoseconds since 1970 from an OpenTelemetry agent, like a time in line protocol.
+/// Checks a time in nanoseconds since 1970 from an OpenTelemetry agent, like a time in line
+/// protocol.
 pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<i64, Fault> {
     accepted(i128::from(ns / 1_000_000), cx)
 }
@@ -229,18 +259,28 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<i64, Fault> {
     if ms < received - past {
         return Err(Fault::new(
             RejectReason::TooOld,
-            format!("ts is {}, older than limits.past (for an import, limits.import_past) allows", time_text(ms)),
+            format!(
+                "ts is {}, older than limits.past (for an import, limits.import_past) allows",
+                time_text(ms)
+            ),
         ));
     }
     if ms > received + future {
         return Err(Fault::new(
             RejectReason::TooFarAhead,
-            format!("ts is {}, further ahead than limits.future allows", time_text(ms)),
+            format!(
+                "ts is {}, further ahead than limits.future allows",
+                time_text(ms)
+            ),
         ));
     }
     // The window can be configured wider than the range of an i64.
     i64::try_from(ms).map_err(|_| {
-        let reason = if ms < 0 { RejectReason::TooOld } else { RejectReason::TooFarAhead };
+        let reason = if ms < 0 {
+            RejectReason::TooOld
+        } else {
+            RejectReason::TooFarAhead
+        };
         Fault::new(reason, format!("ts is {ms} ms from 1970"))
     })
 }
@@ -253,11 +293,16 @@ fn time_text(ms: i128) -> String {
 /// RFC 3339 with milliseconds and `Z`; `None` outside of the years 0 to 9999.
 pub(crate) fn to_rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
-    (0..=9999).contains(&time.year()).then(|| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
+    (0..=9999)
+        .contains(&time.year())
+        .then(|| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
 }
 
 fn no_zone(text: &str) -> Fault {
-    let detail = format!("ts {} has no offset; send one, or set limits.zone", excerpt(text));
+    let detail = format!(
+        "ts {} has no offset; send one, or set limits.zone",
+        excerpt(text)
+    );
     Fault::new(RejectReason::BadTimestamp, detail)
 }
 
@@ -297,9 +342,9 @@ fn integer_ms(v: i128, unit: Option<TsUnit>) -> i128 {
 }
 
 fn double_ms(v: f64, unit: Option<TsUnit>) -> i128 {
-    // 1709210096.789 is not exactly a double, and the nearest double may be below it. Rounding to the microsecond
-    // restores the literal, because doubles of present-day seconds are a quarter of a microsecond apart. Only then it
-    // is cut.
+    // 1709210096.789 is not exactly a double, and the nearest double may be below it. Rounding to
+    // the microsecond restores the literal, because doubles of present-day seconds are a quarter of
+    // a microsecond apart. Only then it is cut.
     let micros = match unit.unwrap_or_else(|| by_magnitude(v.abs())) {
         TsUnit::S => (v * 1e6).round(),
         TsUnit::Ms => (v * 1e3).round(),
@@ -329,8 +374,8 @@ struct Parsed {
     offset_minutes: Option<i64>,
 }
 
-/// Parses `2024-03-01T10:00:00.123Z` and the variants in the module header; `None` for anything else, including
-/// nonexistent days.
+/// Parses `2024-03-01T10:00:00.123Z` and the variants in the module header; `None` for anything
+/// else, including nonexistent days.
 fn parse(text: &str) -> Option<Parsed> {
     let mut rest = Text(text.as_bytes());
     let year = rest.number(4)?;
@@ -347,29 +392,54 @@ fn parse(text: &str) -> Option<Parsed> {
         rest.one_of(b":")?;
     }
     let minute = rest.number(2).filter(|m| *m < 60)?;
-    let has_second =
-        if is_basic { rest.0.first().is_some_and(u8::is_ascii_digit) } else { rest.one_of(b":").is_some() };
-    let second = if has_second { rest.number(2).filter(|s| *s <= 60)? } else { 0 };
-    let fraction_ms = if has_second && rest.one_of(b".,").is_some() { rest.fraction_ms()? } else { 0 };
-    let offset_minutes = if rest.0.is_empty() { None } else { Some(rest.offset()?) };
+    let has_second = if is_basic {
+        rest.0.first().is_some_and(u8::is_ascii_digit)
+    } else {
+        rest.one_of(b":").is_some()
+    };
+    let second = if has_second {
+        rest.number(2).filter(|s| *s <= 60)?
+    } else {
+        0
+    };
+    let fraction_ms = if has_second && rest.one_of(b".,").is_some() {
+        rest.fraction_ms()?
+    } else {
+        0
+    };
+    let offset_minutes = if rest.0.is_empty() {
+        None
+    } else {
+        Some(rest.offset()?)
+    };
     if !rest.0.is_empty() {
         return None;
     }
     let days = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?.to_epoch_days();
-    let whole_ms = i64::from(days) * MS_PER_DAY + i64::from(hour * 3600 + minute * 60 + second) * 1000;
+    let whole_ms =
+        i64::from(days) * MS_PER_DAY + i64::from(hour * 3600 + minute * 60 + second) * 1000;
     // Without an offset it is unknown whether this minute has a leap second.
-    if second == 60 && !offset_minutes.is_some_and(|minutes| after_leap_second(whole_ms - minutes * 60_000)) {
+    if second == 60
+        && !offset_minutes.is_some_and(|minutes| after_leap_second(whole_ms - minutes * 60_000))
+    {
         return None;
     }
     // A fraction counts forward, also before 1970, so adding it to the whole seconds rounds down.
-    Some(Parsed { local_ms: whole_ms + fraction_ms, offset_minutes })
+    Some(Parsed {
+        local_ms: whole_ms + fraction_ms,
+        offset_minutes,
+    })
 }
 
-/// Leap seconds occur at the end of June or December (RFC 3339 §5.7). As in POSIX, they count as the following second.
+/// Leap seconds occur at the end of June or December (RFC 3339 §5.7). As in POSIX, they count as
+/// the following second.
 fn after_leap_second(ms: i64) -> bool {
     let days = ms.div_euclid(MS_PER_DAY);
-    let date = i32::try_from(days).ok().and_then(NaiveDate::from_epoch_days);
-    ms.rem_euclid(MS_PER_DAY) == 0 && date.is_some_and(|d| d.day() == 1 && matches!(d.month(), 1 | 7))
+    let date = i32::try_from(days)
+        .ok()
+        .and_then(NaiveDate::from_epoch_days);
+    ms.rem_euclid(MS_PER_DAY) == 0
+        && date.is_some_and(|d| d.day() == 1 && matches!(d.month(), 1 | 7))
 }
 
 struct Text<'a>(&'a [u8]);
@@ -397,7 +467,9 @@ impl Text<'_> {
         let n = self.0.iter().take_while(|b| b.is_ascii_digit()).count();
         let (digits, rest) = self.0.split_at(n);
         self.0 = rest;
-        let ms = (0..3).fold(0, |ms, i| ms * 10 + digits.get(i).map_or(0, |b| i64::from(b - b'0')));
+        let ms = (0..3).fold(0, |ms, i| {
+            ms * 10 + digits.get(i).map_or(0, |b| i64::from(b - b'0'))
+        });
         (n > 0).then_some(ms)
     }
 

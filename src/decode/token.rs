@@ -1,5 +1,6 @@
-//! One value of a member, reduced to the forms that a reading can use. It borrows from the payload if it can: in JSON,
-//! unless a text has an escape. [`is_number`] and [`is_no_value`] classify texts that may mean something else.
+//! One value of a member, reduced to the forms that a reading can use. It borrows from the payload
+//! if it can: in JSON, unless a text has an escape. [`is_number`] and [`is_no_value`] classify
+//! texts that may mean something else.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,8 @@ pub(super) enum Token<'de> {
     /// A finite number.
     Double(f64),
     Str(Cow<'de, str>),
-    /// An integer beyond signed 64 bit, in decimal. It is rare, and a box keeps the type as small as a text.
+    /// An integer beyond signed 64 bit, in decimal. It is rare, and a box keeps the type as small
+    /// as a text.
     BigInt(Box<str>),
     /// NaN, an infinity, or a literal beyond the range of a double.
     NotFinite(&'de str),
@@ -38,13 +40,22 @@ pub(super) enum Time {
 }
 
 impl<'de> Token<'de> {
-    /// Parses a number literal as JSON writes it (for scalars also with a leading `+`, `.` or zeros).
+    /// Parses a number literal as JSON writes it (for scalars also with a leading `+`, `.` or
+    /// zeros).
     pub(super) fn number(literal: &str) -> Option<Token<'_>> {
         if literal.bytes().any(|b| matches!(b, b'.' | b'e' | b'E')) {
             let v: f64 = literal.parse().ok()?;
-            return Some(if v.is_finite() { Token::Double(v) } else { Token::NotFinite(literal) });
+            return Some(if v.is_finite() {
+                Token::Double(v)
+            } else {
+                Token::NotFinite(literal)
+            });
         }
-        Some(literal.parse().map_or(Token::BigInt(literal.into()), Token::Int))
+        Some(
+            literal
+                .parse()
+                .map_or(Token::BigInt(literal.into()), Token::Int),
+        )
     }
 
     /// An integer of any size.
@@ -67,7 +78,11 @@ impl<'de> Token<'de> {
         match self {
             Token::Null => "null",
             Token::Bool(_) => "a boolean",
-            Token::Int(_) | Token::Double(_) | Token::BigInt(_) | Token::HugeInt | Token::NotFinite(_) => "a number",
+            Token::Int(_)
+            | Token::Double(_)
+            | Token::BigInt(_)
+            | Token::HugeInt
+            | Token::NotFinite(_) => "a number",
             Token::Str(_) | Token::NotUtf8 => "a text",
             Token::Time(_) => "a time",
             Token::NotScalar(what) => what,
@@ -84,8 +99,8 @@ pub(super) enum Simple<'de> {
     Str(&'de str),
 }
 
-/// Whether a text is a decimal number: `[+-] digits [. digits] [e [+-] digits]`, with digits on at least one side of
-/// the point.
+/// Whether a text is a decimal number: `[+-] digits [. digits] [e [+-] digits]`, with digits on at
+/// least one side of the point.
 pub(super) fn is_number(text: &str) -> bool {
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -95,11 +110,24 @@ pub(super) fn is_number(text: &str) -> bool {
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let some_digit = !whole.is_empty() || !fraction.is_empty();
-    some_digit && digits(whole) && digits(fraction) && exponent.is_none_or(|e| !e.is_empty() && digits(e))
+    some_digit
+        && digits(whole)
+        && digits(fraction)
+        && exponent.is_none_or(|e| !e.is_empty() && digits(e))
 }
 
-/// Whether a text means "no value", in any case: the words that ESPHome, Home Assistant and printf write.
+/// Whether a text means "no value", in any case: the words that ESPHome, Home Assistant and printf
+/// write.
 pub(super) fn is_no_value(text: &str) -> bool {
-    const WORDS: [&str; 8] = ["nan", "+nan", "-nan", "null", "none", "unavailable", "unknown", "undefined"];
+    const WORDS: [&str; 8] = [
+        "nan",
+        "+nan",
+        "-nan",
+        "null",
+        "none",
+        "unavailable",
+        "unknown",
+        "undefined",
+    ];
     text.len() <= 11 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }

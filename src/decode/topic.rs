@@ -1,8 +1,9 @@
 //! Topics: capturing values with a template, and matching filters (MQTT 5.0 §4.7, §4.8.2).
 
-/// A subscription's template, such as `sensors/{sensor_id}/{field}`. A level is a literal, `+` (matches any level,
-/// captures nothing), or a name in braces: `sensor_id` and `field` have their meaning, any other becomes a tag. A final
-/// `#` matches the remaining levels. Instead, one name may take several levels, at least one: `{sensor_id#}`.
+/// A subscription's template, such as `sensors/{sensor_id}/{field}`. A level is a literal, `+`
+/// (matches any level, captures nothing), or a name in braces: `sensor_id` and `field` have their
+/// meaning, any other becomes a tag. A final `#` matches the remaining levels. Instead, one name
+/// may take several levels, at least one: `{sensor_id#}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicTemplate {
     levels: Vec<Level>,
@@ -31,7 +32,9 @@ pub enum TopicError {
     #[error("`#` can only be the last level of a topic template")]
     HashNotLast,
     /// A level that mixes a literal with `+`, `#` or braces.
-    #[error("the level `{0}` must be a literal, `+`, or one name in braces such as `{{sensor_id}}`")]
+    #[error(
+        "the level `{0}` must be a literal, `+`, or one name in braces such as `{{sensor_id}}`"
+    )]
     MixedLevel(String),
     /// A name that is not valid for a tag.
     #[error("`{{{0}}}` is not a valid name: use 1 to 64 letters, digits, `_` and `-`")]
@@ -43,14 +46,17 @@ pub enum TopicError {
     #[error("`{{{0}}}` occurs on two levels")]
     DuplicateName(String),
     /// Two parts that match several levels.
-    #[error("only one part can match several levels: one name with # in its braces, or # at the end")]
+    #[error(
+        "only one part can match several levels: one name with # in its braces, or # at the end"
+    )]
     SeveralTwice,
     /// More names than a template may have.
     #[error("a topic template can have at most {max} names", max = NAMES_MAX)]
     TooManyNames,
 }
 
-/// Most tags of a template. It is below the limit on a reading's tags, so that tags of the payload fit as well.
+/// Most tags of a template. It is below the limit on a reading's tags, so that tags of the payload
+/// fit as well.
 const NAMES_MAX: usize = 16;
 const NAME_MAX_BYTES: usize = 64;
 
@@ -75,7 +81,13 @@ impl TopicTemplate {
             return Err(TopicError::Empty);
         }
         let (text, open) = match text.strip_suffix('#') {
-            Some("") => return Ok(TopicTemplate { levels: Vec::new(), open: true, many: None }),
+            Some("") => {
+                return Ok(TopicTemplate {
+                    levels: Vec::new(),
+                    open: true,
+                    many: None,
+                });
+            }
             Some(head) => (head.strip_suffix('/').ok_or(TopicError::HashNotLast)?, true),
             None => (text, false),
         };
@@ -89,7 +101,9 @@ impl TopicTemplate {
             let part = single.as_deref().unwrap_or(part);
             let level = Level::parse(part)?;
             if !matches!(level, Level::Literal(_) | Level::Any) && levels.contains(&level) {
-                return Err(TopicError::DuplicateName(part.trim_matches(['{', '}']).to_owned()));
+                return Err(TopicError::DuplicateName(
+                    part.trim_matches(['{', '}']).to_owned(),
+                ));
             }
             levels.push(level);
         }
@@ -109,7 +123,8 @@ impl TopicTemplate {
         self.levels.contains(&Level::Field)
     }
 
-    /// Matches a topic and captures its values; `None` if it does not match. Allocates only if there are tags.
+    /// Matches a topic and captures its values; `None` if it does not match. Allocates only if
+    /// there are tags.
     pub fn capture<'a>(&'a self, topic: &'a str) -> Option<Captured<'a>> {
         let mut captured = Captured::default();
         // The number of additional levels for the name that may take several.
@@ -172,7 +187,8 @@ impl Level {
     }
 }
 
-/// Whether a subscription's filter matches a topic. For `$share/group/filter` only the filter counts (MQTT 5.0 §4.8.2).
+/// Whether a subscription's filter matches a topic. For `$share/group/filter` only the filter
+/// counts (MQTT 5.0 §4.8.2).
 pub fn filter_matches(filter: &str, topic: &str) -> bool {
     let filter = match filter.strip_prefix("$share/") {
         Some(shared) => match shared.split_once('/') {
@@ -208,20 +224,40 @@ mod tests {
         let template = TopicTemplate::parse("sensors/{sensor_id}/{field}").unwrap();
         assert!(template.has_sensor_id() && template.has_field());
         let captured = template.capture("sensors/S1/temp").unwrap();
-        assert_eq!((captured.sensor_id, captured.field, captured.tags.len()), (Some("S1"), Some("temp"), 0));
-        for topic in ["sensors/S1", "sensors/S1/temp/x", "sensor/S1/temp", "", "/sensors/S1/temp"] {
+        assert_eq!(
+            (captured.sensor_id, captured.field, captured.tags.len()),
+            (Some("S1"), Some("temp"), 0)
+        );
+        for topic in [
+            "sensors/S1",
+            "sensors/S1/temp/x",
+            "sensor/S1/temp",
+            "",
+            "/sensors/S1/temp",
+        ] {
             assert_eq!(template.capture(topic), None, "{topic}");
         }
-        assert_eq!(template.capture("sensors//temp").unwrap().sensor_id, Some(""));
+        assert_eq!(
+            template.capture("sensors//temp").unwrap().sensor_id,
+            Some("")
+        );
 
         let template = TopicTemplate::parse("+/{site}/{sensor_id}/#").unwrap();
         let captured = template.capture("x/north/Kühlschrank Küche").unwrap();
-        assert_eq!((captured.sensor_id, captured.field), (Some("Kühlschrank Küche"), None));
+        assert_eq!(
+            (captured.sensor_id, captured.field),
+            (Some("Kühlschrank Küche"), None)
+        );
         assert_eq!(captured.tags, [("site", "north")]);
         assert!(template.capture("x/north/S1/a/b").is_some());
         assert!(template.capture("x/north").is_none());
         assert!(TopicTemplate::parse("#").unwrap().capture("a/b").is_some());
-        assert!(TopicTemplate::parse("/{sensor_id}").unwrap().capture("/S1").is_some());
+        assert!(
+            TopicTemplate::parse("/{sensor_id}")
+                .unwrap()
+                .capture("/S1")
+                .is_some()
+        );
     }
 
     #[test]
@@ -229,20 +265,36 @@ mod tests {
         let sensor = |template: &str, topic: &str| {
             let template = TopicTemplate::parse(template).unwrap();
             let found = template.capture(topic)?;
-            Some((found.sensor_id.unwrap_or("-").to_owned(), found.field.unwrap_or("-").to_owned()))
+            Some((
+                found.sensor_id.unwrap_or("-").to_owned(),
+                found.field.unwrap_or("-").to_owned(),
+            ))
         };
         let some = |id: &str, field: &str| Some((id.to_owned(), field.to_owned()));
-        assert_eq!(sensor("z/{sensor_id#}", "z/kitchen/motion"), some("kitchen/motion", "-"));
+        assert_eq!(
+            sensor("z/{sensor_id#}", "z/kitchen/motion"),
+            some("kitchen/motion", "-")
+        );
         assert_eq!(sensor("z/{sensor_id#}", "z/kitchen"), some("kitchen", "-"));
         assert_eq!(sensor("z/{sensor_id#}", "z"), None);
         assert_eq!(sensor("z/{sensor_id#}", "z/"), some("", "-"));
-        assert_eq!(sensor("z/{sensor_id#}/{field}", "z/a/b/c"), some("a/b", "c"));
+        assert_eq!(
+            sensor("z/{sensor_id#}/{field}", "z/a/b/c"),
+            some("a/b", "c")
+        );
         assert_eq!(sensor("z/{sensor_id#}/{field}", "z/c"), None);
         assert_eq!(sensor("{sensor_id#}/x/+", "a//b/x/y"), some("a//b", "-"));
         assert_eq!(sensor("{sensor_id#}/x/+", "a/y/b"), None);
-        assert_eq!(sensor("N/{sensor_id}/{field#}", "N/p/Ac/L1/Power"), some("p", "Ac/L1/Power"));
+        assert_eq!(
+            sensor("N/{sensor_id}/{field#}", "N/p/Ac/L1/Power"),
+            some("p", "Ac/L1/Power")
+        );
         for text in ["{a#}/{b#}", "{a#}/#"] {
-            assert_eq!(TopicTemplate::parse(text), Err(TopicError::SeveralTwice), "{text}");
+            assert_eq!(
+                TopicTemplate::parse(text),
+                Err(TopicError::SeveralTwice),
+                "{text}"
+            );
         }
     }
 

@@ -31,14 +31,17 @@ impl Registry {
     }
 
     pub(super) fn replace(&self, map: TagMap) {
-        // The old map is dropped after the lock is released: with a million sensors that takes a while.
+        // The old map is dropped after the lock is released: with a million sensors that takes a
+        // while.
         let _old = self.change(|held| std::mem::replace(held, map));
     }
 
     /// Changes the map; `None` if there is none.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut TagMap) -> T) -> Option<T> {
         let map = self.0.as_ref()?;
-        Some(change(&mut map.write().unwrap_or_else(PoisonError::into_inner)))
+        Some(change(
+            &mut map.write().unwrap_or_else(PoisonError::into_inner),
+        ))
     }
 }
 
@@ -73,7 +76,8 @@ impl TagMap {
         }
         let (tags, bad) = tags_of(&record.fields, limits);
         self.bad_fields += bad;
-        self.sensors.insert(record.sensor_id.into(), self.shared.shared(tags.as_bytes()));
+        self.sensors
+            .insert(record.sensor_id.into(), self.shared.shared(tags.as_bytes()));
     }
 
     pub(super) fn remove(&mut self, sensor_id: &str) {
@@ -81,24 +85,34 @@ impl TagMap {
     }
 }
 
-/// The fields as tags, within the limits for a message's tags (length of names and values, number of tags), and how
-/// many fields were skipped.
+/// The fields as tags, within the limits for a message's tags (length of names and values, number
+/// of tags), and how many fields were skipped.
 fn tags_of(fields: &[(String, String)], limits: &Limits) -> (Tags, u64) {
-    let mut pairs: Vec<(String, &str)> = fields.iter().map(|(name, value)| (tag_name(name), value.as_str())).collect();
+    let mut pairs: Vec<(String, &str)> = fields
+        .iter()
+        .map(|(name, value)| (tag_name(name), value.as_str()))
+        .collect();
     pairs.sort();
     pairs.dedup_by(|a, b| a.0 == b.0);
     let fits = |name: &str, value: &str| {
-        name.len() <= limits.name_max_bytes.min(255) && value.len() <= limits.string_max_bytes.min(65_535)
+        name.len() <= limits.name_max_bytes.min(255)
+            && value.len() <= limits.string_max_bytes.min(65_535)
     };
     pairs.retain(|(name, value)| fits(name, value));
     pairs.truncate(limits.tags_max);
     let bad = (fields.len() - pairs.len()) as u64;
-    (canonical(pairs.iter().map(|(name, value)| (name.as_str(), *value))), bad)
+    (
+        canonical(pairs.iter().map(|(name, value)| (name.as_str(), *value))),
+        bad,
+    )
 }
 
 /// The name that a message's tag would get: `.`, NUL and a leading `$` become `_`.
 fn tag_name(path: &str) -> String {
-    let name: String = path.chars().map(|c| if c == '.' || c == '\0' { '_' } else { c }).collect();
+    let name: String = path
+        .chars()
+        .map(|c| if c == '.' || c == '\0' { '_' } else { c })
+        .collect();
     match name.strip_prefix('$') {
         Some(rest) => format!("_{rest}"),
         None if name.is_empty() => "_".into(),
@@ -139,12 +153,20 @@ mod tests {
     use crate::config::Config;
 
     fn record(sensor_id: &str, fields: &[(&str, &str)]) -> RegistryRecord {
-        let fields = fields.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        RegistryRecord { sensor_id: sensor_id.into(), fields }
+        let fields = fields
+            .iter()
+            .map(|(k, v)| (k.to_string(), v.to_string()))
+            .collect();
+        RegistryRecord {
+            sensor_id: sensor_id.into(),
+            fields,
+        }
     }
 
     fn listed(tags: Option<Arc<Tags>>) -> String {
-        tags.map_or("none".into(), |t| t.iter().map(|(k, v)| format!("{k}={v} ")).collect())
+        tags.map_or("none".into(), |t| {
+            t.iter().map(|(k, v)| format!("{k}={v} ")).collect()
+        })
     }
 
     #[test]
@@ -152,28 +174,71 @@ mod tests {
         let registry = Registry::new();
         let limits = Config::default().limits;
         let set = |record| registry.change(|map| map.set(record, &limits, 10)).unwrap();
-        set(record("a", &[("site", "north"), ("place.room", "12"), ("model", "x")]));
-        set(record("b", &[("site", "north"), ("place.room", "12"), ("model", "x")]));
+        set(record(
+            "a",
+            &[("site", "north"), ("place.room", "12"), ("model", "x")],
+        ));
+        set(record(
+            "b",
+            &[("site", "north"), ("place.room", "12"), ("model", "x")],
+        ));
         let own = |pairs: &[(&str, &str)]| Arc::new(canonical(pairs.iter().copied()));
-        assert_eq!(listed(registry.tags("a", None)), "model=x place_room=12 site=north ");
+        assert_eq!(
+            listed(registry.tags("a", None)),
+            "model=x place_room=12 site=north "
+        );
         let message = own(&[("aisle", "4"), ("site", "south"), ("unit", "C")]);
-        assert_eq!(listed(registry.tags("a", Some(&message))), "aisle=4 model=x place_room=12 site=south unit=C ");
-        assert_eq!(listed(registry.tags("c", Some(&message))), "aisle=4 site=south unit=C ");
+        assert_eq!(
+            listed(registry.tags("a", Some(&message))),
+            "aisle=4 model=x place_room=12 site=south unit=C "
+        );
+        assert_eq!(
+            listed(registry.tags("c", Some(&message))),
+            "aisle=4 site=south unit=C "
+        );
         assert_eq!(listed(registry.tags("c", None)), "none");
-        assert!(Arc::ptr_eq(&registry.tags("a", None).unwrap(), &registry.tags("b", None).unwrap()));
+        assert!(Arc::ptr_eq(
+            &registry.tags("a", None).unwrap(),
+            &registry.tags("b", None).unwrap()
+        ));
         registry.change(|map| map.remove("a"));
         assert_eq!(listed(registry.tags("a", None)), "none");
-        assert_eq!(listed(Registry::default().tags("a", Some(&message))), "aisle=4 site=south unit=C ");
+        assert_eq!(
+            listed(Registry::default().tags("a", Some(&message))),
+            "aisle=4 site=south unit=C "
+        );
     }
 
     #[test]
     fn entries_beyond_the_limits_are_counted_and_skipped() {
-        let limits = Limits { tags_max: 2, string_max_bytes: 4, name_max_bytes: 4, ..Config::default().limits };
+        let limits = Limits {
+            tags_max: 2,
+            string_max_bytes: 4,
+            name_max_bytes: 4,
+            ..Config::default().limits
+        };
         let mut map = TagMap::default();
-        map.set(record("a", &[("b", "1"), ("c", "12345"), ("long name", "1"), ("d", "2"), ("e", "3")]), &limits, 1);
+        map.set(
+            record(
+                "a",
+                &[
+                    ("b", "1"),
+                    ("c", "12345"),
+                    ("long name", "1"),
+                    ("d", "2"),
+                    ("e", "3"),
+                ],
+            ),
+            &limits,
+            1,
+        );
         map.set(record("z", &[]), &limits, 1);
         assert_eq!((map.len(), map.left_out, map.bad_fields), (1, 1, 3));
         map.set(record("a", &[("$b", "9")]), &limits, 1);
-        assert_eq!(map.sensors["a"].iter().collect::<Vec<_>>(), [("_b", "9")], "a known sensor always has room");
+        assert_eq!(
+            map.sensors["a"].iter().collect::<Vec<_>>(),
+            [("_b", "9")],
+            "a known sensor always has room"
+        );
     }
 }

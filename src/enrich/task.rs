@@ -1,4 +1,5 @@
-//! Keeps the map up to date: reads the registry in full, then follows changes, or reads it again every interval.
+//! Keeps the map up to date: reads the registry in full, then follows changes, or reads it again
+//! every interval.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,11 +35,19 @@ impl Enrichment {
         interval: Duration,
         sensors_max: usize,
     ) -> Enrichment {
-        Enrichment { reader, registry, decoding, interval, sensors_max, changes: None, logged: HashSet::new() }
+        Enrichment {
+            reader,
+            registry,
+            decoding,
+            interval,
+            sensors_max,
+            changes: None,
+            logged: HashSet::new(),
+        }
     }
 
-    /// Opens the change stream if possible, then reads the registry in full, so that no change in between is missed.
-    /// One attempt; call it before the first write.
+    /// Opens the change stream if possible, then reads the registry in full, so that no change in
+    /// between is missed. One attempt; call it before the first write.
     pub(crate) async fn refresh(&mut self) {
         match self.reader.watch().await {
             Ok(RegistryWatch::Changes(changes)) => {
@@ -48,7 +57,8 @@ impl Enrichment {
             Ok(RegistryWatch::NotPossible(why)) => {
                 self.changes = None;
                 if self.logged.insert("interval") {
-                    tracing::info!(reason = %why, "registry has no change stream; reading it every enrich.interval");
+                    tracing::info!(reason = %why, "registry has no change stream; reading it every \
+                        enrich.interval");
                 }
             }
             // The read that follows reports the same error.
@@ -74,7 +84,8 @@ impl Enrichment {
         }
     }
 
-    /// Applies changes until the stream fails. After an unclear change the registry is read in full, after an interval.
+    /// Applies changes until the stream fails. After an unclear change the registry is read in
+    /// full, after an interval.
     async fn follow(&mut self, mut changes: Box<dyn RegistryChanges>) -> StoreError {
         let mut again_at: Option<Instant> = None;
         loop {
@@ -118,7 +129,10 @@ impl Enrichment {
         let mut map = TagMap::default();
         let begun = Instant::now();
         let decoding = self.decoding.now();
-        let read = self.reader.read(&mut |record| map.set(record, &decoding.limits, self.sensors_max)).await;
+        let read = self
+            .reader
+            .read(&mut |record| map.set(record, &decoding.limits, self.sensors_max))
+            .await;
         metrics::registry_load(read.is_ok());
         read?;
         let sensors = map.len();
@@ -126,15 +140,23 @@ impl Enrichment {
         let bad = map.bad_fields;
         self.registry.replace(map);
         metrics::registry(sensors as u64, left_out);
-        tracing::debug!(sensors, took_ms = begun.elapsed().as_millis() as u64, "registry read");
+        tracing::debug!(
+            sensors,
+            took_ms = begun.elapsed().as_millis() as u64,
+            "registry read"
+        );
         self.logged.remove("unread");
         if left_out > 0 && self.logged.insert("left out") {
-            tracing::warn!(sensors = left_out, "registry exceeds enrich.max_sensors; skipping the rest");
+            tracing::warn!(
+                sensors = left_out,
+                "registry exceeds enrich.max_sensors; skipping the rest"
+            );
         }
         if bad > 0 && self.logged.insert("bad fields") {
             tracing::warn!(
                 fields = bad,
-                "skipping registry fields beyond limits.name_max_bytes, limits.string_max_bytes or limits.tags_max"
+                "skipping registry fields beyond limits.name_max_bytes, limits.string_max_bytes or \
+                 limits.tags_max"
             );
         }
         Ok(())
@@ -143,6 +165,8 @@ impl Enrichment {
 
 impl std::fmt::Debug for Enrichment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Enrichment").field("interval", &self.interval).finish_non_exhaustive()
+        f.debug_struct("Enrichment")
+            .field("interval", &self.interval)
+            .finish_non_exhaustive()
     }
 }

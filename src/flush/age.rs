@@ -1,38 +1,46 @@
-//! How old readings may get before they are written: between `flush.max_age` and `flush.max_age_busy`. Pure.
+//! How old readings may get before they are written: between `flush.max_age` and
+//! `flush.max_age_busy`. Pure.
 //!
-//! A statement with one reading costs the store 65 to 130 µs; with ten readings, a sixth of that per reading. While the
-//! store has capacity, freshness is worth more than that. While it is busy with statements of few readings, it is not:
-//! then readings are held, so that a sensor's next reading can join them.
+//! A statement with one reading costs the store 65 to 130 µs; with ten readings, a sixth of that
+//! per reading. While the store has capacity, freshness is worth more than that. While it is busy
+//! with statements of few readings, it is not: then readings are held, so that a sensor's next
+//! reading can join them.
 //!
-//! The *demand* is the share of one core (or of whatever limits the store) that statements of few readings need at the
-//! present age:
+//! The *demand* is the share of one core (or of whatever limits the store) that statements of few
+//! readings need at the present age:
 //!
-//! - how many buckets begin to wait per second. Each will need a statement. While the age grows, nothing is written for
-//!   a while, but buckets still begin to wait, so the demand does not look lower than it is;
-//! - times what a statement takes: the time of commands over their statements. The round trip is not part of it, since
-//!   a distant store is not a busy one;
-//! - times how much there is to gain: a statement of one reading counts in full, one of [`FEW`] readings not at all.
+//! - how many buckets begin to wait per second. Each will need a statement. While the age grows,
+//!   nothing is written for a while, but buckets still begin to wait, so the demand does not look
+//!   lower than it is;
+//! - times what a statement takes: the time of commands over their statements. The round trip is
+//!   not part of it, since a distant store is not a busy one;
+//! - times how much there is to gain: a statement of one reading counts in full, one of [`FEW`]
+//!   readings not at all.
 //!
-//! The age follows the demand: it grows above [`DEMAND`], shrinks below, and stays where the demand is met. It moves in
-//! seconds per second, so that it needs no model of the sensors. Demand is averaged over about one age, because that is
-//! how long a change of the age takes to show; a faster controller would oscillate. Shrinking is limited to one second
-//! per second: then at most twice the usual number of statements is due.
+//! The age follows the demand: it grows above [`DEMAND`], shrinks below, and stays where the demand
+//! is met. It moves in seconds per second, so that it needs no model of the sensors. Demand is
+//! averaged over about one age, because that is how long a change of the age takes to show; a
+//! faster controller would oscillate. Shrinking is limited to one second per second: then at most
+//! twice the usual number of statements is due.
 //!
-//! The memory has no part in this. A shard with little room evicts the buckets with the most readings, whatever the age
-//! is. When growth stopped in a full memory, a million sensors, which fill most of it, had statements of one reading.
+//! The memory has no part in this. A shard with little room evicts the buckets with the most
+//! readings, whatever the age is. When growth stopped in a full memory, a million sensors, which
+//! fill most of it, had statements of one reading.
 //!
-//! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`] and [`super::turns`]. Full pages, memory pressure,
-//! failed buckets and the shutdown do not wait for it. `tests/simulation/age.rs` runs the loop against a simulated
-//! store.
+//! Only [`AgeControl::age_ms`] acts on buckets, see [`super::due`] and [`super::turns`]. Full
+//! pages, memory pressure, failed buckets and the shutdown do not wait for it.
+//! `tests/simulation/age.rs` runs the loop against a simulated store.
 
 /// Demand that needs no stretched age.
 const DEMAND: f64 = 0.2;
 /// A statement with so many readings gains little from more.
 pub(crate) const FEW: usize = 10;
-/// The assumed time of a statement until it has been measured (seconds), and the limits of plausible measurements.
+/// The assumed time of a statement until it has been measured (seconds), and the limits of
+/// plausible measurements.
 const STATEMENT_S: f64 = 100e-6;
 const STATEMENT_LIMITS_S: (f64, f64) = (20e-6, 0.05);
-/// Seconds by which the age changes per second: for demand that is e times too high or low, and at most.
+/// Seconds by which the age changes per second: for demand that is e times too high or low, and at
+/// most.
 const GAIN: f64 = 1.0;
 const GROWTH_MAX: f64 = 2.0;
 const SHRINK_MAX: f64 = 1.0;
@@ -81,7 +89,14 @@ impl AgeControl {
     pub fn new(max_age_ms: u64, max_age_busy_ms: u64) -> AgeControl {
         let min_ms = max_age_ms as f64;
         let max_ms = max_age_busy_ms.max(max_age_ms) as f64;
-        AgeControl { min_ms, max_ms, age_ms: min_ms, began: 0.0, statement_s: STATEMENT_S, gain: 1.0 }
+        AgeControl {
+            min_ms,
+            max_ms,
+            age_ms: min_ms,
+            began: 0.0,
+            statement_s: STATEMENT_S,
+            gain: 1.0,
+        }
     }
 
     /// Adds a sample, about once a second, and adjusts the age.
@@ -91,17 +106,27 @@ impl AgeControl {
             return;
         }
         let weight = |over_ms: f64| 1.0 - (-elapsed_ms / over_ms).exp();
-        let toward = |average: &mut f64, value: f64, weight: f64| *average += (value - *average) * weight;
-        toward(&mut self.began, sample.began as f64 * 1000.0 / elapsed_ms, weight(self.age_ms.max(DEMAND_MIN_MS)));
+        let toward =
+            |average: &mut f64, value: f64, weight: f64| *average += (value - *average) * weight;
+        toward(
+            &mut self.began,
+            sample.began as f64 * 1000.0 / elapsed_ms,
+            weight(self.age_ms.max(DEMAND_MIN_MS)),
+        );
         if sample.measured > 0 {
             let (min, max) = STATEMENT_LIMITS_S;
             let statement_s = (sample.measured_s / sample.measured as f64).clamp(min, max);
             toward(&mut self.statement_s, statement_s, weight(AVERAGE_MS));
         }
         if sample.statements > 0 {
-            toward(&mut self.gain, sample.gains / sample.statements as f64, weight(AVERAGE_MS));
+            toward(
+                &mut self.gain,
+                sample.gains / sample.statements as f64,
+                weight(AVERAGE_MS),
+            );
         }
-        let speed = (GAIN * (self.demand() / DEMAND).max(f64::MIN_POSITIVE).ln()).clamp(-SHRINK_MAX, GROWTH_MAX);
+        let speed = (GAIN * (self.demand() / DEMAND).max(f64::MIN_POSITIVE).ln())
+            .clamp(-SHRINK_MAX, GROWTH_MAX);
         self.age_ms = (self.age_ms + speed * elapsed_ms).clamp(self.min_ms, self.max_ms);
     }
 

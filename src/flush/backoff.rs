@@ -1,4 +1,5 @@
-//! The wait after a failure: doubles from a minimum to a maximum, with full jitter in the upper half. Pure.
+//! The wait after a failure: doubles from a minimum to a maximum, with full jitter in the upper
+//! half. Pure.
 
 use std::time::Duration;
 
@@ -12,10 +13,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The wait after `failures` failures in a row (1 for the first). `jitter` in `[0, 1)` selects a point in the upper
-    /// half, so that many waiters do not retry together.
+    /// The wait after `failures` failures in a row (1 for the first). `jitter` in `[0, 1)` selects
+    /// a point in the upper half, so that many waiters do not retry together.
     pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
-        let doubled = self.min.saturating_mul(1u32 << failures.saturating_sub(1).min(20)).min(self.max);
+        let doubled = self
+            .min
+            .saturating_mul(1u32 << failures.saturating_sub(1).min(20))
+            .min(self.max);
         doubled.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
     }
 }
@@ -26,9 +30,22 @@ mod tests {
 
     #[test]
     fn doubles_up_to_the_limit() {
-        let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) };
-        for (failures, jitter, ms) in [(1, 1.0, 50), (1, 0.0, 25), (2, 1.0, 100), (8, 1.0, 5000), (1000, 1.0, 5000)] {
-            assert_eq!(backoff.wait(failures, jitter), Duration::from_millis(ms), "{failures} {jitter}");
+        let backoff = Backoff {
+            min: Duration::from_millis(50),
+            max: Duration::from_secs(5),
+        };
+        for (failures, jitter, ms) in [
+            (1, 1.0, 50),
+            (1, 0.0, 25),
+            (2, 1.0, 100),
+            (8, 1.0, 5000),
+            (1000, 1.0, 5000),
+        ] {
+            assert_eq!(
+                backoff.wait(failures, jitter),
+                Duration::from_millis(ms),
+                "{failures} {jitter}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Requests of the daily rollup, without retries: its task decides about them, so that no permit is held during a
-//! backoff. A failure does not affect readiness, which depends on page writes only.
+//! Requests of the daily rollup, without retries: its task decides about them, so that no permit is
+//! held during a backoff. A failure does not affect readiness, which depends on page writes only.
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -28,7 +28,11 @@ impl Flusher {
     ///
     /// # Errors
     /// Any mark may be set.
-    pub(crate) async fn mark_days(&self, _permit: Permit, marks: &[DayMark]) -> Result<(), StoreError> {
+    pub(crate) async fn mark_days(
+        &self,
+        _permit: Permit,
+        marks: &[DayMark],
+    ) -> Result<(), StoreError> {
         counted(self.day_store()?.mark_days(marks).await)
     }
 
@@ -36,7 +40,11 @@ impl Flusher {
     ///
     /// # Errors
     /// Any mark may be removed.
-    pub(crate) async fn clear_marks(&self, _permit: Permit, marks: &[DayMark]) -> Result<(), StoreError> {
+    pub(crate) async fn clear_marks(
+        &self,
+        _permit: Permit,
+        marks: &[DayMark],
+    ) -> Result<(), StoreError> {
         counted(self.day_store()?.clear_marks(marks).await)
     }
 
@@ -44,7 +52,11 @@ impl Flusher {
     ///
     /// # Errors
     /// The store failed.
-    pub(crate) async fn day_marks(&self, _permit: DaysPermit, query: &MarkQuery) -> Result<Vec<DayMark>, StoreError> {
+    pub(crate) async fn day_marks(
+        &self,
+        _permit: DaysPermit,
+        query: &MarkQuery,
+    ) -> Result<Vec<DayMark>, StoreError> {
         counted(self.day_store()?.day_marks(query).await)
     }
 
@@ -74,7 +86,10 @@ impl Flusher {
 
     fn day_store(&self) -> Result<&dyn DayStore, StoreError> {
         let detail = "this store has no daily rollups".to_owned();
-        self.store.days().ok_or(StoreError::NotApplied { kind: StoreErrorKind::Command, detail })
+        self.store.days().ok_or(StoreError::NotApplied {
+            kind: StoreErrorKind::Command,
+            detail,
+        })
     }
 }
 

@@ -1,26 +1,30 @@
 //! When buckets are due. Pure.
 //!
-//! With `flush.max_age` every sensor has a phase, derived from its hash: its buckets are due when the clock passes the
-//! phase. So a reading waits `max_age` at most, a sensor that sends continuously is written once per `max_age`, and if
-//! a million sensors all start a new bucket at the full hour, they are written evenly over `max_age`. The phases have
-//! the order of the turns ([`super::turns`]), so that documents are created in the order in which they are changed
-//! later. With a linger (the sender waits for the store) a bucket is due that long after its first reading.
+//! With `flush.max_age` every sensor has a phase, derived from its hash: its buckets are due when
+//! the clock passes the phase. So a reading waits `max_age` at most, a sensor that sends
+//! continuously is written once per `max_age`, and if a million sensors all start a new bucket at
+//! the full hour, they are written evenly over `max_age`. The phases have the order of the turns
+//! ([`super::turns`]), so that documents are created in the order in which they are changed later.
+//! With a linger (the sender waits for the store) a bucket is due that long after its first
+//! reading.
 //!
-//! A page that is written once, full, costs the server a third of the same page written in two parts. So a due bucket
-//! that at its current rate fills its page before its first reading has waited for `max_age` is held until then
-//! ([`DuePolicy::hold_until_ms`]). The phase of a fast sensor has no effect; its pages are written when they are full.
+//! A page that is written once, full, costs the server a third of the same page written in two
+//! parts. So a due bucket that at its current rate fills its page before its first reading has
+//! waited for `max_age` is held until then ([`DuePolicy::hold_until_ms`]). The phase of a fast
+//! sensor has no effect; its pages are written when they are full.
 //!
-//! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket with few readings then
-//! waits for its sensor's turn ([`super::turns`]), at most one round ([`DuePolicy::round_ms`]). If it has more readings
-//! before that, it is due at its sensor's next phase.
+//! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket
+//! with few readings then waits for its sensor's turn ([`super::turns`]), at most one round
+//! ([`DuePolicy::round_ms`]). If it has more readings before that, it is due at its sensor's next
+//! phase.
 
 use std::collections::BTreeMap;
 
 use super::age::FEW;
 use super::turns::scaled;
 
-/// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard is busy. One that is
-/// this part of `max_age` late has failed or was loaded; it is not held again.
+/// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard
+/// is busy. One that is this part of `max_age` late has failed or was loaded; it is not held again.
 const LATE_PART: u64 = 4;
 
 /// How due times are determined.
@@ -33,7 +37,8 @@ pub enum DuePolicy {
 }
 
 impl DuePolicy {
-    /// When a bucket of the sensor with this hash is due, if its first reading arrives now (monotonic ms).
+    /// When a bucket of the sensor with this hash is due, if its first reading arrives now
+    /// (monotonic ms).
     pub fn due_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
         match self {
             DuePolicy::Linger(ms) => now_ms + ms,
@@ -46,32 +51,47 @@ impl DuePolicy {
         }
     }
 
-    /// For a due bucket: until when it may wait for its page to become full, if `rows` arrived since `since_ms` and the
-    /// page has room for `room`. `None`: write it now.
-    pub(crate) fn hold_until_ms(self, now_ms: u64, since_ms: u64, rows: usize, room: usize) -> Option<u64> {
-        let DuePolicy::Age(max_age) = self else { return None };
+    /// For a due bucket: until when it may wait for its page to become full, if `rows` arrived
+    /// since `since_ms` and the page has room for `room`. `None`: write it now.
+    pub(crate) fn hold_until_ms(
+        self,
+        now_ms: u64,
+        since_ms: u64,
+        rows: usize,
+        room: usize,
+    ) -> Option<u64> {
+        let DuePolicy::Age(max_age) = self else {
+            return None;
+        };
         // Rounded like the wheel: a bucket that is put back must not be due again immediately.
         let limit_ms = (since_ms + max_age) / self.grain_ms() * self.grain_ms();
         let waited_ms = now_ms.saturating_sub(since_ms).max(1);
-        // A write that fills a page also seals it, so it is sent when the first reading of the next page has arrived.
+        // A write that fills a page also seals it, so it is sent when the first reading of the next
+        // page has arrived.
         let fills_ms = waited_ms.saturating_mul(room as u64 + 1) / (rows as u64).max(1);
         (now_ms < limit_ms && fills_ms <= max_age).then_some(limit_ms)
     }
 
-    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: whether it waits for its sensor's
-    /// turn. `age_ms`: how old a reading may get now.
+    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: whether it
+    /// waits for its sensor's turn. `age_ms`: how old a reading may get now.
     pub fn waits_for_turn(self, now_ms: u64, since_ms: u64, rows: usize, age_ms: u64) -> bool {
-        let DuePolicy::Age(max_age) = self else { return false };
+        let DuePolicy::Age(max_age) = self else {
+            return false;
+        };
         let until_due_ms = max_age + max_age / LATE_PART;
         // A round takes `max_age` or longer.
-        let may_wait = age_ms >= until_due_ms + max_age && now_ms.saturating_sub(since_ms) <= until_due_ms;
+        let may_wait =
+            age_ms >= until_due_ms + max_age && now_ms.saturating_sub(since_ms) <= until_due_ms;
         may_wait && rows < FEW
     }
 
-    /// How long a round of turns takes, so that no reading gets older than `age_ms` if buckets are held at this age.
+    /// How long a round of turns takes, so that no reading gets older than `age_ms` if buckets are
+    /// held at this age.
     pub fn round_ms(self, age_ms: u64) -> u64 {
         match self {
-            DuePolicy::Age(max_age) => age_ms.saturating_sub(max_age + max_age / LATE_PART).max(max_age),
+            DuePolicy::Age(max_age) => age_ms
+                .saturating_sub(max_age + max_age / LATE_PART)
+                .max(max_age),
             DuePolicy::Linger(_) => 0,
         }
     }
@@ -95,12 +115,18 @@ pub struct DueWheel<T> {
 impl<T> DueWheel<T> {
     /// An empty wheel with slots of `grain_ms`.
     pub fn new(grain_ms: u64) -> DueWheel<T> {
-        DueWheel { slots: BTreeMap::new(), grain_ms: grain_ms.max(1) }
+        DueWheel {
+            slots: BTreeMap::new(),
+            grain_ms: grain_ms.max(1),
+        }
     }
 
     /// Adds an item; it is returned at `due_ms`, rounded down to its slot.
     pub fn push(&mut self, due_ms: u64, item: T) {
-        self.slots.entry(self.slot_ms(due_ms)).or_default().push(item);
+        self.slots
+            .entry(self.slot_ms(due_ms))
+            .or_default()
+            .push(item);
     }
 
     /// When an item with this due time is returned.
@@ -138,7 +164,10 @@ mod tests {
             assert!((3_600_001..=3_615_000).contains(&due));
             slots[((due - 3_600_001) / 1000) as usize] += 1;
         }
-        assert!(slots.iter().all(|n| (800..1200).contains(n)), "a burst: {slots:?}");
+        assert!(
+            slots.iter().all(|n| (800..1200).contains(n)),
+            "a burst: {slots:?}"
+        );
     }
 
     #[test]
@@ -155,22 +184,56 @@ mod tests {
         // 70 a second fill a page of 1000 in 14.3 s, 60 a second do not.
         assert_eq!(policy.hold_until_ms(10_000, 0, 700, 1000), Some(14_976));
         assert_eq!(policy.hold_until_ms(10_000, 0, 600, 1000), None);
-        assert_eq!(policy.hold_until_ms(10_000, 0, 600, 800), Some(14_976), "the room that is left counts");
-        assert_eq!(policy.hold_until_ms(14_976, 0, 999, 1000), None, "it has waited long enough");
-        assert_eq!(policy.hold_until_ms(7, 7, 1, 1000), Some(14_976), "with no time passed it looks like a burst");
-        assert_eq!(DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000), None, "the sender waits");
+        assert_eq!(
+            policy.hold_until_ms(10_000, 0, 600, 800),
+            Some(14_976),
+            "the room that is left counts"
+        );
+        assert_eq!(
+            policy.hold_until_ms(14_976, 0, 999, 1000),
+            None,
+            "it has waited long enough"
+        );
+        assert_eq!(
+            policy.hold_until_ms(7, 7, 1, 1000),
+            Some(14_976),
+            "with no time passed it looks like a burst"
+        );
+        assert_eq!(
+            DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000),
+            None,
+            "the sender waits"
+        );
     }
 
     #[test]
     fn a_bucket_with_few_readings_waits_for_its_turn_and_no_reading_gets_older_than_the_age() {
         let policy = DuePolicy::Age(16_000);
-        assert_eq!([0, 36_000, 300_000].map(|age_ms| policy.round_ms(age_ms)), [16_000, 16_000, 280_000]);
-        assert!(!policy.waits_for_turn(16_000, 5_000, 1, 35_999), "20 s and a round would be longer");
+        assert_eq!(
+            [0, 36_000, 300_000].map(|age_ms| policy.round_ms(age_ms)),
+            [16_000, 16_000, 280_000]
+        );
+        assert!(
+            !policy.waits_for_turn(16_000, 5_000, 1, 35_999),
+            "20 s and a round would be longer"
+        );
         assert!(policy.waits_for_turn(16_000, 5_000, 1, 300_000));
-        assert!(policy.waits_for_turn(25_000, 5_000, 1, 300_000), "20 s and a round");
-        assert!(!policy.waits_for_turn(25_001, 5_000, 1, 300_000), "it has waited for something else");
-        assert!(!policy.waits_for_turn(16_000, 5_000, FEW, 300_000), "it has enough readings");
-        assert!(!DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 1, 300_000), "the sender waits");
+        assert!(
+            policy.waits_for_turn(25_000, 5_000, 1, 300_000),
+            "20 s and a round"
+        );
+        assert!(
+            !policy.waits_for_turn(25_001, 5_000, 1, 300_000),
+            "it has waited for something else"
+        );
+        assert!(
+            !policy.waits_for_turn(16_000, 5_000, FEW, 300_000),
+            "it has enough readings"
+        );
+        assert!(
+            !DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 1, 300_000),
+            "the sender waits"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The high-water mark as known to this process. It is raised before a bucket beyond it is written, one span ahead, so
-//! that no write waits at the start of an hour. See [`NewBuckets`].
+//! The high-water mark as known to this process. It is raised before a bucket beyond it is written,
+//! one span ahead, so that no write waits at the start of an hour. See [`NewBuckets`].
 
 use std::sync::{Mutex, PoisonError};
 
@@ -25,8 +25,14 @@ struct Known {
 
 impl HighWater {
     pub(super) fn new() -> HighWater {
-        let known = Known { mark: BucketStart(i64::MIN), new: NewBuckets::NONE };
-        HighWater { known: Mutex::new(known), raising: tokio::sync::Mutex::default() }
+        let known = Known {
+            mark: BucketStart(i64::MIN),
+            new: NewBuckets::NONE,
+        };
+        HighWater {
+            known: Mutex::new(known),
+            raising: tokio::sync::Mutex::default(),
+        }
     }
 
     /// The buckets that no other process can have written.
@@ -35,7 +41,12 @@ impl HighWater {
     }
 
     /// Ensures that the mark is at least one span after `start`.
-    pub(super) async fn cover(&self, store: &dyn Store, start: BucketStart, span_ms: i64) -> Result<(), StoreError> {
+    pub(super) async fn cover(
+        &self,
+        store: &dyn Store,
+        start: BucketStart,
+        span_ms: i64,
+    ) -> Result<(), StoreError> {
         let through = BucketStart(start.0.saturating_add(span_ms));
         if through <= self.known().mark {
             return Ok(());
@@ -49,12 +60,15 @@ impl HighWater {
             tracing::warn!(
                 high_water_ms = before.0,
                 bucket_start_ms = start.0,
-                "high-water mark is more than a year ahead of current writes, set by a wrong clock; \
-                 until then each bucket is loaded before its first write"
+                "high-water mark is more than a year ahead of current writes, set by a wrong \
+                 clock; until then each bucket is loaded before its first write"
             );
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Known { mark: through.max(before), new: known.new.raised(before, through) };
+        *known = Known {
+            mark: through.max(before),
+            new: known.new.raised(before, through),
+        };
         Ok(())
     }
 
@@ -76,16 +90,31 @@ mod tests {
         let one = HighWater::new();
         let two = HighWater::new();
         assert!(!one.new_buckets().contains(BucketStart(10 * HOUR)));
-        one.cover(&store, BucketStart(10 * HOUR), HOUR).await.unwrap();
+        one.cover(&store, BucketStart(10 * HOUR), HOUR)
+            .await
+            .unwrap();
         assert!(
-            one.new_buckets().contains(BucketStart(10 * HOUR)) && one.new_buckets().contains(BucketStart(11 * HOUR))
+            one.new_buckets().contains(BucketStart(10 * HOUR))
+                && one.new_buckets().contains(BucketStart(11 * HOUR))
         );
-        two.cover(&store, BucketStart(10 * HOUR), HOUR).await.unwrap();
-        assert!(!two.new_buckets().contains(BucketStart(10 * HOUR)), "another process may have written it");
-        two.cover(&store, BucketStart(11 * HOUR), HOUR).await.unwrap();
+        two.cover(&store, BucketStart(10 * HOUR), HOUR)
+            .await
+            .unwrap();
+        assert!(
+            !two.new_buckets().contains(BucketStart(10 * HOUR)),
+            "another process may have written it"
+        );
+        two.cover(&store, BucketStart(11 * HOUR), HOUR)
+            .await
+            .unwrap();
         assert!(!two.new_buckets().contains(BucketStart(11 * HOUR)));
         assert!(two.new_buckets().contains(BucketStart(12 * HOUR)));
-        one.cover(&store, BucketStart(11 * HOUR), HOUR).await.unwrap();
-        assert!(!one.new_buckets().contains(BucketStart(12 * HOUR)), "the other one was first");
+        one.cover(&store, BucketStart(11 * HOUR), HOUR)
+            .await
+            .unwrap();
+        assert!(
+            !one.new_buckets().contains(BucketStart(12 * HOUR)),
+            "the other one was first"
+        );
     }
 }

@@ -1,24 +1,30 @@
 //! Flush: when buckets are written ([`due`]), and how a command is executed ([`Flusher`]).
 //!
-//! A shard acquires a permit before it builds a job. For all shards together there are `flush.commands_max` permits for
-//! writes, half as many for loads, and one for retries ([`Lane`]). So loads never delay writes, and a bucket that fails
-//! or takes long delays only other such buckets. The limit also makes batches grow: while the store is slow no permit
-//! is free, and buckets that become due meanwhile go into the next job.
+//! A shard acquires a permit before it builds a job. For all shards together there are
+//! `flush.commands_max` permits for writes, half as many for loads, and one for retries ([`Lane`]).
+//! So loads never delay writes, and a bucket that fails or takes long delays only other such
+//! buckets. The limit also makes batches grow: while the store is slow no permit is free, and
+//! buckets that become due meanwhile go into the next job.
 //!
-//! A job that failed because the store is unavailable is retried after a backoff, without a permit during the wait. A
-//! write whose answer was lost, and a load that timed out, return to their shard, which makes the next job smaller.
+//! A job that failed because the store is unavailable is retried after a backoff, without a permit
+//! during the wait. A write whose answer was lost, and a load that timed out, return to their
+//! shard, which makes the next job smaller.
 //!
 //! Reads of the daily rollup have one permit of their own, so they delay neither writes nor loads.
 //!
-//! Latest states, dead letters and daily rollups are written under the same permits; their tasks decide about retries.
+//! Latest states, dead letters and daily rollups are written under the same permits; their tasks
+//! decide about retries.
 //!
-//! **Catalogue.** A page is not written before the catalogue has its sensor, fields and tags ([`PageWrite::catalog`]).
-//! If the store answers that it cannot keep an entry, this is logged and counted, and the pages are written without it:
-//! the catalogue must not stop readings. If it does not answer, the job waits as for its pages.
+//! **Catalogue.** A page is not written before the catalogue has its sensor, fields and tags
+//! ([`PageWrite::catalog`]). If the store answers that it cannot keep an entry, this is logged and
+//! counted, and the pages are written without it: the catalogue must not stop readings. If it does
+//! not answer, the job waits as for its pages.
 //!
-//! While the store is busy with statements of few readings, readings may get older before they are due ([`age`]).
+//! While the store is busy with statements of few readings, readings may get older before they are
+//! due ([`age`]).
 //!
-//! No bucket beyond the database's high-water mark is loaded or written before the mark was raised ([`HighWater`]).
+//! No bucket beyond the database's high-water mark is loaded or written before the mark was raised
+//! ([`HighWater`]).
 
 pub mod age;
 pub mod backoff;
@@ -35,10 +41,12 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::model::{BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode};
+use crate::model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode,
+};
 use crate::store::{
-    DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, Store, StoreError,
-    StoreErrorKind,
+    DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, Store,
+    StoreError, StoreErrorKind,
 };
 use crate::telemetry::metrics;
 use backoff::Backoff;
@@ -58,7 +66,8 @@ pub enum Lane {
     Write,
     /// Loads of many buckets, each bounded in time.
     Load,
-    /// One bucket that has failed before, or that is too large to be loaded with others; without a time limit.
+    /// One bucket that has failed before, or that is too large to be loaded with others; without a
+    /// time limit.
     Retry,
 }
 
@@ -107,21 +116,42 @@ impl Answered {
 
 impl Flusher {
     /// A flusher that sends nothing until it is [`open`](Flusher::open)ed. `span`: `bucket.span`.
-    pub fn new(store: Arc<dyn Store>, backoff: Backoff, span: Span, on_store: OnStoreResult) -> Flusher {
+    pub fn new(
+        store: Arc<dyn Store>,
+        backoff: Backoff,
+        span: Span,
+        on_store: OnStoreResult,
+    ) -> Flusher {
         let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
-        let answered = Arc::new(Answered { origin: Instant::now(), last_ms: AtomicU64::new(0) });
+        let answered = Arc::new(Answered {
+            origin: Instant::now(),
+            last_ms: AtomicU64::new(0),
+        });
         let high_water = Arc::new(HighWater::new());
         let age = Arc::new(PresentAge::new(0, 0));
         let days = Arc::new(Semaphore::new(0));
-        Flusher { store, lanes, days, backoff, on_store, high_water, span, answered, age }
+        Flusher {
+            store,
+            lanes,
+            days,
+            backoff,
+            on_store,
+            high_water,
+            span,
+            answered,
+            age,
+        }
     }
 
-    /// The same flusher with an age between `flush.max_age` and `flush.max_age_busy`. Without this call no bucket is
-    /// held beyond the age of its [`DuePolicy`](due::DuePolicy).
+    /// The same flusher with an age between `flush.max_age` and `flush.max_age_busy`. Without this
+    /// call no bucket is held beyond the age of its [`DuePolicy`](due::DuePolicy).
     #[must_use]
     pub fn with_ages(self, max_age: Duration, max_age_busy: Duration) -> Flusher {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        Flusher { age: Arc::new(PresentAge::new(ms(max_age), ms(max_age_busy))), ..self }
+        Flusher {
+            age: Arc::new(PresentAge::new(ms(max_age), ms(max_age_busy))),
+            ..self
+        }
     }
 
     /// How old a reading may get now before it is written (ms).
@@ -146,7 +176,9 @@ impl Flusher {
 
     /// Records that the store has answered.
     pub fn note_answer(&self) {
-        self.answered.last_ms.fetch_max(self.answered.now_ms().max(1), Ordering::Relaxed);
+        self.answered
+            .last_ms
+            .fetch_max(self.answered.now_ms().max(1), Ordering::Relaxed);
     }
 
     /// Whether the store has answered within this time.
@@ -155,10 +187,14 @@ impl Flusher {
         last_ms > 0 && self.answered.now_ms().saturating_sub(last_ms) <= time.as_millis() as u64
     }
 
-    /// Releases the permits once the collections are prepared: `commands_max` writes, and loads and retries besides.
+    /// Releases the permits once the collections are prepared: `commands_max` writes, and loads and
+    /// retries besides.
     pub fn open(&self, commands_max: usize) {
-        for (lane, permits) in [(Lane::Write, commands_max), (Lane::Load, (commands_max / 2).max(1)), (Lane::Retry, 1)]
-        {
+        for (lane, permits) in [
+            (Lane::Write, commands_max),
+            (Lane::Load, (commands_max / 2).max(1)),
+            (Lane::Retry, 1),
+        ] {
             self.lanes[lane as usize].add_permits(permits);
         }
         self.days.add_permits(1);
@@ -172,13 +208,17 @@ impl Flusher {
     /// Waits for a permit in this lane; first come, first served.
     pub(crate) async fn permit_in(&self, lane: Lane) -> Permit {
         match self.lanes[lane as usize].clone().acquire_owned().await {
-            Ok(permit) => Permit { lane, _permit: permit },
+            Ok(permit) => Permit {
+                lane,
+                _permit: permit,
+            },
             // The semaphore is never closed.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// The storage mode of new buckets. Call it while holding a permit: only then is the store prepared.
+    /// The storage mode of new buckets. Call it while holding a permit: only then is the store
+    /// prepared.
     pub fn storage_mode(&self) -> StorageMode {
         self.store.storage_mode()
     }
@@ -197,7 +237,11 @@ impl Flusher {
     ///
     /// # Errors
     /// The answer was lost: any part may have been applied.
-    pub async fn write(&self, mut permit: Permit, writes: &[PageWrite]) -> Result<Vec<PageWriteResult>, StoreError> {
+    pub async fn write(
+        &self,
+        mut permit: Permit,
+        writes: &[PageWrite],
+    ) -> Result<Vec<PageWriteResult>, StoreError> {
         let latest = writes.iter().map(|w| w.start).max();
         let mut failures = 0;
         loop {
@@ -208,10 +252,15 @@ impl Flusher {
             let written = match prepared {
                 Ok(()) => {
                     let sent = Instant::now();
-                    self.store.write(writes).await.inspect(|_| self.age.written(writes, sent.elapsed()))
+                    self.store
+                        .write(writes)
+                        .await
+                        .inspect(|_| self.age.written(writes, sent.elapsed()))
                 }
                 // Nothing was sent.
-                Err(StoreError::Unknown { kind, detail }) => Err(StoreError::NotApplied { kind, detail }),
+                Err(StoreError::Unknown { kind, detail }) => {
+                    Err(StoreError::NotApplied { kind, detail })
+                }
                 Err(error) => Err(error),
             };
             match written {
@@ -234,7 +283,11 @@ impl Flusher {
     ///
     /// # Errors
     /// No bucket was loaded in time: request fewer.
-    pub async fn load(&self, mut permit: Permit, requests: &[LoadRequest]) -> Result<Vec<LoadResult>, StoreError> {
+    pub async fn load(
+        &self,
+        mut permit: Permit,
+        requests: &[LoadRequest],
+    ) -> Result<Vec<LoadResult>, StoreError> {
         let latest = requests.iter().map(|r| r.bucket.start).max();
         let within = (permit.lane != Lane::Retry).then_some(LOAD_TIME_MAX);
         let mut failures = 0;
@@ -248,7 +301,10 @@ impl Flusher {
                     if answers.iter().any(Result::is_ok) {
                         self.succeeded();
                     }
-                    let failed = answers.iter().filter_map(|a| a.as_ref().err()).filter(|e| !e.is_deferred());
+                    let failed = answers
+                        .iter()
+                        .filter_map(|a| a.as_ref().err())
+                        .filter(|e| !e.is_deferred());
                     failed.for_each(|error| metrics::store_error(error.kind().as_str(), 1));
                     return Ok(answers);
                 }
@@ -263,8 +319,9 @@ impl Flusher {
         }
     }
 
-    /// Merges latest states, without retries: the caller keeps them and sends them again, so that no permit is held
-    /// during a backoff. A failure does not affect readiness, which depends on page writes only.
+    /// Merges latest states, without retries: the caller keeps them and sends them again, so that
+    /// no permit is held during a backoff. A failure does not affect readiness, which depends on
+    /// page writes only.
     ///
     /// # Errors
     /// Any part may have been applied.
@@ -273,11 +330,14 @@ impl Flusher {
         _permit: Permit,
         updates: &[LatestUpdate],
     ) -> Result<Vec<LatestWriteResult>, StoreError> {
-        self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind().as_str(), 1))
+        self.store
+            .latest(updates)
+            .await
+            .inspect_err(|error| metrics::store_error(error.kind().as_str(), 1))
     }
 
-    /// Stores dead letters, without retries: the caller keeps those that are not stored and sends them again, after a
-    /// [`pause`](Flusher::pause).
+    /// Stores dead letters, without retries: the caller keeps those that are not stored and sends
+    /// them again, after a [`pause`](Flusher::pause).
     ///
     /// # Errors
     /// Any of them may be stored.
@@ -306,20 +366,31 @@ impl Flusher {
     ///
     /// # Errors
     /// Any of them may be removed.
-    pub(crate) async fn evict_dead_letters(&self, _permit: &Permit, bytes: u64) -> Result<Evicted, StoreError> {
+    pub(crate) async fn evict_dead_letters(
+        &self,
+        _permit: &Permit,
+        bytes: u64,
+    ) -> Result<Evicted, StoreError> {
         self.store.evict_dead_letters(bytes).await
     }
 
     /// Updates the catalogue as far as these writes require it.
     async fn catalogue(&self, writes: &[PageWrite]) -> Result<(), StoreError> {
-        let updates: Vec<&CatalogUpdate> = writes.iter().filter_map(|w| w.catalog.as_deref()).collect();
+        let updates: Vec<&CatalogUpdate> =
+            writes.iter().filter_map(|w| w.catalog.as_deref()).collect();
         if updates.is_empty() {
             return Ok(());
         }
         let refused = match self.store.merge_catalog(&updates).await {
             Ok(refused) => refused,
-            Err(error) if matches!(error.kind(), StoreErrorKind::Command | StoreErrorKind::Unauthorized) => {
-                tracing::error!(%error, entries = updates.len(), "the store refuses entries of the catalogue");
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    StoreErrorKind::Command | StoreErrorKind::Unauthorized
+                ) =>
+            {
+                tracing::error!(%error, entries = updates.len(), "the store refuses entries of the \
+                    catalogue");
                 updates.len() as u64
             }
             Err(error) => return Err(error),
@@ -330,7 +401,9 @@ impl Flusher {
 
     async fn cover(&self, latest: Option<BucketStart>) -> Result<(), StoreError> {
         let Some(latest) = latest else { return Ok(()) };
-        self.high_water.cover(&*self.store, latest, self.span.ms()).await
+        self.high_water
+            .cover(&*self.store, latest, self.span.ms())
+            .await
     }
 
     fn succeeded(&self) {

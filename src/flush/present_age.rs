@@ -1,4 +1,5 @@
-//! The present age ([`super::age`]) with the figures that it follows, shared by shards and flush stage.
+//! The present age ([`super::age`]) with the figures that it follows, shared by shards and flush
+//! stage.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,8 +36,17 @@ impl PresentAge {
     pub(super) fn new(max_age_ms: u64, max_age_busy_ms: u64) -> PresentAge {
         let control = AgeControl::new(max_age_ms, max_age_busy_ms);
         let age_ms = AtomicU64::new(control.age_ms());
-        let state = State { control, sample: AgeSample::default(), updated: Instant::now(), round_trip_s: 0.0 };
-        PresentAge { state: Mutex::new(state), began: AtomicU64::new(0), age_ms }
+        let state = State {
+            control,
+            sample: AgeSample::default(),
+            updated: Instant::now(),
+            round_trip_s: 0.0,
+        };
+        PresentAge {
+            state: Mutex::new(state),
+            began: AtomicU64::new(0),
+            age_ms,
+        }
     }
 
     /// How old a reading may get now (ms).
@@ -60,7 +70,8 @@ impl PresentAge {
             state.sample.measured += writes.len() as u64;
             state.sample.measured_s += (took_s - state.round_trip_s).max(0.0);
         } else {
-            state.round_trip_s = took_s.min(state.round_trip_s + (took_s - state.round_trip_s) * ROUND_TRIP_RISE);
+            state.round_trip_s =
+                took_s.min(state.round_trip_s + (took_s - state.round_trip_s) * ROUND_TRIP_RISE);
         }
     }
 
@@ -72,7 +83,11 @@ impl PresentAge {
         state.updated = Instant::now();
         let elapsed_ms = elapsed.as_millis() as u64;
         let began = self.began.swap(0, Ordering::Relaxed);
-        state.control.observe(AgeSample { elapsed_ms, began, ..sample });
+        state.control.observe(AgeSample {
+            elapsed_ms,
+            began,
+            ..sample
+        });
         self.age_ms.store(state.control.age_ms(), Ordering::Relaxed);
     }
 

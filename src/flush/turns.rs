@@ -1,14 +1,15 @@
 //! Buckets that are held while the store is busy, in the order of their sensors' turns. Pure.
 //!
-//! Each sensor has a position on a ring, derived from its hash. A hand moves around the ring; a bucket is written when
-//! the hand reaches its sensor. So while the age is stretched, a sensor is written once per round, and all sensors are
-//! always written in the same order. The order matters to MongoDB: it is also the order in which the documents of an
-//! hour were created, so the statements of a command change neighbouring documents. If the documents do not fit into
-//! its cache, an append in random order costs it four times as much, because each statement has it read, compress and
-//! write another page.
+//! Each sensor has a position on a ring, derived from its hash. A hand moves around the ring; a
+//! bucket is written when the hand reaches its sensor. So while the age is stretched, a sensor is
+//! written once per round, and all sensors are always written in the same order. The order matters
+//! to MongoDB: it is also the order in which the documents of an hour were created, so the
+//! statements of a command change neighbouring documents. If the documents do not fit into its
+//! cache, an append in random order costs it four times as much, because each statement has it
+//! read, compress and write another page.
 //!
-//! The hand moves with the time ([`Turns::advance`]; the age decides how fast), and ahead of it when memory is short
-//! ([`Turns::pop_next`]). The order remains.
+//! The hand moves with the time ([`Turns::advance`]; the age decides how fast), and ahead of it
+//! when memory is short ([`Turns::pop_next`]). The order remains.
 
 /// Positions on the ring. With a million sensors on two shards, 120 sensors share one.
 const POSITIONS: usize = 4096;
@@ -32,13 +33,18 @@ pub struct Turns<T> {
 
 impl<T> Default for Turns<T> {
     fn default() -> Turns<T> {
-        Turns { ring: Vec::new(), hand: 0, towards_next: 0.0, len: 0 }
+        Turns {
+            ring: Vec::new(),
+            hand: 0,
+            towards_next: 0.0,
+            len: 0,
+        }
     }
 }
 
 impl<T> Turns<T> {
-    /// Adds an item. Its turn comes when the hand next reaches the position of this hash, after one round at the
-    /// latest.
+    /// Adds an item. Its turn comes when the hand next reaches the position of this hash, after one
+    /// round at the latest.
     pub fn push(&mut self, sensor_hash: u64, item: T) {
         if self.ring.is_empty() {
             self.ring.resize_with(POSITIONS, Vec::new);
@@ -47,9 +53,11 @@ impl<T> Turns<T> {
         self.len += 1;
     }
 
-    /// Moves the hand by the time that has passed, and returns the items that it has reached. A round takes `round_ms`.
+    /// Moves the hand by the time that has passed, and returns the items that it has reached. A
+    /// round takes `round_ms`.
     pub fn advance(&mut self, elapsed_ms: u64, round_ms: u64) -> Vec<T> {
-        let moved = elapsed_ms as f64 * POSITIONS as f64 / round_ms.max(1) as f64 + self.towards_next;
+        let moved =
+            elapsed_ms as f64 * POSITIONS as f64 / round_ms.max(1) as f64 + self.towards_next;
         self.towards_next = moved.fract();
         let mut reached = vec![];
         // Beyond one round there is nothing left.
@@ -59,7 +67,8 @@ impl<T> Turns<T> {
         reached
     }
 
-    /// Moves the hand to the next position that has items, and returns these; `None` if there are no items.
+    /// Moves the hand to the next position that has items, and returns these; `None` if there are
+    /// no items.
     pub(crate) fn pop_next(&mut self) -> Option<Vec<T>> {
         while self.len > 0 {
             let items = self.step();
@@ -72,7 +81,11 @@ impl<T> Turns<T> {
 
     fn step(&mut self) -> Vec<T> {
         self.hand = (self.hand + 1) % POSITIONS;
-        let items = self.ring.get_mut(self.hand).map(std::mem::take).unwrap_or_default();
+        let items = self
+            .ring
+            .get_mut(self.hand)
+            .map(std::mem::take)
+            .unwrap_or_default();
         self.len -= items.len();
         items
     }

@@ -1,6 +1,6 @@
-//! Ingest: one folder per protocol. Each receives bytes, decodes them, submits the readings through admission
-//! ([`crate::admission`]) and answers the sender once the readings are acknowledged. Ingest handles protocols, not
-//! buckets.
+//! Ingest: one folder per protocol. Each receives bytes, decodes them, submits the readings through
+//! admission ([`crate::admission`]) and answers the sender once the readings are acknowledged.
+//! Ingest handles protocols, not buckets.
 
 pub(crate) mod connections;
 pub mod http;
@@ -33,7 +33,8 @@ pub struct IngestDeps {
     pub grants: GrantDefaults,
     /// Accepts ingest batches for the next stage.
     pub admission: Admission,
-    /// How long the messages of a port may be collected while more keep arriving; zero if no sync is saved by it.
+    /// How long the messages of a port may be collected while more keep arriving; zero if no sync
+    /// is saved by it.
     pub commit_delay: Duration,
     /// Wall clock and monotonic clock.
     pub clock: Arc<dyn Clock>,

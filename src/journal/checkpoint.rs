@@ -1,9 +1,11 @@
-//! The checkpoint: two sequences, written about once a second, that limit the replay and verify the end of the journal.
+//! The checkpoint: two sequences, written about once a second, that limit the replay and verify the
+//! end of the journal.
 //!
-//! Everything before `unstored_from` is stored; everything before `synced_to` was synced. Both statements stay true, so
-//! an old checkpoint only costs a longer replay and a weaker check. The file has two slots in separate pages, written
-//! alternately. A torn write therefore damages only the slot being replaced, and the writer needs no rename and no sync
-//! of the directory. A failure to write the checkpoint does not stop the journal.
+//! Everything before `unstored_from` is stored; everything before `synced_to` was synced. Both
+//! statements stay true, so an old checkpoint only costs a longer replay and a weaker check. The
+//! file has two slots in separate pages, written alternately. A torn write therefore damages only
+//! the slot being replaced, and the writer needs no rename and no sync of the directory. A failure
+//! to write the checkpoint does not stop the journal.
 
 use std::io;
 use std::path::Path;
@@ -37,7 +39,10 @@ pub(super) fn read(fs: &dyn Fs, dir: &Path) -> io::Result<Option<Checkpoint>> {
         let mut bytes = [0; USED];
         let n = read_full_at(&*file, &mut bytes, slot * SLOT_BYTES)?;
         let found = decode(&bytes[..n]);
-        best = [best, found].into_iter().flatten().max_by_key(|c| c.generation);
+        best = [best, found]
+            .into_iter()
+            .flatten()
+            .max_by_key(|c| c.generation);
     }
     Ok(best)
 }
@@ -49,7 +54,11 @@ fn decode(bytes: &[u8]) -> Option<Checkpoint> {
         return None;
     }
     let mut fields = Fields(body_fields);
-    Some(Checkpoint { generation: fields.u64()?, unstored_from: fields.u64()?, synced_to: fields.u64()? })
+    Some(Checkpoint {
+        generation: fields.u64()?,
+        unstored_from: fields.u64()?,
+        synced_to: fields.u64()?,
+    })
 }
 
 /// Writes the slots alternately.
@@ -70,7 +79,10 @@ impl Writer {
             }
             file => file?,
         };
-        Ok(Writer { file, last: last.unwrap_or_default() })
+        Ok(Writer {
+            file,
+            last: last.unwrap_or_default(),
+        })
     }
 
     /// Writes and syncs a slot, unless both sequences are unchanged.
@@ -86,7 +98,11 @@ impl Writer {
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         write_all_at(&*self.file, &bytes, generation % 2 * SLOT_BYTES)?;
         self.file.sync_data()?;
-        self.last = Checkpoint { generation, unstored_from, synced_to };
+        self.last = Checkpoint {
+            generation,
+            unstored_from,
+            synced_to,
+        };
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
-//! Errors, separated by the decision of the caller. On a [`JournalError`] of [`open`](super::Journal::open) the service
-//! does not start. On a [`JournalFailure`] it stops accepting data.
+//! Errors, separated by the decision of the caller. On a [`JournalError`] of
+//! [`open`](super::Journal::open) the service does not start. On a [`JournalFailure`] it stops
+//! accepting data.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +18,14 @@ pub enum JournalError {
     },
     /// Bytes that had been durable have changed or are missing.
     #[error(
-        "{0}. Nothing was changed. `hourbucket journal inspect` shows the content; `hourbucket journal salvage` moves \
-         the damaged segment aside and keeps every valid reading"
+        "{0}. Nothing was changed. `hourbucket journal inspect` shows the content; `hourbucket \
+         journal salvage` moves the damaged segment aside and keeps every valid reading"
     )]
     Damaged(Damage),
     /// A segment of another format.
     #[error(
-        "{}: {fault}. Run the version that wrote it until its journal is empty, or set another journal.dir",
+        "{}: {fault}. Run the version that wrote it until its journal is empty, or set another \
+         journal.dir",
         .path.display()
     )]
     Format {
@@ -45,9 +47,16 @@ pub enum JournalError {
 }
 
 /// For `map_err`: adds the operation and the path.
-pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+pub(super) fn io_error(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> JournalError {
     let path = path.to_owned();
-    move |source| JournalError::Io { action, path, source }
+    move |source| JournalError::Io {
+        action,
+        path,
+        source,
+    }
 }
 
 /// A place in the journal that has changed since it was synced.
@@ -89,8 +98,8 @@ pub enum Damage {
     },
     /// The last segment ends before the synced end in the checkpoint.
     #[error(
-        "journal segment {}, offset {offset}: the journal ends here with sequence {end} (exclusive), but according to \
-         the checkpoint it was synced up to {synced}",
+        "journal segment {}, offset {offset}: the journal ends here with sequence {end} \
+         (exclusive), but according to the checkpoint it was synced up to {synced}",
         .path.display()
     )]
     EndsEarly {
@@ -108,7 +117,8 @@ pub enum Damage {
 /// Failure of an open journal. Final until a restart.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalFailure {
-    /// Written data may not be durable. The ingest batches that waited for the sync are not acknowledged.
+    /// Written data may not be durable. The ingest batches that waited for the sync are not
+    /// acknowledged.
     #[error("sync of the journal failed: {path}: {source}")]
     Sync {
         /// The file or directory.
@@ -117,7 +127,10 @@ pub enum JournalFailure {
         source: io::Error,
     },
     /// A later stage dropped entries. Their segment is kept and replayed at the next start.
-    #[error("journal entries from sequence {first_seq} on were dropped before being stored; a restart replays them")]
+    #[error(
+        "journal entries from sequence {first_seq} on were dropped before being stored; a restart \
+         replays them"
+    )]
     NotDelivered {
         /// The sequence of the first dropped entry.
         first_seq: u64,

@@ -1,13 +1,15 @@
-//! Reads the journal in order, for the router: from the tail in memory, or from the segments if it lags.
+//! Reads the journal in order, for the router: from the tail in memory, or from the segments if it
+//! lags.
 //!
-//! A consumer that stops reading blocks no other part. The tail in memory evicts its oldest entries, and the follower
-//! later reads them from the segments. Memory use: the tail, and two reads of about 1 MiB, one being returned and one
-//! being read ahead.
+//! A consumer that stops reading blocks no other part. The tail in memory evicts its oldest
+//! entries, and the follower later reads them from the segments. Memory use: the tail, and two
+//! reads of about 1 MiB, one being returned and one being read ahead.
 //!
-//! Entries are returned in *chunks* that share one acknowledgement. A chunk stays open for a while, so that all
-//! readings of a sensor in it cost their bucket one part of an acknowledgement. It is closed when it is large or old,
-//! or when no entries follow. After a crash the replay starts at the oldest chunk that is not completely stored. So it
-//! may start earlier than necessary by the age of a chunk.
+//! Entries are returned in *chunks* that share one acknowledgement. A chunk stays open for a while,
+//! so that all readings of a sensor in it cost their bucket one part of an acknowledgement. It is
+//! closed when it is large or old, or when no entries follow. After a crash the replay starts at
+//! the oldest chunk that is not completely stored. So it may start earlier than necessary by the
+//! age of a chunk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +28,8 @@ use crate::ack::Ack;
 
 /// Bytes taken from the tail per call.
 const PULL_BYTES: usize = 64 << 10;
-/// Limits of a chunk: its bytes (at most a quarter of a segment), and the time between its first and last entry.
+/// Limits of a chunk: its bytes (at most a quarter of a segment), and the time between its first
+/// and last entry.
 const CHUNK_BYTES: usize = 8 << 20;
 const CHUNK_MS: u64 = 250;
 /// A chunk is closed if no entry follows within this time.
@@ -41,8 +44,9 @@ pub struct JournalEntry {
     pub seq: u64,
     /// Readings or dead letters.
     pub kind: EntryKind,
-    /// Deliver it when everything in the entry is stored. The entries of a chunk share one acknowledgement. Dropping it
-    /// is reported as [`JournalFailure::NotDelivered`]; its segment is kept and replayed at the next start.
+    /// Deliver it when everything in the entry is stored. The entries of a chunk share one
+    /// acknowledgement. Dropping it is reported as [`JournalFailure::NotDelivered`]; its segment is
+    /// kept and replayed at the next start.
     pub ack: Ack,
     /// Whether the entry was in the journal before this start, and so may already be stored.
     pub replayed: bool,
@@ -94,7 +98,9 @@ pub struct Follower {
 
 impl std::fmt::Debug for Follower {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Follower").field("next_seq", &self.next_seq).finish_non_exhaustive()
+        f.debug_struct("Follower")
+            .field("next_seq", &self.next_seq)
+            .finish_non_exhaustive()
     }
 }
 
@@ -102,11 +108,21 @@ impl Follower {
     pub(super) fn new(shared: Arc<Shared>, next_seq: u64, place: Place) -> Follower {
         let chunk_bytes = CHUNK_BYTES.min(shared.segment_bytes as usize / 4);
         let ready = VecDeque::new();
-        Follower { shared, next_seq, place, ready, reader: None, reading: None, open: None, chunk_bytes, failed: false }
+        Follower {
+            shared,
+            next_seq,
+            place,
+            ready,
+            reader: None,
+            reading: None,
+            open: None,
+            chunk_bytes,
+            failed: false,
+        }
     }
 
-    /// Waits for the next entry. `None` if the journal is closed and all entries were returned, or if it cannot be read
-    /// back (then a [`JournalFailure`] was reported). Cancel-safe.
+    /// Waits for the next entry. `None` if the journal is closed and all entries were returned, or
+    /// if it cannot be read back (then a [`JournalFailure`] was reported). Cancel-safe.
     pub async fn next(&mut self) -> Option<JournalEntry> {
         loop {
             let handed_to = self.ready.front().map_or(self.next_seq, |entry| entry.seq);
@@ -145,8 +161,8 @@ impl Follower {
         }
     }
 
-    /// The next entry if there is one; does not wait, and reads in the calling thread. For tests and simulations. Do
-    /// not mix with [`Follower::next`].
+    /// The next entry if there is one; does not wait, and reads in the calling thread. For tests
+    /// and simulations. Do not mix with [`Follower::next`].
     pub fn next_now(&mut self) -> Option<JournalEntry> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
@@ -155,7 +171,8 @@ impl Follower {
             match self.pull() {
                 Pulled::Ready => {}
                 Pulled::NotInTail => {
-                    let chunk = read_chunk(&self.shared, self.next_seq, self.place, self.reader.take());
+                    let chunk =
+                        read_chunk(&self.shared, self.next_seq, self.place, self.reader.take());
                     self.take_chunk(chunk);
                 }
                 Pulled::Nothing | Pulled::Ended => {
@@ -174,9 +191,17 @@ impl Follower {
         let items = {
             let mut state = self.shared.state();
             if self.next_seq >= state.synced_to {
-                return if state.closed { Pulled::Ended } else { Pulled::Nothing };
+                return if state.closed {
+                    Pulled::Ended
+                } else {
+                    Pulled::Nothing
+                };
             }
-            if state.tail.first_seq().is_none_or(|first| first > self.next_seq) {
+            if state
+                .tail
+                .first_seq()
+                .is_none_or(|first| first > self.next_seq)
+            {
                 return Pulled::NotInTail;
             }
             state.tail.take(self.next_seq, PULL_BYTES)
@@ -191,7 +216,10 @@ impl Follower {
     /// Whether the next entry must be read from a segment.
     fn must_read_segment(&self) -> bool {
         let state = self.shared.state();
-        let in_tail = state.tail.first_seq().is_some_and(|first| first <= self.next_seq);
+        let in_tail = state
+            .tail
+            .first_seq()
+            .is_some_and(|first| first <= self.next_seq);
         !self.failed && self.next_seq < state.synced_to && !in_tail
     }
 
@@ -201,7 +229,9 @@ impl Follower {
         let next_seq = self.next_seq;
         let place = self.place;
         let reader = self.reader.take();
-        self.reading = Some(tokio::task::spawn_blocking(move || read_chunk(&shared, next_seq, place, reader)));
+        self.reading = Some(tokio::task::spawn_blocking(move || {
+            read_chunk(&shared, next_seq, place, reader)
+        }));
     }
 
     fn take_chunk(&mut self, read: Result<Read, JournalFailure>) {
@@ -241,21 +271,32 @@ impl Follower {
             let apart_ms = item.at.mono_ms.checked_sub(first.mono_ms);
             first.run == item.at.run && apart_ms.is_some_and(|ms| ms < CHUNK_MS)
         };
-        let continues = self.open.as_ref().is_some_and(|o| o.bytes < self.chunk_bytes && in_time(&o.first_at));
+        let continues = self
+            .open
+            .as_ref()
+            .is_some_and(|o| o.bytes < self.chunk_bytes && in_time(&o.first_at));
         if !continues {
             self.close_chunk();
         }
         let mut state = self.shared.state();
         state.tracker.skip_to(item.seq);
         if let Some(open) = &mut self.open {
-            state.tracker.extend(item.seq + 1, item.at, item.kind.receipt_times());
+            state
+                .tracker
+                .extend(item.seq + 1, item.at, item.kind.receipt_times());
             open.bytes += item.bytes;
             return open.ack.clone();
         }
-        let chunk = state.tracker.hand_out(item.seq + 1, item.at, item.kind.receipt_times());
+        let chunk = state
+            .tracker
+            .hand_out(item.seq + 1, item.at, item.kind.receipt_times());
         drop(state);
         let ack = self.shared.chunk_ack(chunk);
-        self.open = Some(Open { ack: ack.clone(), bytes: item.bytes, first_at: item.at });
+        self.open = Some(Open {
+            ack: ack.clone(),
+            bytes: item.bytes,
+            first_at: item.at,
+        });
         ack
     }
 
@@ -272,11 +313,21 @@ impl Drop for Follower {
     }
 }
 
-/// The segment that holds the frame at `place`, or the next one if `place` is the end of its segment.
+/// The segment that holds the frame at `place`, or the next one if `place` is the end of its
+/// segment.
 fn locate(shared: &Shared, place: Place) -> Option<(SegmentInfo, u64)> {
     let state = shared.state();
-    let here = state.segments.iter().find(|s| s.number == place.segment && place.offset < s.data_end);
-    let next = || state.segments.iter().find(|s| s.number > place.segment).map(|s| (s.clone(), HEADER_BYTES));
+    let here = state
+        .segments
+        .iter()
+        .find(|s| s.number == place.segment && place.offset < s.data_end);
+    let next = || {
+        state
+            .segments
+            .iter()
+            .find(|s| s.number > place.segment)
+            .map(|s| (s.clone(), HEADER_BYTES))
+    };
     here.map(|s| (s.clone(), place.offset)).or_else(next)
 }
 
@@ -290,9 +341,14 @@ fn read_chunk(
     let mut items = Vec::new();
     let mut bytes = 0;
     while bytes < READ_BYTES {
-        let Some((segment, offset)) = locate(shared, place) else { break };
+        let Some((segment, offset)) = locate(shared, place) else {
+            break;
+        };
         let path = segment.path.clone();
-        let read_error = |source| JournalFailure::Read { path: path.clone(), source };
+        let read_error = |source| JournalFailure::Read {
+            path: path.clone(),
+            source,
+        };
         let mut frames = match reader.take() {
             Some(r) if r.segment == segment.number && r.frames.offset() == offset => r.frames,
             _ => {
@@ -303,8 +359,14 @@ fn read_chunk(
         frames.set_limit(segment.data_end);
         while bytes < READ_BYTES && frames.offset() < segment.data_end {
             let at = frames.offset();
-            let damaged =
-                |fault| JournalFailure::Damaged(Damage::Frame { path: path.clone(), offset: at, seq: next_seq, fault });
+            let damaged = |fault| {
+                JournalFailure::Damaged(Damage::Frame {
+                    path: path.clone(),
+                    offset: at,
+                    seq: next_seq,
+                    fault,
+                })
+            };
             let (frame, end) = match frames.next().map_err(read_error)? {
                 Step::Frame(_, frame) => (frame, at + frame.span()),
                 Step::Fault(fault) => return Err(damaged(fault)),
@@ -312,7 +374,10 @@ fn read_chunk(
             let expected = next_seq;
             let found = frame.head.seq;
             if found != expected && !(found < expected && frame.next_seq() > expected) {
-                return Err(damaged(super::segment::FrameFault::Sequence { expected, found }));
+                return Err(damaged(super::segment::FrameFault::Sequence {
+                    expected,
+                    found,
+                }));
             }
             let kind = match Payload::decode(&frame).map_err(damaged)? {
                 Payload::Readings(batch) => Some(EntryKind::Readings(Arc::new(batch))),
@@ -321,14 +386,34 @@ fn read_chunk(
             };
             bytes += frame.payload.len();
             next_seq = frame.next_seq();
-            place = Place { segment: segment.number, offset: end };
+            place = Place {
+                segment: segment.number,
+                offset: end,
+            };
             let seq = found;
             let at = segment.coding.appended(&frame.head);
             let bytes = frame.payload.len();
-            items.extend(kind.map(|kind| TrackedEntry { seq, kind, at, bytes, place }));
+            items.extend(kind.map(|kind| TrackedEntry {
+                seq,
+                kind,
+                at,
+                bytes,
+                place,
+            }));
         }
-        place = Place { segment: segment.number, offset: frames.offset() };
-        reader = Some(SegmentReader { segment: segment.number, frames });
+        place = Place {
+            segment: segment.number,
+            offset: frames.offset(),
+        };
+        reader = Some(SegmentReader {
+            segment: segment.number,
+            frames,
+        });
     }
-    Ok(Read { items, next_seq, place, reader })
+    Ok(Read {
+        items,
+        next_seq,
+        place,
+        reader,
+    })
 }

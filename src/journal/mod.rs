@@ -1,45 +1,53 @@
 //! The journal holds every acknowledged reading durably until it is stored.
 //!
-//! **Constraints.** An acknowledgement requires an fdatasync, so many senders share one. The store may be unreachable
-//! for hours: the journal is the buffer, up to `journal.max_bytes`, and memory stays bounded for any backlog. The
-//! process and the machine may stop at any instant. No acknowledged reading may be lost, and entries keep the order in
-//! which they were accepted.
+//! **Constraints.** An acknowledgement requires an fdatasync, so many senders share one. The store
+//! may be unreachable for hours: the journal is the buffer, up to `journal.max_bytes`, and memory
+//! stays bounded for any backlog. The process and the machine may stop at any instant. No
+//! acknowledged reading may be lost, and entries keep the order in which they were accepted.
 //!
-//! **Parts.** `segment` defines the format (pure). `reader` and `recovery` read it. `writer` appends. `segment_manager`
-//! does the slow work: preparing segments, recycling stored ones, writing the checkpoint. `tracker` records which
-//! entries are stored (pure). `follower` passes the entries to the router. `repair` has the operator's tools. [`fs`] is
-//! the file system, real or in memory.
+//! **Parts.** `segment` defines the format (pure). `reader` and `recovery` read it. `writer`
+//! appends. `segment_manager` does the slow work: preparing segments, recycling stored ones,
+//! writing the checkpoint. `tracker` records which entries are stored (pure). `follower` passes the
+//! entries to the router. `repair` has the operator's tools. [`fs`] is the file system, real or in
+//! memory.
 //!
-//! **Life of an entry.** The writer takes an [`IngestBatch`] from admission's channel together with all others that
-//! wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for more ([`crate::commit_delay`]). Its
-//! readings become one frame, its dead letters another. All frames of the group are one write after the last group of
-//! the active segment, and one fdatasync. Only then the entries become visible to the follower, and the senders are
-//! acknowledged. The follower returns the entries in order, from memory, or from the segments if the router lags by
-//! more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of entries shares (see `follower`).
-//! When it is delivered, the tracker advances the sequence before which everything is stored. A segment that is
-//! entirely before it is recycled or removed.
+//! **Life of an entry.** The writer takes an [`IngestBatch`] from admission's channel together with
+//! all others that wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for
+//! more ([`crate::commit_delay`]). Its readings become one frame, its dead letters another. All
+//! frames of the group are one write after the last group of the active segment, and one fdatasync.
+//! Only then the entries become visible to the follower, and the senders are acknowledged. The
+//! follower returns the entries in order, from memory, or from the segments if the router lags by
+//! more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of entries
+//! shares (see `follower`). When it is delivered, the tracker advances the sequence before which
+//! everything is stored. A segment that is entirely before it is recycled or removed.
 //!
-//! **Crash.** The next start verifies all segments from the checkpoint on and cuts off a torn last write (`recovery`
-//! explains how it distinguishes one from damage). The follower starts with the first entry that may be unstored: about
-//! a second of stored entries and all unstored ones are replayed, with `replayed` set. Recovered entries are made
-//! durable before anything is appended. Appending always starts a new segment.
+//! **Crash.** The next start verifies all segments from the checkpoint on and cuts off a torn last
+//! write (`recovery` explains how it distinguishes one from damage). The follower starts with the
+//! first entry that may be unstored: about a second of stored entries and all unstored ones are
+//! replayed, with `replayed` set. Recovered entries are made durable before anything is appended.
+//! Appending always starts a new segment.
 //!
-//! **Full.** A segment's space is reserved before it is used. A full disk therefore shows when the next segment is
-//! prepared, not during an acknowledged write. If no segment is available (`journal.max_bytes`, no space), the group is
-//! rejected and admission closes ([`AdmissionControl::full`]). The segment manager opens it when it has a segment
-//! again: after a removal, or in one of its attempts every second. The backlog is not affected.
+//! **Full.** A segment's space is reserved before it is used. A full disk therefore shows when the
+//! next segment is prepared, not during an acknowledged write. If no segment is available
+//! (`journal.max_bytes`, no space), the group is rejected and admission closes
+//! ([`AdmissionControl::full`]). The segment manager opens it when it has a segment again: after a
+//! removal, or in one of its attempts every second. The backlog is not affected.
 //!
-//! **Retry.** A short write is continued. A failed write rejects its group and ends its segment. A failed fdatasync of
-//! a segment or of the directory is final ([`JournalFailure::Sync`]): admission closes permanently, no sender of the
-//! group is acknowledged, and the follower still returns everything that was synced before.
+//! **Retry.** A short write is continued. A failed write rejects its group and ends its segment. A
+//! failed fdatasync of a segment or of the directory is final ([`JournalFailure::Sync`]): admission
+//! closes permanently, no sender of the group is acknowledged, and the follower still returns
+//! everything that was synced before.
 //!
 //! **Invariants.**
-//! - Every entry that is acknowledged or visible to the follower is synced. At most one group is not synced.
-//! - The header of a file named `*.seg` is synced. Sequences continue without a gap from segment to segment.
-//! - Segments are removed from the front only. Each removal is durable before the next one, and before the file is
-//!   written again.
+//! - Every entry that is acknowledged or visible to the follower is synced. At most one group is
+//!   not synced.
+//! - The header of a file named `*.seg` is synced. Sequences continue without a gap from segment to
+//!   segment.
+//! - Segments are removed from the front only. Each removal is durable before the next one, and
+//!   before the file is written again.
 //! - The tail in memory ends at the end of the journal; older entries are in segments.
-//! - No lock is held during IO except the pool's, which the writer takes only when it needs a segment.
+//! - No lock is held during IO except the pool's, which the writer takes only when it needs a
+//!   segment.
 
 mod checkpoint;
 mod error;
@@ -87,7 +95,8 @@ use writer::Appender;
 const LOCK_NAME: &str = "lock";
 /// Bytes of entries kept in memory for the follower.
 const TAIL_BYTES: usize = 32 << 20;
-/// The journal has space for at least this many segments, so that a full journal can still make progress.
+/// The journal has space for at least this many segments, so that a full journal can still make
+/// progress.
 const SEGMENTS_MIN: u64 = 4;
 /// Space for a header and some frames.
 const SEGMENT_BYTES_MIN: u64 = 2 * segment::HEADER_BYTES;
@@ -128,13 +137,15 @@ impl JournalHandle {
         self.0.state().synced_to
     }
 
-    /// The sequence after the last entry that the consumer of the follower has finished handing over.
+    /// The sequence after the last entry that the consumer of the follower has finished handing
+    /// over.
     pub(crate) fn handed_to(&self) -> u64 {
         self.0.handed_to.load(Ordering::Acquire)
     }
 }
 
-/// The writing side. Dropping it ends its threads and releases the lock on the directory. Synced entries are safe.
+/// The writing side. Dropping it ends its threads and releases the lock on the directory. Synced
+/// entries are safe.
 pub struct Journal {
     shared: Arc<Shared>,
     /// `None` once the threads are started.
@@ -146,20 +157,25 @@ pub struct Journal {
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal").field("dir", &self.shared.dir).finish_non_exhaustive()
+        f.debug_struct("Journal")
+            .field("dir", &self.shared.dir)
+            .finish_non_exhaustive()
     }
 }
 
 impl Journal {
-    /// Opens the journal in a directory, which is created if it does not exist, and recovers its entries. Blocks while
-    /// it reads the unstored entries.
+    /// Opens the journal in a directory, which is created if it does not exist, and recovers its
+    /// entries. Blocks while it reads the unstored entries.
     ///
     /// `journal.segment_bytes` is lowered to a quarter of `journal.max_bytes` if it is larger.
     ///
     /// # Errors
-    /// The directory is in use, damaged, of another format, or cannot be read or written; see [`JournalError`]. Only
-    /// [`JournalError::Io`] can leave changes.
-    pub fn open(config: &config::Journal, deps: JournalDeps) -> Result<OpenedJournal, JournalError> {
+    /// The directory is in use, damaged, of another format, or cannot be read or written; see
+    /// [`JournalError`]. Only [`JournalError::Io`] can leave changes.
+    pub fn open(
+        config: &config::Journal,
+        deps: JournalDeps,
+    ) -> Result<OpenedJournal, JournalError> {
         Journal::open_with_tail(config, deps, TAIL_BYTES)
     }
 
@@ -172,10 +188,17 @@ impl Journal {
         deps: JournalDeps,
         tail_bytes: usize,
     ) -> Result<OpenedJournal, JournalError> {
-        let JournalDeps { fs, clock, admission_control, on_broken } = deps;
+        let JournalDeps {
+            fs,
+            clock,
+            admission_control,
+            on_broken,
+        } = deps;
         let dir = config.dir.clone();
         fs.create_dir_all(&dir).map_err(io_error("create", &dir))?;
-        let lock = fs.lock(&dir.join(LOCK_NAME)).map_err(io_error("lock", &dir.join(LOCK_NAME)))?;
+        let lock = fs
+            .lock(&dir.join(LOCK_NAME))
+            .map_err(io_error("lock", &dir.join(LOCK_NAME)))?;
         let lock = lock.ok_or_else(|| JournalError::Locked { dir: dir.clone() })?;
         let recovered = recovery::recover(&*fs, &dir)?;
         let checkpoint = match checkpoint::Writer::open(&*fs, &dir, recovered.checkpoint) {
@@ -183,23 +206,52 @@ impl Journal {
             // On a full disk the journal must still start, to drain.
             Err(error) => {
                 let dir = dir.display();
-                tracing::warn!(%dir, %error, "cannot open the journal checkpoint; the next start replays more");
+                tracing::warn!(%dir, %error, "cannot open the journal checkpoint; the next start \
+                    replays more");
                 None
             }
         };
         let max_bytes = config.max_bytes.max(SEGMENTS_MIN * SEGMENT_BYTES_MIN);
-        let segment_bytes = config.segment_bytes.min(max_bytes / SEGMENTS_MIN).max(SEGMENT_BYTES_MIN);
-        let parts = Parts { fs, dir, segment_bytes, max_bytes, tail_bytes, clock, admission_control, on_broken, lock };
+        let segment_bytes = config
+            .segment_bytes
+            .min(max_bytes / SEGMENTS_MIN)
+            .max(SEGMENT_BYTES_MIN);
+        let parts = Parts {
+            fs,
+            dir,
+            segment_bytes,
+            max_bytes,
+            tail_bytes,
+            clock,
+            admission_control,
+            on_broken,
+            lock,
+        };
         let shared = Shared::new(parts, &recovered);
         let entries = recovered.next_seq - recovered.replay_from;
         if entries > 0 {
             tracing::info!(entries, "replaying journal entries that may be unstored");
         }
-        let appender = Appender::new(shared.clone(), recovered.next_number, recovered.next_seq, config.commit_delay);
+        let appender = Appender::new(
+            shared.clone(),
+            recovered.next_number,
+            recovered.next_seq,
+            config.commit_delay,
+        );
         let segment_manager = SegmentManager::new(shared.clone(), checkpoint);
-        let follower = Follower::new(shared.clone(), recovered.replay_from, recovered.replay_place);
+        let follower = Follower::new(
+            shared.clone(),
+            recovered.replay_from,
+            recovered.replay_place,
+        );
         let idle = Some((appender, segment_manager));
-        let journal = Journal { shared, idle, writer: None, segment_manager: None, stop: Arc::default() };
+        let journal = Journal {
+            shared,
+            idle,
+            writer: None,
+            segment_manager: None,
+            stop: Arc::default(),
+        };
         Ok(OpenedJournal { journal, follower })
     }
 
@@ -208,7 +260,9 @@ impl Journal {
     /// # Errors
     /// A thread or its runtime cannot be created.
     pub fn start(&mut self, ingest_batches: IngestReceiver) -> std::io::Result<()> {
-        let Some((appender, segment_manager)) = self.idle.take() else { return Ok(()) };
+        let Some((appender, segment_manager)) = self.idle.take() else {
+            return Ok(());
+        };
         // The writer awaits ingest batches but blocks in its writes, so it has a separate runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let guard = EndGuard(self.shared.clone());
@@ -217,13 +271,21 @@ impl Journal {
             let _guard = guard;
             runtime.block_on(appender.run(ingest_batches, stop));
         };
-        self.writer = Some(std::thread::Builder::new().name("journal-writer".into()).spawn(write)?);
+        self.writer = Some(
+            std::thread::Builder::new()
+                .name("journal-writer".into())
+                .spawn(write)?,
+        );
         let guard = PanicGuard(self.shared.clone());
         let keep = move || {
             let _guard = guard;
             segment_manager.run();
         };
-        self.segment_manager = Some(std::thread::Builder::new().name("journal-keeper".into()).spawn(keep)?);
+        self.segment_manager = Some(
+            std::thread::Builder::new()
+                .name("journal-keeper".into())
+                .spawn(keep)?,
+        );
         Ok(())
     }
 
@@ -232,9 +294,9 @@ impl Journal {
         JournalHandle(self.shared.clone())
     }
 
-    /// Appends and syncs the queued ingest batches, then stops the writer. The follower ends once it has returned all
-    /// entries. Segments are still removed as entries are stored. Close admission first, so that senders get the
-    /// reason.
+    /// Appends and syncs the queued ingest batches, then stops the writer. The follower ends once
+    /// it has returned all entries. Segments are still removed as entries are stored. Close
+    /// admission first, so that senders get the reason.
     pub async fn close(&mut self) {
         self.stop.notify_one();
         if let Some(writer) = self.writer.take() {
@@ -245,15 +307,16 @@ impl Journal {
         self.shared.close();
     }
 
-    /// Closes, writes the last checkpoint, and releases the directory. Entries with an outstanding acknowledgement are
-    /// replayed at the next start. Dropping these acknowledgements is no longer reported.
+    /// Closes, writes the last checkpoint, and releases the directory. Entries with an outstanding
+    /// acknowledgement are replayed at the next start. Dropping these acknowledgements is no longer
+    /// reported.
     pub async fn finish(mut self) {
         self.close().await;
         let _ = tokio::task::spawn_blocking(move || drop(self)).await;
     }
 
-    /// Appends ingest batches without the threads, for simulations. Each is acknowledged or dropped on return. Returns
-    /// false if the journal has failed or is started.
+    /// Appends ingest batches without the threads, for simulations. Each is acknowledged or dropped
+    /// on return. Returns false if the journal has failed or is started.
     pub fn append_now(&mut self, ingest_batches: Vec<IngestBatch>) -> bool {
         self.idle.as_mut().is_some_and(|(appender, _)| {
             self.shared.stats().broken.is_none() && appender.append(ingest_batches).is_ok()
@@ -307,7 +370,8 @@ impl Drop for EndGuard {
     }
 }
 
-/// Reports a panic of the segment manager, which would otherwise show only when the journal is full.
+/// Reports a panic of the segment manager, which would otherwise show only when the journal is
+/// full.
 struct PanicGuard(Arc<Shared>);
 
 impl Drop for PanicGuard {

@@ -1,11 +1,13 @@
-//! Reads the frames of one segment in order, with a bounded buffer. Recovery, the follower and the tools all use this
-//! reader, so there is only one definition of a valid frame.
+//! Reads the frames of one segment in order, with a bounded buffer. Recovery, the follower and the
+//! tools all use this reader, so there is only one definition of a valid frame.
 
 use std::io;
 use std::sync::Arc;
 
 use super::fs::{FsFile, read_full_at};
-use super::segment::{Coding, FRAME_HEAD_BYTES, Frame, FrameFault, HEADER_BYTES, RawHead, frame_span};
+use super::segment::{
+    Coding, FRAME_HEAD_BYTES, Frame, FrameFault, HEADER_BYTES, RawHead, frame_span,
+};
 
 /// Bytes per read. For a longer frame the buffer grows to its length.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -34,8 +36,21 @@ pub(super) struct FrameReader {
 
 impl FrameReader {
     /// Reads from `offset` to `limit`: the end of the file, or of its synced part.
-    pub(super) fn new(file: Arc<dyn FsFile>, coding: Coding, offset: u64, limit: u64) -> FrameReader {
-        FrameReader { file, coding, offset, limit, buf: Vec::new(), start: 0, end: 0 }
+    pub(super) fn new(
+        file: Arc<dyn FsFile>,
+        coding: Coding,
+        offset: u64,
+        limit: u64,
+    ) -> FrameReader {
+        FrameReader {
+            file,
+            coding,
+            offset,
+            limit,
+            buf: Vec::new(),
+            start: 0,
+            end: 0,
+        }
     }
 
     /// Start of the next frame.
@@ -105,13 +120,15 @@ impl FrameReader {
 pub(super) struct Beyond {
     /// Offset of the next wanted frame.
     pub(super) frame_at: Option<u64>,
-    /// End of the last eight bytes, before that frame or the limit, that are not all zeros; 0 if all are zeros.
+    /// End of the last eight bytes, before that frame or the limit, that are not all zeros; 0 if
+    /// all are zeros.
     pub(super) written_to: u64,
 }
 
-/// Searches for the next valid frame at or after `from` (at multiples of eight), with a sequence of at least
-/// `seq_from`, for which `wanted` returns true. Here only the salt and the CRC distinguish a frame from a payload, so a
-/// head must be plausible before its CRC is computed. That keeps the search linear.
+/// Searches for the next valid frame at or after `from` (at multiples of eight), with a sequence of
+/// at least `seq_from`, for which `wanted` returns true. Here only the salt and the CRC distinguish
+/// a frame from a payload, so a head must be plausible before its CRC is computed. That keeps the
+/// search linear.
 pub(super) fn find_frame(
     reader: &FrameReader,
     from: u64,
@@ -130,13 +147,20 @@ pub(super) fn find_frame(
         if have == 0 {
             break;
         }
-        // Considers heads that lie wholly in this window; the next window starts at the first one that does not.
-        let step = if have < window.len() { have } else { have - FRAME_HEAD_BYTES };
+        // Considers heads that lie wholly in this window; the next window starts at the first one
+        // that does not.
+        let step = if have < window.len() {
+            have
+        } else {
+            have - FRAME_HEAD_BYTES
+        };
         for i in (0..step).step_by(8) {
             if window[i..have.min(i + 8)].iter().any(|&b| b != 0) {
                 written_to = at + have.min(i + 8) as u64;
             }
-            let Some(head) = RawHead::read(&window[i..have], coding.version) else { continue };
+            let Some(head) = RawHead::read(&window[i..have], coding.version) else {
+                continue;
+            };
             let offset = at + i as u64;
             let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;
             let apart = (offset - from) / FRAME_HEAD_BYTES as u64 + 1;
@@ -149,11 +173,19 @@ pub(super) fn find_frame(
                 continue;
             }
             let mut bytes = vec![0; whole];
-            if read_full_at(&**file, &mut bytes, offset)? == whole && head.verify(&bytes, coding).is_ok() {
-                return Ok(Beyond { frame_at: Some(offset), written_to });
+            if read_full_at(&**file, &mut bytes, offset)? == whole
+                && head.verify(&bytes, coding).is_ok()
+            {
+                return Ok(Beyond {
+                    frame_at: Some(offset),
+                    written_to,
+                });
             }
         }
         at += step as u64;
     }
-    Ok(Beyond { frame_at: None, written_to })
+    Ok(Beyond {
+        frame_at: None,
+        written_to,
+    })
 }

@@ -1,31 +1,34 @@
-//! Recovery at startup: verifies every segment, cuts off a torn tail, and refuses to start on any other fault.
+//! Recovery at startup: verifies every segment, cuts off a torn tail, and refuses to start on any
+//! other fault.
 //!
-//! *End of a segment.* A closed segment holds exactly the sequences from its header's first sequence up to the next
-//! header's. Later bytes are the rest of a rejected write and are ignored. So only the end of the last segment must be
-//! found.
+//! *End of a segment.* A closed segment holds exactly the sequences from its header's first
+//! sequence up to the next header's. Later bytes are the rest of a rejected write and are ignored.
+//! So only the end of the last segment must be found.
 //!
-//! *Torn tail or damage.* Only the last group (one write) can be unsynced, and a crash may keep any of its pages. Valid
-//! frames after a hole therefore prove nothing by themselves. But each frame carries the offset at which its group
-//! started, and a group starts only after everything before it is synced. After a group is synced, a synced frame that
-//! follows it records this. So at the first place without a valid frame:
-//! - If a later valid frame, of a later group or a synced frame, has a group start after this place, the place had been
-//!   synced: it is **damage**.
+//! *Torn tail or damage.* Only the last group (one write) can be unsynced, and a crash may keep any
+//! of its pages. Valid frames after a hole therefore prove nothing by themselves. But each frame
+//! carries the offset at which its group started, and a group starts only after everything before
+//! it is synced. After a group is synced, a synced frame that follows it records this. So at the
+//! first place without a valid frame:
+//! - If a later valid frame, of a later group or a synced frame, has a group start after this
+//!   place, the place had been synced: it is **damage**.
 //! - If the checkpoint has a synced end beyond the sequences before this place, it is **damage**.
-//! - Otherwise nothing proves that the place was synced. It counts as an unacknowledged write that a crash interrupted,
-//!   and is cut off with a warning ([`TornTail`]). The valid frames before the place are kept. It does no harm that
-//!   they were not acknowledged: a retry of the sender is a duplicate.
+//! - Otherwise nothing proves that the place was synced. It counts as an unacknowledged write that
+//!   a crash interrupted, and is cut off with a warning ([`TornTail`]). The valid frames before the
+//!   place are kept. It does no harm that they were not acknowledged: a retry of the sender is a
+//!   duplicate.
 //!
-//! In a recycled file, frames of earlier segments follow its own. They have another salt and lower sequences, so they
-//! count neither as frames of this segment nor as proof of damage.
+//! In a recycled file, frames of earlier segments follow its own. They have another salt and lower
+//! sequences, so they count neither as frames of this segment nor as proof of damage.
 //!
-//! One kind of damage remains undetected: damage to the very last group, if the machine (not only the process) stopped
-//! before the kernel wrote the synced frame and less than a second (the interval of the checkpoint) after the group.
-//! The disk then looks the same as after a torn write. If only the process ended, cleanly or not, the synced frame
-//! exists.
+//! One kind of damage remains undetected: damage to the very last group, if the machine (not only
+//! the process) stopped before the kernel wrote the synced frame and less than a second (the
+//! interval of the checkpoint) after the group. The disk then looks the same as after a torn write.
+//! If only the process ended, cleanly or not, the synced frame exists.
 //!
-//! *Durable before appending.* Recovered frames may exist only in the page cache, left by a process that was killed or
-//! whose fdatasync failed. Recovery writes the last group again and syncs it, because the first sequence of the next
-//! segment states that the group is complete.
+//! *Durable before appending.* Recovered frames may exist only in the page cache, left by a process
+//! that was killed or whose fdatasync failed. Recovery writes the last group again and syncs it,
+//! because the first sequence of the next segment states that the group is complete.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,8 +40,8 @@ use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
 use super::segment::{
-    FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload, RawHead,
-    frame_span, synced_frame,
+    FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload,
+    RawHead, frame_span, synced_frame,
 };
 use super::segment_info::SegmentInfo;
 use super::segment_pool::UNFINISHED;
@@ -65,7 +68,10 @@ pub(super) struct FoundSegment {
 /// All segment files, ordered by number.
 pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
+    let mut numbers: Vec<u64> = names
+        .iter()
+        .filter_map(|name| segment_number(name))
+        .collect();
     numbers.sort_unstable();
     let find = |number| {
         let path = dir.join(segment_name(number));
@@ -74,10 +80,24 @@ pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, Journal
             let mut page = vec![0; HEADER_BYTES as usize];
             let n = read_full_at(&*file, &mut page, 0)?;
             let bytes = file.size()?;
-            Ok((file, bytes, if n < page.len() { Err(HeaderFault::Magic) } else { Header::decode(&page) }))
+            Ok((
+                file,
+                bytes,
+                if n < page.len() {
+                    Err(HeaderFault::Magic)
+                } else {
+                    Header::decode(&page)
+                },
+            ))
         };
         let (file, bytes, header) = read().map_err(io_error("read", &path))?;
-        Ok(FoundSegment { number, path, file, bytes, header })
+        Ok(FoundSegment {
+            number,
+            path,
+            file,
+            bytes,
+            header,
+        })
     };
     numbers.into_iter().map(find).collect()
 }
@@ -108,8 +128,17 @@ pub struct TornTail {
 
 impl std::fmt::Display for TornTail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TornTail { offset, bytes, sequences: (first, end), frames } = self;
-        write!(f, "{bytes} bytes from offset {offset} on, sequences {first}..{end}, including {frames} complete frames")
+        let TornTail {
+            offset,
+            bytes,
+            sequences: (first, end),
+            frames,
+        } = self;
+        write!(
+            f,
+            "{bytes} bytes from offset {offset} on, sequences {first}..{end}, including {frames} \
+             complete frames"
+        )
     }
 }
 
@@ -143,8 +172,17 @@ pub(super) struct Examined {
 }
 
 /// Reads the frames of a segment up to its end or the first place without a valid one.
-pub(super) fn examine(found: &FoundSegment, header: &Header, expect: Expect) -> io::Result<Examined> {
-    let mut reader = FrameReader::new(found.file.clone(), header.coding(), HEADER_BYTES, found.bytes);
+pub(super) fn examine(
+    found: &FoundSegment,
+    header: &Header,
+    expect: Expect,
+) -> io::Result<Examined> {
+    let mut reader = FrameReader::new(
+        found.file.clone(),
+        header.coding(),
+        HEADER_BYTES,
+        found.bytes,
+    );
     let mut seen = Examined {
         frames: 0,
         readings: 0,
@@ -174,7 +212,10 @@ pub(super) fn examine(found: &FoundSegment, header: &Header, expect: Expect) -> 
             Step::Fault(fault) => fault,
         };
         // A crash cannot have produced a valid frame that does not belong here.
-        let may_be_torn = matches!(fault, FrameFault::Ends | FrameFault::Length(_) | FrameFault::Crc);
+        let may_be_torn = matches!(
+            fault,
+            FrameFault::Ends | FrameFault::Length(_) | FrameFault::Crc
+        );
         seen.ending = SegmentEnd::Damaged(fault);
         if expect.end.is_none() && may_be_torn && !seen.was_synced(&reader, header)? {
             let cut = seen.cut(&reader, found, header)?;
@@ -204,26 +245,45 @@ impl Examined {
     fn was_synced(&self, reader: &FrameReader, header: &Header) -> io::Result<bool> {
         let place = self.data_end;
         // Only a salvaged segment has gaps, and it never contains bytes of an earlier segment.
-        let near =
-            |at: u64, seq: u64| !header.recycled || (seq - self.next_seq) * FRAME_HEAD_BYTES as u64 <= at - place;
+        let near = |at: u64, seq: u64| {
+            !header.recycled || (seq - self.next_seq) * FRAME_HEAD_BYTES as u64 <= at - place
+        };
         let wanted = |at: u64, head: &RawHead| head.group_start > place && near(at, head.seq);
-        Ok(find_frame(reader, place, self.next_seq, wanted)?.frame_at.is_some())
+        Ok(find_frame(reader, place, self.next_seq, wanted)?
+            .frame_at
+            .is_some())
     }
 
-    /// The unfinished write after the valid frames. Call only if nothing of it was synced. Also sets `sealed`.
-    fn cut(&mut self, reader: &FrameReader, found: &FoundSegment, header: &Header) -> io::Result<Option<TornTail>> {
+    /// The unfinished write after the valid frames. Call only if nothing of it was synced. Also
+    /// sets `sealed`.
+    fn cut(
+        &mut self,
+        reader: &FrameReader,
+        found: &FoundSegment,
+        header: &Header,
+    ) -> io::Result<Option<TornTail>> {
         let place = self.data_end;
         let next_seq = self.next_seq;
-        let synced = |_: u64, head: &RawHead| head.is_synced() && head.group_start == place && head.seq == next_seq;
+        let synced = |_: u64, head: &RawHead| {
+            head.is_synced() && head.group_start == place && head.seq == next_seq
+        };
         let beyond = find_frame(reader, place, next_seq, synced)?;
         self.sealed = beyond.frame_at == Some(place);
-        let mut cut = TornTail { offset: place, bytes: 0, sequences: (next_seq, next_seq + 1), frames: 0 };
+        let mut cut = TornTail {
+            offset: place,
+            bytes: 0,
+            sequences: (next_seq, next_seq + 1),
+            frames: 0,
+        };
         let mut end = place;
-        while let Some(at) = find_frame(reader, end, next_seq, |_, head| !head.is_synced())?.frame_at {
+        while let Some(at) =
+            find_frame(reader, end, next_seq, |_, head| !head.is_synced())?.frame_at
+        {
             let mut frames = reader.again(at);
             while let Step::Frame(_, frame) = frames.next()? {
                 if frame.head.kind != FrameKind::Synced {
-                    (cut.frames, cut.sequences.1) = (cut.frames + 1, cut.sequences.1.max(frame.next_seq()));
+                    (cut.frames, cut.sequences.1) =
+                        (cut.frames + 1, cut.sequences.1.max(frame.next_seq()));
                 }
             }
             end = frames.offset();
@@ -238,8 +298,9 @@ impl Examined {
         Ok((cut.bytes > 0).then_some(cut))
     }
 
-    /// The end of the next frame, if its head exists. For a recycled file nothing more is known: later bytes may belong
-    /// to an earlier segment, and a torn write that lost its first page is invisible.
+    /// The end of the next frame, if its head exists. For a recycled file nothing more is known:
+    /// later bytes may belong to an earlier segment, and a torn write that lost its first page is
+    /// invisible.
     fn begun(&self, found: &FoundSegment, header: &Header) -> io::Result<Option<u64>> {
         let mut bytes = [0; FRAME_HEAD_BYTES];
         let n = read_full_at(&*found.file, &mut bytes, self.data_end)?;
@@ -248,7 +309,8 @@ impl Examined {
             !head.is_synced() && (!header.recycled || (head.seq == self.next_seq && place))
         };
         let head = RawHead::read(&bytes[..n], header.version).filter(fits);
-        Ok(head.map(|head| (self.data_end + frame_span(head.payload_bytes as usize)).min(found.bytes)))
+        Ok(head
+            .map(|head| (self.data_end + frame_span(head.payload_bytes as usize)).min(found.bytes)))
     }
 
     fn count(&mut self, at: u64, frame: &super::segment::Frame<'_>, find: u64, header: &Header) {
@@ -257,14 +319,21 @@ impl Examined {
         match head.kind {
             FrameKind::Readings => {
                 self.readings += u64::from(head.records);
-                self.readings_found += if frame.next_seq() > find { u64::from(head.records) } else { 0 };
+                self.readings_found += if frame.next_seq() > find {
+                    u64::from(head.records)
+                } else {
+                    0
+                };
             }
             FrameKind::Dead => self.dead_letters += u64::from(head.records),
             FrameKind::Gap | FrameKind::Synced => {}
         }
         self.next_seq = frame.next_seq();
         self.last_group = head.group_start;
-        self.wall_ms = Some((self.wall_ms.map_or(head.wall_ms, |(first, _)| first), head.wall_ms));
+        self.wall_ms = Some((
+            self.wall_ms.map_or(head.wall_ms, |(first, _)| first),
+            head.wall_ms,
+        ));
         if self.found.is_none() && self.next_seq > find {
             self.found = Some((at, header.coding().appended(head)));
         }
@@ -283,37 +352,68 @@ pub(super) struct Recovered {
     pub(super) replay_at: Appended,
 }
 
-/// Verifies the directory and prepares it for appending. Changes nothing if it returns damage or another format.
+/// Verifies the directory and prepares it for appending. Changes nothing if it returns damage or
+/// another format.
 pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError> {
     let checkpoint = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
     let known = checkpoint.unwrap_or_default();
     let found = list(fs, dir)?;
     let headers = verified_headers(dir, &found)?;
-    let ends: Vec<Option<u64>> = headers.iter().skip(1).map(|h| Some(h.first_seq)).chain([None]).collect();
+    let ends: Vec<Option<u64>> = headers
+        .iter()
+        .skip(1)
+        .map(|h| Some(h.first_seq))
+        .chain([None])
+        .collect();
     // Stored segments are removed without reading them.
-    let stored = ends.iter().take_while(|end| end.is_some_and(|end| end <= known.unstored_from)).count();
+    let stored = ends
+        .iter()
+        .take_while(|end| end.is_some_and(|end| end <= known.unstored_from))
+        .count();
     let mut recovered = Recovered {
         segments: VecDeque::new(),
         next_number: headers.last().map_or(1, |h| h.number + 1),
         next_seq: known.synced_to.max(1),
         checkpoint,
         replay_from: known.unstored_from,
-        replay_place: Place { segment: 0, offset: HEADER_BYTES },
-        replay_at: Appended { run: 0, mono_ms: 0, wall_ms: 0 },
+        replay_place: Place {
+            segment: 0,
+            offset: HEADER_BYTES,
+        },
+        replay_at: Appended {
+            run: 0,
+            mono_ms: 0,
+            wall_ms: 0,
+        },
     };
     let mut last = None;
     let mut first_place = None;
     for ((found, header), end) in found.iter().zip(&headers).zip(&ends).skip(stored) {
-        let expect = Expect { end: *end, deep: false, find: known.unstored_from };
+        let expect = Expect {
+            end: *end,
+            deep: false,
+            find: known.unstored_from,
+        };
         let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
         if let SegmentEnd::Damaged(fault) = seen.ending {
             let path = found.path.clone();
             let offset = seen.data_end;
             let seq = seen.next_seq;
-            return Err(JournalError::Damaged(Damage::Frame { path, offset, seq, fault }));
+            return Err(JournalError::Damaged(Damage::Frame {
+                path,
+                offset,
+                seq,
+                fault,
+            }));
         }
         if let (None, Some((offset, at))) = (first_place, seen.found) {
-            first_place = Some((Place { segment: header.number, offset }, at));
+            first_place = Some((
+                Place {
+                    segment: header.number,
+                    offset,
+                },
+                at,
+            ));
         }
         recovered.segments.push_back(SegmentInfo {
             number: header.number,
@@ -327,20 +427,34 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         recovered.next_seq = seen.next_seq;
         last = Some(seen);
     }
-    if let (Some(segment), true) = (recovered.segments.back(), known.synced_to > recovered.next_seq) {
+    if let (Some(segment), true) = (
+        recovered.segments.back(),
+        known.synced_to > recovered.next_seq,
+    ) {
         let path = segment.path.clone();
         let offset = segment.data_end;
         let end = recovered.next_seq;
         let synced = known.synced_to;
-        return Err(JournalError::Damaged(Damage::EndsEarly { path, offset, end, synced }));
+        return Err(JournalError::Damaged(Damage::EndsEarly {
+            path,
+            offset,
+            end,
+            synced,
+        }));
     }
     if let Some(last) = last {
         finish_last(fs, &mut recovered, &last)?;
     }
     clean(fs, dir, &found[..stored])?;
-    let first_seq = recovered.segments.front().map_or(recovered.next_seq, |s| s.first_seq);
+    let first_seq = recovered
+        .segments
+        .front()
+        .map_or(recovered.next_seq, |s| s.first_seq);
     recovered.replay_from = known.unstored_from.clamp(first_seq, recovered.next_seq);
-    let end = recovered.segments.back().map(|s| Place { segment: s.number, offset: s.data_end });
+    let end = recovered.segments.back().map(|s| Place {
+        segment: s.number,
+        offset: s.data_end,
+    });
     let nothing = (end.unwrap_or(recovered.replay_place), recovered.replay_at);
     (recovered.replay_place, recovered.replay_at) = first_place.unwrap_or(nothing);
     Ok(recovered)
@@ -353,11 +467,24 @@ fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, J
         let path = segment.path.clone();
         let header = match &segment.header {
             Ok(header) if header.number == segment.number => *header,
-            Ok(header) => return Err(JournalError::Damaged(Damage::Number { path, number: header.number })),
-            Err(HeaderFault::Version(v)) => {
-                return Err(JournalError::Format { path, fault: HeaderFault::Version(*v) });
+            Ok(header) => {
+                return Err(JournalError::Damaged(Damage::Number {
+                    path,
+                    number: header.number,
+                }));
             }
-            Err(fault) => return Err(JournalError::Damaged(Damage::Header { path, fault: fault.clone() })),
+            Err(HeaderFault::Version(v)) => {
+                return Err(JournalError::Format {
+                    path,
+                    fault: HeaderFault::Version(*v),
+                });
+            }
+            Err(fault) => {
+                return Err(JournalError::Damaged(Damage::Header {
+                    path,
+                    fault: fault.clone(),
+                }));
+            }
         };
         if let Some(before) = headers.last()
             && before.number + 1 != header.number
@@ -370,15 +497,23 @@ fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, J
     Ok(headers)
 }
 
-/// Truncates the last segment after its frames and makes them durable. Removes it if it has no frames.
-fn finish_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Result<(), JournalError> {
-    let Some(segment) = recovered.segments.back_mut() else { return Ok(()) };
+/// Truncates the last segment after its frames and makes them durable. Removes it if it has no
+/// frames.
+fn finish_last(
+    fs: &dyn Fs,
+    recovered: &mut Recovered,
+    seen: &Examined,
+) -> Result<(), JournalError> {
+    let Some(segment) = recovered.segments.back_mut() else {
+        return Ok(());
+    };
     let path = segment.path.clone();
     if let SegmentEnd::Torn(cut) = seen.ending {
         tracing::warn!(
             segment = %path.display(),
             %cut,
-            "cutting off the torn tail of the journal: an unacknowledged write that a crash interrupted"
+            "cutting off the torn tail of the journal: an unacknowledged write that a crash \
+             interrupted"
         );
     }
     if seen.frames == 0 {
@@ -390,11 +525,22 @@ fn finish_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
     }
     let place = seen.data_end;
     let kind = FrameKind::Synced;
-    let head = FrameHead { seq: seen.next_seq, wall_ms: 0, mono_ms: 0, group_start: place, records: 0, kind };
+    let head = FrameHead {
+        seq: seen.next_seq,
+        wall_ms: 0,
+        mono_ms: 0,
+        group_start: place,
+        records: 0,
+        kind,
+    };
     let sealed_end = place + FRAME_HEAD_BYTES as u64;
     let rewrite = || {
         let file = fs.open(&path, true)?;
-        file.set_len(if seen.sealed { sealed_end } else { seen.data_end })?;
+        file.set_len(if seen.sealed {
+            sealed_end
+        } else {
+            seen.data_end
+        })?;
         let mut buf = vec![0; 1 << 20];
         let mut at = seen.last_group;
         while at < seen.data_end {
@@ -421,11 +567,16 @@ fn finish_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
 /// Removes unfinished segments and stored ones (oldest first, so that a crash leaves no gap).
 fn clean(fs: &dyn Fs, dir: &Path, stored: &[FoundSegment]) -> Result<(), JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
-    for path in names.iter().filter(|name| name.ends_with(UNFINISHED)).map(|name| dir.join(name)) {
+    for path in names
+        .iter()
+        .filter(|name| name.ends_with(UNFINISHED))
+        .map(|name| dir.join(name))
+    {
         fs.remove(&path).map_err(io_error("remove", &path))?;
     }
     for segment in stored {
-        fs.remove(&segment.path).map_err(io_error("remove", &segment.path))?;
+        fs.remove(&segment.path)
+            .map_err(io_error("remove", &segment.path))?;
         fs.sync_dir(dir).map_err(io_error("sync", dir))?;
     }
     fs.sync_dir(dir).map_err(io_error("sync", dir))

@@ -1,9 +1,9 @@
 //! The operator's tools: inspect a journal, check whether it opens, and salvage a damaged one.
 //!
-//! [`salvage`] replaces a damaged segment by one with every valid frame, and keeps the damaged file as `*.seg.damaged`.
-//! Lost sequences become a gap frame. So recovery stays strict: it accepts missing sequences only if an operator has
-//! run salvage. The replacement is renamed atomically after both files are synced, so salvage can be killed and run
-//! again.
+//! [`salvage`] replaces a damaged segment by one with every valid frame, and keeps the damaged file
+//! as `*.seg.damaged`. Lost sequences become a gap frame. So recovery stays strict: it accepts
+//! missing sequences only if an operator has run salvage. The replacement is renamed atomically
+//! after both files are synced, so salvage can be killed and run again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
 use super::recovery::{Expect, FoundSegment, SegmentEnd, TornTail, examine, list, segment_name};
 use super::segment::{
-    Coding, FORMAT_VERSION, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header, HeaderFault, Payload,
-    begin_frame, end_frame, seal_frame,
+    Coding, FORMAT_VERSION, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header,
+    HeaderFault, Payload, begin_frame, end_frame, seal_frame,
 };
 
 /// The content of a journal directory.
@@ -74,7 +74,8 @@ pub struct Salvaged {
     pub lost: Vec<(u64, u64)>,
 }
 
-/// Checks whether the journal can be opened; changes nothing. A missing directory counts as an empty journal.
+/// Checks whether the journal can be opened; changes nothing. A missing directory counts as an
+/// empty journal.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -93,20 +94,34 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
     };
     let lock_path = dir.join(super::LOCK_NAME);
     let has_lock = names.iter().any(|name| name == super::LOCK_NAME);
-    let lock = if has_lock { fs.lock(&lock_path).map_err(io_error("lock", &lock_path))? } else { None };
+    let lock = if has_lock {
+        fs.lock(&lock_path).map_err(io_error("lock", &lock_path))?
+    } else {
+        None
+    };
     if has_lock && lock.is_none() {
-        return Ok(Report { in_use: true, ..Report::default() });
+        return Ok(Report {
+            in_use: true,
+            ..Report::default()
+        });
     }
     let known = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
     let found = list(fs, dir)?;
     let mut last_end = HEADER_BYTES;
-    let mut report = Report { checkpoint: known.map(|c| (c.unstored_from, c.synced_to)), ..Report::default() };
+    let mut report = Report {
+        checkpoint: known.map(|c| (c.unstored_from, c.synced_to)),
+        ..Report::default()
+    };
     for (i, segment) in found.iter().enumerate() {
         let next = found.get(i + 1);
-        let end = next.and_then(|n| n.header.as_ref().ok()).map(|h| h.first_seq);
+        let end = next
+            .and_then(|n| n.header.as_ref().ok())
+            .map(|h| h.first_seq);
         last_end = inspect_segment(&mut report, segment, end)?;
         for number in next.map_or(0..0, |n| segment.number + 1..n.number) {
-            report.problems.push(Damage::Missing { path: dir.join(segment_name(number)) });
+            report.problems.push(Damage::Missing {
+                path: dir.join(segment_name(number)),
+            });
         }
     }
     if let (Some(last), Some(known)) = (report.segments.last(), known)
@@ -117,18 +132,30 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
         let offset = last_end;
         let end = last.sequences.1;
         let synced = known.synced_to;
-        report.problems.push(Damage::EndsEarly { path, offset, end, synced });
+        report.problems.push(Damage::EndsEarly {
+            path,
+            offset,
+            end,
+            synced,
+        });
     }
     Ok(report)
 }
 
 /// Returns the end of the valid frames.
-fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>) -> Result<u64, JournalError> {
+fn inspect_segment(
+    report: &mut Report,
+    segment: &FoundSegment,
+    end: Option<u64>,
+) -> Result<u64, JournalError> {
     let path = segment.path.clone();
     let header = match &segment.header {
         Ok(header) if header.number == segment.number => header,
         Ok(header) => {
-            report.problems.push(Damage::Number { path, number: header.number });
+            report.problems.push(Damage::Number {
+                path,
+                number: header.number,
+            });
             return Ok(HEADER_BYTES);
         }
         Err(fault @ HeaderFault::Version(_)) => {
@@ -136,20 +163,38 @@ fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>
             return Ok(HEADER_BYTES);
         }
         Err(fault) => {
-            report.problems.push(Damage::Header { path, fault: fault.clone() });
+            report.problems.push(Damage::Header {
+                path,
+                fault: fault.clone(),
+            });
             return Ok(HEADER_BYTES);
         }
     };
-    let unstored_from = report.checkpoint.map_or(0, |(unstored_from, _)| unstored_from);
-    let expect = Expect { end, deep: true, find: unstored_from };
+    let unstored_from = report
+        .checkpoint
+        .map_or(0, |(unstored_from, _)| unstored_from);
+    let expect = Expect {
+        end,
+        deep: true,
+        find: unstored_from,
+    };
     let seen = examine(segment, header, expect).map_err(io_error("read", &path))?;
     if let SegmentEnd::Damaged(fault) = seen.ending {
         let path = path.clone();
         let offset = seen.data_end;
         let seq = seen.next_seq;
-        report.problems.push(Damage::Frame { path, offset, seq, fault });
+        report.problems.push(Damage::Frame {
+            path,
+            offset,
+            seq,
+            fault,
+        });
     }
-    let cut = if let SegmentEnd::Torn(cut) = seen.ending { Some(cut) } else { None };
+    let cut = if let SegmentEnd::Torn(cut) = seen.ending {
+        Some(cut)
+    } else {
+        None
+    };
     report.segments.push(SegmentReport {
         path,
         bytes: segment.bytes,
@@ -182,7 +227,9 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
     let lock_path = dir.join(super::LOCK_NAME);
     let lock = fs.lock(&lock_path).map_err(io_error("lock", &lock_path))?;
     let _lock = lock.ok_or_else(|| JournalError::Locked { dir: dir.into() })?;
-    let known = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?.unwrap_or_default();
+    let known = checkpoint::read(fs, dir)
+        .map_err(io_error("read the checkpoint in", dir))?
+        .unwrap_or_default();
     let slots = slots(list(fs, dir)?)?;
     let mut done = Salvaged::default();
     // The sequence after the segments so far.
@@ -195,8 +242,15 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
         };
         let last = i + 1 == slots.len();
         // If the header of the next segment is lost, this one ends after its valid frames.
-        let end = slots.get(i + 1).and_then(|next| next.header).map(|h| h.first_seq);
-        let expect = Expect { end, deep: true, find: u64::MAX };
+        let end = slots
+            .get(i + 1)
+            .and_then(|next| next.header)
+            .map(|h| h.first_seq);
+        let expect = Expect {
+            end,
+            deep: true,
+            find: u64::MAX,
+        };
         if let (Some(found), Some(header), true) = (&slot.found, &slot.header, slot.sound_header) {
             let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
             let early = last && known.synced_to > seen.next_seq;
@@ -206,9 +260,14 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
             }
         }
         // For the last segment only a lower bound of its end is known.
-        let span = Span { first_seq, end, end_min: end.unwrap_or(if last { known.synced_to } else { first_seq }) };
+        let span = Span {
+            first_seq,
+            end,
+            end_min: end.unwrap_or(if last { known.synced_to } else { first_seq }),
+        };
         let rebuilt = rebuild(fs, dir, slot, span, &mut done);
-        next_seq = Some(rebuilt.map_err(io_error("rebuild", &dir.join(segment_name(slot.number))))?);
+        next_seq =
+            Some(rebuilt.map_err(io_error("rebuild", &dir.join(segment_name(slot.number))))?);
     }
     Ok(done)
 }
@@ -227,7 +286,10 @@ fn slots(found: Vec<FoundSegment>) -> Result<Vec<Slot>, JournalError> {
     let mut slots: Vec<Slot> = Vec::new();
     for segment in found {
         if let Err(fault @ HeaderFault::Version(_)) = &segment.header {
-            return Err(JournalError::Format { path: segment.path.clone(), fault: fault.clone() });
+            return Err(JournalError::Format {
+                path: segment.path.clone(),
+                fault: fault.clone(),
+            });
         }
         let number = segment.number;
         let own = |header: &Header| header.number == number;
@@ -235,12 +297,24 @@ fn slots(found: Vec<FoundSegment>) -> Result<Vec<Slot>, JournalError> {
         let copy = || {
             let mut page = vec![0; HEADER_BYTES as usize];
             let n = read_full_at(&*segment.file, &mut page, 0).ok()?;
-            Header::decode(page[..n].get(HEADER_COPY_AT..)?).ok().filter(own)
+            Header::decode(page[..n].get(HEADER_COPY_AT..)?)
+                .ok()
+                .filter(own)
         };
         let from = slots.last().map_or(number, |before| before.number + 1);
-        slots.extend((from..number).map(|number| Slot { number, found: None, header: None, sound_header: false }));
+        slots.extend((from..number).map(|number| Slot {
+            number,
+            found: None,
+            header: None,
+            sound_header: false,
+        }));
         let header = sound.or_else(copy);
-        slots.push(Slot { number, header, sound_header: sound.is_some(), found: Some(segment) });
+        slots.push(Slot {
+            number,
+            header,
+            sound_header: sound.is_some(),
+            found: Some(segment),
+        });
     }
     Ok(slots)
 }
@@ -249,10 +323,18 @@ fn damaged_path(dir: &Path, slot: &Slot) -> PathBuf {
     dir.join(format!("{}.damaged", segment_name(slot.number)))
 }
 
-fn move_aside(fs: &dyn Fs, dir: &Path, slot: &Slot, done: &mut Salvaged) -> Result<(), JournalError> {
-    let Some(found) = &slot.found else { return Ok(()) };
+fn move_aside(
+    fs: &dyn Fs,
+    dir: &Path,
+    slot: &Slot,
+    done: &mut Salvaged,
+) -> Result<(), JournalError> {
+    let Some(found) = &slot.found else {
+        return Ok(());
+    };
     let to = damaged_path(dir, slot);
-    fs.rename(&found.path, &to).map_err(io_error("move aside", &found.path))?;
+    fs.rename(&found.path, &to)
+        .map_err(io_error("move aside", &found.path))?;
     fs.sync_dir(dir).map_err(io_error("sync", dir))?;
     done.moved.push(to);
     Ok(())
@@ -274,7 +356,14 @@ impl Rebuild {
         let at = begin_frame(&mut bytes);
         bytes.extend_from_slice(payload);
         let frame = end_frame(&mut bytes, at);
-        seal_frame(&mut bytes[frame], FrameHead { group_start: self.offset, ..head }, self.coding);
+        seal_frame(
+            &mut bytes[frame],
+            FrameHead {
+                group_start: self.offset,
+                ..head
+            },
+            self.coding,
+        );
         write_all_at(&*self.file, &bytes, self.offset)?;
         self.offset += bytes.len() as u64;
         Ok(())
@@ -287,7 +376,14 @@ impl Rebuild {
         }
         let seq = self.next_seq;
         let kind = FrameKind::Gap;
-        let head = FrameHead { seq, wall_ms: 0, mono_ms: 0, group_start: 0, records: 0, kind };
+        let head = FrameHead {
+            seq,
+            wall_ms: 0,
+            mono_ms: 0,
+            group_start: 0,
+            records: 0,
+            kind,
+        };
         self.put(head, &to.to_le_bytes())?;
         self.lost.push((self.next_seq, to));
         self.next_seq = to;
@@ -310,18 +406,41 @@ impl Rebuild {
     }
 }
 
-/// Writes a segment with all valid frames of a slot and renames it into place. Returns the end of its sequences.
-fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
+/// Writes a segment with all valid frames of a slot and renames it into place. Returns the end of
+/// its sequences.
+fn rebuild(
+    fs: &dyn Fs,
+    dir: &Path,
+    slot: &Slot,
+    span: Span,
+    done: &mut Salvaged,
+) -> std::io::Result<u64> {
     let temporary = dir.join(format!("salvaged{}", super::segment_pool::UNFINISHED));
     let number = slot.number;
     let first_seq = span.first_seq;
     // Keeps the salt, which identifies the process. That is safe because the file is new.
-    let (version, salt) = slot.header.map_or((FORMAT_VERSION, fastrand::u32(..)), |old| (old.version, old.salt));
-    let header = Header { version, number, first_seq, salt, recycled: false, created_ms: 0 };
+    let (version, salt) = slot
+        .header
+        .map_or((FORMAT_VERSION, fastrand::u32(..)), |old| {
+            (old.version, old.salt)
+        });
+    let header = Header {
+        version,
+        number,
+        first_seq,
+        salt,
+        recycled: false,
+        created_ms: 0,
+    };
     let file = fs.create(&temporary)?;
     write_all_at(&*file, &header.encode(), 0)?;
-    let mut new =
-        Rebuild { file, coding: header.coding(), offset: HEADER_BYTES, next_seq: span.first_seq, lost: Vec::new() };
+    let mut new = Rebuild {
+        file,
+        coding: header.coding(),
+        offset: HEADER_BYTES,
+        next_seq: span.first_seq,
+        lost: Vec::new(),
+    };
     // Without the salt, frames of the old file cannot be verified.
     if let (Some(found), Some(old)) = (&slot.found, &slot.header) {
         copy_sound_frames(found, old, span.end, &mut new)?;
@@ -330,7 +449,17 @@ fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged
     if version >= 3 {
         let seq = new.next_seq;
         let kind = FrameKind::Synced;
-        new.put(FrameHead { seq, wall_ms: 0, mono_ms: 0, group_start: 0, records: 0, kind }, &[])?;
+        new.put(
+            FrameHead {
+                seq,
+                wall_ms: 0,
+                mono_ms: 0,
+                group_start: 0,
+                records: 0,
+                kind,
+            },
+            &[],
+        )?;
     }
     new.file.sync_data()?;
     if let Some(found) = &slot.found {
@@ -344,7 +473,12 @@ fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged
     Ok(new.next_seq)
 }
 
-fn copy_sound_frames(found: &FoundSegment, old: &Header, end: Option<u64>, new: &mut Rebuild) -> std::io::Result<()> {
+fn copy_sound_frames(
+    found: &FoundSegment,
+    old: &Header,
+    end: Option<u64>,
+    new: &mut Rebuild,
+) -> std::io::Result<()> {
     let mut offset = HEADER_BYTES;
     loop {
         let mut reader = FrameReader::new(found.file.clone(), old.coding(), offset, found.bytes);

@@ -1,35 +1,39 @@
 //! The on-disk format of a segment: its header and its frames. Pure; IO is in other modules.
 //!
-//! A segment file has one page of header and then frames, each at a multiple of eight bytes, up to the first place
-//! without a frame. Then follow zeros (reserved, unused space) or, in a *recycled* file, bytes of earlier segments. All
-//! numbers are little-endian.
+//! A segment file has one page of header and then frames, each at a multiple of eight bytes, up to
+//! the first place without a frame. Then follow zeros (reserved, unused space) or, in a *recycled*
+//! file, bytes of earlier segments. All numbers are little-endian.
 //!
-//! Header, twice in its page ([`HEADER_COPY_AT`]) because the frames cannot be verified without the salt: magic (8),
-//! format version (u32), CRC32C of the rest (u32), number (u64), first sequence (u64), salt (u32), flags (u32; 1:
-//! recycled), creation time (i64 ms). The page is synced before the file is renamed to `*.seg`. It is not written again
-//! before the removal of that name is durable.
+//! Header, twice in its page ([`HEADER_COPY_AT`]) because the frames cannot be verified without the
+//! salt: magic (8), format version (u32), CRC32C of the rest (u32), number (u64), first sequence
+//! (u64), salt (u32), flags (u32; 1: recycled), creation time (i64 ms). The page is synced before
+//! the file is renamed to `*.seg`. It is not written again before the removal of that name is
+//! durable.
 //!
-//! Frame: payload length (u32), CRC32C (u32) of the rest, sequence (u64), append time (i64 ms since 1970), group start
-//! (u32, in units of eight bytes), records (u32), append time on the process's monotonic clock (ms, 40 bits: 34 years),
-//! kind (u8), zeros (2), payload, zeros up to a multiple of eight.
+//! Frame: payload length (u32), CRC32C (u32) of the rest, sequence (u64), append time (i64 ms since
+//! 1970), group start (u32, in units of eight bytes), records (u32), append time on the process's
+//! monotonic clock (ms, 40 bits: 34 years), kind (u8), zeros (2), payload, zeros up to a multiple
+//! of eight.
 //!
-//! Version 2 had no monotonic time and no [`FrameKind::Synced`]. The append time was followed by the group start (u64,
-//! in bytes), records (u32), kind (u8) and three zeros. This build reads it but does not append to it.
+//! Version 2 had no monotonic time and no [`FrameKind::Synced`]. The append time was followed by
+//! the group start (u64, in bytes), records (u32), kind (u8) and three zeros. This build reads it
+//! but does not append to it.
 //!
-//! - The CRC starts from the segment's salt. So neither old bytes on the disk nor a payload that imitates a frame pass
-//!   the check. The salts of one process are a random number and its successors, and only files of the same process are
-//!   recycled. So two segments that used the same file never have the same salt. This is certain, not just likely: for
-//!   the same bytes, CRCs with different starting values differ.
-//! - The *group start* is the offset at which the frame's write started. Everything before it had been synced when the
-//!   frame was written. So a valid frame proves that all bytes before its group start were once durable. This
-//!   distinguishes damage from a torn tail (see `recovery`).
-//! - A *synced frame* proves the same for the last group. It is written after the group, after its fdatasync and before
-//!   its acknowledgements, and is not synced itself. If the process ends, it is in the page cache. If the machine
-//!   stops, it exists if the kernel had written it back. It has no entries: its sequence is that of the next entry, and
-//!   the next group overwrites it. A copy in another sector ([`synced_copy_at`]) survives damage that hits the end of
-//!   the group.
-//! - The *run* of a segment is its salt minus its number. It is the same for all segments of a process. Monotonic times
-//!   are compared only within a run.
+//! - The CRC starts from the segment's salt. So neither old bytes on the disk nor a payload that
+//!   imitates a frame pass the check. The salts of one process are a random number and its
+//!   successors, and only files of the same process are recycled. So two segments that used the
+//!   same file never have the same salt. This is certain, not just likely: for the same bytes, CRCs
+//!   with different starting values differ.
+//! - The *group start* is the offset at which the frame's write started. Everything before it had
+//!   been synced when the frame was written. So a valid frame proves that all bytes before its
+//!   group start were once durable. This distinguishes damage from a torn tail (see `recovery`).
+//! - A *synced frame* proves the same for the last group. It is written after the group, after its
+//!   fdatasync and before its acknowledgements, and is not synced itself. If the process ends, it
+//!   is in the page cache. If the machine stops, it exists if the kernel had written it back. It
+//!   has no entries: its sequence is that of the next entry, and the next group overwrites it. A
+//!   copy in another sector ([`synced_copy_at`]) survives damage that hits the end of the group.
+//! - The *run* of a segment is its salt minus its number. It is the same for all segments of a
+//!   process. Monotonic times are compared only within a run.
 
 use std::ops::Range;
 
@@ -81,7 +85,10 @@ pub enum HeaderFault {
     #[error("not a journal segment")]
     Magic,
     /// Another format version.
-    #[error("unsupported format version {0}; this hourbucket reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}")]
+    #[error(
+        "unsupported format version {0}; this hourbucket reads versions {FORMAT_VERSION_MIN} to \
+         {FORMAT_VERSION}"
+    )]
     Version(u32),
     /// The checksum of the header does not match.
     #[error("header checksum mismatch")]
@@ -101,14 +108,22 @@ pub(super) struct Coding {
 
 impl Coding {
     pub(super) fn appended(&self, head: &FrameHead) -> Appended {
-        Appended { run: self.run, mono_ms: head.mono_ms, wall_ms: head.wall_ms }
+        Appended {
+            run: self.run,
+            mono_ms: head.mono_ms,
+            wall_ms: head.wall_ms,
+        }
     }
 }
 
 impl Header {
     /// The encoding of its frames.
     pub(super) fn coding(&self) -> Coding {
-        Coding { version: self.version, salt: self.salt, run: self.salt.wrapping_sub(self.number as u32) }
+        Coding {
+            version: self.version,
+            salt: self.salt,
+            run: self.salt.wrapping_sub(self.number as u32),
+        }
     }
 
     /// The whole header page.
@@ -134,7 +149,10 @@ impl Header {
     /// # Errors
     /// The header is invalid or of another format.
     pub(super) fn decode(bytes: &[u8]) -> Result<Header, HeaderFault> {
-        let bytes = bytes.get(..HEADER_USED).filter(|b| b[..8] == MAGIC).ok_or(HeaderFault::Magic)?;
+        let bytes = bytes
+            .get(..HEADER_USED)
+            .filter(|b| b[..8] == MAGIC)
+            .ok_or(HeaderFault::Magic)?;
         let mut fields = Fields(&bytes[8..]);
         let (version, crc) = fields.u32().zip(fields.u32()).ok_or(HeaderFault::Magic)?;
         if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
@@ -150,7 +168,14 @@ impl Header {
         let created_ms = next()? as i64;
         let salt = salt_and_flags as u32;
         let flags = (salt_and_flags >> 32) as u32;
-        Ok(Header { version, number, first_seq, salt, recycled: flags & FLAG_RECYCLED != 0, created_ms })
+        Ok(Header {
+            version,
+            number,
+            first_seq,
+            salt,
+            recycled: flags & FLAG_RECYCLED != 0,
+            created_ms,
+        })
     }
 }
 
@@ -160,11 +185,11 @@ pub(super) enum FrameKind {
     Readings,
     /// Dead letters, encoded by [`encode_dead`].
     Dead,
-    /// No entries: the sequences from its own up to the one in its payload (u64, exclusive) were lost to damage, and an
-    /// operator ran `hourbucket journal salvage`.
+    /// No entries: the sequences from its own up to the one in its payload (u64, exclusive) were
+    /// lost to damage, and an operator ran `hourbucket journal salvage`.
     Gap,
-    /// No entries: everything before its group start was synced, and all sequences before its own exist; see the
-    /// module.
+    /// No entries: everything before its group start was synced, and all sequences before its own
+    /// exist; see the module.
     Synced,
 }
 
@@ -179,7 +204,12 @@ impl FrameKind {
     }
 
     fn from_byte(byte: u8, version: u32) -> Option<FrameKind> {
-        let all = [FrameKind::Readings, FrameKind::Dead, FrameKind::Gap, FrameKind::Synced];
+        let all = [
+            FrameKind::Readings,
+            FrameKind::Dead,
+            FrameKind::Gap,
+            FrameKind::Synced,
+        ];
         let kinds = if version < 3 { &all[..3] } else { &all[..] };
         kinds.iter().copied().find(|kind| kind.to_byte() == byte)
     }
@@ -282,7 +312,8 @@ pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, coding: Coding) {
         frame[32..36].copy_from_slice(&head.records.to_le_bytes());
         frame[36..40].copy_from_slice(&[head.kind.to_byte(), 0, 0, 0]);
     } else {
-        // Fits: a segment has at most 5 GiB (`journal.segment_bytes` is at most 4 GiB, a message at most 1 GiB).
+        // Fits: a segment has at most 5 GiB (`journal.segment_bytes` is at most 4 GiB, a message at
+        // most 1 GiB).
         frame[24..28].copy_from_slice(&((head.group_start / ALIGN) as u32).to_le_bytes());
         frame[28..32].copy_from_slice(&head.records.to_le_bytes());
         let time_and_kind = (head.mono_ms & MONO_MASK) | u64::from(head.kind.to_byte()) << 40;
@@ -295,7 +326,15 @@ pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, coding: Coding) {
 /// Encodes a synced frame; the same bytes are used for its copy.
 pub(super) fn synced_frame(head: FrameHead, coding: Coding) -> [u8; FRAME_HEAD_BYTES] {
     let mut frame = [0; FRAME_HEAD_BYTES];
-    seal_frame(&mut frame, FrameHead { records: 0, kind: FrameKind::Synced, ..head }, coding);
+    seal_frame(
+        &mut frame,
+        FrameHead {
+            records: 0,
+            kind: FrameKind::Synced,
+            ..head
+        },
+        coding,
+    );
     frame
 }
 
@@ -306,7 +345,10 @@ pub(super) fn synced_copy_at(at: u64) -> u64 {
 
 /// The CRC covers the length first, which precedes the CRC in the frame, and then the rest.
 fn frame_crc(salt: u32, payload_bytes: u32, rest: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c_append(salt, &payload_bytes.to_le_bytes()), rest)
+    crc32c::crc32c_append(
+        crc32c::crc32c_append(salt, &payload_bytes.to_le_bytes()),
+        rest,
+    )
 }
 
 /// The head of a frame before verification.
@@ -344,11 +386,26 @@ impl RawHead {
             let group_start = u64::from(fields.u32()?) * ALIGN;
             let records = fields.u32()?;
             let time_and_kind = fields.u64()?;
-            (group_start, records, time_and_kind & MONO_MASK, (time_and_kind >> 40) as u32)
+            (
+                group_start,
+                records,
+                time_and_kind & MONO_MASK,
+                (time_and_kind >> 40) as u32,
+            )
         };
         let kind = kind_and_zeros as u8;
         let zeros = kind_and_zeros >> 8 == 0;
-        Some(RawHead { payload_bytes, crc, seq, wall_ms, mono_ms, group_start, records, kind, zeros })
+        Some(RawHead {
+            payload_bytes,
+            crc,
+            seq,
+            wall_ms,
+            mono_ms,
+            group_start,
+            records,
+            kind,
+            zeros,
+        })
     }
 
     /// Whether its kind is that of a synced frame.
@@ -361,20 +418,52 @@ impl RawHead {
         if frame_crc(coding.salt, self.payload_bytes, &bytes[8..]) != self.crc {
             return Err(FrameFault::Crc);
         }
-        let kind = FrameKind::from_byte(self.kind, coding.version).ok_or(FrameFault::Kind(self.kind))?;
-        let RawHead { seq, wall_ms, mono_ms, group_start, records, .. } = self;
-        let head = FrameHead { seq, wall_ms, mono_ms, group_start, records, kind };
-        Ok(Frame { head, payload: &bytes[FRAME_HEAD_BYTES..] })
+        let kind =
+            FrameKind::from_byte(self.kind, coding.version).ok_or(FrameFault::Kind(self.kind))?;
+        let RawHead {
+            seq,
+            wall_ms,
+            mono_ms,
+            group_start,
+            records,
+            ..
+        } = self;
+        let head = FrameHead {
+            seq,
+            wall_ms,
+            mono_ms,
+            group_start,
+            records,
+            kind,
+        };
+        Ok(Frame {
+            head,
+            payload: &bytes[FRAME_HEAD_BYTES..],
+        })
     }
 }
 
-/// Encodes dead letters: count (u32), then for each its time (i64) and five texts, each with its length (u32).
+/// Encodes dead letters: count (u32), then for each its time (i64) and five texts, each with its
+/// length (u32).
 pub(super) fn encode_dead(dead_letters: &[DeadLetter], out: &mut Vec<u8>) {
     out.extend_from_slice(&(dead_letters.len() as u32).to_le_bytes());
     for dead_letter in dead_letters {
         out.extend_from_slice(&dead_letter.received_at_ms.to_le_bytes());
-        let DeadLetter { source, topic, payload, reason, detail, .. } = dead_letter;
-        for bytes in [source.as_bytes(), topic.as_bytes(), payload, reason.as_bytes(), detail.as_bytes()] {
+        let DeadLetter {
+            source,
+            topic,
+            payload,
+            reason,
+            detail,
+            ..
+        } = dead_letter;
+        for bytes in [
+            source.as_bytes(),
+            topic.as_bytes(),
+            payload,
+            reason.as_bytes(),
+            detail.as_bytes(),
+        ] {
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
         }
@@ -454,7 +543,11 @@ mod tests {
     use super::*;
 
     fn coding(version: u32, salt: u32) -> Coding {
-        Coding { version, salt, run: 0 }
+        Coding {
+            version,
+            salt,
+            run: 0,
+        }
     }
 
     fn sealed(kind: FrameKind, payload: &[u8], version: u32) -> Vec<u8> {
@@ -462,14 +555,23 @@ mod tests {
         let at = begin_frame(&mut out);
         out.extend_from_slice(payload);
         let range = end_frame(&mut out, at);
-        let head = FrameHead { seq: 7, wall_ms: -1, mono_ms: 5, group_start: 4096, records: 1, kind };
+        let head = FrameHead {
+            seq: 7,
+            wall_ms: -1,
+            mono_ms: 5,
+            group_start: 4096,
+            records: 1,
+            kind,
+        };
         seal_frame(&mut out[range.clone()], head, coding(version, 99));
         out.truncate(range.end);
         out
     }
 
     fn parse(bytes: &[u8], version: u32, salt: u32) -> Result<Frame<'_>, FrameFault> {
-        RawHead::read(bytes, version).ok_or(FrameFault::Ends)?.verify(bytes, coding(version, salt))
+        RawHead::read(bytes, version)
+            .ok_or(FrameFault::Ends)?
+            .verify(bytes, coding(version, salt))
     }
 
     #[test]
@@ -479,9 +581,24 @@ mod tests {
             let frame = parse(&bytes, version, 99).unwrap();
             let mono_ms = if version == 2 { 0 } else { 5 };
             let kind = FrameKind::Readings;
-            let head = FrameHead { seq: 7, wall_ms: -1, mono_ms, group_start: 4096, records: 1, kind };
-            assert_eq!((frame.payload, frame.head), (&b"payload"[..], head), "version {version}");
-            assert_eq!(parse(&bytes, version, 98).unwrap_err(), FrameFault::Crc, "another segment's salt");
+            let head = FrameHead {
+                seq: 7,
+                wall_ms: -1,
+                mono_ms,
+                group_start: 4096,
+                records: 1,
+                kind,
+            };
+            assert_eq!(
+                (frame.payload, frame.head),
+                (&b"payload"[..], head),
+                "version {version}"
+            );
+            assert_eq!(
+                parse(&bytes, version, 98).unwrap_err(),
+                FrameFault::Crc,
+                "another segment's salt"
+            );
             for bit in 0..bytes.len() * 8 {
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
@@ -494,7 +611,10 @@ mod tests {
     fn a_synced_frame_and_its_copy_are_never_in_one_sector() {
         for at in (4096..3 * 4096).step_by(8) {
             let copy = synced_copy_at(at);
-            assert!(copy / SECTOR_BYTES > (at + FRAME_HEAD_BYTES as u64 - 1) / SECTOR_BYTES, "{at}");
+            assert!(
+                copy / SECTOR_BYTES > (at + FRAME_HEAD_BYTES as u64 - 1) / SECTOR_BYTES,
+                "{at}"
+            );
             assert!(copy - at <= SECTOR_BYTES + FRAME_HEAD_BYTES as u64);
         }
         let head = FrameHead {
@@ -507,17 +627,47 @@ mod tests {
         };
         let bytes = synced_frame(head, coding(3, 1));
         let frame = parse(&bytes, 3, 1).unwrap();
-        assert_eq!(frame.head, FrameHead { records: 0, kind: FrameKind::Synced, ..head });
-        assert_eq!((frame.next_seq(), frame.span()), (9, FRAME_HEAD_BYTES as u64));
+        assert_eq!(
+            frame.head,
+            FrameHead {
+                records: 0,
+                kind: FrameKind::Synced,
+                ..head
+            }
+        );
+        assert_eq!(
+            (frame.next_seq(), frame.span()),
+            (9, FRAME_HEAD_BYTES as u64)
+        );
     }
 
     #[test]
     fn a_header_is_read_from_either_place_and_another_version_is_named() {
-        let header = Header { version: 3, number: 3, first_seq: 12, salt: u32::MAX, recycled: true, created_ms: 5 };
-        let older = Header { version: 2, ..header };
+        let header = Header {
+            version: 3,
+            number: 3,
+            first_seq: 12,
+            salt: u32::MAX,
+            recycled: true,
+            created_ms: 5,
+        };
+        let older = Header {
+            version: 2,
+            ..header
+        };
         assert_eq!(Header::decode(&older.encode()), Ok(older));
-        assert_eq!(header.coding(), Coding { version: 3, salt: u32::MAX, run: u32::MAX - 3 });
-        let fresh = Header { recycled: false, ..header };
+        assert_eq!(
+            header.coding(),
+            Coding {
+                version: 3,
+                salt: u32::MAX,
+                run: u32::MAX - 3
+            }
+        );
+        let fresh = Header {
+            recycled: false,
+            ..header
+        };
         assert_eq!(Header::decode(&fresh.encode()), Ok(fresh));
         let mut page = header.encode();
         assert_eq!(Header::decode(&page), Ok(header));
@@ -543,7 +693,10 @@ mod tests {
         };
         let mut bytes = vec![];
         encode_dead(&[dead_letter.clone(), dead_letter.clone()], &mut bytes);
-        assert_eq!(decode_dead(&bytes).unwrap(), [dead_letter.clone(), dead_letter]);
+        assert_eq!(
+            decode_dead(&bytes).unwrap(),
+            [dead_letter.clone(), dead_letter]
+        );
         for cut in 0..bytes.len() {
             assert!(decode_dead(&bytes[..cut]).is_none(), "cut at {cut}");
         }

@@ -1,18 +1,21 @@
-//! The segment manager does the slow work for the writer, in a separate thread: it prepares files for the next
-//! segments in the pool, recycles or removes stored segments, writes the checkpoint, and opens admission again after
-//! the journal was full.
+//! The segment manager does the slow work for the writer, in a separate thread: it prepares files
+//! for the next segments in the pool, recycles or removes stored segments, writes the checkpoint,
+//! and opens admission again after the journal was full.
 //!
-//! The pool has one lock, which the writer takes when it needs a segment. The writer finds a file there, waits for the
-//! segment manager that is preparing one, or prepares it itself. So the two threads need no other protocol.
+//! The pool has one lock, which the writer takes when it needs a segment. The writer finds a file
+//! there, waits for the segment manager that is preparing one, or prepares it itself. So the two
+//! threads need no other protocol.
 //!
-//! **Recycling.** A stored segment is not removed but renamed, and becomes one of the next segments. Measured on ext4
-//! with `discard` (64 MiB, groups of 200 KiB, system calls only): removing a segment takes 20 ms, and meanwhile a
-//! synced group takes up to 60 ms. A synced group takes 0.14 ms if all its blocks have been written before, and 0.28 ms
-//! if they are only reserved, because then each sync waits for the journal of the file system. The rename is made
-//! durable before the file is used: otherwise a crash could restore the old name over data of the next segment. The
-//! salt distinguishes old frames after those of the new segment (see `segment`). At most [`READY_MAX`] files are kept,
-//! all within `journal.max_bytes`. Surplus files are removed without holding the lock, because that is slow. All are
-//! removed at shutdown, and at the start after a crash.
+//! **Recycling.** A stored segment is not removed but renamed, and becomes one of the next
+//! segments. Measured on ext4 with `discard` (64 MiB, groups of 200 KiB, system calls only):
+//! removing a segment takes 20 ms, and meanwhile a synced group takes up to 60 ms. A synced group
+//! takes 0.14 ms if all its blocks have been written before, and 0.28 ms if they are only reserved,
+//! because then each sync waits for the journal of the file system. The rename is made durable
+//! before the file is used: otherwise a crash could restore the old name over data of the next
+//! segment. The salt distinguishes old frames after those of the new segment (see `segment`). At
+//! most [`READY_MAX`] files are kept, all within `journal.max_bytes`. Surplus files are removed
+//! without holding the lock, because that is slow. All are removed at shutdown, and at the start
+//! after a crash.
 
 use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -30,8 +33,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Interval of log messages about the progress of a replay.
 const PROGRESS_MS: u64 = 10_000;
 
-/// Maximum number of files in the pool. The backlog varies by a few segments between two flushes. 256 MiB of disk at
-/// the default segment size.
+/// Maximum number of files in the pool. The backlog varies by a few segments between two flushes.
+/// 256 MiB of disk at the default segment size.
 const READY_MAX: usize = 4;
 
 /// Why no segment is available.
@@ -50,8 +53,9 @@ impl Shared {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A segment with space for this many bytes of frames. If there is none, closes admission until the segment manager
-    /// has one again, except if this message is larger than the journal can ever hold.
+    /// A segment with space for this many bytes of frames. If there is none, closes admission until
+    /// the segment manager has one again, except if this message is larger than the journal can
+    /// ever hold.
     pub(super) fn take_segment(&self, frames_bytes: u64) -> Result<PreparedSegment, NoSegment> {
         let mut pool = self.pool();
         let need = self.segment_bytes.max(HEADER_BYTES + frames_bytes);
@@ -83,13 +87,15 @@ impl Shared {
         made
     }
 
-    /// Frees space when it is short, one segment at a time; see [`super::shared::State::give_up_oldest`].
+    /// Frees space when it is short, one segment at a time; see
+    /// [`super::shared::State::give_up_oldest`].
     fn give_up_oldest(&self) -> bool {
         let given_up = self.state().give_up_oldest();
         if given_up {
             tracing::warn!(
-                "removing the oldest journal segment early to free space; after a crash now, a reading without a \
-                 timestamp may be mistaken for an equal one of the same millisecond"
+                "removing the oldest journal segment early to free space; after a crash now, a \
+                 reading without a timestamp may be mistaken for an equal one of the same \
+                 millisecond"
             );
         }
         given_up
@@ -107,7 +113,12 @@ impl Shared {
             return Err(error.into());
         }
         self.state().count_bytes(bytes, 0);
-        Ok(PreparedSegment { file, path, bytes, recycled: false })
+        Ok(PreparedSegment {
+            file,
+            path,
+            bytes,
+            recycled: false,
+        })
     }
 
     /// Frees the space of a file that does not become a segment.
@@ -132,8 +143,9 @@ impl Shared {
         self.admission_control.full(true);
     }
 
-    /// Retires stored segments, oldest first and each durably before the next, so that a crash leaves no gap. Reusable
-    /// files are put into the pool, even above its limit (see [`Shared::surplus`]).
+    /// Retires stored segments, oldest first and each durably before the next, so that a crash
+    /// leaves no gap. Reusable files are put into the pool, even above its limit (see
+    /// [`Shared::surplus`]).
     fn sweep(&self, pool: &mut SegmentPool) {
         loop {
             let oldest = {
@@ -147,12 +159,16 @@ impl Shared {
                 Ok(recycled) => recycled,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => {
-                    tracing::warn!(segment = %oldest.path.display(), %error, "cannot remove journal segment");
+                    tracing::warn!(segment = %oldest.path.display(), %error, "cannot remove \
+                        journal segment");
                     return;
                 }
             };
             if let Err(source) = self.fs.sync_dir(&self.dir) {
-                return self.break_for(&JournalFailure::Sync { path: self.dir.clone(), source });
+                return self.break_for(&JournalFailure::Sync {
+                    path: self.dir.clone(),
+                    source,
+                });
             }
             let mut state = self.state();
             state.segments.pop_front();
@@ -164,18 +180,27 @@ impl Shared {
     }
 
     /// Renames a segment for reuse, or removes it if the file cannot be reused.
-    fn retire(&self, pool: &mut SegmentPool, segment: &SegmentInfo) -> io::Result<Option<PreparedSegment>> {
+    fn retire(
+        &self,
+        pool: &mut SegmentPool,
+        segment: &SegmentInfo,
+    ) -> io::Result<Option<PreparedSegment>> {
         if !segment.own || segment.bytes != self.segment_bytes {
             return self.fs.remove(&segment.path).map(|()| None);
         }
         let file = self.fs.open(&segment.path, true)?;
         let path = pool.next_path(&self.dir);
         self.fs.rename(&segment.path, &path)?;
-        Ok(Some(PreparedSegment { file, path, bytes: segment.bytes, recycled: true }))
+        Ok(Some(PreparedSegment {
+            file,
+            path,
+            bytes: segment.bytes,
+            recycled: true,
+        }))
     }
 
-    /// Takes a surplus file from the pool, preferring one that was never a segment. The caller discards it without
-    /// holding the lock.
+    /// Takes a surplus file from the pool, preferring one that was never a segment. The caller
+    /// discards it without holding the lock.
     fn surplus(&self) -> Option<PreparedSegment> {
         let mut pool = self.pool();
         (pool.ready.len() > READY_MAX).then(|| pool.ready.remove(0))
@@ -191,9 +216,17 @@ pub(super) struct SegmentManager {
 }
 
 impl SegmentManager {
-    pub(super) fn new(shared: Arc<Shared>, checkpoint: Option<checkpoint::Writer>) -> SegmentManager {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        checkpoint: Option<checkpoint::Writer>,
+    ) -> SegmentManager {
         let progress_ms = shared.clock.now().mono_ms;
-        SegmentManager { shared, checkpoint, checkpoint_ms: None, progress_ms }
+        SegmentManager {
+            shared,
+            checkpoint,
+            checkpoint_ms: None,
+            progress_ms,
+        }
     }
 
     /// Runs until the journal is finished.
@@ -202,7 +235,10 @@ impl SegmentManager {
             let finished = {
                 let state = self.shared.state();
                 let idle = |state: &mut super::shared::State| !state.wake && !state.finished;
-                let waited = self.shared.segment_manager.wait_timeout_while(state, TICK, idle);
+                let waited = self
+                    .shared
+                    .segment_manager
+                    .wait_timeout_while(state, TICK, idle);
                 let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
                 state.wake = false;
                 state.finished
@@ -214,8 +250,8 @@ impl SegmentManager {
         }
     }
 
-    /// Performs the work that is pending. If `last`, empties the pool and writes the checkpoint regardless of the
-    /// interval.
+    /// Performs the work that is pending. If `last`, empties the pool and writes the checkpoint
+    /// regardless of the interval.
     pub(super) fn tick(&mut self, last: bool) {
         let shared = self.shared.clone();
         {
@@ -231,17 +267,21 @@ impl SegmentManager {
             while pool.ready.is_empty() && !closed {
                 match shared.make(&mut pool, shared.segment_bytes) {
                     Ok(prepared) => pool.ready.push(prepared),
-                    // A write was rejected: space matters more now than stored entries that a replay may need.
+                    // A write was rejected: space matters more now than stored entries that a
+                    // replay may need.
                     Err(_) if pool.refused && shared.give_up_oldest() => shared.sweep(&mut pool),
                     Err(why) => {
-                        // The active segment may have space for hours. The writer reports when this matters.
+                        // The active segment may have space for hours. The writer reports when this
+                        // matters.
                         tracing::debug!(error = %why, "cannot prepare a journal segment");
                         break;
                     }
                 }
             }
             if last {
-                pool.ready.drain(..).for_each(|prepared| shared.discard(Some(prepared)));
+                pool.ready
+                    .drain(..)
+                    .for_each(|prepared| shared.discard(Some(prepared)));
             }
             if pool.refused && !pool.ready.is_empty() {
                 pool.refused = false;
@@ -253,7 +293,11 @@ impl SegmentManager {
             shared.discard(Some(surplus));
         }
         let now_ms = shared.clock.now().mono_ms;
-        if last || self.checkpoint_ms.is_none_or(|at| now_ms - at >= TICK.as_millis() as u64) {
+        if last
+            || self
+                .checkpoint_ms
+                .is_none_or(|at| now_ms - at >= TICK.as_millis() as u64)
+        {
             self.checkpoint_ms = Some(now_ms);
             self.write_checkpoint();
         }
@@ -265,9 +309,12 @@ impl SegmentManager {
             let state = self.shared.state();
             (state.tracker.replay_from(), state.synced_to)
         };
-        let Some(writer) = &mut self.checkpoint else { return };
+        let Some(writer) = &mut self.checkpoint else {
+            return;
+        };
         if let Err(error) = writer.write(unstored_from, synced_to) {
-            tracing::warn!(%error, "cannot write the journal checkpoint; the next start replays more");
+            tracing::warn!(%error, "cannot write the journal checkpoint; the next start replays \
+                more");
             // No retry: after a failed sync a later success proves nothing.
             self.checkpoint = None;
         }
@@ -280,7 +327,11 @@ impl SegmentManager {
         self.progress_ms = now_ms;
         let stats = self.shared.stats();
         if stats.replay_done < stats.replay_total {
-            tracing::info!(done = stats.replay_done, total = stats.replay_total, "replaying journal entries");
+            tracing::info!(
+                done = stats.replay_done,
+                total = stats.replay_total,
+                "replaying journal entries"
+            );
         }
     }
 }

@@ -24,8 +24,8 @@ pub(super) struct SegmentPool {
     pub(super) ready: Vec<PreparedSegment>,
     /// A write or a segment was rejected, and admission is closed.
     pub(super) refused: bool,
-    /// Number of file names used. Names are unique, because the writer fills one file while the segment manager
-    /// prepares the next.
+    /// Number of file names used. Names are unique, because the writer fills one file while the
+    /// segment manager prepares the next.
     pub(super) named: u64,
 }
 

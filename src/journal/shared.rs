@@ -69,7 +69,8 @@ pub(super) struct Shared {
     pub(super) segment_manager: Condvar,
     /// Wakes the follower.
     pub(super) data: Notify,
-    /// Every entry before this sequence is handed over: the consumer of the follower has requested the one after it.
+    /// Every entry before this sequence is handed over: the consumer of the follower has requested
+    /// the one after it.
     pub(super) handed_to: AtomicU64,
 }
 
@@ -124,7 +125,8 @@ impl Shared {
         })
     }
 
-    /// Ignores poisoning: every change under the lock is complete, so a panic leaves a consistent state.
+    /// Ignores poisoning: every change under the lock is complete, so a panic leaves a consistent
+    /// state.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +134,11 @@ impl Shared {
     /// The time of an append at this moment.
     pub(super) fn now(&self) -> Appended {
         let Now { wall_ms, mono_ms } = self.clock.now();
-        Appended { run: self.run, mono_ms, wall_ms }
+        Appended {
+            run: self.run,
+            mono_ms,
+            wall_ms,
+        }
     }
 
     /// Wakes the segment manager immediately.
@@ -193,7 +199,9 @@ impl Shared {
                 }
             }
             AckOutcome::NotDelivered if shared.state().finished => {}
-            AckOutcome::NotDelivered => shared.break_for(&JournalFailure::NotDelivered { first_seq: first }),
+            AckOutcome::NotDelivered => {
+                shared.break_for(&JournalFailure::NotDelivered { first_seq: first })
+            }
         })
     }
 
@@ -225,42 +233,55 @@ impl Shared {
         }
     }
 
-    /// Milliseconds since an append. For an append of this process, measured with the monotonic clock. For one of an
-    /// earlier process: the time since this process opened the journal, plus the difference of the wall clock before
-    /// that, which counts as 0 if that clock was set back.
+    /// Milliseconds since an append. For an append of this process, measured with the monotonic
+    /// clock. For one of an earlier process: the time since this process opened the journal, plus
+    /// the difference of the wall clock before that, which counts as 0 if that clock was set back.
     fn age_ms(&self, at: Appended) -> u64 {
         let now_ms = self.clock.now().mono_ms;
         if at.run == self.run {
             return now_ms.saturating_sub(at.mono_ms);
         }
         let before_ms = self.opened.wall_ms.saturating_sub(at.wall_ms).max(0) as u64;
-        now_ms.saturating_sub(self.opened.mono_ms).saturating_add(before_ms)
+        now_ms
+            .saturating_sub(self.opened.mono_ms)
+            .saturating_add(before_ms)
     }
 }
 
 impl State {
     /// Bytes of the frames from this sequence on. Within a segment, in proportion to its entries.
     fn unstored_bytes(&self, from: u64) -> u64 {
-        let ends = self.segments.iter().skip(1).map(|next| next.first_seq).chain([self.synced_to]);
+        let ends = self
+            .segments
+            .iter()
+            .skip(1)
+            .map(|next| next.first_seq)
+            .chain([self.synced_to]);
         let of_segment = |(segment, end): (&SegmentInfo, u64)| {
             let entries = end.saturating_sub(segment.first_seq);
             let left = end.saturating_sub(segment.first_seq.max(from));
             let bytes = u128::from(segment.data_end.saturating_sub(HEADER_BYTES));
-            (bytes * u128::from(left)).checked_div(u128::from(entries)).unwrap_or(0) as u64
+            (bytes * u128::from(left))
+                .checked_div(u128::from(entries))
+                .unwrap_or(0) as u64
         };
         self.segments.iter().zip(ends).map(of_segment).sum()
     }
 
-    /// Drops chunks that no replay needs. `now` is the earliest time of future appends; `None` if there will be none.
+    /// Drops chunks that no replay needs. `now` is the earliest time of future appends; `None` if
+    /// there will be none.
     pub(super) fn forget(&mut self, now: Option<Appended>) {
         self.tracker.forget(self.synced_to, now);
         self.shares.stored(&self.tracker);
     }
 
-    /// When space is short, allows the removal of the oldest segment if everything in it is stored, although a replay
-    /// may need some of it (see `tracker`). Returns false if that frees no segment.
+    /// When space is short, allows the removal of the oldest segment if everything in it is stored,
+    /// although a replay may need some of it (see `tracker`). Returns false if that frees no
+    /// segment.
     pub(super) fn give_up_oldest(&mut self) -> bool {
-        let Some(end) = self.oldest_end() else { return false };
+        let Some(end) = self.oldest_end() else {
+            return false;
+        };
         if self.deletable() || end > self.tracker.unstored_from() {
             return false;
         }
@@ -270,7 +291,8 @@ impl State {
 
     /// Whether the oldest segment is stored, not needed for a replay, and no longer appended to.
     pub(super) fn deletable(&self) -> bool {
-        self.oldest_end().is_some_and(|end| end <= self.tracker.replay_from())
+        self.oldest_end()
+            .is_some_and(|end| end <= self.tracker.replay_from())
     }
 
     /// The sequence after the oldest segment, if it is no longer appended to.

@@ -5,7 +5,8 @@
 pub struct JournalStats {
     /// Size on disk, including the segment pool.
     pub bytes: u64,
-    /// Bytes of the frames from the first unstored entry on; stored entries in between count as well.
+    /// Bytes of the frames from the first unstored entry on; stored entries in between count as
+    /// well.
     pub unstored_bytes: u64,
     /// Bytes of frames written since this process opened the journal.
     pub written_bytes: u64,
@@ -23,10 +24,12 @@ pub struct JournalStats {
     pub replay_done: u64,
     /// Entries of an earlier run to replay.
     pub replay_total: u64,
-    /// Wall-clock time at which the oldest unstored entry was appended, in milliseconds since 1970. Survives restarts.
+    /// Wall-clock time at which the oldest unstored entry was appended, in milliseconds since 1970.
+    /// Survives restarts.
     pub oldest_unstored_ms: Option<i64>,
-    /// Age of that entry in milliseconds, independent of later changes of the wall clock. For an entry of an earlier
-    /// process: the age by the wall clock at this start (at least 0), plus the time since.
+    /// Age of that entry in milliseconds, independent of later changes of the wall clock. For an
+    /// entry of an earlier process: the age by the wall clock at this start (at least 0), plus the
+    /// time since.
     pub oldest_unstored_age_ms: Option<u64>,
     /// The first failure of the journal.
     pub broken: Option<String>,

@@ -1,17 +1,19 @@
-//! The writer: group commit. It takes the queued ingest batches, writes them with one write and one fdatasync, and
-//! acknowledges them all.
+//! The writer: group commit. It takes the queued ingest batches, writes them with one write and one
+//! fdatasync, and acknowledges them all.
 //!
-//! It runs in a separate thread because fdatasync blocks. All decisions are in [`Appender::append`], which tests call
-//! without a thread, and in [`CommitDelay`], which decides how long a small group waits for more. The wait is a sleep
-//! of this thread: a batch that is queued meanwhile wakes no thread.
+//! It runs in a separate thread because fdatasync blocks. All decisions are in
+//! [`Appender::append`], which tests call without a thread, and in [`CommitDelay`], which decides
+//! how long a small group waits for more. The wait is a sleep of this thread: a batch that is
+//! queued meanwhile wakes no thread.
 //!
 //! Outcomes of a group:
-//! - *synced*: a synced frame follows it (see `segment`), its entries become visible to the follower, and its senders
-//!   are acknowledged.
-//! - *rejected* (no space, or the write failed): its senders get an error, and admission closes. The rest of the
-//!   segment may hold parts of the group, so it is never written again. The next group starts a new segment, whose
-//!   first sequence defines the end of the old one.
-//! - *sync failed*: it can never be known whether the group is durable. No sender is acknowledged, and the writer ends.
+//! - *synced*: a synced frame follows it (see `segment`), its entries become visible to the
+//!   follower, and its senders are acknowledged.
+//! - *rejected* (no space, or the write failed): its senders get an error, and admission closes.
+//!   The rest of the segment may hold parts of the group, so it is never written again. The next
+//!   group starts a new segment, whose first sequence defines the end of the old one.
+//! - *sync failed*: it can never be known whether the group is durable. No sender is acknowledged,
+//!   and the writer ends.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,8 +24,9 @@ use tokio::sync::Notify;
 use super::error::JournalFailure;
 use super::fs::{FsFile, write_all_at};
 use super::segment::{
-    FORMAT_VERSION, FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame,
-    encode_dead, end_frame, seal_frame, synced_copy_at, synced_frame,
+    FORMAT_VERSION, FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header,
+    PAYLOAD_BYTES_MAX, begin_frame, encode_dead, end_frame, seal_frame, synced_copy_at,
+    synced_frame,
 };
 use super::segment_info::SegmentInfo;
 use super::shared::Shared;
@@ -33,8 +36,8 @@ use crate::admission::{IngestBatch, IngestReceiver, JournalAccount};
 use crate::commit_delay::{CommitDelay, OpenGroup};
 use crate::telemetry::metrics;
 
-/// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would delay all senders
-/// by more than the batching saves.
+/// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would
+/// delay all senders by more than the batching saves.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 /// A group of this size does not wait for more: its sync takes longer than that of a small one.
 const ENOUGH_BYTES: usize = 64 << 10;
@@ -76,16 +79,32 @@ pub(super) struct Appender {
 
 impl Appender {
     /// `commit_delay`: `journal.commit_delay`.
-    pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64, commit_delay: Duration) -> Appender {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        next_number: u64,
+        next_seq: u64,
+        commit_delay: Duration,
+    ) -> Appender {
         let buf = Vec::new();
         let staged = Vec::new();
         let acks = Vec::new();
         let charges = Vec::new();
         let delay = CommitDelay::new(commit_delay);
-        Appender { shared, active: None, next_number, next_seq, buf, staged, acks, charges, delay }
+        Appender {
+            shared,
+            active: None,
+            next_number,
+            next_seq,
+            buf,
+            staged,
+            acks,
+            charges,
+            delay,
+        }
     }
 
-    /// Appends ingest batches, as one group if they fit into one segment. On return each is acknowledged or dropped.
+    /// Appends ingest batches, as one group if they fit into one segment. On return each is
+    /// acknowledged or dropped.
     pub(super) fn append(
         &mut self,
         ingest_batches: impl IntoIterator<Item = IngestBatch>,
@@ -103,9 +122,12 @@ impl Appender {
         for ingest_batch in ingest_batches {
             let start = self.buf.len();
             let staged = self.staged.len();
-            let Some((ack, charges)) = self.stage(ingest_batch) else { continue };
+            let Some((ack, charges)) = self.stage(ingest_batch) else {
+                continue;
+            };
             if self.buf.len() as u64 > self.room() {
-                // It does not fit after the previous ones. Writes those, and starts the next segment with it.
+                // It does not fit after the previous ones. Writes those, and starts the next
+                // segment with it.
                 let own_buf = self.buf.split_off(start);
                 let own_staged = self.staged.split_off(staged);
                 self.commit(queued)?;
@@ -116,7 +138,8 @@ impl Appender {
                     continue;
                 }
                 self.buf.extend_from_slice(&own_buf);
-                self.staged.extend(own_staged.into_iter().map(|s| s.moved(start)));
+                self.staged
+                    .extend(own_staged.into_iter().map(|s| s.moved(start)));
             }
             self.acks.push(ack);
             self.charges.extend(charges);
@@ -125,7 +148,10 @@ impl Appender {
     }
 
     /// Encodes the frames of an ingest batch after the others. `None` if there is nothing to write.
-    fn stage(&mut self, mut ingest_batch: IngestBatch) -> Option<(Ack, Vec<(JournalAccount, u64)>)> {
+    fn stage(
+        &mut self,
+        mut ingest_batch: IngestBatch,
+    ) -> Option<(Ack, Vec<(JournalAccount, u64)>)> {
         if ingest_batch.memory_bytes() > PAYLOAD_BYTES_MAX {
             tracing::error!(
                 bytes = ingest_batch.memory_bytes(),
@@ -145,23 +171,35 @@ impl Appender {
             batch.encode(&mut self.buf);
             let frame = end_frame(&mut self.buf, at);
             let bytes = batch.memory_bytes() + ITEM_BYTES;
-            self.staged.push(StagedFrame { frame, kind: EntryKind::Readings(Arc::new(batch)), bytes });
+            self.staged.push(StagedFrame {
+                frame,
+                kind: EntryKind::Readings(Arc::new(batch)),
+                bytes,
+            });
         }
         if !dead.is_empty() {
             let at = begin_frame(&mut self.buf);
             encode_dead(&dead, &mut self.buf);
             let frame = end_frame(&mut self.buf, at);
             let bytes = frame.len() + ITEM_BYTES * dead.len();
-            self.staged.push(StagedFrame { frame, kind: EntryKind::Dead(dead), bytes });
+            self.staged.push(StagedFrame {
+                frame,
+                kind: EntryKind::Dead(dead),
+                bytes,
+            });
         }
         let sent = charges.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let written = self.buf.len() - start;
-        charges.iter_mut().for_each(|(_, bytes)| *bytes = (*bytes as f64 / sent as f64 * written as f64) as u64);
+        charges
+            .iter_mut()
+            .for_each(|(_, bytes)| *bytes = (*bytes as f64 / sent as f64 * written as f64) as u64);
         Some((ack, charges))
     }
 
     fn room(&self) -> u64 {
-        self.active.as_ref().map_or(0, |a| (a.info.bytes - a.info.data_end).saturating_sub(SYNCED_BYTES))
+        self.active.as_ref().map_or(0, |a| {
+            (a.info.bytes - a.info.data_end).saturating_sub(SYNCED_BYTES)
+        })
     }
 
     /// One write, one fdatasync, then the acknowledgements.
@@ -174,7 +212,13 @@ impl Appender {
             return Ok(());
         };
         let start = active.info.data_end;
-        let items = seal_all(&mut self.buf, staged, active, self.next_seq, self.shared.now());
+        let items = seal_all(
+            &mut self.buf,
+            staged,
+            active,
+            self.next_seq,
+            self.shared.now(),
+        );
         let written = write_all_at(&*active.file, &self.buf, start);
         let end = start + self.buf.len() as u64;
         self.buf.clear();
@@ -188,7 +232,10 @@ impl Appender {
         let synced = active.file.sync_data();
         metrics::journal_sync(began.elapsed().as_secs_f64());
         if let Err(source) = synced {
-            self.shared.break_for(&JournalFailure::Sync { path: active.info.path.clone(), source });
+            self.shared.break_for(&JournalFailure::Sync {
+                path: active.info.path.clone(),
+                source,
+            });
             return Err(WriterStopped);
         }
         active.info.data_end = end;
@@ -228,14 +275,22 @@ impl Appender {
             shared.break_for(&JournalFailure::Sync { path, source });
             WriterStopped
         };
-        prepared.file.sync_data().map_err(|source| broken(prepared.path.clone(), source))?;
-        let path = shared.dir.join(super::recovery::segment_name(header.number));
+        prepared
+            .file
+            .sync_data()
+            .map_err(|source| broken(prepared.path.clone(), source))?;
+        let path = shared
+            .dir
+            .join(super::recovery::segment_name(header.number));
         if let Err(error) = shared.fs.rename(&prepared.path, &path) {
             shared.discard(Some(prepared));
             shared.write_refused(&error);
             return Ok(false);
         }
-        shared.fs.sync_dir(&shared.dir).map_err(|source| broken(shared.dir.clone(), source))?;
+        shared
+            .fs
+            .sync_dir(&shared.dir)
+            .map_err(|source| broken(shared.dir.clone(), source))?;
         let info = SegmentInfo {
             number: header.number,
             path,
@@ -248,12 +303,16 @@ impl Appender {
         let mut state = shared.state();
         state.segments.push_back(info.clone());
         state.active = true;
-        self.active = Some(Active { file: prepared.file, info });
+        self.active = Some(Active {
+            file: prepared.file,
+            info,
+        });
         self.next_number += 1;
         Ok(true)
     }
 
-    /// Called at the end: makes the last synced frame durable. The frame is only evidence, so a failure is ignored.
+    /// Called at the end: makes the last synced frame durable. The frame is only evidence, so a
+    /// failure is ignored.
     pub(super) fn end(&mut self) {
         if let Some(active) = self.active.take() {
             let _ = active.file.sync_data();
@@ -262,7 +321,9 @@ impl Appender {
 
     /// Ends the active segment after a failed write, because its further content is unknown.
     fn give_up_segment(&mut self, error: &std::io::Error) {
-        let Some(active) = self.active.take() else { return };
+        let Some(active) = self.active.take() else {
+            return;
+        };
         // Only frees space: the first sequence of the next segment makes later bytes meaningless.
         let cut = active.file.set_len(active.info.data_end).is_ok();
         let mut state = self.shared.state();
@@ -319,7 +380,12 @@ impl Appender {
             let messages = group.len();
             let open_for = now - opened;
             let quiet_for = now - last;
-            let group = OpenGroup { messages, outstanding: messages, open_for, quiet_for };
+            let group = OpenGroup {
+                messages,
+                outstanding: messages,
+                open_for,
+                quiet_for,
+            };
             match self.delay.wait(group) {
                 Some(wait) if bytes < ENOUGH_BYTES => std::thread::sleep(wait),
                 _ => return,
@@ -329,22 +395,33 @@ impl Appender {
 }
 
 impl Active {
-    /// Writes a synced frame after the frames, and a copy in another sector. Does not sync them, because that would
-    /// cost as much as the group. A failure is ignored: without the frame, damage to the last group cannot be
-    /// distinguished from a torn write, and a second later the checkpoint has the same information.
+    /// Writes a synced frame after the frames, and a copy in another sector. Does not sync them,
+    /// because that would cost as much as the group. A failure is ignored: without the frame,
+    /// damage to the last group cannot be distinguished from a torn write, and a second later the
+    /// checkpoint has the same information.
     fn write_synced_frame(&self, next_seq: u64, at: Appended) {
         let place = self.info.data_end;
         let bytes = self.info.bytes;
-        let Appended { wall_ms, mono_ms, .. } = at;
+        let Appended {
+            wall_ms, mono_ms, ..
+        } = at;
         let records = 0;
         let kind = FrameKind::Synced;
-        let head = FrameHead { seq: next_seq, wall_ms, mono_ms, group_start: place, records, kind };
+        let head = FrameHead {
+            seq: next_seq,
+            wall_ms,
+            mono_ms,
+            group_start: place,
+            records,
+            kind,
+        };
         let frame = synced_frame(head, self.info.coding);
         for at in [place, synced_copy_at(place)] {
             if at + SYNCED_BYTES <= bytes
                 && let Err(error) = write_all_at(&*self.file, &frame, at)
             {
-                tracing::debug!(segment = %self.info.path.display(), %error, "cannot write the synced frame");
+                tracing::debug!(segment = %self.info.path.display(), %error, "cannot write the \
+                    synced frame");
             }
         }
     }
@@ -375,11 +452,29 @@ fn seal_all(
             EntryKind::Dead(dead_letters) => (dead_letters.len(), FrameKind::Dead),
         };
         let records = records as u32;
-        let Appended { wall_ms, mono_ms, .. } = at;
-        let head = FrameHead { seq, wall_ms, mono_ms, group_start, records, kind: frame_kind };
+        let Appended {
+            wall_ms, mono_ms, ..
+        } = at;
+        let head = FrameHead {
+            seq,
+            wall_ms,
+            mono_ms,
+            group_start,
+            records,
+            kind: frame_kind,
+        };
         let end = group_start + frame.end.next_multiple_of(8) as u64;
         seal_frame(&mut buf[frame], head, active.info.coding);
-        TrackedEntry { seq, kind, at, bytes, place: Place { segment: active.info.number, offset: end } }
+        TrackedEntry {
+            seq,
+            kind,
+            at,
+            bytes,
+            place: Place {
+                segment: active.info.number,
+                offset: end,
+            },
+        }
     };
     staged.into_iter().enumerate().map(seal).collect()
 }

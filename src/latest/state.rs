@@ -1,8 +1,10 @@
-//! Pending updates of `sensor_latest`, by sensor, and when they are due. Pure: readings go in ([`Latest::accept`]),
-//! jobs come out ([`Latest::take`]), and unwritten ones are returned ([`Latest::came_back`]).
+//! Pending updates of `sensor_latest`, by sensor, and when they are due. Pure: readings go in
+//! ([`Latest::accept`]), jobs come out ([`Latest::take`]), and unwritten ones are returned
+//! ([`Latest::came_back`]).
 //!
-//! Every reading passes through here, so the work per reading is small: look up its sensor's entry, append. The newest
-//! readings are determined only when an entry has grown to twice what it can keep, and when it is written.
+//! Every reading passes through here, so the work per reading is small: look up its sensor's entry,
+//! append. The newest readings are determined only when an entry has grown to twice what it can
+//! keep, and when it is written.
 
 use std::collections::VecDeque;
 
@@ -14,7 +16,8 @@ use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::latest::{prune, wire_bytes};
 
 use crate::model::{
-    FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, sensor_id_memory, stable_hash,
+    FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, sensor_id_memory,
+    stable_hash,
 };
 
 /// The settings of a task, fixed at its start.
@@ -70,9 +73,14 @@ struct Entry {
 }
 
 impl Entry {
-    /// Bytes: the slab entry, the shared id, the index and wheel entries, the rows, the acknowledgements.
+    /// Bytes: the slab entry, the shared id, the index and wheel entries, the rows, the
+    /// acknowledgements.
     fn memory(&self) -> usize {
-        size_of::<Entry>() + sensor_id_memory(&self.id) + 16 + self.rows.memory_bytes() + self.acks.memory_bytes()
+        size_of::<Entry>()
+            + sensor_id_memory(&self.id)
+            + 16
+            + self.rows.memory_bytes()
+            + self.acks.memory_bytes()
     }
 }
 
@@ -117,7 +125,8 @@ impl Latest {
 
     /// Whether a limit is reached: the caller should send nothing until something is written.
     pub fn full(&self) -> bool {
-        self.usage.bytes >= self.settings.bytes_max || self.usage.sensors >= self.settings.sensors_max
+        self.usage.bytes >= self.settings.bytes_max
+            || self.usage.sensors >= self.settings.sensors_max
     }
 
     /// Whether there are no entries.
@@ -126,15 +135,31 @@ impl Latest {
     }
 
     /// Adds readings of a batch. A part of `ack`, if given, is held by every sensor in it.
-    pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Option<Ack>, now: Now) {
+    pub fn accept(
+        &mut self,
+        batch: &ReadingBatch,
+        row_refs: &[RowRef],
+        ack: Option<Ack>,
+        now: Now,
+    ) {
         self.schemas.begin(batch);
         for &(offset, hash) in row_refs {
-            let Some(reading) = batch.at(offset) else { continue };
-            let slot = self.slot(hash, reading.sensor_id(), |due| due.due_ms(now.mono_ms, hash));
+            let Some(reading) = batch.at(offset) else {
+                continue;
+            };
+            let slot = self.slot(hash, reading.sensor_id(), |due| {
+                due.due_ms(now.mono_ms, hash)
+            });
             let entry = &mut self.entries[slot as usize];
             let before = entry.memory();
             let schema = self.schemas.of(batch, reading.schema);
-            entry.rows.push(reading.ts_ms, RowFlags::default(), schema, reading.numbers, reading.payload);
+            entry.rows.push(
+                reading.ts_ms,
+                RowFlags::default(),
+                schema,
+                reading.numbers,
+                reading.payload,
+            );
             if let Some(ack) = &ack {
                 entry.acks.join(ack);
             }
@@ -166,7 +191,11 @@ impl Latest {
 
     /// When the next entry is due (monotonic ms); 0 if one is ready already.
     pub fn next_due_ms(&self) -> Option<u64> {
-        if self.ready.is_empty() { self.wheel.next_ms() } else { Some(0) }
+        if self.ready.is_empty() {
+            self.wheel.next_ms()
+        } else {
+            Some(0)
+        }
     }
 
     /// The next job, as large as a command may be; empty if nothing is due.
@@ -179,7 +208,10 @@ impl Latest {
         while job.len() < self.settings.command_statements_max
             && let Some(&slot) = self.ready.front()
         {
-            bytes += self.entries.get(slot as usize).map_or(0, |e| wire_bytes(&e.id, &e.rows));
+            bytes += self
+                .entries
+                .get(slot as usize)
+                .map_or(0, |e| wire_bytes(&e.id, &e.rows));
             if !job.is_empty() && bytes > self.settings.command_bytes_max {
                 break;
             }
@@ -190,10 +222,14 @@ impl Latest {
         job
     }
 
-    /// Takes back an update that was not written, or may not have been. It is due again immediately, together with
-    /// newer readings of its sensor.
+    /// Takes back an update that was not written, or may not have been. It is due again
+    /// immediately, together with newer readings of its sensor.
     pub fn came_back(&mut self, pending: Pending) {
-        let Pending { update, mut acks, tries } = pending;
+        let Pending {
+            update,
+            mut acks,
+            tries,
+        } = pending;
         let hash = stable_hash(&update.sensor_id);
         let slot = self.slot(hash, &update.sensor_id, |_| 0);
         let entry = &mut self.entries[slot as usize];
@@ -213,14 +249,24 @@ impl Latest {
 
     /// The slot of a sensor; a new one gets its due time from `due`.
     fn slot(&mut self, hash: u64, id: &str, due: impl FnOnce(DuePolicy) -> u64) -> u32 {
-        if let Some(slot) = self.index.find(hash, |&slot| *self.entries[slot as usize].id == *id) {
+        if let Some(slot) = self
+            .index
+            .find(hash, |&slot| *self.entries[slot as usize].id == *id)
+        {
             return *slot;
         }
-        let entry = Entry { id: id.into(), hash, rows: Rows::default(), acks: Acks::default(), tries: 0 };
+        let entry = Entry {
+            id: id.into(),
+            hash,
+            rows: Rows::default(),
+            acks: Acks::default(),
+            tries: 0,
+        };
         self.usage.bytes += entry.memory();
         self.usage.sensors += 1;
         let slot = self.entries.insert(entry) as u32;
-        self.index.insert_unique(hash, slot, |&slot| self.entries[slot as usize].hash);
+        self.index
+            .insert_unique(hash, slot, |&slot| self.entries[slot as usize].hash);
         self.wheel.push(due(self.due), slot);
         slot
     }
@@ -232,8 +278,16 @@ impl Latest {
         }
         self.usage.bytes -= entry.memory();
         self.usage.sensors -= 1;
-        let update = LatestUpdate { sensor_id: entry.id, rows: entry.rows, recent_max: self.settings.recent_max };
-        Some(Pending { update, acks: entry.acks, tries: entry.tries })
+        let update = LatestUpdate {
+            sensor_id: entry.id,
+            rows: entry.rows,
+            recent_max: self.settings.recent_max,
+        };
+        Some(Pending {
+            update,
+            acks: entry.acks,
+            tries: entry.tries,
+        })
     }
 
     /// Drops readings that can no longer matter, if there may be many, and updates the usage.
@@ -261,6 +315,8 @@ impl Latest {
 
 impl std::fmt::Debug for Latest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Latest").field("holding", &self.usage).finish_non_exhaustive()
+        f.debug_struct("Latest")
+            .field("holding", &self.usage)
+            .finish_non_exhaustive()
     }
 }

@@ -15,12 +15,15 @@ use crate::model::{Clock, ReadingBatch};
 use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
-/// Capacity of the task's channel, in batches. The task only copies them into memory, so few are enough.
+/// Capacity of the task's channel, in batches. The task only copies them into memory, so few are
+/// enough.
 const QUEUE_MAX: usize = 4;
-/// How often an update is tried if the store answers with an error that may be temporary. With the default backoff this
-/// takes about half a minute. Then it is dropped, because the journal keeps its entries until then.
+/// How often an update is tried if the store answers with an error that may be temporary. With the
+/// default backoff this takes about half a minute. Then it is dropped, because the journal keeps
+/// its entries until then.
 const TRIES_MAX: u32 = 10;
-/// The kind of a [`StoreError`] that the server answered with and that is not known to be temporary.
+/// The kind of a [`StoreError`] that the server answered with and that is not known to be
+/// temporary.
 const ANSWERED: StoreErrorKind = StoreErrorKind::Command;
 /// How often an idle task checks its wheel.
 const TICK: Duration = Duration::from_millis(20);
@@ -46,9 +49,16 @@ impl LatestHandle {
 
     /// Sends readings to the task; waits while it is at its limit of memory.
     pub async fn send(&self, batch: Arc<ReadingBatch>, row_refs: Vec<RowRef>, ack: Option<Ack>) {
-        // The task lives as long as its shard unless it panics, which ends the service. The acknowledgements that it
-        // held are then not delivered.
-        let _ = self.arrivals.send(Arrival { batch, row_refs, ack }).await;
+        // The task lives as long as its shard unless it panics, which ends the service. The
+        // acknowledgements that it held are then not delivered.
+        let _ = self
+            .arrivals
+            .send(Arrival {
+                batch,
+                row_refs,
+                ack,
+            })
+            .await;
     }
 }
 
@@ -73,7 +83,10 @@ impl LatestGauges {
 
     /// The values at the end of the task's last iteration.
     pub fn get(&self) -> LatestUsage {
-        LatestUsage { sensors: self.sensors.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+        LatestUsage {
+            sensors: self.sensors.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -107,8 +120,24 @@ impl LatestTask {
         let (tx, arrivals) = mpsc::channel(QUEUE_MAX);
         let state = Latest::new(settings);
         let job = JoinSet::new();
-        let task = LatestTask { state, arrivals, flusher, clock, gauges, backoff, job, failures: 0, not_before_ms: 0 };
-        (LatestHandle { arrivals: tx, hold_acks }, task)
+        let task = LatestTask {
+            state,
+            arrivals,
+            flusher,
+            clock,
+            gauges,
+            backoff,
+            job,
+            failures: 0,
+            not_before_ms: 0,
+        };
+        (
+            LatestHandle {
+                arrivals: tx,
+                hold_acks,
+            },
+            task,
+        )
     }
 
     /// Runs until every handle is dropped and everything is written.
@@ -144,16 +173,27 @@ impl LatestTask {
     }
 
     fn launch(&mut self, permit: Permit) {
-        let (updates, waiting): (Vec<_>, Vec<_>) =
-            self.state.take(self.clock.now()).into_iter().map(|p| (p.update, (p.acks, p.tries))).unzip();
+        let (updates, waiting): (Vec<_>, Vec<_>) = self
+            .state
+            .take(self.clock.now())
+            .into_iter()
+            .map(|p| (p.update, (p.acks, p.tries)))
+            .unzip();
         if updates.is_empty() {
             return;
         }
         let flusher = self.flusher.clone();
         self.job.spawn(async move {
             let result = flusher.latest(permit, &updates).await;
-            let pending = |(update, (acks, tries))| Pending { update, acks, tries };
-            (updates.into_iter().zip(waiting).map(pending).collect(), result)
+            let pending = |(update, (acks, tries))| Pending {
+                update,
+                acks,
+                tries,
+            };
+            (
+                updates.into_iter().zip(waiting).map(pending).collect(),
+                result,
+            )
         });
     }
 
@@ -161,7 +201,11 @@ impl LatestTask {
         // Merging is idempotent: everything may be sent again, regardless of what was applied.
         let (answers, answered, mut why) = match result {
             Ok(answers) => (answers, true, String::new()),
-            Err(error) => (vec![LatestWriteResult::Again; job.len()], error.kind() == ANSWERED, error.to_string()),
+            Err(error) => (
+                vec![LatestWriteResult::Again; job.len()],
+                error.kind() == ANSWERED,
+                error.to_string(),
+            ),
         };
         let mut written = 0;
         let mut dropped = 0;
@@ -188,7 +232,11 @@ impl LatestTask {
         }
         metrics::latest_updates(written, dropped);
         if dropped > 0 {
-            tracing::error!(documents = dropped, error = why, "dropping latest state of sensors: the store refuses it");
+            tracing::error!(
+                documents = dropped,
+                error = why,
+                "dropping latest state of sensors: the store refuses it"
+            );
         }
         if again == 0 {
             self.failures = 0;

@@ -1,4 +1,5 @@
-//! A stored bucket as it was read, however damaged: no value in it is trusted before it is recomputed.
+//! A stored bucket as it was read, however damaged: no value in it is trusted before it is
+//! recomputed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -27,14 +28,17 @@ pub struct StoredPage {
     pub rows: Rows,
     /// Number of elements of `readings` that hourbucket cannot have written.
     pub unreadable: u32,
-    /// Its readings were removed ([`crate::store::retention`]), or may have been, in time-series mode.
+    /// Its readings were removed ([`crate::store::retention`]), or may have been, in time-series
+    /// mode.
     pub readings_removed: bool,
 }
 
 impl StoredPage {
     /// The stored number of readings; 0 if it is missing or out of range.
     pub fn counted<N: TryFrom<i64> + Default>(&self) -> N {
-        self.count.and_then(|n| N::try_from(n).ok()).unwrap_or_default()
+        self.count
+            .and_then(|n| N::try_from(n).ok())
+            .unwrap_or_default()
     }
 }
 
@@ -58,30 +62,41 @@ pub struct StoredBucket {
     pub end_ms: i64,
     /// Ordered by page number; pages may be missing.
     pub pages: Vec<StoredPage>,
-    /// Read if the mode is [`StorageMode::TimeSeries`], if there is no document, and if a conversion needs them.
+    /// Read if the mode is [`StorageMode::TimeSeries`], if there is no document, and if a
+    /// conversion needs them.
     pub measured: Option<BucketMeasurements>,
 }
 
 impl StoredBucket {
     /// The storage mode of its first page, which is page 0 unless that is missing.
     pub fn storage_mode(&self) -> StorageMode {
-        self.pages.first().map_or(StorageMode::TimeSeries, |page| page.storage_mode)
+        self.pages
+            .first()
+            .map_or(StorageMode::TimeSeries, |page| page.storage_mode)
     }
 
-    /// Pages with readings next to a document in time-series mode, or readings in such a document. Written by a process
-    /// that still expected bucket mode.
+    /// Pages with readings next to a document in time-series mode, or readings in such a document.
+    /// Written by a process that still expected bucket mode.
     pub(crate) fn strays(&self) -> impl Iterator<Item = &StoredPage> {
         let mixed = self.storage_mode() == StorageMode::TimeSeries;
-        self.pages
-            .iter()
-            .filter(move |p| mixed && (p.storage_mode == StorageMode::Bucket || !p.rows.is_empty() || p.unreadable > 0))
+        self.pages.iter().filter(move |p| {
+            mixed
+                && (p.storage_mode == StorageMode::Bucket || !p.rows.is_empty() || p.unreadable > 0)
+        })
     }
 
-    /// The pages in time-series mode merged into one, since only together they count the measurements. `None` if there
-    /// are none.
+    /// The pages in time-series mode merged into one, since only together they count the
+    /// measurements. `None` if there are none.
     pub fn merged(&self) -> Option<StoredPage> {
-        let mut pages = self.pages.iter().filter(|p| p.storage_mode == StorageMode::TimeSeries);
-        let mut merged = StoredPage { rows: Rows::default(), unreadable: 0, ..pages.next()?.clone() };
+        let mut pages = self
+            .pages
+            .iter()
+            .filter(|p| p.storage_mode == StorageMode::TimeSeries);
+        let mut merged = StoredPage {
+            rows: Rows::default(),
+            unreadable: 0,
+            ..pages.next()?.clone()
+        };
         for page in pages {
             merged.count = merged.count.zip(page.count).map(|(a, b)| a + b);
             merged.first_ts_ms = merged.first_ts_ms.into_iter().chain(page.first_ts_ms).min();
@@ -101,16 +116,21 @@ impl StoredBucket {
         self.pages.iter().map(|p| p.rows.len() as u64).sum()
     }
 
-    /// How many pages a writer that has loaded the bucket may expect: those that exist, and the one after a sealed last
-    /// page. A conversion leaves at least as many, so each statement of such a writer meets a page, and conflicts.
+    /// How many pages a writer that has loaded the bucket may expect: those that exist, and the one
+    /// after a sealed last page. A conversion leaves at least as many, so each statement of such a
+    /// writer meets a page, and conflicts.
     pub fn expected_pages(&self) -> usize {
-        self.pages.last().map_or(0, |last| last.page as usize + 1 + usize::from(last.sealed))
+        self.pages
+            .last()
+            .map_or(0, |last| last.page as usize + 1 + usize::from(last.sealed))
     }
 
     /// Numbers of the pages that are missing before the last one.
     pub fn gaps(&self) -> Vec<u32> {
         let there: BTreeSet<u32> = self.pages.iter().map(|p| p.page).collect();
-        (0..there.last().copied().unwrap_or(0)).filter(|n| !there.contains(n)).collect()
+        (0..there.last().copied().unwrap_or(0))
+            .filter(|n| !there.contains(n))
+            .collect()
     }
 }
 
@@ -123,7 +143,8 @@ pub struct Recomputed {
     pub first_ts_ms: i64,
     /// Latest time in milliseconds since 1970; meaningless without readings.
     pub last_ts_ms: i64,
-    /// By field: the summary, and the sum of the absolute values, which limits the allowed difference of sums.
+    /// By field: the summary, and the sum of the absolute values, which limits the allowed
+    /// difference of sums.
     pub fields: BTreeMap<String, (FieldSummary, f64)>,
 }
 
@@ -143,11 +164,22 @@ impl Recomputed {
         let first = times().min().unwrap_or(0);
         let last = times().max().unwrap_or(0);
         let none = self.count == 0;
-        self.first_ts_ms = if none { first } else { self.first_ts_ms.min(first) };
-        self.last_ts_ms = if none { last } else { self.last_ts_ms.max(last) };
+        self.first_ts_ms = if none {
+            first
+        } else {
+            self.first_ts_ms.min(first)
+        };
+        self.last_ts_ms = if none {
+            last
+        } else {
+            self.last_ts_ms.max(last)
+        };
         self.count += rows.len() as u64;
         for (name, s) in summary::by_name(rows.fields(), &summary::summarise(rows)) {
-            let merged = self.fields.get(&name).map_or(s, |(before, _)| before.merge(s));
+            let merged = self
+                .fields
+                .get(&name)
+                .map_or(s, |(before, _)| before.merge(s));
             self.fields.entry(name).or_insert((s, 0.0)).0 = merged;
         }
         for (name, value) in rows.iter().flat_map(|r| r.named()) {
@@ -158,7 +190,8 @@ impl Recomputed {
     }
 }
 
-/// Returns the rows whose keys are not in `seen`, and adds their keys. Keeps the first of equal ones.
+/// Returns the rows whose keys are not in `seen`, and adds their keys. Keeps the first of equal
+/// ones.
 pub(crate) fn without_duplicates(rows: &Rows, seen: &mut HashSet<ReadingKey>) -> Rows {
     let mut kept = rows.clone();
     kept.retain(|row| seen.insert(row.key()));

@@ -65,7 +65,9 @@ impl Hour {
     pub fn add_hour(&mut self, hour: &Hour) {
         self.count += hour.count;
         self.span(hour.first_ts_ms, hour.last_ts_ms);
-        hour.summary.iter().for_each(|(name, field)| self.field(name, *field));
+        hour.summary
+            .iter()
+            .for_each(|(name, field)| self.field(name, *field));
         self.is_truncated |= hour.is_truncated;
     }
 

@@ -1,5 +1,5 @@
-//! Checks, repairs and converts stored data; this half needs no database. [`bucket`] models a stored bucket,
-//! [`mod@audit`] finds its faults, [`report`] prints the findings. The other half,
+//! Checks, repairs and converts stored data; this half needs no database. [`bucket`] models a
+//! stored bucket, [`mod@audit`] finds its faults, [`report`] prints the findings. The other half,
 //! `store::mongo::{reconcile, convert}`, reads and writes. Pure.
 
 pub mod audit;
@@ -108,8 +108,8 @@ impl Converted {
     }
 }
 
-/// How often each reading occurs in `rows`. Equal ones are counted, not merged, since readings without a time of their
-/// own may be equal (docs/design.md, section 2).
+/// How often each reading occurs in `rows`. Equal ones are counted, not merged, since readings
+/// without a time of their own may be equal (docs/design.md, section 2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadingCounts(HashMap<ReadingKey, u32>);
 
@@ -150,7 +150,8 @@ impl ReadingCounts {
 #[error("expected RFC 3339, such as 2024-03-01T10:00:00Z, or a date, such as 2024-03-01")]
 pub struct InvalidMoment;
 
-/// Parses a time: RFC 3339, or a date, which means its start in UTC. Returns milliseconds since 1970.
+/// Parses a time: RFC 3339, or a date, which means its start in UTC. Returns milliseconds
+/// since 1970.
 ///
 /// # Errors
 /// The text is neither; the error names the accepted forms.
@@ -159,14 +160,17 @@ pub fn moment(text: &str) -> Result<i64, InvalidMoment> {
         return Ok(time.timestamp_millis());
     }
     match chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
-        Ok(date) => Ok(date.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis()),
+        Ok(date) => Ok(date
+            .and_time(chrono::NaiveTime::MIN)
+            .and_utc()
+            .timestamp_millis()),
         Err(_) => Err(InvalidMoment),
     }
 }
 
-/// How long a bucket is excluded after its end from commands that must not collide with a service that keeps it in
-/// memory: an hour, for readings that may wait in memory or in a journal, plus a twelfth of the span, for which idle
-/// buckets are kept.
+/// How long a bucket is excluded after its end from commands that must not collide with a service
+/// that keeps it in memory: an hour, for readings that may wait in memory or in a journal, plus a
+/// twelfth of the span, for which idle buckets are kept.
 pub(crate) fn settled_ms(span: Span) -> i64 {
     3_600_000 + span.ms() / 12
 }

@@ -84,7 +84,10 @@ impl Reconciled {
 
     /// Adds a finding, and lists it if there is room.
     pub fn add(&mut self, entry: Entry) {
-        *self.totals.entry((entry.finding.kind.name(), entry.outcome.name())).or_default() += 1;
+        *self
+            .totals
+            .entry((entry.finding.kind.name(), entry.outcome.name()))
+            .or_default() += 1;
         if !entry.finding.kind.is_note() {
             self.differences += 1;
             self.repaired += u64::from(entry.outcome == RepairOutcome::Repaired);
@@ -107,9 +110,16 @@ impl Reconciled {
     /// The table, followed by a summary line.
     pub fn table(&self) -> String {
         let mut rows: Vec<[String; 7]> = vec![];
-        for Entry { bucket, finding, outcome } in &self.entries {
+        for Entry {
+            bucket,
+            finding,
+            outcome,
+        } in &self.entries
+        {
             let kind = &finding.kind;
-            let what = kind.field().map_or(kind.name().to_owned(), |field| format!("{} {field}", kind.name()));
+            let what = kind.field().map_or(kind.name().to_owned(), |field| {
+                format!("{} {field}", kind.name())
+            });
             rows.push([
                 bucket.sensor_id.to_string(),
                 time(bucket.start.0),
@@ -125,11 +135,20 @@ impl Reconciled {
         }
         let mut lines = vec![];
         if !rows.is_empty() {
-            rows.insert(0, ["SENSOR", "BUCKET", "PAGE", "WHAT", "STORED", "ACTUAL", "OUTCOME"].map(str::to_owned));
+            rows.insert(
+                0,
+                [
+                    "SENSOR", "BUCKET", "PAGE", "WHAT", "STORED", "ACTUAL", "OUTCOME",
+                ]
+                .map(str::to_owned),
+            );
             let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
             let widths: Vec<usize> = (0..7).map(width).collect();
             for row in &rows {
-                let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+                let cells = row
+                    .iter()
+                    .zip(&widths)
+                    .map(|(cell, &width)| format!("{cell:<width$}"));
                 lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_owned());
             }
         }
@@ -209,7 +228,11 @@ fn plain(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Object(map) => map.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join(", "),
+        Value::Object(map) => map
+            .iter()
+            .map(|(k, v)| format!("{k} {v}"))
+            .collect::<Vec<_>>()
+            .join(", "),
         other => other.to_string(),
     }
 }

@@ -1,4 +1,5 @@
-//! The only place that reads a clock. All other code receives a [`Now`]. Also the text form of a time.
+//! The only place that reads a clock. All other code receives a [`Now`]. Also the text form of a
+//! time.
 
 use std::time::Duration;
 
@@ -26,7 +27,9 @@ pub struct SystemClock {
 impl SystemClock {
     /// A clock whose monotonic part starts at zero now.
     pub fn new() -> SystemClock {
-        SystemClock { origin: tokio::time::Instant::now() }
+        SystemClock {
+            origin: tokio::time::Instant::now(),
+        }
     }
 }
 
@@ -39,12 +42,15 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     fn now(&self) -> Now {
         let elapsed: Duration = self.origin.elapsed();
-        Now { wall_ms: chrono::Utc::now().timestamp_millis(), mono_ms: elapsed.as_millis() as u64 }
+        Now {
+            wall_ms: chrono::Utc::now().timestamp_millis(),
+            mono_ms: elapsed.as_millis() as u64,
+        }
     }
 }
 
-/// A time (ms since 1970) as responses and the audit log show it: RFC 3339, UTC with milliseconds. A time that no date
-/// can show is shown as 1970.
+/// A time (ms since 1970) as responses and the audit log show it: RFC 3339, UTC with milliseconds.
+/// A time that no date can show is shown as 1970.
 pub fn rfc3339(ms: i64) -> String {
     let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)

@@ -1,5 +1,6 @@
-//! The field schema of a reading: the names of its fields, in order. The readings of a sensor nearly always have the
-//! same schema. So a schema is looked up once per batch, and the values of a reading are copied as one byte slice.
+//! The field schema of a reading: the names of its fields, in order. The readings of a sensor
+//! nearly always have the same schema. So a schema is looked up once per batch, and the values of a
+//! reading are copied as one byte slice.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -24,7 +25,10 @@ impl FieldSchema {
     pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> FieldSchema {
         let names: Box<[Arc<str>]> = names.into_iter().collect();
         let element_bytes = names.iter().map(|n| n.len() as u32 + 2).sum();
-        FieldSchema { names, element_bytes }
+        FieldSchema {
+            names,
+            element_bytes,
+        }
     }
 
     /// The field names, in order.
@@ -33,9 +37,14 @@ impl FieldSchema {
     }
 
     /// Names and values of a reading; `payload` has the values in compact form ([`super::value`]).
-    pub fn values<'a>(&'a self, payload: &'a [u8]) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
+    pub fn values<'a>(
+        &'a self,
+        payload: &'a [u8],
+    ) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
         let mut cursor = Cursor { rest: payload };
-        self.names.iter().map_while(move |name| Some((&**name, cursor.value()?)))
+        self.names
+            .iter()
+            .map_while(move |name| Some((&**name, cursor.value()?)))
     }
 
     pub(super) fn element_bytes(&self) -> u32 {
@@ -51,10 +60,12 @@ impl FieldSchema {
 /// Number of schemas and names below which no automatic sweep runs.
 const SWEEP_MIN: usize = 1024;
 
-/// Field schemas shared by all buckets of a shard, and the mapping from the schema indexes of the current batch.
+/// Field schemas shared by all buckets of a shard, and the mapping from the schema indexes of the
+/// current batch.
 ///
-/// [`FieldSchemas::sweep`] drops unused schemas and names. It runs when their number has doubled since the last sweep
-/// (so that the amortized cost is constant for each new one), and when the owner needs memory.
+/// [`FieldSchemas::sweep`] drops unused schemas and names. It runs when their number has doubled
+/// since the last sweep (so that the amortized cost is constant for each new one), and when the
+/// owner needs memory.
 #[derive(Debug)]
 pub struct FieldSchemas {
     names: HashTable<Arc<str>>,
@@ -68,7 +79,13 @@ pub struct FieldSchemas {
 impl Default for FieldSchemas {
     fn default() -> FieldSchemas {
         let (names, table, of_batch) = Default::default();
-        FieldSchemas { names, table, of_batch, bytes: 0, sweep_at: SWEEP_MIN }
+        FieldSchemas {
+            names,
+            table,
+            of_batch,
+            bytes: 0,
+            sweep_at: SWEEP_MIN,
+        }
     }
 }
 
@@ -128,7 +145,8 @@ impl FieldSchemas {
 }
 
 fn schema_bytes(schema: &FieldSchema) -> usize {
-    memory::shared(size_of::<FieldSchema>()) + memory::block(schema.names.len() * size_of::<Arc<str>>())
+    memory::shared(size_of::<FieldSchema>())
+        + memory::block(schema.names.len() * size_of::<Arc<str>>())
 }
 
 fn name_bytes(name: &str) -> usize {
@@ -163,17 +181,25 @@ fn find(
     schema
 }
 
-/// Random for each process, so that no sender can prepare colliding names. Fixed for tests: what a table frees, and so
-/// what a shard counts as its memory, depends on the hashes, and a seed of the simulation must replay the same history.
-static SEED: LazyLock<u64> =
-    LazyLock::new(|| if cfg!(feature = "test-util") { 0 } else { RandomState::new().hash_one(0) });
+/// Random for each process, so that no sender can prepare colliding names. Fixed for tests: what a
+/// table frees, and so what a shard counts as its memory, depends on the hashes, and a seed of the
+/// simulation must replay the same history.
+static SEED: LazyLock<u64> = LazyLock::new(|| {
+    if cfg!(feature = "test-util") {
+        0
+    } else {
+        RandomState::new().hash_one(0)
+    }
+});
 
 pub(crate) fn hash_of_name(name: &str) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), *SEED)
 }
 
 pub(super) fn hash_of_names<'n>(names: impl Iterator<Item = &'n str>) -> u64 {
-    let mix = |hash: u64, name: &str| hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ hash_of_name(name);
+    let mix = |hash: u64, name: &str| {
+        hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ hash_of_name(name)
+    };
     names.fold(*SEED, mix)
 }
 
@@ -191,7 +217,9 @@ mod tests {
         let batch = |names: &[&[&str]]| {
             let mut builder = BatchBuilder::new(8);
             for reading in names {
-                reading.iter().for_each(|n| builder.value(n, ValueRef::Int(1)).unwrap());
+                reading
+                    .iter()
+                    .for_each(|n| builder.value(n, ValueRef::Int(1)).unwrap());
                 builder.commit("s", 0, false, &[]).unwrap();
             }
             builder.finish()
@@ -201,13 +229,21 @@ mod tests {
         let mut schemas = FieldSchemas::default();
         let mut all = |batch: &ReadingBatch| -> Vec<Arc<FieldSchema>> {
             schemas.begin(batch);
-            batch.iter().map(|(_, r)| schemas.of(batch, r.schema).clone()).collect()
+            batch
+                .iter()
+                .map(|(_, r)| schemas.of(batch, r.schema).clone())
+                .collect()
         };
         let a = all(&a);
         let b = all(&b);
-        assert!(Arc::ptr_eq(&a[0], &a[2]) && Arc::ptr_eq(&a[0], &b[1]) && Arc::ptr_eq(&a[1], &b[0]));
+        assert!(
+            Arc::ptr_eq(&a[0], &a[2]) && Arc::ptr_eq(&a[0], &b[1]) && Arc::ptr_eq(&a[1], &b[0])
+        );
         assert!(!Arc::ptr_eq(&a[0], &a[1]), "the order counts");
-        assert!(Arc::ptr_eq(&a[0].names()[0], &a[1].names()[1]), "names are shared");
+        assert!(
+            Arc::ptr_eq(&a[0].names()[0], &a[1].names()[1]),
+            "names are shared"
+        );
     }
 
     #[test]
@@ -219,25 +255,40 @@ mod tests {
         for i in 0..200 {
             let mut builder = BatchBuilder::new(8);
             for k in 0..1000 {
-                builder.value(&format!("a name of some length {i} {k}"), ValueRef::Int(1)).unwrap();
+                builder
+                    .value(&format!("a name of some length {i} {k}"), ValueRef::Int(1))
+                    .unwrap();
                 builder.commit("s", 0, false, &[]).unwrap();
             }
             let batch = builder.finish();
             schemas.begin(&batch);
-            let all: Vec<_> = batch.iter().map(|(_, r)| schemas.of(&batch, r.schema).clone()).collect();
+            let all: Vec<_> = batch
+                .iter()
+                .map(|(_, r)| schemas.of(&batch, r.schema).clone())
+                .collect();
             held.push(all[0].clone());
             schemas.end();
             most = most.max(schemas.memory_bytes());
         }
-        assert!(most < 6000 * 200, "at most those of a few batches: {most} bytes");
+        assert!(
+            most < 6000 * 200,
+            "at most those of a few batches: {most} bytes"
+        );
         let again = held.clone();
         schemas.sweep();
         let with_held = schemas.memory_bytes();
-        assert!(with_held > empty + 200 * 32 && with_held < 200 * 1000, "{with_held} bytes");
+        assert!(
+            with_held > empty + 200 * 32 && with_held < 200 * 1000,
+            "{with_held} bytes"
+        );
         assert!(again.iter().all(|schema| schema.names().len() == 1));
         drop((held, again));
         schemas.sweep();
-        assert!(schemas.memory_bytes() <= empty + 16 * SWEEP_MIN, "{} bytes", schemas.memory_bytes());
+        assert!(
+            schemas.memory_bytes() <= empty + 16 * SWEEP_MIN,
+            "{} bytes",
+            schemas.memory_bytes()
+        );
         assert_eq!(schemas.bytes, 0);
     }
 }

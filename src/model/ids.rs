@@ -3,18 +3,22 @@
 use super::memory;
 use super::span::BucketStart;
 
-/// The id of a sensor. Up to 23 bytes are stored inline, because there are millions; a longer one is shared by its
-/// clones.
+/// The id of a sensor. Up to 23 bytes are stored inline, because there are millions; a longer one
+/// is shared by its clones.
 pub type SensorId = smol_str::SmolStr;
 
 /// Heap bytes of a sensor id.
 pub(crate) fn sensor_id_memory(id: &SensorId) -> usize {
-    if id.is_heap_allocated() { memory::shared(id.len()) } else { 0 }
+    if id.is_heap_allocated() {
+        memory::shared(id.len())
+    } else {
+        0
+    }
 }
 
-/// The stable hash of a sensor id (XXH3-64, seed 0). It selects the shard of the sensor and its slot in the shard's
-/// hash table. It is the same in every process and version. So a journal written with one shard count can be replayed
-/// with another.
+/// The stable hash of a sensor id (XXH3-64, seed 0). It selects the shard of the sensor and its
+/// slot in the shard's hash table. It is the same in every process and version. So a journal
+/// written with one shard count can be replayed with another.
 pub fn stable_hash(sensor_id: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(sensor_id.as_bytes())
 }

@@ -1,10 +1,11 @@
-//! Reduces a sensor's readings to its latest state in `sensor_latest`: the newest value of each field, and the newest
-//! readings.
+//! Reduces a sensor's readings to its latest state in `sensor_latest`: the newest value of each
+//! field, and the newest readings.
 //!
-//! All choices use one total order, that of MongoDB over the stored form: by time, then by values. So merging is
-//! commutative, associative and idempotent, and gives the same result here, in the memory store, and in an update on
-//! the server. Values that MongoDB considers equal (1 and 1.0, 0.0 and -0.0) are equal in this order too. If two
-//! readings differ only in this, it is undefined which one is in `recent`.
+//! All choices use one total order, that of MongoDB over the stored form: by time, then by values.
+//! So merging is commutative, associative and idempotent, and gives the same result here, in the
+//! memory store, and in an update on the server. Values that MongoDB considers equal (1 and 1.0,
+//! 0.0 and -0.0) are equal in this order too. If two readings differ only in this, it is undefined
+//! which one is in `recent`.
 
 use std::cmp::Ordering;
 
@@ -23,8 +24,9 @@ pub struct LatestUpdate {
     pub recent_max: usize,
 }
 
-/// Approximate size of an update with these rows on the wire: each row as a reading, the newest value of each field (at
-/// most all values once more) with its operator and the name twice, the id, and the fixed parts.
+/// Approximate size of an update with these rows on the wire: each row as a reading, the newest
+/// value of each field (at most all values once more) with its operator and the name twice, the id,
+/// and the fixed parts.
 pub fn wire_bytes(sensor_id: &str, rows: &Rows) -> u64 {
     let names: usize = rows.fields().iter().map(|name| name.len() * 3 + 130).sum();
     let keys = rows.len() as u64 * super::rows::ARRAY_KEY_BYTES_MAX;
@@ -47,7 +49,8 @@ pub struct NewestValue<'a> {
 pub struct RecentReading<'a> {
     /// Milliseconds since 1970.
     pub ts_ms: i64,
-    /// The values, sorted by name: the stored form must not depend on the order of fields in a message.
+    /// The values, sorted by name: the stored form must not depend on the order of fields in a
+    /// message.
     pub values: Vec<(&'a str, ValueRef<'a>)>,
 }
 
@@ -57,7 +60,10 @@ impl RecentReading<'_> {
         self.ts_ms.cmp(&other.ts_ms).then_with(|| {
             for ((a_name, a), (b_name, b)) in self.values.iter().zip(&other.values) {
                 // As MongoDB compares documents: element by element, by kind, name and value.
-                let by = kind(*a).cmp(&kind(*b)).then_with(|| a_name.cmp(b_name)).then_with(|| order_values(*a, *b));
+                let by = kind(*a)
+                    .cmp(&kind(*b))
+                    .then_with(|| a_name.cmp(b_name))
+                    .then_with(|| order_values(*a, *b));
                 if by != Ordering::Equal {
                     return by;
                 }
@@ -114,22 +120,35 @@ fn order_mixed(int: i64, double: f64) -> Ordering {
         return Ordering::Greater;
     }
     let whole = double.trunc();
-    int.cmp(&(whole as i64)).then_with(|| order_doubles(0.0, double - whole))
+    int.cmp(&(whole as i64))
+        .then_with(|| order_doubles(0.0, double - whole))
 }
 
 /// Reduces rows to the newest values and the newest `recent_max` readings.
 pub fn newest(rows: &Rows, recent_max: usize) -> Newest<'_> {
     let (readings, recent) = pick_recent(rows, recent_max);
-    let mut values: Vec<NewestValue<'_>> = pick_values(rows).into_iter().flatten().map(|(value, _)| value).collect();
+    let mut values: Vec<NewestValue<'_>> = pick_values(rows)
+        .into_iter()
+        .flatten()
+        .map(|(value, _)| value)
+        .collect();
     values.sort_unstable_by(|a, b| a.name.cmp(b.name));
     let last_ts_ms = readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
     let mut readings: Vec<Option<RecentReading<'_>>> = readings.into_iter().map(Some).collect();
-    let recent = recent.into_iter().filter_map(|i| readings[i].take()).collect();
-    Newest { last_ts_ms, values, recent }
+    let recent = recent
+        .into_iter()
+        .filter_map(|i| readings[i].take())
+        .collect();
+    Newest {
+        last_ts_ms,
+        values,
+        recent,
+    }
 }
 
-/// Drops rows that cannot affect [`newest`], even after merging with other rows. Keeps the newest readings, the row
-/// with the newest value of each field, and possibly some more: at most 1.5 times `recent_max`, plus one per field.
+/// Drops rows that cannot affect [`newest`], even after merging with other rows. Keeps the newest
+/// readings, the row with the newest value of each field, and possibly some more: at most 1.5 times
+/// `recent_max`, plus one per field.
 pub fn prune(rows: &Rows, recent_max: usize) -> Rows {
     let times: Vec<i64> = rows.iter().map(|row| row.ts_ms).collect();
     let mut latest = times.clone();
@@ -140,14 +159,24 @@ pub fn prune(rows: &Rows, recent_max: usize) -> Rows {
         n => latest.get(n - 1).copied().unwrap_or(i64::MIN),
     };
     let mut keep: Vec<bool> = times.iter().map(|ts| *ts >= from).collect();
-    // Comparing only times is much cheaper than comparing values, but keeps too many rows if many share a time.
+    // Comparing only times is much cheaper than comparing values, but keeps too many rows if many
+    // share a time.
     if keep.iter().filter(|keep| **keep).count() > recent_max * 3 / 2 {
         keep.fill(false);
-        pick_recent(rows, recent_max).1.into_iter().for_each(|i| keep[i] = true);
+        pick_recent(rows, recent_max)
+            .1
+            .into_iter()
+            .for_each(|i| keep[i] = true);
     }
-    pick_values(rows).into_iter().flatten().for_each(|(_, i)| keep[i] = true);
+    pick_values(rows)
+        .into_iter()
+        .flatten()
+        .for_each(|(_, i)| keep[i] = true);
     let mut kept = Rows::default();
-    rows.iter().zip(keep).filter(|(_, keep)| *keep).for_each(|(row, _)| kept.push_row(&row));
+    rows.iter()
+        .zip(keep)
+        .filter(|(_, keep)| *keep)
+        .for_each(|(row, _)| kept.push_row(&row));
     kept
 }
 
@@ -158,7 +187,10 @@ fn pick_recent(rows: &Rows, recent_max: usize) -> (Vec<RecentReading<'_>>, Vec<u
         .map(|row| {
             let mut values: Vec<_> = row.named().collect();
             values.sort_unstable_by(|a, b| a.0.cmp(b.0));
-            RecentReading { ts_ms: row.ts_ms, values }
+            RecentReading {
+                ts_ms: row.ts_ms,
+                values,
+            }
         })
         .collect();
     let mut order: Vec<usize> = (0..readings.len()).collect();
@@ -175,11 +207,21 @@ fn pick_values(rows: &Rows) -> Vec<Option<(NewestValue<'_>, usize)>> {
         for (field, value) in row.values() {
             let slot = &mut best[field as usize];
             let newer = slot.as_ref().is_none_or(|(held, _)| {
-                row.ts_ms.cmp(&held.ts_ms).then_with(|| order_values(value, held.value)) == Ordering::Greater
+                row.ts_ms
+                    .cmp(&held.ts_ms)
+                    .then_with(|| order_values(value, held.value))
+                    == Ordering::Greater
             });
             if newer {
                 let name = &*rows.fields()[field as usize];
-                *slot = Some((NewestValue { name, ts_ms: row.ts_ms, value }, i));
+                *slot = Some((
+                    NewestValue {
+                        name,
+                        ts_ms: row.ts_ms,
+                        value,
+                    },
+                    i,
+                ));
             }
         }
     }
@@ -194,9 +236,18 @@ mod tests {
     fn rows(readings: &[(i64, &[(&str, Value)])]) -> Rows {
         let mut rows = Rows::default();
         for (ts_ms, values) in readings {
-            let values = values.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+            let values = values
+                .iter()
+                .map(|(n, v)| (n.to_string(), v.clone()))
+                .collect();
             let tags = Default::default();
-            rows.push_reading(&Reading { sensor_id: "s".into(), ts_ms: *ts_ms, receipt_time: false, tags, values });
+            rows.push_reading(&Reading {
+                sensor_id: "s".into(),
+                ts_ms: *ts_ms,
+                receipt_time: false,
+                tags,
+                values,
+            });
         }
         rows
     }
@@ -215,14 +266,26 @@ mod tests {
         assert_eq!(found.last_ts_ms, 30);
         let values: Vec<_> = found.values.iter().map(|v| (v.name, v.ts_ms)).collect();
         assert_eq!(values, [("on", 10), ("t", 30)]);
-        assert_eq!(found.recent.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [20, 30]);
+        assert_eq!(
+            found.recent.iter().map(|r| r.ts_ms).collect::<Vec<_>>(),
+            [20, 30]
+        );
         let pruned = prune(&all, 2);
-        assert_eq!(pruned.len(), 4, "two recent ones, one of them twice, and the only one with `on`");
+        assert_eq!(
+            pruned.len(),
+            4,
+            "two recent ones, one of them twice, and the only one with `on`"
+        );
         assert_eq!(newest(&pruned, 2), found);
         let same_time: Vec<_> = (0..40).map(|n| [("t", Value::Int(n))]).collect();
-        let same_time: Vec<(i64, &[(&str, Value)])> = same_time.iter().map(|v| (5, &v[..])).collect();
+        let same_time: Vec<(i64, &[(&str, Value)])> =
+            same_time.iter().map(|v| (5, &v[..])).collect();
         let same_time = rows(&same_time);
-        assert_eq!(prune(&same_time, 3).len(), 3, "rows of equal time are ordered by values");
+        assert_eq!(
+            prune(&same_time, 3).len(),
+            3,
+            "rows of equal time are ordered by values"
+        );
         assert_eq!(newest(&prune(&same_time, 3), 3), newest(&same_time, 3));
         assert_eq!(prune(&same_time, 0).len(), 1);
         assert!(newest(&all, 0).recent.is_empty());
@@ -251,6 +314,9 @@ mod tests {
                 assert_eq!(order_values(*a, *b), i.cmp(&j), "{a:?} and {b:?}");
             }
         }
-        assert_eq!(order_values(ValueRef::Int(1), ValueRef::Double(1.0)), Ordering::Equal);
+        assert_eq!(
+            order_values(ValueRef::Int(1), ValueRef::Double(1.0)),
+            Ordering::Equal
+        );
     }
 }

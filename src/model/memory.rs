@@ -1,11 +1,15 @@
-//! Estimates memory use, for the memory limits. An allocator rounds sizes up to its size classes, so small blocks take
-//! more than the requested size. If only requested sizes were counted, a sender of many small values could exceed a
-//! limit.
+//! Estimates memory use, for the memory limits. An allocator rounds sizes up to its size classes,
+//! so small blocks take more than the requested size. If only requested sizes were counted, a
+//! sender of many small values could exceed a limit.
 
-/// Memory of a block of `bytes`: plus an eighth for unused space in the allocator's (mimalloc) size classes and
-/// half-empty pages, rounded up to 16.
+/// Memory of a block of `bytes`: plus an eighth for unused space in the allocator's (mimalloc) size
+/// classes and half-empty pages, rounded up to 16.
 pub const fn block(bytes: usize) -> usize {
-    if bytes == 0 { 0 } else { (bytes + bytes / 8 + 15) & !15 }
+    if bytes == 0 {
+        0
+    } else {
+        (bytes + bytes / 8 + 15) & !15
+    }
 }
 
 /// Memory of a shared block (`Arc`) of `bytes`, with its two counters.

@@ -1,5 +1,5 @@
-//! The data types of hourbucket: readings, ids, hours, pages and the clock. Pure: no waiting, no IO, and no imports
-//! from other modules of the crate.
+//! The data types of hourbucket: readings, ids, hours, pages and the clock. Pure: no waiting, no
+//! IO, and no imports from other modules of the crate.
 
 pub mod batch;
 pub mod catalog;

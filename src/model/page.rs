@@ -9,7 +9,8 @@ use super::rows::Rows;
 use super::span::BucketStart;
 use super::summary::Summary;
 
-/// The expected state of the page in the store. The store must reject the write if the state differs.
+/// The expected state of the page in the store. The store must reject the write if the state
+/// differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageKind {
     /// The page does not exist: insert it.
@@ -21,19 +22,20 @@ pub enum PageKind {
     },
 }
 
-/// Where the readings of a bucket are stored. Its documents record it, and it does not change while the bucket exists.
+/// Where the readings of a bucket are stored. Its documents record it, and it does not change while
+/// the bucket exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StorageMode {
     /// In the bucket's pages.
     #[default]
     Bucket,
-    /// As measurements of a native time-series collection. The pages have only summaries; there is a second page only
-    /// if the fields do not fit into one document.
+    /// As measurements of a native time-series collection. The pages have only summaries; there is
+    /// a second page only if the fields do not fit into one document.
     TimeSeries,
 }
 
-/// One statement: readings and their summary for one page, conditional on the version in [`PageKind`]. `rows` may be
-/// empty for an `Append` that only seals a page.
+/// One statement: readings and their summary for one page, conditional on the version in
+/// [`PageKind`]. `rows` may be empty for an `Append` that only seals a page.
 #[derive(Debug, Clone)]
 pub struct PageWrite {
     /// The sensor of the bucket.
@@ -50,7 +52,8 @@ pub struct PageWrite {
     pub seal: bool,
     /// Tags of the sensor, if any: set on a new page, and on all measurements.
     pub tags: Option<Arc<Tags>>,
-    /// The readings. Shared with the shard, which returns them to queries while the write is in flight.
+    /// The readings. Shared with the shard, which returns them to queries while the write is in
+    /// flight.
     pub rows: Arc<Rows>,
     /// The summary of the readings, by index into [`Rows::fields`].
     pub summary: Summary,
@@ -61,7 +64,10 @@ pub struct PageWrite {
 impl PageWrite {
     /// The key of the written bucket.
     pub fn bucket(&self) -> BucketKey {
-        BucketKey { sensor_id: self.sensor_id.clone(), start: self.start }
+        BucketKey {
+            sensor_id: self.sensor_id.clone(),
+            start: self.start,
+        }
     }
 
     /// The number of readings in the page after the write, if its state was as expected.
@@ -73,12 +79,18 @@ impl PageWrite {
         before + self.rows.len() as u32
     }
 
-    /// Approximate size of the statement on the wire: the readings, the summary (three operators with the field's name
-    /// each, or one sub-document), the id in the filter or document, tags and fixed parts.
+    /// Approximate size of the statement on the wire: the readings, the summary (three operators
+    /// with the field's name each, or one sub-document), the id in the filter or document, tags and
+    /// fixed parts.
     pub fn wire_bytes(&self) -> u64 {
-        let names: usize = self.summary.iter().map(|(i, _)| self.rows.fields()[*i as usize].len()).sum();
+        let names: usize = self
+            .summary
+            .iter()
+            .map(|(i, _)| self.rows.fields()[*i as usize].len())
+            .sum();
         let tags = self.tags.as_ref().map_or(0, |t| t.as_bytes().len() * 2);
-        let rows = self.rows.stored_bytes() + self.rows.len() as u64 * super::rows::ARRAY_KEY_BYTES_MAX;
+        let rows =
+            self.rows.stored_bytes() + self.rows.len() as u64 * super::rows::ARRAY_KEY_BYTES_MAX;
         rows + (names * 4 + self.summary.len() * 100 + self.sensor_id.len() * 3 + tags + 512) as u64
     }
 }

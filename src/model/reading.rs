@@ -1,4 +1,5 @@
-//! An owned reading, and the identity of a reading. The hot path uses [`super::ReadingRef`] instead.
+//! An owned reading, and the identity of a reading. The hot path uses [`super::ReadingRef`]
+//! instead.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ pub struct Reading {
     pub sensor_id: String,
     /// Time of the measurement, in milliseconds since 1970.
     pub ts_ms: i64,
-    /// True if the sender gave no time and `ts_ms` is the receipt time. Two equal such readings are not duplicates.
+    /// True if the sender gave no time and `ts_ms` is the receipt time. Two equal such readings are
+    /// not duplicates.
     pub receipt_time: bool,
     /// Tags of the sensor; not part of the identity.
     pub tags: BTreeMap<String, String>,
@@ -21,8 +23,9 @@ pub struct Reading {
     pub values: BTreeMap<String, Value>,
 }
 
-/// The identity of a reading within its sensor: its time, and a hash of its values that does not depend on their order.
-/// Two readings of a sensor in the same millisecond with different values collide with a probability of 2^-64.
+/// The identity of a reading within its sensor: its time, and a hash of its values that does not
+/// depend on their order. Two readings of a sensor in the same millisecond with different values
+/// collide with a probability of 2^-64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadingKey {
     /// Milliseconds since 1970.
@@ -32,17 +35,22 @@ pub struct ReadingKey {
 }
 
 impl ReadingKey {
-    /// The key of the reading at `ts_ms` with these values. An integer and a double of equal value have different
-    /// hashes, and so have 0.0 and -0.0.
-    pub fn new<'a>(ts_ms: i64, values: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> ReadingKey {
-        let values_hash = values.fold(0, |sum: u64, (name, value)| sum.wrapping_add(value_hash(name, value)));
+    /// The key of the reading at `ts_ms` with these values. An integer and a double of equal value
+    /// have different hashes, and so have 0.0 and -0.0.
+    pub fn new<'a>(
+        ts_ms: i64,
+        values: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
+    ) -> ReadingKey {
+        let values_hash = values.fold(0, |sum: u64, (name, value)| {
+            sum.wrapping_add(value_hash(name, value))
+        });
         ReadingKey { ts_ms, values_hash }
     }
 }
 
 fn value_hash(name: &str, value: ValueRef<'_>) -> u64 {
-    // Each kind has its own rotation, so that 1, 1.0, true and "\x01…" differ. The hash of the name seeds that of the
-    // value.
+    // Each kind has its own rotation, so that 1, 1.0, true and "\x01…" differ. The hash of the name
+    // seeds that of the value.
     let name_hash = xxh3_64_with_seed(name.as_bytes(), 0x9E37_79B9_7F4A_7C15);
     let (kind, hash) = match value {
         ValueRef::Double(v) => (1, xxh3_64_with_seed(&v.to_bits().to_le_bytes(), name_hash)),
@@ -56,7 +64,10 @@ fn value_hash(name: &str, value: ValueRef<'_>) -> u64 {
 impl Reading {
     /// The identity within the sensor.
     pub fn key(&self) -> ReadingKey {
-        ReadingKey::new(self.ts_ms, self.values.iter().map(|(n, v)| (n.as_str(), v.as_ref())))
+        ReadingKey::new(
+            self.ts_ms,
+            self.values.iter().map(|(n, v)| (n.as_str(), v.as_ref())),
+        )
     }
 }
 
@@ -66,7 +77,8 @@ mod tests {
 
     #[test]
     fn order_does_not_matter_but_names_kinds_and_time_do() {
-        let key = |ts, v: &[(&'static str, ValueRef<'static>)]| ReadingKey::new(ts, v.iter().copied());
+        let key =
+            |ts, v: &[(&'static str, ValueRef<'static>)]| ReadingKey::new(ts, v.iter().copied());
         let a = ("a", ValueRef::Int(1));
         let b = ("b", ValueRef::Double(2.0));
         assert_eq!(key(1, &[a, b]), key(1, &[b, a]));

@@ -1,8 +1,9 @@
-//! Patterns that select sensors by their ids. In a pattern `*` matches any characters, or none; every other character
-//! matches itself.
+//! Patterns that select sensors by their ids. In a pattern `*` matches any characters, or none;
+//! every other character matches itself.
 //!
-//! They are compared with the sensor id of each reading. Nearly all begin with a few literal characters, so the first
-//! eight bytes of an id are compared as one number, which decides most patterns without following a pointer.
+//! They are compared with the sensor id of each reading. Nearly all begin with a few literal
+//! characters, so the first eight bytes of an id are compared as one number, which decides most
+//! patterns without following a pointer.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ pub struct SensorPatterns(Arc<[Pattern]>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
-    /// The first bytes before any star, at most eight, and which bytes of an id are compared with them.
+    /// The first bytes before any star, at most eight, and which bytes of an id are compared with
+    /// them.
     head: u64,
     mask: u64,
     /// Length of the shortest id that matches.
@@ -54,8 +56,13 @@ impl SensorPatterns {
     ///
     /// # Errors
     /// The rule that the list breaks.
-    pub fn parse<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<SensorPatterns, InvalidPattern> {
-        let parsed: Vec<Pattern> = patterns.into_iter().map(Pattern::parse).collect::<Result<_, _>>()?;
+    pub fn parse<'a>(
+        patterns: impl IntoIterator<Item = &'a str>,
+    ) -> Result<SensorPatterns, InvalidPattern> {
+        let parsed: Vec<Pattern> = patterns
+            .into_iter()
+            .map(Pattern::parse)
+            .collect::<Result<_, _>>()?;
         if parsed.len() > PATTERNS_MAX {
             return Err(InvalidPattern::TooMany);
         }
@@ -65,7 +72,9 @@ impl SensorPatterns {
     /// Whether a pattern matches this sensor id.
     pub fn matches(&self, sensor_id: &str) -> bool {
         let head = head(sensor_id.as_bytes());
-        self.0.iter().any(|pattern| pattern.matches(sensor_id, head))
+        self.0
+            .iter()
+            .any(|pattern| pattern.matches(sensor_id, head))
     }
 
     /// Whether no sensor is selected.
@@ -75,7 +84,9 @@ impl SensorPatterns {
 
     /// Whether every sensor is selected.
     pub fn is_all(&self) -> bool {
-        self.0.iter().any(|Pattern { parts, .. }| parts.len() > 1 && parts.iter().all(|part| part.is_empty()))
+        self.0.iter().any(|Pattern { parts, .. }| {
+            parts.len() > 1 && parts.iter().all(|part| part.is_empty())
+        })
     }
 }
 
@@ -96,21 +107,31 @@ impl Pattern {
             head: head(&parts[0].as_bytes()[..compared]),
             mask: head(&[0xff; HEAD_BYTES][..compared]),
             len_min: parts.iter().map(|part| part.len()).sum(),
-            is_decided: parts.len() > 1 && parts[1..].iter().all(|part| part.is_empty()) && parts[0].len() == compared,
+            is_decided: parts.len() > 1
+                && parts[1..].iter().all(|part| part.is_empty())
+                && parts[0].len() == compared,
             parts,
         }
     }
 
     fn matches(&self, text: &str, head: u64) -> bool {
-        head & self.mask == self.head && text.len() >= self.len_min && (self.is_decided || self.matches_parts(text))
+        head & self.mask == self.head
+            && text.len() >= self.len_min
+            && (self.is_decided || self.matches_parts(text))
     }
 
     fn matches_parts(&self, text: &str) -> bool {
-        let [first, middle @ .., last] = &*self.parts else { return *self.parts[0] == *text };
-        let Some(mut rest) = text.strip_prefix(&**first) else { return false };
+        let [first, middle @ .., last] = &*self.parts else {
+            return *self.parts[0] == *text;
+        };
+        let Some(mut rest) = text.strip_prefix(&**first) else {
+            return false;
+        };
         // The leftmost place of each part leaves the most for the parts after it.
         for part in middle {
-            let Some(at) = rest.find(&**part) else { return false };
+            let Some(at) = rest.find(&**part) else {
+                return false;
+            };
             rest = &rest[at + part.len()..];
         }
         rest.ends_with(&**last)
@@ -121,7 +142,10 @@ impl Pattern {
 fn head(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
         Some(first) => u64::from_le_bytes(*first),
-        None => bytes.iter().rev().fold(0, |head, byte| head << 8 | u64::from(*byte)),
+        None => bytes
+            .iter()
+            .rev()
+            .fold(0, |head, byte| head << 8 | u64::from(*byte)),
     }
 }
 
@@ -172,9 +196,18 @@ mod tests {
     #[test]
     fn what_would_be_slow_or_match_nothing_is_refused() {
         assert_eq!(SensorPatterns::parse([""]), Err(InvalidPattern::Empty));
-        assert_eq!(SensorPatterns::parse(["a*b*c*d*e*f*g*h*i*j"]), Err(InvalidPattern::TooManyStars));
-        assert_eq!(SensorPatterns::parse([&*"x".repeat(1025)]), Err(InvalidPattern::TooLong));
-        assert_eq!(SensorPatterns::parse(["x"; 101]), Err(InvalidPattern::TooMany));
+        assert_eq!(
+            SensorPatterns::parse(["a*b*c*d*e*f*g*h*i*j"]),
+            Err(InvalidPattern::TooManyStars)
+        );
+        assert_eq!(
+            SensorPatterns::parse([&*"x".repeat(1025)]),
+            Err(InvalidPattern::TooLong)
+        );
+        assert_eq!(
+            SensorPatterns::parse(["x"; 101]),
+            Err(InvalidPattern::TooMany)
+        );
     }
 
     /// By the definition: a star takes any number of characters.
@@ -182,7 +215,9 @@ mod tests {
         match pattern.split_first() {
             None => id.is_empty(),
             Some(('*', rest)) => (0..=id.len()).any(|n| naive(rest, &id[n..])),
-            Some((c, rest)) => id.split_first().is_some_and(|(first, id)| first == c && naive(rest, id)),
+            Some((c, rest)) => id
+                .split_first()
+                .is_some_and(|(first, id)| first == c && naive(rest, id)),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The span of a bucket (`bucket.span`, by default an hour): the half-open interval `[start, start + span)`.
+//! The span of a bucket (`bucket.span`, by default an hour): the half-open interval `[start,
+//! start + span)`.
 
 /// The start of a bucket, in milliseconds since 1970 (UTC); negative before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,7 +16,8 @@ impl Span {
     /// One hour, the default.
     pub const HOUR: Span = Span(60 * 60 * 1000);
 
-    /// A span of `ms` milliseconds; `None` unless it divides a day and is between a minute and a day.
+    /// A span of `ms` milliseconds; `None` unless it divides a day and is between a minute and a
+    /// day.
     pub fn from_ms(ms: i64) -> Option<Span> {
         ((MINUTE_MS..=DAY_MS).contains(&ms) && DAY_MS % ms == 0).then_some(Span(ms))
     }
@@ -36,10 +38,12 @@ impl Span {
     }
 }
 
-/// The buckets that no other process can have written: those that start after `after` and not after `through`.
+/// The buckets that no other process can have written: those that start after `after` and not after
+/// `through`.
 ///
-/// The database has a high-water mark, and no process writes a bucket that starts after it. So if a process raises the
-/// mark from `after` to `through`, the buckets in between do not exist yet. No clock is involved.
+/// The database has a high-water mark, and no process writes a bucket that starts after it. So if a
+/// process raises the mark from `after` to `through`, the buckets in between do not exist yet. No
+/// clock is involved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewBuckets {
     after: BucketStart,
@@ -48,21 +52,31 @@ pub struct NewBuckets {
 
 impl NewBuckets {
     /// No bucket at all.
-    pub const NONE: NewBuckets = NewBuckets { after: BucketStart(i64::MAX), through: BucketStart(i64::MIN) };
+    pub const NONE: NewBuckets = NewBuckets {
+        after: BucketStart(i64::MAX),
+        through: BucketStart(i64::MIN),
+    };
 
     /// Whether no other process can have written this bucket.
     pub fn contains(self, start: BucketStart) -> bool {
         self.after < start && start <= self.through
     }
 
-    /// The new buckets after the mark was raised from `before` to at least `through`. Earlier ones stay new if the mark
-    /// had the value that this process set. Otherwise another process is writing, and only the buckets added by this
-    /// call are new.
+    /// The new buckets after the mark was raised from `before` to at least `through`. Earlier ones
+    /// stay new if the mark had the value that this process set. Otherwise another process is
+    /// writing, and only the buckets added by this call are new.
     #[must_use]
     pub fn raised(self, before: BucketStart, through: BucketStart) -> NewBuckets {
         let own = before == self.through && self.after < self.through;
-        let after = if own { self.after } else { before.max(self.through) };
-        NewBuckets { after, through: through.max(before) }
+        let after = if own {
+            self.after
+        } else {
+            before.max(self.through)
+        };
+        NewBuckets {
+            after,
+            through: through.max(before),
+        }
     }
 }
 
@@ -77,20 +91,42 @@ mod tests {
         let first = NewBuckets::NONE.raised(at(2), at(4));
         assert_eq!(new(first), [3, 4]);
         assert_eq!(new(first.raised(at(4), at(5))), [3, 4, 5]);
-        assert_eq!(new(first.raised(at(6), at(7))), [7], "another process raised it in between");
-        assert_eq!(new(first.raised(at(6), at(5))), [0i64; 0], "it was higher already");
-        assert_eq!(new(first.raised(at(1), at(6))), [5, 6], "a restored database has an older mark");
+        assert_eq!(
+            new(first.raised(at(6), at(7))),
+            [7],
+            "another process raised it in between"
+        );
+        assert_eq!(
+            new(first.raised(at(6), at(5))),
+            [0i64; 0],
+            "it was higher already"
+        );
+        assert_eq!(
+            new(first.raised(at(1), at(6))),
+            [5, 6],
+            "a restored database has an older mark"
+        );
         assert_eq!(new(NewBuckets::NONE.raised(at(9), at(4))), [0i64; 0]);
         let never = BucketStart(i64::MIN);
-        assert_eq!(new(NewBuckets::NONE.raised(never, at(2))), [0, 1, 2], "a database without a bucket");
+        assert_eq!(
+            new(NewBuckets::NONE.raised(never, at(2))),
+            [0, 1, 2],
+            "a database without a bucket"
+        );
     }
 
     #[test]
     fn floors_towards_the_past_on_both_sides_of_1970() {
         let hour = Span::HOUR.ms();
-        for (ts, start) in
-            [(0, 0), (1, 0), (hour - 1, 0), (hour, hour), (-1, -hour), (-hour, -hour), (-hour - 1, -2 * hour)]
-        {
+        for (ts, start) in [
+            (0, 0),
+            (1, 0),
+            (hour - 1, 0),
+            (hour, hour),
+            (-1, -hour),
+            (-hour, -hour),
+            (-hour - 1, -2 * hour),
+        ] {
             assert_eq!(Span::HOUR.floor(ts), BucketStart(start), "{ts}");
         }
     }

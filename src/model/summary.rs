@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::rows::Rows;
 use super::value::Number;
 
-/// The largest integer sum that a statement sends as an integer. A page receives at most `bucket.max_readings` (≤
-/// 10,000 < 2^14) statements. So its integer sum stays below 2^49 · 2^14 = 2^63, and `$inc` never overflows (the server
-/// rejects an overflowing `$inc`). Larger sums are sent as doubles. A time-series bucket has no such limit of
-/// statements: if its `$inc` is rejected, the bucket is recomputed, and [`Number::plus`] turns the sum into a double
-/// there too.
+/// The largest integer sum that a statement sends as an integer. A page receives at most
+/// `bucket.max_readings` (≤ 10,000 < 2^14) statements. So its integer sum stays below 2^49 · 2^14 =
+/// 2^63, and `$inc` never overflows (the server rejects an overflowing `$inc`). Larger sums are
+/// sent as doubles. A time-series bucket has no such limit of statements: if its `$inc` is
+/// rejected, the bucket is recomputed, and [`Number::plus`] turns the sum into a double there too.
 ///
-/// A sum of doubles may become infinite or NaN (`inf - inf`), as in the server. `min`, `max` and `count` stay correct.
+/// A sum of doubles may become infinite or NaN (`inf - inf`), as in the server. `min`, `max` and
+/// `count` stay correct.
 const SUM_INT_MAX: i128 = 1 << 49;
 
 /// The summary of one field; `avg = sum / count`.
@@ -21,13 +22,15 @@ pub struct FieldSummary {
     pub min: Number,
     /// The largest value.
     pub max: Number,
-    /// An integer if all values are integers and the sum is not too large (2^49 per statement); else a double.
+    /// An integer if all values are integers and the sum is not too large (2^49 per statement);
+    /// else a double.
     pub sum: Number,
     /// Number of values.
     pub count: u32,
 }
 
-/// The summaries of rows: the index into [`Rows::fields`] and its summary, only for fields with numbers.
+/// The summaries of rows: the index into [`Rows::fields`] and its summary, only for fields with
+/// numbers.
 pub type Summary = Vec<(u32, FieldSummary)>;
 
 /// Accumulates the summary of one field.
@@ -43,7 +46,14 @@ struct Running {
 
 impl Running {
     fn first(v: Number) -> Running {
-        let mut running = Running { min: v, max: v, int_sum: 0, double_sum: 0.0, doubles: false, count: 0 };
+        let mut running = Running {
+            min: v,
+            max: v,
+            int_sum: 0,
+            double_sum: 0.0,
+            doubles: false,
+            count: 0,
+        };
         running.add(v);
         running
     }
@@ -72,19 +82,26 @@ impl Running {
         } else {
             Number::Double(self.double_sum + self.int_sum as f64)
         };
-        FieldSummary { min: self.min, max: self.max, sum, count: self.count }
+        FieldSummary {
+            min: self.min,
+            max: self.max,
+            sum,
+            count: self.count,
+        }
     }
 }
 
-/// Size of a field's entry in a stored summary, without its name: type, NUL and length (6), `min`, `max` and `sum`
-/// (type, name, NUL, 8 bytes: 13 each), `count` (type, name, NUL, 4 bytes: 11), terminator (1).
+/// Size of a field's entry in a stored summary, without its name: type, NUL and length (6), `min`,
+/// `max` and `sum` (type, name, NUL, 8 bytes: 13 each), `count` (type, name, NUL, 4 bytes: 11),
+/// terminator (1).
 const ENTRY_BYTES: u64 = 6 + 3 * 13 + 11 + 1;
 
-/// Maximum size of a page's summary. With names of 128 bytes these are 5,667 fields of 185 bytes; with names of one
-/// byte, 18,078 of 58. A page has this summary, its readings (`bucket.max_bytes` ≤ 8 MiB), and at most one reading more
-/// than fits (255 fields of 185 bytes, 47 KB): far below the server's limit of 16 MiB. In a command, a field takes at
-/// most 4 times its name plus 100 bytes, or 3.4 MiB for a whole page. So a command of 12 MiB that ends with such a
-/// statement stays below 16 MiB.
+/// Maximum size of a page's summary. With names of 128 bytes these are 5,667 fields of 185 bytes;
+/// with names of one byte, 18,078 of 58. A page has this summary, its readings (`bucket.max_bytes`
+/// ≤ 8 MiB), and at most one reading more than fits (255 fields of 185 bytes, 47 KB): far below the
+/// server's limit of 16 MiB. In a command, a field takes at most 4 times its name plus 100 bytes,
+/// or 3.4 MiB for a whole page. So a command of 12 MiB that ends with such a statement stays below
+/// 16 MiB.
 pub const PAGE_SUMMARY_BYTES_MAX: u64 = 1 << 20;
 
 /// Size of a field with this name in a stored summary.
@@ -94,7 +111,10 @@ pub fn entry_bytes(name: &str) -> u64 {
 
 /// Size of these summaries in a page.
 pub fn stored_bytes(fields: &[Arc<str>], summary: &Summary) -> u64 {
-    summary.iter().map(|(i, _)| entry_bytes(&fields[*i as usize])).sum()
+    summary
+        .iter()
+        .map(|(i, _)| entry_bytes(&fields[*i as usize]))
+        .sum()
 }
 
 /// Computes the summary of rows in one pass.
@@ -117,8 +137,16 @@ impl FieldSummary {
     /// Merges two summaries as `$min`, `$max` and `$inc` do.
     pub fn merge(self, other: FieldSummary) -> FieldSummary {
         FieldSummary {
-            min: if other.min.order(self.min).is_lt() { other.min } else { self.min },
-            max: if other.max.order(self.max).is_gt() { other.max } else { self.max },
+            min: if other.min.order(self.min).is_lt() {
+                other.min
+            } else {
+                self.min
+            },
+            max: if other.max.order(self.max).is_gt() {
+                other.max
+            } else {
+                self.max
+            },
             sum: self.sum.plus(other.sum),
             count: self.count + other.count,
         }
@@ -126,8 +154,14 @@ impl FieldSummary {
 }
 
 /// The summary by field name, for comparison and output.
-pub fn by_name(fields: &[Arc<str>], summary: &Summary) -> std::collections::BTreeMap<String, FieldSummary> {
-    summary.iter().map(|(i, s)| (fields[*i as usize].to_string(), *s)).collect()
+pub fn by_name(
+    fields: &[Arc<str>],
+    summary: &Summary,
+) -> std::collections::BTreeMap<String, FieldSummary> {
+    summary
+        .iter()
+        .map(|(i, s)| (fields[*i as usize].to_string(), *s))
+        .collect()
 }
 
 #[cfg(test)]
@@ -147,24 +181,37 @@ mod tests {
     fn an_integer_sum_beyond_64_bits_becomes_a_double_in_any_order_of_addition() {
         let large = ValueRef::Int(SUM_INT_MAX as i64);
         assert!(matches!(of(&[large]).sum, Number::Int(_)));
-        assert!(matches!(of(&[large, large]).sum, Number::Double(_)), "of one statement");
-        // Merges statements that fit individually, like a recomputation of its parts. 2^63 exceeds the range by one.
+        assert!(
+            matches!(of(&[large, large]).sum, Number::Double(_)),
+            "of one statement"
+        );
+        // Merges statements that fit individually, like a recomputation of its parts. 2^63 exceeds
+        // the range by one.
         let mut sum = of(&[large]);
         let mut statements = 1u64;
         while matches!(sum.sum, Number::Int(_)) {
             sum = sum.merge(of(&[large]));
             statements += 1;
         }
-        assert_eq!((statements, sum.sum), (1 << 14, Number::Double((1u64 << 63) as f64)));
+        assert_eq!(
+            (statements, sum.sum),
+            (1 << 14, Number::Double((1u64 << 63) as f64))
+        );
     }
 
     #[test]
     fn an_overflowing_sum_leaves_the_rest_of_the_summary_correct() {
         let [a, b] = [1e308, -1e308].map(ValueRef::Double);
         let up = of(&[a, a]);
-        assert_eq!((up.sum.as_f64(), up.max, up.count), (f64::INFINITY, Number::Double(1e308), 2));
+        assert_eq!(
+            (up.sum.as_f64(), up.max, up.count),
+            (f64::INFINITY, Number::Double(1e308), 2)
+        );
         let none = up.merge(of(&[b, b]));
         assert!(none.sum.as_f64().is_nan());
-        assert_eq!((none.min, none.max, none.count), (Number::Double(-1e308), Number::Double(1e308), 4));
+        assert_eq!(
+            (none.min, none.max, none.count),
+            (Number::Double(-1e308), Number::Double(1e308), 4)
+        );
     }
 }

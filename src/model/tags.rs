@@ -1,4 +1,5 @@
-//! Interned sets of tags: sensors with equal tags, such as a site's thousand sensors of one model, share one set.
+//! Interned sets of tags: sensors with equal tags, such as a site's thousand sensors of one model,
+//! share one set.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use super::memory;
 /// Number of sets below which no sweep runs.
 const SWEEP_MIN: usize = 64;
 
-/// All distinct sets of tags in use. Unused sets are dropped when their number has doubled since the last sweep, so
-/// that the amortized cost is constant for each new one.
+/// All distinct sets of tags in use. Unused sets are dropped when their number has doubled since
+/// the last sweep, so that the amortized cost is constant for each new one.
 #[derive(Debug)]
 pub struct TagSets {
     sets: HashTable<Arc<Tags>>,
@@ -22,7 +23,11 @@ pub struct TagSets {
 
 impl Default for TagSets {
     fn default() -> TagSets {
-        TagSets { sets: HashTable::new(), sweep_at: SWEEP_MIN, bytes: 0 }
+        TagSets {
+            sets: HashTable::new(),
+            sweep_at: SWEEP_MIN,
+            bytes: 0,
+        }
     }
 }
 
@@ -38,7 +43,8 @@ impl TagSets {
         }
         let set = Arc::new(Tags::from_canonical(canonical));
         self.bytes += memory(&set);
-        self.sets.insert_unique(hash, set.clone(), |set| xxh3_64(set.as_bytes()));
+        self.sets
+            .insert_unique(hash, set.clone(), |set| xxh3_64(set.as_bytes()));
         set
     }
 
@@ -87,8 +93,14 @@ mod tests {
         for value in 1..10_000 {
             sets.shared(&canonical(value));
         }
-        assert!(sets.memory_bytes() < (SWEEP_MIN + 2) * 2 * one, "{} bytes", sets.memory_bytes());
-        let held: Vec<_> = (0..10_000).map(|value| sets.shared(&canonical(value))).collect();
+        assert!(
+            sets.memory_bytes() < (SWEEP_MIN + 2) * 2 * one,
+            "{} bytes",
+            sets.memory_bytes()
+        );
+        let held: Vec<_> = (0..10_000)
+            .map(|value| sets.shared(&canonical(value)))
+            .collect();
         assert!(sets.memory_bytes() >= 10_000 * one);
         for (value, set) in held.iter().enumerate() {
             assert!(Arc::ptr_eq(set, &sets.shared(&canonical(value as u32))));

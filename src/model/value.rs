@@ -1,5 +1,5 @@
-//! The four kinds of values: double, int64, bool and string. Integers are stored as integers. The decoders reject NaN
-//! and infinities.
+//! The four kinds of values: double, int64, bool and string. Integers are stored as integers. The
+//! decoders reject NaN and infinities.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -73,8 +73,8 @@ impl ValueRef<'_> {
         matches!(self, ValueRef::Double(_) | ValueRef::Int(_))
     }
 
-    /// Appends the compact form: a kind byte, then 8 bytes for a number, nothing for a boolean, or length (u32) and
-    /// bytes for a string. All numbers are little-endian.
+    /// Appends the compact form: a kind byte, then 8 bytes for a number, nothing for a boolean, or
+    /// length (u32) and bytes for a string. All numbers are little-endian.
     pub(super) fn encode(self, out: &mut Vec<u8>) {
         match self {
             ValueRef::Double(v) => {
@@ -95,8 +95,8 @@ impl ValueRef<'_> {
     }
 }
 
-/// Updates the newest values by field with those of a reading: time (ms since 1970) and value. Of two values with the
-/// same time, the later call wins.
+/// Updates the newest values by field with those of a reading: time (ms since 1970) and value. Of
+/// two values with the same time, the later call wins.
 pub fn keep_newer<'a>(
     values: &mut BTreeMap<String, (i64, Value)>,
     ts_ms: i64,
@@ -130,8 +130,8 @@ impl Number {
         }
     }
 
-    /// Orders by value. Exact for two integers; mixed numbers compare as doubles. MongoDB's `$min` is exact for mixed
-    /// numbers too, which differs only beyond 2^53.
+    /// Orders by value. Exact for two integers; mixed numbers compare as doubles. MongoDB's `$min`
+    /// is exact for mixed numbers too, which differs only beyond 2^53.
     pub fn order(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => a.cmp(&b),
@@ -139,13 +139,14 @@ impl Number {
         }
     }
 
-    /// Adds like MongoDB's `$inc`: two integers give an integer, anything else a double. An integer overflow, which
-    /// `$inc` rejects, gives a double here; [`super::summary`] keeps sums far below it.
+    /// Adds like MongoDB's `$inc`: two integers give an integer, anything else a double. An integer
+    /// overflow, which `$inc` rejects, gives a double here; [`super::summary`] keeps sums far below
+    /// it.
     pub fn plus(self, other: Number) -> Number {
         match (self, other) {
-            (Number::Int(a), Number::Int(b)) => {
-                a.checked_add(b).map_or(Number::Double(a as f64 + b as f64), Number::Int)
-            }
+            (Number::Int(a), Number::Int(b)) => a
+                .checked_add(b)
+                .map_or(Number::Double(a as f64 + b as f64), Number::Int),
             (a, b) => Number::Double(a.as_f64() + b.as_f64()),
         }
     }
@@ -217,9 +218,18 @@ mod tests {
     #[test]
     fn each_field_keeps_its_newest_value_and_of_one_time_the_last() {
         let mut held = BTreeMap::new();
-        for (ts_ms, name, n) in [(5, "a", 1), (5, "a", 2), (4, "a", 3), (4, "b", 4), (6, "b", 5)] {
+        for (ts_ms, name, n) in [
+            (5, "a", 1),
+            (5, "a", 2),
+            (4, "a", 3),
+            (4, "b", 4),
+            (6, "b", 5),
+        ] {
             keep_newer(&mut held, ts_ms, std::iter::once((name, ValueRef::Int(n))));
         }
-        assert_eq!(held.into_values().collect::<Vec<_>>(), [(5, Value::Int(2)), (6, Value::Int(5))]);
+        assert_eq!(
+            held.into_values().collect::<Vec<_>>(),
+            [(5, Value::Int(2)), (6, Value::Int(5))]
+        );
     }
 }

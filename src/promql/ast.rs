@@ -95,7 +95,10 @@ pub(crate) enum BinaryOp {
 impl BinaryOp {
     pub(crate) fn is_comparison(self) -> bool {
         use BinaryOp::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
-        matches!(self, Equal | NotEqual | Greater | Less | GreaterOrEqual | LessOrEqual)
+        matches!(
+            self,
+            Equal | NotEqual | Greater | Less | GreaterOrEqual | LessOrEqual
+        )
     }
 
     pub(crate) fn is_set(self) -> bool {

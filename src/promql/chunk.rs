@@ -1,9 +1,10 @@
 //! Samples in Prometheus' XOR chunks (`tsdb/chunkenc/xor.go`), which remote read streams. Pure.
 //!
-//! A chunk is the number of samples (two bytes, big-endian) and a stream of bits. The first sample has its time as a
-//! zigzag varint and the 64 bits of its value; the second has the distance in time as a varint; each further one has
-//! the change of that distance, in one of five sizes. Each value after the first is the XOR with the value before: one
-//! bit if it is zero, else its significant bits, in the window of those before if they fit into it.
+//! A chunk is the number of samples (two bytes, big-endian) and a stream of bits. The first sample
+//! has its time as a zigzag varint and the 64 bits of its value; the second has the distance in
+//! time as a varint; each further one has the change of that distance, in one of five sizes. Each
+//! value after the first is the XOR with the value before: one bit if it is zero, else its
+//! significant bits, in the window of those before if they fit into it.
 
 use super::series::Sample;
 
@@ -16,8 +17,14 @@ const LEADING_MAX: u32 = 31;
 /// The chunk of these samples, ordered by time: at most [`CHUNK_SAMPLES_MAX`], others are left out.
 pub fn xor_chunk(samples: &[Sample]) -> Vec<u8> {
     let samples = &samples[..samples.len().min(CHUNK_SAMPLES_MAX)];
-    let mut bits = Bits { bytes: (samples.len() as u16).to_be_bytes().to_vec(), free: 0 };
-    let mut values = Values { last: 0, window: None };
+    let mut bits = Bits {
+        bytes: (samples.len() as u16).to_be_bytes().to_vec(),
+        free: 0,
+    };
+    let mut values = Values {
+        last: 0,
+        window: None,
+    };
     let mut last_ms = 0i64;
     let mut distance = 0i64;
     for (i, sample) in samples.iter().enumerate() {
@@ -72,7 +79,8 @@ impl Bits {
         self.push(value, 8);
     }
 
-    /// The change of the distance in time. A size of `n` bits holds from `-(2^(n-1) - 1)` to `2^(n-1)`.
+    /// The change of the distance in time. A size of `n` bits holds from `-(2^(n-1) - 1)` to
+    /// `2^(n-1)`.
     fn change(&mut self, change: i64) {
         let fits = |bits: u32| -((1 << (bits - 1)) - 1) <= change && change <= 1 << (bits - 1);
         let (prefix, prefix_bits, bits) = match () {

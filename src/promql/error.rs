@@ -28,6 +28,8 @@ impl PromqlError {
 
     /// The error at the limit of samples.
     pub(crate) fn too_many_samples() -> PromqlError {
-        PromqlError::execution("query processing would load too many samples into memory in query execution")
+        PromqlError::execution(
+            "query processing would load too many samples into memory in query execution",
+        )
     }
 }

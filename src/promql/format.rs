@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// A number as the API has it: `+Inf`, `-Inf`, `NaN`, otherwise the shortest digits that give the same number, with an
-/// exponent below 1e-6 and from 1e21 on.
+/// A number as the API has it: `+Inf`, `-Inf`, `NaN`, otherwise the shortest digits that give the
+/// same number, with an exponent below 1e-6 and from 1e21 on.
 pub fn api_number(value: f64) -> String {
     let size = value.abs();
     if value.is_finite() && size != 0.0 && !(1e-6..1e21).contains(&size) {
@@ -30,7 +30,11 @@ pub(crate) fn number(value: f64) -> String {
 
 /// A time in seconds since 1970, with three decimals if it is not a whole second.
 pub fn push_time(out: &mut String, ts_ms: i64) {
-    let (sign, ms) = if ts_ms < 0 { ("-", ts_ms.unsigned_abs()) } else { ("", ts_ms.unsigned_abs()) };
+    let (sign, ms) = if ts_ms < 0 {
+        ("-", ts_ms.unsigned_abs())
+    } else {
+        ("", ts_ms.unsigned_abs())
+    };
     let _ = match ms % 1000 {
         0 => write!(out, "{sign}{}", ms / 1000),
         rest => write!(out, "{sign}{}.{rest:03}", ms / 1000),
@@ -60,9 +64,13 @@ mod tests {
             assert_eq!(api_number(value), text);
         }
         assert_eq!(number(1e21), "1000000000000000000000");
-        for (ms, text) in
-            [(0, "0"), (1_500, "1.500"), (-1, "-0.001"), (-2_000, "-2"), (1_700_000_000_007, "1700000000.007")]
-        {
+        for (ms, text) in [
+            (0, "0"),
+            (1_500, "1.500"),
+            (-1, "-0.001"),
+            (-2_000, "-2"),
+            (1_700_000_000_007, "1700000000.007"),
+        ] {
             let mut out = String::new();
             push_time(&mut out, ms);
             assert_eq!(out, text);

@@ -62,14 +62,27 @@ impl OverTime {
 pub(crate) struct Function {
     pub(crate) name: &'static str,
     pub(crate) args: &'static [ValueType],
-    /// How many arguments at the end are optional; the last may be repeated without limit if negative.
+    /// How many arguments at the end are optional; the last may be repeated without limit if
+    /// negative.
     pub(crate) optional: i32,
     pub(crate) returns: ValueType,
     pub(crate) kind: Kind,
 }
 
-const fn f(name: &'static str, args: &'static [ValueType], optional: i32, returns: ValueType, kind: Kind) -> Function {
-    Function { name, args, optional, returns, kind }
+const fn f(
+    name: &'static str,
+    args: &'static [ValueType],
+    optional: i32,
+    returns: ValueType,
+    kind: Kind,
+) -> Function {
+    Function {
+        name,
+        args,
+        optional,
+        returns,
+        kind,
+    }
 }
 
 const fn map(name: &'static str, map: fn(f64) -> f64) -> Function {
@@ -84,7 +97,12 @@ const fn over(name: &'static str, over: OverTime) -> Function {
     f(name, &[Matrix], 0, Vector, Kind::OverTime(over))
 }
 
-const fn special(name: &'static str, args: &'static [ValueType], optional: i32, returns: ValueType) -> Function {
+const fn special(
+    name: &'static str,
+    args: &'static [ValueType],
+    optional: i32,
+    returns: ValueType,
+) -> Function {
     f(name, args, optional, returns, Kind::Special)
 }
 
@@ -161,7 +179,12 @@ static FUNCTIONS: &[Function] = &[
     unsupported("info", &[Vector, Vector], 1),
     over("irate", OverTime::Irate),
     special("label_join", &[Vector, String, String, String], -1, Vector),
-    special("label_replace", &[Vector, String, String, String, String], 0, Vector),
+    special(
+        "label_replace",
+        &[Vector, String, String, String, String],
+        0,
+        Vector,
+    ),
     over("last_over_time", OverTime::Last),
     map("ln", f64::ln),
     map("log10", f64::log10),
@@ -172,9 +195,21 @@ static FUNCTIONS: &[Function] = &[
     date("minute", dates::minute),
     date("month", dates::month),
     special("pi", &[], 0, Scalar),
-    f("predict_linear", &[Matrix, Scalar], 0, Vector, Kind::OverTime(OverTime::PredictLinear)),
+    f(
+        "predict_linear",
+        &[Matrix, Scalar],
+        0,
+        Vector,
+        Kind::OverTime(OverTime::PredictLinear),
+    ),
     over("present_over_time", OverTime::Present),
-    f("quantile_over_time", &[Scalar, Matrix], 0, Vector, Kind::OverTime(OverTime::Quantile)),
+    f(
+        "quantile_over_time",
+        &[Scalar, Matrix],
+        0,
+        Vector,
+        Kind::OverTime(OverTime::Quantile),
+    ),
     map("rad", radians),
     special("range", &[], 0, Scalar),
     over("rate", OverTime::Rate),

@@ -1,5 +1,5 @@
-//! Checks before the text is given to the parser, whose stack and time grow with the input: length, nesting,
-//! number of operators and regular expressions, and durations that it cannot represent.
+//! Checks before the text is given to the parser, whose stack and time grow with the input: length,
+//! nesting, number of operators and regular expressions, and durations that it cannot represent.
 
 use super::error::PromqlError;
 
@@ -23,7 +23,11 @@ pub(crate) fn check(text: &str) -> Result<(), PromqlError> {
             text.len()
         )));
     }
-    let mut guard = Guard { rest: text, levels: 0, regexes: 0 };
+    let mut guard = Guard {
+        rest: text,
+        levels: 0,
+        regexes: 0,
+    };
     while let Some(c) = guard.rest.chars().next() {
         guard.token(c)?;
     }
@@ -57,7 +61,10 @@ impl Guard<'_> {
                 self.duration()?;
             }
             c if c.is_ascii_alphanumeric() || c == '_' || c == '.' => {
-                let end = self.rest.find(|c: char| !is_word(c)).unwrap_or(self.rest.len());
+                let end = self
+                    .rest
+                    .find(|c: char| !is_word(c))
+                    .unwrap_or(self.rest.len());
                 let (word, rest) = self.rest.split_at(end);
                 self.rest = rest;
                 match word.to_ascii_lowercase().as_str() {
@@ -89,22 +96,35 @@ impl Guard<'_> {
 
     /// A number of seconds follows, or a duration such as `5m`, or neither.
     fn duration(&self) -> Result<(), PromqlError> {
-        let text = self.rest.trim_start().trim_start_matches(['+', '-']).trim_start();
+        let text = self
+            .rest
+            .trim_start()
+            .trim_start_matches(['+', '-'])
+            .trim_start();
         let end = text.find(|c: char| !is_word(c)).unwrap_or(text.len());
         // With a signed exponent (1e+300), the number is cut at the sign: it is refused as well.
         let word = &text[..end];
         let number = word.strip_suffix(['e', 'E']).unwrap_or(word);
-        let has_exponent = number.len() < word.len() && word.starts_with(|c: char| c.is_ascii_digit());
+        let has_exponent =
+            number.len() < word.len() && word.starts_with(|c: char| c.is_ascii_digit());
         let seconds = match number.parse::<f64>() {
             Ok(seconds) if !has_exponent => seconds,
             Ok(_) => f64::INFINITY,
             // Units: the digits before each may be too many for the parser's numbers.
-            Err(_) if word.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 9) => f64::INFINITY,
+            Err(_)
+                if word
+                    .split(|c: char| !c.is_ascii_digit())
+                    .any(|digits| digits.len() > 9) =>
+            {
+                f64::INFINITY
+            }
             Err(_) => 0.0,
         };
         match seconds.is_finite() && seconds.abs() <= SECONDS_MAX {
             true => Ok(()),
-            false => Err(PromqlError::bad_data(format!("duration out of range: {word}"))),
+            false => Err(PromqlError::bad_data(format!(
+                "duration out of range: {word}"
+            ))),
         }
     }
 }
@@ -135,7 +155,12 @@ mod tests {
             let error = check(&text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
-        for text in ["x[5m] offset -1h", "sum(x{a=\"((((\", b='\\'('}) # ((((", "x[300]", "a:b:c offset 1.5e3"] {
+        for text in [
+            "x[5m] offset -1h",
+            "sum(x{a=\"((((\", b='\\'('}) # ((((",
+            "x[300]",
+            "a:b:c offset 1.5e3",
+        ] {
             check(text).unwrap();
         }
         check(&format!("{{a=\"{}\"}}", "(".repeat(10_000))).unwrap();

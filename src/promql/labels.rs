@@ -6,7 +6,8 @@ use std::sync::Arc;
 /// The label that holds the name of the metric: the name of the field.
 pub const METRIC_NAME: &str = "__name__";
 
-/// Immutable and cheap to clone. The order of label sets is Prometheus': by names and values, pair by pair.
+/// Immutable and cheap to clone. The order of label sets is Prometheus': by names and values, pair
+/// by pair.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels(Arc<[(Arc<str>, Arc<str>)]>);
 
@@ -17,7 +18,8 @@ impl Default for Labels {
 }
 
 impl Labels {
-    /// Sorts the pairs. Of two equal names the first counts; an empty value means that the label is absent.
+    /// Sorts the pairs. Of two equal names the first counts; an empty value means that the label is
+    /// absent.
     pub fn new(pairs: impl IntoIterator<Item = (Arc<str>, Arc<str>)>) -> Labels {
         let mut pairs: Vec<_> = pairs.into_iter().collect();
         pairs.sort_by(|a, b| a.0.cmp(&b.0));
@@ -28,12 +30,18 @@ impl Labels {
 
     /// As [`Labels::new`], of texts.
     pub fn of(pairs: &[(&str, &str)]) -> Labels {
-        Labels::new(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+        Labels::new(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into())),
+        )
     }
 
     /// The value; empty if there is no such label.
     pub fn get(&self, name: &str) -> &str {
-        self.0.binary_search_by(|(n, _)| (**n).cmp(name)).map_or("", |at| &self.0[at].1)
+        self.0
+            .binary_search_by(|(n, _)| (**n).cmp(name))
+            .map_or("", |at| &self.0[at].1)
     }
 
     /// In the order of the names.
@@ -50,7 +58,13 @@ impl Labels {
 
     /// Only the labels whose name fulfils the condition.
     pub(crate) fn filtered(&self, keep: impl Fn(&str) -> bool) -> Labels {
-        Labels(self.0.iter().filter(|(name, _)| keep(name)).cloned().collect())
+        Labels(
+            self.0
+                .iter()
+                .filter(|(name, _)| keep(name))
+                .cloned()
+                .collect(),
+        )
     }
 
     /// With the label set to a value; removed if that is empty.
@@ -59,7 +73,8 @@ impl Labels {
         Labels::new(std::iter::once(pair).chain(self.0.iter().cloned()))
     }
 
-    /// The labels by which vectors are matched: only those of `names` (`on`), or all but them and the metric's name.
+    /// The labels by which vectors are matched: only those of `names` (`on`), or all but them and
+    /// the metric's name.
     pub(crate) fn matching(&self, on: bool, names: &[String]) -> Labels {
         let is_named = |name: &str| names.iter().any(|n| n == name);
         match on {
@@ -68,8 +83,8 @@ impl Labels {
         }
     }
 
-    /// The hash by which `limit_ratio` samples: XXH64 of Prometheus' packed form (lengths below 255 in one byte,
-    /// otherwise 255 and three bytes).
+    /// The hash by which `limit_ratio` samples: XXH64 of Prometheus' packed form (lengths below 255
+    /// in one byte, otherwise 255 and three bytes).
     pub(crate) fn stable_hash(&self) -> u64 {
         let mut packed = Vec::new();
         for text in self.0.iter().flat_map(|(name, value)| [name, value]) {
@@ -136,10 +151,19 @@ mod tests {
         let labels = Labels::of(&[("b", "2"), ("a", "1"), ("b", "3"), ("c", "")]);
         assert_eq!(labels.to_string(), r#"{a="1", b="2"}"#);
         assert_eq!((labels.get("b"), labels.get("c")), ("2", ""));
-        assert_eq!(labels.with("a", "").with("x y", "q\"").to_string(), r#"{b="2", "x y"="q\""}"#);
+        assert_eq!(
+            labels.with("a", "").with("x y", "q\"").to_string(),
+            r#"{b="2", "x y"="q\""}"#
+        );
         assert!(Labels::of(&[("A", "x")]) < Labels::of(&[("__name__", "x")]));
         let named = Labels::of(&[(METRIC_NAME, "m"), ("a", "1"), ("b", "2")]);
-        assert_eq!(named.matching(true, &["a".into()]), Labels::of(&[("a", "1")]));
-        assert_eq!(named.matching(false, &["a".into()]), Labels::of(&[("b", "2")]));
+        assert_eq!(
+            named.matching(true, &["a".into()]),
+            Labels::of(&[("a", "1")])
+        );
+        assert_eq!(
+            named.matching(false, &["a".into()]),
+            Labels::of(&[("b", "2")])
+        );
     }
 }

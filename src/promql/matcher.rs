@@ -32,16 +32,36 @@ enum Op {
 impl Matcher {
     /// `=`.
     pub fn equal(name: impl Into<String>, value: impl Into<String>) -> Matcher {
-        Matcher { name: name.into(), value: value.into(), op: Op::Equal }
+        Matcher {
+            name: name.into(),
+            value: value.into(),
+            op: Op::Equal,
+        }
     }
 
     pub(crate) fn not_equal(name: String, value: String) -> Matcher {
-        Matcher { name, value, op: Op::NotEqual }
+        Matcher {
+            name,
+            value,
+            op: Op::NotEqual,
+        }
     }
 
-    pub(crate) fn regex(name: String, value: String, is_positive: bool) -> Result<Matcher, PromqlError> {
+    pub(crate) fn regex(
+        name: String,
+        value: String,
+        is_positive: bool,
+    ) -> Result<Matcher, PromqlError> {
         let regex = anchored(&value)?;
-        Ok(Matcher { name, value, op: if is_positive { Op::Regex(regex) } else { Op::NotRegex(regex) } })
+        Ok(Matcher {
+            name,
+            value,
+            op: if is_positive {
+                Op::Regex(regex)
+            } else {
+                Op::NotRegex(regex)
+            },
+        })
     }
 
     /// Whether a label with this value is selected; an absent label has an empty value.
@@ -59,11 +79,16 @@ impl Matcher {
         matches!(self.op, Op::Equal)
     }
 
-    /// The values of an expression that is only an alternative of texts, such as `a|b`; `None` for any other.
+    /// The values of an expression that is only an alternative of texts, such as `a|b`; `None` for
+    /// any other.
     pub fn alternatives(&self) -> Option<Vec<&str>> {
         match self.op {
             Op::Equal => Some(vec![&self.value]),
-            Op::Regex(_) if !self.value.contains(|c: char| "\\.+*?()[]{}^$\n".contains(c)) => {
+            Op::Regex(_)
+                if !self
+                    .value
+                    .contains(|c: char| "\\.+*?()[]{}^$\n".contains(c)) =>
+            {
                 Some(self.value.split('|').collect())
             }
             _ => None,
@@ -94,11 +119,17 @@ pub(crate) fn anchored(text: &str) -> Result<Regex, PromqlError> {
     };
     compile(text).map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => PromqlError::bad_data(format!(
-            "regular expression needs more than {REGEX_BYTES_MAX} bytes when compiled; use a simpler one"
+            "regular expression needs more than {REGEX_BYTES_MAX} bytes when compiled; use a \
+             simpler one"
         )),
         error => {
             let detail = error.to_string();
-            let last = detail.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            let last = detail
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: ")
+                .to_owned();
             PromqlError::bad_data(format!("error parsing regexp: {last}"))
         }
     })
@@ -113,9 +144,19 @@ mod tests {
         let matcher = |text: &str| Matcher::regex("a".into(), text.into(), true);
         assert!(matcher("x|y.*").unwrap().matches("y\n1"));
         assert!(!matcher("x").unwrap().matches("xx"));
-        assert!(matcher("(a{1000}){1000}").unwrap_err().to_string().contains("simpler"));
+        assert!(
+            matcher("(a{1000}){1000}")
+                .unwrap_err()
+                .to_string()
+                .contains("simpler")
+        );
         assert!(matcher(&"(".repeat(10_000)).is_err());
-        assert!(matcher("(").unwrap_err().to_string().starts_with("error parsing regexp: "));
+        assert!(
+            matcher("(")
+                .unwrap_err()
+                .to_string()
+                .starts_with("error parsing regexp: ")
+        );
         assert_eq!(matcher("n|s").unwrap().alternatives(), Some(vec!["n", "s"]));
         assert_eq!(matcher("n.*").unwrap().alternatives(), None);
     }

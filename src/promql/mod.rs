@@ -1,13 +1,13 @@
-//! PromQL over series of floats, as Prometheus 3 evaluates it. Pure: [`parse`] a query, load what [`requests`] names,
-//! [`evaluate`].
+//! PromQL over series of floats, as Prometheus 3 evaluates it. Pure: [`parse`] a query, load what
+//! [`requests`] names, [`evaluate`].
 //!
-//! Windows and the lookback are open on the left and closed on the right: `(end - range, end]`. There are no native
-//! histograms and no stale markers. If Prometheus' result depends on the order of a hash map (the sum over the result
-//! of a range query's inner function), this one depends on the order of the series, so the last digits may differ.
-//! docs/promql.md lists the differences.
+//! Windows and the lookback are open on the left and closed on the right: `(end - range, end]`.
+//! There are no native histograms and no stale markers. If Prometheus' result depends on the order
+//! of a hash map (the sum over the result of a range query's inner function), this one depends on
+//! the order of the series, so the last digits may differ. docs/promql.md lists the differences.
 //!
-//! A function whose windows may be answered from summaries gets [`WindowStats`] instead of samples if the caller has
-//! them: [`windows`] has the rules.
+//! A function whose windows may be answered from summaries gets [`WindowStats`] instead of samples
+//! if the caller has them: [`windows`] has the rules.
 
 mod ast;
 pub mod chunk;
@@ -29,5 +29,7 @@ pub use self::eval::{Evaluated, QueryTime, Stop, evaluate, requests};
 pub use self::labels::{Labels, METRIC_NAME};
 pub use self::matcher::Matcher;
 pub use self::parse::{format as format_query, parse, parse_selector};
-pub use self::series::{Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Value, WindowStats, Windows};
+pub use self::series::{
+    Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Value, WindowStats, Windows,
+};
 pub use self::value_type::ValueType;

@@ -1,6 +1,6 @@
-//! Parses text to the expression that is evaluated, with the crate `promql-parser`, which only this module uses. Its
-//! tree is converted and its gaps are closed: types of all arguments, extensions that PromQL does not have, numbers
-//! that it cannot represent.
+//! Parses text to the expression that is evaluated, with the crate `promql-parser`, which only this
+//! module uses. Its tree is converted and its gaps are closed: types of all arguments, extensions
+//! that PromQL does not have, numbers that it cannot represent.
 
 use std::panic::catch_unwind;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,8 @@ use promql_parser::parser as p;
 use promql_parser::parser::token as t;
 
 use super::ast::{
-    Aggregate, AggregateOp, At, Binary, BinaryOp, Call, Cardinality, Expr, Query, Selector, Subquery, ValueType,
+    Aggregate, AggregateOp, At, Binary, BinaryOp, Call, Cardinality, Expr, Query, Selector,
+    Subquery, ValueType,
 };
 use super::error::PromqlError;
 use super::functions::{self, Function, Kind};
@@ -26,7 +27,10 @@ pub fn parse(text: &str) -> Result<Query, PromqlError> {
     let parsed = parsed(text)?;
     let mut convert = Convert { selectors: 0 };
     let expr = convert.expr(parsed)?;
-    Ok(Query { expr, selectors: convert.selectors })
+    Ok(Query {
+        expr,
+        selectors: convert.selectors,
+    })
 }
 
 /// The query in Prometheus' layout.
@@ -43,13 +47,19 @@ pub fn format(text: &str) -> Result<String, PromqlError> {
 /// # Errors
 /// It is not a selector, or selects everything.
 pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
-    let wrong = || PromqlError::bad_data(format!("invalid parameter \"match[]\": {text:?} is not a series selector"));
+    let wrong = || {
+        PromqlError::bad_data(format!(
+            "invalid parameter \"match[]\": {text:?} is not a series selector"
+        ))
+    };
     let is_plain = |vs: &p::VectorSelector| vs.offset.is_none() && vs.at.is_none();
     match parsed(text) {
         Ok(p::Expr::VectorSelector(vs)) if is_plain(&vs) => matchers(vs.name, vs.matchers),
         Ok(_) => Err(wrong()),
         Err(PromqlError::BadData(detail)) if detail.contains("at least one non-empty matcher") => {
-            Err(PromqlError::bad_data("match[] must contain at least one non-empty matcher"))
+            Err(PromqlError::bad_data(
+                "match[] must contain at least one non-empty matcher",
+            ))
         }
         Err(error) => Err(error),
     }
@@ -76,9 +86,10 @@ impl Convert {
             p::Expr::StringLiteral(text) => Expr::String(text.val),
             p::Expr::Paren(paren) => self.expr(*paren.expr)?,
             p::Expr::VectorSelector(vs) => Expr::Selector(self.selector(vs)?),
-            p::Expr::MatrixSelector(ms) => {
-                Expr::Range { range_ms: positive_ms(ms.range)?, selector: self.selector(ms.vs)? }
-            }
+            p::Expr::MatrixSelector(ms) => Expr::Range {
+                range_ms: positive_ms(ms.range)?,
+                selector: self.selector(ms.vs)?,
+            },
             p::Expr::Subquery(sub) => self.subquery(sub)?,
             p::Expr::Unary(unary) => {
                 let of = self.expr(*unary.expr)?;
@@ -87,7 +98,8 @@ impl Convert {
                     other => {
                         let name = type_name(other);
                         return Err(invalid(format!(
-                            "unary expression only allowed on expressions of type scalar or instant vector, got {name:?}"
+                            "unary expression only allowed on expressions of type scalar or \
+                             instant vector, got {name:?}"
                         )));
                     }
                 }
@@ -104,7 +116,12 @@ impl Convert {
         self.selectors += 1;
         let offset_ms = offset_ms(vs.offset.as_ref())?;
         let at = vs.at.as_ref().map(at).transpose()?;
-        Ok(Selector { id, matchers: matchers(vs.name, vs.matchers)?, offset_ms, at })
+        Ok(Selector {
+            id,
+            matchers: matchers(vs.name, vs.matchers)?,
+            offset_ms,
+            at,
+        })
     }
 
     fn subquery(&mut self, sub: p::SubqueryExpr) -> Result<Expr, PromqlError> {
@@ -126,18 +143,30 @@ impl Convert {
         let rhs = self.expr(*binary.rhs)?;
         for side in [&lhs, &rhs] {
             if !matches!(side.value_type(), ValueType::Scalar | ValueType::Vector) {
-                return Err(invalid("binary expression must contain only scalar and instant vector types"));
+                return Err(invalid(
+                    "binary expression must contain only scalar and instant vector types",
+                ));
             }
         }
-        let both_scalar = lhs.value_type() == ValueType::Scalar && rhs.value_type() == ValueType::Scalar;
+        let both_scalar =
+            lhs.value_type() == ValueType::Scalar && rhs.value_type() == ValueType::Scalar;
         if modifier.return_bool && !op.is_comparison() {
-            return Err(invalid("bool modifier can only be used on comparison operators"));
+            return Err(invalid(
+                "bool modifier can only be used on comparison operators",
+            ));
         }
         if both_scalar && op.is_comparison() && !modifier.return_bool {
-            return Err(invalid("comparisons between scalars must use BOOL modifier"));
+            return Err(invalid(
+                "comparisons between scalars must use BOOL modifier",
+            ));
         }
-        if op.is_set() && (lhs.value_type() == ValueType::Scalar || rhs.value_type() == ValueType::Scalar) {
-            return Err(invalid(format!("set operator {:?} not allowed in binary scalar expression", set_name(op))));
+        if op.is_set()
+            && (lhs.value_type() == ValueType::Scalar || rhs.value_type() == ValueType::Scalar)
+        {
+            return Err(invalid(format!(
+                "set operator {:?} not allowed in binary scalar expression",
+                set_name(op)
+            )));
         }
         let (cardinality, include) = match modifier.card {
             p::VectorMatchCardinality::ManyToOne(labels) => (Cardinality::ManyToOne, labels.labels),
@@ -151,7 +180,11 @@ impl Convert {
             Some(p::LabelModifier::Exclude(labels)) => (false, labels.labels),
             None => (false, vec![]),
         };
-        let value_type = if both_scalar { ValueType::Scalar } else { ValueType::Vector };
+        let value_type = if both_scalar {
+            ValueType::Scalar
+        } else {
+            ValueType::Vector
+        };
         Ok(Expr::Binary(Box::new(Binary {
             op,
             lhs,
@@ -173,7 +206,11 @@ impl Convert {
         let expr = self.expr(*aggregate.expr)?;
         expect(&expr, ValueType::Vector, "aggregation expression")?;
         if let Some(param) = &param {
-            let wanted = if op == AggregateOp::CountValues { ValueType::String } else { ValueType::Scalar };
+            let wanted = if op == AggregateOp::CountValues {
+                ValueType::String
+            } else {
+                ValueType::Scalar
+            };
             expect(param, wanted, "aggregation parameter")?;
         }
         let (without, grouping) = match aggregate.modifier {
@@ -181,19 +218,31 @@ impl Convert {
             Some(p::LabelModifier::Exclude(labels)) => (true, labels.labels),
             None => (false, vec![]),
         };
-        Ok(Expr::Aggregate(Box::new(Aggregate { op, expr, param, without, grouping })))
+        Ok(Expr::Aggregate(Box::new(Aggregate {
+            op,
+            expr,
+            param,
+            without,
+            grouping,
+        })))
     }
 
     fn call(&mut self, call: p::Call) -> Result<Expr, PromqlError> {
         let name = call.func.name;
-        let function = functions::find(name).ok_or_else(|| invalid(format!("unknown function with name {name:?}")))?;
+        let function = functions::find(name)
+            .ok_or_else(|| invalid(format!("unknown function with name {name:?}")))?;
         if matches!(function.kind, Kind::Unsupported) {
             return Err(invalid(format!(
-                "function {name:?} is not supported: hourbucket stores no histograms and no info metrics; \
-                 docs/promql.md lists the supported features"
+                "function {name:?} is not supported: hourbucket stores no histograms and no info \
+                 metrics; docs/promql.md lists the supported features"
             )));
         }
-        let mut args = call.args.args.into_iter().map(|arg| self.expr(*arg)).collect::<Result<Vec<_>, _>>()?;
+        let mut args = call
+            .args
+            .args
+            .into_iter()
+            .map(|arg| self.expr(*arg))
+            .collect::<Result<Vec<_>, _>>()?;
         check_args(function, &args)?;
         // With `@`, Prometheus' `timestamp` ignores an offset.
         if let ("timestamp", [Expr::Selector(selector)]) = (name, &mut args[..])
@@ -209,15 +258,25 @@ fn check_args(function: &Function, args: &[Expr]) -> Result<(), PromqlError> {
     let name = function.name;
     let most = function.args.len();
     let got = args.len();
-    let least = if function.optional == 0 { most } else { most - 1 };
+    let least = if function.optional == 0 {
+        most
+    } else {
+        most - 1
+    };
     if function.optional == 0 && got != most {
-        return Err(invalid(format!("expected {most} argument(s) in call to {name:?}, got {got}")));
+        return Err(invalid(format!(
+            "expected {most} argument(s) in call to {name:?}, got {got}"
+        )));
     }
     if got < least {
-        return Err(invalid(format!("expected at least {least} argument(s) in call to {name:?}, got {got}")));
+        return Err(invalid(format!(
+            "expected at least {least} argument(s) in call to {name:?}, got {got}"
+        )));
     }
     if function.optional > 0 && got > most {
-        return Err(invalid(format!("expected at most {most} argument(s) in call to {name:?}, got {got}")));
+        return Err(invalid(format!(
+            "expected at most {most} argument(s) in call to {name:?}, got {got}"
+        )));
     }
     for (i, arg) in args.iter().enumerate() {
         let wanted = function.args[i.min(most - 1)];
@@ -242,18 +301,26 @@ fn type_name(value_type: ValueType) -> &'static str {
 fn expect(expr: &Expr, wanted: ValueType, place: &str) -> Result<(), PromqlError> {
     match expr.value_type() {
         got if got == wanted => Ok(()),
-        got => Err(invalid(format!("expected type {} in {place}, got {}", type_name(wanted), type_name(got)))),
+        got => Err(invalid(format!(
+            "expected type {} in {place}, got {}",
+            type_name(wanted),
+            type_name(got)
+        ))),
     }
 }
 
 fn matchers(name: Option<String>, of: Matchers) -> Result<Vec<Matcher>, PromqlError> {
     if !of.or_matchers.is_empty() {
-        return Err(invalid("unexpected \"or\" in label matching; use separate selectors joined by `or`"));
+        return Err(invalid(
+            "unexpected \"or\" in label matching; use separate selectors joined by `or`",
+        ));
     }
     let mut all: Vec<Matcher> = vec![];
     if let Some(name) = name {
         if of.matchers.iter().any(|m| m.name == METRIC_NAME) {
-            return Err(invalid(format!("metric name must not be set twice: {name:?}")));
+            return Err(invalid(format!(
+                "metric name must not be set twice: {name:?}"
+            )));
         }
         all.push(Matcher::equal(METRIC_NAME, name));
     }
@@ -266,7 +333,9 @@ fn matchers(name: Option<String>, of: Matchers) -> Result<Vec<Matcher>, PromqlEr
         });
     }
     if all.iter().all(|m| m.matches("")) {
-        return Err(invalid("vector selector must contain at least one non-empty matcher"));
+        return Err(invalid(
+            "vector selector must contain at least one non-empty matcher",
+        ));
     }
     Ok(all)
 }
@@ -275,7 +344,9 @@ fn matchers(name: Option<String>, of: Matchers) -> Result<Vec<Matcher>, PromqlEr
 const MS_MAX: i64 = 1_000_000_000_000_000;
 
 fn ms(duration: Duration) -> Result<i64, PromqlError> {
-    let ms = i64::try_from(duration.as_millis()).ok().filter(|ms| *ms <= MS_MAX);
+    let ms = i64::try_from(duration.as_millis())
+        .ok()
+        .filter(|ms| *ms <= MS_MAX);
     ms.ok_or_else(|| invalid("duration out of range"))
 }
 

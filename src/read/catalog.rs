@@ -1,4 +1,5 @@
-//! Finds sensors by id, tag, field and time: in the catalogue, and in memory those that it does not know yet.
+//! Finds sensors by id, tag, field and time: in the catalogue, and in memory those that it does not
+//! know yet.
 
 use std::collections::BTreeMap;
 
@@ -14,43 +15,60 @@ use crate::store::catalog::{CatalogEntry, CatalogQuery};
 const STEP_MAX: usize = 10_000;
 
 impl ReadService {
-    /// The sensors that match, stored and in memory, each once, ordered by the bytes of their ids. Not complete before
-    /// the catalogue of an older database is filled.
+    /// The sensors that match, stored and in memory, each once, ordered by the bytes of their ids.
+    /// Not complete before the catalogue of an older database is filled.
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn find_sensors(&self, query: &CatalogQuery) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
+    pub async fn find_sensors(
+        &self,
+        query: &CatalogQuery,
+    ) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
         self.within(self.find(query)).await
     }
 
-    /// Goes through the ids in steps. In each step memory is read before the store: what leaves memory in between is in
-    /// the catalogue by then.
-    pub(super) async fn find(&self, query: &CatalogQuery) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
+    /// Goes through the ids in steps. In each step memory is read before the store: what leaves
+    /// memory in between is in the catalogue by then.
+    pub(super) async fn find(
+        &self,
+        query: &CatalogQuery,
+    ) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
         let mut complete = self.store.is_catalog_complete() && self.caught_up().await;
         let mut found = vec![];
         let step = query.limit.clamp(1, STEP_MAX);
-        let mut rest = CatalogQuery { limit: step, ..query.clone() };
+        let mut rest = CatalogQuery {
+            limit: step,
+            ..query.clone()
+        };
         while found.len() < query.limit {
             let (memory, memory_end, incomplete) = self.uncatalogued(&rest).await?;
             complete &= !incomplete;
             let stored = self.store.find_catalog(&rest).await?;
-            let stored_end =
-                (stored.len() >= step).then(|| stored.last().map(|entry| entry.sensor_id.clone())).flatten();
+            let stored_end = (stored.len() >= step)
+                .then(|| stored.last().map(|entry| entry.sensor_id.clone()))
+                .flatten();
             // Up to here the step has seen all sensors.
             let end = [memory_end, stored_end].into_iter().flatten().min();
             let entries = self.merged(memory, stored, end.as_ref()).await?;
-            found.extend(entries.into_values().filter(|entry| rest.matches_but_id(entry)));
+            found.extend(
+                entries
+                    .into_values()
+                    .filter(|entry| rest.matches_but_id(entry)),
+            );
             match end {
                 Some(end) => rest.after = Some(end),
                 None => break,
             }
         }
         found.truncate(query.limit);
-        Ok(QueryResult { answer: found, complete })
+        Ok(QueryResult {
+            answer: found,
+            complete,
+        })
     }
 
-    /// What the shards have in memory that the catalogue may not know; up to which sensor, if there may be more; and
-    /// whether a shard lacks readings.
+    /// What the shards have in memory that the catalogue may not know; up to which sensor, if there
+    /// may be more; and whether a shard lacks readings.
     async fn uncatalogued(
         &self,
         query: &CatalogQuery,
@@ -59,14 +77,27 @@ impl ReadService {
         if let Some(ids) = &query.sensor_ids {
             of_shard.fill(Some(vec![]));
             for id in ids {
-                of_shard[shard_of(stable_hash(id), self.shards.len())].get_or_insert_default().push(id.clone());
+                of_shard[shard_of(stable_hash(id), self.shards.len())]
+                    .get_or_insert_default()
+                    .push(id.clone());
             }
         }
-        let asked = of_shard.into_iter().enumerate().filter(|(_, ids)| ids.as_ref().is_none_or(|ids| !ids.is_empty()));
+        let asked = of_shard
+            .into_iter()
+            .enumerate()
+            .filter(|(_, ids)| ids.as_ref().is_none_or(|ids| !ids.is_empty()));
         let asked = asked.map(|(shard, sensor_ids)| {
             let prefix = query.prefix.clone();
             let after = query.after.clone();
-            self.query(shard, ShardQuery::Catalog { sensor_ids, prefix, after, limit: query.limit })
+            self.query(
+                shard,
+                ShardQuery::Catalog {
+                    sensor_ids,
+                    prefix,
+                    after,
+                    limit: query.limit,
+                },
+            )
         });
         let mut updates = vec![];
         let mut end = None::<SensorId>;
@@ -93,15 +124,29 @@ impl ReadService {
     ) -> Result<BTreeMap<SensorId, CatalogEntry>, ReadError> {
         let is_seen = |id: &SensorId| end.is_none_or(|end| id <= end);
         let by_id = |entry: CatalogEntry| (entry.sensor_id.clone(), entry);
-        let mut entries: BTreeMap<SensorId, CatalogEntry> =
-            stored.into_iter().filter(|entry| is_seen(&entry.sensor_id)).map(by_id).collect();
+        let mut entries: BTreeMap<SensorId, CatalogEntry> = stored
+            .into_iter()
+            .filter(|entry| is_seen(&entry.sensor_id))
+            .map(by_id)
+            .collect();
         // Stored entries may match only together with those in memory.
-        let others =
-            memory.iter().map(|update| &update.sensor_id).filter(|id| is_seen(id) && !entries.contains_key(*id));
+        let others = memory
+            .iter()
+            .map(|update| &update.sensor_id)
+            .filter(|id| is_seen(id) && !entries.contains_key(*id));
         let others: Vec<SensorId> = others.cloned().collect();
         if !others.is_empty() {
-            let query = CatalogQuery { sensor_ids: Some(others), ..CatalogQuery::default() };
-            entries.extend(self.store.find_catalog(&query).await?.into_iter().map(by_id));
+            let query = CatalogQuery {
+                sensor_ids: Some(others),
+                ..CatalogQuery::default()
+            };
+            entries.extend(
+                self.store
+                    .find_catalog(&query)
+                    .await?
+                    .into_iter()
+                    .map(by_id),
+            );
         }
         for update in memory.iter().filter(|update| is_seen(&update.sensor_id)) {
             match entries.get_mut(&update.sensor_id) {
@@ -137,18 +182,28 @@ mod tests {
             sensor_id: sensor.into(),
             ts_ms: 1_709_290_800_000,
             receipt_time: false,
-            tags: site.map(|site| ("site".to_owned(), site.to_owned())).into_iter().collect(),
+            tags: site
+                .map(|site| ("site".to_owned(), site.to_owned()))
+                .into_iter()
+                .collect(),
             values: [(field.to_owned(), Value::Int(1))].into(),
         }
     }
 
     /// A service whose shards hold these readings; the store is not written yet.
     async fn service(store: Arc<MemoryStore>, readings: &[Reading]) -> ReadService {
-        let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };
+        let backoff = Backoff {
+            min: Duration::from_millis(10),
+            max: Duration::from_secs(1),
+        };
         let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
         let settings = ShardSettings {
             span: Span::HOUR,
-            page: PageLimits { readings: 100, bytes: 1 << 20, summary_bytes: 1 << 20 },
+            page: PageLimits {
+                readings: 100,
+                bytes: 1 << 20,
+                summary_bytes: 1 << 20,
+            },
             due: DuePolicy::Age(1000),
             command_bytes_max: 4 << 20,
             command_statements_max: 20,
@@ -165,21 +220,47 @@ mod tests {
         for row_refs in row_refs(&batch, 2) {
             let clock = Arc::new(SystemClock::new());
             let gauges = Arc::new(ShardGauges::default());
-            let (handle, task) = ShardTask::new(settings.clone(), 2, flusher.clone(), dead.clone(), clock, gauges);
+            let (handle, task) = ShardTask::new(
+                settings.clone(),
+                2,
+                flusher.clone(),
+                dead.clone(),
+                clock,
+                gauges,
+            );
             tokio::spawn(task.run());
             let ack = Ack::with(|_| {});
-            handle.send(ShardBatch { batch: batch.clone(), row_refs, ack, replayed: false }).await.unwrap();
+            handle
+                .send(ShardBatch {
+                    batch: batch.clone(),
+                    row_refs,
+                    ack,
+                    replayed: false,
+                })
+                .await
+                .unwrap();
             handles.push(handle.query_handle());
             // The task ends with its handle.
             std::mem::forget(handle);
         }
-        ReadService::new(handles, None, store, Arc::new(SystemClock::new()), Span::HOUR, (4, 4))
+        ReadService::new(
+            handles,
+            None,
+            store,
+            Arc::new(SystemClock::new()),
+            Span::HOUR,
+            (4, 4),
+        )
     }
 
     async fn ids(reads: &ReadService, query: CatalogQuery) -> Vec<String> {
         let found = reads.find_sensors(&query).await.unwrap();
         assert!(found.complete);
-        found.answer.iter().map(|entry| entry.sensor_id.to_string()).collect()
+        found
+            .answer
+            .iter()
+            .map(|entry| entry.sensor_id.to_string())
+            .collect()
     }
 
     #[tokio::test]
@@ -196,25 +277,50 @@ mod tests {
         let a = stored("a", "temp", "north");
         let b = stored("b", "temp", "north");
         store.merge_catalog(&[&a, &b]).await.unwrap();
-        let held =
-            [reading("a", "humid", None), reading("b", "temp", Some("south")), reading("c", "temp", Some("north"))];
+        let held = [
+            reading("a", "humid", None),
+            reading("b", "temp", Some("south")),
+            reading("c", "temp", Some("north")),
+        ];
         let reads = service(store, &held).await;
         let all = || CatalogQuery::default();
         let of = |site: Option<&str>, field: Option<&str>| CatalogQuery {
-            tags: site.map(|site| ("site".to_owned(), site.to_owned())).into_iter().collect(),
+            tags: site
+                .map(|site| ("site".to_owned(), site.to_owned()))
+                .into_iter()
+                .collect(),
             field: field.map(ToOwned::to_owned),
             ..CatalogQuery::default()
         };
         assert_eq!(ids(&reads, all()).await, ["a", "b", "c"]);
-        assert_eq!(ids(&reads, of(Some("north"), None)).await, ["a", "c"], "the newest tags count");
+        assert_eq!(
+            ids(&reads, of(Some("north"), None)).await,
+            ["a", "c"],
+            "the newest tags count"
+        );
         assert_eq!(ids(&reads, of(Some("south"), None)).await, ["b"]);
-        assert_eq!(ids(&reads, of(Some("north"), Some("humid"))).await, ["a"], "the tag is stored, the field is not");
-        assert_eq!(ids(&reads, of(None, Some("pressure"))).await, [] as [&str; 0]);
+        assert_eq!(
+            ids(&reads, of(Some("north"), Some("humid"))).await,
+            ["a"],
+            "the tag is stored, the field is not"
+        );
+        assert_eq!(
+            ids(&reads, of(None, Some("pressure"))).await,
+            [] as [&str; 0]
+        );
         for limit in 1..4 {
             let mut after = None;
             let mut paged = vec![];
             loop {
-                let page = ids(&reads, CatalogQuery { after: after.clone(), limit, ..all() }).await;
+                let page = ids(
+                    &reads,
+                    CatalogQuery {
+                        after: after.clone(),
+                        limit,
+                        ..all()
+                    },
+                )
+                .await;
                 after = page.last().map(|id| SensorId::from(id.as_str()));
                 paged.extend(page.clone());
                 if page.len() < limit {
@@ -223,11 +329,23 @@ mod tests {
             }
             assert_eq!(paged, ["a", "b", "c"], "limit {limit}");
         }
-        let some = CatalogQuery { sensor_ids: Some(vec!["c".into(), "a".into(), "x".into()]), ..all() };
+        let some = CatalogQuery {
+            sensor_ids: Some(vec!["c".into(), "a".into(), "x".into()]),
+            ..all()
+        };
         let found = reads.find_sensors(&some).await.unwrap().answer;
-        assert_eq!(found.iter().map(|entry| &*entry.sensor_id).collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(
+            found
+                .iter()
+                .map(|entry| &*entry.sensor_id)
+                .collect::<Vec<_>>(),
+            ["a", "c"]
+        );
         let both = [("humid", FieldKinds::NUMBER), ("temp", FieldKinds::NUMBER)];
-        assert_eq!(found[0].fields, BTreeMap::from(both.map(|(name, kinds)| (name.to_owned(), kinds))));
+        assert_eq!(
+            found[0].fields,
+            BTreeMap::from(both.map(|(name, kinds)| (name.to_owned(), kinds)))
+        );
         assert_eq!(found[0].last_ts_ms, 1_709_290_800_000);
     }
 }

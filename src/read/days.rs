@@ -22,15 +22,22 @@ impl ReadService {
 
     /// The summaries of the sensor's days that overlap a time range (ms since 1970, end exclusive).
     ///
-    /// The order makes the answer current: first the rows in memory, so that every acknowledged reading has its day
-    /// among the pending ones; then the marks of all instances; then the documents. A day that is not pending by then
-    /// has a document with all its readings. Days without a document are computed from hours too: the past may not be
-    /// filled, and for days without readings this reads nothing.
+    /// The order makes the answer current: first the rows in memory, so that every acknowledged
+    /// reading has its day among the pending ones; then the marks of all instances; then the
+    /// documents. A day that is not pending by then has a document with all its readings. Days
+    /// without a document are computed from hours too: the past may not be filled, and for days
+    /// without readings this reads nothing.
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn days(&self, sensor_id: &str, from_ms: i64, to_ms: i64) -> Result<QueryResult<DailyHours>, ReadError> {
-        self.within(self.gather_days(sensor_id.into(), from_ms, to_ms)).await
+    pub async fn days(
+        &self,
+        sensor_id: &str,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<QueryResult<DailyHours>, ReadError> {
+        self.within(self.gather_days(sensor_id.into(), from_ms, to_ms))
+            .await
     }
 
     async fn gather_days(
@@ -41,7 +48,10 @@ impl ReadService {
     ) -> Result<QueryResult<DailyHours>, ReadError> {
         let all: Vec<Day> = self.zone.days(from_ms, to_ms).collect();
         let (Some(first), Some(last)) = (all.first(), all.last()) else {
-            return Ok(QueryResult { answer: DailyHours::new(), complete: true });
+            return Ok(QueryResult {
+                answer: DailyHours::new(),
+                complete: true,
+            });
         };
         let from_ms = first.start_ms;
         let to_ms = last.end_ms;
@@ -50,25 +60,43 @@ impl ReadService {
         if let Some(store) = self.store.days().filter(|_| !self.rollups.is_empty()) {
             let shard = shard_of(stable_hash(&sensor_id), self.rollups.len());
             let mut pending = self.rollups[shard].pending(&sensor_id, all.iter().copied());
-            let marks = MarkQuery { of: MarksOf::Sensor(sensor_id.clone()), after: None, limit: MARKS_MAX };
+            let marks = MarkQuery {
+                of: MarksOf::Sensor(sensor_id.clone()),
+                after: None,
+                limit: MARKS_MAX,
+            };
             let marked = store.day_marks(&marks).await?;
             pending.extend(marked.iter().map(|mark| self.zone.day(mark.day_ms)));
             pending.sort_unstable();
-            let mut query = DayQuery { sensor_id: sensor_id.clone(), from_ms, to_ms };
+            let mut query = DayQuery {
+                sensor_id: sensor_id.clone(),
+                from_ms,
+                to_ms,
+            };
             loop {
                 let found = store.stored_days(&query).await?;
-                let Some((last_ms, _)) = found.last() else { break };
+                let Some((last_ms, _)) = found.last() else {
+                    break;
+                };
                 query.from_ms = last_ms + 1;
-                let stored = found.into_iter().map(|(day_ms, summary)| (self.zone.day(day_ms), summary.hour));
+                let stored = found
+                    .into_iter()
+                    .map(|(day_ms, summary)| (self.zone.day(day_ms), summary.hour));
                 days.extend(stored.filter(|(day, _)| pending.binary_search(day).is_err()));
             }
         }
         let mut is_complete = complete;
-        let missing: Vec<Day> = all.into_iter().filter(|day| !days.contains_key(day)).collect();
+        let missing: Vec<Day> = all
+            .into_iter()
+            .filter(|day| !days.contains_key(day))
+            .collect();
         for run in missing.chunk_by(|a, b| a.end_ms == b.start_ms) {
             let from_ms = run[0].start_ms;
             let to_ms = run[run.len() - 1].end_ms;
-            let QueryResult { answer: hours, complete } = self.add_up(sensor_id.clone(), from_ms, to_ms).await?;
+            let QueryResult {
+                answer: hours,
+                complete,
+            } = self.add_up(sensor_id.clone(), from_ms, to_ms).await?;
             is_complete &= complete;
             for day in run {
                 let hour = sum(&hours, *day);
@@ -77,12 +105,17 @@ impl ReadService {
                 }
             }
         }
-        Ok(QueryResult { answer: days, complete: is_complete })
+        Ok(QueryResult {
+            answer: days,
+            complete: is_complete,
+        })
     }
 }
 
 fn sum(hours: &Hours, day: Day) -> Hour {
     let mut sum = Hour::default();
-    hours.range(BucketStart(day.start_ms)..BucketStart(day.end_ms)).for_each(|(_, hour)| sum.add_hour(hour));
+    hours
+        .range(BucketStart(day.start_ms)..BucketStart(day.end_ms))
+        .for_each(|(_, hour)| sum.add_hour(hour));
     sum
 }

@@ -1,8 +1,8 @@
 //! Fleet overview: the busiest sensors, the newest, and those that have become silent.
 //!
-//! The shards are scanned step by step, at most once per [`FRESH`], however many clients query. The data is from this
-//! process: a restart begins empty, and a second instance has its own. Only long silence is known from the catalogue
-//! ([`super::silence`]).
+//! The shards are scanned step by step, at most once per [`FRESH`], however many clients query. The
+//! data is from this process: a restart begins empty, and a second instance has its own. Only long
+//! silence is known from the catalogue ([`super::silence`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,7 +33,9 @@ impl ReadService {
     /// # Errors
     /// See [`ReadError`]. The fleet does not depend on the store.
     pub async fn fleet(&self) -> Result<Fleet, ReadError> {
-        timeout(TIME_MAX, self.look()).await.unwrap_or(Err(ReadError::TimedOut))
+        timeout(TIME_MAX, self.look())
+            .await
+            .unwrap_or(Err(ReadError::TimedOut))
     }
 
     async fn look(&self) -> Result<Fleet, ReadError> {
@@ -58,13 +60,18 @@ impl ReadService {
         Ok(fleet)
     }
 
-    /// Keeps only sensors that were not in the store before: after a restart every sensor is new to the shards.
+    /// Keeps only sensors that were not in the store before: after a restart every sensor is new to
+    /// the shards.
     async fn keep_new(&self, met: &mut Vec<NewSensor>, known: &mut HashMap<SensorId, bool>) {
         met.truncate(LOOK_UP_MAX);
         if known.len() > KNOWN_MAX {
             known.clear();
         }
-        let ask: Vec<NewSensor> = met.iter().filter(|m| !known.contains_key(&m.sensor_id)).cloned().collect();
+        let ask: Vec<NewSensor> = met
+            .iter()
+            .filter(|m| !known.contains_key(&m.sensor_id))
+            .cloned()
+            .collect();
         let ids: Vec<SensorId> = ask.iter().map(|m| m.sensor_id.clone()).collect();
         if !ids.is_empty()
             && let Ok(Ok(first)) = timeout(LOOK_UP_TIME, self.store.first_buckets(&ids)).await
@@ -81,7 +88,10 @@ impl ReadService {
 }
 
 fn merged(parts: Vec<ShardFleet>, as_of_ms: i64) -> Fleet {
-    let mut fleet = Fleet { as_of_ms, ..Fleet::default() };
+    let mut fleet = Fleet {
+        as_of_ms,
+        ..Fleet::default()
+    };
     for part in parts {
         fleet.sensors += part.sensors;
         fleet.busiest.extend(part.busiest);
@@ -89,25 +99,46 @@ fn merged(parts: Vec<ShardFleet>, as_of_ms: i64) -> Fleet {
         fleet.newest.extend(part.new_sensors);
     }
     fleet.busiest.sort_by(|a, b| {
-        b.readings_per_minute.total_cmp(&a.readings_per_minute).then_with(|| a.sensor_id.cmp(&b.sensor_id))
+        b.readings_per_minute
+            .total_cmp(&a.readings_per_minute)
+            .then_with(|| a.sensor_id.cmp(&b.sensor_id))
     });
-    fleet.silent.sort_by(|a, b| b.arrived_ms.cmp(&a.arrived_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
-    fleet.newest.sort_by(|a, b| b.at_ms.cmp(&a.at_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
+    fleet.silent.sort_by(|a, b| {
+        b.arrived_ms
+            .cmp(&a.arrived_ms)
+            .then_with(|| a.sensor_id.cmp(&b.sensor_id))
+    });
+    fleet.newest.sort_by(|a, b| {
+        b.at_ms
+            .cmp(&a.at_ms)
+            .then_with(|| a.sensor_id.cmp(&b.sensor_id))
+    });
     fleet.busiest.truncate(FLEET_MAX);
     fleet.silent.truncate(FLEET_MAX);
     fleet
 }
 
-/// Adds those that the catalogue knows to be silent, also since before the start and of other instances.
+/// Adds those that the catalogue knows to be silent, also since before the start and of other
+/// instances.
 fn add_silent(fleet: &mut Fleet, counts: &CatalogCounts) {
     (fleet.known, fleet.silent_total) = (counts.known, counts.arrived);
     for entry in &counts.latest {
-        if fleet.silent.len() < FLEET_MAX && !fleet.silent.iter().any(|s| s.sensor_id == entry.sensor_id) {
+        if fleet.silent.len() < FLEET_MAX
+            && !fleet.silent.iter().any(|s| s.sensor_id == entry.sensor_id)
+        {
             let sensor_id = entry.sensor_id.clone();
             let last_ts_ms = entry.last_ts_ms;
             let arrived_ms = entry.arrived_ms;
-            fleet.silent.push(SilentSensor { sensor_id, last_ts_ms, arrived_ms });
+            fleet.silent.push(SilentSensor {
+                sensor_id,
+                last_ts_ms,
+                arrived_ms,
+            });
         }
     }
-    fleet.silent.sort_by(|a, b| b.arrived_ms.cmp(&a.arrived_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
+    fleet.silent.sort_by(|a, b| {
+        b.arrived_ms
+            .cmp(&a.arrived_ms)
+            .then_with(|| a.sensor_id.cmp(&b.sensor_id))
+    });
 }

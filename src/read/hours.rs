@@ -25,7 +25,13 @@ pub struct OpenHour {
 impl OpenHour {
     /// `view` must have been made before the first request to the store.
     pub fn new(view: UnstoredBucket) -> OpenHour {
-        OpenHour { view, hour: Hour::default(), storage_mode: None, pages: BTreeMap::new(), measured: Rows::default() }
+        OpenHour {
+            view,
+            hour: Hour::default(),
+            storage_mode: None,
+            pages: BTreeMap::new(),
+            measured: Rows::default(),
+        }
     }
 
     /// The start of the bucket.
@@ -33,16 +39,22 @@ impl OpenHour {
         self.view.start()
     }
 
-    /// Adds a page with its readings. Its counts of measurements are ignored: measurements are written before them.
+    /// Adds a page with its readings. Its counts of measurements are ignored: measurements are
+    /// written before them.
     pub fn add_page(&mut self, page: &StoredPage) {
         // The summary is all that is left of removed measurements.
         let is_measured = page.storage_mode == StorageMode::TimeSeries && !page.readings_removed;
-        self.storage_mode = Some(if is_measured { StorageMode::TimeSeries } else { StorageMode::Bucket });
+        self.storage_mode = Some(if is_measured {
+            StorageMode::TimeSeries
+        } else {
+            StorageMode::Bucket
+        });
         if is_measured {
             return;
         }
         self.hour.add_page(page);
-        self.pages.insert(page.page, loaded_page(page, self.view.since_ms()));
+        self.pages
+            .insert(page.page, loaded_page(page, self.view.since_ms()));
     }
 
     /// Whether its measurements must be added.
@@ -53,7 +65,9 @@ impl OpenHour {
     /// Adds some of its measurements.
     pub fn add_measurements(&mut self, rows: &Rows) {
         self.hour.add_rows(rows);
-        rows.iter().filter(|row| row.ts_ms >= self.view.since_ms()).for_each(|row| self.measured.push_row(&row));
+        rows.iter()
+            .filter(|row| row.ts_ms >= self.view.since_ms())
+            .for_each(|row| self.measured.push_row(&row));
     }
 
     /// The combined summary.
@@ -61,9 +75,10 @@ impl OpenHour {
         let start = self.view.start();
         let mut hour = self.hour;
         let stored = match self.storage_mode {
-            Some(StorageMode::Bucket) => {
-                LoadedBucket { storage_mode: StorageMode::Bucket, pages: in_order(self.pages) }
-            }
+            Some(StorageMode::Bucket) => LoadedBucket {
+                storage_mode: StorageMode::Bucket,
+                pages: in_order(self.pages),
+            },
             _ => measured_bucket(self.measured.iter()),
         };
         let left = self.view.left(&stored);

@@ -1,7 +1,9 @@
-//! Merges stored readings with those in memory, each once, in order, from a cursor to a limit. Pure.
+//! Merges stored readings with those in memory, each once, in order, from a cursor to a limit.
+//! Pure.
 //!
-//! Readings are ordered by time, and within one millisecond by a hash of their values. This order depends on the
-//! readings alone, so a cursor has the same meaning whether a reading is stored or not.
+//! Readings are ordered by time, and within one millisecond by a hash of their values. This order
+//! depends on the readings alone, so a cursor has the same meaning whether a reading is stored or
+//! not.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +35,11 @@ pub struct Cursor {
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:x}.{}", self.key.ts_ms, self.key.values_hash, self.given)
+        write!(
+            f,
+            "{}.{:x}.{}",
+            self.key.ts_ms, self.key.values_hash, self.given
+        )
     }
 }
 
@@ -46,12 +52,20 @@ impl FromStr for Cursor {
 
     fn from_str(text: &str) -> Result<Cursor, InvalidCursor> {
         let mut parts = text.split('.');
-        let mut part = || parts.next().filter(|part| !part.is_empty() && !part.starts_with('+')).ok_or(InvalidCursor);
+        let mut part = || {
+            parts
+                .next()
+                .filter(|part| !part.is_empty() && !part.starts_with('+'))
+                .ok_or(InvalidCursor)
+        };
         let ts_ms = part()?.parse().map_err(|_| InvalidCursor)?;
         let values_hash = u64::from_str_radix(part()?, 16).map_err(|_| InvalidCursor)?;
         let given = part()?.parse().map_err(|_| InvalidCursor)?;
         match parts.next() {
-            None => Ok(Cursor { key: ReadingKey { ts_ms, values_hash }, given }),
+            None => Ok(Cursor {
+                key: ReadingKey { ts_ms, values_hash },
+                given,
+            }),
             Some(_) => Err(InvalidCursor),
         }
     }
@@ -73,7 +87,8 @@ pub struct Window {
 impl Window {
     /// The earliest time of the requested readings.
     pub fn begin_ms(&self) -> i64 {
-        self.after.map_or(self.from_ms, |after| after.key.ts_ms.max(self.from_ms))
+        self.after
+            .map_or(self.from_ms, |after| after.key.ts_ms.max(self.from_ms))
     }
 }
 
@@ -137,23 +152,32 @@ impl ReadingMerge {
         self.storage_modes.insert(start, page.storage_mode);
         if page.readings_removed {
             let end_ms = self.span.end(start).min(self.window.to_ms);
-            self.removed_until_ms = self.removed_until_ms.max(Some(end_ms).filter(|end| *end > self.window.from_ms));
+            self.removed_until_ms = self
+                .removed_until_ms
+                .max(Some(end_ms).filter(|end| *end > self.window.from_ms));
         }
         if page.storage_mode == StorageMode::TimeSeries {
             if page.readings_removed {
                 return;
             }
-            // If the window starts within the bucket, it contains fewer readings than the page counts.
+            // If the window starts within the bucket, it contains fewer readings than the page
+            // counts.
             if start.0 >= self.window.begin_ms() {
                 self.measured += page.counted::<usize>();
             }
             return;
         }
         if self.views.contains_key(&start) {
-            self.pages.entry(start).or_default().insert(page.page, loaded_page(page, i64::MIN));
+            self.pages
+                .entry(start)
+                .or_default()
+                .insert(page.page, loaded_page(page, i64::MIN));
         }
         let wanted = self.window.begin_ms()..self.window.to_ms;
-        page.rows.iter().filter(|row| wanted.contains(&row.ts_ms)).for_each(|row| self.rows.push_row(&row));
+        page.rows
+            .iter()
+            .filter(|row| wanted.contains(&row.ts_ms))
+            .for_each(|row| self.rows.push_row(&row));
         if self.rows.len() > 2 * self.window.limit + SLACK {
             self.prune();
         }
@@ -161,7 +185,8 @@ impl ReadingMerge {
 
     /// Drops readings that cannot be among the first ones.
     fn prune(&mut self) {
-        let mut all: Vec<(ReadingKey, Row<'_>)> = self.rows.iter().map(|row| (row.key(), row)).collect();
+        let mut all: Vec<(ReadingKey, Row<'_>)> =
+            self.rows.iter().map(|row| (row.key(), row)).collect();
         all.retain(|(key, _)| self.window.after.is_none_or(|after| *key >= after.key));
         // Plus those that the cursor skips.
         let skipped = self.window.after.map_or(0, |after| after.given as usize);
@@ -173,21 +198,30 @@ impl ReadingMerge {
         self.whole = self.whole.min(self.rows.len() + self.measured);
     }
 
-    /// Whether no more pages are needed: the complete buckets suffice, or the byte limit is reached.
+    /// Whether no more pages are needed: the complete buckets suffice, or the byte limit is
+    /// reached.
     pub fn is_enough(&self) -> bool {
         let skipped = self.window.after.map_or(0, |after| after.given as usize);
-        self.whole > self.window.limit + skipped || (self.whole > 0 && self.rows.memory_bytes() > GATHER_BYTES_MAX)
+        self.whole > self.window.limit + skipped
+            || (self.whole > 0 && self.rows.memory_bytes() > GATHER_BYTES_MAX)
     }
 
     /// If there are more pages: the time before which all pages were added.
     pub fn whole_until_ms(&self) -> i64 {
-        self.at.map_or(self.window.from_ms, |at| at.0).max(self.window.begin_ms())
+        self.at
+            .map_or(self.window.from_ms, |at| at.0)
+            .max(self.window.begin_ms())
     }
 
-    /// The result. `until_ms`: all pages before it were added; `measured`: the measurements from the window's start on.
+    /// The result. `until_ms`: all pages before it were added; `measured`: the measurements from
+    /// the window's start on.
     pub fn finish(mut self, until_ms: i64, measured: &MeasurementResults) -> MergedReadings {
         let window = self.window;
-        let end_ms = window.to_ms.min(until_ms).min(measured.until_ms).min(self.cut_ms);
+        let end_ms = window
+            .to_ms
+            .min(until_ms)
+            .min(measured.until_ms)
+            .min(self.cut_ms);
         let left: Vec<Rows> = std::mem::take(&mut self.views)
             .into_values()
             .filter(|view| view.start().0 < end_ms)
@@ -196,9 +230,11 @@ impl ReadingMerge {
                 view.left(&stored)
             })
             .collect();
-        let of_pages =
-            |row: &Row<'_>| self.storage_modes.get(&self.span.floor(row.ts_ms)) == Some(&StorageMode::Bucket);
-        // A conversion may have left measurements behind: the bucket's document determines where its readings are.
+        let of_pages = |row: &Row<'_>| {
+            self.storage_modes.get(&self.span.floor(row.ts_ms)) == Some(&StorageMode::Bucket)
+        };
+        // A conversion may have left measurements behind: the bucket's document determines where
+        // its readings are.
         let measured = measured.rows.iter().filter(|row| !of_pages(row));
         let memory = left.iter().flat_map(Rows::iter);
         let mut all: Vec<(ReadingKey, Row<'_>)> = self
@@ -210,7 +246,10 @@ impl ReadingMerge {
             .map(|row| (row.key(), row))
             .collect();
         all.sort_by_key(|(key, _)| *key);
-        MergedReadings { removed_until_ms: self.removed_until_ms, ..first(&all, window, end_ms) }
+        MergedReadings {
+            removed_until_ms: self.removed_until_ms,
+            ..first(&all, window, end_ms)
+        }
     }
 
     /// The stored part of a bucket in the form of a load.
@@ -220,7 +259,10 @@ impl ReadingMerge {
         match self.storage_modes.get(&start) {
             Some(StorageMode::Bucket) => {
                 let found = self.pages.remove(&start).unwrap_or_default();
-                LoadedBucket { storage_mode: StorageMode::Bucket, pages: in_order(found) }
+                LoadedBucket {
+                    storage_mode: StorageMode::Bucket,
+                    pages: in_order(found),
+                }
             }
             // Measurements are written before the document that counts them.
             _ => measured_bucket(measured.iter().filter(|row| span.floor(row.ts_ms) == start)),
@@ -238,32 +280,55 @@ pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
     let count = page.counted();
     let sealed = page.sealed;
     let readings_removed = page.readings_removed;
-    LoadedPage { count, sealed, last_ts_ms, bytes: 0, summary_bytes: 0, keys, readings_removed }
+    LoadedPage {
+        count,
+        sealed,
+        last_ts_ms,
+        bytes: 0,
+        summary_bytes: 0,
+        keys,
+        readings_removed,
+    }
 }
 
 /// The pages in order; omitted ones contain nothing that could be compared.
 pub(super) fn in_order(mut found: BTreeMap<u32, LoadedPage>) -> Vec<LoadedPage> {
     let end = found.last_key_value().map_or(0, |(page, _)| page + 1);
-    (0..end).map(|page| found.remove(&page).unwrap_or_default()).collect()
+    (0..end)
+        .map(|page| found.remove(&page).unwrap_or_default())
+        .collect()
 }
 
 /// Measurements of a bucket in the form of a load; without pages if there are none.
 pub(super) fn measured_bucket<'a>(rows: impl Iterator<Item = Row<'a>>) -> LoadedBucket {
-    let mut page = LoadedPage { last_ts_ms: i64::MIN, ..LoadedPage::default() };
+    let mut page = LoadedPage {
+        last_ts_ms: i64::MIN,
+        ..LoadedPage::default()
+    };
     for row in rows {
         page.last_ts_ms = page.last_ts_ms.max(row.ts_ms);
         page.keys.push(row.key());
     }
     page.count = page.keys.len() as u32;
-    let pages = if page.keys.is_empty() { vec![] } else { vec![page] };
-    LoadedBucket { storage_mode: StorageMode::TimeSeries, pages }
+    let pages = if page.keys.is_empty() {
+        vec![]
+    } else {
+        vec![page]
+    };
+    LoadedBucket {
+        storage_mode: StorageMode::TimeSeries,
+        pages,
+    }
 }
 
 /// The first readings before `end_ms`, up to the limits.
 fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> MergedReadings {
     let skip = window.after.map_or(0, |after| {
         let smaller = all.partition_point(|(key, _)| *key < after.key);
-        let equal = all[smaller..].iter().take_while(|(key, _)| *key == after.key).count();
+        let equal = all[smaller..]
+            .iter()
+            .take_while(|(key, _)| *key == after.key)
+            .count();
         smaller + equal.min(after.given as usize)
     });
     let mut rows = Rows::default();
@@ -276,11 +341,28 @@ fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> MergedRe
     let given = &all[skip..skip + rows.len()];
     let next = match given.last() {
         Some((key, _)) if skip + given.len() < all.len() => {
-            let equal = all[..skip + given.len()].iter().rev().take_while(|(k, _)| k == key).count();
-            Some(Cursor { key: *key, given: equal as u32 })
+            let equal = all[..skip + given.len()]
+                .iter()
+                .rev()
+                .take_while(|(k, _)| k == key)
+                .count();
+            Some(Cursor {
+                key: *key,
+                given: equal as u32,
+            })
         }
-        _ if end_ms < window.to_ms => Some(Cursor { key: ReadingKey { ts_ms: end_ms, values_hash: 0 }, given: 0 }),
+        _ if end_ms < window.to_ms => Some(Cursor {
+            key: ReadingKey {
+                ts_ms: end_ms,
+                values_hash: 0,
+            },
+            given: 0,
+        }),
         _ => None,
     };
-    MergedReadings { rows, next, removed_until_ms: None }
+    MergedReadings {
+        rows,
+        next,
+        removed_until_ms: None,
+    }
 }

@@ -1,33 +1,38 @@
-//! Read: returns every acknowledged reading exactly once, stored or not. Nothing here is part of the ingest pipeline.
+//! Read: returns every acknowledged reading exactly once, stored or not. Nothing here is part of
+//! the ingest pipeline.
 //!
-//! **Guarantee.** A reading that was acknowledged before the query is in the answer exactly once, whether it is pending
-//! in a shard, in flight or stored; unless the answer has `complete: false`.
+//! **Guarantee.** A reading that was acknowledged before the query is in the answer exactly once,
+//! whether it is pending in a shard, in flight or stored; unless the answer has `complete: false`.
 //!
 //! **How.** Three steps, in this order, each at its own point in time:
-//! 1. *Position of the router.* With the journal, a sender is acknowledged before its readings are in a shard. So the
-//!    end of the acknowledged entries is noted, and the query waits until the router has sent them to the shards
-//!    ([`WAIT_MAX`]; less if nothing moves). If it has not, or if a shard is too full to accept them, `complete` is
-//!    false. With `ack = "stored"` acknowledged readings are stored, and there is no wait.
-//! 2. *The sensor's shard*, after all shard batches that were sent to it: a copy of the rows that are not known to be
-//!    stored, pending and in flight ([`crate::accumulate::query`], limited in bytes).
-//! 3. *The store*, with read concern majority. Rows leave memory only when the store has confirmed them, so a reading
-//!    that was not in the shard in step 2 is found here.
+//! 1. *Position of the router.* With the journal, a sender is acknowledged before its readings are
+//!    in a shard. So the end of the acknowledged entries is noted, and the query waits until the
+//!    router has sent them to the shards ([`WAIT_MAX`]; less if nothing moves). If it has not, or
+//!    if a shard is too full to accept them, `complete` is false. With `ack = "stored"`
+//!    acknowledged readings are stored, and there is no wait.
+//! 2. *The sensor's shard*, after all shard batches that were sent to it: a copy of the rows that
+//!    are not known to be stored, pending and in flight ([`crate::accumulate::query`], limited in
+//!    bytes).
+//! 3. *The store*, with read concern majority. Rows leave memory only when the store has confirmed
+//!    them, so a reading that was not in the shard in step 2 is found here.
 //!
-//! So nothing is missing. A row may be found twice if it was in memory in step 2 and in the store in step 3: in flight,
-//! with a lost answer, refused as a conflict, replayed after a crash, or simply written in between. The bucket itself
-//! decides which rows are stored, with the same code as after a lost answer ([`crate::accumulate::bucket`]): by
-//! identity for readings with their own time; by position (for measurements, by the list of this process's own writes)
-//! for those with the receipt time, of which several may be equal. The stored versions need not match those that the
-//! shard expected, so no query has to be repeated.
+//! So nothing is missing. A row may be found twice if it was in memory in step 2 and in the store
+//! in step 3: in flight, with a lost answer, refused as a conflict, replayed after a crash, or
+//! simply written in between. The bucket itself decides which rows are stored, with the same code
+//! as after a lost answer ([`crate::accumulate::bucket`]): by identity for readings with their own
+//! time; by position (for measurements, by the list of this process's own writes) for those with
+//! the receipt time, of which several may be equal. The stored versions need not match those that
+//! the shard expected, so no query has to be repeated.
 //!
-//! In a time-series bucket measurements are written before the document that counts them. So the document only
-//! determines the storage mode, and its summary is used only if nothing of the bucket is in memory: then both were
-//! stored before the shard was queried. Otherwise the measurements are added up. A bucket without a document is also
-//! searched for among the measurements.
+//! In a time-series bucket measurements are written before the document that counts them. So the
+//! document only determines the storage mode, and its summary is used only if nothing of the bucket
+//! is in memory: then both were stored before the shard was queried. Otherwise the measurements are
+//! added up. A bucket without a document is also searched for among the measurements.
 //!
-//! **Limits.** `admin.queries_max` queries run concurrently; others wait for a second and then fail as busy. Each has a
-//! time limit ([`TIME_MAX`]). An answer copies up to 16 MiB of rows from a shard and 32 MiB of stored readings, then
-//! ends early with a cursor. An unavailable store causes an error, never an unlimited wait.
+//! **Limits.** `admin.queries_max` queries run concurrently; others wait for a second and then fail
+//! as busy. Each has a time limit ([`TIME_MAX`]). An answer copies up to 16 MiB of rows from a
+//! shard and 32 MiB of stored readings, then ends early with a cursor. An unavailable store causes
+//! an error, never an unlimited wait.
 
 pub mod catalog;
 pub mod days;
@@ -53,7 +58,9 @@ use crate::journal::JournalHandle;
 use crate::model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
 use crate::rollup::RollupView;
 use crate::route::shard_of;
-use crate::store::reading::{DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter};
+use crate::store::reading::{
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter,
+};
 use crate::store::{Store, StoreError};
 use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
@@ -71,8 +78,8 @@ const STUCK_MAX: Duration = Duration::from_millis(250);
 const SHARD_MAX: Duration = Duration::from_secs(3);
 /// Measurements of a bucket that are loaded in one request.
 const MEASUREMENTS_MAX: usize = 100_000;
-/// Fields of all buckets in one answer, checked between store responses of 8 MiB of pages: about 150 MB with usual
-/// names.
+/// Fields of all buckets in one answer, checked between store responses of 8 MiB of pages: about
+/// 150 MB with usual names.
 const FIELDS_MAX: usize = 1 << 20;
 
 /// Why a query failed.
@@ -85,7 +92,10 @@ pub enum ReadError {
     #[error("no answer within {} s; request less, or try again", TIME_MAX.as_secs())]
     TimedOut,
     /// The catalogue has not been read yet, or is being filled.
-    #[error("silent sensors are not known yet: the catalogue of sensors is being read or filled; try again later")]
+    #[error(
+        "silent sensors are not known yet: the catalogue of sensors is being read or filled; try \
+         again later"
+    )]
     NotKnownYet,
     /// Too many concurrent queries.
     #[error("too many concurrent queries; try again later")]
@@ -121,7 +131,8 @@ pub struct ReadService {
 }
 
 impl ReadService {
-    /// `journal`: with `ack = "journal"`, else `None`. `queries_max` and `answers_max`: see [`crate::config::Admin`].
+    /// `journal`: with `ack = "journal"`, else `None`. `queries_max` and `answers_max`: see
+    /// [`crate::config::Admin`].
     pub fn new(
         shards: Vec<QueryHandle>,
         journal: Option<JournalHandle>,
@@ -136,7 +147,19 @@ impl ReadService {
         let zone = Zone::UTC;
         let rollups = vec![];
         let silence = Arc::new(Silence::new(Duration::MAX, Duration::MAX));
-        ReadService { shards, journal, store, clock, span, turns, answers, fleet, zone, rollups, silence }
+        ReadService {
+            shards,
+            journal,
+            store,
+            clock,
+            span,
+            turns,
+            answers,
+            fleet,
+            zone,
+            rollups,
+            silence,
+        }
     }
 
     /// The same service, which knows silent sensors.
@@ -145,10 +168,15 @@ impl ReadService {
         ReadService { silence, ..self }
     }
 
-    /// The same service with days of this zone. `rollups`: one per shard with `rollup.days`, else empty.
+    /// The same service with days of this zone. `rollups`: one per shard with `rollup.days`, else
+    /// empty.
     #[must_use]
     pub fn with_rollup(self, zone: Zone, rollups: Vec<RollupView>) -> ReadService {
-        ReadService { zone, rollups, ..self }
+        ReadService {
+            zone,
+            rollups,
+            ..self
+        }
     }
 
     /// `bucket.span`: the span of the buckets in [`ReadService::hours`].
@@ -166,37 +194,60 @@ impl ReadService {
     /// # Errors
     /// All permits are in use.
     pub fn sending(&self) -> Result<OwnedSemaphorePermit, ReadError> {
-        self.answers.clone().try_acquire_owned().map_err(|_| ReadError::Busy)
+        self.answers
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| ReadError::Busy)
     }
 
     /// The readings of a sensor in a window, in the order of [`merge`].
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn readings(&self, sensor_id: &str, window: Window) -> Result<QueryResult<MergedReadings>, ReadError> {
+    pub async fn readings(
+        &self,
+        sensor_id: &str,
+        window: Window,
+    ) -> Result<QueryResult<MergedReadings>, ReadError> {
         self.within(self.gather(sensor_id.into(), window)).await
     }
 
-    /// The summaries of the sensor's buckets that overlap a time range (ms since 1970, end exclusive).
+    /// The summaries of the sensor's buckets that overlap a time range (ms since 1970, end
+    /// exclusive).
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn hours(&self, sensor_id: &str, from_ms: i64, to_ms: i64) -> Result<QueryResult<Hours>, ReadError> {
-        self.within(self.add_up(sensor_id.into(), from_ms, to_ms)).await
+    pub async fn hours(
+        &self,
+        sensor_id: &str,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<QueryResult<Hours>, ReadError> {
+        self.within(self.add_up(sensor_id.into(), from_ms, to_ms))
+            .await
     }
 
     /// Dead letters, newest first.
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, ReadError> {
-        self.within(async { Ok(self.store.find_dead_letters(query).await?) }).await
+    pub async fn dead_letters(
+        &self,
+        query: &DeadLetterQuery,
+    ) -> Result<Vec<StoredDeadLetter>, ReadError> {
+        self.within(async { Ok(self.store.find_dead_letters(query).await?) })
+            .await
     }
 
     /// Waits for a turn, then runs the query with its time limit.
-    async fn within<T>(&self, query: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
+    async fn within<T>(
+        &self,
+        query: impl Future<Output = Result<T, ReadError>>,
+    ) -> Result<T, ReadError> {
         let _turn = self.turn().await?;
-        timeout(TIME_MAX, query).await.unwrap_or(Err(ReadError::TimedOut))
+        timeout(TIME_MAX, query)
+            .await
+            .unwrap_or(Err(ReadError::TimedOut))
     }
 
     async fn turn(&self) -> Result<SemaphorePermit<'_>, ReadError> {
@@ -206,9 +257,12 @@ impl ReadService {
         }
     }
 
-    /// Whether all entries that are acknowledged now were sent to the shards; waits a little for it.
+    /// Whether all entries that are acknowledged now were sent to the shards; waits a little for
+    /// it.
     async fn caught_up(&self) -> bool {
-        let Some(journal) = &self.journal else { return true };
+        let Some(journal) = &self.journal else {
+            return true;
+        };
         let target = journal.acknowledged_to();
         let mut seen = journal.handed_to();
         let begun = Instant::now();
@@ -230,7 +284,9 @@ impl ReadService {
 
     async fn query(&self, shard: usize, query: ShardQuery) -> Result<QueryReply, ReadError> {
         let asked = timeout(SHARD_MAX, self.shards[shard].query(query)).await;
-        asked.map_err(|_| ReadError::Busy)?.map_err(|_| ReadError::Gone)
+        asked
+            .map_err(|_| ReadError::Busy)?
+            .map_err(|_| ReadError::Gone)
     }
 
     async fn view(
@@ -241,20 +297,42 @@ impl ReadService {
     ) -> Result<QueryResult<UnstoredRows>, ReadError> {
         let caught_up = self.caught_up().await;
         let shard = shard_of(stable_hash(sensor_id), self.shards.len());
-        let answered = self.query(shard, ShardQuery::View { sensor_id: sensor_id.clone(), from_ms, to_ms }).await?;
+        let answered = self
+            .query(
+                shard,
+                ShardQuery::View {
+                    sensor_id: sensor_id.clone(),
+                    from_ms,
+                    to_ms,
+                },
+            )
+            .await?;
         match answered.response {
-            ShardResponse::View(answer) => Ok(QueryResult { answer, complete: caught_up && !answered.incomplete }),
+            ShardResponse::View(answer) => Ok(QueryResult {
+                answer,
+                complete: caught_up && !answered.incomplete,
+            }),
             _ => Err(ReadError::Gone),
         }
     }
 
-    async fn gather(&self, sensor_id: SensorId, window: Window) -> Result<QueryResult<MergedReadings>, ReadError> {
+    async fn gather(
+        &self,
+        sensor_id: SensorId,
+        window: Window,
+    ) -> Result<QueryResult<MergedReadings>, ReadError> {
         let from_ms = window.begin_ms();
         let to_ms = window.to_ms;
         if from_ms >= to_ms {
-            return Ok(QueryResult { answer: MergedReadings::default(), complete: true });
+            return Ok(QueryResult {
+                answer: MergedReadings::default(),
+                complete: true,
+            });
         }
-        let QueryResult { answer: view, complete } = self.view(&sensor_id, from_ms, to_ms).await?;
+        let QueryResult {
+            answer: view,
+            complete,
+        } = self.view(&sensor_id, from_ms, to_ms).await?;
         let mut gather = ReadingMerge::new(window, self.span, view);
         let mut query = PageQuery {
             sensor_id: sensor_id.clone(),
@@ -277,33 +355,66 @@ impl ReadService {
             query.after = found.next;
         };
         let limit = window.limit + window.after.map_or(0, |after| after.given as usize) + 1;
-        let query = MeasurementQuery { sensor_id, from_ms, to_ms: until_ms, limit };
+        let query = MeasurementQuery {
+            sensor_id,
+            from_ms,
+            to_ms: until_ms,
+            limit,
+        };
         let measured = match from_ms < until_ms {
             true => self.store.measurements(&query).await?,
-            false => MeasurementResults { until_ms, ..MeasurementResults::default() },
+            false => MeasurementResults {
+                until_ms,
+                ..MeasurementResults::default()
+            },
         };
-        Ok(QueryResult { answer: gather.finish(until_ms, &measured), complete })
+        Ok(QueryResult {
+            answer: gather.finish(until_ms, &measured),
+            complete,
+        })
     }
 
-    async fn add_up(&self, sensor_id: SensorId, from_ms: i64, to_ms: i64) -> Result<QueryResult<Hours>, ReadError> {
+    async fn add_up(
+        &self,
+        sensor_id: SensorId,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<QueryResult<Hours>, ReadError> {
         if from_ms >= to_ms {
-            return Ok(QueryResult { answer: Hours::default(), complete: true });
+            return Ok(QueryResult {
+                answer: Hours::default(),
+                complete: true,
+            });
         }
         let first = self.span.floor(from_ms);
         let end_ms = self.span.end(self.span.floor(to_ms - 1));
-        let QueryResult { answer: view, complete } = self.view(&sensor_id, first.0, end_ms).await?;
+        let QueryResult {
+            answer: view,
+            complete,
+        } = self.view(&sensor_id, first.0, end_ms).await?;
         let complete = complete && view.cut_ms.is_none();
         let open: Vec<OpenHour> = view.buckets.into_iter().map(OpenHour::new).collect();
-        let is_open = |start: BucketStart| open.binary_search_by_key(&start, OpenHour::start).is_ok();
+        let is_open =
+            |start: BucketStart| open.binary_search_by_key(&start, OpenHour::start).is_ok();
         let mut hours = Hours::new();
         let mut after = None;
         loop {
-            let query = PageQuery { sensor_id: sensor_id.clone(), from: first, to_ms, after, readings_from_ms: None };
+            let query = PageQuery {
+                sensor_id: sensor_id.clone(),
+                from: first,
+                to_ms,
+                after,
+                readings_from_ms: None,
+            };
             let found = self.store.pages(&query).await?;
             let held: usize = hours.values().map(|hour| hour.summary.len()).sum();
             for (start, page) in found.pages.iter().filter(|(start, _)| !is_open(*start)) {
                 let hour = hours.entry(*start).or_default();
-                if held < FIELDS_MAX { hour.add_page(page) } else { hour.add_count(page) }
+                if held < FIELDS_MAX {
+                    hour.add_page(page)
+                } else {
+                    hour.add_count(page)
+                }
             }
             after = found.next;
             if after.is_none() {
@@ -315,11 +426,18 @@ impl ReadService {
             hours.insert(start, hour);
         }
         hours.retain(|_, hour| hour.count > 0);
-        Ok(QueryResult { answer: hours, complete })
+        Ok(QueryResult {
+            answer: hours,
+            complete,
+        })
     }
 
     /// Adds up a bucket that is partly in memory: all of its pages, or its measurements.
-    async fn add_up_open(&self, sensor_id: &SensorId, mut bucket: OpenHour) -> Result<(BucketStart, Hour), ReadError> {
+    async fn add_up_open(
+        &self,
+        sensor_id: &SensorId,
+        mut bucket: OpenHour,
+    ) -> Result<(BucketStart, Hour), ReadError> {
         let start = bucket.start();
         let mut query = PageQuery {
             sensor_id: sensor_id.clone(),
@@ -342,7 +460,12 @@ impl ReadService {
         let to_ms = self.span.end(start);
         while bucket.is_measured() && from_ms < to_ms {
             let sensor_id = sensor_id.clone();
-            let query = MeasurementQuery { sensor_id, from_ms, to_ms, limit: MEASUREMENTS_MAX };
+            let query = MeasurementQuery {
+                sensor_id,
+                from_ms,
+                to_ms,
+                limit: MEASUREMENTS_MAX,
+            };
             let found = self.store.measurements(&query).await?;
             bucket.add_measurements(&found.rows);
             from_ms = found.until_ms;

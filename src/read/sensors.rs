@@ -1,6 +1,7 @@
 //! The list of sensors: those in the store and those only in memory, with their newest state.
 //!
-//! The ids come from the catalogue. While that of an older database is being filled, they come from the buckets.
+//! The ids come from the catalogue. While that of an older database is being filled, they come from
+//! the buckets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,29 +63,48 @@ impl ReadService {
         self.within(self.list(query)).await
     }
 
-    /// Reads memory before the store, for the ids and for their state: rows that leave memory in between are stored.
+    /// Reads memory before the store, for the ids and for their state: rows that leave memory in
+    /// between are stored.
     async fn list(&self, query: &SensorListQuery) -> Result<SensorList, ReadError> {
         let arrivals_ms = self.silence.arrivals_ms();
         if query.is_silent && arrivals_ms.is_none() {
             return Err(ReadError::NotKnownYet);
         }
-        let mut found: Vec<(SensorId, Option<CatalogEntry>)> = match self.store.is_catalog_complete() {
-            true => self.listed_in_catalog(query, arrivals_ms).await?,
-            false => self.listed_in_buckets(query).await?.into_iter().map(|id| (id, None)).collect(),
-        };
+        let mut found: Vec<(SensorId, Option<CatalogEntry>)> =
+            match self.store.is_catalog_complete() {
+                true => self.listed_in_catalog(query, arrivals_ms).await?,
+                false => self
+                    .listed_in_buckets(query)
+                    .await?
+                    .into_iter()
+                    .map(|id| (id, None))
+                    .collect(),
+            };
         let more = found.len() > query.limit;
         found.truncate(query.limit);
         let (ids, entries): (Vec<SensorId>, Vec<Option<CatalogEntry>>) = found.into_iter().unzip();
         let memory = self.snapshots(&ids).await?;
         let stored = self.store.newest(&ids).await?;
         let next = ids.last().filter(|_| more).cloned();
-        let states = ids.into_iter().zip(memory.into_iter().zip(stored)).zip(entries);
+        let states = ids
+            .into_iter()
+            .zip(memory.into_iter().zip(stored))
+            .zip(entries);
         let sensors = states.map(|((id, (memory, stored)), entry)| {
             let range = arrivals_ms.map(|(from_ms, to_ms)| from_ms..to_ms);
-            let is_silent = range.zip(entry.as_ref()).map(|(range, entry)| range.contains(&entry.arrived_ms));
-            SensorState { entry, is_silent, ..state(id, memory, stored) }
+            let is_silent = range
+                .zip(entry.as_ref())
+                .map(|(range, entry)| range.contains(&entry.arrived_ms));
+            SensorState {
+                entry,
+                is_silent,
+                ..state(id, memory, stored)
+            }
         });
-        Ok(SensorList { sensors: sensors.collect(), next })
+        Ok(SensorList {
+            sensors: sensors.collect(),
+            next,
+        })
     }
 
     /// One sensor more than the limit, if there are more.
@@ -101,15 +121,30 @@ impl ReadService {
             ..CatalogQuery::default()
         };
         let found = self.find(&query).await?.answer;
-        Ok(found.into_iter().map(|entry| (entry.sensor_id.clone(), Some(entry))).collect())
+        Ok(found
+            .into_iter()
+            .map(|entry| (entry.sensor_id.clone(), Some(entry)))
+            .collect())
     }
 
     /// The same without the catalogue.
-    async fn listed_in_buckets(&self, query: &SensorListQuery) -> Result<BTreeSet<SensorId>, ReadError> {
+    async fn listed_in_buckets(
+        &self,
+        query: &SensorListQuery,
+    ) -> Result<BTreeSet<SensorId>, ReadError> {
         self.caught_up().await;
-        let SensorListQuery { prefix, after, limit, .. } = query;
+        let SensorListQuery {
+            prefix,
+            after,
+            limit,
+            ..
+        } = query;
         let queries = (0..self.shards.len()).map(|shard| {
-            let query = ShardQuery::Ids { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
+            let query = ShardQuery::Ids {
+                prefix: prefix.clone(),
+                after: after.clone(),
+                limit: limit + 1,
+            };
             self.query(shard, query)
         });
         let mut ids: BTreeSet<SensorId> = BTreeSet::new();
@@ -118,8 +153,18 @@ impl ReadService {
                 ids.extend(found);
             }
         }
-        let query = SensorQuery { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
-        ids.extend(self.store.sensors(&query).await?.into_iter().map(SensorId::from));
+        let query = SensorQuery {
+            prefix: prefix.clone(),
+            after: after.clone(),
+            limit: limit + 1,
+        };
+        ids.extend(
+            self.store
+                .sensors(&query)
+                .await?
+                .into_iter()
+                .map(SensorId::from),
+        );
         while ids.len() > limit + 1 {
             ids.pop_last();
         }
@@ -132,15 +177,24 @@ impl ReadService {
         for (i, id) in ids.iter().enumerate() {
             of_shard[shard_of(stable_hash(id), self.shards.len())].push(i);
         }
-        let queries =
-            of_shard.iter().enumerate().filter(|(_, places)| !places.is_empty()).map(|(shard, places)| async move {
+        let queries = of_shard
+            .iter()
+            .enumerate()
+            .filter(|(_, places)| !places.is_empty())
+            .map(|(shard, places)| async move {
                 let of_shard: Vec<SensorId> = places.iter().map(|i| ids[*i].clone()).collect();
-                Ok::<_, ReadError>((places, self.query(shard, ShardQuery::Snapshots(of_shard)).await?))
+                Ok::<_, ReadError>((
+                    places,
+                    self.query(shard, ShardQuery::Snapshots(of_shard)).await?,
+                ))
             });
         let mut snapshots = vec![SensorSnapshot::default(); ids.len()];
         for (places, answered) in try_join_all(queries).await? {
             if let ShardResponse::Snapshots(found) = answered.response {
-                places.iter().zip(found).for_each(|(i, found)| snapshots[*i] = found);
+                places
+                    .iter()
+                    .zip(found)
+                    .for_each(|(i, found)| snapshots[*i] = found);
             }
         }
         Ok(snapshots)
@@ -151,7 +205,11 @@ impl ReadService {
 fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> SensorState {
     let mut last = stored.values;
     for (name, (ts_ms, value)) in &memory.values {
-        keep_newer(&mut last, *ts_ms, std::iter::once((name.as_str(), value.as_ref())));
+        keep_newer(
+            &mut last,
+            *ts_ms,
+            std::iter::once((name.as_str(), value.as_ref())),
+        );
     }
     let mut tags = stored.tags;
     if let Some(own) = memory.tags.as_deref() {
@@ -159,9 +217,18 @@ fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> S
     }
     let newest = last.values().map(|(ts_ms, _)| *ts_ms).max();
     let last_ts_ms = stored.last_ts_ms.max(memory.last_ts_ms).max(newest);
-    SensorState { sensor_id, last_ts_ms, tags, last, entry: None, is_silent: None }
+    SensorState {
+        sensor_id,
+        last_ts_ms,
+        tags,
+        last,
+        entry: None,
+        is_silent: None,
+    }
 }
 
 fn entries(tags: &Tags) -> BTreeMap<String, String> {
-    tags.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    tags.iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }

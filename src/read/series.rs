@@ -1,11 +1,12 @@
 //! The series of PromQL: each field of a sensor that has numbers or booleans.
 //!
-//! The labels are the sensor id and the tags of the catalogue; the metric's name is the field. A tag with the name
-//! `sensor_id` or `__name__` is hidden by them. If several readings have one millisecond, the last one with the field
-//! counts, in the order of [`super::merge`], which is the same for stored readings and those in memory.
+//! The labels are the sensor id and the tags of the catalogue; the metric's name is the field. A
+//! tag with the name `sensor_id` or `__name__` is hidden by them. If several readings have one
+//! millisecond, the last one with the field counts, in the order of [`super::merge`], which is the
+//! same for stored readings and those in memory.
 //!
-//! Windows are answered from the summaries of hours and days if they are at least as long as a bucket and the field has
-//! only had numbers (booleans are in no summary): see [`super::windows`].
+//! Windows are answered from the summaries of hours and days if they are at least as long as a
+//! bucket and the field has only had numbers (booleans are in no summary): see [`super::windows`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::merge::Window;
 use super::{ReadError, ReadService};
 use crate::model::{FieldKinds, SensorId, ValueRef};
-use crate::promql::{Labels, METRIC_NAME, Matcher, PromqlError, Sample, SelectedSeries, SelectorRequest, SeriesData};
+use crate::promql::{
+    Labels, METRIC_NAME, Matcher, PromqlError, Sample, SelectedSeries, SelectorRequest, SeriesData,
+};
 use crate::store::catalog::{CatalogEntry, CatalogQuery};
 
 /// The label with the sensor's id.
@@ -48,7 +51,12 @@ pub struct SelectLimits {
 impl SelectLimits {
     /// Limits of a new query.
     pub fn new(series_max: usize, samples_max: usize) -> SelectLimits {
-        SelectLimits { series_max, samples_max, series: AtomicUsize::new(0), samples: AtomicUsize::new(0) }
+        SelectLimits {
+            series_max,
+            samples_max,
+            series: AtomicUsize::new(0),
+            samples: AtomicUsize::new(0),
+        }
     }
 
     fn add_series(&self, more: usize) -> Result<(), PromqlError> {
@@ -106,8 +114,8 @@ struct Selected {
 }
 
 impl ReadService {
-    /// The labels of all series that match and may have samples in the time range (ms since 1970, end exclusive); at
-    /// most `limit`.
+    /// The labels of all series that match and may have samples in the time range (ms since 1970,
+    /// end exclusive); at most `limit`.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -119,7 +127,10 @@ impl ReadService {
         limit: usize,
     ) -> Result<Vec<Labels>, ReadError> {
         let found = self.find_series(matchers, overlaps_ms, may_read).await?;
-        let labels = found.into_iter().flat_map(|selected| selected.fields).map(|(_, labels, _)| labels);
+        let labels = found
+            .into_iter()
+            .flat_map(|selected| selected.fields)
+            .map(|(_, labels, _)| labels);
         Ok(labels.take(limit).collect())
     }
 
@@ -137,29 +148,51 @@ impl ReadService {
             return Ok((vec![], Missing::default()));
         }
         let overlaps = Some((request.after_ms + 1, request.to_ms + 1));
-        let found = self.find_series(&request.matchers, overlaps, may_read).await?;
+        let found = self
+            .find_series(&request.matchers, overlaps, may_read)
+            .await?;
         limits.add_series(found.iter().map(|selected| selected.fields.len()).sum())?;
-        let windows = request.windows.filter(|windows| windows.range_ms >= self.span().ms());
+        let windows = request
+            .windows
+            .filter(|windows| windows.range_ms >= self.span().ms());
         let mut by_windows = vec![];
         let mut by_samples = vec![];
         for Selected { sensor_id, fields } in found {
-            let (numbers, others): (Vec<_>, Vec<_>) =
-                fields.into_iter().partition(|(_, _, is_number)| *is_number && windows.is_some());
-            let names =
-                |fields: Vec<(String, Labels, bool)>| fields.into_iter().map(|(name, labels, _)| (name, labels));
+            let (numbers, others): (Vec<_>, Vec<_>) = fields
+                .into_iter()
+                .partition(|(_, _, is_number)| *is_number && windows.is_some());
+            let names = |fields: Vec<(String, Labels, bool)>| {
+                fields.into_iter().map(|(name, labels, _)| (name, labels))
+            };
             if !numbers.is_empty() {
-                by_windows.push(Wanted { sensor_id: sensor_id.clone(), fields: names(numbers).collect() });
+                by_windows.push(Wanted {
+                    sensor_id: sensor_id.clone(),
+                    fields: names(numbers).collect(),
+                });
             }
             if !others.is_empty() {
-                by_samples.push(Wanted { sensor_id, fields: names(others).collect() });
+                by_samples.push(Wanted {
+                    sensor_id,
+                    fields: names(others).collect(),
+                });
             }
         }
         let (mut series, mut missing) = match windows {
-            Some(windows) => self.windows(by_windows, (request.after_ms, request.to_ms), &windows, limits).await?,
+            Some(windows) => {
+                self.windows(
+                    by_windows,
+                    (request.after_ms, request.to_ms),
+                    &windows,
+                    limits,
+                )
+                .await?
+            }
             None => (vec![], Missing::default()),
         };
         let range = (request.after_ms + 1, request.to_ms + 1);
-        let loads = by_samples.into_iter().map(|wanted| self.load(wanted, range, limits));
+        let loads = by_samples
+            .into_iter()
+            .map(|wanted| self.load(wanted, range, limits));
         let mut loads = stream::iter(loads).buffer_unordered(CONCURRENT);
         while let Some((more, of_samples)) = loads.try_next().await? {
             missing = missing.and(of_samples);
@@ -178,7 +211,9 @@ impl ReadService {
         let found = self.find_sensors(&query).await?.answer;
         let readable = found.into_iter().filter(|entry| may_read(&entry.sensor_id));
         let selected = readable.map(|entry| selected(entry, matchers, query.field.as_deref()));
-        Ok(selected.filter(|selected| !selected.fields.is_empty()).collect())
+        Ok(selected
+            .filter(|selected| !selected.fields.is_empty())
+            .collect())
     }
 
     /// The samples of some series of one sensor.
@@ -188,13 +223,27 @@ impl ReadService {
         range: (i64, i64),
         limits: &SelectLimits,
     ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
-        let names: Vec<&str> = wanted.fields.iter().map(|(field, _)| field.as_str()).collect();
-        let (samples, missing) = self.samples(&wanted.sensor_id, &names, range, limits).await?;
+        let names: Vec<&str> = wanted
+            .fields
+            .iter()
+            .map(|(field, _)| field.as_str())
+            .collect();
+        let (samples, missing) = self
+            .samples(&wanted.sensor_id, &names, range, limits)
+            .await?;
         let of_field = |((_, labels), samples): ((String, Labels), Readings)| SelectedSeries {
             labels,
             data: SeriesData::Samples(samples.last_of_each()),
         };
-        Ok((wanted.fields.into_iter().zip(samples).map(of_field).collect(), missing))
+        Ok((
+            wanted
+                .fields
+                .into_iter()
+                .zip(samples)
+                .map(of_field)
+                .collect(),
+            missing,
+        ))
     }
 
     /// The values of fields in a time range (end exclusive), each reading's; and the missing parts.
@@ -209,16 +258,27 @@ impl ReadService {
         let mut missing = Missing::default();
         let mut after = None;
         loop {
-            let window = Window { from_ms, to_ms, after, limit: STEP };
+            let window = Window {
+                from_ms,
+                to_ms,
+                after,
+                limit: STEP,
+            };
             let found = self.gather(sensor_id.clone(), window).await?;
             let removed_until_ms = found.answer.removed_until_ms;
-            missing = missing.and(Missing { recent: !found.complete, removed_until_ms });
+            missing = missing.and(Missing {
+                recent: !found.complete,
+                removed_until_ms,
+            });
             let mut more = 0;
             for row in found.answer.rows.iter() {
                 for (name, value) in row.named() {
                     let place = fields.iter().position(|field| *field == name);
                     if let (Some(place), Some(value)) = (place, number(value)) {
-                        all[place].0.push(Sample { ts_ms: row.ts_ms, value });
+                        all[place].0.push(Sample {
+                            ts_ms: row.ts_ms,
+                            value,
+                        });
                         more += 1;
                     }
                 }
@@ -267,18 +327,31 @@ pub(super) fn number(value: ValueRef<'_>) -> Option<f64> {
 
 /// The matchers that the catalogue can look up; the others are applied to its results.
 fn catalog_query(matchers: &[Matcher], overlaps_ms: Option<(i64, i64)>) -> CatalogQuery {
-    let mut query = CatalogQuery { overlaps_ms, ..CatalogQuery::default() };
+    let mut query = CatalogQuery {
+        overlaps_ms,
+        ..CatalogQuery::default()
+    };
     for matcher in matchers {
-        match (matcher.name.as_str(), matcher.is_equal() && !matcher.value.is_empty()) {
+        match (
+            matcher.name.as_str(),
+            matcher.is_equal() && !matcher.value.is_empty(),
+        ) {
             (SENSOR_ID, _) => {
-                if let Some(ids) = matcher.alternatives().filter(|ids| ids.iter().all(|id| !id.is_empty())) {
-                    query.sensor_ids.get_or_insert_with(|| ids.into_iter().map(SensorId::from).collect());
+                if let Some(ids) = matcher
+                    .alternatives()
+                    .filter(|ids| ids.iter().all(|id| !id.is_empty()))
+                {
+                    query
+                        .sensor_ids
+                        .get_or_insert_with(|| ids.into_iter().map(SensorId::from).collect());
                 }
             }
             (METRIC_NAME, true) => {
                 query.field.get_or_insert_with(|| matcher.value.clone());
             }
-            (_, true) => query.tags.push((matcher.name.clone(), matcher.value.clone())),
+            (_, true) => query
+                .tags
+                .push((matcher.name.clone(), matcher.value.clone())),
             _ => {}
         }
     }
@@ -290,17 +363,33 @@ fn selected(entry: CatalogEntry, matchers: &[Matcher], field: Option<&str>) -> S
     let mut fields: BTreeMap<String, FieldKinds> = entry.fields;
     if let Some(field) = field.filter(|_| entry.is_truncated) {
         // Not recorded, so it may have had any kind of value.
-        fields.entry(field.to_owned()).or_insert(FieldKinds::NUMBER.with(FieldKinds::BOOL));
+        fields
+            .entry(field.to_owned())
+            .or_insert(FieldKinds::NUMBER.with(FieldKinds::BOOL));
     }
     let series = fields.into_iter().filter_map(|(field, kinds)| {
         let has_numbers = kinds.contains(FieldKinds::NUMBER);
         let has_bools = kinds.contains(FieldKinds::BOOL);
-        let own = [(METRIC_NAME, field.as_str()), (SENSOR_ID, &*entry.sensor_id)];
-        let tags = entry.tags.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let labels = Labels::new(own.into_iter().chain(tags).map(|(name, value)| (name.into(), value.into())));
-        let is_selected = (has_numbers || has_bools) && matchers.iter().all(|m| m.matches(labels.get(&m.name)));
+        let own = [
+            (METRIC_NAME, field.as_str()),
+            (SENSOR_ID, &*entry.sensor_id),
+        ];
+        let tags = entry
+            .tags
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let labels = Labels::new(
+            own.into_iter()
+                .chain(tags)
+                .map(|(name, value)| (name.into(), value.into())),
+        );
+        let is_selected =
+            (has_numbers || has_bools) && matchers.iter().all(|m| m.matches(labels.get(&m.name)));
         is_selected.then_some((field, labels, has_numbers && !has_bools))
     });
     let fields = series.collect();
-    Selected { sensor_id: entry.sensor_id, fields }
+    Selected {
+        sensor_id: entry.sensor_id,
+        fields,
+    }
 }

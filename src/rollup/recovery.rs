@@ -1,5 +1,5 @@
-//! Reads marks that are stored already: at the start those of an earlier process with the same instance id, and once
-//! per hour those of instances whose journal was lost.
+//! Reads marks that are stored already: at the start those of an earlier process with the same
+//! instance id, and once per hour those of instances whose journal was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ const FULL: Duration = Duration::from_secs(1);
 /// How often old marks are looked for.
 const ORPHANS_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// Passes stored marks to the states of the shards, without an end. `shard_of`: the shard of a sensor's hash.
+/// Passes stored marks to the states of the shards, without an end. `shard_of`: the shard of a
+/// sensor's hash.
 pub async fn recover(
     instance: Arc<str>,
     shards: Vec<RollupView>,
@@ -27,7 +28,10 @@ pub async fn recover(
 ) {
     let own = list(MarksOf::Instance(instance), &shards, shard_of, &flusher).await;
     if own > 0 {
-        tracing::info!(days = own, "computing days that changed before the last stop");
+        tracing::info!(
+            days = own,
+            "computing days that changed before the last stop"
+        );
     }
     loop {
         // Not at the start: the clock may not be set yet.
@@ -35,18 +39,30 @@ pub async fn recover(
         let orphans = MarksOf::Before(clock.now().wall_ms - ORPHAN_MS);
         let days = list(orphans, &shards, shard_of, &flusher).await;
         if days > 0 {
-            tracing::warn!(days, "computing days that an instance left behind; was its journal lost?");
+            tracing::warn!(
+                days,
+                "computing days that an instance left behind; was its journal lost?"
+            );
         }
     }
 }
 
 /// Passes on all marks of a query; returns how many.
-async fn list(of: MarksOf, shards: &[RollupView], shard_of: fn(u64, usize) -> usize, flusher: &Flusher) -> usize {
+async fn list(
+    of: MarksOf,
+    shards: &[RollupView],
+    shard_of: fn(u64, usize) -> usize,
+    flusher: &Flusher,
+) -> usize {
     let mut after = None;
     let mut total = 0;
     let mut failures = 0;
     loop {
-        let query = MarkQuery { of: of.clone(), after: after.clone(), limit: PAGE };
+        let query = MarkQuery {
+            of: of.clone(),
+            after: after.clone(),
+            limit: PAGE,
+        };
         let permit = flusher.days_permit().await;
         let marks = match flusher.day_marks(permit, &query).await {
             Ok(marks) => marks,
@@ -55,7 +71,9 @@ async fn list(of: MarksOf, shards: &[RollupView], shard_of: fn(u64, usize) -> us
                 continue;
             }
         };
-        let Some(last) = marks.last() else { return total };
+        let Some(last) = marks.last() else {
+            return total;
+        };
         after = Some(last.clone());
         total += marks.len();
         let mut by_shard: Vec<Vec<DayMark>> = vec![vec![]; shards.len()];

@@ -1,5 +1,6 @@
-//! The task around the state: sends marks and days. No decisions here. The state is shared with the shard under a lock
-//! that is held for bookkeeping only: the shard must be able to report settled readings while the state is full.
+//! The task around the state: sends marks and days. No decisions here. The state is shared with the
+//! shard under a lock that is held for bookkeeping only: the shard must be able to report settled
+//! readings while the state is full.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +44,8 @@ impl Shared {
 pub struct RollupHandle(Arc<Shared>);
 
 impl RollupHandle {
-    /// Adds readings that arrive, duplicates too. Holds a part of `ack` until the marks of their days are durable.
+    /// Adds readings that arrive, duplicates too. Holds a part of `ack` until the marks of their
+    /// days are durable.
     pub fn accept(&self, batch: &ReadingBatch, row_refs: &[RowRef], ack: &Ack) {
         let mut state = self.0.state();
         state.accept(batch, row_refs, ack, self.0.clock.now());
@@ -83,7 +85,8 @@ impl RollupView {
     /// The days of a sensor that may differ from their documents.
     pub fn pending(&self, sensor_id: &str, days: impl Iterator<Item = Day>) -> Vec<Day> {
         let state = self.0.state();
-        days.filter(|day| state.is_pending(sensor_id, *day)).collect()
+        days.filter(|day| state.is_pending(sensor_id, *day))
+            .collect()
     }
 
     /// Adds stored marks. Returns `false`, and adds nothing, if the state is full.
@@ -157,7 +160,12 @@ impl RollupTask {
         gauges: Arc<RollupGauges>,
     ) -> (RollupHandle, RollupView, RollupTask) {
         let state = Mutex::new(Rollup::new(settings));
-        let shared = Arc::new(Shared { state, wake: Notify::new(), closed: AtomicBool::new(false), clock });
+        let shared = Arc::new(Shared {
+            state,
+            wake: Notify::new(),
+            closed: AtomicBool::new(false),
+            clock,
+        });
         let task = RollupTask {
             shared: shared.clone(),
             flusher,
@@ -175,8 +183,8 @@ impl RollupTask {
         (RollupHandle(shared.clone()), RollupView(shared), task)
     }
 
-    /// Runs until the shard's handle is dropped and all marks are durable. Days that are not computed by then are
-    /// computed after the next start.
+    /// Runs until the shard's handle is dropped and all marks are durable. Days that are not
+    /// computed by then are computed after the next start.
     pub async fn run(mut self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -215,7 +223,11 @@ impl RollupTask {
             let mut state = self.shared.state();
             let marks = state.take_marks(MARKS_MAX);
             // Acknowledgements wait for marks, nothing for their removal.
-            let clears = if marks.is_empty() { state.take_clears(MARKS_MAX) } else { vec![] };
+            let clears = if marks.is_empty() {
+                state.take_clears(MARKS_MAX)
+            } else {
+                vec![]
+            };
             (marks, clears)
         };
         if !marks.is_empty() {
@@ -234,13 +246,21 @@ impl RollupTask {
     }
 
     fn compute(&mut self, permit: DaysPermit) {
-        let (days, expired) = self.shared.state().take_days(self.days_most, self.shared.clock.now());
+        let (days, expired) = self
+            .shared
+            .state()
+            .take_days(self.days_most, self.shared.clock.now());
         if let Some(first) = expired.first() {
             metrics::days_computed(DayResult::Expired, expired.len() as u64);
             let sensor_id = &*first.sensor_id;
             let day_ms = first.day.start_ms;
             let days = expired.len();
-            tracing::error!(sensor_id, day_ms, days, "days not computed: some of their hours may have expired");
+            tracing::error!(
+                sensor_id,
+                day_ms,
+                days,
+                "days not computed: some of their hours may have expired"
+            );
         }
         if days.is_empty() {
             // Memory is short, but every day waits for readings on their way.
@@ -274,7 +294,9 @@ impl RollupTask {
             }
             Done::Computed(days, result, took_ms) => {
                 self.is_computing = false;
-                let written = result.as_ref().map_or_else(|_| vec![false; days.len()], Clone::clone);
+                let written = result
+                    .as_ref()
+                    .map_or_else(|_| vec![false; days.len()], Clone::clone);
                 self.shared.state().computed(days.iter().zip(written), now);
                 match result {
                     Ok(_) => {
@@ -298,12 +320,14 @@ impl RollupTask {
             Ok(()) => self.mark_failures = 0,
             Err(error) => {
                 self.mark_failures += 1;
-                self.marks_from_ms = self.shared.clock.now().mono_ms + self.wait_ms(&error, self.mark_failures);
+                self.marks_from_ms =
+                    self.shared.clock.now().mono_ms + self.wait_ms(&error, self.mark_failures);
             }
         }
     }
 
-    /// The wait before the next attempt. Logs the first failure in a row; the store's health has its own log.
+    /// The wait before the next attempt. Logs the first failure in a row; the store's health has
+    /// its own log.
     fn wait_ms(&self, error: &StoreError, failures: u32) -> u64 {
         if failures == 1 {
             tracing::warn!(%error, "daily rollup: request failed; retrying");
@@ -314,7 +338,11 @@ impl RollupTask {
 }
 
 /// Computes days and writes them; returns which documents are as new as the computation.
-async fn compute(flusher: &Flusher, permit: DaysPermit, days: &[SensorDay]) -> Result<Vec<bool>, StoreError> {
+async fn compute(
+    flusher: &Flusher,
+    permit: DaysPermit,
+    days: &[SensorDay],
+) -> Result<Vec<bool>, StoreError> {
     let computed = flusher.compute_days(permit, days).await?;
     let mut answers = vec![false; days.len()];
     let mut at = vec![];
@@ -341,7 +369,12 @@ async fn compute(flusher: &Flusher, permit: DaysPermit, days: &[SensorDay]) -> R
             refused += 1;
             let sensor_id = &*days[i].sensor_id;
             let day_ms = days[i].day.start_ms;
-            tracing::error!(sensor_id, day_ms, detail, "store refused the document of a day");
+            tracing::error!(
+                sensor_id,
+                day_ms,
+                detail,
+                "store refused the document of a day"
+            );
         }
     }
     metrics::days_computed(DayResult::Refused, refused);

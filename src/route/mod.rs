@@ -1,9 +1,9 @@
-//! Route: receives readings in order, from the journal or directly from admission, and sends each to the shard that
-//! owns its sensor.
+//! Route: receives readings in order, from the journal or directly from admission, and sends each
+//! to the shard that owns its sensor.
 //!
-//! A full shard blocks the router, and with it everything upstream: the journal is the buffer then, or admission with
-//! `ack = "stored"`. Dead letters go to a separate task. An acknowledgement is split over the shards involved; the
-//! router delivers its own part once everything is sent.
+//! A full shard blocks the router, and with it everything upstream: the journal is the buffer then,
+//! or admission with `ack = "stored"`. Dead letters go to a separate task. An acknowledgement is
+//! split over the shards involved; the router delivers its own part once everything is sent.
 
 pub mod oldest;
 
@@ -37,11 +37,15 @@ pub enum RouteError {
 impl Router {
     /// A router that distributes sensors over these shards, in this order.
     pub fn new(shards: Vec<ShardHandle>, dead: DeadLetters) -> Router {
-        Router { shards, dead, repeats: false }
+        Router {
+            shards,
+            dead,
+            repeats: false,
+        }
     }
 
-    /// The same router for readings that may have been stored before, including those without their own time: all are
-    /// compared like the journal's replay.
+    /// The same router for readings that may have been stored before, including those without their
+    /// own time: all are compared like the journal's replay.
     #[must_use]
     pub(crate) fn repeating(self, repeats: bool) -> Router {
         Router { repeats, ..self }
@@ -61,14 +65,16 @@ impl Router {
                     self.readings(batch, &entry.ack, entry.replayed).await?;
                     entry.ack.delivered();
                 }
-                EntryKind::Dead(dead_letters) => self.dead_letters(dead_letters.to_vec(), entry.ack).await,
+                EntryKind::Dead(dead_letters) => {
+                    self.dead_letters(dead_letters.to_vec(), entry.ack).await
+                }
             }
         }
         Ok(())
     }
 
-    /// Routes ingest batches from admission until it is closed (`ack = "stored"`). Each is acknowledged when it is
-    /// stored.
+    /// Routes ingest batches from admission until it is closed (`ack = "stored"`). Each is
+    /// acknowledged when it is stored.
     ///
     /// # Errors
     /// A shard's task has ended.
@@ -97,11 +103,21 @@ impl Router {
         self.dead.send_one(dead_letters, ack).await;
     }
 
-    async fn readings(&self, batch: Arc<ReadingBatch>, ack: &Ack, replayed: bool) -> Result<(), RouteError> {
+    async fn readings(
+        &self,
+        batch: Arc<ReadingBatch>,
+        ack: &Ack,
+        replayed: bool,
+    ) -> Result<(), RouteError> {
         for (shard, row_refs) in row_refs(&batch, self.shards.len()).into_iter().enumerate() {
             if !row_refs.is_empty() {
                 self.shards[shard]
-                    .send(ShardBatch { batch: batch.clone(), row_refs, ack: ack.clone(), replayed })
+                    .send(ShardBatch {
+                        batch: batch.clone(),
+                        row_refs,
+                        ack: ack.clone(),
+                        replayed,
+                    })
                     .await?;
             }
         }
@@ -112,15 +128,16 @@ impl Router {
 /// Assigns the readings of a batch to `shards` shards: row and hash, in the batch's order.
 pub fn row_refs(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
     let expected = batch.len() / shards.max(1) + 1;
-    let mut row_refs: Vec<Vec<(u32, u64)>> = (0..shards).map(|_| Vec::with_capacity(expected)).collect();
+    let mut row_refs: Vec<Vec<(u32, u64)>> =
+        (0..shards).map(|_| Vec::with_capacity(expected)).collect();
     for place in batch.places() {
         row_refs[shard_of(place.hash, shards)].push((place.offset, place.hash));
     }
     row_refs
 }
 
-/// The shard of a sensor: the upper half of the hash scaled to the number of shards. The lower half stays evenly
-/// distributed within a shard; its hash table and flush phases use it.
+/// The shard of a sensor: the upper half of the hash scaled to the number of shards. The lower half
+/// stays evenly distributed within a shard; its hash table and flush phases use it.
 pub fn shard_of(hash: u64, shards: usize) -> usize {
     (((hash >> 32) * shards as u64) >> 32) as usize
 }
@@ -137,7 +154,12 @@ mod tests {
             for i in 0..7000 {
                 counts[shard_of(stable_hash(&format!("sensor-{i}")), shards)] += 1;
             }
-            assert!(counts.iter().all(|n| (*n as f64 - 7000.0 / shards as f64).abs() < 300.0), "{counts:?}");
+            assert!(
+                counts
+                    .iter()
+                    .all(|n| (*n as f64 - 7000.0 / shards as f64).abs() < 300.0),
+                "{counts:?}"
+            );
         }
     }
 }

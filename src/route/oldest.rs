@@ -1,11 +1,13 @@
-//! The age of the oldest ingest batch that is not stored yet, for `ack = "stored"`, which has no journal.
+//! The age of the oldest ingest batch that is not stored yet, for `ack = "stored"`, which has no
+//! journal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ack::{Ack, AckOutcome};
 
-/// Unacknowledged ingest batches in order of arrival, bounded by the limits of admission and the shards.
+/// Unacknowledged ingest batches in order of arrival, bounded by the limits of admission and the
+/// shards.
 #[derive(Debug, Default)]
 pub struct Oldest(Mutex<Waiting>);
 
@@ -56,8 +58,14 @@ mod tests {
         let b = oldest.watch(b, 20);
         assert_eq!(oldest.since_ms(), Some(10));
         a.delivered();
-        assert_eq!((oldest.since_ms(), wait_a.outcome().await), (Some(20), AckOutcome::Delivered));
+        assert_eq!(
+            (oldest.since_ms(), wait_a.outcome().await),
+            (Some(20), AckOutcome::Delivered)
+        );
         drop(b);
-        assert_eq!((oldest.since_ms(), wait_b.outcome().await), (None, AckOutcome::NotDelivered));
+        assert_eq!(
+            (oldest.since_ms(), wait_b.outcome().await),
+            (None, AckOutcome::NotDelivered)
+        );
     }
 }

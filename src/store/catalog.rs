@@ -1,24 +1,29 @@
 //! The catalogue: which sensors are stored, with their tags, fields and times.
 //!
-//! **Order.** An entry is written before the page that needs it ([`crate::flush`]). So every stored sensor and field is
-//! in the catalogue at any time, also after a crash. A crash between the two writes leaves an entry that is ahead of
-//! the pages until the journal is replayed. Field names of readings that the store refuses permanently stay in the
-//! entry.
+//! **Order.** An entry is written before the page that needs it ([`crate::flush`]). So every stored
+//! sensor and field is in the catalogue at any time, also after a crash. A crash between the two
+//! writes leaves an entry that is ahead of the pages until the journal is replayed. Field names of
+//! readings that the store refuses permanently stay in the entry.
 //!
-//! **Times** are precise to [`CATALOG_STEP_MS`]: the first reading may be that much earlier than `first_ts_ms`, the
-//! last one that much later than `last_ts_ms`. The last arrival is precise to a quarter of `sensors.silent_after`
-//! ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)). So an entry is written about once per day and four
-//! times per `sensors.silent_after`, however often the sensor reports.
+//! **Times** are precise to [`CATALOG_STEP_MS`]: the first reading may be that much earlier than
+//! `first_ts_ms`, the last one that much later than `last_ts_ms`. The last arrival is precise to a
+//! quarter of `sensors.silent_after` ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)).
+//! So an entry is written about once per day and four times per `sensors.silent_after`, however
+//! often the sensor reports.
 //!
-//! A sensor is **silent** if nothing of it has arrived for `sensors.silent_after`, by the entries. So the answer is the
-//! same for all instances and after a restart. The time of arrival counts, not that of the readings.
+//! A sensor is **silent** if nothing of it has arrived for `sensors.silent_after`, by the entries.
+//! So the answer is the same for all instances and after a restart. The time of arrival counts, not
+//! that of the readings.
 //!
-//! **Two instances** write the same entries with operations that commute: times by minimum and maximum, fields by
-//! union. Tags are those of the update with the latest reading; if two are equally late, the greater tags.
+//! **Two instances** write the same entries with operations that commute: times by minimum and
+//! maximum, fields by union. Tags are those of the update with the latest reading; if two are
+//! equally late, the greater tags.
 
 use std::collections::BTreeMap;
 
-use crate::model::catalog::{CATALOG_FIELDS_MAX, CATALOG_STEP_MS, CatalogUpdate, FieldKinds, catalog_day};
+use crate::model::catalog::{
+    CATALOG_FIELDS_MAX, CATALOG_STEP_MS, CatalogUpdate, FieldKinds, catalog_day,
+};
 use crate::model::{SensorId, stable_hash};
 
 /// Selects entries. Conditions that are not set match every entry.
@@ -60,8 +65,13 @@ impl Default for CatalogQuery {
 impl CatalogQuery {
     /// Whether an entry matches the conditions.
     pub fn matches(&self, entry: &CatalogEntry) -> bool {
-        self.sensor_ids.as_ref().is_none_or(|ids| ids.contains(&entry.sensor_id))
-            && self.after.as_ref().is_none_or(|after| entry.sensor_id > *after)
+        self.sensor_ids
+            .as_ref()
+            .is_none_or(|ids| ids.contains(&entry.sensor_id))
+            && self
+                .after
+                .as_ref()
+                .is_none_or(|after| entry.sensor_id > *after)
             && entry.sensor_id.starts_with(&self.prefix)
             && self.matches_but_id(entry)
     }
@@ -70,8 +80,13 @@ impl CatalogQuery {
     pub(crate) fn matches_but_id(&self, entry: &CatalogEntry) -> bool {
         let has_tag = |(name, value): &(String, String)| entry.tags.get(name) == Some(value);
         self.tags.iter().all(has_tag)
-            && self.field.as_ref().is_none_or(|field| entry.is_truncated || entry.fields.contains_key(field))
-            && self.arrived_ms.is_none_or(|(from_ms, to_ms)| (from_ms..to_ms).contains(&entry.arrived_ms))
+            && self
+                .field
+                .as_ref()
+                .is_none_or(|field| entry.is_truncated || entry.fields.contains_key(field))
+            && self
+                .arrived_ms
+                .is_none_or(|(from_ms, to_ms)| (from_ms..to_ms).contains(&entry.arrived_ms))
             && self.overlaps_ms.is_none_or(|(from_ms, to_ms)| {
                 entry.last_ts_ms.saturating_add(CATALOG_STEP_MS) >= from_ms
                     && entry.first_ts_ms.saturating_sub(CATALOG_STEP_MS) < to_ms
@@ -79,11 +94,13 @@ impl CatalogQuery {
     }
 }
 
-/// The first text after all texts with this prefix, in the order of the bytes; `None` if there is none.
+/// The first text after all texts with this prefix, in the order of the bytes; `None` if there is
+/// none.
 pub fn after_prefix(prefix: &str) -> Option<String> {
     let mut end: Vec<char> = prefix.chars().collect();
     while let Some(last) = end.pop() {
-        // Code points have the order of their bytes in UTF-8. After U+D7FF come surrogates, which are not characters.
+        // Code points have the order of their bytes in UTF-8. After U+D7FF come surrogates, which
+        // are not characters.
         let next = (u32::from(last) + 1..).take(0x801).find_map(char::from_u32);
         if let Some(next) = next {
             end.push(next);
@@ -109,7 +126,8 @@ pub struct CatalogCounts {
     pub known: u64,
     /// Those whose last arrival is in the range of the query; at most [`COUNT_MAX`].
     pub arrived: u64,
-    /// Those of them whose last arrival is the latest, latest first, at most [`LATEST_MAX`]; without tags and fields.
+    /// Those of them whose last arrival is the latest, latest first, at most [`LATEST_MAX`];
+    /// without tags and fields.
     pub latest: Vec<CatalogEntry>,
 }
 
@@ -132,7 +150,8 @@ pub struct CatalogEntry {
     pub fields: BTreeMap<String, FieldKinds>,
     /// There are more than [`CATALOG_FIELDS_MAX`] fields; the others are not recorded.
     pub is_truncated: bool,
-    /// The time of its first reading, ms since 1970; the first one may be [`CATALOG_STEP_MS`] earlier.
+    /// The time of its first reading, ms since 1970; the first one may be [`CATALOG_STEP_MS`]
+    /// earlier.
     pub first_ts_ms: i64,
     /// The time of its last reading, ms since 1970; the last one may be [`CATALOG_STEP_MS`] later.
     pub last_ts_ms: i64,
@@ -176,22 +195,30 @@ impl CatalogEntry {
     }
 
     /// The tags of the update, if they replace those of the entry.
-    pub(crate) fn newer_tags<'a>(&self, update: &'a CatalogUpdate) -> Option<(i64, &'a BTreeMap<String, String>)> {
+    pub(crate) fn newer_tags<'a>(
+        &self,
+        update: &'a CatalogUpdate,
+    ) -> Option<(i64, &'a BTreeMap<String, String>)> {
         let (ts_ms, tags) = update.tags.as_ref()?;
-        let is_newer = self.tags_ts_ms.is_none_or(|held| (*ts_ms, tags) > (held, &self.tags));
+        let is_newer = self
+            .tags_ts_ms
+            .is_none_or(|held| (*ts_ms, tags) > (held, &self.tags));
         is_newer.then_some((*ts_ms, tags))
     }
 
     /// Whether an update would change nothing but times within the entry's precision.
     pub fn covers(&self, update: &CatalogUpdate) -> bool {
         let hash = stable_hash(&self.sensor_id);
-        let has = |(name, kinds): (&std::sync::Arc<str>, &FieldKinds)| match self.fields.get(&**name) {
-            Some(held) => held.contains(*kinds),
-            None => self.is_truncated,
-        };
+        let has =
+            |(name, kinds): (&std::sync::Arc<str>, &FieldKinds)| match self.fields.get(&**name) {
+                Some(held) => held.contains(*kinds),
+                None => self.is_truncated,
+            };
         let day = |ts_ms| catalog_day(ts_ms, hash);
         update.fields.iter().all(has)
-            && self.newer_tags(update).is_none_or(|(_, tags)| *tags == self.tags)
+            && self
+                .newer_tags(update)
+                .is_none_or(|(_, tags)| *tags == self.tags)
             && day(update.first_ts_ms) >= day(self.first_ts_ms)
             && day(update.last_ts_ms) <= day(self.last_ts_ms)
             && update.arrived_ms <= self.arrived_ms
@@ -214,7 +241,10 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(after_prefix(prefix).as_deref(), end, "{prefix:?}");
-            assert!(end.is_none_or(|end| *end > *format!("{prefix}\u{10FFFF}\u{10FFFF}")), "{prefix:?}");
+            assert!(
+                end.is_none_or(|end| *end > *format!("{prefix}\u{10FFFF}\u{10FFFF}")),
+                "{prefix:?}"
+            );
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Daily rollups in a store: `sensor_days`, one document for each sensor and day, and `rollup_pending`, the marks of
-//! the days that must be computed again.
+//! Daily rollups in a store: `sensor_days`, one document for each sensor and day, and
+//! `rollup_pending`, the marks of the days that must be computed again.
 //!
 //! The contract:
 //! - A day's document is a function of the stored pages of its hours, without their readings.
-//!   [`DayStore::compute_days`] reads the pages (majority) and merges them in a fixed order, so two instances compute
-//!   the same document from the same pages.
-//! - [`DayStore::write_days`] replaces a document only by one that counts at least as many readings. Pages only grow,
-//!   so an older computation never replaces a newer one.
-//! - A mark has a version. Marking raises it, by one if it is later already, and clearing removes the mark only if it
-//!   still has the version given. So a late or repeated statement never removes a mark that was set after the removal
-//!   was decided, even if the clock was set back in between. A mark that was raised by one stays until the next start
-//!   of its instance, which computes the day once more.
+//!   [`DayStore::compute_days`] reads the pages (majority) and merges them in a fixed order, so two
+//!   instances compute the same document from the same pages.
+//! - [`DayStore::write_days`] replaces a document only by one that counts at least as many
+//!   readings. Pages only grow, so an older computation never replaces a newer one.
+//! - A mark has a version. Marking raises it, by one if it is later already, and clearing removes
+//!   the mark only if it still has the version given. So a late or repeated statement never removes
+//!   a mark that was set after the removal was decided, even if the clock was set back in between.
+//!   A mark that was raised by one stays until the next start of its instance, which computes the
+//!   day once more.
 //! - All calls may be repeated after any error.
 
 use std::collections::BTreeMap;
@@ -30,7 +31,8 @@ pub struct DaySummary {
 }
 
 impl DaySummary {
-    /// Adds the next page, in the order of their hours, and within an hour from the last page to the first.
+    /// Adds the next page, in the order of their hours, and within an hour from the last page to
+    /// the first.
     pub fn add_page(&mut self, page: &StoredPage) {
         self.hour.add_page(page);
         if !page.tags.is_empty() {
@@ -128,19 +130,33 @@ pub struct DaysQuery {
 pub struct DaysResults {
     /// All days of all sensors but those in `rest`, by their start (ms since 1970).
     pub days: Vec<(SensorId, i64, Hour)>,
-    /// Sensors that did not fit into the result. If these are all requested sensors, the first of them is too large.
+    /// Sensors that did not fit into the result. If these are all requested sensors, the first of
+    /// them is too large.
     pub rest: Vec<SensorId>,
 }
 
-async fn one_by_one<S: DayStore + ?Sized>(store: &S, q: &DaysQuery) -> Result<DaysResults, StoreError> {
+async fn one_by_one<S: DayStore + ?Sized>(
+    store: &S,
+    q: &DaysQuery,
+) -> Result<DaysResults, StoreError> {
     let mut all = DaysResults::default();
     for sensor_id in &q.sensor_ids {
-        let mut query = DayQuery { sensor_id: sensor_id.clone(), from_ms: q.from_ms, to_ms: q.to_ms };
+        let mut query = DayQuery {
+            sensor_id: sensor_id.clone(),
+            from_ms: q.from_ms,
+            to_ms: q.to_ms,
+        };
         loop {
             let found = store.stored_days(&query).await?;
-            let Some((last_ms, _)) = found.last() else { break };
+            let Some((last_ms, _)) = found.last() else {
+                break;
+            };
             query.from_ms = last_ms + 1;
-            all.days.extend(found.into_iter().map(|(day_ms, summary)| (sensor_id.clone(), day_ms, summary.hour)));
+            all.days.extend(
+                found
+                    .into_iter()
+                    .map(|(day_ms, summary)| (sensor_id.clone(), day_ms, summary.hour)),
+            );
         }
     }
     Ok(all)
@@ -155,26 +171,39 @@ pub trait DayStore: Send + Sync {
     fn clear_marks<'a>(&'a self, marks: &'a [DayMark]) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Lists marks.
-    fn day_marks<'a>(&'a self, query: &'a MarkQuery) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>>;
+    fn day_marks<'a>(
+        &'a self,
+        query: &'a MarkQuery,
+    ) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>>;
 
-    /// Computes days from their hours; the results are in the order of the requests. `None`: not this time, because the
-    /// answer would be too large; at least one is computed.
-    fn compute_days<'a>(&'a self, days: &'a [SensorDay]) -> BoxFuture<'a, Result<Vec<Option<DaySummary>>, StoreError>>;
+    /// Computes days from their hours; the results are in the order of the requests. `None`: not
+    /// this time, because the answer would be too large; at least one is computed.
+    fn compute_days<'a>(
+        &'a self,
+        days: &'a [SensorDay],
+    ) -> BoxFuture<'a, Result<Vec<Option<DaySummary>>, StoreError>>;
 
-    /// Writes days; the results are in the same order. `replace`: also if the stored document counts more readings (for
-    /// repairs only).
+    /// Writes days; the results are in the same order. `replace`: also if the stored document
+    /// counts more readings (for repairs only).
     fn write_days<'a>(
         &'a self,
         days: &'a [(SensorDay, DaySummary)],
         replace: bool,
     ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>>;
 
-    /// Reads days of one sensor, by their start (ms since 1970), in order. May return fewer than are stored; the caller
-    /// continues after the last one. An empty answer means that there are no more.
-    fn stored_days<'a>(&'a self, query: &'a DayQuery) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>>;
+    /// Reads days of one sensor, by their start (ms since 1970), in order. May return fewer than
+    /// are stored; the caller continues after the last one. An empty answer means that there are no
+    /// more.
+    fn stored_days<'a>(
+        &'a self,
+        query: &'a DayQuery,
+    ) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>>;
 
     /// Reads days of several sensors.
-    fn days_of<'a>(&'a self, query: &'a DaysQuery) -> BoxFuture<'a, Result<DaysResults, StoreError>> {
+    fn days_of<'a>(
+        &'a self,
+        query: &'a DaysQuery,
+    ) -> BoxFuture<'a, Result<DaysResults, StoreError>> {
         Box::pin(one_by_one(self, query))
     }
 }

@@ -13,7 +13,8 @@ pub enum StoreError {
         /// The error text for an operator.
         detail: String,
     },
-    /// The response was lost, or it reports that the write may be lost. Load and compare before sending anything again.
+    /// The response was lost, or it reports that the write may be lost. Load and compare before
+    /// sending anything again.
     #[error("{kind}: {detail}")]
     Unknown {
         /// What failed.
@@ -83,7 +84,10 @@ impl StoreError {
 
     /// Whether the whole store is unreachable; the same request can be sent again later.
     pub(crate) fn is_away(&self) -> bool {
-        matches!(self.kind(), StoreErrorKind::Network | StoreErrorKind::NoPrimary | StoreErrorKind::Unauthorized)
+        matches!(
+            self.kind(),
+            StoreErrorKind::Network | StoreErrorKind::NoPrimary | StoreErrorKind::Unauthorized
+        )
     }
 
     /// Whether this is [`StoreError::deferred`].

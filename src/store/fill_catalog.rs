@@ -1,10 +1,13 @@
-//! Fills the catalogue of a database that an earlier version has written: once, in the background, sensor by sensor.
+//! Fills the catalogue of a database that an earlier version has written: once, in the background,
+//! sensor by sensor.
 //!
-//! The position is stored after each batch of sensors, so a restart continues there. Two instances may both do it; the
-//! entries are the same. Sensors that report meanwhile are in the catalogue anyway, because their entries are written
-//! before their pages. All instances must have the new version: an older one writes pages without entries.
+//! The position is stored after each batch of sensors, so a restart continues there. Two instances
+//! may both do it; the entries are the same. Sensors that report meanwhile are in the catalogue
+//! anyway, because their entries are written before their pages. All instances must have the new
+//! version: an older one writes pages without entries.
 //!
-//! After each sensor the task rests as long as the sensor took, so that it uses at most half of one connection.
+//! After each sensor the task rests as long as the sensor took, so that it uses at most half of one
+//! connection.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,7 +30,11 @@ const TO_MS: i64 = 253_402_300_800_000;
 /// # Errors
 /// The store failed; may be called again.
 pub async fn fill_some(store: &dyn Store, from: &CatalogFill) -> Result<CatalogFill, StoreError> {
-    let query = SensorQuery { prefix: String::new(), after: from.after.clone(), limit: SENSORS_MAX };
+    let query = SensorQuery {
+        prefix: String::new(),
+        after: from.after.clone(),
+        limit: SENSORS_MAX,
+    };
     let sensors = store.sensors(&query).await?;
     for sensor in &sensors {
         let begun = Instant::now();
@@ -37,13 +44,19 @@ pub async fn fill_some(store: &dyn Store, from: &CatalogFill) -> Result<CatalogF
         tokio::time::sleep(begun.elapsed().min(Duration::from_secs(1))).await;
     }
     let is_complete = sensors.len() < SENSORS_MAX;
-    let fill = CatalogFill { is_complete, after: sensors.last().cloned().or(from.after.clone()) };
+    let fill = CatalogFill {
+        is_complete,
+        after: sensors.last().cloned().or(from.after.clone()),
+    };
     store.set_catalog_fill(&fill).await?;
     Ok(fill)
 }
 
 /// The update for everything that is stored of a sensor; `None` if nothing is.
-async fn of_stored(store: &dyn Store, sensor_id: SensorId) -> Result<Option<CatalogUpdate>, StoreError> {
+async fn of_stored(
+    store: &dyn Store,
+    sensor_id: SensorId,
+) -> Result<Option<CatalogUpdate>, StoreError> {
     let mut all: Option<CatalogUpdate> = None;
     let mut add = |rows: &Rows, tags: &BTreeMap<String, String>| {
         if rows.is_empty() {
@@ -58,9 +71,16 @@ async fn of_stored(store: &dyn Store, sensor_id: SensorId) -> Result<Option<Cata
     };
     let from = BucketStart(FROM_MS);
     let readings_from_ms = Some(FROM_MS);
-    let mut query = PageQuery { sensor_id: sensor_id.clone(), from, to_ms: TO_MS, after: None, readings_from_ms };
+    let mut query = PageQuery {
+        sensor_id: sensor_id.clone(),
+        from,
+        to_ms: TO_MS,
+        after: None,
+        readings_from_ms,
+    };
     let mut newest_tags = (i64::MIN, BTreeMap::new());
-    // Of the measurements that the pages count. With the whole range as bounds, MongoDB 6.0.5 found none.
+    // Of the measurements that the pages count. With the whole range as bounds, MongoDB 6.0.5 found
+    // none.
     let mut measured: Option<(i64, i64)> = None;
     loop {
         let found = store.pages(&query).await?;
@@ -69,7 +89,8 @@ async fn of_stored(store: &dyn Store, sensor_id: SensorId) -> Result<Option<Cata
             if let (StorageMode::TimeSeries, Some(first), Some(last)) =
                 (page.storage_mode, page.first_ts_ms, page.last_ts_ms)
             {
-                measured = Some(measured.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
+                measured =
+                    Some(measured.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
             }
             if !page.tags.is_empty() && start.0 >= newest_tags.0 {
                 newest_tags = (start.0, page.tags.clone());
@@ -82,7 +103,12 @@ async fn of_stored(store: &dyn Store, sensor_id: SensorId) -> Result<Option<Cata
     }
     let (mut from_ms, to_ms) = measured.map_or((0, 0), |(first, last)| (first, last + 1));
     while from_ms < to_ms {
-        let query = MeasurementQuery { sensor_id: sensor_id.clone(), from_ms, to_ms, limit: MEASUREMENTS_MAX };
+        let query = MeasurementQuery {
+            sensor_id: sensor_id.clone(),
+            from_ms,
+            to_ms,
+            limit: MEASUREMENTS_MAX,
+        };
         let found = store.measurements(&query).await?;
         add(&found.rows, &newest_tags.1);
         from_ms = found.until_ms;

@@ -1,23 +1,27 @@
-//! The store interface: the requests that the flush stage and the read API send to a database, and the possible
-//! responses. [`mongo`] is the production implementation, `memory` a complete one for tests. Both pass the same
-//! contract suite (`tests/servers/store_contract.rs`).
+//! The store interface: the requests that the flush stage and the read API send to a database, and
+//! the possible responses. [`mongo`] is the production implementation, `memory` a complete one for
+//! tests. Both pass the same contract suite (`tests/servers/store_contract.rs`).
 //!
 //! The contract:
-//! - [`Store::write`] executes page writes independently and in any order; no two writes of one call address the same
-//!   bucket. Each write is atomic. A `Create` succeeds only if the page does not exist. An `Append` succeeds only if
-//!   the page exists, is not sealed and has exactly the given count. Otherwise the result is
-//!   [`PageWriteResult::Conflict`] and nothing changes.
-//! - `Ok` means durable with the configured write concern. [`StoreError::NotApplied`] means that nothing of the call
-//!   was or will be applied. [`StoreError::Unknown`] means that any part of it may have been applied, or may still be.
-//! - [`Store::load`] sees every write that returned `Ok` (majority read concern). It may not yet see the effects of a
-//!   write that returned `Unknown`.
-//! - A write in [`StorageMode::TimeSeries`] first stores its measurements, which no version guards, and then the
-//!   summary. If the stored summary does not have the expected version, the result is
-//!   [`PageWriteResult::SummaryConflict`]. After this result, and after an `Unknown`, the bucket must be loaded with
-//!   `doubt` before the next write to it. That load waits until no abandoned statement of this process on this bucket
-//!   can still be applied, and recomputes the summary if it differs from the measurements.
-//! - The readings of old pages may be removed ([`retention`]). An `Append` to such a page is a conflict.
-//! - A bucket that cannot be loaded does not fail the others: [`Store::load`] returns one result per request.
+//! - [`Store::write`] executes page writes independently and in any order; no two writes of one
+//!   call address the same bucket. Each write is atomic. A `Create` succeeds only if the page does
+//!   not exist. An `Append` succeeds only if the page exists, is not sealed and has exactly the
+//!   given count. Otherwise the result is [`PageWriteResult::Conflict`] and nothing changes.
+//! - `Ok` means durable with the configured write concern. [`StoreError::NotApplied`] means that
+//!   nothing of the call was or will be applied. [`StoreError::Unknown`] means that any part of it
+//!   may have been applied, or may still be.
+//! - [`Store::load`] sees every write that returned `Ok` (majority read concern). It may not yet
+//!   see the effects of a write that returned `Unknown`.
+//! - A write in [`StorageMode::TimeSeries`] first stores its measurements, which no version guards,
+//!   and then the summary. If the stored summary does not have the expected version, the result is
+//!   [`PageWriteResult::SummaryConflict`]. After this result, and after an `Unknown`, the bucket
+//!   must be loaded with `doubt` before the next write to it. That load waits until no abandoned
+//!   statement of this process on this bucket can still be applied, and recomputes the summary if
+//!   it differs from the measurements.
+//! - The readings of old pages may be removed ([`retention`]). An `Append` to such a page is a
+//!   conflict.
+//! - A bucket that cannot be loaded does not fail the others: [`Store::load`] returns one result
+//!   per request.
 
 mod box_future;
 pub mod catalog;
@@ -39,30 +43,32 @@ pub use error::{StoreError, StoreErrorKind};
 use std::time::Duration;
 
 use crate::model::{
-    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, ReadingKey, SensorId, StorageMode,
+    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, ReadingKey,
+    SensorId, StorageMode,
 };
 use catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
 use reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
 };
 use retention::RemovedReadings;
 
 /// The result of one page write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageWriteResult {
-    /// Applied. `count` is the number of readings in the page now: usually the known count plus the rows sent. If an
-    /// append found that the page had been deleted, only the rows sent.
+    /// Applied. `count` is the number of readings in the page now: usually the known count plus the
+    /// rows sent. If an append found that the page had been deleted, only the rows sent.
     Done {
         /// The new version of the page.
         count: u32,
     },
     /// The stored page does not have the expected version; nothing was changed.
     Conflict,
-    /// Only in [`StorageMode::TimeSeries`]: the measurements are stored, but the stored summary does not have the
-    /// expected version. Load the bucket with `doubt`, which updates the summary.
+    /// Only in [`StorageMode::TimeSeries`]: the measurements are stored, but the stored summary
+    /// does not have the expected version. Load the bucket with `doubt`, which updates the summary.
     SummaryConflict,
-    /// Unknown whether this statement was applied, although other statements of the call have results. Load the bucket.
+    /// Unknown whether this statement was applied, although other statements of the call have
+    /// results. Load the bucket.
     Unknown {
         /// The store's error text.
         detail: String,
@@ -79,7 +85,8 @@ pub enum PageWriteResult {
 pub enum LatestWriteResult {
     /// Applied.
     Done,
-    /// Not applied this time (a concurrent upsert won, or the server was busy): send the same update again.
+    /// Not applied this time (a concurrent upsert won, or the server was busy): send the same
+    /// update again.
     Again,
     /// The store rejects this update permanently.
     Rejected {
@@ -121,10 +128,12 @@ pub type LoadResult = Result<LoadedBucket, StoreError>;
 pub struct LoadRequest {
     /// Sensor and start time.
     pub bucket: BucketKey,
-    /// Return readings from this time on (ms since 1970). `None` returns no readings and costs about a tenth.
+    /// Return readings from this time on (ms since 1970). `None` returns no readings and costs
+    /// about a tenth.
     pub readings_from: Option<i64>,
-    /// Whether an abandoned statement or an earlier process may have left measurements in a [`StorageMode::TimeSeries`]
-    /// bucket that its summary does not count, or that have no summary yet.
+    /// Whether an abandoned statement or an earlier process may have left measurements in a
+    /// [`StorageMode::TimeSeries`] bucket that its summary does not count, or that have no summary
+    /// yet.
     pub doubt: bool,
 }
 
@@ -150,16 +159,18 @@ pub struct LoadedPage {
     pub bytes: u64,
     /// Size of its summary in bytes.
     pub summary_bytes: u64,
-    /// Keys of all readings of the page in stored order, if readings were requested and the page holds one of the
-    /// requested time or later; otherwise empty. In [`StorageMode::TimeSeries`]: only keys of the requested time or
-    /// later, unordered, all in page 0.
+    /// Keys of all readings of the page in stored order, if readings were requested and the page
+    /// holds one of the requested time or later; otherwise empty. In [`StorageMode::TimeSeries`]:
+    /// only keys of the requested time or later, unordered, all in page 0.
     pub keys: Vec<ReadingKey>,
-    /// Its readings were removed ([`retention`]). In [`StorageMode::TimeSeries`]: they may be, and `keys` is empty.
+    /// Its readings were removed ([`retention`]). In [`StorageMode::TimeSeries`]: they may be, and
+    /// `keys` is empty.
     pub readings_removed: bool,
 }
 
 impl LoadedBucket {
-    /// Whether a reading can be stored that is not in `keys`, because the readings of a page were removed.
+    /// Whether a reading can be stored that is not in `keys`, because the readings of a page were
+    /// removed.
     pub fn readings_removed(&self) -> bool {
         self.pages.iter().any(|page| page.readings_removed)
     }
@@ -190,60 +201,85 @@ pub struct PrepareError {
 
 /// A database of bucket pages.
 pub trait Store: Send + Sync + 'static {
-    /// Creates missing collections, indexes, validator and view, and updates existing ones. Must succeed before any
-    /// other call; retry as long as the error is transient.
+    /// Creates missing collections, indexes, validator and view, and updates existing ones. Must
+    /// succeed before any other call; retry as long as the error is transient.
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>>;
 
-    /// Raises the database's high-water mark to at least `through` and returns its previous value. The mark is as
-    /// durable as the buckets (majority write concern). A process must not write a bucket that begins after the mark,
-    /// so a bucket that begins after the returned value has never been written: see
-    /// [`NewBuckets`](crate::model::NewBuckets). Idempotent: may be called again after any error.
-    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>>;
+    /// Raises the database's high-water mark to at least `through` and returns its previous value.
+    /// The mark is as durable as the buckets (majority write concern). A process must not write a
+    /// bucket that begins after the mark, so a bucket that begins after the returned value has
+    /// never been written: see [`NewBuckets`](crate::model::NewBuckets). Idempotent: may be called
+    /// again after any error.
+    fn raise_high_water(
+        &self,
+        through: BucketStart,
+    ) -> BoxFuture<'_, Result<BucketStart, StoreError>>;
 
     /// Executes the writes; the results are in the same order.
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>>;
+    fn write<'a>(
+        &'a self,
+        writes: &'a [PageWrite],
+    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>>;
 
-    /// Merges updates into the sensors' entries of the catalogue, and returns how many it refuses permanently. Several
-    /// updates may be for the same sensor. Idempotent: may be called again after any error. `Ok` means as durable as
-    /// the pages.
-    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>>;
+    /// Merges updates into the sensors' entries of the catalogue, and returns how many it refuses
+    /// permanently. Several updates may be for the same sensor. Idempotent: may be called again
+    /// after any error. `Ok` means as durable as the pages.
+    fn merge_catalog<'a>(
+        &'a self,
+        updates: &'a [&'a CatalogUpdate],
+    ) -> BoxFuture<'a, Result<u64, StoreError>>;
 
-    /// Finds entries of the catalogue, ordered by the bytes of the sensors' ids. Fewer than the limit means that there
-    /// are no more.
-    fn find_catalog<'a>(&'a self, query: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>>;
+    /// Finds entries of the catalogue, ordered by the bytes of the sensors' ids. Fewer than the
+    /// limit means that there are no more.
+    fn find_catalog<'a>(
+        &'a self,
+        query: &'a CatalogQuery,
+    ) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>>;
 
-    /// Counts the entries, and those whose last arrival is in this time range (ms since 1970, end exclusive).
-    fn count_catalog(&self, arrived_ms: (i64, i64)) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
+    /// Counts the entries, and those whose last arrival is in this time range (ms since 1970, end
+    /// exclusive).
+    fn count_catalog(
+        &self,
+        arrived_ms: (i64, i64),
+    ) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
         let _ = arrived_ms;
         Box::pin(async { Ok(CatalogCounts::default()) })
     }
 
-    /// Records that an instance is running and receives readings at this time (ms since 1970). Returns the latest time
-    /// that was recorded before, by any instance.
+    /// Records that an instance is running and receives readings at this time (ms since 1970).
+    /// Returns the latest time that was recorded before, by any instance.
     fn note_running(&self, at_ms: i64) -> BoxFuture<'_, Result<Option<i64>, StoreError>> {
         let _ = at_ms;
         Box::pin(async { Ok(None) })
     }
 
-    /// Whether every stored sensor has an entry. `false` until an older database's catalogue is filled; known once the
-    /// store is prepared.
+    /// Whether every stored sensor has an entry. `false` until an older database's catalogue is
+    /// filled; known once the store is prepared.
     fn is_catalog_complete(&self) -> bool {
         true
     }
 
     /// How far the catalogue is filled.
     fn catalog_fill(&self) -> BoxFuture<'_, Result<CatalogFill, StoreError>> {
-        Box::pin(async { Ok(CatalogFill { is_complete: true, after: None }) })
+        Box::pin(async {
+            Ok(CatalogFill {
+                is_complete: true,
+                after: None,
+            })
+        })
     }
 
     /// Records how far the catalogue is filled.
-    fn set_catalog_fill<'a>(&'a self, fill: &'a CatalogFill) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_catalog_fill<'a>(
+        &'a self,
+        fill: &'a CatalogFill,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         let _ = fill;
         Box::pin(async { Ok(()) })
     }
 
-    /// Removes entries of sensors that have had no bucket for a week, because retention removed them all. Returns their
-    /// number.
+    /// Removes entries of sensors that have had no bucket for a week, because retention removed
+    /// them all. Returns their number.
     fn expire_catalog(&self, now_ms: i64) -> BoxFuture<'_, Result<u64, StoreError>> {
         let _ = now_ms;
         Box::pin(async { Ok(0) })
@@ -254,8 +290,9 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(0) })
     }
 
-    /// Removes the readings of at most `pages_max` pages whose bucket ended before `ended_before_ms`, oldest first; see
-    /// [`retention`]. With 0 only the oldest one is found. May be called again after any error.
+    /// Removes the readings of at most `pages_max` pages whose bucket ended before
+    /// `ended_before_ms`, oldest first; see [`retention`]. With 0 only the oldest one is found. May
+    /// be called again after any error.
     fn remove_readings(
         &self,
         ended_before_ms: i64,
@@ -265,9 +302,10 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(RemovedReadings::default()) })
     }
 
-    /// Loads buckets; the results are in the order of the requests. `within` limits the whole call: a bucket that is
-    /// not complete by then gets a timeout, and one that was not started gets [`StoreError::deferred`]. Without a
-    /// limit, a bucket may take as long as its parts keep arriving.
+    /// Loads buckets; the results are in the order of the requests. `within` limits the whole call:
+    /// a bucket that is not complete by then gets a timeout, and one that was not started gets
+    /// [`StoreError::deferred`]. Without a limit, a bucket may take as long as its parts keep
+    /// arriving.
     ///
     /// # Errors
     /// Nothing could be determined about any of the buckets.
@@ -277,67 +315,95 @@ pub trait Store: Send + Sync + 'static {
         within: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>>;
 
-    /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]). The results are in
-    /// the order of the updates; no two updates are for the same sensor. Idempotent: the same update may be sent again
-    /// after any error.
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>>;
+    /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]).
+    /// The results are in the order of the updates; no two updates are for the same sensor.
+    /// Idempotent: the same update may be sent again after any error.
+    fn latest<'a>(
+        &'a self,
+        updates: &'a [LatestUpdate],
+    ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>>;
 
     /// A reader of the registry collection that `query` names; `None` if the store has no registry.
-    fn registry(&self, query: registry::RegistryQuery) -> Option<std::sync::Arc<dyn registry::RegistryReader>> {
+    fn registry(
+        &self,
+        query: registry::RegistryQuery,
+    ) -> Option<std::sync::Arc<dyn registry::RegistryReader>> {
         let _ = query;
         None
     }
 
-    /// Stores dead letters; the results are in the same order. A retry after an `Unknown` may store some of them twice.
+    /// Stores dead letters; the results are in the same order. A retry after an `Unknown` may store
+    /// some of them twice.
     fn write_dead_letters<'a>(
         &'a self,
         dead_letters: &'a [DeadLetter],
     ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>>;
 
-    /// Total size of all stored dead letters in bytes as the store counts them, including those of other instances.
+    /// Total size of all stored dead letters in bytes as the store counts them, including those of
+    /// other instances.
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
         Box::pin(async { Ok(0) })
     }
 
-    /// Removes the oldest dead letters until `bytes` are freed; one call may free less to stay short. Dead letters that
-    /// [hold acknowledged readings](DeadLetter::is_own) are never removed.
+    /// Removes the oldest dead letters until `bytes` are freed; one call may free less to stay
+    /// short. Dead letters that [hold acknowledged readings](DeadLetter::is_own) are never removed.
     fn evict_dead_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
         let _ = bytes;
-        Box::pin(async { Ok(Evicted { exhausted: true, ..Evicted::default() }) })
+        Box::pin(async {
+            Ok(Evicted {
+                exhausted: true,
+                ..Evicted::default()
+            })
+        })
     }
 
     /// Reads the pages of one sensor; see [`reading`].
     fn pages<'a>(&'a self, query: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>>;
 
-    /// Reads the measurements of one sensor, including those of buckets in [`StorageMode::Bucket`] (a conversion may
-    /// have left some). Empty if the store has no time-series collection.
-    fn measurements<'a>(&'a self, query: &'a MeasurementQuery)
-    -> BoxFuture<'a, Result<MeasurementResults, StoreError>>;
+    /// Reads the measurements of one sensor, including those of buckets in [`StorageMode::Bucket`]
+    /// (a conversion may have left some). Empty if the store has no time-series collection.
+    fn measurements<'a>(
+        &'a self,
+        query: &'a MeasurementQuery,
+    ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>>;
 
     /// Reads the pages of several sensors, without their readings; see [`summaries`].
     fn summaries<'a>(
         &'a self,
         query: &'a summaries::SummaryQuery,
     ) -> BoxFuture<'a, Result<summaries::SummaryResults, StoreError>> {
-        let read = move |query: PageQuery| -> BoxFuture<'a, _> { Box::pin(async move { self.pages(&query).await }) };
+        let read = move |query: PageQuery| -> BoxFuture<'a, _> {
+            Box::pin(async move { self.pages(&query).await })
+        };
         Box::pin(summaries::by_pages(query, read))
     }
 
     /// Reads the readings at the first millisecond of buckets.
-    fn edges<'a>(&'a self, query: &'a summaries::EdgeQuery) -> BoxFuture<'a, Result<summaries::Edges, StoreError>> {
-        let read = move |query: PageQuery| -> BoxFuture<'a, _> { Box::pin(async move { self.pages(&query).await }) };
+    fn edges<'a>(
+        &'a self,
+        query: &'a summaries::EdgeQuery,
+    ) -> BoxFuture<'a, Result<summaries::Edges, StoreError>> {
+        let read = move |query: PageQuery| -> BoxFuture<'a, _> {
+            Box::pin(async move { self.pages(&query).await })
+        };
         let measure = move |query: MeasurementQuery| -> BoxFuture<'a, _> {
             Box::pin(async move { self.measurements(&query).await })
         };
         Box::pin(summaries::by_buckets(query, read, measure))
     }
 
-    /// Lists sensors that have a bucket, ordered by the bytes of their ids. Fewer than the limit means that there are
-    /// no more.
-    fn sensors<'a>(&'a self, query: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
+    /// Lists sensors that have a bucket, ordered by the bytes of their ids. Fewer than the limit
+    /// means that there are no more.
+    fn sensors<'a>(
+        &'a self,
+        query: &'a SensorQuery,
+    ) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
 
     /// Reads the newest state of these sensors, in the same order.
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>>;
+    fn newest<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>>;
 
     /// The start of each sensor's first bucket; `None` if it has none.
     fn first_buckets<'a>(

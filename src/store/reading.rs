@@ -1,5 +1,6 @@
-//! Queries that the read API sends to a store, and their results. Reads use majority read concern and see every write
-//! that returned `Ok` before the query. Each result has its own size limit and reports where it ended.
+//! Queries that the read API sends to a store, and their results. Reads use majority read concern
+//! and see every write that returned `Ok` before the query. Each result has its own size limit and
+//! reports where it ended.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +18,13 @@ pub struct PageQuery {
     pub to_ms: i64,
     /// Continue after this page, in the order of the results.
     pub after: Option<(BucketStart, u32)>,
-    /// If set, return readings, and only the pages that can hold one at or after this time (ms since 1970). If not,
-    /// return all pages without their readings.
+    /// If set, return readings, and only the pages that can hold one at or after this time (ms
+    /// since 1970). If not, return all pages without their readings.
     pub readings_from_ms: Option<i64>,
 }
 
-/// Pages ordered by bucket time, and within one bucket from the last page to the first. (A page is sealed before the
-/// next one is created, so pages read in this order are consistent.)
+/// Pages ordered by bucket time, and within one bucket from the last page to the first. (A page is
+/// sealed before the next one is created, so pages read in this order are consistent.)
 #[derive(Debug, Clone, Default)]
 pub struct PageResults {
     /// Start of the bucket, and the page.
@@ -50,8 +51,8 @@ pub struct MeasurementQuery {
 pub struct MeasurementResults {
     /// All measurements before `until_ms`.
     pub rows: Rows,
-    /// End of the requested range, or an earlier time if there are more than `limit`. Always after the start of the
-    /// range: measurements of the same millisecond are returned together.
+    /// End of the requested range, or an earlier time if there are more than `limit`. Always after
+    /// the start of the range: measurements of the same millisecond are returned together.
     pub until_ms: i64,
 }
 
@@ -82,7 +83,8 @@ pub struct StoredSensor {
 pub struct DeadLetterQuery {
     /// Only with this reason.
     pub reason: Option<String>,
-    /// Only those received at or before this time (ms since 1970), skipping this many of that millisecond.
+    /// Only those received at or before this time (ms since 1970), skipping this many of that
+    /// millisecond.
     pub before: Option<(i64, u32)>,
     /// Maximum number of dead letters to return.
     pub limit: usize,

@@ -1,4 +1,5 @@
-//! The registry interface: a collection of sensors that the operator maintains, one document per sensor, read only.
+//! The registry interface: a collection of sensors that the operator maintains, one document per
+//! sensor, read only.
 
 use super::{BoxFuture, StoreError};
 
@@ -9,7 +10,8 @@ pub struct RegistryQuery {
     pub collection: String,
     /// `enrich.id_field`: the field that holds the sensor id, with dots for nested fields. Unique.
     pub id_field: String,
-    /// `enrich.fields`, with dots for nested fields; empty selects all scalar fields at the top level.
+    /// `enrich.fields`, with dots for nested fields; empty selects all scalar fields at the top
+    /// level.
     pub fields: Vec<String>,
 }
 
@@ -29,7 +31,8 @@ pub enum RegistryChange {
     Set(RegistryRecord),
     /// The sensor's document was removed.
     Remove(String),
-    /// The change does not identify the sensor that it removed: the whole registry must be read again.
+    /// The change does not identify the sensor that it removed: the whole registry must be read
+    /// again.
     Unclear,
 }
 
@@ -38,7 +41,8 @@ pub trait RegistryChanges: Send {
     /// Waits for the next change. Cancel safe.
     ///
     /// # Errors
-    /// Changes may have been missed. The caller must call [`RegistryReader::watch`] and [`RegistryReader::read`] again.
+    /// Changes may have been missed. The caller must call [`RegistryReader::watch`] and
+    /// [`RegistryReader::read`] again.
     fn next(&mut self) -> BoxFuture<'_, Result<RegistryChange, StoreError>>;
 }
 
@@ -46,7 +50,8 @@ pub trait RegistryChanges: Send {
 pub enum RegistryWatch {
     /// A stream of all changes from now on.
     Changes(Box<dyn RegistryChanges>),
-    /// Not supported by this server or collection (standalone server, a view, missing privileges), with the reason.
+    /// Not supported by this server or collection (standalone server, a view, missing privileges),
+    /// with the reason.
     NotPossible(String),
 }
 
@@ -65,7 +70,10 @@ pub trait RegistryReader: Send + Sync {
     ///
     /// # Errors
     /// The read failed midway; `each` was called for a part of the documents.
-    fn read<'a>(&'a self, each: &'a mut (dyn FnMut(RegistryRecord) + Send)) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn read<'a>(
+        &'a self,
+        each: &'a mut (dyn FnMut(RegistryRecord) + Send),
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Starts following changes; the stream contains every change after this call returns.
     ///

@@ -1,25 +1,31 @@
-//! The removal of old readings (`store.retention_readings`): a page keeps its count, summary, times and tags.
+//! The removal of old readings (`store.retention_readings`): a page keeps its count, summary, times
+//! and tags.
 //!
-//! **Bucket mode.** A page loses its readings some hours ([`MARGIN`]) after the end of its bucket plus the retention,
-//! by the clock of the store. The change names the version that was read, like every other write, and sets
-//! `readings_removed`, which is part of the guard of appends: a writer that knew the page meets a conflict, and loads
-//! it. Pages that are done are no longer found, so the removal needs no position, can be killed at any moment, and may
-//! run in several instances.
+//! **Bucket mode.** A page loses its readings some hours ([`MARGIN`]) after the end of its bucket
+//! plus the retention, by the clock of the store. The change names the version that was read, like
+//! every other write, and sets `readings_removed`, which is part of the guard of appends: a writer
+//! that knew the page meets a conflict, and loads it. Pages that are done are no longer found, so
+//! the removal needs no position, can be killed at any moment, and may run in several instances.
 //!
-//! **Time-series mode.** The server expires measurements after the retention, the margin and a span. Nothing marks the
-//! documents. So a bucket counts as removed half of the margin before that, by the clock of the server: until then all
-//! of its measurements are stored, and from then on they are neither compared nor added up.
+//! **Time-series mode.** The server expires measurements after the retention, the margin and a
+//! span. Nothing marks the documents. So a bucket counts as removed half of the margin before that,
+//! by the clock of the server: until then all of its measurements are stored, and from then on they
+//! are neither compared nor added up.
 //!
-//! **Late rows.** Once readings are removed, no reading can be compared with them. A row is therefore added to a bucket
-//! without a load only by a shard that still knows which of its readings are stored. Any other shard loads the bucket,
-//! finds that readings were removed, and keeps the row as a dead letter, unless it is among the remaining readings. So
-//! - a summary never counts a reading twice: what is added is known to be new, under the version that was known;
+//! **Late rows.** Once readings are removed, no reading can be compared with them. A row is
+//! therefore added to a bucket without a load only by a shard that still knows which of its
+//! readings are stored. Any other shard loads the bucket, finds that readings were removed, and
+//! keeps the row as a dead letter, unless it is among the remaining readings. So
+//! - a summary never counts a reading twice: what is added is known to be new, under the version
+//!   that was known;
 //! - no acknowledged reading is lost: it is counted, or it is a dead letter;
-//! - a dead letter may repeat a counted reading: its statement was applied, the answer was lost, and the readings were
-//!   removed before the bucket was loaded again. A replay of the dead letter does not change the summary.
+//! - a dead letter may repeat a counted reading: its statement was applied, the answer was lost,
+//!   and the readings were removed before the bucket was loaded again. A replay of the dead letter
+//!   does not change the summary.
 //!
-//! Such rows are rare. `limits.past` is at most the retention, so only a reading that waited longer than the margin (an
-//! outage of MongoDB, or of an instance with a backlog) can be one, or one of a service whose clock is wrong.
+//! Such rows are rare. `limits.past` is at most the retention, so only a reading that waited longer
+//! than the margin (an outage of MongoDB, or of an instance with a backlog) can be one, or one of a
+//! service whose clock is wrong.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Queries for the summaries and edges of many sensors, which PromQL sends. Reads are as those of [`super::reading`].
+//! Queries for the summaries and edges of many sensors, which PromQL sends. Reads are as those of
+//! [`super::reading`].
 
 use std::collections::BTreeMap;
 
@@ -27,10 +28,11 @@ pub struct SummaryQuery {
 /// Pages of several sensors.
 #[derive(Debug, Clone, Default)]
 pub struct SummaryResults {
-    /// All pages of all sensors but those in `rest`; of each sensor in the order of [`super::reading::PageResults`].
+    /// All pages of all sensors but those in `rest`; of each sensor in the order of
+    /// [`super::reading::PageResults`].
     pub pages: Vec<(BucketKey, StoredPage)>,
-    /// Sensors that did not fit into the result. If these are all requested sensors, the first of them has too many
-    /// pages: read them one sensor at a time.
+    /// Sensors that did not fit into the result. If these are all requested sensors, the first of
+    /// them has too many pages: read them one sensor at a time.
     pub rest: Vec<SensorId>,
 }
 
@@ -55,11 +57,25 @@ pub(super) async fn by_pages<'a>(
     for sensor_id in &q.sensor_ids {
         let from = q.from;
         let to_ms = q.to_ms;
-        let mut query = PageQuery { sensor_id: sensor_id.clone(), from, to_ms, after: None, readings_from_ms: None };
+        let mut query = PageQuery {
+            sensor_id: sensor_id.clone(),
+            from,
+            to_ms,
+            after: None,
+            readings_from_ms: None,
+        };
         loop {
             let pages = read(query.clone()).await?;
-            let key = |start| BucketKey { sensor_id: sensor_id.clone(), start };
-            found.pages.extend(pages.pages.into_iter().map(|(start, page)| (key(start), page)));
+            let key = |start| BucketKey {
+                sensor_id: sensor_id.clone(),
+                start,
+            };
+            found.pages.extend(
+                pages
+                    .pages
+                    .into_iter()
+                    .map(|(start, page)| (key(start), page)),
+            );
             query.after = pages.next;
             if query.after.is_none() {
                 break;
@@ -73,7 +89,9 @@ pub(super) async fn by_pages<'a>(
 pub(super) async fn by_buckets<'a>(
     q: &EdgeQuery,
     read: impl Fn(PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> + Send + Sync,
-    measure: impl Fn(MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> + Send + Sync,
+    measure: impl Fn(MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>>
+    + Send
+    + Sync,
 ) -> Result<Edges, StoreError> {
     let mut edges = Edges::new();
     for sensor_id in &q.sensor_ids {
@@ -83,13 +101,22 @@ pub(super) async fn by_buckets<'a>(
             let to_ms = start.0 + 1;
             let sensor_id = || sensor_id.clone();
             let readings_from_ms = Some(from_ms);
-            let mut query = PageQuery { sensor_id: sensor_id(), from: *start, to_ms, after: None, readings_from_ms };
+            let mut query = PageQuery {
+                sensor_id: sensor_id(),
+                from: *start,
+                to_ms,
+                after: None,
+                readings_from_ms,
+            };
             let mut is_measured = false;
             loop {
                 let pages = read(query.clone()).await?;
                 for (_, page) in &pages.pages {
                     is_measured |= page.storage_mode == StorageMode::TimeSeries;
-                    page.rows.iter().filter(|row| row.ts_ms == from_ms).for_each(|row| rows.push_row(&row));
+                    page.rows
+                        .iter()
+                        .filter(|row| row.ts_ms == from_ms)
+                        .for_each(|row| rows.push_row(&row));
                 }
                 query.after = pages.next;
                 if query.after.is_none() {
@@ -97,8 +124,17 @@ pub(super) async fn by_buckets<'a>(
                 }
             }
             if is_measured {
-                let query = MeasurementQuery { sensor_id: sensor_id(), from_ms, to_ms, limit: EDGE_MEASUREMENTS };
-                measure(query).await?.rows.iter().for_each(|row| rows.push_row(&row));
+                let query = MeasurementQuery {
+                    sensor_id: sensor_id(),
+                    from_ms,
+                    to_ms,
+                    limit: EDGE_MEASUREMENTS,
+                };
+                measure(query)
+                    .await?
+                    .rows
+                    .iter()
+                    .for_each(|row| rows.push_row(&row));
             }
         }
     }

@@ -1,16 +1,17 @@
-//! The audit log: who was refused, lost access, reached a quota, or queried, and from which address.
+//! The audit log: who was refused, lost access, reached a quota, or queried, and from which
+//! address.
 //!
-//! Every event is counted (`hourbucket_audit_events_total`) and written to the normal log with the target `audit`, a
-//! few lines a minute of each kind. With `audit.file` it is also written there, one JSON object per line
-//! ([`super::audit_file`]), for tools such as fail2ban and for the record.
+//! Every event is counted (`hourbucket_audit_events_total`) and written to the normal log with the
+//! target `audit`, a few lines a minute of each kind. With `audit.file` it is also written there,
+//! one JSON object per line ([`super::audit_file`]), for tools such as fail2ban and for the record.
 //!
 //! A stranger can cause these events any number of times, so:
-//! - The file has limits: `audit.lines_per_second` for each kind, so that one kind hides no other, and
-//!   120 a minute for each kind and address, so that one address hides no other.
+//! - The file has limits: `audit.lines_per_second` for each kind, so that one kind hides no other,
+//!   and 120 a minute for each kind and address, so that one address hides no other.
 //! - Nothing waits for the disk: lines that find the queue full are dropped.
 //! - Omitted lines are counted in the file itself and in `hourbucket_audit_dropped_total`.
-//! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers pass ids, never
-//!   what was presented as a secret.
+//! - Texts from outside are cut, and hold no control characters. No event has a secret: the callers
+//!   pass ids, never what was presented as a secret.
 //!
 //! Global to the process, like the log and the metrics.
 
@@ -58,7 +59,16 @@ impl<'a> AuditEvent<'a> {
         peer: SocketAddr,
         reason: &'static str,
     ) -> AuditEvent<'static> {
-        AuditEvent { kind, port, peer, reason, token: "", client: "", detail: "", status: None }
+        AuditEvent {
+            kind,
+            port,
+            peer,
+            reason,
+            token: "",
+            client: "",
+            detail: "",
+            status: None,
+        }
     }
 
     pub(crate) fn token<'b>(self, token: &'b str) -> AuditEvent<'b>
@@ -87,7 +97,8 @@ impl<'a> AuditEvent<'a> {
         AUDIT.record(&self);
     }
 
-    /// One JSON object. Texts that the other side chooses are at the end, so that a pattern for the beginning is safe.
+    /// One JSON object. Texts that the other side chooses are at the end, so that a pattern for the
+    /// beginning is safe.
     fn line(&self, now_ms: i64) -> String {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -124,10 +135,20 @@ impl<'a> AuditEvent<'a> {
     }
 }
 
-/// JSON escapes control characters below 32, but neither DEL nor those of C1, which terminals understand as well.
+/// JSON escapes control characters below 32, but neither DEL nor those of C1, which terminals
+/// understand as well.
 fn bounded(text: &str) -> String {
     let is_loud = |c: char| c.is_control() && c >= ' ';
-    text.chars().take(TEXT_CHARS_MAX).map(|c| if is_loud(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    text.chars()
+        .take(TEXT_CHARS_MAX)
+        .map(|c| {
+            if is_loud(c) {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 /// The audit log of the process.
@@ -140,16 +161,26 @@ struct Audit {
 
 static AUDIT: LazyLock<Audit> = LazyLock::new(Audit::new);
 
-/// Opens the file of the section, if it names one, to append to it. Only the owner may read a new one.
+/// Opens the file of the section, if it names one, to append to it. Only the owner may read a new
+/// one.
 ///
 /// # Errors
 /// It cannot be opened.
 pub(crate) fn open(settings: &config::Audit) -> Result<Option<File>, AuditError> {
     use std::os::unix::fs::OpenOptionsExt as _;
 
-    let Some(path) = &settings.file else { return Ok(None) };
-    let opened = File::options().append(true).create(true).mode(0o600).open(path);
-    opened.map(Some).map_err(|source| AuditError { path: path.clone(), source })
+    let Some(path) = &settings.file else {
+        return Ok(None);
+    };
+    let opened = File::options()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path);
+    opened.map(Some).map_err(|source| AuditError {
+        path: path.clone(),
+        source,
+    })
 }
 
 /// The file of the audit log cannot be opened.
@@ -160,7 +191,8 @@ pub(crate) struct AuditError {
     source: std::io::Error,
 }
 
-/// Writes to this file from now on, or to none. Also after a rotation, which has given the file another name.
+/// Writes to this file from now on, or to none. Also after a rotation, which has given the file
+/// another name.
 pub(crate) fn put(settings: &config::Audit, file: Option<File>) {
     AUDIT.file.put(file, settings.lines_per_second);
 }
@@ -192,13 +224,23 @@ impl Audit {
         self.log[event.kind as usize].line(now.mono_ms, || log(event));
         let kind = event.kind;
         let ip = event.peer.ip();
-        self.file.write(|limits| limits.allow(kind, ip, now.mono_ms), || event.line(now.wall_ms));
+        self.file.write(
+            |limits| limits.allow(kind, ip, now.mono_ms),
+            || event.line(now.wall_ms),
+        );
     }
 }
 
 /// The line of the normal log.
 fn log(event: &AuditEvent<'_>) {
-    let AuditEvent { kind, port, peer, reason, status, .. } = *event;
+    let AuditEvent {
+        kind,
+        port,
+        peer,
+        reason,
+        status,
+        ..
+    } = *event;
     let given = |text: &'_ str| Some(bounded(text)).filter(|text| !text.is_empty());
     let token = given(event.token);
     let client = given(event.client);
@@ -224,7 +266,13 @@ mod tests {
 
     fn event(client: &str) -> AuditEvent<'_> {
         let peer = "192.0.2.7:4711".parse().unwrap();
-        AuditEvent::new(AuditKind::AuthFailed, "listen.mqtt", peer, "wrong_credentials").client(client)
+        AuditEvent::new(
+            AuditKind::AuthFailed,
+            "listen.mqtt",
+            peer,
+            "wrong_credentials",
+        )
+        .client(client)
     }
 
     #[test]
@@ -238,7 +286,14 @@ mod tests {
         assert!(!line.contains(|c: char| c.is_control()));
         let long = event(&"ä".repeat(100_000)).line(0);
         assert!(long.len() < 1000, "{}", long.len());
-        let mapped = AuditEvent { peer: "[::ffff:192.0.2.7]:0".parse().unwrap(), ..event("") }.line(0);
-        assert!(mapped.contains("\"address\":\"192.0.2.7\",\"port\""), "{mapped}");
+        let mapped = AuditEvent {
+            peer: "[::ffff:192.0.2.7]:0".parse().unwrap(),
+            ..event("")
+        }
+        .line(0);
+        assert!(
+            mapped.contains("\"address\":\"192.0.2.7\",\"port\""),
+            "{mapped}"
+        );
     }
 }

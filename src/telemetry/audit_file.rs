@@ -1,7 +1,8 @@
 //! The file of the audit log: a bounded queue, and a thread that writes.
 //!
-//! A line is written in one call to a file that is opened to append, so that a crash loses at most the queued lines. If
-//! the queue is full, lines are dropped. Every ten seconds the thread writes how many were dropped or left out.
+//! A line is written in one call to a file that is opened to append, so that a crash loses at most
+//! the queued lines. If the queue is full, lines are dropped. Every ten seconds the thread writes
+//! how many were dropped or left out.
 
 use std::fs::File;
 use std::io::Write;
@@ -46,22 +47,34 @@ impl AuditFile {
             waiting: AtomicUsize::new(0),
             dropped: AtomicU64::new(0),
         };
-        AuditFile { shared: Arc::new(shared), queue: OnceLock::new() }
+        AuditFile {
+            shared: Arc::new(shared),
+            queue: OnceLock::new(),
+        }
     }
 
     /// Replaces the file.
     pub(super) fn put(&self, file: Option<File>, lines_per_second: u32) {
         lock(&self.shared.limits).set(lines_per_second);
         let is_on = file.is_some();
-        *self.shared.file.lock().unwrap_or_else(PoisonError::into_inner) = file.map(Arc::new);
+        *self
+            .shared
+            .file
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = file.map(Arc::new);
         self.shared.is_on.store(is_on, Ordering::Release);
         if is_on {
-            self.queue.get_or_init(|| start(self.shared.clone(), QUEUE_MAX));
+            self.queue
+                .get_or_init(|| start(self.shared.clone(), QUEUE_MAX));
         }
     }
 
     /// Queues a line if there is a file and `allow` agrees. Never waits for the disk.
-    pub(super) fn write(&self, allow: impl FnOnce(&mut FileLimits) -> bool, line: impl FnOnce() -> String) {
+    pub(super) fn write(
+        &self,
+        allow: impl FnOnce(&mut FileLimits) -> bool,
+        line: impl FnOnce() -> String,
+    ) {
         if !self.shared.is_on.load(Ordering::Acquire) {
             return;
         }
@@ -96,7 +109,11 @@ impl Shared {
 
     /// Appends a line; false if that failed.
     fn append(&self, line: &str) -> bool {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let file = self
+            .file
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         // If it was removed from the settings meanwhile, the line is no longer wanted.
         file.is_none_or(|file| (&*file).write_all(format!("{line}\n").as_bytes()).is_ok())
     }
@@ -106,10 +123,16 @@ impl Shared {
         let suppressed: Vec<_> = lock(&self.limits).take_suppressed().collect();
         for (kind, count) in suppressed {
             let of = kind.as_str();
-            self.append(&format!(r#"{{"ts":"{ts}","event":"suppressed","of":"{of}","count":{count}}}"#));
+            self.append(&format!(
+                r#"{{"ts":"{ts}","event":"suppressed","of":"{of}","count":{count}}}"#
+            ));
         }
         let count = self.dropped.swap(0, Ordering::AcqRel);
-        if count > 0 && !self.append(&format!(r#"{{"ts":"{ts}","event":"dropped","count":{count}}}"#)) {
+        if count > 0
+            && !self.append(&format!(
+                r#"{{"ts":"{ts}","event":"dropped","count":{count}}}"#
+            ))
+        {
             self.dropped.fetch_add(count, Ordering::AcqRel);
         }
     }
@@ -122,7 +145,8 @@ fn start(shared: Arc<Shared>, queue_max: usize) -> Option<SyncSender<String>> {
     match thread.spawn(move || run(&shared, &lines)) {
         Ok(_) => Some(queue),
         Err(error) => {
-            tracing::error!(%error, "cannot start the thread of the audit log; audit.file stays empty");
+            tracing::error!(%error, "cannot start the thread of the audit log; audit.file stays \
+                empty");
             None
         }
     }
@@ -158,7 +182,9 @@ fn run(shared: &Shared, lines: &Receiver<String>) {
 
 fn report(is_failing: bool) {
     if is_failing {
-        tracing::error!("cannot write to audit.file (disk full?); its lines are dropped and counted");
+        tracing::error!(
+            "cannot write to audit.file (disk full?); its lines are dropped and counted"
+        );
     } else {
         tracing::info!("audit.file is written again");
     }
@@ -170,11 +196,19 @@ mod tests {
 
     fn read(path: &std::path::Path) -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(path).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     fn append(path: &std::path::Path) -> Option<File> {
-        Some(File::options().append(true).create(true).open(path).unwrap())
+        Some(
+            File::options()
+                .append(true)
+                .create(true)
+                .open(path)
+                .unwrap(),
+        )
     }
 
     #[test]
@@ -195,9 +229,14 @@ mod tests {
         let first = read(&old);
         let second = read(&path);
         assert_eq!((first.len(), second.len()), (200, 100));
-        assert_eq!(first.iter().chain(&second).map(|line| line["n"].as_u64().unwrap()).collect::<Vec<_>>(), {
-            (0..300).collect::<Vec<u64>>()
-        });
+        assert_eq!(
+            first
+                .iter()
+                .chain(&second)
+                .map(|line| line["n"].as_u64().unwrap())
+                .collect::<Vec<_>>(),
+            { (0..300).collect::<Vec<u64>>() }
+        );
     }
 
     /// A pipe that is not read is a disk that hangs.
@@ -209,7 +248,11 @@ mod tests {
         let begun = Instant::now();
         let sent = 3 * QUEUE_MAX;
         (0..sent).for_each(|_| audit.write(|_| true, || "x".repeat(100)));
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
         let dropped = audit.shared.dropped.load(Ordering::Acquire);
         assert!(dropped > QUEUE_MAX as u64, "{dropped}");
         let reading = std::thread::spawn(move || {
@@ -223,7 +266,10 @@ mod tests {
         audit.drain();
         audit.put(None, 1000);
         let text = reading.join().unwrap();
-        assert_eq!(text.lines().filter(|line| line.starts_with('x')).count() as u64 + dropped, sent as u64);
+        assert_eq!(
+            text.lines().filter(|line| line.starts_with('x')).count() as u64 + dropped,
+            sent as u64
+        );
         assert!(
             text.contains(&format!("\"event\":\"dropped\",\"count\":{dropped}}}")),
             "{}",
@@ -234,7 +280,10 @@ mod tests {
     #[test]
     fn a_full_disk_drops_lines_and_half_a_line_spoils_no_other() {
         let audit = AuditFile::new(FileLimits::unlimited());
-        audit.put(Some(File::options().append(true).open("/dev/full").unwrap()), 1000);
+        audit.put(
+            Some(File::options().append(true).open("/dev/full").unwrap()),
+            1000,
+        );
         (0..10).for_each(|_| audit.write(|_| true, || "{}".to_owned()));
         while audit.shared.waiting.load(Ordering::Acquire) > 0 {
             std::thread::sleep(Duration::from_millis(1));
@@ -245,6 +294,9 @@ mod tests {
         audit.write(|_| true, || "{\"n\":1}".to_owned());
         audit.drain();
         let text = std::fs::read_to_string(dir.path().join("a")).unwrap();
-        assert!(text.starts_with("\n{\"n\":1}\n") && text.contains("\"dropped\",\"count\":10"), "{text}");
+        assert!(
+            text.starts_with("\n{\"n\":1}\n") && text.contains("\"dropped\",\"count\":10"),
+            "{text}"
+        );
     }
 }

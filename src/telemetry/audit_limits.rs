@@ -1,4 +1,5 @@
-//! The kinds of events of the audit log, and how many lines of each its file may have. Pure, apart from the hash.
+//! The kinds of events of the audit log, and how many lines of each its file may have. Pure, apart
+//! from the hash.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -6,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Lines of one kind about one address within a minute.
 const ADDRESS_LINES_MAX: u16 = 120;
-/// Addresses are counted in this many slots of each kind; two in one slot share their lines for a minute.
+/// Addresses are counted in this many slots of each kind; two in one slot share their lines for a
+/// minute.
 const SLOTS: usize = 1024;
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +111,10 @@ impl FileLimits {
 
     /// The numbers of lines that were left out since the last call.
     pub(super) fn take_suppressed(&mut self) -> impl Iterator<Item = (AuditKind, u64)> + use<> {
-        AuditKind::ALL.into_iter().zip(std::mem::take(&mut self.suppressed)).filter(|(_, n)| *n > 0)
+        AuditKind::ALL
+            .into_iter()
+            .zip(std::mem::take(&mut self.suppressed))
+            .filter(|(_, n)| *n > 0)
     }
 }
 
@@ -126,17 +131,39 @@ mod tests {
     fn neither_one_kind_nor_one_address_hides_the_others() {
         let mut limits = FileLimits::new(20);
         let flood: IpAddr = "192.0.2.1".parse().unwrap();
-        let other = (1..).map(|n: u32| IpAddr::V4(n.into())).find(|ip| limits.slot(*ip) != limits.slot(flood)).unwrap();
-        let mut allowed = |kind, ip, times, now_ms| (0..times).filter(|_| limits.allow(kind, ip, now_ms)).count();
+        let other = (1..)
+            .map(|n: u32| IpAddr::V4(n.into()))
+            .find(|ip| limits.slot(*ip) != limits.slot(flood))
+            .unwrap();
+        let mut allowed = |kind, ip, times, now_ms| {
+            (0..times)
+                .filter(|_| limits.allow(kind, ip, now_ms))
+                .count()
+        };
         // A minute of ten thousand failures a second: what the address may have.
-        let of_flood: usize = (0..60).map(|s| allowed(AuditKind::AuthFailed, flood, 10_000, s * 1000)).sum();
+        let of_flood: usize = (0..60)
+            .map(|s| allowed(AuditKind::AuthFailed, flood, 10_000, s * 1000))
+            .sum();
         assert_eq!(of_flood, usize::from(ADDRESS_LINES_MAX));
-        assert_eq!(allowed(AuditKind::Query, flood, 5, 59_000), 5, "another kind");
-        assert_eq!(allowed(AuditKind::AuthFailed, other, 5, 59_000), 5, "another address");
-        assert_eq!(allowed(AuditKind::AuthFailed, flood, 1, 60_000), 1, "another minute");
+        assert_eq!(
+            allowed(AuditKind::Query, flood, 5, 59_000),
+            5,
+            "another kind"
+        );
+        assert_eq!(
+            allowed(AuditKind::AuthFailed, other, 5, 59_000),
+            5,
+            "another address"
+        );
+        assert_eq!(
+            allowed(AuditKind::AuthFailed, flood, 1, 60_000),
+            1,
+            "another minute"
+        );
         // A second of a thousand addresses.
-        let of_many: usize =
-            (0..1000u32).map(|n| allowed(AuditKind::AuthFailed, IpAddr::V4(n.into()), 1, 61_000)).sum();
+        let of_many: usize = (0..1000u32)
+            .map(|n| allowed(AuditKind::AuthFailed, IpAddr::V4(n.into()), 1, 61_000))
+            .sum();
         assert_eq!(of_many, 20);
         let suppressed: Vec<_> = limits.take_suppressed().collect();
         assert_eq!(suppressed, [(AuditKind::AuthFailed, 600_000 - 120 + 980)]);

@@ -1,4 +1,5 @@
-//! The log: written to standard error, as text or as one JSON object per line, filtered by the section `[log]`.
+//! The log: written to standard error, as text or as one JSON object per line, filtered by the
+//! section `[log]`.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -9,8 +10,16 @@ use tracing_subscriber::util::TryInitError;
 use crate::config::{Log, LogFormat};
 
 /// Libraries whose messages below `warn` are of no use to an operator.
-const QUIET: [&str; 8] =
-    ["mongodb", "rumqttc", "hickory_resolver", "hickory_proto", "rustls", "tungstenite", "hyper", "h2"];
+const QUIET: [&str; 8] = [
+    "mongodb",
+    "rumqttc",
+    "hickory_resolver",
+    "hickory_proto",
+    "rustls",
+    "tungstenite",
+    "hyper",
+    "h2",
+];
 
 /// The log cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +36,8 @@ pub enum LogError {
 }
 
 /// Replaces the filter of the installed log.
-type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
+type SetFilter =
+    Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
 
 static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
@@ -39,10 +49,14 @@ pub fn init(log: &Log) -> Result<(), LogError> {
     use tracing_subscriber::util::SubscriberInitExt as _;
 
     let filter = EnvFilter::try_new(directives(&log.level))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let set: SetFilter = match log.format {
         LogFormat::Text => {
-            let builder = builder.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
+            let builder = builder
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_filter_reloading();
             let handle = builder.reload_handle();
             builder.finish().try_init()?;
             Box::new(move |filter| handle.reload(filter))
@@ -65,18 +79,32 @@ pub fn init(log: &Log) -> Result<(), LogError> {
 /// The filter is invalid.
 pub(crate) fn set_level(level: &str) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(directives(level))?;
-    SET_FILTER.get().map_or(Ok(()), |set| set(filter)).map_err(LogError::from)
+    SET_FILTER
+        .get()
+        .map_or(Ok(()), |set| set(filter))
+        .map_err(LogError::from)
 }
 
-/// Adds directives that limit the [`QUIET`] libraries to `warn`. The setting follows them and takes precedence: a
-/// directive for a library replaces its limit. A general level of `error` or `off` is stricter than `warn`, so nothing
-/// is added.
+/// Adds directives that limit the [`QUIET`] libraries to `warn`. The setting follows them and takes
+/// precedence: a directive for a library replaces its limit. A general level of `error` or `off` is
+/// stricter than `warn`, so nothing is added.
 fn directives(level: &str) -> String {
-    let general = level.split(',').map(str::trim).rfind(|part| !part.contains('=')).unwrap_or("off");
-    if ["off", "error"].iter().any(|quiet| general.eq_ignore_ascii_case(quiet)) {
+    let general = level
+        .split(',')
+        .map(str::trim)
+        .rfind(|part| !part.contains('='))
+        .unwrap_or("off");
+    if ["off", "error"]
+        .iter()
+        .any(|quiet| general.eq_ignore_ascii_case(quiet))
+    {
         return level.to_owned();
     }
-    QUIET.iter().map(|library| format!("{library}=warn,")).chain([level.to_owned()]).collect()
+    QUIET
+        .iter()
+        .map(|library| format!("{library}=warn,"))
+        .chain([level.to_owned()])
+        .collect()
 }
 
 #[cfg(test)]
@@ -118,9 +146,21 @@ mod tests {
     #[test]
     fn libraries_stay_quiet_unless_asked() {
         for (level, visible, hidden) in [
-            ("info", &["ours-info", "driver-warn"][..], &["ours-debug", "driver-info", "broker-info"][..]),
-            ("debug", &["ours-info", "ours-debug", "driver-warn"], &["driver-info", "broker-info"]),
-            ("info,mongodb=debug", &["ours-info", "driver-info"], &["broker-info"]),
+            (
+                "info",
+                &["ours-info", "driver-warn"][..],
+                &["ours-debug", "driver-info", "broker-info"][..],
+            ),
+            (
+                "debug",
+                &["ours-info", "ours-debug", "driver-warn"],
+                &["driver-info", "broker-info"],
+            ),
+            (
+                "info,mongodb=debug",
+                &["ours-info", "driver-info"],
+                &["broker-info"],
+            ),
             ("info,hourbucket=debug", &["ours-debug"], &["driver-info"]),
             ("error", &[], &["ours-info", "driver-warn"]),
             ("off", &[], &["driver-warn"]),

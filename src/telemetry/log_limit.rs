@@ -20,7 +20,8 @@ struct Quota {
 impl Quota {
     /// Ends the period if it is over; returns the number of suppressed lines, if any.
     fn end(&mut self, now_ms: u64) -> Option<u64> {
-        self.since_ms.filter(|since| now_ms.saturating_sub(*since) >= LOG_EVERY.as_millis() as u64)?;
+        self.since_ms
+            .filter(|since| now_ms.saturating_sub(*since) >= LOG_EVERY.as_millis() as u64)?;
         let suppressed = std::mem::take(self).suppressed;
         (suppressed > 0).then_some(suppressed)
     }
@@ -47,23 +48,39 @@ pub(crate) struct LineLimit {
 impl LineLimit {
     /// `name` says in the log which lines were suppressed.
     pub(crate) fn new(name: &'static str) -> LineLimit {
-        LineLimit { name, quota: Mutex::default() }
+        LineLimit {
+            name,
+            quota: Mutex::default(),
+        }
     }
 
     /// Writes a line, or counts it.
     pub(crate) fn line(&self, now_ms: u64, write: impl FnOnce()) {
         self.end(now_ms);
         // Two numbers and a time, each valid by itself, so the lock stays usable after a panic.
-        if self.quota.lock().unwrap_or_else(PoisonError::into_inner).allows(now_ms) {
+        if self
+            .quota
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .allows(now_ms)
+        {
             write();
         }
     }
 
     /// Logs the number of suppressed lines if the period is over.
     pub(crate) fn end(&self, now_ms: u64) {
-        let suppressed = self.quota.lock().unwrap_or_else(PoisonError::into_inner).end(now_ms);
+        let suppressed = self
+            .quota
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .end(now_ms);
         if let Some(suppressed) = suppressed {
-            tracing::warn!(suppressed, kind = self.name, "log lines suppressed within the last minute");
+            tracing::warn!(
+                suppressed,
+                kind = self.name,
+                "log lines suppressed within the last minute"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
-//! One typed function per metric. Metric names are a public interface, so the `metrics` macros are used only here.
-//! Call these functions once per batch, command or request, never once per reading. No label holds a sensor id.
-//! [`super::catalog`] describes each metric.
+//! One typed function per metric. Metric names are a public interface, so the `metrics` macros are
+//! used only here. Call these functions once per batch, command or request, never once per reading.
+//! No label holds a sensor id. [`super::catalog`] describes each metric.
 
 #![allow(clippy::disallowed_macros, reason = "the place of the metric macros")]
 
@@ -43,8 +43,10 @@ impl Source {
 }
 
 /// In seconds: from the fastest fdatasync to a store that hardly answers.
-const LATENCY_BUCKETS: [f64; 16] =
-    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+const LATENCY_BUCKETS: [f64; 16] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0, 30.0,
+];
 
 static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
@@ -67,7 +69,9 @@ pub fn install() -> Result<&'static PrometheusHandle, metrics_exporter_prometheu
 
 /// Prometheus text format 0.0.4; empty before [`install`].
 pub fn render() -> String {
-    let Some(handle) = HANDLE.get() else { return String::new() };
+    let Some(handle) = HANDLE.get() else {
+        return String::new();
+    };
     // Set at the scrape, because an alert compares it with the clock of Prometheus.
     gauge!("hourbucket_clock_seconds").set(SystemClock::new().now().wall_ms as f64 / 1000.0);
     let mut text = handle.render();
@@ -82,8 +86,8 @@ pub(crate) fn run_upkeep() {
     }
 }
 
-/// Creates the series that alerts and panels use. A rate over a counter that appears with its first event misses that
-/// event, and an alert on an absent series never fires.
+/// Creates the series that alerts and panels use. A rate over a counter that appears with its first
+/// event misses that event, and an alert on an absent series never fires.
 fn start_at_zero() {
     gauge!("hourbucket_promql_queries_running").set(0.0);
     catalog_updates(0, 0);
@@ -98,7 +102,12 @@ fn start_at_zero() {
     mqtt_direct_connections_change(0);
     rollup_pending(0, 0, 0.0);
     readings_removed(0, 0.0);
-    for result in [DayResult::Written, DayResult::Failed, DayResult::Refused, DayResult::Expired] {
+    for result in [
+        DayResult::Written,
+        DayResult::Failed,
+        DayResult::Refused,
+        DayResult::Expired,
+    ] {
         days_computed(result, 0);
     }
     for port in ["http", "admin"] {
@@ -118,11 +127,20 @@ fn start_at_zero() {
             "token_not_yet_valid",
             "not_allowed",
         ] {
-            counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(0);
+            counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason)
+                .increment(0);
         }
     }
-    for reason in ["no_credentials", "wrong_credentials", "jwt", "expired", "not_yet_valid", "not_allowed"] {
-        counter!("hourbucket_auth_failures_total", "port" => "listen.mqtt", "reason" => reason).increment(0);
+    for reason in [
+        "no_credentials",
+        "wrong_credentials",
+        "jwt",
+        "expired",
+        "not_yet_valid",
+        "not_allowed",
+    ] {
+        counter!("hourbucket_auth_failures_total", "port" => "listen.mqtt", "reason" => reason)
+            .increment(0);
     }
     for result in ["too_many", "address_limit", "paused", "proxy_header"] {
         counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(0);
@@ -139,7 +157,8 @@ fn start_at_zero() {
         quota_exceeded_by(limit, 0);
     }
     counter!("hourbucket_store_retries_total").increment(0);
-    // `queue_full` loses messages that no sender repeats (QoS 0). `store_rejected` concerns acknowledged readings.
+    // `queue_full` loses messages that no sender repeats (QoS 0). `store_rejected` concerns
+    // acknowledged readings.
     rejected(Source::Mqtt, "queue_full", 0);
     rejected(Source::Store, "store_rejected", 0);
     for cause in ["limit", "refused"] {
@@ -159,7 +178,10 @@ fn start_at_zero() {
 }
 
 fn describe() {
-    for Metric { name, kind, help, .. } in METRICS {
+    for Metric {
+        name, kind, help, ..
+    } in METRICS
+    {
         match kind {
             Kind::Counter => describe_counter!(*name, *help),
             Kind::Gauge => describe_gauge!(*name, *help),
@@ -176,8 +198,8 @@ pub(crate) fn accepted(source: Source, n: u64) {
     counter!("hourbucket_readings_accepted_total", "source" => source.label()).increment(n);
 }
 
-/// `reason` is one of a fixed set, so that the number of series is bounded.
-/// `retimed`: readings that got the time of receipt in place of their own; `left_out`: parts that are not stored.
+/// `reason` is one of a fixed set, so that the number of series is bounded. `retimed`: readings
+/// that got the time of receipt in place of their own; `left_out`: parts that are not stored.
 pub(crate) fn altered(source: Source, retimed: u64, left_out: u64) {
     counter!("hourbucket_readings_retimed_total", "source" => source.label()).increment(retimed);
     counter!("hourbucket_values_left_out_total", "source" => source.label()).increment(left_out);
@@ -188,7 +210,8 @@ pub(crate) fn messages_empty(source: Source, n: u64) {
 }
 
 pub(crate) fn rejected(source: Source, reason: &'static str, n: u64) {
-    counter!("hourbucket_readings_rejected_total", "source" => source.label(), "reason" => reason).increment(n);
+    counter!("hourbucket_readings_rejected_total", "source" => source.label(), "reason" => reason)
+        .increment(n);
 }
 
 pub(crate) fn duplicate(n: u64) {
@@ -212,7 +235,8 @@ pub(crate) fn acks_pending_change(source: Source, change: i64) {
     gauge!("hourbucket_acks_pending", "source" => source.label()).increment(change as f64);
 }
 
-/// `seconds`: how long the request, or the first of a group of messages, waited until all of it was durable or stored.
+/// `seconds`: how long the request, or the first of a group of messages, waited until all of it was
+/// durable or stored.
 pub(crate) fn acknowledged(source: Source, seconds: f64) {
     histogram!("hourbucket_ack_seconds", "source" => source.label()).record(seconds);
 }
@@ -231,10 +255,13 @@ pub(crate) enum AdmissionClosed {
 
 /// `None`: admission is open.
 pub(crate) fn intake_closed(why: Option<AdmissionClosed>) {
-    for (reason, label) in
-        [(AdmissionClosed::Full, "full"), (AdmissionClosed::Stopping, "stopping"), (AdmissionClosed::Broken, "broken")]
-    {
-        gauge!("hourbucket_intake_closed", "reason" => label).set(f64::from(u8::from(why == Some(reason))));
+    for (reason, label) in [
+        (AdmissionClosed::Full, "full"),
+        (AdmissionClosed::Stopping, "stopping"),
+        (AdmissionClosed::Broken, "broken"),
+    ] {
+        gauge!("hourbucket_intake_closed", "reason" => label)
+            .set(f64::from(u8::from(why == Some(reason))));
     }
 }
 
@@ -384,7 +411,8 @@ pub(crate) fn rollup_pending(days: u64, bytes: u64, overdue_s: f64) {
     gauge!("hourbucket_rollup_overdue_seconds").set(overdue_s);
 }
 
-/// Counts pages whose readings were removed. `lag_s`: for how long the oldest page with readings has been due.
+/// Counts pages whose readings were removed. `lag_s`: for how long the oldest page with readings
+/// has been due.
 pub(crate) fn readings_removed(pages: u64, lag_s: f64) {
     counter!("hourbucket_readings_removed_pages_total").increment(pages);
     gauge!("hourbucket_readings_removal_lag_seconds").set(lag_s);
@@ -403,7 +431,8 @@ pub(crate) fn registry(sensors: u64, left_out: u64) {
 
 /// Counts an attempt to load the whole registry.
 pub(crate) fn registry_load(ok: bool) {
-    counter!("hourbucket_registry_loads_total", "result" => if ok { "ok" } else { "failed" }).increment(1);
+    counter!("hourbucket_registry_loads_total", "result" => if ok { "ok" } else { "failed" })
+        .increment(1);
 }
 
 pub(crate) fn registry_changes(n: u64) {
@@ -412,7 +441,8 @@ pub(crate) fn registry_changes(n: u64) {
 
 /// `broker` is host and port, without credentials.
 pub(crate) fn mqtt_connected(broker: &str, connected: bool) {
-    gauge!("hourbucket_mqtt_connected", "broker" => broker.to_owned()).set(f64::from(u8::from(connected)));
+    gauge!("hourbucket_mqtt_connected", "broker" => broker.to_owned())
+        .set(f64::from(u8::from(connected)));
 }
 
 pub(crate) fn mqtt_reconnect(broker: &str) {
@@ -422,8 +452,10 @@ pub(crate) fn mqtt_reconnect(broker: &str) {
 /// `full_seconds`: whole seconds, since the last call, for which the window was full.
 pub(crate) fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_seconds: u64) {
     gauge!("hourbucket_mqtt_unacked", "broker" => broker.to_owned()).set(unacked as f64);
-    gauge!("hourbucket_mqtt_oldest_unacked_seconds", "broker" => broker.to_owned()).set(oldest_seconds);
-    counter!("hourbucket_mqtt_window_full_seconds_total", "broker" => broker.to_owned()).increment(full_seconds);
+    gauge!("hourbucket_mqtt_oldest_unacked_seconds", "broker" => broker.to_owned())
+        .set(oldest_seconds);
+    counter!("hourbucket_mqtt_window_full_seconds_total", "broker" => broker.to_owned())
+        .increment(full_seconds);
 }
 
 /// Counts retained messages that were acknowledged and skipped: already received, or not wanted.
@@ -462,11 +494,13 @@ pub(crate) fn http_connections_change(port: &'static str, change: i64) {
 }
 
 pub(crate) fn http_connection_refused(port: &'static str, reason: &'static str) {
-    counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason).increment(1);
+    counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason)
+        .increment(1);
 }
 
 pub(crate) fn http_connection_closed(port: &'static str, reason: &'static str) {
-    counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason).increment(1);
+    counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason)
+        .increment(1);
 }
 
 pub(crate) fn auth_failure(port: &'static str, reason: &'static str) {
@@ -485,12 +519,13 @@ pub(super) fn audit_dropped(reason: &'static str) {
 
 /// `route` is the pattern, not the path: the number of series is bounded.
 pub(crate) fn http_request(route: &'static str, status: u16, seconds: f64) {
-    counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string()).increment(1);
+    counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string())
+        .increment(1);
     histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
 }
 
-/// `not_after_s`, `crl_until_s`: in seconds since 1970, the expiry of the certificate and the time by which a
-/// revocation list is to be replaced. `ok`: the files on disk are usable.
+/// `not_after_s`, `crl_until_s`: in seconds since 1970, the expiry of the certificate and the time
+/// by which a revocation list is to be replaced. `ok`: the files on disk are usable.
 pub(crate) fn tls(port: &'static str, not_after_s: i64, crl_until_s: Option<i64>, ok: bool) {
     let until_s = crl_until_s.map_or(f64::INFINITY, |until_s| until_s as f64);
     gauge!("hourbucket_tls_crl_next_update_seconds", "port" => port).set(until_s);
@@ -519,7 +554,11 @@ pub(crate) enum ReloadResult {
 }
 
 impl ReloadResult {
-    const ALL: [ReloadResult; 3] = [ReloadResult::Applied, ReloadResult::RestartNeeded, ReloadResult::Invalid];
+    const ALL: [ReloadResult; 3] = [
+        ReloadResult::Applied,
+        ReloadResult::RestartNeeded,
+        ReloadResult::Invalid,
+    ];
 
     /// The value of the label `result`, and of `result` in `/readyz`.
     pub(crate) fn label(self) -> &'static str {

@@ -1,5 +1,6 @@
-//! Metrics (functions in [`metrics`], descriptions in [`catalog`]), the log ([`log`]), the audit log ([`audit`]), the
-//! table of rejected senders ([`rejected`]) and the live view of what arrives ([`tail`]).
+//! Metrics (functions in [`metrics`], descriptions in [`catalog`]), the log ([`log`]), the audit
+//! log ([`audit`]), the table of rejected senders ([`rejected`]) and the live view of what arrives
+//! ([`tail`]).
 
 pub(crate) mod audit;
 mod audit_file;

@@ -1,5 +1,6 @@
-//! The `process_*` metrics that Prometheus client libraries export (memory, CPU time, descriptors). Read from /proc at
-//! each scrape; absent if there is no /proc. Written as text because the recorder has no fractional counters.
+//! The `process_*` metrics that Prometheus client libraries export (memory, CPU time, descriptors).
+//! Read from /proc at each scrape; absent if there is no /proc. Written as text because the
+//! recorder has no fractional counters.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,8 +24,12 @@ pub(super) fn render(text: &mut String) {
     let Some(usage) = read() else { return };
     let mut add = |name: &str, value: f64| {
         let metric = catalog::find(name);
-        let _ =
-            writeln!(text, "# HELP {name} {}\n# TYPE {name} {}\n{name} {value}\n", metric.help, metric.kind.label());
+        let _ = writeln!(
+            text,
+            "# HELP {name} {}\n# TYPE {name} {}\n{name} {value}\n",
+            metric.help,
+            metric.kind.label()
+        );
     };
     add("process_cpu_seconds_total", usage.cpu_seconds);
     add("process_resident_memory_bytes", usage.resident_bytes as f64);
@@ -42,10 +47,18 @@ fn read() -> Option<Usage> {
     let status = text("/proc/self/status")?;
     let limits = text("/proc/self/limits")?;
     let machine = text("/proc/stat")?;
-    parse(&stat, &status, &limits, &machine, rustix::param::clock_ticks_per_second() as f64, open_fds()?)
+    parse(
+        &stat,
+        &status,
+        &limits,
+        &machine,
+        rustix::param::clock_ticks_per_second() as f64,
+        open_fds()?,
+    )
 }
 
-/// Since Linux 6.2 the size of `/proc/self/fd` is the number of descriptors. Before, it is 0, and they are counted.
+/// Since Linux 6.2 the size of `/proc/self/fd` is the number of descriptors. Before, it is 0, and
+/// they are counted.
 fn open_fds() -> Option<u64> {
     match fs::metadata("/proc/self/fd").ok()?.len() {
         0 => Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64),
@@ -53,17 +66,31 @@ fn open_fds() -> Option<u64> {
     }
 }
 
-fn parse(stat: &str, status: &str, limits: &str, machine: &str, ticks: f64, open_fds: u64) -> Option<Usage> {
-    // The process name is in parentheses and may contain spaces and parentheses. Field 3 of proc_pid_stat(5) follows
-    // it.
+fn parse(
+    stat: &str,
+    status: &str,
+    limits: &str,
+    machine: &str,
+    ticks: f64,
+    open_fds: u64,
+) -> Option<Usage> {
+    // The process name is in parentheses and may contain spaces and parentheses. Field 3 of
+    // proc_pid_stat(5) follows it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / ticks);
     let kib = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
     };
-    let max_fds = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    let booted: f64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let max_fds = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    let booted: f64 = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()?;
     Some(Usage {
         cpu_seconds: seconds(14)? + seconds(15)?,
         resident_bytes: kib("VmRSS:")?,
@@ -97,20 +124,36 @@ mod tests {
         };
         assert_eq!(usage, expected);
         let unlimited = limits.replace("1024 ", "unlimited ");
-        assert_eq!(parse(&stat, status, &unlimited, "btime 1000\n", 10.0, 5).unwrap().max_fds, None);
-        assert_eq!(parse("77 (x", status, limits, "btime 1000\n", 10.0, 5), None);
+        assert_eq!(
+            parse(&stat, status, &unlimited, "btime 1000\n", 10.0, 5)
+                .unwrap()
+                .max_fds,
+            None
+        );
+        assert_eq!(
+            parse("77 (x", status, limits, "btime 1000\n", 10.0, 5),
+            None
+        );
     }
 
     #[test]
     fn this_process_is_seen() {
         let usage = read().expect("/proc");
-        assert!(usage.resident_bytes > 1 << 20 && usage.resident_bytes < usage.virtual_bytes, "{usage:?}");
+        assert!(
+            usage.resident_bytes > 1 << 20 && usage.resident_bytes < usage.virtual_bytes,
+            "{usage:?}"
+        );
         assert!(usage.cpu_seconds >= 0.0 && usage.open_fds >= 3, "{usage:?}");
-        let open: Vec<_> = (0..50).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
+        let open: Vec<_> = (0..50)
+            .map(|_| fs::File::open("/proc/self/stat").unwrap())
+            .collect();
         // Other tests open and close files concurrently.
         assert!(open_fds().unwrap() >= 50, "{} open", open.len());
         let mut text = String::new();
         render(&mut text);
-        assert!(text.contains("# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total "), "{text}");
+        assert!(
+            text.contains("# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total "),
+            "{text}"
+        );
     }
 }

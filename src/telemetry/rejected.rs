@@ -1,6 +1,6 @@
-//! A bounded table of rejects by sender and reason, for the fleet page. Metrics cannot show this, because no label
-//! holds a sensor id or a topic. Updated once per message or request, like the metrics; global to the process, like
-//! them.
+//! A bounded table of rejects by sender and reason, for the fleet page. Metrics cannot show this,
+//! because no label holds a sensor id or a topic. Updated once per message or request, like the
+//! metrics; global to the process, like them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -46,7 +46,10 @@ struct Table {
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
 
 fn with<T>(f: impl FnOnce(&mut Table) -> T) -> T {
-    f(TABLE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Table::default))
+    f(TABLE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get_or_insert_with(Table::default))
 }
 
 /// Records a rejected message or rejected readings.
@@ -58,7 +61,14 @@ pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_m
 /// Records messages that were rejected in whole or in part.
 pub(crate) fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
     for dead_letter in dead_letters {
-        note(source, &dead_letter.topic, &dead_letter.reason, 1, &dead_letter.detail, dead_letter.received_at_ms);
+        note(
+            source,
+            &dead_letter.topic,
+            &dead_letter.reason,
+            1,
+            &dead_letter.detail,
+            dead_letter.received_at_ms,
+        );
     }
 }
 
@@ -68,15 +78,36 @@ pub fn latest(max: usize) -> Vec<Rejected> {
 }
 
 impl Table {
-    fn note(&mut self, source: &'static str, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
+    fn note(
+        &mut self,
+        source: &'static str,
+        name: &str,
+        reason: &str,
+        n: u64,
+        detail: &str,
+        at_ms: i64,
+    ) {
         let key = (source, cut(name, NAME_MAX).to_owned(), reason.to_owned());
         self.turn += 1;
-        let (turn, entry) = self.entries.entry(key).or_insert_with_key(|(source, name, reason)| {
-            let name = name.clone();
-            let reason = reason.clone();
-            let detail = String::new();
-            (0, Rejected { source, name, reason, count: 0, last_at_ms: at_ms, detail })
-        });
+        let (turn, entry) = self
+            .entries
+            .entry(key)
+            .or_insert_with_key(|(source, name, reason)| {
+                let name = name.clone();
+                let reason = reason.clone();
+                let detail = String::new();
+                (
+                    0,
+                    Rejected {
+                        source,
+                        name,
+                        reason,
+                        count: 0,
+                        last_at_ms: at_ms,
+                        detail,
+                    },
+                )
+            });
         *turn = self.turn;
         entry.count += n;
         entry.last_at_ms = at_ms;
@@ -94,13 +125,20 @@ impl Table {
     fn latest(&self, max: usize) -> Vec<Rejected> {
         let mut entries: Vec<&(u64, Rejected)> = self.entries.values().collect();
         entries.sort_unstable_by_key(|(turn, _)| std::cmp::Reverse(*turn));
-        entries.into_iter().take(max).map(|(_, entry)| entry.clone()).collect()
+        entries
+            .into_iter()
+            .take(max)
+            .map(|(_, entry)| entry.clone())
+            .collect()
     }
 }
 
 /// The longest prefix of at most `max` bytes that ends at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
-    let end = (0..=max.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+    let end = (0..=max.min(text.len()))
+        .rev()
+        .find(|&at| text.is_char_boundary(at))
+        .unwrap_or_default();
     &text[..end]
 }
 
@@ -116,10 +154,16 @@ mod tests {
         table.note("mqtt", "a/b", "no_values", 1, "x", 6);
         let found = table.latest(9);
         assert_eq!(
-            found.iter().map(|r| (r.reason.as_str(), r.count)).collect::<Vec<_>>(),
+            found
+                .iter()
+                .map(|r| (r.reason.as_str(), r.count))
+                .collect::<Vec<_>>(),
             [("no_values", 1), ("too_old", 5)]
         );
-        assert_eq!((found[1].last_at_ms, found[1].detail.len()), (5, DETAIL_MAX));
+        assert_eq!(
+            (found[1].last_at_ms, found[1].detail.len()),
+            (5, DETAIL_MAX)
+        );
         for i in 0..5000 {
             table.note("http", &format!("t{i}"), "too_old", 1, "", i);
             assert!(table.entries.len() <= ENTRIES_MAX);

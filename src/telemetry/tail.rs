@@ -1,10 +1,11 @@
-//! Readings and rejects as they arrive, for those who watch (`hourbucket tail`, the fleet page). Global to the process,
-//! like the metrics.
+//! Readings and rejects as they arrive, for those who watch (`hourbucket tail`, the fleet page).
+//! Global to the process, like the metrics.
 //!
-//! Without a watcher, a batch costs one load of an atomic. A watcher has a queue of [`QUEUE_MAX`] lines; lines that do
-//! not fit are dropped for this watcher and counted, so that no watcher slows a sender down. Lines are made when a
-//! batch is handed over, at most [`LINES_MAX`] of it for each watcher, and queued when the batch is acknowledged. So a
-//! line means what the acknowledgement of its sender means.
+//! Without a watcher, a batch costs one load of an atomic. A watcher has a queue of [`QUEUE_MAX`]
+//! lines; lines that do not fit are dropped for this watcher and counted, so that no watcher slows
+//! a sender down. Lines are made when a batch is handed over, at most [`LINES_MAX`] of it for each
+//! watcher, and queued when the batch is acknowledged. So a line means what the acknowledgement of
+//! its sender means.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -36,16 +37,21 @@ pub struct View {
 
 impl View {
     fn shows(&self, sensor_id: &str) -> bool {
-        let matches = |patterns: &Option<SensorPatterns>| patterns.as_ref().is_none_or(|p| p.matches(sensor_id));
+        let matches = |patterns: &Option<SensorPatterns>| {
+            patterns.as_ref().is_none_or(|p| p.matches(sensor_id))
+        };
         matches(&self.wanted) && matches(&self.allowed)
     }
 
-    /// Whether it sees rejects of this sender, whose name is a topic, a token, a route or a sensor. They quote the
-    /// message, so only watchers that may read every sensor see them.
+    /// Whether it sees rejects of this sender, whose name is a topic, a token, a route or a sensor.
+    /// They quote the message, so only watchers that may read every sensor see them.
     fn shows_rejects(&self, name: &str) -> bool {
         let levels = || std::iter::once(name).chain(name.split('/'));
         self.allowed.as_ref().is_none_or(SensorPatterns::is_all)
-            && self.wanted.as_ref().is_none_or(|wanted| levels().any(|level| wanted.matches(level)))
+            && self
+                .wanted
+                .as_ref()
+                .is_none_or(|wanted| levels().any(|level| wanted.matches(level)))
     }
 }
 
@@ -58,7 +64,10 @@ struct Watcher {
 
 impl Watcher {
     fn view(&self) -> View {
-        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.view
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn send(&self, line: String) {
@@ -90,15 +99,19 @@ pub fn watch(view: View) -> Result<Watch, TooManyWatchers> {
         return Err(TooManyWatchers);
     }
     let (tx, lines) = mpsc::channel(QUEUE_MAX);
-    let watcher = Arc::new(Watcher { view: RwLock::new(view), lines: tx, dropped: AtomicU64::new(0) });
+    let watcher = Arc::new(Watcher {
+        view: RwLock::new(view),
+        lines: tx,
+        dropped: AtomicU64::new(0),
+    });
     watchers.push(watcher.clone());
     WATCHING.store(watchers.len(), Ordering::Relaxed);
     Ok(Watch { watcher, lines })
 }
 
 impl Watch {
-    /// The next lines, each a JSON object without a line end; waits for the first one. Begins with the number of
-    /// dropped ones, if there are any.
+    /// The next lines, each a JSON object without a line end; waits for the first one. Begins with
+    /// the number of dropped ones, if there are any.
     pub async fn next(&mut self) -> Vec<String> {
         let mut lines = vec![];
         // Not fewer than one: the watcher keeps the sender.
@@ -112,7 +125,11 @@ impl Watch {
 
     /// Changes its permissions, from the next batch on.
     pub fn allow(&self, allowed: Option<SensorPatterns>) {
-        self.watcher.view.write().unwrap_or_else(PoisonError::into_inner).allowed = allowed;
+        self.watcher
+            .view
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .allowed = allowed;
     }
 }
 
@@ -127,7 +144,10 @@ impl Drop for Watch {
 fn watchers() -> Vec<Arc<Watcher>> {
     match WATCHING.load(Ordering::Relaxed) {
         0 => vec![],
-        _ => WATCHERS.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        _ => WATCHERS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone(),
     }
 }
 
@@ -139,8 +159,15 @@ pub(crate) struct Shown(Vec<(Arc<Watcher>, Vec<String>, u64)>);
 pub(crate) fn readings(source: Source, batch: &ReadingBatch) -> Shown {
     let of = |watcher: Arc<Watcher>| {
         let view = watcher.view();
-        let mut shown = batch.iter().map(|(_, reading)| reading).filter(|reading| view.shows(reading.sensor_id()));
-        let lines = shown.by_ref().take(LINES_MAX).map(|reading| line(source, batch, &reading)).collect();
+        let mut shown = batch
+            .iter()
+            .map(|(_, reading)| reading)
+            .filter(|reading| view.shows(reading.sensor_id()));
+        let lines = shown
+            .by_ref()
+            .take(LINES_MAX)
+            .map(|reading| line(source, batch, &reading))
+            .collect();
         (watcher, lines, shown.count() as u64)
     };
     Shown(watchers().into_iter().map(of).collect())
@@ -157,7 +184,14 @@ impl Shown {
 }
 
 /// Rejected readings, or a message, of one sender with one reason.
-pub(super) fn rejected(source: &str, name: &str, reason: &str, count: u64, detail: &str, at_ms: i64) {
+pub(super) fn rejected(
+    source: &str,
+    name: &str,
+    reason: &str,
+    count: u64,
+    detail: &str,
+    at_ms: i64,
+) {
     for watcher in watchers() {
         if watcher.view().shows_rejects(name) {
             let reject = json!({
@@ -175,10 +209,15 @@ fn line(source: Source, batch: &ReadingBatch, reading: &ReadingRef<'_>) -> Strin
         ValueRef::Bool(v) => v.into(),
         ValueRef::Str(v) => v.into(),
     };
-    let values: Map<String, Value> =
-        reading.values().map(|(name, v)| (batch.name(name).to_owned(), value(v))).collect();
+    let values: Map<String, Value> = reading
+        .values()
+        .map(|(name, v)| (batch.name(name).to_owned(), value(v)))
+        .collect();
     let tags = Tags::from_canonical(reading.tags);
-    let tags: Map<String, Value> = tags.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
+    let tags: Map<String, Value> = tags
+        .iter()
+        .map(|(name, text)| (name.to_owned(), text.into()))
+        .collect();
     json!({
         "sensor_id": reading.sensor_id(), "ts": rfc3339(reading.ts_ms), "values": values, "tags": tags,
         "source": source.label(),
@@ -208,15 +247,27 @@ mod tests {
 
     /// The readings of other tests in this process are not of these sensors.
     async fn next(watch: &mut Watch) -> Vec<Value> {
-        watch.next().await.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+        watch
+            .next()
+            .await
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[tokio::test]
     async fn a_watcher_sees_what_it_wants_and_may_read_once_it_is_acknowledged() {
-        let view = View { wanted: patterns("tail-test-1*"), allowed: patterns("*-test-*") };
+        let view = View {
+            wanted: patterns("tail-test-1*"),
+            allowed: patterns("*-test-*"),
+        };
         let mut watch = watch(view).unwrap();
         readings(Source::Http, &batch(&["tail-test-1"]));
-        readings(Source::Mqtt, &batch(&["tail-test-12", "tail-test-2", "tail-other-1"])).send();
+        readings(
+            Source::Mqtt,
+            &batch(&["tail-test-12", "tail-test-2", "tail-other-1"]),
+        )
+        .send();
         let expected = json!({"sensor_id": "tail-test-12", "ts": "2024-03-01T10:00:00.000Z", "values": {"temp": 22.5},
             "tags": {"site": "north"}, "source": "mqtt"});
         assert_eq!(next(&mut watch).await, [expected]);
@@ -226,21 +277,35 @@ mod tests {
         rejected("mqtt", "a/tail-test-1/b", "too_old", 1, "x", 0);
         rejected("mqtt", "a/other/b", "too_old", 1, "x", 0);
         let found = next(&mut watch).await;
-        assert_eq!((found.len(), &found[0]["reject"]["reason"]), (1, &json!("too_old")), "{found:?}");
+        assert_eq!(
+            (found.len(), &found[0]["reject"]["reason"]),
+            (1, &json!("too_old")),
+            "{found:?}"
+        );
     }
 
     #[tokio::test]
     async fn what_does_not_fit_is_dropped_and_counted_and_watchers_are_limited() {
-        let mut slow = watch(View { wanted: patterns("slow-*"), allowed: None }).unwrap();
+        let mut slow = watch(View {
+            wanted: patterns("slow-*"),
+            allowed: None,
+        })
+        .unwrap();
         let many: Vec<&str> = vec!["slow-1"; LINES_MAX + 50];
         for _ in 0..2 * QUEUE_MAX / LINES_MAX {
             readings(Source::Http, &batch(&many)).send();
         }
         let found = next(&mut slow).await;
         let expected = 2 * QUEUE_MAX / LINES_MAX * (LINES_MAX + 50) - QUEUE_MAX;
-        assert_eq!((found.len(), &found[0]["dropped"]), (QUEUE_MAX + 1, &json!(expected)));
+        assert_eq!(
+            (found.len(), &found[0]["dropped"]),
+            (QUEUE_MAX + 1, &json!(expected))
+        );
         let mut all = vec![];
-        while let Ok(watch) = watch(View { wanted: patterns("none"), allowed: None }) {
+        while let Ok(watch) = watch(View {
+            wanted: patterns("none"),
+            allowed: None,
+        }) {
             all.push(watch);
         }
         assert!(all.len() < WATCHERS_MAX);

@@ -1,5 +1,5 @@
-//! Compares the source with `docs/glossary.md`: every public type of the pipeline is listed there, every listed type
-//! exists, and no retired word is used in an identifier or a comment.
+//! Compares the source with `docs/glossary.md`: every public type of the pipeline is listed there,
+//! every listed type exists, and no retired word is used in an identifier or a comment.
 
 use std::collections::BTreeSet;
 
@@ -39,42 +39,66 @@ pub(crate) struct Glossary {
 
 impl Glossary {
     pub(crate) fn read(text: &str) -> Glossary {
-        let (terms, retired) = text.split_once("## Retired words").expect("the glossary lists retired words");
+        let (terms, retired) = text
+            .split_once("## Retired words")
+            .expect("the glossary lists retired words");
         let cells = |line: &str| line.split('|').map(str::to_owned).collect::<Vec<_>>();
-        let types = terms.lines().filter(|l| l.starts_with('|')).filter_map(|l| cells(l).get(3).cloned());
-        let words = retired.lines().filter(|l| l.starts_with('|')).filter_map(|l| cells(l).get(1).cloned());
-        Glossary { types: types.flat_map(|c| quoted(&c)).collect(), retired: words.flat_map(|c| quoted(&c)).collect() }
+        let types = terms
+            .lines()
+            .filter(|l| l.starts_with('|'))
+            .filter_map(|l| cells(l).get(3).cloned());
+        let words = retired
+            .lines()
+            .filter(|l| l.starts_with('|'))
+            .filter_map(|l| cells(l).get(1).cloned());
+        Glossary {
+            types: types.flat_map(|c| quoted(&c)).collect(),
+            retired: words.flat_map(|c| quoted(&c)).collect(),
+        }
     }
 
-    /// The violations of these files (path and text): public types that the glossary lacks, and listed types that do
-    /// not exist.
+    /// The violations of these files (path and text): public types that the glossary lacks, and
+    /// listed types that do not exist.
     pub(crate) fn check_types(&self, files: &[(String, String)]) -> Vec<String> {
         let mut found = Vec::new();
         let mut public = BTreeSet::new();
-        for (path, text) in files.iter().filter(|(path, _)| PIPELINE.iter().any(|p| path.starts_with(p))) {
+        for (path, text) in files
+            .iter()
+            .filter(|(path, _)| PIPELINE.iter().any(|p| path.starts_with(p)))
+        {
             for (line, name) in public_types(&Code::read(path, text).text) {
                 if !self.types.contains(&name) {
-                    found.push(format!("{path}:{line}: docs/glossary.md does not list the public type `{name}`"));
+                    found.push(format!(
+                        "{path}:{line}: docs/glossary.md does not list the public type `{name}`"
+                    ));
                 }
                 public.insert(name);
             }
         }
         let gone = self.types.difference(&public);
-        found.extend(gone.map(|name| format!("docs/glossary.md: there is no public type `{name}` in the pipeline")));
+        found.extend(gone.map(|name| {
+            format!("docs/glossary.md: there is no public type `{name}` in the pipeline")
+        }));
         found
     }
 
-    /// Retired words in one file, with their lines. Texts in quotes are not checked: they may be data.
+    /// Retired words in one file, with their lines. Texts in quotes are not checked: they may be
+    /// data.
     pub(crate) fn check_words(&self, path: &str, text: &str) -> Vec<String> {
         let mut found = Vec::new();
+        let mut before = String::new();
         for (number, line) in Code::without_literals(text).lines().enumerate() {
-            let mut before = String::new();
             for word in words(line) {
                 let singular = word.strip_suffix('s').unwrap_or(&word);
-                let is_retired = [word.as_str(), singular].into_iter().any(|w| self.retired.contains(w));
-                // A dead letter keeps its name.
+                let is_retired = [word.as_str(), singular]
+                    .into_iter()
+                    .any(|w| self.retired.contains(w));
+                // A dead letter keeps its name, also over the end of a line.
                 if is_retired && !(singular == "letter" && before == "dead") {
-                    found.push(format!("{path}:{}: `{word}` is retired, see docs/glossary.md", number + 1));
+                    found.push(format!(
+                        "{path}:{}: `{word}` is retired, see docs/glossary.md",
+                        number + 1
+                    ));
                 }
                 before = word;
             }
@@ -85,17 +109,26 @@ impl Glossary {
 
 /// The texts in backticks.
 fn quoted(cell: &str) -> Vec<String> {
-    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Names of `pub` types, with their lines; `pub(crate)` and narrower are not public.
 fn public_types(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in code.lines().enumerate() {
-        let Some(rest) = line.trim_start().strip_prefix("pub ") else { continue };
+        let Some(rest) = line.trim_start().strip_prefix("pub ") else {
+            continue;
+        };
         for keyword in ["struct ", "enum ", "trait ", "type "] {
             if let Some(name) = rest.strip_prefix(keyword) {
-                let name: String = name.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let name: String = name
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
                 found.push((number + 1, name));
             }
         }

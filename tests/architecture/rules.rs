@@ -1,7 +1,7 @@
 //! The tables of the dependency rules: docs/design.md, section 5.
 
-/// Which of our modules a module may name, apart from itself. `x(A|B)` allows names of `x` that end in `A` or `B` only;
-/// `*` allows all. The longest entry that matches a file counts.
+/// Which of our modules a module may name, apart from itself. `x(A|B)` allows names of `x` that end
+/// in `A` or `B` only; `*` allows all. The longest entry that matches a file counts.
 pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
     ("lib", &["*"]),
     ("main", &["*"]),
@@ -27,13 +27,51 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
             "config(Quota|Jwt|JwtAlgorithm|Certificates|ClientIdentity|parse_duration|parse_size)",
         ],
     ),
-    ("ingest", &["access", "decode", "admission", "ack", "commit_delay", "model", "config", "telemetry"]),
-    ("decode", &["model", "config(Limits|Line|Native|Nested|Otlp|PointAttributes|RemoteWrite|ScalarFormat)"]),
-    ("decode/context", &["model", "config(Config|Decoding|Limits|Line|Native|ScalarFormat)"]),
-    ("decode/decoder", &["model", "config(Decoding|Otlp|RemoteWrite|mapping|nearest)"]),
+    (
+        "ingest",
+        &[
+            "access",
+            "decode",
+            "admission",
+            "ack",
+            "commit_delay",
+            "model",
+            "config",
+            "telemetry",
+        ],
+    ),
+    (
+        "decode",
+        &[
+            "model",
+            "config(Limits|Line|Native|Nested|Otlp|PointAttributes|RemoteWrite|ScalarFormat)",
+        ],
+    ),
+    (
+        "decode/context",
+        &[
+            "model",
+            "config(Config|Decoding|Limits|Line|Native|ScalarFormat)",
+        ],
+    ),
+    (
+        "decode/decoder",
+        &["model", "config(Decoding|Otlp|RemoteWrite|mapping|nearest)"],
+    ),
     ("decode/mapping", &["model", "config(mapping)"]),
-    ("journal", &["model", "ack", "admission", "commit_delay", "config", "telemetry"]),
-    // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.
+    (
+        "journal",
+        &[
+            "model",
+            "ack",
+            "admission",
+            "commit_delay",
+            "config",
+            "telemetry",
+        ],
+    ),
+    // The router pulls: it follows the journal, and pushes to the shards and to the dead letters'
+    // task.
     (
         "route",
         &[
@@ -64,10 +102,40 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
-    ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError|StoreErrorKind)", "telemetry"]),
-    ("rollup", &["model", "ack", "flush", "store(StoreError|days)", "telemetry"]),
-    ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
-    ("store", &["model", "maintain", "dead_letters(filter)", "config", "telemetry"]),
+    (
+        "latest",
+        &[
+            "model",
+            "ack",
+            "flush",
+            "store(LatestWriteResult|StoreError|StoreErrorKind)",
+            "telemetry",
+        ],
+    ),
+    (
+        "rollup",
+        &[
+            "model",
+            "ack",
+            "flush",
+            "store(StoreError|days)",
+            "telemetry",
+        ],
+    ),
+    (
+        "enrich",
+        &["model", "store(registry|StoreError)", "config", "telemetry"],
+    ),
+    (
+        "store",
+        &[
+            "model",
+            "maintain",
+            "dead_letters(filter)",
+            "config",
+            "telemetry",
+        ],
+    ),
     ("maintain", &["model"]),
     // It reads every place where a reading can be, and changes none.
     (
@@ -105,18 +173,43 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
     ("dead_letters", &["model", "maintain(report)"]),
     (
         "dead_letters/writer",
-        &["model", "ack", "flush", "store(DeadLetterWritten|Evicted|StoreError|StoreErrorKind)", "telemetry"],
+        &[
+            "model",
+            "ack",
+            "flush",
+            "store(DeadLetterWritten|Evicted|StoreError|StoreErrorKind)",
+            "telemetry",
+        ],
     ),
-    ("dead_letters/redecode", &["model", "decode", "ingest(http|mqtt)", "config", "telemetry(metrics)"]),
+    (
+        "dead_letters/redecode",
+        &[
+            "model",
+            "decode",
+            "ingest(http|mqtt)",
+            "config",
+            "telemetry(metrics)",
+        ],
+    ),
     // A second instance for a command.
     (
         "dead_letters/replay",
-        &["app", "ingest(mqtt)", "admission", "ack", "maintain", "shutdown", "store", "config", "model"],
+        &[
+            "app",
+            "ingest(mqtt)",
+            "admission",
+            "ack",
+            "maintain",
+            "shutdown",
+            "store",
+            "config",
+            "model",
+        ],
     ),
 ];
 
-/// Folders with layers, and their parts (folders or files) from the lowest. A part may name itself, those before it,
-/// and the unlisted parts of the folder, which all of them share.
+/// Folders with layers, and their parts (folders or files) from the lowest. A part may name itself,
+/// those before it, and the unlisted parts of the folder, which all of them share.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("store/mongo", &["write", "read", "schema", "maintenance"]),
     ("dead_letters", &["filter", "writer", "redecode", "replay"]),
@@ -150,7 +243,11 @@ pub(crate) const HOMES: &[Home] = &[
         homes: &["src/access/jwt"],
         why: "JWTs and their keys stay in access/jwt",
     },
-    Home { paths: &["mongodb", "bson"], homes: &["src/store/mongo"], why: "the driver and BSON stay in store/mongo" },
+    Home {
+        paths: &["mongodb", "bson"],
+        homes: &["src/store/mongo"],
+        why: "the driver and BSON stay in store/mongo",
+    },
     Home {
         paths: &["::counter!", "::gauge!", "::histogram!"],
         homes: &["src/telemetry/metrics.rs"],
@@ -204,4 +301,11 @@ pub(crate) const PURE: &[&str] = &[
     "src/ingest/mqtt/window",
 ];
 pub(crate) const NOT_PURE: &[&str] = &["src/model/clock.rs"];
-pub(crate) const IMPURE_PATHS: &[&str] = &["async", "::await", "tokio", "std::fs", "std::net", "::Instant::now"];
+pub(crate) const IMPURE_PATHS: &[&str] = &[
+    "async",
+    "::await",
+    "tokio",
+    "std::fs",
+    "std::net",
+    "::Instant::now",
+];

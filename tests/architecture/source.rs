@@ -1,11 +1,12 @@
-//! Reads Rust source as a list of the paths that it names, for `architecture.rs`: without comments, literals and test
-//! modules, with `use` trees expanded and `self` and `super` resolved.
+//! Reads Rust source as a list of the paths that it names, for `architecture.rs`: without comments,
+//! literals and test modules, with `use` trees expanded and `self` and `super` resolved.
 
 use std::collections::BTreeSet;
 
 /// The parts of a file that rules check.
 pub(crate) struct Code {
-    /// Every path that it names, with its line; a macro's ends with `!`. Keywords and single names are included.
+    /// Every path that it names, with its line; a macro's ends with `!`. Keywords and single names
+    /// are included.
     pub(crate) paths: Vec<(usize, String)>,
     /// Which of the paths belong to a `use`.
     pub(crate) imports: Vec<Import>,
@@ -16,7 +17,18 @@ pub(crate) struct Code {
 }
 
 /// The words before the name of an item.
-const ITEMS: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "macro_rules!"];
+const ITEMS: &[&str] = &[
+    "fn",
+    "struct",
+    "enum",
+    "union",
+    "trait",
+    "type",
+    "const",
+    "static",
+    "mod",
+    "macro_rules!",
+];
 
 /// One name that a `use` brings into a file.
 pub(crate) struct Import {
@@ -32,15 +44,34 @@ impl Code {
     /// Reads a file; `path` is from the root, with `/`.
     pub(crate) fn read(path: &str, text: &str) -> Code {
         let text = without_tests(&blank(text, Comments::Blank));
-        let mut scan = Scan { text: &text, at: 0, paths: Vec::new(), imports: Vec::new() };
+        let mut scan = Scan {
+            text: &text,
+            at: 0,
+            paths: Vec::new(),
+            imports: Vec::new(),
+        };
         scan.all();
         let module = module_of(path);
         let ends: Vec<usize> = (0..text.len()).filter(|at| text[*at] == '\n').collect();
         let line = |at: usize| 1 + ends.partition_point(|end| *end < at);
-        let declared = scan.paths.windows(2).filter(|pair| ITEMS.contains(&pair[0].1.as_str()));
-        let declared = declared.map(|pair| pair[1].1.trim_end_matches('!').to_owned()).collect();
-        let paths = scan.paths.into_iter().map(|(at, path)| (line(at), resolve(&module, &path))).collect();
-        Code { paths, imports: scan.imports, declared, text: text.iter().collect() }
+        let declared = scan
+            .paths
+            .windows(2)
+            .filter(|pair| ITEMS.contains(&pair[0].1.as_str()));
+        let declared = declared
+            .map(|pair| pair[1].1.trim_end_matches('!').to_owned())
+            .collect();
+        let paths = scan
+            .paths
+            .into_iter()
+            .map(|(at, path)| (line(at), resolve(&module, &path)))
+            .collect();
+        Code {
+            paths,
+            imports: scan.imports,
+            declared,
+            text: text.iter().collect(),
+        }
     }
 
     /// The file without literals, but with its comments.
@@ -52,15 +83,24 @@ impl Code {
 /// The files (without extension) that a file declares as `#[cfg(test)] mod name;`.
 pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
     let text: String = blank(text, Comments::Blank).into_iter().collect();
-    let dir = match path.strip_suffix("/mod.rs").or(path.strip_suffix("/lib.rs")).or(path.strip_suffix("/main.rs")) {
+    let dir = match path
+        .strip_suffix("/mod.rs")
+        .or(path.strip_suffix("/lib.rs"))
+        .or(path.strip_suffix("/main.rs"))
+    {
         Some(dir) => dir,
         None => path.trim_end_matches(".rs"),
     };
     let declared = text.split("#[cfg(test)]").skip(1).filter_map(|rest| {
         let head = &rest[..rest.find([';', '{'])?];
-        let name =
-            head.trim().rsplit_once("mod ").filter(|(before, _)| before.is_empty() || before.starts_with("pub"))?.1;
-        rest[head.len()..].starts_with(';').then(|| format!("{dir}/{}", name.trim()))
+        let name = head
+            .trim()
+            .rsplit_once("mod ")
+            .filter(|(before, _)| before.is_empty() || before.starts_with("pub"))?
+            .1;
+        rest[head.len()..]
+            .starts_with(';')
+            .then(|| format!("{dir}/{}", name.trim()))
     });
     declared.collect()
 }
@@ -69,7 +109,11 @@ pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
 pub(crate) fn module_of(path: &str) -> Vec<String> {
     let place = path.trim_start_matches("src/").trim_end_matches(".rs");
     let place = place.strip_suffix("/mod").unwrap_or(place);
-    if place == "lib" || place == "main" { Vec::new() } else { place.split('/').map(str::to_owned).collect() }
+    if place == "lib" || place == "main" {
+        Vec::new()
+    } else {
+        place.split('/').map(str::to_owned).collect()
+    }
 }
 
 /// `self::` and `super::`, resolved from the root of the crate.
@@ -85,7 +129,12 @@ fn resolve(module: &[String], path: &str) -> String {
         }
         rest.remove(0);
     }
-    ["crate"].into_iter().chain(module).chain(rest).collect::<Vec<_>>().join("::")
+    ["crate"]
+        .into_iter()
+        .chain(module)
+        .chain(rest)
+        .collect::<Vec<_>>()
+        .join("::")
 }
 
 /// How [`blank`] treats comments.
@@ -95,7 +144,8 @@ enum Comments {
     Blank,
 }
 
-/// The text with strings, characters and, optionally, comments replaced by blanks; line numbers stay the same.
+/// The text with strings, characters and, optionally, comments replaced by blanks; line numbers
+/// stay the same.
 fn blank(text: &str, comments: Comments) -> Vec<char> {
     let mut out: Vec<char> = text.chars().collect();
     let mut at = 0;
@@ -106,13 +156,20 @@ fn blank(text: &str, comments: Comments) -> Vec<char> {
             ('/', '/') => line_end(&out, at),
             ('/', '*') => comment_end(&out, at),
             ('"', _) => string_end(&out, at + 1),
-            ('r', '"' | '#') if at == 0 || !is_word(out[at - 1]) || out[at - 1] == 'b' => raw_end(&out, at + 1),
-            ('\'', '\\') => (at + 3..out.len()).find(|i| out[*i] == '\'').map_or(out.len(), |i| i + 1),
+            ('r', '"' | '#') if at == 0 || !is_word(out[at - 1]) || out[at - 1] == 'b' => {
+                raw_end(&out, at + 1)
+            }
+            ('\'', '\\') => (at + 3..out.len())
+                .find(|i| out[*i] == '\'')
+                .map_or(out.len(), |i| i + 1),
             ('\'', _) if out.get(at + 2) == Some(&'\'') => at + 3,
             _ => at,
         };
         if !is_comment || comments == Comments::Blank {
-            out[at..end].iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
+            out[at..end]
+                .iter_mut()
+                .filter(|c| **c != '\n')
+                .for_each(|c| *c = ' ');
         }
         at = end.max(at + 1);
     }
@@ -120,7 +177,10 @@ fn blank(text: &str, comments: Comments) -> Vec<char> {
 }
 
 fn line_end(text: &[char], at: usize) -> usize {
-    text[at..].iter().position(|c| *c == '\n').map_or(text.len(), |n| at + n)
+    text[at..]
+        .iter()
+        .position(|c| *c == '\n')
+        .map_or(text.len(), |n| at + n)
 }
 
 /// Block comments nest.
@@ -156,9 +216,14 @@ fn raw_end(text: &[char], at: usize) -> usize {
     if text.get(at + hashes) != Some(&'"') {
         return at;
     }
-    let close: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
+    let close: Vec<char> = std::iter::once('"')
+        .chain(std::iter::repeat_n('#', hashes))
+        .collect();
     let body = at + hashes + 1;
-    text[body..].windows(close.len()).position(|w| w == close).map_or(text.len(), |n| body + n + close.len())
+    text[body..]
+        .windows(close.len())
+        .position(|w| w == close)
+        .map_or(text.len(), |n| body + n + close.len())
 }
 
 /// Blanks out every `#[cfg(test)]` item with a body.
@@ -166,9 +231,16 @@ fn without_tests(text: &[char]) -> Vec<char> {
     let mut out = text.to_vec();
     let mark: Vec<char> = "#[cfg(test)]".chars().collect();
     let mut at = 0;
-    while let Some(start) = out[at..].windows(mark.len()).position(|w| w == mark).map(|n| at + n) {
+    while let Some(start) = out[at..]
+        .windows(mark.len())
+        .position(|w| w == mark)
+        .map(|n| at + n)
+    {
         let end = item_end(&out, start + mark.len());
-        out[start..end].iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
+        out[start..end]
+            .iter_mut()
+            .filter(|c| **c != '\n')
+            .for_each(|c| *c = ' ');
         at = end;
     }
     out
@@ -232,7 +304,11 @@ impl Scan<'_> {
     /// Whether `pub`, alone or with a restriction in brackets, precedes the word at `at`.
     fn is_public(&self, at: usize) -> bool {
         let before: String = self.text[at.saturating_sub(80)..at].iter().collect();
-        let before = before.rsplit([';', '{', '}', ']']).next().unwrap_or_default().trim();
+        let before = before
+            .rsplit([';', '{', '}', ']'])
+            .next()
+            .unwrap_or_default()
+            .trim();
         before == "pub" || (before.starts_with("pub(") && before.ends_with(')'))
     }
 
@@ -254,25 +330,43 @@ impl Scan<'_> {
             if self.skip("::") {
                 continue;
             }
-            let word = if self.skip("*") { "*".to_owned() } else { self.word() };
+            let word = if self.skip("*") {
+                "*".to_owned()
+            } else {
+                self.word()
+            };
             if word.is_empty() {
-                // Not a continuation of a path: advance in any case, also on text that is not a `use`.
+                // Not a continuation of a path: advance in any case, also on text that is not a
+                // `use`.
                 self.at += usize::from(!matches!(self.peek(), None | Some(',' | '}' | ';')));
                 return;
             }
-            path = if path.is_empty() { word } else { format!("{path}::{word}") };
+            path = if path.is_empty() {
+                word
+            } else {
+                format!("{path}::{word}")
+            };
             self.blanks();
             if self.skip("::") {
                 continue;
             }
-            let mut name = path.trim_end_matches("::self").rsplit("::").next().unwrap_or_default().to_owned();
+            let mut name = path
+                .trim_end_matches("::self")
+                .rsplit("::")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             while !matches!(self.peek(), None | Some(',' | '}' | ';')) {
                 match self.word() {
                     word if word.is_empty() => self.at += 1,
                     word => name = word,
                 }
             }
-            self.imports.push(Import { at: self.paths.len(), name, is_public });
+            self.imports.push(Import {
+                at: self.paths.len(),
+                name,
+                is_public,
+            });
             self.paths.push((start, path));
             return;
         }
@@ -294,7 +388,10 @@ impl Scan<'_> {
     }
 
     fn skip(&mut self, mark: &str) -> bool {
-        let found = mark.chars().enumerate().all(|(i, c)| self.text.get(self.at + i) == Some(&c));
+        let found = mark
+            .chars()
+            .enumerate()
+            .all(|(i, c)| self.text.get(self.at + i) == Some(&c));
         if found {
             self.at += mark.chars().count();
         }

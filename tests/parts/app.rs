@@ -26,27 +26,48 @@ async fn service(ack: AckMode, script: Script) -> (Service, Arc<MemoryStore>, te
     config.flush.max_age = Duration::from_millis(20);
     config.shutdown.deadline = Duration::from_secs(2);
     let store = Arc::new(MemoryStore::with_script(script));
-    let service = Service::start(config, store.clone(), Arc::new(SystemClock::new())).await.unwrap();
+    let service = Service::start(config, store.clone(), Arc::new(SystemClock::new()))
+        .await
+        .unwrap();
     (service, store, dir)
 }
 
 async fn post(url: String) -> Option<u16> {
     let send = move || {
         let agent = agent();
-        let request = agent.post(format!("{url}/v1/readings")).header("content-type", "application/json");
-        request.send("{\"sensor_id\":\"S1\",\"t\":1}").ok().map(|answer| answer.status().as_u16())
+        let request = agent
+            .post(format!("{url}/v1/readings"))
+            .header("content-type", "application/json");
+        request
+            .send("{\"sensor_id\":\"S1\",\"t\":1}")
+            .ok()
+            .map(|answer| answer.status().as_u16())
     };
     tokio::task::spawn_blocking(send).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_in_a_shard_ends_the_service_and_its_readings_are_not_acknowledged() {
-    let (service, store, _dir) = service(AckMode::Stored, Box::new(|| panic!("a mistake in the store"))).await;
+    let (service, store, _dir) = service(
+        AckMode::Stored,
+        Box::new(|| panic!("a mistake in the store")),
+    )
+    .await;
     let url = format!("http://{}", service.http_addr.unwrap());
     let running = tokio::spawn(service.run_until(std::future::pending()));
-    assert_ne!(post(url.clone()).await, Some(200), "acknowledged by a service that has failed");
-    let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends by itself").unwrap();
-    assert!(matches!(&ended, ExitReason::Broken(why) if why.contains("a mistake in the store")), "{ended:?}");
+    assert_ne!(
+        post(url.clone()).await,
+        Some(200),
+        "acknowledged by a service that has failed"
+    );
+    let ended = tokio::time::timeout(PATIENCE, running)
+        .await
+        .expect("it ends by itself")
+        .unwrap();
+    assert!(
+        matches!(&ended, ExitReason::Broken(why) if why.contains("a mistake in the store")),
+        "{ended:?}"
+    );
     assert_eq!(ended.exit_code(), 1);
     assert_eq!(store.pages().readings().count(), 0);
     assert_eq!(post(url).await, None, "the port is closed");
@@ -55,7 +76,8 @@ async fn a_panic_in_a_shard_ends_the_service_and_its_readings_are_not_acknowledg
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejected_reading_is_a_stored_dead_letter_before_it_is_acknowledged() {
     for ack in [AckMode::Stored, AckMode::Journal] {
-        let (service, store, _dir) = service(ack, Box::new(|| (Fault::Rejected, Duration::ZERO))).await;
+        let (service, store, _dir) =
+            service(ack, Box::new(|| (Fault::Rejected, Duration::ZERO))).await;
         let url = format!("http://{}", service.http_addr.unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(service.run_until(async {
@@ -64,15 +86,28 @@ async fn a_rejected_reading_is_a_stored_dead_letter_before_it_is_acknowledged() 
         }));
         assert_eq!(post(url).await, Some(200));
         if ack == AckMode::Stored {
-            assert_eq!(store.pages().dead.len(), 1, "acknowledged before the dead letter was kept");
+            assert_eq!(
+                store.pages().dead.len(),
+                1,
+                "acknowledged before the dead letter was kept"
+            );
         }
         stop.send(()).unwrap();
-        let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+        let ended = tokio::time::timeout(PATIENCE, running)
+            .await
+            .expect("it ends")
+            .unwrap();
         assert_eq!(ended, ExitReason::Clean);
         let pages = store.pages();
         assert_eq!((pages.dead.len(), pages.readings().count()), (1, 0));
-        assert_eq!((pages.dead[0].reason.as_str(), pages.dead[0].source.as_str()), ("store_rejected", "store"));
+        assert_eq!(
+            (pages.dead[0].reason.as_str(), pages.dead[0].source.as_str()),
+            ("store_rejected", "store")
+        );
         let line: serde_json::Value = serde_json::from_slice(&pages.dead[0].payload).unwrap();
-        assert_eq!((&line["sensor_id"], &line["values"]["t"]), (&"S1".into(), &1.into()));
+        assert_eq!(
+            (&line["sensor_id"], &line["values"]["t"]),
+            (&"S1".into(), &1.into())
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Client certificates that openssl makes: as the identity of HTTP clients, readers and mosquitto_pub, and revoked.
+//! Client certificates that openssl makes: as the identity of HTTP clients, readers and
+//! mosquitto_pub, and revoked.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +18,14 @@ use hourbucket::app::Reloaded;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn start(dir: &Path, ca: &Ca, auth: &str, http: &str, mqtt: &str, sections: &str) -> InProcess {
+async fn start(
+    dir: &Path,
+    ca: &Ca,
+    auth: &str,
+    http: &str,
+    mqtt: &str,
+    sections: &str,
+) -> InProcess {
     crate::install_metrics();
     let tls = ca.settings() + auth;
     let sections = format!("[http.tls]\n{tls}\n[admin.tls]\n{tls}\n{sections}");
@@ -25,8 +33,15 @@ async fn start(dir: &Path, ca: &Ca, auth: &str, http: &str, mqtt: &str, sections
 }
 
 fn client(ca: &Ca, name: &str) -> Trust {
-    let identity = Some((ca.text(&format!("{name}.pem")), ca.text(&format!("{name}.key"))));
-    Trust { ca: ca.text("ca.pem"), identity, only_12: false }
+    let identity = Some((
+        ca.text(&format!("{name}.pem")),
+        ca.text(&format!("{name}.key")),
+    ));
+    Trust {
+        ca: ca.text("ca.pem"),
+        identity,
+        only_12: false,
+    }
 }
 
 /// Posts a reading of this sensor; the status, or `None` if the handshake or the connection fails.
@@ -60,15 +75,29 @@ async fn publish(rig: &InProcess, ca: &Ca, name: &str, sensor: &str, more: &[&st
         "--cafile",
         &file("ca.pem".into()),
     ]);
-    command.args(["--cert", &file(format!("{name}.pem")), "--key", &file(format!("{name}.key"))]).args(more);
+    command
+        .args([
+            "--cert",
+            &file(format!("{name}.pem")),
+            "--key",
+            &file(format!("{name}.key")),
+        ])
+        .args(more);
     let ran = tokio::task::spawn_blocking(move || command.output());
-    ran.await.unwrap().expect("mosquitto_pub is in the package mosquitto-clients")
+    ran.await
+        .unwrap()
+        .expect("mosquitto_pub is in the package mosquitto-clients")
 }
 
-/// Connects a device and returns the code of its CONNACK (MQTT 5); `None` if the connection is closed.
+/// Connects a device and returns the code of its CONNACK (MQTT 5); `None` if the connection is
+/// closed.
 async fn device(rig: &InProcess, trust: &Trust, client_id: &str) -> Option<(Https, u8)> {
     let mut device = Https::connect(rig.mqtt, trust).await.ok()?;
-    device.0.write_all(&connect(5, client_id, 60, None)).await.ok()?;
+    device
+        .0
+        .write_all(&connect(5, client_id, 60, None))
+        .await
+        .ok()?;
     let (first, body) = packet(&mut device).await?;
     assert_eq!(first, 0x20);
     Some((device, body[1]))
@@ -82,7 +111,9 @@ async fn packet(device: &mut Https) -> Option<(u8, Vec<u8>)> {
         device.0.read_exact(&mut body).await.ok()?;
         Some((first, body))
     };
-    tokio::time::timeout(PATIENCE, read).await.expect("no packet")
+    tokio::time::timeout(PATIENCE, read)
+        .await
+        .expect("no packet")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,12 +124,22 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
         ca.issue(name, &format!("/CN={name}"), "");
     }
     for auth in ["", "client_auth = \"identity\""] {
-        let rig = start(dir.path(), &ca, auth, "", "", "[certificates]\nwrite_default = [\"*\"]").await;
+        let rig = start(
+            dir.path(),
+            &ca,
+            auth,
+            "",
+            "",
+            "[certificates]\nwrite_default = [\"*\"]",
+        )
+        .await;
         let good = client(&ca, "good");
         let bad = client(&ca, "bad");
         if auth.is_empty() {
-            let [mut kept, mut ended] =
-                [Https::connect(rig.http, &good).await.unwrap(), Https::connect(rig.http, &bad).await.unwrap()];
+            let [mut kept, mut ended] = [
+                Https::connect(rig.http, &good).await.unwrap(),
+                Https::connect(rig.http, &bad).await.unwrap(),
+            ];
             assert_eq!(post_on(&mut kept, None, "a").await, Some(200));
             assert_eq!(post_on(&mut ended, None, "a").await, Some(200));
             let (mut good_device, code) = device(&rig, &good, "good").await.unwrap();
@@ -110,23 +151,54 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
             assert!(matches!(rig.reload().await, Reloaded::Applied(_)));
             let (first, body) = packet(&mut bad_device).await.expect("DISCONNECT");
             assert_eq!((first, body[0]), (0xe0, 0x87));
-            let ended = tokio::time::timeout(PATIENCE, ended.0.read_u8()).await.expect("it is closed");
+            let ended = tokio::time::timeout(PATIENCE, ended.0.read_u8())
+                .await
+                .expect("it is closed");
             assert!(ended.is_err());
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_secs(2),
+                "{:?}",
+                begun.elapsed()
+            );
             good_device.0.write_all(&[0xc0, 0]).await.unwrap();
-            assert_eq!(packet(&mut good_device).await, Some((0xd0, vec![])), "the other certificate's stay");
+            assert_eq!(
+                packet(&mut good_device).await,
+                Some((0xd0, vec![])),
+                "the other certificate's stay"
+            );
             assert_eq!(post_on(&mut kept, None, "a").await, Some(200));
         }
         // With and without identity.
         assert_eq!(post(&rig, &good, None, "a").await, Some(200), "{auth}");
         assert_eq!(post(&rig, &bad, None, "a").await, None, "{auth}");
-        assert!(publish(&rig, &ca, "good", "a", &["-i", "good"]).await.status.success(), "{auth}");
-        assert!(!publish(&rig, &ca, "bad", "a", &["-i", "bad"]).await.status.success(), "{auth}");
+        assert!(
+            publish(&rig, &ca, "good", "a", &["-i", "good"])
+                .await
+                .status
+                .success(),
+            "{auth}"
+        );
+        assert!(
+            !publish(&rig, &ca, "bad", "a", &["-i", "bad"])
+                .await
+                .status
+                .success(),
+            "{auth}"
+        );
         // A list that cannot be read changes nothing.
         let list = ca.text("crl.pem");
-        std::fs::write(ca.dir.join("crl.pem"), "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n").unwrap();
-        let Reloaded::Invalid(why) = rig.reload().await else { panic!("the list is not one") };
-        assert!(why.contains("crl.pem") && why.contains("revocation list"), "{why}");
+        std::fs::write(
+            ca.dir.join("crl.pem"),
+            "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
+        )
+        .unwrap();
+        let Reloaded::Invalid(why) = rig.reload().await else {
+            panic!("the list is not one")
+        };
+        assert!(
+            why.contains("crl.pem") && why.contains("revocation list"),
+            "{why}"
+        );
         assert_eq!(post(&rig, &bad, None, "a").await, None, "{auth}");
         std::fs::write(ca.dir.join("crl.pem"), list).unwrap();
         rig.end().await;
@@ -138,7 +210,11 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
 async fn a_certificate_writes_and_reads_as_its_identity_and_as_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::new(&dir.path().join("ca"));
-    for (name, subject) in [("gw1", "/CN=gw1"), ("plain", "/CN=plain.example"), ("two", "/CN=gw1/CN=plain")] {
+    for (name, subject) in [
+        ("gw1", "/CN=gw1"),
+        ("plain", "/CN=plain.example"),
+        ("two", "/CN=gw1/CN=plain"),
+    ] {
         ca.issue(name, subject, "");
     }
     let entry = |id: &str, rest: &str| format!("[[tokens]]\nid = \"{id}\"\n{rest}\n");
@@ -147,7 +223,15 @@ async fn a_certificate_writes_and_reads_as_its_identity_and_as_no_other() {
     let token = format!("sha256 = \"{}\"", hash_secret("secret"));
     std::fs::write(&tokens, entry("gw1", scope) + &entry("t1", &token)).unwrap();
     let file = format!("tokens_file = \"{}\"", tokens.display());
-    let rig = start(dir.path(), &ca, "client_auth = \"identity\"", &file, &file, "").await;
+    let rig = start(
+        dir.path(),
+        &ca,
+        "client_auth = \"identity\"",
+        &file,
+        &file,
+        "",
+    )
+    .await;
     let [gw1, plain, two] = ["gw1", "plain", "two"].map(|name| client(&ca, name));
     // HTTP: by the entry; without one its own sensor; a token has no meaning.
     for (trust, token, sensor, status) in [
@@ -158,10 +242,23 @@ async fn a_certificate_writes_and_reads_as_its_identity_and_as_no_other() {
         (&plain, Some("t1.secret"), "gw1-1", 400),
         (&two, None, "gw1-1", 403),
     ] {
-        assert_eq!(post(&rig, trust, token, sensor).await, Some(status), "{token:?} {sensor}");
+        assert_eq!(
+            post(&rig, trust, token, sensor).await,
+            Some(status),
+            "{token:?} {sensor}"
+        );
     }
     assert_eq!(
-        post(&rig, &Trust { ca: ca.text("ca.pem"), ..Trust::default() }, Some("t1.secret"), "gw1-1").await,
+        post(
+            &rig,
+            &Trust {
+                ca: ca.text("ca.pem"),
+                ..Trust::default()
+            },
+            Some("t1.secret"),
+            "gw1-1"
+        )
+        .await,
         None
     );
     let read = async |trust: &Trust| {
@@ -172,40 +269,86 @@ async fn a_certificate_writes_and_reads_as_its_identity_and_as_no_other() {
             .await
             .unwrap();
         let mut answer = vec![];
-        let _ = tokio::time::timeout(PATIENCE, connection.0.read_to_end(&mut answer)).await.expect("an answer");
+        let _ = tokio::time::timeout(PATIENCE, connection.0.read_to_end(&mut answer))
+            .await
+            .expect("an answer");
         String::from_utf8_lossy(&answer[9..12]).into_owned()
     };
-    assert_eq!((read(&gw1).await, read(&plain).await, read(&two).await), ("200".into(), "403".into(), "403".into()));
+    assert_eq!(
+        (read(&gw1).await, read(&plain).await, read(&two).await),
+        ("200".into(), "403".into(), "403".into())
+    );
     // MQTT: inside and outside the scope, also with the token of another one.
     let said = |done: &Output| String::from_utf8_lossy(&done.stderr).into_owned();
     for version in ["mqttv311", "mqttv5"] {
         let done = publish(&rig, &ca, "gw1", "gw1-2", &["-V", version, "-i", "gw1/a"]).await;
         assert!(done.status.success(), "{}", said(&done));
-        let done = publish(&rig, &ca, "plain", "plain.example", &["-V", version, "-i", "plain.example"]).await;
+        let done = publish(
+            &rig,
+            &ca,
+            "plain",
+            "plain.example",
+            &["-V", version, "-i", "plain.example"],
+        )
+        .await;
         assert!(done.status.success(), "{}", said(&done));
         let done = publish(&rig, &ca, "plain", "gw1-2", &["-V", version, "-i", "gw1"]).await;
-        assert!(!done.status.success(), "the client id of another one: {}", said(&done));
+        assert!(
+            !done.status.success(),
+            "the client id of another one: {}",
+            said(&done)
+        );
         let done = publish(&rig, &ca, "two", "gw1-2", &["-V", version, "-i", "gw1"]).await;
-        assert!(!done.status.success(), "a certificate with two names: {}", said(&done));
+        assert!(
+            !done.status.success(),
+            "a certificate with two names: {}",
+            said(&done)
+        );
     }
-    let stolen = ["-V", "mqttv5", "-i", "plain.example", "-u", "t1", "-P", "secret"];
+    let stolen = [
+        "-V",
+        "mqttv5",
+        "-i",
+        "plain.example",
+        "-u",
+        "t1",
+        "-P",
+        "secret",
+    ];
     let done = publish(&rig, &ca, "plain", "gw1-2", &stolen).await;
     assert!(said(&done).contains("Not authorized"), "{}", said(&done));
     // No other identity takes over a session.
     let (mut first, code) = device(&rig, &gw1, "gw1").await.unwrap();
     assert_eq!(code, 0);
-    assert_eq!(device(&rig, &plain, "gw1").await.map(|(_, code)| code), Some(0x85), "client identifier not valid");
+    assert_eq!(
+        device(&rig, &plain, "gw1").await.map(|(_, code)| code),
+        Some(0x85),
+        "client identifier not valid"
+    );
     first.0.write_all(&[0xc0, 0]).await.unwrap();
-    assert_eq!(packet(&mut first).await, Some((0xd0, vec![])), "the first is still connected");
+    assert_eq!(
+        packet(&mut first).await,
+        Some((0xd0, vec![])),
+        "the first is still connected"
+    );
     let (_second, code) = device(&rig, &gw1, "gw1").await.unwrap();
-    assert_eq!((code, packet(&mut first).await.map(|(_, body)| body[0])), (0, Some(0x8e)), "its own takes over");
+    assert_eq!(
+        (code, packet(&mut first).await.map(|(_, body)| body[0])),
+        (0, Some(0x8e)),
+        "its own takes over"
+    );
     // An entry that is removed: the default applies from now on, also to open connections.
     std::fs::write(&tokens, entry("t1", &token)).unwrap();
     assert!(matches!(rig.reload().await, Reloaded::Applied(_)));
     assert_eq!(post(&rig, &gw1, None, "gw1-1").await, Some(400));
     assert_eq!(post(&rig, &gw1, None, "gw1").await, Some(200));
     let stored = rig.stored(5).await;
-    assert!(stored.iter().all(|id| id.starts_with("gw1") || id == "plain.example"), "{stored:?}");
+    assert!(
+        stored
+            .iter()
+            .all(|id| id.starts_with("gw1") || id == "plain.example"),
+        "{stored:?}"
+    );
     rig.end().await;
 }
 
@@ -214,16 +357,36 @@ async fn the_identity_can_be_an_alternative_name() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::new(&dir.path().join("ca"));
     ca.issue("d", "/CN=shared", "DNS:d7.example,URI:urn:device:7");
-    ca.issue("several", "/CN=shared", "DNS:a.example,DNS:b.example,URI:urn:a,URI:urn:b");
-    for (kind, id) in [("dns", "d7.example"), ("uri", "urn:device:7"), ("cn", "shared")] {
+    ca.issue(
+        "several",
+        "/CN=shared",
+        "DNS:a.example,DNS:b.example,URI:urn:a,URI:urn:b",
+    );
+    for (kind, id) in [
+        ("dns", "d7.example"),
+        ("uri", "urn:device:7"),
+        ("cn", "shared"),
+    ] {
         let section = format!("[certificates]\nidentity = \"{kind}\"");
-        let rig = start(dir.path(), &ca, "client_auth = \"identity\"", "", "", &section).await;
+        let rig = start(
+            dir.path(),
+            &ca,
+            "client_auth = \"identity\"",
+            "",
+            "",
+            &section,
+        )
+        .await;
         let one = client(&ca, "d");
         let several = client(&ca, "several");
         assert_eq!(post(&rig, &one, None, id).await, Some(200), "{kind}");
         assert_eq!(post(&rig, &one, None, "x").await, Some(400), "{kind}");
         let of_several = post(&rig, &several, None, "shared").await;
-        assert_eq!(of_several, Some(if kind == "cn" { 200 } else { 403 }), "{kind}");
+        assert_eq!(
+            of_several,
+            Some(if kind == "cn" { 200 } else { 403 }),
+            "{kind}"
+        );
         rig.end().await;
         std::fs::remove_dir_all(dir.path().join("journal")).unwrap();
     }

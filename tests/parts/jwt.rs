@@ -1,5 +1,5 @@
-//! JWTs of keys that openssl makes, over HTTP, for reading and as password of mosquitto_pub: inside and outside their
-//! scope, forged, expired, and after their key was removed.
+//! JWTs of keys that openssl makes, over HTTP, for reading and as password of mosquitto_pub: inside
+//! and outside their scope, forged, expired, and after their key was removed.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,7 +18,10 @@ use hourbucket::access::hash_secret;
 use hourbucket::app::Reloaded;
 
 fn now_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
 }
 
 /// Good claims of `gw1`, with changes; null removes one.
@@ -40,7 +43,8 @@ fn claims(changes: &Value) -> Value {
 async fn start(dir: &Path, more: &str) -> InProcess {
     crate::install_metrics();
     let jwt = format!(
-        "[jwt]\nkeys_file = \"{}/keys.pem\"\nissuer = \"https://idp.example\"\naudience = [\"hourbucket\"]\n\
+        "[jwt]\nkeys_file = \"{}/keys.pem\"\nissuer = \"https://idp.example\"\n\
+         audience = [\"hourbucket\"]\n\
          leeway = \"0s\"\n{more}",
         dir.display()
     );
@@ -55,18 +59,26 @@ fn reading(sensor: &str) -> String {
 async fn publish(rig: &InProcess, version: &str, sensor: &str, password: &str) -> Output {
     let port = rig.mqtt.port().to_string();
     let topic = format!("sensors/{sensor}/n");
-    let arguments = ["-p", &port, "-V", version, "-q", "1", "-t", &topic, "-m", "7", "-u", "any", "-P", password];
+    let arguments = [
+        "-p", &port, "-V", version, "-q", "1", "-t", &topic, "-m", "7", "-u", "any", "-P", password,
+    ];
     let mut command = Command::new("mosquitto_pub");
     command.args(arguments);
     let ran = tokio::task::spawn_blocking(move || command.output());
-    ran.await.unwrap().expect("mosquitto_pub is in the package mosquitto-clients")
+    ran.await
+        .unwrap()
+        .expect("mosquitto_pub is in the package mosquitto-clients")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jwts_of_every_kind_of_key_write_and_read_within_their_scope() {
     let dir = tempfile::tempdir().unwrap();
     let keys = ["RS256", "ES256", "EdDSA"].map(|alg| JwtKey::new(dir.path(), alg, alg));
-    std::fs::write(dir.path().join("keys.pem"), keys.each_ref().map(JwtKey::public_pem).concat()).unwrap();
+    std::fs::write(
+        dir.path().join("keys.pem"),
+        keys.each_ref().map(JwtKey::public_pem).concat(),
+    )
+    .unwrap();
     let rig = start(dir.path(), "").await;
     let mut expected = vec![];
     for (n, key) in keys.iter().enumerate() {
@@ -74,29 +86,60 @@ async fn jwts_of_every_kind_of_key_write_and_read_within_their_scope() {
         let basic = format!("Basic {}", BASE64_STANDARD.encode(format!("anyone:{jwt}")));
         for (m, authorization) in [format!("Bearer {jwt}"), basic].iter().enumerate() {
             let own = format!("gw1-{n}{m}");
-            let (status, body) = ask(rig.http, "POST", "/v1/readings", authorization, &reading(&own)).await;
+            let (status, body) = ask(
+                rig.http,
+                "POST",
+                "/v1/readings",
+                authorization,
+                &reading(&own),
+            )
+            .await;
             assert_eq!(status, 200, "{body}");
             expected.push(own);
-            let (status, body) = ask(rig.http, "POST", "/v1/readings", authorization, &reading("gw2-1")).await;
+            let (status, body) = ask(
+                rig.http,
+                "POST",
+                "/v1/readings",
+                authorization,
+                &reading("gw2-1"),
+            )
+            .await;
             assert!(status == 400 && body.contains("not_allowed"), "{body}");
         }
         for (m, version) in ["mqttv311", "mqttv5"].into_iter().enumerate() {
             let own = format!("gw1-mqtt{n}{m}");
             let done = publish(&rig, version, &own, &jwt).await;
-            assert!(done.status.success(), "{version}: {}", String::from_utf8_lossy(&done.stderr));
+            assert!(
+                done.status.success(),
+                "{version}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            );
             expected.push(own);
         }
         let outside = publish(&rig, "mqttv5", "gw2-1", &jwt).await;
-        assert!(String::from_utf8_lossy(&outside.stderr).contains("Not authorized"), "{outside:?}");
+        assert!(
+            String::from_utf8_lossy(&outside.stderr).contains("Not authorized"),
+            "{outside:?}"
+        );
     }
     expected.sort();
     assert_eq!(rig.stored(expected.len()).await, expected);
     let path = "/v1/sensors/gw1-00/hourly";
     let bearer = |changes: Value| format!("Bearer {}", keys[0].issue(&claims(&changes)));
-    assert_eq!(ask(rig.admin, "GET", "/v1/sensors", "", "").await.0, 401, "reading needs one");
-    assert_eq!(ask(rig.admin, "GET", path, &bearer(json!({})), "").await.0, 200);
+    assert_eq!(
+        ask(rig.admin, "GET", "/v1/sensors", "", "").await.0,
+        401,
+        "reading needs one"
+    );
+    assert_eq!(
+        ask(rig.admin, "GET", path, &bearer(json!({})), "").await.0,
+        200
+    );
     let (status, body) = ask(rig.admin, "GET", path, &bearer(json!({"read": null})), "").await;
-    assert!(status == 403 && body.contains("not_allowed"), "by default it reads nothing: {body}");
+    assert!(
+        status == 403 && body.contains("not_allowed"),
+        "by default it reads nothing: {body}"
+    );
     rig.end().await;
 }
 
@@ -115,39 +158,120 @@ async fn forged_foreign_and_outdated_jwts_are_refused_and_told_why() {
     let hs256 = key.sign(&json!({"alg": "HS256"}), &claims(&json!({})));
     // MQTT's return codes: 4 and 5 of 3.1.1, 0x86 and 0x87 of 5.
     for (what, jwt, reason, text, codes) in [
-        ("expired", of(json!({"exp": now_s() - 1})), "expired_token", "expired", (5, 0x87)),
-        ("too early", of(json!({"nbf": now_s() + 60})), "token_not_yet_valid", "not valid yet", (5, 0x87)),
-        ("no expiry", of(json!({"exp": null})), "invalid_jwt", "`exp` is required", (4, 0x86)),
-        ("audience", of(json!({"aud": "x"})), "invalid_jwt", "`aud`", (4, 0x86)),
-        ("issuer", of(json!({"iss": "x"})), "invalid_jwt", "`iss`", (4, 0x86)),
-        ("other key", other.issue(&claims(&json!({}))), "invalid_jwt", "signature", (4, 0x86)),
-        ("none", format!("{}.", unsigned.rsplit_once('.').unwrap().0), "invalid_jwt", "malformed", (4, 0x86)),
+        (
+            "expired",
+            of(json!({"exp": now_s() - 1})),
+            "expired_token",
+            "expired",
+            (5, 0x87),
+        ),
+        (
+            "too early",
+            of(json!({"nbf": now_s() + 60})),
+            "token_not_yet_valid",
+            "not valid yet",
+            (5, 0x87),
+        ),
+        (
+            "no expiry",
+            of(json!({"exp": null})),
+            "invalid_jwt",
+            "`exp` is required",
+            (4, 0x86),
+        ),
+        (
+            "audience",
+            of(json!({"aud": "x"})),
+            "invalid_jwt",
+            "`aud`",
+            (4, 0x86),
+        ),
+        (
+            "issuer",
+            of(json!({"iss": "x"})),
+            "invalid_jwt",
+            "`iss`",
+            (4, 0x86),
+        ),
+        (
+            "other key",
+            other.issue(&claims(&json!({}))),
+            "invalid_jwt",
+            "signature",
+            (4, 0x86),
+        ),
+        (
+            "none",
+            format!("{}.", unsigned.rsplit_once('.').unwrap().0),
+            "invalid_jwt",
+            "malformed",
+            (4, 0x86),
+        ),
         ("HMAC", hs256, "invalid_jwt", "algorithm", (4, 0x86)),
-        ("garbage", format!("{head}.%%%"), "invalid_jwt", "malformed", (4, 0x86)),
-        ("huge", format!("{head}{}.{signature}", "A".repeat(9000)), "invalid_jwt", "8192", (4, 0x86)),
-        ("no scope", of(json!({"write": []})), "not_allowed", "write", (5, 0x87)),
+        (
+            "garbage",
+            format!("{head}.%%%"),
+            "invalid_jwt",
+            "malformed",
+            (4, 0x86),
+        ),
+        (
+            "huge",
+            format!("{head}{}.{signature}", "A".repeat(9000)),
+            "invalid_jwt",
+            "8192",
+            (4, 0x86),
+        ),
+        (
+            "no scope",
+            of(json!({"write": []})),
+            "not_allowed",
+            "write",
+            (5, 0x87),
+        ),
     ] {
         let bearer = format!("Bearer {jwt}");
-        let (status, body) = ask(rig.http, "POST", "/v1/readings", &bearer, &reading("gw1-1")).await;
-        assert_eq!(status, if what == "no scope" { 403 } else { 401 }, "{what}: {body}");
+        let (status, body) =
+            ask(rig.http, "POST", "/v1/readings", &bearer, &reading("gw1-1")).await;
+        assert_eq!(
+            status,
+            if what == "no scope" { 403 } else { 401 },
+            "{what}: {body}"
+        );
         let error: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(error["error"]["reason"], reason, "{what}");
         let detail = error["error"]["detail"].as_str().unwrap();
         assert!(detail.contains(text), "{what}: {detail}");
-        assert!(jwt.split('.').all(|part| part.len() < 4 || !body.contains(part)), "{what}: {body}");
+        assert!(
+            jwt.split('.')
+                .all(|part| part.len() < 4 || !body.contains(part)),
+            "{what}: {body}"
+        );
         if what != "no scope" {
-            assert_eq!(ask(rig.admin, "GET", "/v1/sensors", &bearer, "").await.0, 401, "{what}");
+            assert_eq!(
+                ask(rig.admin, "GET", "/v1/sensors", &bearer, "").await.0,
+                401,
+                "{what}"
+            );
         }
         for (protocol, code) in [(4, codes.0), (5, codes.1)] {
             let mut device = Raw::open(rig.mqtt.port()).await;
-            device.send(&connect(protocol, "d", 60, Some(("any", &jwt)))).await;
+            device
+                .send(&connect(protocol, "d", 60, Some(("any", &jwt))))
+                .await;
             let (first, body) = device.answer().await.unwrap();
             assert_eq!((first, body[1]), (0x20, code), "{what} {protocol}");
         }
     }
     let (_, page) = ask(rig.admin, "GET", "/metrics", "", "").await;
-    assert!(page.contains("hourbucket_auth_failures_total{port=\"http\",reason=\"invalid_jwt\"}"), "{page}");
-    assert!(page.contains("hourbucket_auth_failures_total{port=\"listen.mqtt\",reason=\"jwt\"}"), "{page}");
+    assert!(
+        page.contains("hourbucket_auth_failures_total{port=\"http\",reason=\"invalid_jwt\"}"),
+        "{page}"
+    );
+    assert!(
+        page.contains("hourbucket_auth_failures_total{port=\"listen.mqtt\",reason=\"jwt\"}"),
+        "{page}"
+    );
     rig.end().await;
 }
 
@@ -161,7 +285,9 @@ async fn cut(device: &mut Raw) -> (u8, String, Instant) {
 
 async fn open(rig: &InProcess, password: &str) -> Raw {
     let mut device = Raw::open(rig.mqtt.port()).await;
-    device.send(&connect(5, "d", 60, Some(("any", password)))).await;
+    device
+        .send(&connect(5, "d", 60, Some(("any", password))))
+        .await;
     let (first, body) = device.answer().await.unwrap();
     assert_eq!((first, body[1]), (0x20, 0), "accepted");
     device
@@ -175,24 +301,57 @@ async fn a_connection_ends_with_its_jwt_and_after_its_key_was_removed() {
     let keys = dir.path().join("keys.pem");
     std::fs::write(&keys, first.public_pem() + &second.public_pem()).unwrap();
     let tokens = dir.path().join("tokens.toml");
-    std::fs::write(&tokens, format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
+    std::fs::write(
+        &tokens,
+        format!(
+            "[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n",
+            hash_secret("secret")
+        ),
+    )
+    .unwrap();
     let rig = start(dir.path(), "").await;
     let ends = Instant::now() + Duration::from_secs(3);
-    let mut short = open(&rig, &first.issue(&claims(&json!({"exp": now_s() + 3, "sub": "short"})))).await;
+    let mut short = open(
+        &rig,
+        &first.issue(&claims(&json!({"exp": now_s() + 3, "sub": "short"}))),
+    )
+    .await;
     let (code, text, at) = cut(&mut short).await;
     assert!(code == 0x87 && text.contains("expired"), "{code:x} {text}");
-    assert!(at < ends + Duration::from_secs(2) && at + Duration::from_millis(1100) > ends, "{:?}", at - ends);
+    assert!(
+        at < ends + Duration::from_secs(2) && at + Duration::from_millis(1100) > ends,
+        "{:?}",
+        at - ends
+    );
 
     let mut removed = open(&rig, &first.issue(&claims(&json!({})))).await;
     let mut kept = open(&rig, &second.issue(&claims(&json!({"sub": "gw2"})))).await;
     // A file with a fault changes nothing, and the log, /readyz and a metric say so.
-    std::fs::write(&keys, "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n").unwrap();
-    let Reloaded::Invalid(why) = rig.reload().await else { panic!("the file has a fault") };
-    assert!(why.contains("jwt.keys_file") && why.contains("private key") && !why.contains("c2Vj"), "{why}");
+    std::fs::write(
+        &keys,
+        "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n",
+    )
+    .unwrap();
+    let Reloaded::Invalid(why) = rig.reload().await else {
+        panic!("the file has a fault")
+    };
+    assert!(
+        why.contains("jwt.keys_file") && why.contains("private key") && !why.contains("c2Vj"),
+        "{why}"
+    );
     let config = rig.readyz().await["config"].to_string();
-    assert!(config.contains("invalid") && config.contains("jwt.keys_file"), "{config}");
+    assert!(
+        config.contains("invalid") && config.contains("jwt.keys_file"),
+        "{config}"
+    );
     let bearer = format!("Bearer {}", first.issue(&claims(&json!({}))));
-    assert_eq!(ask(rig.http, "POST", "/v1/readings", &bearer, &reading("gw1-1")).await.0, 200, "the old keys");
+    assert_eq!(
+        ask(rig.http, "POST", "/v1/readings", &bearer, &reading("gw1-1"))
+            .await
+            .0,
+        200,
+        "the old keys"
+    );
 
     std::fs::write(&keys, second.public_pem()).unwrap();
     let begun = Instant::now();
@@ -200,8 +359,17 @@ async fn a_connection_ends_with_its_jwt_and_after_its_key_was_removed() {
     let (code, text, at) = cut(&mut removed).await;
     assert!(code == 0x87 && text.contains("revoked"), "{code:x} {text}");
     assert!(at - begun < Duration::from_secs(2), "{:?}", at - begun);
-    assert_eq!(ask(rig.http, "POST", "/v1/readings", &bearer, &reading("gw1-2")).await.0, 401);
+    assert_eq!(
+        ask(rig.http, "POST", "/v1/readings", &bearer, &reading("gw1-2"))
+            .await
+            .0,
+        401
+    );
     kept.send(&[0xc0, 0]).await;
-    assert_eq!(kept.answer().await, Some((0xd0, vec![])), "the connection of the other key stays");
+    assert_eq!(
+        kept.answer().await,
+        Some((0xd0, vec![])),
+        "the connection of the other key stays"
+    );
     rig.end().await;
 }

@@ -16,7 +16,8 @@ mod mqtt_field;
 mod mqtt_transport;
 mod sparkplug;
 
-/// Installs the metrics recorder, which is global to the process, once for all tests of this program.
+/// Installs the metrics recorder, which is global to the process, once for all tests of this
+/// program.
 fn install_metrics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| assert!(hourbucket::telemetry::metrics::install().is_ok()));

@@ -1,5 +1,6 @@
-//! MQTT ingest against a real mosquitto. The test plays the next stage: it holds the ingest batches and decides their
-//! outcome. The messages that the broker sends again to the same client id show whether a PUBACK was sent.
+//! MQTT ingest against a real mosquitto. The test plays the next stage: it holds the ingest batches
+//! and decides their outcome. The messages that the broker sends again to the same client id show
+//! whether a PUBACK was sent.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ fn names(prefix: &str, n: usize) -> Vec<String> {
     (0..n).map(|i| format!("{prefix}{i}")).collect()
 }
 
-/// Checks that the broker has no message left for us: a message that is published now arrives first.
+/// Checks that the broker has no message left for us: a message that is published now arrives
+/// first.
 async fn nothing_is_left(broker: &Mosquitto, protocol: MqttProtocol) {
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
     publish_sensors(broker.port(), ["last".to_owned()]).await;
@@ -53,8 +55,8 @@ async fn v5_is_acknowledged_when_delivered_and_otherwise_received_again() {
     acknowledged_when_delivered(V5).await;
 }
 
-/// An ingest batch in the middle is not delivered: messages before it are acknowledged, those after it are not,
-/// although delivered.
+/// An ingest batch in the middle is not delivered: messages before it are acknowledged, those after
+/// it are not, although delivered.
 async fn not_passed(protocol: MqttProtocol) {
     let broker = Mosquitto::start("");
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
@@ -84,7 +86,8 @@ async fn v5_acknowledges_nothing_after_an_undelivered_message() {
     not_passed(V5).await;
 }
 
-/// The broker restarts with its sessions: a late acknowledgement for the previous connection has no effect.
+/// The broker restarts with its sessions: a late acknowledgement for the previous connection has no
+/// effect.
 async fn broker_restarts(protocol: MqttProtocol) {
     let mut broker = Mosquitto::start("");
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
@@ -142,13 +145,21 @@ async fn a_broker_that_lost_its_sessions_is_subscribed_to_again() {
 async fn a_new_process_subscribes_even_if_the_session_is_present() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
-        Ingest::start(config(&broker.url(), protocol)).await.finish().await;
+        Ingest::start(config(&broker.url(), protocol))
+            .await
+            .finish()
+            .await;
         let mut changed = config(&broker.url(), protocol);
-        changed.subscriptions.push(subscription("more/+", "more/{sensor_id}", "scalar"));
+        changed
+            .subscriptions
+            .push(subscription("more/+", "more/{sensor_id}", "scalar"));
         let mut ingest = Ingest::start(changed).await;
         publish(broker.port(), [("more/M".to_owned(), "1")]).await;
         let ingest_batches = ingest.ingest_batches(1).await;
-        assert_eq!(ingest_batches[0].dead.len() + ingest_batches[0].batch.len(), 1);
+        assert_eq!(
+            ingest_batches[0].dead.len() + ingest_batches[0].batch.len(),
+            1
+        );
         deliver(ingest_batches);
         ingest.finish().await;
     }
@@ -159,7 +170,11 @@ async fn shared_subscriptions_share() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut config = config(&broker.url(), protocol);
-        config.subscriptions = vec![subscription("$share/hb/sensors/#", "sensors/{sensor_id}/{field}", "scalar")];
+        config.subscriptions = vec![subscription(
+            "$share/hb/sensors/#",
+            "sensors/{sensor_id}/{field}",
+            "scalar",
+        )];
         let mut other = config.clone();
         other.client_id = "hourbucket-other".into();
         let mut one = Ingest::start(config).await;
@@ -183,14 +198,19 @@ async fn shared_subscriptions_share() {
     }
 }
 
-/// A message that cannot be decoded becomes a dead letter with a reason, is acknowledged, and blocks nothing.
+/// A message that cannot be decoded becomes a dead letter with a reason, is acknowledged, and
+/// blocks nothing.
 #[tokio::test]
 async fn an_invalid_message_becomes_a_dead_letter_and_is_not_received_again() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut limited = config(&broker.url(), protocol);
-        limited.subscriptions.push(subscription("odd/#", "odd/{sensor_id}/x", "scalar"));
-        limited.subscriptions.push(subscription("future/+", "future/{sensor_id}", "protobuf"));
+        limited
+            .subscriptions
+            .push(subscription("odd/#", "odd/{sensor_id}/x", "scalar"));
+        limited
+            .subscriptions
+            .push(subscription("future/+", "future/{sensor_id}", "protobuf"));
         limited.packet_max_bytes = 64 * 1024;
         let mut ingest = Ingest::start(limited.clone()).await;
         let messages: Vec<(&str, Vec<u8>)> = vec![
@@ -202,13 +222,25 @@ async fn an_invalid_message_becomes_a_dead_letter_and_is_not_received_again() {
             ("future/S", b"1".to_vec()),
             ("sensors/good/temp", b"1".to_vec()),
         ];
-        publish(broker.port(), messages.into_iter().map(|(topic, payload)| (topic.to_owned(), payload))).await;
+        publish(
+            broker.port(),
+            messages
+                .into_iter()
+                .map(|(topic, payload)| (topic.to_owned(), payload)),
+        )
+        .await;
         let ingest_batches = ingest.ingest_batches(5).await;
         assert_eq!(sensors(&ingest_batches), ["good"]);
         let dead: Vec<_> = ingest_batches.iter().flat_map(|p| p.dead.clone()).collect();
         let reasons: Vec<&str> = dead.iter().skip(1).map(|d| d.reason.as_str()).collect();
-        assert_eq!(reasons, ["payload_too_large", "topic_mismatch", "unknown_format"]);
-        assert_eq!((dead[0].source.as_str(), dead[0].topic.as_str()), ("mqtt", "sensors/S/temp"));
+        assert_eq!(
+            reasons,
+            ["payload_too_large", "topic_mismatch", "unknown_format"]
+        );
+        assert_eq!(
+            (dead[0].source.as_str(), dead[0].topic.as_str()),
+            ("mqtt", "sensors/S/temp")
+        );
         assert_eq!(dead[0].payload, [0xff, 0xfe, 0]);
         assert_eq!(dead[1].payload.len(), 300 * 1024);
         deliver(ingest_batches);
@@ -225,12 +257,21 @@ async fn large_payloads_are_accepted() {
         json.subscriptions = vec![subscription("batch/+", "batch/{sensor_id}", "json")];
         let mut ingest = Ingest::start(json).await;
         let now = chrono::Utc::now().timestamp_millis();
-        let reading = |i: i64| format!(r#"{{"ts": {}, "values": {{"temperature": 21.5, "humidity": 60}}}}"#, now - i);
+        let reading = |i: i64| {
+            format!(
+                r#"{{"ts": {}, "values": {{"temperature": 21.5, "humidity": 60}}}}"#,
+                now - i
+            )
+        };
         let payload = format!("[{}]", (0..5000).map(reading).collect::<Vec<_>>().join(","));
         assert!(payload.len() > 300 * 1024);
         publish(broker.port(), [("batch/S".to_owned(), payload)]).await;
         let ingest_batches = ingest.ingest_batches(5000).await;
-        assert!(ingest_batches.iter().all(|p| p.dead.is_empty()), "{:?}", ingest_batches[0].dead.first());
+        assert!(
+            ingest_batches.iter().all(|p| p.dead.is_empty()),
+            "{:?}",
+            ingest_batches[0].dead.first()
+        );
         deliver(ingest_batches);
         ingest.finish().await;
     }
@@ -259,7 +300,8 @@ async fn ten_thousand_messages_pass_a_small_window() {
     }
 }
 
-/// While admission is closed, the connection stays alive (pings) and nothing is lost; ingest batches grow meanwhile.
+/// While admission is closed, the connection stays alive (pings) and nothing is lost; ingest
+/// batches grow meanwhile.
 #[tokio::test]
 async fn closed_admission_delays_only_acknowledgements() {
     for protocol in [V4, V5] {
@@ -269,8 +311,8 @@ async fn closed_admission_delays_only_acknowledgements() {
         let mut ingest = Ingest::start(pinging).await;
         ingest.admission_control.full(true);
         publish_sensors(broker.port(), names("S", 2000)).await;
-        // The broker closes a connection that is silent for one and a half keep-alives; a change of the status would
-        // show it.
+        // The broker closes a connection that is silent for one and a half keep-alives; a change of
+        // the status would show it.
         let changed = tokio::time::timeout(Duration::from_secs(3), ingest.status.changed()).await;
         assert!(changed.is_err(), "{:?}", *ingest.status.borrow());
         assert!(ingest.ingest_batches.is_empty());
@@ -283,16 +325,16 @@ async fn closed_admission_delays_only_acknowledgements() {
     }
 }
 
-/// More messages than the queue holds while admission is closed: no message after a refused one is acknowledged, and
-/// the refused ones are received again.
+/// More messages than the queue holds while admission is closed: no message after a refused one is
+/// acknowledged, and the refused ones are received again.
 #[tokio::test]
 async fn messages_beyond_the_queue_are_received_again() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
         ingest.admission_control.full(true);
-        // Each of 256 KiB, so each fills an ingest batch, and 256 of them fill the queue. They are not numbers, so
-        // they are dead letters.
+        // Each of 256 KiB, so each fills an ingest batch, and 256 of them fill the queue. They are
+        // not numbers, so they are dead letters.
         let message = |i: usize| (format!("sensors/S{i}/temp"), vec![0; 256 * 1024]);
         publish(broker.port(), (0..300).map(message)).await;
         ingest.until(|status| status.problem.is_some()).await;
@@ -316,14 +358,25 @@ async fn qos_0_is_dropped_if_the_queue_is_full() {
     let broker = Mosquitto::start("");
     let mut at_most_once = config(&broker.url(), V5);
     at_most_once.subscriptions[0].qos = 0;
-    at_most_once.subscriptions.push(subscription("end", "{sensor_id}", "scalar"));
+    at_most_once
+        .subscriptions
+        .push(subscription("end", "{sensor_id}", "scalar"));
     let mut ingest = Ingest::start(at_most_once).await;
     ingest.admission_control.full(true);
     let end = ("end".to_owned(), vec![0]);
-    publish(broker.port(), (0..300).map(|_| ("sensors/S/temp".to_owned(), vec![0; 256 * 1024])).chain([end])).await;
+    publish(
+        broker.port(),
+        (0..300)
+            .map(|_| ("sensors/S/temp".to_owned(), vec![0; 256 * 1024]))
+            .chain([end]),
+    )
+    .await;
     ingest.admission_control.full(false);
     let mut dead = vec![];
-    while dead.last().is_none_or(|d: &hourbucket::model::DeadLetter| d.topic != "end") {
+    while dead
+        .last()
+        .is_none_or(|d: &hourbucket::model::DeadLetter| d.topic != "end")
+    {
         let ingest_batch = ingest.ingest_batch().await;
         dead.extend(ingest_batch.dead.clone());
         deliver(vec![ingest_batch]);
@@ -333,8 +386,8 @@ async fn qos_0_is_dropped_if_the_queue_is_full() {
     ingest.finish().await;
 }
 
-/// After `stop` nothing new is accepted. Accepted messages are acknowledged when they are delivered, and only then
-/// ingest ends.
+/// After `stop` nothing new is accepted. Accepted messages are acknowledged when they are
+/// delivered, and only then ingest ends.
 #[tokio::test]
 async fn a_stop_waits_for_what_was_taken() {
     for protocol in [V4, V5] {
@@ -347,7 +400,8 @@ async fn a_stop_waits_for_what_was_taken() {
         deliver(ingest_batches);
         ingest.finish().await;
         let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
-        // Messages sent during the stop may have been accepted before it or not; none was acknowledged.
+        // Messages sent during the stop may have been accepted before it or not; none was
+        // acknowledged.
         let ingest_batches = ingest.ingest_batches(5).await;
         assert_eq!(sensors(&ingest_batches), names("after", 5));
         deliver(ingest_batches);
@@ -388,20 +442,33 @@ async fn a_lower_qos_than_asked_for_is_reported() {
 /// CPU time of this process, in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux has it");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
     // utime and stime, fields 14 and 15, in ticks of 10 ms.
-    fields[11..13].iter().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+    fields[11..13]
+        .iter()
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / 100.0
 }
 
-/// The rate at which queued messages are received from the broker; `cargo test --release --test parts
-/// mqtt_broker::throughput -- --ignored --nocapture`. The next stage acknowledges immediately.
+/// The rate at which queued messages are received from the broker; `cargo test --release --test
+/// parts mqtt_broker::throughput -- --ignored --nocapture`. The next stage acknowledges
+/// immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn throughput() {
     const MESSAGES: usize = 300_000;
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
-        Ingest::start(config(&broker.url(), protocol)).await.finish().await;
+        Ingest::start(config(&broker.url(), protocol))
+            .await
+            .finish()
+            .await;
         for part in 0..10 {
             publish_sensors(broker.port(), names(&format!("S{part}-"), MESSAGES / 10)).await;
         }
@@ -423,6 +490,9 @@ async fn throughput() {
         let rate = n / seconds;
         let each = cpu * 1e6 / n;
         let per_batch = n / f64::from(ingest_batches);
-        println!("{protocol:?}: {rate:.0} messages/s, {each:.2} µs of CPU time each, {per_batch:.0} per ingest batch");
+        println!(
+            "{protocol:?}: {rate:.0} messages/s, {each:.2} µs of CPU time each, {per_batch:.0} per \
+             ingest batch"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Devices that send invalid or excessive messages to the MQTT listener: their messages are kept, and the next message
-//! is served. The test plays the next stage.
+//! Devices that send invalid or excessive messages to the MQTT listener: their messages are kept,
+//! and the next message is served. The test plays the next stage.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::direct_rig::*;
-use crate::support::raw_mqtt::{Raw, connect_with, disconnect_reason, packet, publish, publish_with};
+use crate::support::raw_mqtt::{
+    Raw, connect_with, disconnect_reason, packet, publish, publish_with,
+};
 use hourbucket::admission::IngestBatch;
 use hourbucket::model::DeadLetter;
 
@@ -19,7 +21,10 @@ const PACKET_BYTES_MAX: u32 = 20_000;
 
 /// No answer arrives for a moment.
 async fn silent(device: &mut Raw) {
-    assert!(tokio::time::timeout(MOMENT, device.answer()).await.is_err(), "there must be no answer yet");
+    assert!(
+        tokio::time::timeout(MOMENT, device.answer()).await.is_err(),
+        "there must be no answer yet"
+    );
 }
 
 /// The dead letter of an ingest batch that has nothing else.
@@ -31,7 +36,9 @@ fn only_dead_letter(ingest_batch: &IngestBatch) -> DeadLetter {
 
 /// Sends a reading, which shows that the connection still works.
 async fn still_serves(direct: &mut Direct, device: &mut Raw, protocol: u8) {
-    device.send(&publish(protocol, "sensors/S/temp", "1", 1, 99)).await;
+    device
+        .send(&publish(protocol, "sensors/S/temp", "1", 1, 99))
+        .await;
     let ingest_batch = direct.ingest_batch().await;
     assert_eq!(ingest_batch.batch.len(), 1);
     ingest_batch.into_parts().2.delivered();
@@ -44,12 +51,18 @@ async fn a_topic_without_a_rule_is_a_dead_letter_before_its_acknowledgement() {
         let mut direct = Direct::start(&settings()).await;
         let mut device = Raw::connect(direct.port, protocol, "d").await;
         let long = format!("sensors/S/{}", "x".repeat(2000));
-        for (topic, reason) in [("elsewhere/a", "no_subscription"), (long.as_str(), "topic_too_long")] {
+        for (topic, reason) in [
+            ("elsewhere/a", "no_subscription"),
+            (long.as_str(), "topic_too_long"),
+        ] {
             for (qos, answer) in [(1, 0x40), (2, 0x50)] {
                 device.send(&publish(protocol, topic, "21.5", qos, 5)).await;
                 let ingest_batch = direct.ingest_batch().await;
                 let dead_letter = only_dead_letter(&ingest_batch);
-                assert_eq!((dead_letter.topic.as_str(), dead_letter.reason.as_str()), (topic, reason));
+                assert_eq!(
+                    (dead_letter.topic.as_str(), dead_letter.reason.as_str()),
+                    (topic, reason)
+                );
                 assert_eq!(
                     (dead_letter.source.as_str(), dead_letter.payload.as_slice()),
                     ("mqtt_direct", &b"21.5"[..])
@@ -108,7 +121,10 @@ async fn qos_2_has_the_whole_handshake_and_is_durable_before_pubrec() {
         // An unknown id; MQTT 5 has a reason code for it.
         device.send(&packet(0x62, &[0, 8])).await;
         let (first, body) = device.answer().await.unwrap();
-        assert_eq!((first, &body[..2], body.get(2).copied()), (0x70, &[0, 8][..], (protocol == 5).then_some(0x92)));
+        assert_eq!(
+            (first, &body[..2], body.get(2).copied()),
+            (0x70, &[0, 8][..], (protocol == 5).then_some(0x92))
+        );
         // After PUBCOMP the id belongs to another message.
         device.send(&message).await;
         direct.deliver(1).await;
@@ -126,10 +142,16 @@ async fn mqtt_5_is_offered_qos_2_and_the_window() {
     device.send(&connect_with(5, "d", 60, None, &[])).await;
     let (_, body) = device.answer().await.unwrap();
     let properties = &body[3..];
-    assert!(properties.windows(3).any(|w| w == [0x21, 0, 3]), "receive maximum 3: {properties:x?}");
+    assert!(
+        properties.windows(3).any(|w| w == [0x21, 0, 3]),
+        "receive maximum 3: {properties:x?}"
+    );
     // Maximum QoS (0x24) is sent only if it is 0 or 1 (MQTT 5 §3.2.2.3.4).
     assert_eq!(properties[0], 0x21, "{properties:x?}");
-    assert_eq!(properties[3], 0x27, "the largest packet is next, so no Maximum QoS: {properties:x?}");
+    assert_eq!(
+        properties[3], 0x27,
+        "the largest packet is next, so no Maximum QoS: {properties:x?}"
+    );
     direct.finish().await;
 }
 
@@ -140,18 +162,38 @@ async fn an_oversize_message_is_skipped_kept_in_part_and_acknowledged() {
     for protocol in [4, 5] {
         let mut direct = Direct::start(&small).await;
         let mut device = Raw::connect(direct.port, protocol, "d").await;
-        for (topic, n) in [("sensors/S/temp", 20_001), ("sensors/S/temp", 3_000_000), ("elsewhere", 100_000)] {
+        for (topic, n) in [
+            ("sensors/S/temp", 20_001),
+            ("sensors/S/temp", 3_000_000),
+            ("elsewhere", 100_000),
+        ] {
             let payload: String = (0..n).map(|i| char::from(b'a' + (i % 26) as u8)).collect();
             for (qos, answer) in [(0, None), (1, Some(0x40)), (2, Some(0x50))] {
-                device.send(&publish(protocol, topic, &payload, qos, 6)).await;
+                device
+                    .send(&publish(protocol, topic, &payload, qos, 6))
+                    .await;
                 let ingest_batch = direct.ingest_batch().await;
                 let dead_letter = only_dead_letter(&ingest_batch);
-                assert_eq!((dead_letter.topic.as_str(), dead_letter.reason.as_str()), (topic, "payload_too_large"));
+                assert_eq!(
+                    (dead_letter.topic.as_str(), dead_letter.reason.as_str()),
+                    (topic, "payload_too_large")
+                );
                 assert_eq!(dead_letter.payload, &payload.as_bytes()[..16 * 1024]);
                 let kept = format!("; the first 16384 of {n} bytes are kept");
-                assert!(dead_letter.detail.ends_with(&kept), "{}", dead_letter.detail);
-                assert!(dead_letter.detail.contains("packet_max_bytes = 20000"), "{}", dead_letter.detail);
-                assert!(!dead_letter.is_complete(), "a truncated payload is marked as such");
+                assert!(
+                    dead_letter.detail.ends_with(&kept),
+                    "{}",
+                    dead_letter.detail
+                );
+                assert!(
+                    dead_letter.detail.contains("packet_max_bytes = 20000"),
+                    "{}",
+                    dead_letter.detail
+                );
+                assert!(
+                    !dead_letter.is_complete(),
+                    "a truncated payload is marked as such"
+                );
                 ingest_batch.into_parts().2.delivered();
                 if let Some(answer) = answer {
                     assert_eq!(device.answer().await, Some((answer, vec![0, 6])));
@@ -174,10 +216,15 @@ async fn an_oversize_message_of_mqtt_5_has_its_properties_skipped() {
     let mut direct = Direct::start(&small).await;
     let mut device = Raw::connect(direct.port, 5, "d").await;
     let properties = [0x26, 0, 0, 0, 0].repeat(30_000);
-    device.send(&publish_with("sensors/S/temp", &properties, b"21.5", 1, 6)).await;
+    device
+        .send(&publish_with("sensors/S/temp", &properties, b"21.5", 1, 6))
+        .await;
     let ingest_batch = direct.ingest_batch().await;
     let dead_letter = only_dead_letter(&ingest_batch);
-    assert_eq!((dead_letter.reason.as_str(), dead_letter.payload.as_slice()), ("payload_too_large", &b"21.5"[..]));
+    assert_eq!(
+        (dead_letter.reason.as_str(), dead_letter.payload.as_slice()),
+        ("payload_too_large", &b"21.5"[..])
+    );
     ingest_batch.into_parts().2.delivered();
     assert_eq!(device.answer().await, Some((0x40, vec![0, 6])));
     still_serves(&mut direct, &mut device, 5).await;
@@ -212,24 +259,37 @@ async fn mosquitto_pub_sends_qos_2_with_mqtt_5_and_a_file_that_is_too_large_with
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), vec![b'7'; 1 << 20]).unwrap();
     let path = file.path().to_str().unwrap().to_owned();
-    for arguments in [vec!["-V", "mqttv5", "-q", "2", "-m", "1"], vec!["-V", "mqttv311", "-q", "2", "-f", &path]] {
+    for arguments in [
+        vec!["-V", "mqttv5", "-q", "2", "-m", "1"],
+        vec!["-V", "mqttv311", "-q", "2", "-f", &path],
+    ] {
         let mut command = Command::new("mosquitto_pub");
-        command.args(["-p", &direct.port.to_string(), "-t", "sensors/S/temp"]).args(&arguments);
-        let tool = tokio::task::spawn_blocking(move || command.output().expect("mosquitto-clients"));
+        command
+            .args(["-p", &direct.port.to_string(), "-t", "sensors/S/temp"])
+            .args(&arguments);
+        let tool =
+            tokio::task::spawn_blocking(move || command.output().expect("mosquitto-clients"));
         let ingest_batch = direct.ingest_batch().await;
         assert_eq!(
-            (ingest_batch.batch.len() + ingest_batch.dead.len(), ingest_batch.dead.len()),
+            (
+                ingest_batch.batch.len() + ingest_batch.dead.len(),
+                ingest_batch.dead.len()
+            ),
             (1, usize::from(arguments[4] == "-f"))
         );
         ingest_batch.into_parts().2.delivered();
         let done = tool.await.unwrap();
-        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        assert!(
+            done.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
     }
     direct.finish().await;
 }
 
-/// With MQTT 5, more than the receive maximum is a protocol error (§3.3.4). MQTT 3.1.1 has no such limit, so its
-/// device is not read.
+/// With MQTT 5, more than the receive maximum is a protocol error (§3.3.4). MQTT 3.1.1 has no such
+/// limit, so its device is not read.
 #[tokio::test]
 async fn more_than_the_window_is_an_error_with_mqtt_5_and_waits_with_3() {
     let mut small = settings();
@@ -239,7 +299,9 @@ async fn more_than_the_window_is_an_error_with_mqtt_5_and_waits_with_3() {
             let mut direct = Direct::start(&small).await;
             direct.admission_control.full(true);
             let mut device = Raw::connect(direct.port, 5, "five").await;
-            let ten: Vec<u8> = (1..=10).flat_map(|id| publish(5, topic, "1", qos, id)).collect();
+            let ten: Vec<u8> = (1..=10)
+                .flat_map(|id| publish(5, topic, "1", qos, id))
+                .collect();
             device.send(&ten).await;
             silent(&mut device).await;
             device.send(&publish(5, topic, "1", qos, 11)).await;
@@ -250,14 +312,19 @@ async fn more_than_the_window_is_an_error_with_mqtt_5_and_waits_with_3() {
             assert_eq!(device.answer().await, None);
 
             let mut device = Raw::connect(direct.port, 4, "four").await;
-            let more: Vec<u8> = (1..=1000).flat_map(|id| publish(4, topic, "1", qos, id)).collect();
+            let more: Vec<u8> = (1..=1000)
+                .flat_map(|id| publish(4, topic, "1", qos, id))
+                .collect();
             device.send(&more).await;
             silent(&mut device).await;
             direct.admission_control.full(false);
             direct.deliver(1010).await;
             for id in 1..=1000u16 {
                 let first = if qos == 1 { 0x40 } else { 0x50 };
-                assert_eq!(device.answer().await, Some((first, id.to_be_bytes().to_vec())));
+                assert_eq!(
+                    device.answer().await,
+                    Some((first, id.to_be_bytes().to_vec()))
+                );
             }
             direct.finish().await;
         }
@@ -290,16 +357,29 @@ async fn messages_of_qos_2_count_until_they_are_complete() {
 #[tokio::test]
 async fn the_reason_of_a_disconnect_is_sent_as_text_if_the_device_accepts_it() {
     let direct = Direct::start(&settings()).await;
-    // Request Problem Information 0; a Maximum Packet Size too small for the Reason String; neither.
-    for (properties, has_words) in [(&[0x17, 0][..], false), (&[0x27, 0, 0, 0, 20], false), (&[0x17, 1], true)] {
+    // Request Problem Information 0; a Maximum Packet Size too small for the Reason String;
+    // neither.
+    for (properties, has_words) in [
+        (&[0x17, 0][..], false),
+        (&[0x27, 0, 0, 0, 20], false),
+        (&[0x17, 1], true),
+    ] {
         let mut device = Raw::open(direct.port).await;
-        device.send(&connect_with(5, "d", 60, None, properties)).await;
+        device
+            .send(&connect_with(5, "d", 60, None, properties))
+            .await;
         assert_eq!(device.answer().await.unwrap().0, 0x20);
         // A topic alias, which the server did not offer.
-        device.send(&packet(0x30, &[0, 0, 3, 0x23, 0, 1, b'1'])).await;
+        device
+            .send(&packet(0x30, &[0, 0, 3, 0x23, 0, 1, b'1']))
+            .await;
         let (first, body) = device.answer().await.unwrap();
         let (code, why) = disconnect_reason(&body);
-        assert_eq!((first, code, !why.is_empty()), (0xe0, 0x94, has_words), "{why}");
+        assert_eq!(
+            (first, code, !why.is_empty()),
+            (0xe0, 0x94, has_words),
+            "{why}"
+        );
         assert_eq!(device.answer().await, None);
     }
     direct.finish().await;
@@ -308,17 +388,29 @@ async fn the_reason_of_a_disconnect_is_sent_as_text_if_the_device_accepts_it() {
 #[tokio::test]
 async fn what_mqtt_5_forbids_ends_the_connection_with_its_reason() {
     let direct = Direct::start(&settings()).await;
-    let response_topic = |topic: &str| [&[0x08, 0, topic.len() as u8][..], topic.as_bytes()].concat();
+    let response_topic =
+        |topic: &str| [&[0x08, 0, topic.len() as u8][..], topic.as_bytes()].concat();
     for (bytes, reason) in [
-        // Content Type twice (§3.3.2.3.9), a wildcard (MQTT-3.3.2-14), a PINGREQ with a payload (§3.12).
-        (publish_with("sensors/S/temp", b"\x03\x00\x01t\x03\x00\x01t", b"1", 1, 1), 0x82),
-        (publish_with("sensors/S/temp", &response_topic("r/#"), b"1", 1, 1), 0x82),
+        // Content Type twice (§3.3.2.3.9), a wildcard (MQTT-3.3.2-14), a PINGREQ with a payload
+        // (§3.12).
+        (
+            publish_with("sensors/S/temp", b"\x03\x00\x01t\x03\x00\x01t", b"1", 1, 1),
+            0x82,
+        ),
+        (
+            publish_with("sensors/S/temp", &response_topic("r/#"), b"1", 1, 1),
+            0x82,
+        ),
         (packet(0xc0, b"x"), 0x81),
     ] {
         let mut device = Raw::connect(direct.port, 5, "d").await;
         device.send(&bytes).await;
         let (first, body) = device.answer().await.expect("DISCONNECT");
-        assert_eq!((first, disconnect_reason(&body).0), (0xe0, reason), "{bytes:x?}");
+        assert_eq!(
+            (first, disconnect_reason(&body).0),
+            (0xe0, reason),
+            "{bytes:x?}"
+        );
         assert_eq!(device.answer().await, None);
     }
     // MQTT 3.1.1 has no reason to give.
@@ -329,7 +421,9 @@ async fn what_mqtt_5_forbids_ends_the_connection_with_its_reason() {
     }
     // Receive Maximum twice (§3.1.2.11.3).
     let mut device = Raw::open(direct.port).await;
-    device.send(&connect_with(5, "d", 60, None, b"\x21\x00\x09\x21\x00\x09")).await;
+    device
+        .send(&connect_with(5, "d", 60, None, b"\x21\x00\x09\x21\x00\x09"))
+        .await;
     let (first, body) = device.answer().await.expect("CONNACK");
     assert_eq!((first, &body[..2]), (0x20, &[0, 0x82][..]));
     assert_eq!(device.answer().await, None);

@@ -1,5 +1,5 @@
-//! MQTT ingest with features that brokers in the field use, against a real mosquitto: our status, retained messages,
-//! user properties, the window, a slow next stage.
+//! MQTT ingest with features that brokers in the field use, against a real mosquitto: our status,
+//! retained messages, user properties, the window, a slow next stage.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,11 @@ async fn our_status_is_published_and_the_will_on_a_kill() {
         let mut seen = config(&broker.url(), protocol);
         seen.status_topic = Some("hourbucket/status".into());
         // The filter also matches our own status messages, which are not readings.
-        seen.subscriptions.push(subscription("hourbucket/+", "hourbucket/{sensor_id}", "json"));
+        seen.subscriptions.push(subscription(
+            "hourbucket/+",
+            "hourbucket/{sensor_id}",
+            "json",
+        ));
         let mut ingest = Ingest::start(seen.clone()).await;
         wait_for_status(&broker, "online");
         publish_sensors(broker.port(), ["S".to_owned()]).await;
@@ -41,7 +45,10 @@ async fn our_status_is_published_and_the_will_on_a_kill() {
         );
         deliver(ingest_batches);
         ingest.finish().await;
-        assert_eq!(retained_by_tool(broker.port(), "hourbucket/status"), "offline");
+        assert_eq!(
+            retained_by_tool(broker.port(), "hourbucket/status"),
+            "offline"
+        );
 
         let ingest = Ingest::start(seen).await;
         wait_for_status(&broker, "online");
@@ -58,7 +65,11 @@ fn retaining() -> Mosquitto {
     broker
 }
 
-fn with_retained(broker: &Mosquitto, protocol: MqttProtocol, retained: Retained) -> hourbucket::config::Mqtt {
+fn with_retained(
+    broker: &Mosquitto,
+    protocol: MqttProtocol,
+    retained: Retained,
+) -> hourbucket::config::Mqtt {
     let mut config = config(&broker.url(), protocol);
     config.subscriptions[0].retained = retained;
     config
@@ -82,8 +93,8 @@ async fn a_retained_message_is_accepted_once() {
     for protocol in [V4, V5] {
         let mut broker = retaining();
         let mut once = with_retained(&broker, protocol, Retained::Once);
-        // The session ends with the connection, so each connection subscribes again and receives all retained messages
-        // again.
+        // The session ends with the connection, so each connection subscribes again and receives
+        // all retained messages again.
         once.clean_start = true;
         once.session_expiry = Duration::ZERO;
         let mut ingest = Ingest::start(once).await;
@@ -140,7 +151,11 @@ async fn an_existing_session_receives_retained_messages_as_configured() {
         assert_eq!(until_now(&mut ingest, &broker).await, ["R"]);
         ingest.finish().await;
         let mut ingest = Ingest::start(config).await;
-        assert_eq!(until_now(&mut ingest, &broker).await.len(), after_restart, "{protocol:?} {retained:?}");
+        assert_eq!(
+            until_now(&mut ingest, &broker).await.len(),
+            after_restart,
+            "{protocol:?} {retained:?}"
+        );
         ingest.finish().await;
     }
     for protocol in [V4, V5] {
@@ -157,12 +172,27 @@ async fn configured_user_properties_become_tags() {
     let mut tagged = config(&broker.url(), V5);
     tagged.subscriptions[0].user_property_tags = vec!["site".into()];
     let mut ingest = Ingest::start(tagged).await;
-    let properties =
-        ["-V", "5", "-D", "publish", "user-property", "site", "north", "-D", "publish", "user-property", "x", "y"];
+    let properties = [
+        "-V",
+        "5",
+        "-D",
+        "publish",
+        "user-property",
+        "site",
+        "north",
+        "-D",
+        "publish",
+        "user-property",
+        "x",
+        "y",
+    ];
     publish_by_tool(broker.port(), "sensors/S/temp", "1", &properties);
     let ingest_batches = ingest.ingest_batches(1).await;
     let tags = ingest_batches[0].batch.to_readings().remove(0).tags;
-    assert_eq!(tags.into_iter().collect::<Vec<_>>(), [("site".to_owned(), "north".to_owned())]);
+    assert_eq!(
+        tags.into_iter().collect::<Vec<_>>(),
+        [("site".to_owned(), "north".to_owned())]
+    );
     deliver(ingest_batches);
     ingest.finish().await;
 }
@@ -182,18 +212,27 @@ async fn qos_2_is_received_as_qos_1() {
 }
 
 fn gauge(name: &str, broker: &Mosquitto) -> f64 {
-    let start = format!("hourbucket_{name}{{broker=\"127.0.0.1:{}\"}} ", broker.port());
+    let start = format!(
+        "hourbucket_{name}{{broker=\"127.0.0.1:{}\"}} ",
+        broker.port()
+    );
     let text = metrics::render();
-    text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0.0, |value| value.parse().expect("a number"))
+    text.lines()
+        .find_map(|line| line.strip_prefix(&start))
+        .map_or(0.0, |value| value.parse().expect("a number"))
 }
 
-/// Acknowledgements are late, later than the broker's limit for a silent client: pings continue, nothing is lost, the
-/// window is respected, and its metrics show the waiting messages.
+/// Acknowledgements are late, later than the broker's limit for a silent client: pings continue,
+/// nothing is lost, the window is respected, and its metrics show the waiting messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledgements_may_take_longer_than_the_keep_alive() {
     crate::install_metrics();
     for protocol in [V4, V5] {
-        let broker = Mosquitto::start(if protocol == V4 { "max_inflight_messages 5" } else { "" });
+        let broker = Mosquitto::start(if protocol == V4 {
+            "max_inflight_messages 5"
+        } else {
+            ""
+        });
         let mut small = config(&broker.url(), protocol);
         small.keep_alive = Duration::from_secs(1);
         small.window = 5;
@@ -206,7 +245,10 @@ async fn acknowledgements_may_take_longer_than_the_keep_alive() {
         assert_eq!(gauge("mqtt_unacked", &broker), 5.0);
         assert!(gauge("mqtt_oldest_unacked_seconds", &broker) > 2.0);
         // Only MQTT 5 reports the window.
-        assert_eq!(gauge("mqtt_window_full_seconds_total", &broker) >= 2.0, protocol == V5);
+        assert_eq!(
+            gauge("mqtt_window_full_seconds_total", &broker) >= 2.0,
+            protocol == V5
+        );
         deliver(held);
         let mut seen = 5;
         while seen < 20 {

@@ -14,7 +14,8 @@ async fn websockets() {
     for protocol in [V4, V5] {
         let free = free_port();
         let broker = Mosquitto::start(&format!("listener {free} 127.0.0.1\nprotocol websockets"));
-        let mut ingest = Ingest::start(config(&format!("ws://127.0.0.1:{free}/mqtt"), protocol)).await;
+        let mut ingest =
+            Ingest::start(config(&format!("ws://127.0.0.1:{free}/mqtt"), protocol)).await;
         publish_sensors(broker.port(), (0..1000).map(|i| format!("S{i}"))).await;
         let ingest_batches = ingest.ingest_batches(1000).await;
         deliver(ingest_batches);
@@ -22,8 +23,8 @@ async fn websockets() {
     }
 }
 
-/// TLS with a private CA (`tests/support/mqtt_tls`, valid for a hundred years, its key deleted) works over TCP and
-/// WebSockets; without the CA we do not connect.
+/// TLS with a private CA (`tests/support/mqtt_tls`, valid for a hundred years, its key deleted)
+/// works over TCP and WebSockets; without the CA we do not connect.
 #[tokio::test]
 async fn tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -37,9 +38,14 @@ async fn tls() {
         std::fs::write(dir.path().join(name), text).unwrap();
         std::fs::set_permissions(dir.path().join(name), open(0o644)).unwrap();
     }
-    let files = format!("certfile {0}/server.pem\nkeyfile {0}/server.key", dir.path().display());
+    let files = format!(
+        "certfile {0}/server.pem\nkeyfile {0}/server.key",
+        dir.path().display()
+    );
     let [tcp, ws] = [free_port(), free_port()];
-    let listeners = format!("listener {tcp} 127.0.0.1\n{files}\nlistener {ws} 127.0.0.1\nprotocol websockets\n{files}");
+    let listeners = format!(
+        "listener {tcp} 127.0.0.1\n{files}\nlistener {ws} 127.0.0.1\nprotocol websockets\n{files}"
+    );
     let broker = Mosquitto::start(&listeners);
     for (url, protocol) in [
         (format!("mqtts://127.0.0.1:{tcp}"), V4),
@@ -72,16 +78,23 @@ async fn a_refused_subscription_is_reported_and_keeps_the_broker_not_ready() {
         socket.write_all(&[0x20, 2, 0, 0]).await.unwrap();
         assert!(socket.read(&mut packet).await.unwrap() > 4);
         assert_eq!(packet[0], 0x82);
-        socket.write_all(&[0x90, 4, packet[2], packet[3], 1, 0x80]).await.unwrap();
+        socket
+            .write_all(&[0x90, 4, packet[2], packet[3], 1, 0x80])
+            .await
+            .unwrap();
         while socket.read(&mut packet).await.is_ok_and(|n| n > 0) {}
     });
     let mut two = config(&format!("mqtt://127.0.0.1:{port}"), V4);
-    two.subscriptions.push(subscription("secret/#", "secret/{sensor_id}", "json"));
+    two.subscriptions
+        .push(subscription("secret/#", "secret/{sensor_id}", "json"));
     let mut ingest = Ingest::spawn(two);
     ingest.until(|status| status.problem.is_some()).await;
     let status = ingest.status.borrow().clone();
     assert!(status.connected && !status.is_ready(), "{status:?}");
-    assert!(status.problem.as_ref().unwrap().contains("secret/#"), "{status:?}");
+    assert!(
+        status.problem.as_ref().unwrap().contains("secret/#"),
+        "{status:?}"
+    );
     ingest.finish().await;
     broker.await.unwrap();
 }
@@ -102,8 +115,8 @@ fn write_open(path: &std::path::Path, text: &str) {
     std::fs::set_permissions(path, open).unwrap();
 }
 
-/// The broker requires a certificate. Ours is read again for each connection: one that it does not accept is replaced
-/// by one that it accepts, and then by a broken one, which is not used.
+/// The broker requires a certificate. Ours is read again for each connection: one that it does not
+/// accept is replaced by one that it accepts, and then by a broken one, which is not used.
 #[tokio::test]
 async fn client_certificates_are_used_and_read_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,8 +124,14 @@ async fn client_certificates_are_used_and_read_again() {
     std::fs::set_permissions(dir.path(), open).unwrap();
     for (name, text) in [
         ("ca.pem", include_str!("../support/mqtt_tls/mutual/ca.pem")),
-        ("server.pem", include_str!("../support/mqtt_tls/mutual/server.pem")),
-        ("server.key", include_str!("../support/mqtt_tls/mutual/server.key")),
+        (
+            "server.pem",
+            include_str!("../support/mqtt_tls/mutual/server.pem"),
+        ),
+        (
+            "server.key",
+            include_str!("../support/mqtt_tls/mutual/server.key"),
+        ),
     ] {
         write_open(&dir.path().join(name), text);
     }
@@ -124,7 +143,8 @@ async fn client_certificates_are_used_and_read_again() {
         write_open(&key, include_str!("../support/mqtt_tls/server.key"));
         let free = free_port();
         let mut broker = Mosquitto::start(&format!(
-            "listener {free} 127.0.0.1\ncafile {0}/ca.pem\ncertfile {0}/server.pem\nkeyfile {0}/server.key\n\
+            "listener {free} 127.0.0.1\ncafile {0}/ca.pem\ncertfile {0}/server.pem\n\
+             keyfile {0}/server.key\n\
              require_certificate true",
             dir.path().display()
         ));
@@ -146,7 +166,10 @@ async fn client_certificates_are_used_and_read_again() {
         broker.restart();
         ingest.until(|status| status.is_ready()).await;
         let problem = ingest.status.borrow().problem.clone().unwrap();
-        assert!(problem.contains("client.key") && problem.contains("the previous content is used"), "{problem}");
+        assert!(
+            problem.contains("client.key") && problem.contains("the previous content is used"),
+            "{problem}"
+        );
         assert!(!problem.contains("half of it"), "{problem}");
         publish_sensors(broker.port(), ["S".to_owned()]).await;
         deliver(ingest.ingest_batches(1).await);
@@ -159,7 +182,10 @@ fn passwords(path: &std::path::Path, password: &str) {
     let made = std::process::Command::new("mosquitto_passwd")
         .args(["-c", "-b", path.to_str().unwrap(), "sensor", password])
         .status();
-    assert!(made.is_ok_and(|status| status.success()), "mosquitto_passwd is in the package mosquitto");
+    assert!(
+        made.is_ok_and(|status| status.success()),
+        "mosquitto_passwd is in the package mosquitto"
+    );
     let readable = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
     std::fs::set_permissions(path, readable).unwrap();
 }
@@ -168,7 +194,10 @@ fn passwords(path: &std::path::Path, password: &str) {
 async fn credentials_are_accepted() {
     let file = tempfile::NamedTempFile::new().unwrap();
     passwords(file.path(), "geheim");
-    let extra = format!("allow_anonymous false\npassword_file {}", file.path().display());
+    let extra = format!(
+        "allow_anonymous false\npassword_file {}",
+        file.path().display()
+    );
     for protocol in [V4, V5] {
         let broker = Mosquitto::start(&extra);
         let mut known = config(&broker.url(), protocol);
@@ -181,13 +210,16 @@ async fn credentials_are_accepted() {
     }
 }
 
-/// The password changes on both sides while we are connected. It is read again for the next connection; if the file is
-/// empty then, the previous password stays in use.
+/// The password changes on both sides while we are connected. It is read again for the next
+/// connection; if the file is empty then, the previous password stays in use.
 #[tokio::test]
 async fn a_rotated_password_is_read_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let ours = tempfile::NamedTempFile::new().unwrap();
-    let extra = format!("allow_anonymous false\npassword_file {}", file.path().display());
+    let extra = format!(
+        "allow_anonymous false\npassword_file {}",
+        file.path().display()
+    );
     for protocol in [V4, V5] {
         passwords(file.path(), "first");
         std::fs::write(ours.path(), "first\n").unwrap();
@@ -205,7 +237,10 @@ async fn a_rotated_password_is_read_again() {
             broker.restart();
             ingest.until(|status| status.is_ready()).await;
             let problem = ingest.status.borrow().problem.clone();
-            assert_eq!(problem.is_some_and(|p| p.contains("password_file") && p.contains("is empty")), text.is_empty());
+            assert_eq!(
+                problem.is_some_and(|p| p.contains("password_file") && p.contains("is empty")),
+                text.is_empty()
+            );
         }
         ingest.finish().await;
     }

@@ -1,4 +1,5 @@
-//! Sparkplug B against a real mosquitto: a node whose births are unknown gets a request for a rebirth, and answers.
+//! Sparkplug B against a real mosquitto: a node whose births are unknown gets a request for a
+//! rebirth, and answers.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -30,7 +31,13 @@ fn message(seq: u8, metrics: &[Vec<u8>]) -> Vec<u8> {
 
 /// A metric of a birth: name, alias, a double.
 fn born(name: &str, alias: u8, value: f64) -> Vec<u8> {
-    [bytes(1, name.as_bytes()), number(2, alias), number(4, 10), double(value)].concat()
+    [
+        bytes(1, name.as_bytes()),
+        number(2, alias),
+        number(4, 10),
+        double(value),
+    ]
+    .concat()
 }
 
 /// A metric of a data message: alias and a double.
@@ -44,11 +51,16 @@ fn topic(kind: &str) -> String {
 }
 
 fn sparkplug(url: &str, protocol: MqttProtocol) -> Mqtt {
-    // Everything except our own commands, which would be left over in an ingest batch at the end. All subscriptions
-    // share the state of a node.
+    // Everything except our own commands, which would be left over in an ingest batch at the end.
+    // All subscriptions share the state of a node.
     let kind = |kind: &str| subscription(&format!("spBv1.0/+/{kind}/#"), "spBv1.0/#", "sparkplug");
-    let subscriptions = ["NBIRTH", "NDATA", "NDEATH", "DBIRTH", "DDATA", "DDEATH"].map(kind).to_vec();
-    Mqtt { subscriptions, ..config(url, protocol) }
+    let subscriptions = ["NBIRTH", "NDATA", "NDEATH", "DBIRTH", "DDATA", "DDEATH"]
+        .map(kind)
+        .to_vec();
+    Mqtt {
+        subscriptions,
+        ..config(url, protocol)
+    }
 }
 
 /// Receives the commands for the node.
@@ -60,26 +72,46 @@ struct Commands {
 
 impl Commands {
     async fn listen(port: u16) -> Commands {
-        let options = mqtt::MqttOptions::new(format!("node-{}", fastrand::u64(..)), ("127.0.0.1", port));
+        let options =
+            mqtt::MqttOptions::new(format!("node-{}", fastrand::u64(..)), ("127.0.0.1", port));
         let (client, mut events) = mqtt::AsyncClient::builder(options).capacity(10).build();
-        client.subscribe("spBv1.0/+/NCMD/#", mqtt::QoS::AtLeastOnce).await.unwrap();
-        let subscribed =
-            async { while !matches!(events.poll().await.unwrap(), mqtt::Event::Incoming(mqtt::Packet::SubAck(_))) {} };
-        tokio::time::timeout(PATIENCE, subscribed).await.expect("the broker does not answer");
-        Commands { _client: client, events }
+        client
+            .subscribe("spBv1.0/+/NCMD/#", mqtt::QoS::AtLeastOnce)
+            .await
+            .unwrap();
+        let subscribed = async {
+            while !matches!(
+                events.poll().await.unwrap(),
+                mqtt::Event::Incoming(mqtt::Packet::SubAck(_))
+            ) {}
+        };
+        tokio::time::timeout(PATIENCE, subscribed)
+            .await
+            .expect("the broker does not answer");
+        Commands {
+            _client: client,
+            events,
+        }
     }
 
     /// The next command: topic and payload.
     async fn next(&mut self) -> (String, Vec<u8>) {
         let command = async {
             loop {
-                if let mqtt::Event::Incoming(mqtt::Packet::Publish(publish)) = self.events.poll().await.unwrap() {
+                if let mqtt::Event::Incoming(mqtt::Packet::Publish(publish)) =
+                    self.events.poll().await.unwrap()
+                {
                     assert!(!publish.retain);
-                    return (String::from_utf8(publish.topic.to_vec()).unwrap(), publish.payload.to_vec());
+                    return (
+                        String::from_utf8(publish.topic.to_vec()).unwrap(),
+                        publish.payload.to_vec(),
+                    );
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, command).await.expect("no command arrived")
+        tokio::time::timeout(PATIENCE, command)
+            .await
+            .expect("no command arrived")
     }
 
     async fn is_asked_for_a_rebirth(&mut self) {
@@ -87,25 +119,40 @@ impl Commands {
         assert_eq!(topic, "spBv1.0/G/NCMD/N");
         let name = bytes(1, b"Node Control/Rebirth");
         assert!(
-            payload.windows(name.len()).any(|part| part == name) && payload.ends_with(&[14 << 3, 1]),
+            payload.windows(name.len()).any(|part| part == name)
+                && payload.ends_with(&[14 << 3, 1]),
             "{payload:x?}"
         );
     }
 }
 
 /// The result of a published message: its readings, and the reasons of its dead letters.
-async fn taken(ingest: &mut Ingest, broker: &Mosquitto, kind: &str, payload: Vec<u8>) -> (Vec<Reading>, Vec<String>) {
+async fn taken(
+    ingest: &mut Ingest,
+    broker: &Mosquitto,
+    kind: &str,
+    payload: Vec<u8>,
+) -> (Vec<Reading>, Vec<String>) {
     publish(broker.port(), [(topic(kind), payload)]).await;
     let ingest_batch = ingest.ingest_batch().await;
     let readings = ingest_batch.batch.to_readings();
-    let dead = ingest_batch.dead.iter().map(|dead_letter| dead_letter.reason.clone()).collect();
+    let dead = ingest_batch
+        .dead
+        .iter()
+        .map(|dead_letter| dead_letter.reason.clone())
+        .collect();
     deliver(vec![ingest_batch]);
     (readings, dead)
 }
 
 fn only(readings: &[Reading], sensor: &str, field: &str, value: f64) {
-    let [reading] = readings else { panic!("{readings:?}") };
-    assert_eq!((reading.sensor_id.as_str(), &reading.values[field]), (sensor, &Value::Double(value)));
+    let [reading] = readings else {
+        panic!("{readings:?}")
+    };
+    assert_eq!(
+        (reading.sensor_id.as_str(), &reading.values[field]),
+        (sensor, &Value::Double(value))
+    );
 }
 
 async fn births_are_requested(protocol: MqttProtocol) {
@@ -113,26 +160,75 @@ async fn births_are_requested(protocol: MqttProtocol) {
     let mut commands = Commands::listen(broker.port()).await;
     let mut ingest = Ingest::start(sparkplug(&broker.url(), protocol)).await;
 
-    // The service started after the node: its data cannot be decoded and are kept, and a rebirth is requested.
+    // The service started after the node: its data cannot be decoded and are kept, and a rebirth is
+    // requested.
     let (readings, dead) = taken(&mut ingest, &broker, "DDATA", message(9, &[data(2, 1.0)])).await;
-    assert_eq!((readings.len(), dead), (0, vec!["unknown_metric".to_owned()]));
+    assert_eq!(
+        (readings.len(), dead),
+        (0, vec!["unknown_metric".to_owned()])
+    );
     commands.is_asked_for_a_rebirth().await;
 
-    // The node answers; from then on its data have names. Missing births are not requested again so soon.
-    let birth = message(0, &[[bytes(1, b"bdSeq"), number(11, 3)].concat(), born("volt", 1, 12.0)]);
-    only(&taken(&mut ingest, &broker, "NBIRTH", birth).await.0, "G/N", "volt", 12.0);
+    // The node answers; from then on its data have names. Missing births are not requested again so
+    // soon.
+    let birth = message(
+        0,
+        &[
+            [bytes(1, b"bdSeq"), number(11, 3)].concat(),
+            born("volt", 1, 12.0),
+        ],
+    );
+    only(
+        &taken(&mut ingest, &broker, "NBIRTH", birth).await.0,
+        "G/N",
+        "volt",
+        12.0,
+    );
     let (_, dead) = taken(&mut ingest, &broker, "DDATA", message(1, &[data(2, 1.0)])).await;
     assert_eq!(dead, ["unknown_metric"]);
-    only(&taken(&mut ingest, &broker, "DBIRTH", message(2, &[born("temp", 2, 20.0)])).await.0, "G/N/D", "temp", 20.0);
-    only(&taken(&mut ingest, &broker, "NDATA", message(3, &[data(1, 12.5)])).await.0, "G/N", "volt", 12.5);
-    only(&taken(&mut ingest, &broker, "DDATA", message(4, &[data(2, 20.5)])).await.0, "G/N/D", "temp", 20.5);
+    only(
+        &taken(
+            &mut ingest,
+            &broker,
+            "DBIRTH",
+            message(2, &[born("temp", 2, 20.0)]),
+        )
+        .await
+        .0,
+        "G/N/D",
+        "temp",
+        20.0,
+    );
+    only(
+        &taken(&mut ingest, &broker, "NDATA", message(3, &[data(1, 12.5)]))
+            .await
+            .0,
+        "G/N",
+        "volt",
+        12.5,
+    );
+    only(
+        &taken(&mut ingest, &broker, "DDATA", message(4, &[data(2, 20.5)]))
+            .await
+            .0,
+        "G/N/D",
+        "temp",
+        20.5,
+    );
 
-    // A connection with a session: births are still known. Unacknowledged messages are received again first.
+    // A connection with a session: births are still known. Unacknowledged messages are received
+    // again first.
     broker.stop();
     ingest.until(|status| !status.connected).await;
     broker.restart();
-    ingest.until(|status| status.connected && status.subscribed).await;
-    publish(broker.port(), [(topic("NDATA"), message(5, &[data(1, 13.0)]))]).await;
+    ingest
+        .until(|status| status.connected && status.subscribed)
+        .await;
+    publish(
+        broker.port(),
+        [(topic("NDATA"), message(5, &[data(1, 13.0)]))],
+    )
+    .await;
     let mut seen = false;
     while !seen {
         let ingest_batch = ingest.ingest_batch().await;
@@ -147,7 +243,9 @@ async fn births_are_requested(protocol: MqttProtocol) {
     ingest.until(|status| !status.connected).await;
     broker.forget();
     broker.restart();
-    ingest.until(|status| status.connected && status.subscribed).await;
+    ingest
+        .until(|status| status.connected && status.subscribed)
+        .await;
     let mut commands = Commands::listen(broker.port()).await;
     let (_, dead) = taken(&mut ingest, &broker, "NDATA", message(6, &[data(1, 13.5)])).await;
     assert_eq!(dead, ["unknown_metric"]);
@@ -177,19 +275,45 @@ async fn a_rebirth_is_requested_once_for_a_gap() {
     let broker = Mosquitto::start("");
     let mut commands = Commands::listen(broker.port()).await;
     let mut ingest = Ingest::start(sparkplug(&broker.url(), V5)).await;
-    only(&taken(&mut ingest, &broker, "NBIRTH", message(0, &[born("volt", 1, 12.0)])).await.0, "G/N", "volt", 12.0);
-    let messages = [3, 5, 7, 9].map(|seq| (topic("NDATA"), message(seq, &[data(1, f64::from(seq))])));
+    only(
+        &taken(
+            &mut ingest,
+            &broker,
+            "NBIRTH",
+            message(0, &[born("volt", 1, 12.0)]),
+        )
+        .await
+        .0,
+        "G/N",
+        "volt",
+        12.0,
+    );
+    let messages =
+        [3, 5, 7, 9].map(|seq| (topic("NDATA"), message(seq, &[data(1, f64::from(seq))])));
     publish(broker.port(), messages).await;
     let mut seen = vec![];
     while seen.len() < 4 {
         let ingest_batch = ingest.ingest_batch().await;
         assert!(ingest_batch.dead.is_empty(), "{:?}", ingest_batch.dead);
-        seen.extend(ingest_batch.batch.to_readings().iter().map(|r| r.values["volt"].clone()));
+        seen.extend(
+            ingest_batch
+                .batch
+                .to_readings()
+                .iter()
+                .map(|r| r.values["volt"].clone()),
+        );
         deliver(vec![ingest_batch]);
     }
     assert_eq!(seen, [3.0, 5.0, 7.0, 9.0].map(Value::Double));
     commands.is_asked_for_a_rebirth().await;
-    only(&taken(&mut ingest, &broker, "NDATA", message(11, &[data(1, 11.0)])).await.0, "G/N", "volt", 11.0);
+    only(
+        &taken(&mut ingest, &broker, "NDATA", message(11, &[data(1, 11.0)]))
+            .await
+            .0,
+        "G/N",
+        "volt",
+        11.0,
+    );
     // All its requests have reached the broker when it has ended.
     ingest.finish().await;
     publish(broker.port(), [("spBv1.0/G/NCMD/end".to_owned(), vec![1])]).await;

@@ -1,5 +1,5 @@
-//! The accumulator against a naive model: for any input in any order, each bucket holds exactly the readings of its
-//! time once, in as few full pages as necessary, also before 1970.
+//! The accumulator against a naive model: for any input in any order, each bucket holds exactly the
+//! readings of its time once, in as few full pages as necessary, also before 1970.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +11,9 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use hourbucket::model::{
+    BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value,
+};
 use hourbucket::route::row_refs;
 use hourbucket::store::PageWriteResult;
 use hourbucket::store::memory::Pages;
@@ -31,7 +33,10 @@ fn reading() -> impl Strategy<Value = Reading> {
         ts_ms,
         receipt_time: false,
         tags: BTreeMap::new(),
-        values: BTreeMap::from([("n".into(), Value::Int(n)), ("half".into(), Value::Double(n as f64 / 2.0))]),
+        values: BTreeMap::from([
+            ("n".into(), Value::Int(n)),
+            ("half".into(), Value::Double(n as f64 / 2.0)),
+        ]),
     })
 }
 
@@ -50,7 +55,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn shard(page: u32, dedup_keys_max: usize) -> Shard {
     let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,
-        page: PageLimits { readings: page, bytes: 1 << 20, summary_bytes: 1 << 20 },
+        page: PageLimits {
+            readings: page,
+            bytes: 1 << 20,
+            summary_bytes: 1 << 20,
+        },
         due: DuePolicy::Age(1000),
         command_bytes_max: 4 << 20,
         command_statements_max: 3,
@@ -59,7 +68,10 @@ fn shard(page: u32, dedup_keys_max: usize) -> Shard {
         dedup_keys_max,
         quarantine_after_ms: 600_000,
         arrival_step_ms: 60_000,
-        backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
+        backoff: Backoff {
+            min: Duration::from_millis(1),
+            max: Duration::from_millis(1),
+        },
     });
     // Some buckets are new, and others must be loaded first.
     let at = |hours: i64| BucketStart(hours * HOUR);
@@ -67,14 +79,18 @@ fn shard(page: u32, dedup_keys_max: usize) -> Shard {
     shard
 }
 
-/// Executes everything that is due until nothing is left. If a bucket is in backoff, the clock advances.
+/// Executes everything that is due until nothing is left. If a bucket is in backoff, the clock
+/// advances.
 fn flush(shard: &mut Shard, pages: &mut Pages, mut now: Now, storage_mode: StorageMode) {
     let mut waits = 0;
     while !shard.empty() {
         shard.drain();
         let Some(job) = shard.take(storage_mode) else {
             waits += 1;
-            assert!(waits < 100, "readings are pending, but there is no job for them");
+            assert!(
+                waits < 100,
+                "readings are pending, but there is no job for them"
+            );
             now.mono_ms += 10;
             shard.promote(now);
             continue;
@@ -85,7 +101,10 @@ fn flush(shard: &mut Shard, pages: &mut Pages, mut now: Now, storage_mode: Stora
                 JobResult::Write(tickets, writes, Ok(answers))
             }
             Job::Load(tickets, requests) => {
-                let loaded = requests.iter().map(|r| pages.load(r, storage_mode)).collect();
+                let loaded = requests
+                    .iter()
+                    .map(|r| pages.load(r, storage_mode))
+                    .collect();
                 JobResult::Load(tickets, requests, Ok(loaded))
             }
         };
@@ -149,7 +168,9 @@ fn unique(from: usize, n: usize) -> ReadingBatch {
         ts_ms: 472_001 * HOUR + i as i64,
         receipt_time: false,
         tags: BTreeMap::from([("tag".into(), format!("{i:0>100}"))]),
-        values: (0..4).map(|k| (format!("{i:0>60} {k}"), Value::Int(1))).collect(),
+        values: (0..4)
+            .map(|k| (format!("{i:0>60} {k}"), Value::Int(1)))
+            .collect(),
     };
     (from..from + n).map(reading).collect()
 }
@@ -158,7 +179,10 @@ fn unique(from: usize, n: usize) -> ReadingBatch {
 fn names_schemas_and_tags_are_counted_and_released_when_unused() {
     let mut shard = shard(1000, 0);
     let mut pages = Pages::default();
-    let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1000 };
+    let mut now = Now {
+        wall_ms: 472_001 * HOUR,
+        mono_ms: 1000,
+    };
     let mut sent = 0;
     for round in 0..3 {
         while !shard.full() {
@@ -168,15 +192,25 @@ fn names_schemas_and_tags_are_counted_and_released_when_unused() {
             sent += 100;
             // 400 names of 62 bytes, and 100 schemas of four; the tags of two sensors.
             let grown = shard.usage().bytes - before;
-            assert!(grown >= 400 * 62 + 100 * 4 * 16 + 2 * 100, "{grown} bytes in round {round}");
+            assert!(
+                grown >= 400 * 62 + 100 * 4 * 16 + 2 * 100,
+                "{grown} bytes in round {round}"
+            );
         }
         flush(&mut shard, &mut pages, now, StorageMode::Bucket);
         // Two hours later nothing is pending, and the buckets are dropped.
-        now = Now { wall_ms: now.wall_ms + 2 * HOUR, mono_ms: now.mono_ms + 2 * HOUR as u64 };
+        now = Now {
+            wall_ms: now.wall_ms + 2 * HOUR,
+            mono_ms: now.mono_ms + 2 * HOUR as u64,
+        };
         (0..3).for_each(|_| shard.tick(now));
         let holding = shard.usage();
         assert_eq!((holding.sensors, holding.readings), (0, 0));
-        assert!(holding.bytes < 64 << 10, "{} unused bytes are held in round {round}", holding.bytes);
+        assert!(
+            holding.bytes < 64 << 10,
+            "{} unused bytes are held in round {round}",
+            holding.bytes
+        );
         now.wall_ms -= 2 * HOUR;
     }
     assert_eq!(shard.take_counts().stored, sent as u64);
@@ -185,7 +219,10 @@ fn names_schemas_and_tags_are_counted_and_released_when_unused() {
 #[test]
 fn a_bucket_that_has_failed_is_written_after_its_load_and_not_held_for_a_full_page() {
     let mut shard = shard(4, 10);
-    let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1000 };
+    let mut now = Now {
+        wall_ms: 472_001 * HOUR,
+        mono_ms: 1000,
+    };
     let reading = |i: i64| Reading {
         sensor_id: "s".into(),
         ts_ms: 472_001 * HOUR + i,
@@ -196,17 +233,25 @@ fn a_bucket_that_has_failed_is_written_after_its_load_and_not_held_for_a_full_pa
     let batch: ReadingBatch = (0..3).map(reading).collect();
     shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
     let pages = &mut Pages::default();
-    // Due at first; then after a backoff of a millisecond, and with three quarters of a page within that time.
+    // Due at first; then after a backoff of a millisecond, and with three quarters of a page within
+    // that time.
     for wait_ms in [2000, 5, 5, 5] {
         now.mono_ms += wait_ms;
         shard.promote(now);
-        let Some(Job::Write(tickets, writes)) = shard.take(StorageMode::Bucket) else { panic!("it waits") };
+        let Some(Job::Write(tickets, writes)) = shard.take(StorageMode::Bucket) else {
+            panic!("it waits")
+        };
         let answers = vec![PageWriteResult::Conflict; writes.len()];
         shard.finished(JobResult::Write(tickets, writes, Ok(answers)), now);
         now.mono_ms += 5;
         shard.promote(now);
-        let Some(Job::Load(tickets, requests)) = shard.take(StorageMode::Bucket) else { panic!("it waits") };
-        let loaded = requests.iter().map(|r| pages.load(r, StorageMode::Bucket)).collect();
+        let Some(Job::Load(tickets, requests)) = shard.take(StorageMode::Bucket) else {
+            panic!("it waits")
+        };
+        let loaded = requests
+            .iter()
+            .map(|r| pages.load(r, StorageMode::Bucket))
+            .collect();
         shard.finished(JobResult::Load(tickets, requests, Ok(loaded)), now);
     }
 }
@@ -215,18 +260,29 @@ fn a_bucket_that_has_failed_is_written_after_its_load_and_not_held_for_a_full_pa
 fn at_second(s: i64) -> ReadingBatch {
     let values = BTreeMap::from([("n".into(), Value::Int(s))]);
     let ts_ms = 472_001 * HOUR + s * 1000;
-    [Reading { sensor_id: "s".into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }].into_iter().collect()
+    [Reading {
+        sensor_id: "s".into(),
+        ts_ms,
+        receipt_time: false,
+        tags: BTreeMap::new(),
+        values,
+    }]
+    .into_iter()
+    .collect()
 }
 
-/// Accepts a reading every `interval_s`, with the age stretched to a minute; returns when they are written (ms after
-/// the start), and how many at a time.
+/// Accepts a reading every `interval_s`, with the age stretched to a minute; returns when they are
+/// written (ms after the start), and how many at a time.
 fn written_while_busy(page: u32, interval_s: i64, until_s: i64) -> Vec<(u64, usize)> {
     let mut shard = shard(page, 10);
     let mut pages = Pages::default();
     let mut written = vec![];
     shard.set_age_ms(60_000);
     for mono_ms in (0..until_s as u64 * 1000).step_by(100) {
-        let now = Now { wall_ms: 472_001 * HOUR + mono_ms as i64, mono_ms: 1_000_000 + mono_ms };
+        let now = Now {
+            wall_ms: 472_001 * HOUR + mono_ms as i64,
+            mono_ms: 1_000_000 + mono_ms,
+        };
         if mono_ms % (interval_s as u64 * 1000) == 0 {
             let batch = at_second(mono_ms as i64 / 1000);
             shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
@@ -244,11 +300,18 @@ fn written_while_busy(page: u32, interval_s: i64, until_s: i64) -> Vec<(u64, usi
 #[test]
 fn while_the_store_is_busy_few_readings_are_held_up_to_the_age_and_no_longer() {
     let written = written_while_busy(1000, 20, 600);
-    assert!(written[1..].iter().all(|(_, rows)| (2..=3).contains(rows)), "{written:?}");
+    assert!(
+        written[1..].iter().all(|(_, rows)| (2..=3).contains(rows)),
+        "{written:?}"
+    );
     assert!(written.len() >= 9, "{written:?}");
-    // Enough readings for a statement, a full page, and a sensor that reports more rarely than the age.
+    // Enough readings for a statement, a full page, and a sensor that reports more rarely than the
+    // age.
     let dense = written_while_busy(1000, 1, 100);
-    assert!(dense.iter().all(|(_, rows)| *rows <= 12) && dense.len() >= 8, "{dense:?}");
+    assert!(
+        dense.iter().all(|(_, rows)| *rows <= 12) && dense.len() >= 8,
+        "{dense:?}"
+    );
     let full = written_while_busy(3, 2, 60);
     // Its turn comes once in a minute, while the page is not full.
     let partial = full.iter().filter(|(_, rows)| *rows < 3).count();
@@ -263,7 +326,10 @@ fn while_the_store_is_busy_few_readings_are_held_up_to_the_age_and_no_longer() {
 fn a_shutdown_ends_the_hold() {
     let mut shard = shard(1000, 10);
     shard.set_age_ms(3_600_000);
-    let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1_000_000 };
+    let mut now = Now {
+        wall_ms: 472_001 * HOUR,
+        mono_ms: 1_000_000,
+    };
     let first = at_second(0);
     let later = at_second(3600);
     shard.accept(&first, &row_refs(&first, 1)[0], Ack::none(), false, now);
@@ -273,8 +339,16 @@ fn a_shutdown_ends_the_hold() {
     shard.accept(&later, &row_refs(&later, 1)[0], Ack::none(), false, now);
     now.mono_ms += 1100;
     shard.tick(now);
-    assert!(shard.take(StorageMode::Bucket).is_none(), "both wait for their sensor's turn");
+    assert!(
+        shard.take(StorageMode::Bucket).is_none(),
+        "both wait for their sensor's turn"
+    );
     shard.drain();
-    let Some(Job::Write(_, writes)) = shard.take(StorageMode::Bucket) else { panic!("the shard drains") };
-    assert_eq!(writes.iter().map(|w| w.start.0).collect::<Vec<_>>(), [472_001 * HOUR, 472_002 * HOUR]);
+    let Some(Job::Write(_, writes)) = shard.take(StorageMode::Bucket) else {
+        panic!("the shard drains")
+    };
+    assert_eq!(
+        writes.iter().map(|w| w.start.0).collect::<Vec<_>>(),
+        [472_001 * HOUR, 472_002 * HOUR]
+    );
 }

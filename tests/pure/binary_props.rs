@@ -1,5 +1,5 @@
-//! Properties of the binary formats and of SenML: nothing panics, every element becomes one reading or one reject, and
-//! equal contents give equal readings in every format.
+//! Properties of the binary formats and of SenML: nothing panics, every element becomes one reading
+//! or one reject, and equal contents give equal readings in every format.
 // Clippy does not recognize the helpers of a test program as test code.
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,12 @@ use hourbucket::model::{BatchBuilder, Reading, ReadingBatch};
 use proptest::prelude::*;
 
 const NOW: i64 = 1_709_290_800_000;
-const BINARY: [Format; 4] = [Format::Cbor, Format::MessagePack, Format::Senml, Format::SenmlCbor];
+const BINARY: [Format; 4] = [
+    Format::Cbor,
+    Format::MessagePack,
+    Format::Senml,
+    Format::SenmlCbor,
+];
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     run_from(&Topic::default(), format, payload)
@@ -29,13 +34,24 @@ struct Topic {
 fn topic() -> impl Strategy<Value = Topic> {
     let sensor_id = prop_oneof![3 => Just(None), 1 => Just(Some("T1"))];
     let tags = prop_oneof![3 => Just(&[][..]), 1 => Just(&[("a", "of the topic"), ("z", "")][..])];
-    let ts_unit = prop_oneof![3 => Just(None), 1 => Just(Some(TsUnit::S)), 1 => Just(Some(TsUnit::Ns))];
-    (sensor_id, tags, ts_unit).prop_map(|(sensor_id, tags, ts_unit)| Topic { sensor_id, tags, ts_unit })
+    let ts_unit =
+        prop_oneof![3 => Just(None), 1 => Just(Some(TsUnit::S)), 1 => Just(Some(TsUnit::Ns))];
+    (sensor_id, tags, ts_unit).prop_map(|(sensor_id, tags, ts_unit)| Topic {
+        sensor_id,
+        tags,
+        ts_unit,
+    })
 }
 
 fn run_from(topic: &Topic, format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     let years = Duration::from_secs(125 * 365 * 86_400);
-    let limits = Limits { past: years, future: years, fields_max: 6, tags_max: 3, ..Config::default().limits };
+    let limits = Limits {
+        past: years,
+        future: years,
+        fields_max: 6,
+        tags_max: 3,
+        ..Config::default().limits
+    };
     let cx = Context {
         limits: &limits,
         line: &Config::default().line,
@@ -52,14 +68,18 @@ fn run_from(topic: &Topic, format: Format, payload: &[u8]) -> (Vec<Reading>, Rej
     let batch = out.finish();
     let mut bytes = vec![];
     batch.encode(&mut bytes);
-    assert!(ReadingBatch::decode(&bytes).is_some(), "the batch must be readable again");
+    assert!(
+        ReadingBatch::decode(&bytes).is_some(),
+        "the batch must be readable again"
+    );
     (batch.to_readings(), rejects)
 }
 
 /// Protocol Buffers: valid and invalid contents of a Sparkplug B metric.
 fn metric() -> impl Strategy<Value = Vec<u8>> {
     let bytes = |n: u8| {
-        prop::collection::vec(any::<u8>(), 0..5).prop_map(move |v| [&[n << 3 | 2, v.len() as u8][..], &v].concat())
+        prop::collection::vec(any::<u8>(), 0..5)
+            .prop_map(move |v| [&[n << 3 | 2, v.len() as u8][..], &v].concat())
     };
     let number = |n: u8| (0u8..128).prop_map(move |v| vec![n << 3, v]);
     let field = prop_oneof![
@@ -115,9 +135,14 @@ impl Tree {
             // Always with a point or an exponent.
             Tree::Double(v) => format!("{v:?}"),
             Tree::Text(v) => quoted(v),
-            Tree::Array(list) => format!("[{}]", list.iter().map(Tree::json).collect::<Vec<_>>().join(",")),
+            Tree::Array(list) => format!(
+                "[{}]",
+                list.iter().map(Tree::json).collect::<Vec<_>>().join(",")
+            ),
             Tree::Map(pairs) => {
-                let pairs = pairs.iter().map(|(k, v)| format!("{}:{}", quoted(k), v.json()));
+                let pairs = pairs
+                    .iter()
+                    .map(|(k, v)| format!("{}:{}", quoted(k), v.json()));
                 format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
             }
         }
@@ -136,7 +161,9 @@ impl Tree {
                 out.extend(v.to_be_bytes());
             }
             Tree::Unsigned(v) => cbor_head(0, *v, out),
-            Tree::Infinite { negative } => out.extend([0xf9, if *negative { 0xfc } else { 0x7c }, 0x00]),
+            Tree::Infinite { negative } => {
+                out.extend([0xf9, if *negative { 0xfc } else { 0x7c }, 0x00])
+            }
             // A float32 is stored as its shortest decimal.
             Tree::Double(v) if format!("{:e}", *v as f32).parse() == Ok(*v) => {
                 out.push(0xfa);
@@ -147,7 +174,10 @@ impl Tree {
                 out.extend(v.to_be_bytes());
             }
             Tree::Text(v) if open => {
-                let at = (0..=v.len() / 2).rev().find(|i| v.is_char_boundary(*i)).unwrap();
+                let at = (0..=v.len() / 2)
+                    .rev()
+                    .find(|i| v.is_char_boundary(*i))
+                    .unwrap();
                 out.push(0x7f);
                 cbor_text(&v[..at], out);
                 cbor_text(&v[at..], out);
@@ -197,7 +227,11 @@ impl Tree {
                 out.extend(v.to_be_bytes());
             }
             Tree::Infinite { negative } => {
-                let v = if *negative { f64::NEG_INFINITY } else { f64::INFINITY };
+                let v = if *negative {
+                    f64::NEG_INFINITY
+                } else {
+                    f64::INFINITY
+                };
                 Tree::Double(v).msgpack(out);
             }
             Tree::Double(v) => {
@@ -275,8 +309,8 @@ fn scalar() -> impl Strategy<Value = Tree> {
     ]
 }
 
-/// A scalar as a member. JSON rejects a literal beyond the range of a double instead of an object as `invalid_json`,
-/// because the parser finds it first; so `anything` has none.
+/// A scalar as a member. JSON rejects a literal beyond the range of a double instead of an object
+/// as `invalid_json`, because the parser finds it first; so `anything` has none.
 fn member_scalar() -> impl Strategy<Value = Tree> {
     prop_oneof![12 => scalar(), 1 => any::<bool>().prop_map(|negative| Tree::Infinite { negative })]
 }
@@ -305,7 +339,12 @@ fn ts() -> impl Strategy<Value = Tree> {
 /// A map that is a reading, almost one, or none.
 fn reading() -> impl Strategy<Value = Tree> {
     let id = prop_oneof![6 => Just(Tree::Text("S1".into())), 1 => anything()];
-    let members = || prop::collection::vec((text(), prop_oneof![4 => member_scalar(), 1 => anything()]), 0..8);
+    let members = || {
+        prop::collection::vec(
+            (text(), prop_oneof![4 => member_scalar(), 1 => anything()]),
+            0..8,
+        )
+    };
     let member = prop_oneof![
         6 => id.prop_map(|v| ("sensor_id".to_owned(), v)),
         2 => ts().prop_map(|v| ("ts".to_owned(), v)),
@@ -321,7 +360,12 @@ fn reading() -> impl Strategy<Value = Tree> {
 
 /// A record of SenML, mostly valid.
 fn record() -> impl Strategy<Value = Vec<(String, Tree)>> {
-    let number = || prop_oneof![(-1000i64..1000).prop_map(Tree::Int), (-1e3..1e3).prop_map(Tree::Double)];
+    let number = || {
+        prop_oneof![
+            (-1000i64..1000).prop_map(Tree::Int),
+            (-1e3..1e3).prop_map(Tree::Double)
+        ]
+    };
     let name = || "[a-c:/]{0,3}".prop_map(Tree::Text);
     let field = prop_oneof![
         3 => name().prop_map(|v| ("n", v)),
@@ -338,34 +382,54 @@ fn record() -> impl Strategy<Value = Vec<(String, Tree)>> {
         1 => number().prop_map(|v| ("t", v)),
         1 => (prop::sample::select(vec!["n", "bn", "bt", "v", "s", "u", "foo", "ut"]), scalar()),
     ];
-    prop::collection::vec(field, 0..5).prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
+    prop::collection::vec(field, 0..5)
+        .prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
 }
 
-/// With the details, which are the same in all formats, except for numbers that are not finite: only JSON has a
-/// literal for them.
+/// With the details, which are the same in all formats, except for numbers that are not finite:
+/// only JSON has a literal for them.
 fn result_with_details((readings, rejects): &(Vec<Reading>, Rejects)) -> String {
     let detail = |r: &Reject| match r.reason {
         RejectReason::NotFinite => String::new(),
         RejectReason::BadTimestamp if r.detail.ends_with(" is not a time") => String::new(),
         _ => r.detail.clone(),
     };
-    let rejects: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason, detail(r))).collect();
+    let rejects: Vec<_> = rejects
+        .list()
+        .iter()
+        .map(|r| (r.index, r.reason, detail(r)))
+        .collect();
     format!("{readings:?} {rejects:?}")
 }
 
-/// A payload of these elements, alone and concatenated, gives the same readings and rejects in every encoding.
+/// A payload of these elements, alone and concatenated, gives the same readings and rejects in
+/// every encoding.
 fn the_same_in_all_formats(topic: &Topic, trees: &[Tree], open: bool) -> Result<(), TestCaseError> {
     let array = [Tree::Array(trees.to_vec())];
     let text = array[0].json();
     let json = result_with_details(&run_from(topic, Format::Json, text.as_bytes()));
     let cbor = all(&array, |tree, out| tree.cbor(open, out));
-    prop_assert_eq!(&result_with_details(&run_from(topic, Format::Cbor, &cbor)), &json, "{}", text);
+    prop_assert_eq!(
+        &result_with_details(&run_from(topic, Format::Cbor, &cbor)),
+        &json,
+        "{}",
+        text
+    );
     let msgpack = all(&array, Tree::msgpack);
-    prop_assert_eq!(&result_with_details(&run_from(topic, Format::MessagePack, &msgpack)), &json, "{}", text);
+    prop_assert_eq!(
+        &result_with_details(&run_from(topic, Format::MessagePack, &msgpack)),
+        &json,
+        "{}",
+        text
+    );
     // As lines.
     if !trees.is_empty() {
         let lines: Vec<_> = trees.iter().map(Tree::json).collect();
-        let lines = result_with_details(&run_from(topic, Format::Ndjson, lines.join("\n").as_bytes()));
+        let lines = result_with_details(&run_from(
+            topic,
+            Format::Ndjson,
+            lines.join("\n").as_bytes(),
+        ));
         prop_assert_eq!(&lines, &json, "{}", text);
     }
     // Concatenated, if they are objects.
@@ -376,9 +440,15 @@ fn the_same_in_all_formats(topic: &Topic, trees: &[Tree], open: bool) -> Result<
             all(trees, |tree, out| out.extend(tree.json().bytes())).as_slice(),
         ));
         let cbor = all(trees, |tree, out| tree.cbor(!open, out));
-        prop_assert_eq!(&result_with_details(&run_from(topic, Format::Cbor, &cbor)), &json);
+        prop_assert_eq!(
+            &result_with_details(&run_from(topic, Format::Cbor, &cbor)),
+            &json
+        );
         let msgpack = all(trees, Tree::msgpack);
-        prop_assert_eq!(&result_with_details(&run_from(topic, Format::MessagePack, &msgpack)), &json);
+        prop_assert_eq!(
+            &result_with_details(&run_from(topic, Format::MessagePack, &msgpack)),
+            &json
+        );
     }
     Ok(())
 }
@@ -399,15 +469,28 @@ fn all_formats_have_the_same_limits() {
     let nested = |n: usize| (1..n).fold(Tree::Array(vec![]), |inner, _| Tree::Array(vec![inner]));
     let mut trees = vec![];
     for n in 123..=129 {
-        trees.extend([with(("x", nested(n))), inside("tags", nested(n)), inside("values", nested(n))]);
+        trees.extend([
+            with(("x", nested(n))),
+            inside("tags", nested(n)),
+            inside("values", nested(n)),
+        ]);
     }
-    let keys = |n: usize| (0..n).map(|i| (format!("k{i}"), Tree::Null)).collect::<Vec<_>>();
+    let keys = |n: usize| {
+        (0..n)
+            .map(|i| (format!("k{i}"), Tree::Null))
+            .collect::<Vec<_>>()
+    };
     for n in [508, 509, 510, 511, 600] {
         trees.push(Tree::Map([vec![id(), one()], keys(n)].concat()));
         trees.push(with(("tags", Tree::Map(keys(n)))));
     }
     for n in [5, 6, 7] {
-        let values = |_| keys(n).into_iter().map(|(key, _)| (key, Tree::Int(1))).collect();
+        let values = |_| {
+            keys(n)
+                .into_iter()
+                .map(|(key, _)| (key, Tree::Int(1)))
+                .collect()
+        };
         trees.push(with(("values", Tree::Map(values(())))));
         trees.push(with(("tags", Tree::Map(values(())))));
     }
@@ -419,8 +502,14 @@ fn all_formats_have_the_same_limits() {
     }
     let (readings, rejects) = run(Format::Json, Tree::Array(trees).json().as_bytes());
     let count = |reason| rejects.list().iter().filter(|r| r.reason == reason).count();
-    assert!(!readings.is_empty() && count(RejectReason::TooDeep) > 0, "{rejects:?}");
-    assert!(count(RejectReason::TooManyFields) > 0 && count(RejectReason::TooManyTags) > 0, "{rejects:?}");
+    assert!(
+        !readings.is_empty() && count(RejectReason::TooDeep) > 0,
+        "{rejects:?}"
+    );
+    assert!(
+        count(RejectReason::TooManyFields) > 0 && count(RejectReason::TooManyTags) > 0,
+        "{rejects:?}"
+    );
 }
 
 proptest! {
@@ -436,8 +525,8 @@ proptest! {
         }
     }
 
-    /// The same elements three times, so that the fast path of JSON, which compares with earlier readings, is tested
-    /// too.
+    /// The same elements three times, so that the fast path of JSON, which compares with earlier
+    /// readings, is tested too.
     #[test]
     fn all_formats_of_a_payload_give_the_same(
         trees in prop::collection::vec(reading(), 0..5),
@@ -448,7 +537,8 @@ proptest! {
         the_same_in_all_formats(&topic, &vec![trees; times].concat(), open)?;
     }
 
-    /// After a cut at any place, the complete elements before it are unchanged, and the cut is one reject.
+    /// After a cut at any place, the complete elements before it are unchanged, and the cut is one
+    /// reject.
     #[test]
     fn elements_before_a_cut_are_kept(
         trees in prop::collection::vec(reading(), 1..5),
@@ -493,8 +583,8 @@ proptest! {
         let mut cbor = vec![];
         pack.cbor(open, &mut cbor);
         prop_assert_eq!(debug_text(&run(Format::SenmlCbor, &cbor)), debug_text(&json), "{}", pack.json());
-        // Each record is a value of one reading, or one reject; a sum is another value, and records with only base
-        // values are neither.
+        // Each record is a value of one reading, or one reject; a sum is another value, and records
+        // with only base values are neither.
         let (readings, rejects) = json;
         let measured = |r: &Vec<(String, Tree)>| {
             let regular = |(k, v): &(String, Tree)| !matches!(v, Tree::Null) && !k.starts_with('b') && k != "foo";
@@ -509,7 +599,8 @@ proptest! {
         }
     }
 
-    /// A session of any messages: each metric is a value, a reject or nothing, and a node is asked for a rebirth once.
+    /// A session of any messages: each metric is a value, a reject or nothing, and a node is asked
+    /// for a rebirth once.
     #[test]
     fn any_session_of_sparkplug_never_panics(
         messages in prop::collection::vec(

@@ -19,12 +19,16 @@ const MINUTE: i64 = 60_000;
 const DAY: i64 = 24 * 60 * MINUTE;
 const START_MS: i64 = 20_000 * DAY;
 
-/// Sends a reading per minute for ten days, and flushes each; returns the pages written and the updates of the
-/// catalogue per day. `shift_ms`: of the readings' times.
+/// Sends a reading per minute for ten days, and flushes each; returns the pages written and the
+/// updates of the catalogue per day. `shift_ms`: of the readings' times.
 fn per_day(silent_after: Duration, shift_ms: i64) -> (usize, f64, Pages) {
     let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,
-        page: PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 1 << 20 },
+        page: PageLimits {
+            readings: 1000,
+            bytes: 1 << 20,
+            summary_bytes: 1 << 20,
+        },
         due: DuePolicy::Linger(1),
         command_bytes_max: 4 << 20,
         command_statements_max: 100,
@@ -33,18 +37,30 @@ fn per_day(silent_after: Duration, shift_ms: i64) -> (usize, f64, Pages) {
         dedup_keys_max: 1000,
         quarantine_after_ms: 600_000,
         arrival_step_ms: arrival_step_ms(silent_after),
-        backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
+        backoff: Backoff {
+            min: Duration::from_millis(1),
+            max: Duration::from_millis(1),
+        },
     });
     let mut pages = Pages::default();
     let mut writes = 0;
     let mut updates = 0;
     const DAYS: i64 = 10;
     for minute in 0..DAYS * 24 * 60 {
-        let now = Now { wall_ms: START_MS + minute * MINUTE, mono_ms: 1000 + (minute * MINUTE).unsigned_abs() };
+        let now = Now {
+            wall_ms: START_MS + minute * MINUTE,
+            mono_ms: 1000 + (minute * MINUTE).unsigned_abs(),
+        };
         let values = BTreeMap::from([("temp".to_owned(), Value::Int(minute % 50))]);
         let ts_ms = now.wall_ms + shift_ms;
         let tags = BTreeMap::from([("site".to_owned(), "north".to_owned())]);
-        let reading = Reading { sensor_id: "steady".into(), ts_ms, receipt_time: false, tags, values };
+        let reading = Reading {
+            sensor_id: "steady".into(),
+            ts_ms,
+            receipt_time: false,
+            tags,
+            values,
+        };
         let batch: ReadingBatch = std::iter::once(reading).collect();
         shard.tick(now);
         shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
@@ -61,7 +77,10 @@ fn per_day(silent_after: Duration, shift_ms: i64) -> (usize, f64, Pages) {
                     JobResult::Write(tickets, all, Ok(answers))
                 }
                 Job::Load(tickets, requests) => {
-                    let loaded = requests.iter().map(|r| pages.load(r, StorageMode::Bucket)).collect();
+                    let loaded = requests
+                        .iter()
+                        .map(|r| pages.load(r, StorageMode::Bucket))
+                        .collect();
                     JobResult::Load(tickets, requests, Ok(loaded))
                 }
             };
@@ -76,9 +95,15 @@ fn a_steady_sensor_costs_four_updates_of_the_catalogue_per_time_of_silence() {
     // Four for the arrivals and one for the day of its last reading.
     let (writes, updates, _) = per_day(Duration::from_secs(86_400), 0);
     assert_eq!(writes, 10 * 24 * 60, "one statement per reading here");
-    assert!((4.0..=5.3).contains(&updates), "{updates} per day with the default: 0.2 per hour");
+    assert!(
+        (4.0..=5.3).contains(&updates),
+        "{updates} per day with the default: 0.2 per hour"
+    );
     let (_, updates, _) = per_day(Duration::from_secs(3600), 0);
-    assert!((96.0..=97.3).contains(&updates), "{updates} per day with 1h: 4 per hour");
+    assert!(
+        (96.0..=97.3).contains(&updates),
+        "{updates} per day with 1h: 4 per hour"
+    );
     let (_, updates, _) = per_day(Duration::from_secs(30 * 86_400), 0);
     assert!(
         (1.0..=2.3).contains(&updates),
@@ -94,5 +119,8 @@ fn a_sensor_that_sends_old_readings_has_arrived_now() {
     let end_ms = START_MS + 10 * DAY;
     assert!(entry.last_ts_ms < START_MS - 2900 * DAY);
     let age_ms = end_ms - entry.arrived_ms;
-    assert!((0..=arrival_step_ms(silent_after) + MINUTE).contains(&age_ms), "{age_ms}");
+    assert!(
+        (0..=arrival_step_ms(silent_after) + MINUTE).contains(&age_ms),
+        "{age_ms}"
+    );
 }

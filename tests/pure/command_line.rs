@@ -1,4 +1,5 @@
-//! The man pages and completions in `deploy/` are those of the command line. `UPDATE=1` writes them.
+//! The man pages and completions in `deploy/` are those of the command line. `UPDATE=1` writes
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,11 +18,18 @@ fn man_pages_and_completions_are_those_of_the_command_line() {
             std::fs::write(root.join(path), content).unwrap();
         }
         let found = std::fs::read(root.join(path)).unwrap_or_default();
-        assert!(found == *content, "{} is not up to date: UPDATE=1 tests/run.sh --test pure", path.display());
+        assert!(
+            found == *content,
+            "{} is not up to date: UPDATE=1 tests/run.sh --test pure",
+            path.display()
+        );
         wanted.insert(root.join(path));
     }
     for folder in ["deploy/man", "deploy/completions"] {
-        let found: BTreeSet<_> = std::fs::read_dir(root.join(folder)).unwrap().map(|e| e.unwrap().path()).collect();
+        let found: BTreeSet<_> = std::fs::read_dir(root.join(folder))
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
         let extra: Vec<_> = found.difference(&wanted).collect();
         assert!(extra.is_empty(), "no command has these pages: {extra:?}");
     }

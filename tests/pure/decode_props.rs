@@ -1,5 +1,5 @@
-//! Properties of the decoder: nothing panics, every element becomes one reading or one reject, valid readings are
-//! unchanged, and the way in which readings are concatenated does not matter.
+//! Properties of the decoder: nothing panics, every element becomes one reading or one reject,
+//! valid readings are unchanged, and the way in which readings are concatenated does not matter.
 // Clippy does not recognize the helpers of a test program as test code.
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,12 @@ const NOW: i64 = 1_709_290_800_000;
 fn limits() -> Limits {
     // Back to the year 1900, and as far ahead.
     let years = Duration::from_secs(125 * 365 * 86_400);
-    Limits { past: years, future: years, unset_before_ms: i64::MIN, ..Config::default().limits }
+    Limits {
+        past: years,
+        future: years,
+        unset_before_ms: i64::MIN,
+        ..Config::default().limits
+    }
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
@@ -50,7 +55,10 @@ fn run_with(format: Format, payload: &[u8], tags: &[(&str, &str)]) -> (Vec<Readi
     let batch = out.finish();
     let mut bytes = vec![];
     batch.encode(&mut bytes);
-    assert!(hourbucket::model::ReadingBatch::decode(&bytes).is_some(), "the batch must be readable again");
+    assert!(
+        hourbucket::model::ReadingBatch::decode(&bytes).is_some(),
+        "the batch must be readable again"
+    );
     (batch.to_readings(), rejects)
 }
 
@@ -67,7 +75,10 @@ fn text() -> impl Strategy<Value = String> {
 /// A name that is stored unchanged.
 fn name() -> impl Strategy<Value = String> {
     text().prop_filter("renamed names are tested elsewhere", |n| {
-        !n.is_empty() && !n.starts_with('$') && !n.contains(['.', '\0']) && !matches!(&**n, "ts" | "meta" | "_id")
+        !n.is_empty()
+            && !n.starts_with('$')
+            && !n.contains(['.', '\0'])
+            && !matches!(&**n, "ts" | "meta" | "_id")
     })
 }
 
@@ -75,7 +86,9 @@ fn value() -> impl Strategy<Value = Value> {
     prop_oneof![
         any::<i64>().prop_map(Value::Int),
         (-1000i64..1000).prop_map(Value::Int),
-        any::<f64>().prop_filter("finite", |v| v.is_finite()).prop_map(Value::Double),
+        any::<f64>()
+            .prop_filter("finite", |v| v.is_finite())
+            .prop_map(Value::Double),
         (-1_000_000i64..1_000_000).prop_map(|v| Value::Double(v as f64 / 100.0)),
         any::<bool>().prop_map(Value::Bool),
         text().prop_map(Value::Str),
@@ -90,15 +103,23 @@ fn reading() -> impl Strategy<Value = Reading> {
         (-3000i64..3000).prop_map(Some)
     ];
     let tags = prop::collection::btree_map(name(), text(), 0..4);
-    (sensor_id, ts, tags, prop::collection::btree_map(name(), value(), 1..6)).prop_map(
-        |(sensor_id, ts, tags, values): (_, Option<i64>, BTreeMap<_, _>, BTreeMap<_, _>)| Reading {
-            sensor_id,
-            ts_ms: ts.unwrap_or(NOW),
-            receipt_time: ts.is_none(),
-            tags,
-            values,
-        },
+    (
+        sensor_id,
+        ts,
+        tags,
+        prop::collection::btree_map(name(), value(), 1..6),
     )
+        .prop_map(
+            |(sensor_id, ts, tags, values): (_, Option<i64>, BTreeMap<_, _>, BTreeMap<_, _>)| {
+                Reading {
+                    sensor_id,
+                    ts_ms: ts.unwrap_or(NOW),
+                    receipt_time: ts.is_none(),
+                    tags,
+                    values,
+                }
+            },
+        )
 }
 
 /// How a reading is written: order of the members, form of the time, escapes.
@@ -121,7 +142,10 @@ fn quoted(text: &str, escape_all: bool) -> String {
     if !escape_all {
         return serde_json::to_string(text).unwrap();
     }
-    text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).fold(String::from("\""), |s, u| s + &u) + "\""
+    text.encode_utf16()
+        .map(|unit| format!("\\u{unit:04x}"))
+        .fold(String::from("\""), |s, u| s + &u)
+        + "\""
 }
 
 fn written(reading: &Reading, style: Style) -> String {
@@ -133,21 +157,44 @@ fn written(reading: &Reading, style: Style) -> String {
         Value::Str(v) => q(v),
     };
     let object = |members: Vec<String>| format!("{{{}}}", members.join(","));
-    let values = object(reading.values.iter().map(|(k, v)| format!("{}:{}", q(k), value(v))).collect());
-    let tags = object(reading.tags.iter().map(|(k, v)| format!("{}:{}", q(k), q(v))).collect());
+    let values = object(
+        reading
+            .values
+            .iter()
+            .map(|(k, v)| format!("{}:{}", q(k), value(v)))
+            .collect(),
+    );
+    let tags = object(
+        reading
+            .tags
+            .iter()
+            .map(|(k, v)| format!("{}:{}", q(k), q(v)))
+            .collect(),
+    );
     let ms = reading.ts_ms;
     let utc = chrono::DateTime::from_timestamp_millis(ms).unwrap();
     let sign = if ms < 0 { "-" } else { "" };
     let ts = match style.time {
         0 => format!(r#""ts":"{}""#, utc.to_rfc3339().replace("+00:00", "Z")),
         1 => {
-            format!(r#""ts":"{}""#, utc.with_timezone(&chrono::FixedOffset::west_opt(5400).unwrap()).to_rfc3339())
+            format!(
+                r#""ts":"{}""#,
+                utc.with_timezone(&chrono::FixedOffset::west_opt(5400).unwrap())
+                    .to_rfc3339()
+            )
         }
         2 => format!(r#""ts":{ms},"ts_unit":"ms""#),
-        3 => format!(r#""ts_unit":"s","ts":{sign}{}.{:03}"#, ms.abs() / 1000, ms.abs() % 1000),
+        3 => format!(
+            r#""ts_unit":"s","ts":{sign}{}.{:03}"#,
+            ms.abs() / 1000,
+            ms.abs() % 1000
+        ),
         _ => format!(r#""ts":"{}","ts_unit":"us""#, ms * 1000 + 999),
     };
-    let mut members = vec![format!(r#""sensor_id":{}"#, q(&reading.sensor_id)), format!(r#""tags":{tags}"#)];
+    let mut members = vec![
+        format!(r#""sensor_id":{}"#, q(&reading.sensor_id)),
+        format!(r#""tags":{tags}"#),
+    ];
     if !reading.receipt_time {
         members.push(ts);
     }
@@ -156,16 +203,22 @@ fn written(reading: &Reading, style: Style) -> String {
     object(members)
 }
 
-/// An invalid reading with its reason; none has a line break. Each begins as an object: a `7` after a truncated one is
-/// read as a part of it, one reject for both.
+/// An invalid reading with its reason; none has a line break. Each begins as an object: a `7` after
+/// a truncated one is read as a part of it, one reject for both.
 fn bad() -> impl Strategy<Value = (String, RejectReason)> {
     use RejectReason::*;
     prop::sample::select(vec![
         (r#"{"sensor_id":"x","values":{"v":NaN}}"#, NotFinite),
         (r#"{"sensor_id":"x","values":{"v":-Infinity}}"#, NotFinite),
         (r#"{"sensor_id":"x","values":{"v":1e999}}"#, NotFinite),
-        (r#"{"sensor_id":"x","values":{"v":18446744073709551616}}"#, IntegerOutOfRange),
-        (r#"{"sensor_id":"x","values":{"v":9223372036854775808}}"#, IntegerOutOfRange),
+        (
+            r#"{"sensor_id":"x","values":{"v":18446744073709551616}}"#,
+            IntegerOutOfRange,
+        ),
+        (
+            r#"{"sensor_id":"x","values":{"v":9223372036854775808}}"#,
+            IntegerOutOfRange,
+        ),
         (r#"{"sensor_id":"x","values":{"v":1}"#, InvalidJson),
         (r#"{"sensor_id":"x","values":{"v":1"#, InvalidJson),
         (r#"{"sensor_id":"x","values":{"v":"#, InvalidJson),
@@ -175,13 +228,31 @@ fn bad() -> impl Strategy<Value = (String, RejectReason)> {
         (r#"{"sensor_id":"x","values":{}}"#, NoValues),
         (r#"{"sensor_id":"x","values":{"v":null}}"#, NoValues),
         (r#"{"sensor_id":"x","values":{"v":{}}}"#, NoValues),
-        (r#"{"sensor_id":"x","values":{"v":{"a":1,"a":2}}}"#, DuplicateKey),
-        (r#"{"sensor_id":"x","values":{"v":{"a":1},"v_a":2}}"#, DuplicateKey),
-        (r#"{"sensor_id":"x","tags":{"v":{}},"values":{"v":1}}"#, NestedValue),
+        (
+            r#"{"sensor_id":"x","values":{"v":{"a":1,"a":2}}}"#,
+            DuplicateKey,
+        ),
+        (
+            r#"{"sensor_id":"x","values":{"v":{"a":1},"v_a":2}}"#,
+            DuplicateKey,
+        ),
+        (
+            r#"{"sensor_id":"x","tags":{"v":{}},"values":{"v":1}}"#,
+            NestedValue,
+        ),
         (r#"{"sensor_id":"x","values":{"v":1,"v":2}}"#, DuplicateKey),
-        (r#"{"sensor_id":"x","ts":"yesterday","values":{"v":1}}"#, BadTimestamp),
-        (r#"{"sensor_id":"x","ts":"9999-01-01T00:00:00Z","values":{"v":1}}"#, TooFarAhead),
-        (r#"{"sensor_id":"x","ts":"0001-01-01T00:00:00Z","values":{"v":1}}"#, TooOld),
+        (
+            r#"{"sensor_id":"x","ts":"yesterday","values":{"v":1}}"#,
+            BadTimestamp,
+        ),
+        (
+            r#"{"sensor_id":"x","ts":"9999-01-01T00:00:00Z","values":{"v":1}}"#,
+            TooFarAhead,
+        ),
+        (
+            r#"{"sensor_id":"x","ts":"0001-01-01T00:00:00Z","values":{"v":1}}"#,
+            TooOld,
+        ),
         (r#"{"sensor_id":"","values":{"v":1}}"#, EmptySensorId),
         (r#"{"sensor_id":7,"values":{"v":1}}"#, SensorIdNotText),
         (r#"{"values":{"v":1}}"#, MissingSensorId),
@@ -204,31 +275,49 @@ fn texts(items: &[Item]) -> Vec<String> {
     items.iter().map(text).collect()
 }
 
-/// The valid readings are equal and in order; the invalid ones were rejected with position and reason.
+/// The valid readings are equal and in order; the invalid ones were rejected with position and
+/// reason.
 fn check(items: &[Item], format: Format, payload: &str) -> Result<(), TestCaseError> {
     let (readings, rejects) = run(format, payload.as_bytes());
-    let good: Vec<&Reading> = items.iter().filter_map(|i| i.as_ref().ok().map(|(r, _)| r)).collect();
-    let bad: Vec<_> =
-        items.iter().enumerate().filter_map(|(i, item)| item.as_ref().err().map(|(_, reason)| (i, *reason))).collect();
+    let good: Vec<&Reading> = items
+        .iter()
+        .filter_map(|i| i.as_ref().ok().map(|(r, _)| r))
+        .collect();
+    let bad: Vec<_> = items
+        .iter()
+        .enumerate()
+        .filter_map(|(i, item)| item.as_ref().err().map(|(_, reason)| (i, *reason)))
+        .collect();
     // As debug text, which distinguishes -0.0 from 0.0 and 1 from 1.0.
-    prop_assert_eq!(format!("{:?}", readings), format!("{:?}", good), "{}", payload);
+    prop_assert_eq!(
+        format!("{:?}", readings),
+        format!("{:?}", good),
+        "{}",
+        payload
+    );
     let found: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
     prop_assert_eq!(found, bad, "{}", payload);
     prop_assert_eq!(readings.len() + rejects.total(), items.len());
     Ok(())
 }
 
-/// A text with characters that line protocol escapes; none ends with a backslash, which a name cannot have.
+/// A text with characters that line protocol escapes; none ends with a backslash, which a name
+/// cannot have.
 fn line_text() -> impl Strategy<Value = String> {
-    let mixed =
-        prop::collection::vec(prop::sample::select(vec!["a", "ü", " ", ",", "=", "\\", "\"", "#", "\t", "1"]), 0..8);
+    let mixed = prop::collection::vec(
+        prop::sample::select(vec!["a", "ü", " ", ",", "=", "\\", "\"", "#", "\t", "1"]),
+        0..8,
+    );
     prop_oneof![3 => "[a-z]{1,8}", 2 => mixed.prop_map(|parts| parts.concat()), 1 => "[ -~]{0,12}"]
         .prop_map(|text| text.trim_end_matches('\\').to_owned())
 }
 
 fn line_name() -> impl Strategy<Value = String> {
     line_text().prop_filter("renamed names are tested elsewhere", |n| {
-        !n.is_empty() && !n.starts_with('$') && !n.contains('.') && !matches!(&**n, "ts" | "meta" | "_id" | "sensor_id")
+        !n.is_empty()
+            && !n.starts_with('$')
+            && !n.contains('.')
+            && !matches!(&**n, "ts" | "meta" | "_id" | "sensor_id")
     })
 }
 
@@ -237,14 +326,23 @@ fn line_reading() -> impl Strategy<Value = (String, Reading)> {
     let text = prop_oneof![4 => line_text(), 1 => "[a-z\n\\\\\"]{0,9}"];
     let value = prop_oneof![
         any::<i64>().prop_map(Value::Int),
-        any::<f64>().prop_filter("finite", |v| v.is_finite()).prop_map(Value::Double),
+        any::<f64>()
+            .prop_filter("finite", |v| v.is_finite())
+            .prop_map(Value::Double),
         (-1_000_000i64..1_000_000).prop_map(|v| Value::Double(v as f64 / 100.0)),
         any::<bool>().prop_map(Value::Bool),
         text.prop_map(Value::Str),
     ];
-    let some = |text: String| if text.is_empty() { "x".to_owned() } else { text };
-    let measurement =
-        line_name().prop_filter("not a comment, and no blank before it", |m| !m.starts_with(['#', ' ', '\t']));
+    let some = |text: String| {
+        if text.is_empty() {
+            "x".to_owned()
+        } else {
+            text
+        }
+    };
+    let measurement = line_name().prop_filter("not a comment, and no blank before it", |m| {
+        !m.starts_with(['#', ' ', '\t'])
+    });
     // Field names do not begin with a blank, which would be skipped.
     let field = line_name().prop_map(|name| name.replace('\t', "_"));
     let tags = prop::collection::btree_map(line_name(), line_text().prop_map(some), 0..4);
@@ -254,7 +352,16 @@ fn line_reading() -> impl Strategy<Value = (String, Reading)> {
         |(measurement, sensor_id, ts, tags, values)| {
             let ts_ms = ts.unwrap_or(NOW);
             let receipt_time = ts.is_none();
-            (measurement, Reading { sensor_id, ts_ms, receipt_time, tags, values })
+            (
+                measurement,
+                Reading {
+                    sensor_id,
+                    ts_ms,
+                    receipt_time,
+                    tags,
+                    values,
+                },
+            )
         },
     )
 }
@@ -262,7 +369,13 @@ fn line_reading() -> impl Strategy<Value = (String, Reading)> {
 /// As a line, with `gap` additional blanks.
 fn line((measurement, reading): &(String, Reading), gap: usize) -> String {
     let escaped = |text: &str, escapes: &[char]| {
-        let escape = |c: char| if escapes.contains(&c) { format!("\\{c}") } else { c.to_string() };
+        let escape = |c: char| {
+            if escapes.contains(&c) {
+                format!("\\{c}")
+            } else {
+                c.to_string()
+            }
+        };
         text.chars().map(escape).collect::<String>()
     };
     let name = |text: &str| escaped(text, &[',', '=', ' ']);
@@ -273,15 +386,31 @@ fn line((measurement, reading): &(String, Reading), gap: usize) -> String {
         Value::Str(v) => format!("\"{}\"", escaped(v, &['"', '\\'])),
     };
     let blanks = " ".repeat(gap);
-    let tags: String = reading.tags.iter().map(|(k, v)| format!(",{}={}", name(k), name(v))).collect();
-    let fields: Vec<String> = reading.values.iter().map(|(k, v)| format!("{}={}", name(k), value(v))).collect();
-    let time = if reading.receipt_time { String::new() } else { format!(" {blanks}{}000000", reading.ts_ms) };
+    let tags: String = reading
+        .tags
+        .iter()
+        .map(|(k, v)| format!(",{}={}", name(k), name(v)))
+        .collect();
+    let fields: Vec<String> = reading
+        .values
+        .iter()
+        .map(|(k, v)| format!("{}={}", name(k), value(v)))
+        .collect();
+    let time = if reading.receipt_time {
+        String::new()
+    } else {
+        format!(" {blanks}{}000000", reading.ts_ms)
+    };
     let measurement = escaped(measurement, &[',', ' ']);
     let id = name(&reading.sensor_id);
-    format!("{blanks}{measurement},sensor_id={id}{tags} {blanks}{}{time}{blanks}", fields.join(","))
+    format!(
+        "{blanks}{measurement},sensor_id={id}{tags} {blanks}{}{time}{blanks}",
+        fields.join(",")
+    )
 }
 
-/// A line as a gateway's program writes it: of one of a few forms, each with its own keys, and a token in each slot.
+/// A line as a gateway's program writes it: of one of a few forms, each with its own keys, and a
+/// token in each slot.
 fn alike() -> impl Strategy<Value = String> {
     let token = prop_oneof![
         8 => (-100_000i64..100_000, 0u32..4).prop_map(|(v, places)| format!("{:.*}", places as usize, v as f64 / 100.0)),
@@ -305,7 +434,8 @@ fn alike() -> impl Strategy<Value = String> {
         1 => prop::sample::select(vec!["\"1709290800\"", "1709290800.5", "\"noon\"", "null", "true", "99999999999999999", "-0"])
             .prop_map(str::to_owned),
     ];
-    let id = prop_oneof![6 => "[a-z]{1,6}", 1 => text()].prop_map(|t| serde_json::to_string(&t).unwrap());
+    let id = prop_oneof![6 => "[a-z]{1,6}", 1 => text()]
+        .prop_map(|t| serde_json::to_string(&t).unwrap());
     let forms = vec![
         r#"{"sensor_id":ID,"ts":TS,"tags":{"site":ID,"floor":ID},"values":{"a":V,"b":V,"c":V}}"#,
         r#"{"sensor_id":ID,"ts":TS,"tags":{"site":ID,"floor":ID},"values":{"a":V,"b":V}}"#,
@@ -327,14 +457,24 @@ fn alike() -> impl Strategy<Value = String> {
         r#"{"sensor_id":ID,"t":TS,"timestamp":V,"a":V}"#,
     ];
     let tokens = prop::collection::vec(token, 4);
-    let suffix = prop_oneof![9 => Just(""), 1 => prop::sample::select(vec![" ", "}", " 1", ",", "{}"])];
-    (prop::sample::select(forms), id.clone(), id, time, tokens, suffix).prop_map(
-        |(storage_mode, id, other, time, tokens, suffix)| {
-            let mut line = storage_mode.replacen("ID", &id, 1).replace("ID", &other).replace("TS", &time);
+    let suffix =
+        prop_oneof![9 => Just(""), 1 => prop::sample::select(vec![" ", "}", " 1", ",", "{}"])];
+    (
+        prop::sample::select(forms),
+        id.clone(),
+        id,
+        time,
+        tokens,
+        suffix,
+    )
+        .prop_map(|(storage_mode, id, other, time, tokens, suffix)| {
+            let mut line = storage_mode
+                .replacen("ID", &id, 1)
+                .replace("ID", &other)
+                .replace("TS", &time);
             tokens.iter().for_each(|t| line = line.replacen("V", t, 1));
             line + suffix
-        },
-    )
+        })
 }
 
 proptest! {
@@ -385,8 +525,8 @@ proptest! {
         }
     }
 
-    /// After a cut at any place, an array loses only the truncated reading, with a reject, and gains none. A single
-    /// line is never compared with an earlier one, so it is the reference.
+    /// After a cut at any place, an array loses only the truncated reading, with a reject, and
+    /// gains none. A single line is never compared with an earlier one, so it is the reference.
     #[test]
     fn similar_lines_decode_like_single_ones(
         lines in prop::collection::vec(alike(), 1..40),
@@ -500,7 +640,8 @@ proptest! {
         }
     }
 
-    /// A payload that is cut anywhere, or has other bytes in it, gives no reading that was not sent.
+    /// A payload that is cut anywhere, or has other bytes in it, gives no reading that was not
+    /// sent.
     #[test]
     fn damaged_line_protocol_invents_nothing(
         lines in prop::collection::vec(line_reading(), 1..5),
@@ -510,7 +651,8 @@ proptest! {
         let payload = texts.join("\n").into_bytes();
         let cut = at.index(payload.len());
         let (readings, rejects) = run(Format::Line, &payload[..cut]);
-        // A truncated number or time has another value; the line breaks determine the maximum number of lines.
+        // A truncated number or time has another value; the line breaks determine the maximum
+        // number of lines.
         prop_assert!(readings.len() + rejects.total() <= lines.len() + payload.iter().filter(|b| **b == b'\n').count());
         let mut damaged = payload.clone();
         damaged[cut] = 0xff;

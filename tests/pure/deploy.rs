@@ -1,6 +1,7 @@
-//! The files in `deploy/` fit the service: their configurations load, the variables and ports in the manifests exist,
-//! stop timeouts are long enough, copies are equal. The manifests are read as text; `tests/deploy.sh` checks them with
-//! the schemas and tools of Docker, Kubernetes and systemd.
+//! The files in `deploy/` fit the service: their configurations load, the variables and ports in
+//! the manifests exist, stop timeouts are long enough, copies are equal. The manifests are read as
+//! text; `tests/deploy.sh` checks them with the schemas and tools of Docker, Kubernetes and
+//! systemd.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
@@ -21,13 +22,27 @@ fn text(path: &str) -> String {
 
 /// Lines without comments.
 fn lines(path: &str) -> Vec<String> {
-    let code = |line: &str| line.split(" #").next().unwrap_or_default().trim_end().to_owned();
-    text(path).lines().filter(|line| !line.trim_start().starts_with('#')).map(code).collect()
+    let code = |line: &str| {
+        line.split(" #")
+            .next()
+            .unwrap_or_default()
+            .trim_end()
+            .to_owned()
+    };
+    text(path)
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .map(code)
+        .collect()
 }
 
 /// The rest of the lines that begin with `key`, without spaces and dashes.
 fn values(path: &str, key: &str) -> Vec<String> {
-    let value = |line: &String| line.trim_start_matches([' ', '-']).strip_prefix(key).map(|v| v.trim().to_owned());
+    let value = |line: &String| {
+        line.trim_start_matches([' ', '-'])
+            .strip_prefix(key)
+            .map(|v| v.trim().to_owned())
+    };
     lines(path).iter().filter_map(value).collect()
 }
 
@@ -38,7 +53,8 @@ fn value(path: &str, key: &str) -> String {
     found.remove(0)
 }
 
-/// Loads a shipped configuration with the variables of its manifest; secrets are files of this test.
+/// Loads a shipped configuration with the variables of its manifest; secrets are files of this
+/// test.
 fn load(path: &str, secrets_at: &str, variables: &[(&str, &str)]) -> Config {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().display().to_string();
@@ -53,24 +69,41 @@ fn load(path: &str, secrets_at: &str, variables: &[(&str, &str)]) -> Config {
     }
     let file = dir.path().join("hourbucket.toml");
     std::fs::write(&file, text(path).replace(secrets_at, &at)).unwrap();
-    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.replace(secrets_at, &at)));
-    config::load(Some(&file), variables).unwrap_or_else(|e| panic!("{path}:\n{e}")).config
+    let variables = variables
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.replace(secrets_at, &at)));
+    config::load(Some(&file), variables)
+        .unwrap_or_else(|e| panic!("{path}:\n{e}"))
+        .config
 }
 
 fn compose() -> Config {
     let uri = value(COMPOSE, "HOURBUCKET_STORE__URI_FILE:");
-    load("deploy/compose/hourbucket.toml", "/run/secrets", &[("HOURBUCKET_STORE__URI_FILE", &uri)])
+    load(
+        "deploy/compose/hourbucket.toml",
+        "/run/secrets",
+        &[("HOURBUCKET_STORE__URI_FILE", &uri)],
+    )
 }
 
 fn kubernetes() -> Config {
     let path = "deploy/kubernetes/base/hourbucket.toml";
     let variables = [
-        ("HOURBUCKET_STORE__URI_FILE", "/etc/hourbucket/secrets/mongodb-uri"),
+        (
+            "HOURBUCKET_STORE__URI_FILE",
+            "/etc/hourbucket/secrets/mongodb-uri",
+        ),
         ("HOURBUCKET_MQTT__0__CLIENT_ID", "hourbucket-0"),
-        ("HOURBUCKET_MQTT__0__STATUS_TOPIC", "hourbucket/hourbucket-0/status"),
+        (
+            "HOURBUCKET_MQTT__0__STATUS_TOPIC",
+            "hourbucket/hourbucket-0/status",
+        ),
     ];
     let named = |name: &str| text(STATEFUL_SET).contains(&format!("name: {name}\n"));
-    assert!(variables.iter().all(|(name, _)| named(name)), "the variables of {STATEFUL_SET}");
+    assert!(
+        variables.iter().all(|(name, _)| named(name)),
+        "the variables of {STATEFUL_SET}"
+    );
     load(path, "/etc/hourbucket/secrets", &variables)
 }
 
@@ -79,17 +112,39 @@ fn shipped_configurations_load_without_a_warning() {
     for config in [compose(), kubernetes()] {
         // In both, TLS is terminated before the service: docs/deploy.md.
         let of_tls = |warning: &String| warning.starts_with("http.tls.cert_file is not set");
-        let warnings: Vec<String> = config.warnings().into_iter().filter(|warning| !of_tls(warning)).collect();
+        let warnings: Vec<String> = config
+            .warnings()
+            .into_iter()
+            .filter(|warning| !of_tls(warning))
+            .collect();
         assert_eq!(warnings, Vec::<String>::new());
         assert!(!config.http.listen.ip().is_loopback() && config.http.tokens_file.is_some());
         assert!(!config.http.allow_anonymous);
         assert_eq!(config.store.write_concern, "majority");
-        assert_eq!(config.journal.dir, Path::new("/var/lib/hourbucket/journal"), "on the volume");
-        assert!(config.mqtt.iter().all(|mqtt| mqtt.password_file.is_some() && !mqtt.clean_start));
+        assert_eq!(
+            config.journal.dir,
+            Path::new("/var/lib/hourbucket/journal"),
+            "on the volume"
+        );
+        assert!(
+            config
+                .mqtt
+                .iter()
+                .all(|mqtt| mqtt.password_file.is_some() && !mqtt.clean_start)
+        );
     }
     let shared = kubernetes();
-    assert!(shared.mqtt[0].subscriptions.iter().all(|s| s.filter.starts_with("$share/")));
-    assert_eq!(shared.store.mode, StoreMode::Bucket, "several instances on one sensor");
+    assert!(
+        shared.mqtt[0]
+            .subscriptions
+            .iter()
+            .all(|s| s.filter.starts_with("$share/"))
+    );
+    assert_eq!(
+        shared.store.mode,
+        StoreMode::Bucket,
+        "several instances on one sensor"
+    );
 }
 
 /// Every text file of ours below a directory.
@@ -131,7 +186,9 @@ fn every_variable_names_a_key() {
     paths.push(Path::new(ROOT).join("docs/deploy.md"));
     let mut seen = 0;
     for path in paths {
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            continue;
+        };
         for (at, _) in text.match_indices("HOURBUCKET_") {
             let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
             let name: String = text[at..].chars().take_while(|c| is_name(*c)).collect();
@@ -141,14 +198,21 @@ fn every_variable_names_a_key() {
             }
             seen += 1;
             let key = |name: &str| {
-                let steps = name["HOURBUCKET_".len()..].split("__").filter(|step| step.parse::<u32>().is_err());
+                let steps = name["HOURBUCKET_".len()..]
+                    .split("__")
+                    .filter(|step| step.parse::<u32>().is_err());
                 steps.map(str::to_lowercase).collect::<Vec<_>>().join(".")
             };
             let is_known = |name: &str| known.contains(&key(name));
             let good = is_known(&name) || name.strip_suffix("_FILE").is_some_and(is_known);
             // The password belongs to the environment, not to a settings file.
             let good = good || key(&name).starts_with("mqtt.password");
-            assert!(good, "{}: {name} is not a key ({})", path.display(), key(&name));
+            assert!(
+                good,
+                "{}: {name} is not a key ({})",
+                path.display(),
+                key(&name)
+            );
         }
     }
     assert!(seen > 8, "{seen}");
@@ -161,17 +225,31 @@ fn ports_are_those_of_the_configurations() {
     let default = Config::default();
     let published = values(COMPOSE, "\"127.0.0.1:");
     for config in [&compose, &kubernetes, &default] {
-        assert_eq!((config.http.listen.port(), config.admin.listen.port()), (8080, 8081));
+        assert_eq!(
+            (config.http.listen.port(), config.admin.listen.port()),
+            (8080, 8081)
+        );
     }
     for port in [8080, 8081] {
-        assert!(published.contains(&format!("{port}:{port}\"")), "{COMPOSE}: {port} of {published:?}");
-        assert!(values(STATEFUL_SET, "containerPort:").contains(&port.to_string()), "{STATEFUL_SET}: {port}");
+        assert!(
+            published.contains(&format!("{port}:{port}\"")),
+            "{COMPOSE}: {port} of {published:?}"
+        );
+        assert!(
+            values(STATEFUL_SET, "containerPort:").contains(&port.to_string()),
+            "{STATEFUL_SET}: {port}"
+        );
         assert!(value("deploy/docker/Dockerfile", "EXPOSE").contains(&port.to_string()));
-        assert!(values("deploy/kubernetes/base/services.yaml", "port:").contains(&port.to_string()));
+        assert!(
+            values("deploy/kubernetes/base/services.yaml", "port:").contains(&port.to_string())
+        );
     }
-    assert!(text("deploy/prometheus/prometheus.yml").contains("hourbucket:8081"), "the target in compose");
-    // Ports are published on loopback only: readings without encryption, metrics and Grafana's login must not be
-    // reachable from the network.
+    assert!(
+        text("deploy/prometheus/prometheus.yml").contains("hourbucket:8081"),
+        "the target in compose"
+    );
+    // Ports are published on loopback only: readings without encryption, metrics and Grafana's
+    // login must not be reachable from the network.
     assert!(
         lines(COMPOSE)
             .iter()
@@ -184,7 +262,10 @@ fn ports_are_those_of_the_configurations() {
 fn the_service_is_not_killed_while_it_drains() {
     let after = |deadline: Duration, limit: &str| {
         let limit = parse_duration(limit).unwrap_or_else(|| panic!("{limit} is not a duration"));
-        assert!(limit >= deadline + Duration::from_secs(10), "{limit:?} for {deadline:?}");
+        assert!(
+            limit >= deadline + Duration::from_secs(10),
+            "{limit:?} for {deadline:?}"
+        );
     };
     let graces = values(COMPOSE, "stop_grace_period:");
     assert!(graces.contains(&"45s".to_owned()), "{graces:?}");
@@ -192,12 +273,18 @@ fn the_service_is_not_killed_while_it_drains() {
     let seconds = |key: &str| value(STATEFUL_SET, key).parse::<u64>().unwrap();
     let left = seconds("terminationGracePeriodSeconds:") - seconds("seconds:");
     after(kubernetes().shutdown.deadline, &format!("{left}s"));
-    after(Config::default().shutdown.deadline, &value(UNIT, "TimeoutStopSec="));
+    after(
+        Config::default().shutdown.deadline,
+        &value(UNIT, "TimeoutStopSec="),
+    );
 }
 
 #[test]
 fn the_unit_knows_the_exit_codes() {
-    assert_eq!(value(UNIT, "SuccessExitStatus="), ExitReason::Unstored { left: 1 }.exit_code().to_string());
+    assert_eq!(
+        value(UNIT, "SuccessExitStatus="),
+        ExitReason::Unstored { left: 1 }.exit_code().to_string()
+    );
     // tests/servers/service_manager.rs checks that the binary ends with it.
     assert_eq!(value(UNIT, "RestartPreventExitStatus="), "78");
 }
@@ -208,23 +295,32 @@ fn the_journal_fits_its_volume() {
     let gib: u64 = claim.strip_suffix("Gi").unwrap().parse().unwrap();
     let config = kubernetes();
     // There may be one more segment for a moment.
-    assert!(config.journal.max_bytes + config.journal.segment_bytes <= gib << 30, "{claim}");
+    assert!(
+        config.journal.max_bytes + config.journal.segment_bytes <= gib << 30,
+        "{claim}"
+    );
 }
 
 #[test]
 fn metrics_that_scale_exist() {
     let ours = text("src/telemetry/metrics.rs")
-        + &std::fs::read_to_string(Path::new(ROOT).join("src/telemetry/catalog.rs")).unwrap_or_default();
-    for path in
-        ["deploy/kubernetes/components/autoscale/hpa.yaml", "deploy/kubernetes/components/autoscale/adapter-rule.yaml"]
-    {
+        + &std::fs::read_to_string(Path::new(ROOT).join("src/telemetry/catalog.rs"))
+            .unwrap_or_default();
+    for path in [
+        "deploy/kubernetes/components/autoscale/hpa.yaml",
+        "deploy/kubernetes/components/autoscale/adapter-rule.yaml",
+    ] {
         let text = text(path);
-        let names =
-            text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("hourbucket_"));
+        let names = text
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|w| w.starts_with("hourbucket_"));
         let names: Vec<&str> = names.collect();
         assert!(!names.is_empty(), "{path}");
         for name in names {
-            assert!(ours.contains(&format!("\"{name}\"")), "{path}: {name} is not a metric");
+            assert!(
+                ours.contains(&format!("\"{name}\"")),
+                "{path}: {name} is not a metric"
+            );
         }
     }
 }
@@ -232,8 +328,16 @@ fn metrics_that_scale_exist() {
 #[test]
 fn alert_rules_are_the_same_everywhere() {
     let rules = text("deploy/prometheus/rules/hourbucket.yml");
-    let indented: String =
-        rules.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect();
+    let indented: String = rules
+        .lines()
+        .map(|line| {
+            if line.is_empty() {
+                "\n".to_owned()
+            } else {
+                format!("  {line}\n")
+            }
+        })
+        .collect();
     let copy = text("deploy/kubernetes/components/monitoring/rules.yaml");
     let (_, spec) = copy.split_once("\nspec:\n").unwrap();
     assert!(spec == indented, "run deploy/kubernetes/rules.sh");
@@ -243,7 +347,12 @@ fn alert_rules_are_the_same_everywhere() {
 fn files_that_compose_mounts_exist() {
     let dir = Path::new(ROOT).join("deploy");
     let mounts = lines(COMPOSE).into_iter().filter_map(|line| {
-        let source = line.trim_start().strip_prefix("- ./")?.split(':').next()?.to_owned();
+        let source = line
+            .trim_start()
+            .strip_prefix("- ./")?
+            .split(':')
+            .next()?
+            .to_owned();
         Some(source)
     });
     let mounts: Vec<String> = mounts.collect();
@@ -257,18 +366,36 @@ fn files_that_compose_mounts_exist() {
 fn versions_are_pinned_and_ours_is_that_of_the_crate() {
     let version = env!("CARGO_PKG_VERSION");
     let images = values(COMPOSE, "image:").into_iter();
-    let bases =
-        ["deploy/docker/Dockerfile", "deploy/compose/fleet.Dockerfile"].into_iter().flat_map(|p| values(p, "FROM "));
-    let images: Vec<String> = images.chain(bases.map(|b| b.split(' ').next().unwrap().to_owned())).collect();
+    let bases = [
+        "deploy/docker/Dockerfile",
+        "deploy/compose/fleet.Dockerfile",
+    ]
+    .into_iter()
+    .flat_map(|p| values(p, "FROM "));
+    let images: Vec<String> = images
+        .chain(bases.map(|b| b.split(' ').next().unwrap().to_owned()))
+        .collect();
     assert!(images.len() > 8, "{images:?}");
     for image in images {
-        let tag = image.split_once(':').unwrap_or_else(|| panic!("{image} has no tag")).1;
-        let numbers = tag.split(['.', '-']).filter(|part| part.trim_start_matches('v').parse::<u32>().is_ok()).count();
+        let tag = image
+            .split_once(':')
+            .unwrap_or_else(|| panic!("{image} has no tag"))
+            .1;
+        let numbers = tag
+            .split(['.', '-'])
+            .filter(|part| part.trim_start_matches('v').parse::<u32>().is_ok())
+            .count();
         assert!(numbers >= 2, "{image} may change");
-        assert!(!image.starts_with("hourbucket") || tag == version, "{image} is not {version}");
+        assert!(
+            !image.starts_with("hourbucket") || tag == version,
+            "{image} is not {version}"
+        );
     }
     assert_eq!(value("deploy/docker/Dockerfile", "ARG VERSION="), version);
-    for path in ["deploy/kubernetes/base/kustomization.yaml", "deploy/kubernetes/example/kustomization.yaml"] {
+    for path in [
+        "deploy/kubernetes/base/kustomization.yaml",
+        "deploy/kubernetes/example/kustomization.yaml",
+    ] {
         assert_eq!(value(path, "newTag:"), version, "{path}");
     }
     assert!(text("deploy/deb/changelog").starts_with(&format!("hourbucket ({version}-1)")));
@@ -278,23 +405,39 @@ fn versions_are_pinned_and_ours_is_that_of_the_crate() {
 fn the_debian_package_finds_its_files() {
     let manifest: toml::Table = text("Cargo.toml").parse().unwrap();
     let deb = &manifest["package"]["metadata"]["deb"];
-    let sources: Vec<&str> = deb["assets"].as_array().unwrap().iter().map(|asset| asset[0].as_str().unwrap()).collect();
+    let sources: Vec<&str> = deb["assets"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|asset| asset[0].as_str().unwrap())
+        .collect();
     assert!(sources.contains(&"target/release/hourbucket"));
-    for source in sources.into_iter().filter(|source| !source.starts_with("target/")) {
+    for source in sources
+        .into_iter()
+        .filter(|source| !source.starts_with("target/"))
+    {
         // A pattern: its directory.
-        let named = source.split_once("/*").map_or(source, |(directory, _)| directory);
+        let named = source
+            .split_once("/*")
+            .map_or(source, |(directory, _)| directory);
         assert!(Path::new(ROOT).join(named).exists(), "{source}");
     }
     assert!(text("deploy/deb/postrm").contains("#DEBHELPER#"));
 }
 
-/// `loadtest pair gateway --set HTTP__TOKENS_FILE=…` compares a service that checks tokens with one that does not.
+/// `loadtest pair gateway --set HTTP__TOKENS_FILE=…` compares a service that checks tokens with one
+/// that does not.
 #[test]
 fn the_token_of_the_load_test_is_in_its_tokens_file() {
     use hourbucket::access::{GrantDefaults, Tokens};
 
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tokens = Tokens::load("test", &root.join("loadtest/tokens.toml"), &GrantDefaults::unlimited()).unwrap();
+    let tokens = Tokens::load(
+        "test",
+        &root.join("loadtest/tokens.toml"),
+        &GrantDefaults::unlimited(),
+    )
+    .unwrap();
     let source = std::fs::read_to_string(root.join("loadtest/src/render.rs")).unwrap();
     let (_, rest) = source.split_once("Authorization: Bearer ").unwrap();
     let token = rest.split_once("\\r\\n").unwrap().0;

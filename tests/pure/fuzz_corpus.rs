@@ -1,5 +1,6 @@
-//! Runs the fuzzer's corpus through every decoder, unchanged and mutated in many ways: like `fuzz/run.sh`, but for a
-//! moment instead of minutes. The mutations come from a seed, so a failure can be repeated.
+//! Runs the fuzzer's corpus through every decoder, unchanged and mutated in many ways: like
+//! `fuzz/run.sh`, but for a moment instead of minutes. The mutations come from a seed, so a failure
+//! can be repeated.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -94,12 +95,16 @@ fn every_decoder_reads_the_corpus_without_a_violation() {
     let bench = Bench::new(std::iter::empty());
     let inputs = inputs(false);
     for name in ["json", "line", "otlp"] {
-        assert!(bench.names().any(|n| n == name) && inputs.iter().any(|(path, _)| path.contains(name)), "{name}");
+        assert!(
+            bench.names().any(|n| n == name) && inputs.iter().any(|(path, _)| path.contains(name)),
+            "{name}"
+        );
     }
     let mut rng = fastrand::Rng::with_seed(20_240_301);
     for (path, input) in &inputs {
         let look = |payload: &[u8]| {
-            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.check(payload)));
+            let held =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.check(payload)));
             assert!(held.is_ok(), "{path} as {}", payload.escape_ascii());
         };
         look(input);
@@ -126,7 +131,10 @@ fn the_headers_of_proxies_keep_their_invariants() {
 
 fn keeps_its_invariants(name: &str, check: fn(&[u8])) {
     let mark = format!("/{name}/");
-    let inputs: Vec<_> = inputs(false).into_iter().filter(|(path, _)| path.contains(&mark)).collect();
+    let inputs: Vec<_> = inputs(false)
+        .into_iter()
+        .filter(|(path, _)| path.contains(&mark))
+        .collect();
     assert!(inputs.len() > 5, "{} inputs", inputs.len());
     let mut rng = fastrand::Rng::with_seed(20_261_122);
     for (path, input) in &inputs {
@@ -152,7 +160,12 @@ fn the_rows_of_a_bucket_match_a_plain_list() {
     let mut inputs = inputs(true);
     assert!(!inputs.is_empty());
     // Random inputs, in addition to the corpus.
-    inputs.extend((0..300).map(|n| (format!("seed {n}"), (0..rng.usize(..2000)).map(|_| rng.u8(..)).collect())));
+    inputs.extend((0..300).map(|n| {
+        (
+            format!("seed {n}"),
+            (0..rng.usize(..2000)).map(|_| rng.u8(..)).collect(),
+        )
+    }));
     for (name, input) in &inputs {
         let held = std::panic::catch_unwind(|| rows::check(input));
         assert!(held.is_ok(), "{name}: {}", input.escape_ascii());
@@ -166,10 +179,18 @@ fn the_fuzzer_has_the_dependencies_of_the_modules_that_it_compiles() {
     let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let dependencies = |path: &str| {
         let manifest: toml::Table = text(path).parse().unwrap();
-        manifest["dependencies"].as_table().unwrap().keys().cloned().collect::<Vec<_>>()
+        manifest["dependencies"]
+            .as_table()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
     };
     let mut sources = String::new();
-    for module in text("fuzz/src/main.rs").lines().filter_map(|line| line.strip_prefix("#[path = \"../../")) {
+    for module in text("fuzz/src/main.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("#[path = \"../../"))
+    {
         let path = root.join(module.trim_end_matches("\"]"));
         match path.ends_with("mod.rs") {
             true => files_of(path.parent().unwrap(), &mut sources),
@@ -180,7 +201,8 @@ fn the_fuzzer_has_the_dependencies_of_the_modules_that_it_compiles() {
     let has = dependencies("fuzz/Cargo.toml");
     for name in dependencies("Cargo.toml") {
         let path = format!("{}::", name.replace('-', "_"));
-        let is_part = |at: usize| sources[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let is_part =
+            |at: usize| sources[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
         let used = sources.match_indices(&path).any(|(at, _)| !is_part(at));
         assert!(!used || has.contains(&name), "fuzz/Cargo.toml lacks {name}");
     }
@@ -191,7 +213,9 @@ fn files_of(dir: &Path, sources: &mut String) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             files_of(&path, sources);
-        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && !path.ends_with("tests.rs")
+        {
             add_source(&path, sources);
         }
     }
@@ -200,5 +224,8 @@ fn files_of(dir: &Path, sources: &mut String) {
 /// Without its unit tests, which are at its end.
 fn add_source(path: &Path, sources: &mut String) {
     let text = std::fs::read_to_string(path).unwrap();
-    *sources += text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    *sources += text
+        .split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or_default();
 }

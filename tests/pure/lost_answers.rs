@@ -1,8 +1,12 @@
-//! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost after a write;
-//! commands fail, are slow, or are half applied, according to a printed seed. `HOURBUCKET_LOST_SEED=17` replays one
-//! history.
+//! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost
+//! after a write; commands fail, are slow, or are half applied, according to a printed seed.
+//! `HOURBUCKET_LOST_SEED=17` replays one history.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_macros,
+    reason = "a test that prints"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,14 +34,21 @@ struct PausedClock(tokio::time::Instant);
 impl Clock for PausedClock {
     fn now(&self) -> Now {
         let ms = self.0.elapsed().as_millis() as u64;
-        Now { wall_ms: START_MS + ms as i64, mono_ms: ms }
+        Now {
+            wall_ms: START_MS + ms as i64,
+            mono_ms: ms,
+        }
     }
 }
 
 fn script(seed: u64, faults: bool) -> Script {
     let mut rng = fastrand::Rng::with_seed(seed);
     Box::new(move || {
-        let delay = Duration::from_millis(if rng.u8(0..8) == 0 { rng.u64(0..3000) } else { rng.u64(0..5) });
+        let delay = Duration::from_millis(if rng.u8(0..8) == 0 {
+            rng.u64(0..3000)
+        } else {
+            rng.u64(0..5)
+        });
         let fault = match rng.u8(0..10) {
             0 | 1 if faults => Fault::LostAfter,
             2 if faults => Fault::LostBefore,
@@ -51,7 +62,11 @@ fn script(seed: u64, faults: bool) -> Script {
 
 fn readings(rng: &mut fastrand::Rng, wall_ms: i64) -> Vec<Reading> {
     let one = |rng: &mut fastrand::Rng| {
-        let late = if rng.u8(0..6) == 0 { rng.i64(0..3 * 3_600_000) } else { 0 };
+        let late = if rng.u8(0..6) == 0 {
+            rng.i64(0..3 * 3_600_000)
+        } else {
+            0
+        };
         Reading {
             sensor_id: format!("s{}", rng.u8(0..8)),
             ts_ms: wall_ms - late,
@@ -67,17 +82,33 @@ type Sent = Arc<Mutex<BTreeMap<(String, ReadingKey), bool>>>;
 
 async fn history(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let storage_mode = if rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
-    let page = PageLimits { readings: rng.u32(1..12), bytes: 1 << 20, summary_bytes: 1 << 20 };
-    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_storage_mode(storage_mode));
+    let storage_mode = if rng.bool() {
+        StorageMode::TimeSeries
+    } else {
+        StorageMode::Bucket
+    };
+    let page = PageLimits {
+        readings: rng.u32(1..12),
+        bytes: 1 << 20,
+        summary_bytes: 1 << 20,
+    };
+    let store =
+        Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_storage_mode(storage_mode));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock(tokio::time::Instant::now()));
-    let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };
+    let backoff = Backoff {
+        min: Duration::from_millis(10),
+        max: Duration::from_secs(1),
+    };
     let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
     flusher.open(3);
     let settings = ShardSettings {
         span: Span::HOUR,
         page,
-        due: if rng.bool() { DuePolicy::Linger(5) } else { DuePolicy::Age(2000) },
+        due: if rng.bool() {
+            DuePolicy::Linger(5)
+        } else {
+            DuePolicy::Age(2000)
+        },
         command_bytes_max: 4 << 20,
         command_statements_max: rng.usize(1..20),
         bytes_max: 1 << 20,
@@ -106,7 +137,10 @@ async fn history(seed: u64) {
     let router = Router::new(shards, dead_handle);
     let taken = clock.clone();
     tasks.push(tokio::spawn(async move {
-        router.take(ingest_batches, Arc::new(Oldest::default()), taken).await.expect("the shards run");
+        router
+            .take(ingest_batches, Arc::new(Oldest::default()), taken)
+            .await
+            .expect("the shards run");
     }));
     let sent: Sent = Arc::default();
     for _ in 0..rng.usize(5..40) {
@@ -120,7 +154,10 @@ async fn history(seed: u64) {
     drop(admission);
     store.set_script(script(seed ^ 2, false));
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(600), task).await.expect("finishes").expect("no panic");
+        tokio::time::timeout(Duration::from_secs(600), task)
+            .await
+            .expect("finishes")
+            .expect("no panic");
     }
     check(seed, &store, &sent, page.readings);
 }
@@ -135,29 +172,47 @@ async fn submit(
     let (ack, wait) = Ack::channel();
     let batch: ReadingBatch = readings.iter().cloned().collect();
     for reading in readings {
-        sent.lock().unwrap().entry((reading.sensor_id.clone(), reading.key())).or_default();
+        sent.lock()
+            .unwrap()
+            .entry((reading.sensor_id.clone(), reading.key()))
+            .or_default();
     }
-    admission.submit(IngestBatch::new(batch, vec![], ack)).await.expect("admission is open");
+    admission
+        .submit(IngestBatch::new(batch, vec![], ack))
+        .await
+        .expect("admission is open");
     let readings = readings.to_vec();
     let sent = sent.clone();
     let store = store.clone();
     tasks.push(tokio::spawn(async move {
         assert_eq!(wait.outcome().await, AckOutcome::Delivered);
         for reading in readings {
-            let stored = store.pages().readings().any(|r| r.sensor_id == reading.sensor_id && r.key() == reading.key());
+            let stored = store
+                .pages()
+                .readings()
+                .any(|r| r.sensor_id == reading.sensor_id && r.key() == reading.key());
             assert!(stored, "acknowledged before it was stored: {reading:?}");
-            sent.lock().unwrap().insert((reading.sensor_id.clone(), reading.key()), true);
+            sent.lock()
+                .unwrap()
+                .insert((reading.sensor_id.clone(), reading.key()), true);
         }
     }));
 }
 
 fn check(seed: u64, store: &MemoryStore, sent: &Sent, max_readings: u32) {
-    store.pages().check_catalog().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    store
+        .pages()
+        .check_catalog()
+        .unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     let pages = store.pages();
-    pages.check(max_readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    pages
+        .check(max_readings)
+        .unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     let mut stored: BTreeMap<(String, ReadingKey), u32> = BTreeMap::new();
     for reading in pages.readings() {
-        *stored.entry((reading.sensor_id.clone(), reading.key())).or_default() += 1;
+        *stored
+            .entry((reading.sensor_id.clone(), reading.key()))
+            .or_default() += 1;
     }
     for (reading, acked) in sent.lock().unwrap().iter() {
         assert!(*acked, "seed {seed}: never acknowledged: {reading:?}");
@@ -169,8 +224,11 @@ fn check(seed: u64, store: &MemoryStore, sent: &Sent, max_readings: u32) {
 #[test]
 fn nothing_is_lost_and_nothing_is_stored_twice() {
     let run = |seed| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
         let history = std::panic::AssertUnwindSafe(|| runtime.block_on(history(seed)));
         if let Err(panic) = std::panic::catch_unwind(history) {
             eprintln!("HOURBUCKET_LOST_SEED={seed}");
@@ -180,7 +238,8 @@ fn nothing_is_lost_and_nothing_is_stored_twice() {
     if let Ok(seed) = std::env::var("HOURBUCKET_LOST_SEED") {
         return run(seed.parse().expect("HOURBUCKET_LOST_SEED is a number"));
     }
-    let seeds: u64 = std::env::var("HOURBUCKET_LOST_SEEDS").map_or(1000, |n| n.parse().expect("a number"));
+    let seeds: u64 =
+        std::env::var("HOURBUCKET_LOST_SEEDS").map_or(1000, |n| n.parse().expect("a number"));
     (0..seeds).for_each(run);
     println!("{seeds} seeds");
 }

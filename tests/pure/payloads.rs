@@ -1,13 +1,19 @@
-//! The decoders against real payloads from the field, each with the readings that a person would expect.
+//! The decoders against real payloads from the field, each with the readings that a person would
+//! expect.
 //!
 //! The collection is not part of the repository: `HOURBUCKET_PAYLOADS` names its directory, default
-//! `../shared/payloads`; without one the test reports that. It contains `expected.jsonl`, a line for each file.
-//! [`RULES`] defines how each family is decoded; a new format is a few lines there. The results are printed by family,
-//! with each sample that differs from the expectation: `cargo test --test pure payloads:: -- --nocapture`.
+//! `../shared/payloads`; without one the test reports that. It contains `expected.jsonl`, a line
+//! for each file. [`RULES`] defines how each family is decoded; a new format is a few lines there.
+//! The results are printed by family, with each sample that differs from the expectation: `cargo
+//! test --test pure payloads:: -- --nocapture`.
 //!
 //! The marked families must match: everything is as expected, or listed in [`CHOSEN`].
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, and a report")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, and a report"
+)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +21,9 @@ use std::time::Duration;
 
 use hourbucket::config::{Config, Line};
 use hourbucket::decode::sparkplug::Sparkplug;
-use hourbucket::decode::{Captured, Context, Formats, RejectReason, Rejects, TopicTemplate, TsUnit};
+use hourbucket::decode::{
+    Captured, Context, Formats, RejectReason, Rejects, TopicTemplate, TsUnit,
+};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use serde_json::Value as Json;
 
@@ -27,7 +35,8 @@ struct Rule {
     begins: &'static str,
     ends: &'static [&'static str],
     format: &'static str,
-    /// Topic templates of the subscription; the first that matches counts. None if the format reads topics itself.
+    /// Topic templates of the subscription; the first that matches counts. None if the format reads
+    /// topics itself.
     templates: &'static [&'static str],
     /// `line.sensor_id_tag`, and `line.field_prefix` if it is not the default.
     sensor_id_tag: &'static str,
@@ -36,12 +45,23 @@ struct Rule {
 }
 
 const fn rule(begins: &'static str, ends: &'static [&'static str], format: &'static str) -> Rule {
-    Rule { begins, ends, format, templates: &[], sensor_id_tag: "sensor_id", held: false }
+    Rule {
+        begins,
+        ends,
+        format,
+        templates: &[],
+        sensor_id_tag: "sensor_id",
+        held: false,
+    }
 }
 
-/// A family, or a vendor in it, decoded by a mapping: a shipped profile, or one of `tests/payloads/formats.toml`.
+/// A family, or a vendor in it, decoded by a mapping: a shipped profile, or one of
+/// `tests/payloads/formats.toml`.
 const fn mapped(begins: &'static str, format: &'static str) -> Rule {
-    Rule { held: true, ..rule(begins, &[".json", ".ndjson", ".txt"], format) }
+    Rule {
+        held: true,
+        ..rule(begins, &[".json", ".ndjson", ".txt"], format)
+    }
 }
 
 const RULES: &[Rule] = &[
@@ -49,23 +69,54 @@ const RULES: &[Rule] = &[
     mapped("02_tasmota/", "tasmota"),
     mapped("03_shelly/gen1_", "shelly-gen1"),
     mapped("03_shelly/gen2_", "shelly-gen2"),
-    Rule { sensor_id_tag: "dev_eui", held: true, ..rule("04_chirpstack_v4/influx", &[".lp"], "line") },
+    Rule {
+        sensor_id_tag: "dev_eui",
+        held: true,
+        ..rule("04_chirpstack_v4/influx", &[".lp"], "line")
+    },
     mapped("04_chirpstack_v4/", "chirpstack-v4"),
     mapped("05_tts_v3/", "ttn-v3"),
-    Rule { held: true, ..rule("06_senml/", &[".json"], "senml") },
-    Rule { held: true, ..rule("06_senml/", &[".cbor.bin"], "senml-cbor") },
-    Rule { held: true, ..rule("07_sparkplug_b/", &[".bin", ".json"], "sparkplug") },
-    Rule { held: true, ..rule("08_influx_lp/", &[".lp"], "line") },
-    mapped("10_plain_esphome_ha/ha_statestream", "home-assistant-statestream"),
+    Rule {
+        held: true,
+        ..rule("06_senml/", &[".json"], "senml")
+    },
+    Rule {
+        held: true,
+        ..rule("06_senml/", &[".cbor.bin"], "senml-cbor")
+    },
+    Rule {
+        held: true,
+        ..rule("07_sparkplug_b/", &[".bin", ".json"], "sparkplug")
+    },
+    Rule {
+        held: true,
+        ..rule("08_influx_lp/", &[".lp"], "line")
+    },
+    mapped(
+        "10_plain_esphome_ha/ha_statestream",
+        "home-assistant-statestream",
+    ),
     mapped("10_plain_esphome_ha/", "homes"),
     mapped("11_aws_azure/aws", "aws-iot"),
     mapped("11_aws_azure/azure", "azure-iot"),
-    Rule { held: true, ..rule("12_otlp/", &[".json"], "otlp-json") },
-    Rule { held: true, ..rule("12_otlp/", &[".bin"], "otlp") },
+    Rule {
+        held: true,
+        ..rule("12_otlp/", &[".json"], "otlp-json")
+    },
+    Rule {
+        held: true,
+        ..rule("12_otlp/", &[".bin"], "otlp")
+    },
     mapped("13_ruuvi_victron_nodered/ruuvi", "ruuvi-gateway"),
     mapped("13_ruuvi_victron_nodered/victron", "victron-venus"),
-    Rule { templates: &["sensors/{sensor_id}/{field}"], ..rule("14_malformed/con_scalar", &[".txt"], "scalar") },
-    Rule { templates: &["+/{sensor_id}/#"], ..rule("14_malformed/", &[".json", ".txt", ".bin"], "json") },
+    Rule {
+        templates: &["sensors/{sensor_id}/{field}"],
+        ..rule("14_malformed/con_scalar", &[".txt"], "scalar")
+    },
+    Rule {
+        templates: &["+/{sensor_id}/#"],
+        ..rule("14_malformed/", &[".json", ".txt", ".bin"], "json")
+    },
     mapped("15_gateways_extra/tb_", "thingsboard-telemetry"),
     mapped("15_gateways_extra/milesight_gateway", "milesight-gateway"),
     mapped("15_gateways_extra/milesight", "milesight"),
@@ -83,38 +134,110 @@ const RULES: &[Rule] = &[
 
 /// Samples with another result than the expected one, chosen for this reason.
 const CHOSEN: &[(&str, &str)] = &[
-    ("03_shelly/gen1_em3_info_double_prefix.json", "all three phases give the same fields, not the first alone"),
-    ("04_chirpstack_v4/milesight_am102_undecoded.json", "no codec: the radio's values and the payload as text"),
-    ("04_chirpstack_v4/hono_v4.json", "no codec: dr and fPort too, as in docs_up.json"),
-    ("15_gateways_extra/tb_array_key_value.json", "ThingsBoard's telemetry has texts as well; they are kept"),
+    (
+        "03_shelly/gen1_em3_info_double_prefix.json",
+        "all three phases give the same fields, not the first alone",
+    ),
+    (
+        "04_chirpstack_v4/milesight_am102_undecoded.json",
+        "no codec: the radio's values and the payload as text",
+    ),
+    (
+        "04_chirpstack_v4/hono_v4.json",
+        "no codec: dr and fPort too, as in docs_up.json",
+    ),
+    (
+        "15_gateways_extra/tb_array_key_value.json",
+        "ThingsBoard's telemetry has texts as well; they are kept",
+    ),
     (
         "15_gateways_extra/loriot_gw_two_gateways.json",
         "rssi and snr of each gateway are kept, as in hono_loriot_gw.json",
     ),
-    ("15_gateways_extra/hono_ttn_null_payload.json", "rssi and snr are kept, as in hono_ttn_v2.json"),
-    ("14_malformed/con_scalar_comma.txt", "a text stays a text: never 215"),
-    ("14_malformed/con_scalar_underscore.txt", "a text stays a text: never 1000"),
-    ("14_malformed/con_decimal_comma_string.json", "a text stays a text: never 215"),
-    ("14_malformed/con_duplicate_keys.json", "a repeated key is rejected, because it is unknown which one is meant"),
-    ("14_malformed/con_duplicate_time.json", "a repeated key is rejected, because it is unknown which one is meant"),
+    (
+        "15_gateways_extra/hono_ttn_null_payload.json",
+        "rssi and snr are kept, as in hono_ttn_v2.json",
+    ),
+    (
+        "14_malformed/con_scalar_comma.txt",
+        "a text stays a text: never 215",
+    ),
+    (
+        "14_malformed/con_scalar_underscore.txt",
+        "a text stays a text: never 1000",
+    ),
+    (
+        "14_malformed/con_decimal_comma_string.json",
+        "a text stays a text: never 215",
+    ),
+    (
+        "14_malformed/con_duplicate_keys.json",
+        "a repeated key is rejected, because it is unknown which one is meant",
+    ),
+    (
+        "14_malformed/con_duplicate_time.json",
+        "a repeated key is rejected, because it is unknown which one is meant",
+    ),
     (
         "14_malformed/jts_y_object_duplicated_key.json",
         "a repeated key is rejected, because it is unknown which one is meant",
     ),
-    ("14_malformed/con_two_objects_concatenated.json", "two readings, as the note allows"),
-    ("14_malformed/con_int_2_63.json", "an integer that BSON does not have is rejected in the native format"),
-    ("14_malformed/con_int_30_digits.json", "an integer that BSON does not have is rejected in the native format"),
-    ("14_malformed/con_nested_127.json", "the native format is flat; a mapping flattens"),
-    ("14_malformed/ts_negative_1900.json", "the NTP epoch is an unset clock"),
-    ("14_malformed/ts_ms_1972.json", "as seconds in the year 4707; either way not a time of today"),
-    ("14_malformed/ts_s_year_9999.json", "as milliseconds in 1978, a clock not set; either way not a time of today"),
-    ("14_malformed/ts_object.json", "a time that cannot be read rejects a reading of the native format"),
-    ("14_malformed/ts_iso_week.json", "a time that cannot be read rejects a reading of the native format"),
-    ("14_malformed/ts_iso_ordinal.json", "a time that cannot be read rejects a reading of the native format"),
-    ("14_malformed/ts_asctime.json", "a time that cannot be read rejects a reading of the native format"),
-    ("14_malformed/ts_go_rfc822.json", "a time that cannot be read rejects a reading of the native format"),
-    ("14_malformed/ts_us_12h.json", "a time that cannot be read rejects a reading of the native format"),
-    ("14_malformed/ts_slashes.json", "a time that cannot be read rejects a reading of the native format"),
+    (
+        "14_malformed/con_two_objects_concatenated.json",
+        "two readings, as the note allows",
+    ),
+    (
+        "14_malformed/con_int_2_63.json",
+        "an integer that BSON does not have is rejected in the native format",
+    ),
+    (
+        "14_malformed/con_int_30_digits.json",
+        "an integer that BSON does not have is rejected in the native format",
+    ),
+    (
+        "14_malformed/con_nested_127.json",
+        "the native format is flat; a mapping flattens",
+    ),
+    (
+        "14_malformed/ts_negative_1900.json",
+        "the NTP epoch is an unset clock",
+    ),
+    (
+        "14_malformed/ts_ms_1972.json",
+        "as seconds in the year 4707; either way not a time of today",
+    ),
+    (
+        "14_malformed/ts_s_year_9999.json",
+        "as milliseconds in 1978, a clock not set; either way not a time of today",
+    ),
+    (
+        "14_malformed/ts_object.json",
+        "a time that cannot be read rejects a reading of the native format",
+    ),
+    (
+        "14_malformed/ts_iso_week.json",
+        "a time that cannot be read rejects a reading of the native format",
+    ),
+    (
+        "14_malformed/ts_iso_ordinal.json",
+        "a time that cannot be read rejects a reading of the native format",
+    ),
+    (
+        "14_malformed/ts_asctime.json",
+        "a time that cannot be read rejects a reading of the native format",
+    ),
+    (
+        "14_malformed/ts_go_rfc822.json",
+        "a time that cannot be read rejects a reading of the native format",
+    ),
+    (
+        "14_malformed/ts_us_12h.json",
+        "a time that cannot be read rejects a reading of the native format",
+    ),
+    (
+        "14_malformed/ts_slashes.json",
+        "a time that cannot be read rejects a reading of the native format",
+    ),
     ("06_senml/rfc8428_ex5.senml.json", SEVERAL_UNITS),
     ("06_senml/rfc8428_ex5.senml.cbor.bin", SEVERAL_UNITS),
     ("06_senml/rfc8428_ex7.senml.json", DATA_VALUE),
@@ -123,14 +246,30 @@ const CHOSEN: &[(&str, &str)] = &[
     ("07_sparkplug_b/umh_NDATA_GAP.pb.bin", NAMED),
     ("07_sparkplug_b/umh_NDATA_WRAPAROUND.pb.bin", NAMED),
     ("07_sparkplug_b/umh_NDATA_BEFORE_BIRTH.pb.bin", NEVER_BORN),
-    ("07_sparkplug_b/trap_int32_negative_no_datatype.pb.bin", NEVER_BORN),
-    ("07_sparkplug_b/umh_NBIRTH_LARGE.pb.bin", "the sample's field is a sentence; 100 metrics come out"),
-    ("07_sparkplug_b/spec_NBIRTH.pb.bin", "bdSeq and Node Control/… are the protocol's, no measurements"),
-    ("08_influx_lp/iox_exp_without_sign.lp", "an exponent without a sign is accepted, as the sample's note advises"),
-    ("08_influx_lp/telegraf_uint_max.lp", "2^64-1 is rejected with a reason: BSON has no integer for it"),
+    (
+        "07_sparkplug_b/trap_int32_negative_no_datatype.pb.bin",
+        NEVER_BORN,
+    ),
+    (
+        "07_sparkplug_b/umh_NBIRTH_LARGE.pb.bin",
+        "the sample's field is a sentence; 100 metrics come out",
+    ),
+    (
+        "07_sparkplug_b/spec_NBIRTH.pb.bin",
+        "bdSeq and Node Control/… are the protocol's, no measurements",
+    ),
+    (
+        "08_influx_lp/iox_exp_without_sign.lp",
+        "an exponent without a sign is accepted, as the sample's note advises",
+    ),
+    (
+        "08_influx_lp/telegraf_uint_max.lp",
+        "2^64-1 is rejected with a reason: BSON has no integer for it",
+    ),
 ];
 
-const SEVERAL_UNITS: &str = "one name with several units: each unit is a field of one reading (%RH, lon, lat, %EL)";
+const SEVERAL_UNITS: &str =
+    "one name with several units: each unit is a field of one reading (%RH, lon, lat, %EL)";
 const DATA_VALUE: &str = "a data value is the field `value` too, as base64url text";
 
 const NAMED: &str = "the field is Temperature, as defined by the previous birth";
@@ -138,33 +277,54 @@ const NEVER_BORN: &str = "an alias that no birth has defined is rejected, and a 
 
 fn directory() -> Option<PathBuf> {
     let named = std::env::var_os("HOURBUCKET_PAYLOADS").map(PathBuf::from);
-    let dir = named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/payloads"));
+    let dir =
+        named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/payloads"));
     dir.join("expected.jsonl").is_file().then_some(dir)
 }
 
 /// The configuration: defaults, and the formats next to this file.
 fn config() -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/payloads/formats.toml");
-    let mut config = hourbucket::config::load(Some(&path), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config;
+    let mut config = hourbucket::config::load(Some(&path), std::iter::empty())
+        .unwrap_or_else(|e| panic!("{e}"))
+        .config;
     let ever = Duration::from_secs(9000 * 365 * 86_400);
     (config.limits.past, config.limits.future) = (ever, ever);
     config
 }
 
 fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<Reading>, Rejects) {
-    let line = Line { sensor_id_tag: rule.sensor_id_tag.to_owned(), field_prefix: rule.sensor_id_tag != "sensor_id" };
-    let templates: Vec<TopicTemplate> = rule.templates.iter().map(|t| TopicTemplate::parse(t).unwrap()).collect();
+    let line = Line {
+        sensor_id_tag: rule.sensor_id_tag.to_owned(),
+        field_prefix: rule.sensor_id_tag != "sensor_id",
+    };
+    let templates: Vec<TopicTemplate> = rule
+        .templates
+        .iter()
+        .map(|t| TopicTemplate::parse(t).unwrap())
+        .collect();
     let topic = sample["topic"].as_str();
-    let captured = topic.and_then(|topic| templates.iter().find_map(|template| template.capture(topic)));
-    let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
+    let captured = topic.and_then(|topic| {
+        templates
+            .iter()
+            .find_map(|template| template.capture(topic))
+    });
+    let Captured {
+        sensor_id,
+        field,
+        tags,
+    } = captured.unwrap_or_default();
     if rule.format == "sparkplug" {
         return sparkplug(sample, payload, config);
     }
     // Only the caller knows the text in angle brackets: the device that a token belongs to.
-    let of_token = sample["readings"][0]["sensor"].as_str().filter(|sensor| sensor.starts_with('<'));
+    let of_token = sample["readings"][0]["sensor"]
+        .as_str()
+        .filter(|sensor| sensor.starts_with('<'));
     let of_token = of_token.or((topic == Some("v1/devices/me/telemetry")).then_some("<device>"));
     let decoder = Formats::new(&config.decoding()).get(rule.format).unwrap();
-    let ts_unit = precision(sample["http"].as_str().unwrap_or_default()).or(decoder.ts_unit_usual());
+    let ts_unit =
+        precision(sample["http"].as_str().unwrap_or_default()).or(decoder.ts_unit_usual());
     let limits = &config.limits;
     let sensor_id = sensor_id.or(of_token);
     let cx = Context {
@@ -187,7 +347,12 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
 fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, Rejects) {
     let limits = &config.limits;
     let line = &config.line;
-    let cx = Context { limits, line, received_at_ms: NOW, ..Context::usual() };
+    let cx = Context {
+        limits,
+        line,
+        received_at_ms: NOW,
+        ..Context::usual()
+    };
     let mut state = Sparkplug::new();
     let mut take = |topic: &str, payload: &[u8]| {
         let mut out = BatchBuilder::new(limits.fields_max);
@@ -198,7 +363,12 @@ fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, R
     let file = sample["file"].as_str().unwrap();
     let topic = sample["topic"].as_str().unwrap();
     if file.contains("NDATA_GAP") || file.contains("NDATA_WRAPAROUND") {
-        let birth = std::fs::read(directory().unwrap().join("07_sparkplug_b/umh_NBIRTH_V1.pb.bin")).unwrap();
+        let birth = std::fs::read(
+            directory()
+                .unwrap()
+                .join("07_sparkplug_b/umh_NBIRTH_V1.pb.bin"),
+        )
+        .unwrap();
         assert_eq!(take("spBv1.0/G/NBIRTH/E1", &birth).0.len(), 1);
     }
     take(topic, payload)
@@ -206,8 +376,14 @@ fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, R
 
 /// The precision of the request, if there is exactly one.
 fn precision(http: &str) -> Option<TsUnit> {
-    let mut named = http.split("precision=").skip(1).filter(|_| !http.contains('|'));
-    let name = named.next()?.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
+    let mut named = http
+        .split("precision=")
+        .skip(1)
+        .filter(|_| !http.contains('|'));
+    let name = named
+        .next()?
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .next()?;
     match name {
         "second" => Some(TsUnit::S),
         "u" => Some(TsUnit::Us),
@@ -217,11 +393,18 @@ fn precision(http: &str) -> Option<TsUnit> {
 
 /// The accepted times: milliseconds, or `receive`; empty if the expectation does not define one.
 fn times(words: &str) -> Vec<String> {
-    let tokens: Vec<&str> = words.split_whitespace().map(|t| t.trim_matches(['(', ')', ','])).collect();
+    let tokens: Vec<&str> = words
+        .split_whitespace()
+        .map(|t| t.trim_matches(['(', ')', ',']))
+        .collect();
     if let ["receive", "-", seconds, "s", ..] = tokens[..] {
         return vec![(NOW - (seconds.parse::<f64>().unwrap() * 1000.0) as i64).to_string()];
     }
-    let mut right: Vec<String> = tokens.iter().filter(|t| **t == "receive").map(|t| (*t).to_owned()).collect();
+    let mut right: Vec<String> = tokens
+        .iter()
+        .filter(|t| **t == "receive")
+        .map(|t| (*t).to_owned())
+        .collect();
     for (i, token) in tokens.iter().enumerate() {
         if let Ok(time) = chrono::DateTime::parse_from_rfc3339(token) {
             right.push(time.timestamp_millis().to_string());
@@ -251,25 +434,42 @@ fn of_value(value: &Value) -> String {
     }
 }
 
-/// Whether a sensor id is the expected one. In the collection, a series has only its measurement as id.
+/// Whether a sensor id is the expected one. In the collection, a series has only its measurement as
+/// id.
 fn same_sensor(rule: &Rule, expected: &str, id: &str) -> bool {
     // Text in parentheses after the id is additional.
     let expected = expected.split(" (").next().unwrap_or_default();
-    id == expected || (rule.format == "line" && id.strip_prefix(expected).is_some_and(|rest| rest.starts_with(',')))
+    id == expected
+        || (rule.format == "line"
+            && id
+                .strip_prefix(expected)
+                .is_some_and(|rest| rest.starts_with(',')))
 }
 
 /// The difference between the result and the expectation, or nothing.
-fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Rejects) -> Option<String> {
+fn difference(
+    rule: &Rule,
+    sample: &Json,
+    readings: &[Reading],
+    rejects: &Rejects,
+) -> Option<String> {
     let outcome = sample["outcome"].as_str().unwrap();
-    let reject_text =
-        || rejects.list().first().map_or("no reject".to_owned(), |r| format!("{}: {}", r.reason, r.detail));
+    let reject_text = || {
+        rejects.list().first().map_or("no reject".to_owned(), |r| {
+            format!("{}: {}", r.reason, r.detail)
+        })
+    };
     let n = readings.len();
     match outcome {
         "no-crash" => return None,
         "limit" => return rejects.is_empty().then(|| "no limit was met".to_owned()),
-        "reject" if n > 0 || rejects.is_empty() => return Some(format!("{n} readings, {}", reject_text())),
+        "reject" if n > 0 || rejects.is_empty() => {
+            return Some(format!("{n} readings, {}", reject_text()));
+        }
         "empty" if n > 0 => return Some(format!("{n} readings")),
-        "no-readings" if n > 0 || !rejects.is_empty() => return Some(format!("{n} readings, {}", reject_text())),
+        "no-readings" if n > 0 || !rejects.is_empty() => {
+            return Some(format!("{n} readings, {}", reject_text()));
+        }
         "reject" | "empty" | "no-readings" => return None,
         // Rejected with a reason, as the collection allows for these.
         "readings" if is_bad_time(sample, rejects) => return None,
@@ -279,7 +479,11 @@ fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Reject
     }
     let mut left: Vec<(&Reading, &str, String)> = readings
         .iter()
-        .flat_map(|r| r.values.iter().map(move |(name, value)| (r, name.as_str(), of_value(value))))
+        .flat_map(|r| {
+            r.values
+                .iter()
+                .map(move |(name, value)| (r, name.as_str(), of_value(value)))
+        })
         .collect();
     let mut open = false;
     for expected in sample["readings"].as_array().into_iter().flatten() {
@@ -291,21 +495,39 @@ fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Reject
                 open = true;
                 continue;
             }
-            let name = if name.is_empty() { "_".to_owned() } else { name.replace('.', "_") };
+            let name = if name.is_empty() {
+                "_".to_owned()
+            } else {
+                name.replace('.', "_")
+            };
             let value = written(&value)?;
             let found = left.iter().position(|(r, field, v)| {
-                let time = if r.receipt_time { "receive".to_owned() } else { r.ts_ms.to_string() };
+                let time = if r.receipt_time {
+                    "receive".to_owned()
+                } else {
+                    r.ts_ms.to_string()
+                };
                 let in_time = right.is_empty() || right.contains(&time);
                 in_time && same_sensor(rule, sensor, &r.sensor_id) && *field == name && *v == value
             });
             match found {
                 Some(i) => drop(left.swap_remove(i)),
-                None => return Some(format!("no {sensor} {} {name} = {value}", right.join(" or "))),
+                None => {
+                    return Some(format!(
+                        "no {sensor} {} {name} = {value}",
+                        right.join(" or ")
+                    ));
+                }
             }
         }
         for (name, value) in members("tags") {
-            let tag = |r: &Reading| r.tags.get(&name.replace('.', "_")).map(String::as_str) == value.as_str();
-            if !readings.iter().any(|r| same_sensor(rule, sensor, &r.sensor_id) && tag(r)) {
+            let tag = |r: &Reading| {
+                r.tags.get(&name.replace('.', "_")).map(String::as_str) == value.as_str()
+            };
+            if !readings
+                .iter()
+                .any(|r| same_sensor(rule, sensor, &r.sensor_id) && tag(r))
+            {
                 return Some(format!("no tag {name} = {value} of {sensor}"));
             }
         }
@@ -318,8 +540,15 @@ fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Reject
 
 /// Whether a bad time was expected, and rejected as such.
 fn is_bad_time(sample: &Json, rejects: &Rejects) -> bool {
-    let expected = sample["readings"][0]["time"].as_str().is_some_and(|time| time.contains("reject-time"));
-    expected && rejects.list().iter().all(|reject| reject.reason == RejectReason::BadTimestamp) && !rejects.is_empty()
+    let expected = sample["readings"][0]["time"]
+        .as_str()
+        .is_some_and(|time| time.contains("reject-time"));
+    expected
+        && rejects
+            .list()
+            .iter()
+            .all(|reject| reject.reason == RejectReason::BadTimestamp)
+        && !rejects.is_empty()
 }
 
 /// The results of a family.
@@ -345,9 +574,13 @@ fn payloads_from_the_field_give_the_expected_readings() {
         let sample: Json = serde_json::from_str(line).unwrap();
         let file = sample["file"].as_str().unwrap();
         let payload = std::fs::read(dir.join(file)).unwrap();
-        let family = families.entry(sample["family"].as_str().unwrap().to_owned()).or_default();
+        let family = families
+            .entry(sample["family"].as_str().unwrap().to_owned())
+            .or_default();
         family.samples += 1;
-        let fits = |rule: &&Rule| file.starts_with(rule.begins) && rule.ends.iter().any(|end| file.ends_with(end));
+        let fits = |rule: &&Rule| {
+            file.starts_with(rule.begins) && rule.ends.iter().any(|end| file.ends_with(end))
+        };
         let Some(rule) = RULES.iter().find(fits) else {
             family.undecoded += 1;
             continue;
@@ -368,10 +601,20 @@ fn payloads_from_the_field_give_the_expected_readings() {
             }
         }
     }
-    println!("\n{:<28}{:>8}{:>10}{:>8}{:>8}{:>12}", "family", "samples", "expected", "chosen", "other", "no decoder");
+    println!(
+        "\n{:<28}{:>8}{:>10}{:>8}{:>8}{:>12}",
+        "family", "samples", "expected", "chosen", "other", "no decoder"
+    );
     for (name, f) in &families {
         let other = f.samples - f.right - f.chosen - f.undecoded;
-        println!("{name:<28}{:>8}{:>10}{:>8}{other:>8}{:>12}", f.samples, f.right, f.chosen, f.undecoded);
+        println!(
+            "{name:<28}{:>8}{:>10}{:>8}{other:>8}{:>12}",
+            f.samples, f.right, f.chosen, f.undecoded
+        );
     }
-    assert!(broken.is_empty(), "not as expected, and not in CHOSEN:\n{}", broken.join("\n"));
+    assert!(
+        broken.is_empty(),
+        "not as expected, and not in CHOSEN:\n{}",
+        broken.join("\n")
+    );
 }

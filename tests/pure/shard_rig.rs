@@ -39,30 +39,51 @@ pub(crate) fn settings(sensors_max: usize, page: PageLimits) -> ShardSettings {
         dedup_keys_max: 1000,
         quarantine_after_ms: 600_000,
         arrival_step_ms: 60_000,
-        backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
+        backoff: Backoff {
+            min: Duration::from_millis(1),
+            max: Duration::from_millis(1),
+        },
     }
 }
 
 /// A reading of one field, `n`, with its own time.
 pub(crate) fn reading(sensor: &str, ts_ms: i64, value: i64) -> Reading {
     let values = BTreeMap::from([("n".to_owned(), Value::Int(value))]);
-    Reading { sensor_id: sensor.into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }
+    Reading {
+        sensor_id: sensor.into(),
+        ts_ms,
+        receipt_time: false,
+        tags: BTreeMap::new(),
+        values,
+    }
 }
 
 impl ShardRig {
     pub(crate) fn new(storage_mode: StorageMode, shard: Shard) -> ShardRig {
-        ShardRig { shard, pages: Pages::default(), storage_mode, now: Now { wall_ms: START_MS, mono_ms: 1000 } }
+        ShardRig {
+            shard,
+            pages: Pages::default(),
+            storage_mode,
+            now: Now {
+                wall_ms: START_MS,
+                mono_ms: 1000,
+            },
+        }
     }
 
     /// Accepts a reading at the time that it has.
     pub(crate) fn accept(&mut self, reading: Reading, is_replayed: bool) {
-        self.now = Now { wall_ms: reading.ts_ms, mono_ms: self.now.mono_ms + 10 };
+        self.now = Now {
+            wall_ms: reading.ts_ms,
+            mono_ms: self.now.mono_ms + 10,
+        };
         self.accept_all(std::iter::once(reading).collect(), Ack::none(), is_replayed);
     }
 
     /// Accepts readings now.
     pub(crate) fn accept_all(&mut self, batch: ReadingBatch, ack: Ack, is_replayed: bool) {
-        self.shard.accept(&batch, &row_refs(&batch, 1)[0], ack, is_replayed, self.now);
+        self.shard
+            .accept(&batch, &row_refs(&batch, 1)[0], ack, is_replayed, self.now);
     }
 
     /// Writes everything; the first `lost` writes do not reach the store, and have no answer.
@@ -74,8 +95,11 @@ impl ShardRig {
             assert!(round < 100, "it does not come to rest: {:?}", self.shard);
             self.now.mono_ms += 10;
             self.shard.drain();
-            // A bucket that needs another operation than the one it was queued for is only moved to the other queue.
-            let Some(job) = self.shard.take(self.storage_mode) else { continue };
+            // A bucket that needs another operation than the one it was queued for is only moved to
+            // the other queue.
+            let Some(job) = self.shard.take(self.storage_mode) else {
+                continue;
+            };
             let is_lost = lost > 0 && matches!(job, Job::Write(..));
             lost -= usize::from(is_lost);
             self.carry_out(job, is_lost);
@@ -92,7 +116,10 @@ impl ShardRig {
     fn carry_out(&mut self, job: Job, is_lost: bool) {
         let done = match job {
             Job::Write(tickets, writes) if is_lost => {
-                let error = StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: String::new() };
+                let error = StoreError::Unknown {
+                    kind: StoreErrorKind::Timeout,
+                    detail: String::new(),
+                };
                 JobResult::Write(tickets, writes, Err(error))
             }
             Job::Write(tickets, writes) => {
@@ -100,7 +127,10 @@ impl ShardRig {
                 JobResult::Write(tickets, writes, Ok(answers))
             }
             Job::Load(tickets, requests) => {
-                let loaded = requests.iter().map(|r| self.pages.load(r, self.storage_mode)).collect();
+                let loaded = requests
+                    .iter()
+                    .map(|r| self.pages.load(r, self.storage_mode))
+                    .collect();
                 JobResult::Load(tickets, requests, Ok(loaded))
             }
         };
@@ -108,6 +138,9 @@ impl ShardRig {
     }
 
     pub(crate) fn stored(&self, sensor: &str, ts_ms: i64) -> usize {
-        self.pages.readings().filter(|r| r.sensor_id == sensor && r.ts_ms == ts_ms).count()
+        self.pages
+            .readings()
+            .filter(|r| r.sensor_id == sensor && r.ts_ms == ts_ms)
+            .count()
     }
 }

@@ -1,4 +1,5 @@
-//! Two instances write one sensor in bucket mode: a reading that one has stored is a duplicate to the other.
+//! Two instances write one sensor in bucket mode: a reading that one has stored is a duplicate to
+//! the other.
 
 use std::sync::Arc;
 
@@ -34,7 +35,14 @@ fn what_the_other_stored_is_found_after_the_size_of_the_summary_was_looked_up() 
     // A statement adds 58 bytes to the estimated size, which is looked up beyond half of the limit.
     let mut rig = ShardRig::new(
         StorageMode::Bucket,
-        shard(100, PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 200 }),
+        shard(
+            100,
+            PageLimits {
+                readings: 1000,
+                bytes: 1 << 20,
+                summary_bytes: 200,
+            },
+        ),
     );
     rig.accept(reading("s", START_MS + 100, 1), false);
     rig.flush(0);
@@ -54,8 +62,15 @@ fn what_the_other_stored_is_found_after_the_size_of_the_summary_was_looked_up() 
 #[test]
 fn rows_that_the_other_left_no_room_for_do_not_wait_once_more() {
     const AGE_MS: u64 = 20_000;
-    let page = PageLimits { readings: 6, bytes: 1 << 20, summary_bytes: 1 << 20 };
-    let mut shard = Shard::new(ShardSettings { due: DuePolicy::Age(1000), ..settings(100, page) });
+    let page = PageLimits {
+        readings: 6,
+        bytes: 1 << 20,
+        summary_bytes: 1 << 20,
+    };
+    let mut shard = Shard::new(ShardSettings {
+        due: DuePolicy::Age(1000),
+        ..settings(100, page)
+    });
     shard.set_age_ms(AGE_MS);
     let mut rig = ShardRig::new(StorageMode::Bucket, shard);
     rig.accept(reading("s", START_MS, 0), false);
@@ -67,7 +82,8 @@ fn rows_that_the_other_left_no_room_for_do_not_wait_once_more() {
     rig.pages.write(&append(2, START_MS + 2));
     rig.pages.write(&append(3, START_MS + 3));
     rig.now.mono_ms += AGE_MS / 2;
-    // Now there are more than the page had room for, before the other's. They are written; two fit, and four are left.
+    // Now there are more than the page had room for, before the other's. They are written; two fit,
+    // and four are left.
     (5..=6).for_each(|n| rig.accept(reading("s", START_MS + 10 + 10 * n, n), false));
     rig.write_full_pages();
     while rig.now.mono_ms < begun_ms + AGE_MS {

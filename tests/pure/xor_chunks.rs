@@ -7,11 +7,17 @@ use proptest::prelude::*;
 use crate::support::remote_read::decode_chunk;
 
 fn decoded(samples: &[Sample]) -> Vec<(i64, u64)> {
-    decode_chunk(&xor_chunk(samples)).into_iter().map(|(ts_ms, value)| (ts_ms, value.to_bits())).collect()
+    decode_chunk(&xor_chunk(samples))
+        .into_iter()
+        .map(|(ts_ms, value)| (ts_ms, value.to_bits()))
+        .collect()
 }
 
 fn given(samples: &[Sample]) -> Vec<(i64, u64)> {
-    samples.iter().map(|sample| (sample.ts_ms, sample.value.to_bits())).collect()
+    samples
+        .iter()
+        .map(|sample| (sample.ts_ms, sample.value.to_bits()))
+        .collect()
 }
 
 /// Distances on both sides of each size that a change can have.

@@ -1,5 +1,6 @@
-//! The audit log of the service: the actions of strangers, senders and readers are in its file, with their address and
-//! without secrets; the file can be rotated; fail2ban finds the addresses to ban in it, and no others.
+//! The audit log of the service: the actions of strangers, senders and readers are in its file,
+//! with their address and without secrets; the file can be rotated; fail2ban finds the addresses to
+//! ban in it, and no others.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -20,10 +21,12 @@ use hourbucket::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A client id that pretends to be the rest of a line.
-const FORGED: &str = "x\",\"address\":\"198.51.100.99\"}\n{\"ts\":\"2026-01-01T00:00:00.000Z\",\"event\":\"auth_failed\",\"address\":\"198.51.100.98\"";
+const FORGED: &str = "x\",\"address\":\"198.51.100.99\"}\n\
+    {\"ts\":\"2026-01-01T00:00:00.000Z\",\"event\":\"auth_failed\",\"address\":\"198.51.100.98\"";
 
 /// One for all calls: a connection belongs to the runtime that opened it.
-static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| tokio::runtime::Runtime::new().unwrap());
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Runtime::new().unwrap());
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     RUNTIME.block_on(future)
@@ -46,16 +49,33 @@ impl Rig {
         let database = unique_database(test);
         let mqtt_port = free_port();
         let dir = tempfile::tempdir().unwrap();
-        write_tokens(dir.path(), &[("gw1", ""), ("d1", ""), ("old", "expires = 2024-01-01"), ("slow", "rate = 1")]);
+        write_tokens(
+            dir.path(),
+            &[
+                ("gw1", ""),
+                ("d1", ""),
+                ("old", "expires = 2024-01-01"),
+                ("slow", "rate = 1"),
+            ],
+        );
         let tokens = dir.path().join("tokens.toml");
         let file = dir.path().join("audit.log");
         let text = format!(
-            "{first}\nflush.max_age = \"200ms\"\nhttp.tokens_file = {tokens:?}\n[audit]\nfile = {file:?}\n[listen.mqtt]\nenabled = true\n\
-             listen = \"127.0.0.1:{mqtt_port}\"\ntokens_file = {tokens:?}\n{of_listener}\n[[listen.mqtt.topics]]\nfilter = \"fleet/+\"\n\
+            "{first}\nflush.max_age = \"200ms\"\nhttp.tokens_file = {tokens:?}\n[audit]\n\
+             file = {file:?}\n[listen.mqtt]\nenabled = true\n\
+             listen = \"127.0.0.1:{mqtt_port}\"\ntokens_file = {tokens:?}\n{of_listener}\n\
+             [[listen.mqtt.topics]]\nfilter = \"fleet/+\"\n\
              topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n"
         );
-        let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
-        Rig { service, mqtt_port, dir }
+        let service = Service::start(
+            &text,
+            &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
+        );
+        Rig {
+            service,
+            mqtt_port,
+            dir,
+        }
     }
 
     fn file(&self) -> PathBuf {
@@ -63,56 +83,90 @@ impl Rig {
     }
 
     fn post(&self, token: &str) -> u16 {
-        let readings = r#"[{"sensor_id":"S1","n":1},{"sensor_id":"S1","n":2},{"sensor_id":"S1","n":3}]"#;
+        let readings =
+            r#"[{"sensor_id":"S1","n":1},{"sensor_id":"S1","n":2},{"sensor_id":"S1","n":3}]"#;
         let request = agent().post(format!("{}/v1/readings", self.service.http()));
-        let request = request.header("content-type", "application/json").header("authorization", token);
+        let request = request
+            .header("content-type", "application/json")
+            .header("authorization", token);
         request.send(readings).unwrap().status().as_u16()
     }
 
     fn read(&self, path: &str, token: &str) -> u16 {
-        let request = agent().get(format!("{}{path}", self.service.admin())).header("authorization", token);
+        let request = agent()
+            .get(format!("{}{path}", self.service.admin()))
+            .header("authorization", token);
         request.call().unwrap().status().as_u16()
     }
 
     fn reload(&self) {
-        let reloads = || self.service.metrics().labelled("config_reloads_total", "result", "applied");
+        let reloads = || {
+            self.service
+                .metrics()
+                .labelled("config_reloads_total", "result", "applied")
+        };
         let before = reloads();
         self.service.sighup();
-        wait_until("the settings are read again", PATIENCE, || (reloads() > before).then_some(()));
+        wait_until("the settings are read again", PATIENCE, || {
+            (reloads() > before).then_some(())
+        });
     }
 
     /// Waits until the file has so many lines; returns them.
     fn lines(&self, path: &Path, n: usize) -> Vec<Json> {
         let lines = || {
             let text = std::fs::read_to_string(path).unwrap_or_default();
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Json>>()
+            text.lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect::<Vec<Json>>()
         };
-        wait_until("the events are in the file", PATIENCE, || Some(lines()).filter(|lines| lines.len() >= n))
+        wait_until("the events are in the file", PATIENCE, || {
+            Some(lines()).filter(|lines| lines.len() >= n)
+        })
     }
 }
 
 fn write_tokens(dir: &Path, tokens: &[(&str, &str)]) {
     let hash = hash_secret("geheim");
-    let entry = |(id, rules): &(&str, &str)| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{hash}\"\n{rules}\n");
-    std::fs::write(dir.join("tokens.toml"), tokens.iter().map(entry).collect::<String>()).unwrap();
+    let entry = |(id, rules): &(&str, &str)| {
+        format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{hash}\"\n{rules}\n")
+    };
+    std::fs::write(
+        dir.join("tokens.toml"),
+        tokens.iter().map(entry).collect::<String>(),
+    )
+    .unwrap();
 }
 
 /// The addresses that fail2ban finds in a file with the shipped filter, one for each match.
 fn fail2ban(log: &Path) -> Vec<String> {
-    let tools = std::env::var_os("HOURBUCKET_TOOLS").map_or_else(|| Path::new(".tools").to_owned(), PathBuf::from);
-    let dir = std::env::var_os("HOURBUCKET_FAIL2BAN").map_or_else(|| tools.join("fail2ban-1.0.2"), PathBuf::from);
+    let tools = std::env::var_os("HOURBUCKET_TOOLS")
+        .map_or_else(|| Path::new(".tools").to_owned(), PathBuf::from);
+    let dir = std::env::var_os("HOURBUCKET_FAIL2BAN")
+        .map_or_else(|| tools.join("fail2ban-1.0.2"), PathBuf::from);
     let output = Command::new("python3")
         .arg(dir.join("usr/bin/fail2ban-regex"))
-        .args(["-c".as_ref(), dir.join("etc/fail2ban").as_os_str(), "-o".as_ref(), "<ip>".as_ref()])
+        .args([
+            "-c".as_ref(),
+            dir.join("etc/fail2ban").as_os_str(),
+            "-o".as_ref(),
+            "<ip>".as_ref(),
+        ])
         .arg(log)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/fail2ban/filter.d/hourbucket.conf"))
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/deploy/fail2ban/filter.d/hourbucket.conf"
+        ))
         .env("PYTHONPATH", dir.join("usr/lib/python3/dist-packages"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .expect("python3 must start");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && error.is_empty(), "fail2ban-regex (tests/run.sh gets it): {printed}{error}");
+    assert!(
+        output.status.success() && error.is_empty(),
+        "fail2ban-regex (tests/run.sh gets it): {printed}{error}"
+    );
     printed.lines().map(str::to_owned).collect()
 }
 
@@ -124,16 +178,27 @@ fn act(rig: &Rig) -> Raw {
     assert_eq!(rig.post("Bearer slow.geheim"), 200);
     assert_eq!(rig.post("Bearer slow.geheim"), 429);
     rig.service.wait_settled(3, PATIENCE);
-    assert_eq!(rig.read("/v1/sensors/S1/readings", "Bearer gw1.geheim"), 200);
+    assert_eq!(
+        rig.read("/v1/sensors/S1/readings", "Bearer gw1.geheim"),
+        200
+    );
     assert_eq!(rig.read("/v1/fleet", "Bearer gw1.falsch"), 401);
     block_on(async {
-        for (id, secret) in [("pump-7", "falsch"), (FORGED, "falsch"), ("falsch-7", "falsch")] {
+        for (id, secret) in [
+            ("pump-7", "falsch"),
+            (FORGED, "falsch"),
+            ("falsch-7", "falsch"),
+        ] {
             let mut stranger = Raw::open(rig.mqtt_port).await;
-            stranger.send(&connect(5, id, 60, Some(("d1", secret)))).await;
+            stranger
+                .send(&connect(5, id, 60, Some(("d1", secret))))
+                .await;
             assert_eq!(stranger.answer().await.unwrap().0, 0x20);
         }
         let mut device = Raw::open(rig.mqtt_port).await;
-        device.send(&connect(5, "pump-8", 60, Some(("d1", "geheim")))).await;
+        device
+            .send(&connect(5, "pump-8", 60, Some(("d1", "geheim"))))
+            .await;
         assert_eq!(device.answer().await.unwrap().1[1], 0, "accepted");
         device
     })
@@ -154,68 +219,169 @@ fn every_event_is_in_the_file_once_and_fail2ban_finds_the_failures() {
         assert_eq!(device.answer().await.unwrap().0, 0xe0, "DISCONNECT");
     });
     let after = rig.lines(&rig.file(), 1);
-    let has = |line: &Json, fields: &[(&str, &str)]| fields.iter().all(|(key, value)| line[*key] == *value);
+    let has = |line: &Json, fields: &[(&str, &str)]| {
+        fields.iter().all(|(key, value)| line[*key] == *value)
+    };
     let expected: [&[(&str, &str)]; 9] = [
-        &[("event", "auth_failed"), ("port", "http"), ("reason", "invalid_token")],
-        &[("event", "auth_failed"), ("port", "http"), ("reason", "malformed_token")],
-        &[("event", "auth_failed"), ("port", "http"), ("reason", "expired_token"), ("token", "old")],
-        &[("event", "quota_exceeded"), ("port", "http"), ("reason", "readings"), ("token", "slow")],
-        &[("event", "query"), ("port", "admin"), ("token", "gw1"), ("detail", "/v1/sensors/S1/readings")],
-        &[("event", "auth_failed"), ("port", "admin"), ("reason", "invalid_token")],
-        &[("event", "auth_failed"), ("port", "listen.mqtt"), ("reason", "wrong_credentials"), ("client", "pump-7")],
-        &[("event", "auth_failed"), ("port", "listen.mqtt"), ("reason", "wrong_credentials"), ("client", FORGED)],
-        &[("event", "auth_failed"), ("port", "listen.mqtt"), ("client", "(holds a secret)")],
+        &[
+            ("event", "auth_failed"),
+            ("port", "http"),
+            ("reason", "invalid_token"),
+        ],
+        &[
+            ("event", "auth_failed"),
+            ("port", "http"),
+            ("reason", "malformed_token"),
+        ],
+        &[
+            ("event", "auth_failed"),
+            ("port", "http"),
+            ("reason", "expired_token"),
+            ("token", "old"),
+        ],
+        &[
+            ("event", "quota_exceeded"),
+            ("port", "http"),
+            ("reason", "readings"),
+            ("token", "slow"),
+        ],
+        &[
+            ("event", "query"),
+            ("port", "admin"),
+            ("token", "gw1"),
+            ("detail", "/v1/sensors/S1/readings"),
+        ],
+        &[
+            ("event", "auth_failed"),
+            ("port", "admin"),
+            ("reason", "invalid_token"),
+        ],
+        &[
+            ("event", "auth_failed"),
+            ("port", "listen.mqtt"),
+            ("reason", "wrong_credentials"),
+            ("client", "pump-7"),
+        ],
+        &[
+            ("event", "auth_failed"),
+            ("port", "listen.mqtt"),
+            ("reason", "wrong_credentials"),
+            ("client", FORGED),
+        ],
+        &[
+            ("event", "auth_failed"),
+            ("port", "listen.mqtt"),
+            ("client", "(holds a secret)"),
+        ],
     ];
     for fields in expected {
-        assert_eq!(before.iter().filter(|line| has(line, fields)).count().min(1), 1, "{fields:?}: {before:#?}");
+        assert_eq!(
+            before
+                .iter()
+                .filter(|line| has(line, fields))
+                .count()
+                .min(1),
+            1,
+            "{fields:?}: {before:#?}"
+        );
     }
     assert_eq!(before.len(), expected.len(), "{before:#?}");
-    assert!(before.iter().chain(&after).all(|line| line["address"] == "127.0.0.1"), "{before:#?}");
-    let ended = [("event", "access_ended"), ("reason", "revoked"), ("token", "d1"), ("client", "pump-8")];
+    assert!(
+        before
+            .iter()
+            .chain(&after)
+            .all(|line| line["address"] == "127.0.0.1"),
+        "{before:#?}"
+    );
+    let ended = [
+        ("event", "access_ended"),
+        ("reason", "revoked"),
+        ("token", "d1"),
+        ("client", "pump-8"),
+    ];
     assert!(after.len() == 1 && has(&after[0], &ended), "{after:#?}");
     for path in [rig.file(), rotated.clone()] {
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(!text.contains("geheim") && !text.contains("falsch"), "a secret: {text}");
+        assert!(
+            !text.contains("geheim") && !text.contains("falsch"),
+            "a secret: {text}"
+        );
     }
     // Wrong and malformed ones, on three ports; not the expired token.
     assert_eq!(fail2ban(&rotated), ["127.0.0.1"; 6]);
     assert_eq!(fail2ban(&rig.file()), [""; 0]);
     let metrics = rig.service.metrics();
-    for (event, n) in [("auth_failed", 7.0), ("quota_exceeded", 1.0), ("query", 1.0), ("access_ended", 1.0)] {
-        assert_eq!(metrics.labelled("audit_events_total", "event", event), n, "{event}");
+    for (event, n) in [
+        ("auth_failed", 7.0),
+        ("quota_exceeded", 1.0),
+        ("query", 1.0),
+        ("access_ended", 1.0),
+    ] {
+        assert_eq!(
+            metrics.labelled("audit_events_total", "event", event),
+            n,
+            "{event}"
+        );
     }
-    assert_eq!(metrics.labelled("auth_failures_total", "reason", "expired_token"), 1.0);
+    assert_eq!(
+        metrics.labelled("auth_failures_total", "reason", "expired_token"),
+        1.0
+    );
     assert_eq!(metrics.get("audit_dropped_total"), 0.0);
     // The normal log has them, too.
     let log = rig.service.log();
-    for text in ["authentication failed", "quota exceeded", "connection ended: its access has ended", "query"] {
-        assert!(log.lines().any(|line| line.contains(" audit: ") && line.contains(text)), "{text}: {log}");
+    for text in [
+        "authentication failed",
+        "quota exceeded",
+        "connection ended: its access has ended",
+        "query",
+    ] {
+        assert!(
+            log.lines()
+                .any(|line| line.contains(" audit: ") && line.contains(text)),
+            "{text}: {log}"
+        );
     }
 }
 
-/// 5,000 wrong tokens from one address: the file has the lines that an address may have, and counts the rest.
+/// 5,000 wrong tokens from one address: the file has the lines that an address may have, and counts
+/// the rest.
 #[test]
 fn a_flood_fills_neither_the_file_nor_the_log() {
     let rig = Rig::start("audit_flood");
     let agent = agent();
     let request = || {
         let request = agent.get(format!("{}/v1/fleet", rig.service.admin()));
-        request.header("authorization", "Bearer gw1.falsch").call().unwrap()
+        request
+            .header("authorization", "Bearer gw1.falsch")
+            .call()
+            .unwrap()
     };
     (0..5000).for_each(|_| assert_eq!(request().status().as_u16(), 401));
     let suppressed = || {
         let lines = rig.lines(&rig.file(), 1);
-        let of = lines.iter().filter(|line| line["event"] == "suppressed" && line["of"] == "auth_failed");
+        let of = lines
+            .iter()
+            .filter(|line| line["event"] == "suppressed" && line["of"] == "auth_failed");
         let suppressed: u64 = of.map(|line| line["count"].as_u64().unwrap()).sum();
-        let written = lines.iter().filter(|line| line["event"] == "auth_failed").count() as u64;
+        let written = lines
+            .iter()
+            .filter(|line| line["event"] == "auth_failed")
+            .count() as u64;
         (written + suppressed == 5000).then_some(written)
     };
     let written = wait_until("all are accounted for", PATIENCE, suppressed);
     // Two minutes can begin meanwhile.
     assert!((20..=360).contains(&written), "{written}");
     let metrics = rig.service.metrics();
-    assert_eq!(metrics.labelled("audit_dropped_total", "reason", "limit") as u64, 5000 - written);
+    assert_eq!(
+        metrics.labelled("audit_dropped_total", "reason", "limit") as u64,
+        5000 - written
+    );
 }
 
 #[test]
@@ -226,10 +392,17 @@ fn a_file_that_cannot_be_opened_is_refused_at_start_and_at_a_reload() {
     std::fs::write(&settings, text.replace("audit.log", "none/audit.log")).unwrap();
     rig.service.sighup();
     wait_until("the reload is refused", PATIENCE, || {
-        rig.service.log().contains("audit.file: cannot open").then_some(())
+        rig.service
+            .log()
+            .contains("audit.file: cannot open")
+            .then_some(())
     });
     assert_eq!(rig.post("Bearer gw1.falsch"), 401);
-    assert_eq!(rig.lines(&rig.file(), 1).len(), 1, "the old file is still in use");
+    assert_eq!(
+        rig.lines(&rig.file(), 1).len(),
+        1,
+        "the old file is still in use"
+    );
     let output = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
         .args(["run", "--config"])
         .arg(&settings)
@@ -237,15 +410,24 @@ fn a_file_that_cannot_be_opened_is_refused_at_start_and_at_a_reload() {
         .output()
         .unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && error.contains("audit.file: cannot open"), "{error}");
+    assert!(
+        !output.status.success() && error.contains("audit.file: cannot open"),
+        "{error}"
+    );
 }
 
 /// A PROXY header, version 2, for TCP over IPv4.
 fn proxy_header(ip: [u8; 4]) -> Vec<u8> {
-    [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &ip, &[127, 0, 0, 1, 0x12, 0x34, 0x1f, 0x90]].concat()
+    [
+        &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..],
+        &ip,
+        &[127, 0, 0, 1, 0x12, 0x34, 0x1f, 0x90],
+    ]
+    .concat()
 }
 
-/// The test is the proxy. The limits of an address apply to the one that it names, and so do the records.
+/// The test is the proxy. The limits of an address apply to the one that it names, and so do the
+/// records.
 #[test]
 fn behind_a_proxy_the_address_that_it_names_is_recorded_paused_and_banned() {
     use std::io::{Read, Write};
@@ -253,13 +435,22 @@ fn behind_a_proxy_the_address_that_it_names_is_recorded_paused_and_banned() {
     let proxies = "trusted_proxies = [\"127.0.0.1\"]";
     let rig = Rig::with(
         "audit_proxy",
-        &format!("http.{proxies}\nhttp.proxy_header = \"proxy-v2\"\nhttp.failed_auth_max = 3\nadmin.{proxies}"),
+        &format!(
+            "http.{proxies}\nhttp.proxy_header = \"proxy-v2\"\nhttp.failed_auth_max = 3\n\
+             admin.{proxies}"
+        ),
         proxies,
     );
-    let http = rig.service.http().strip_prefix("http://").unwrap().to_owned();
+    let http = rig
+        .service
+        .http()
+        .strip_prefix("http://")
+        .unwrap()
+        .to_owned();
     let ask = |first: &[u8]| {
         let mut stream = std::net::TcpStream::connect(&http).unwrap();
-        let head = "POST /v1/readings HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer gw1.falsch\r\n\
+        let head = "POST /v1/readings HTTP/1.1\r\nhost: 127.0.0.1\r\n\
+            authorization: Bearer gw1.falsch\r\n\
                     connection: close\r\ncontent-length: 0\r\n\r\n";
         // The connection may be closed meanwhile.
         let _ = stream.write_all(&[first, head.as_bytes()].concat());
@@ -267,45 +458,75 @@ fn behind_a_proxy_the_address_that_it_names_is_recorded_paused_and_banned() {
         let _ = stream.read_to_string(&mut text);
         text.get(9..12).unwrap_or("none").to_owned()
     };
-    let statuses: Vec<String> = (0..5).map(|_| ask(&proxy_header([203, 0, 113, 7]))).collect();
+    let statuses: Vec<String> = (0..5)
+        .map(|_| ask(&proxy_header([203, 0, 113, 7])))
+        .collect();
     assert_eq!(statuses, ["401", "401", "401", "429", "429"]);
     assert_eq!(ask(&proxy_header([203, 0, 113, 8])), "401");
     assert_eq!(ask(b""), "none", "a proxy without a header");
     let mqtt = block_on(async {
         let mut device = Raw::open(rig.mqtt_port).await;
         device.send(&proxy_header([203, 0, 113, 9])).await;
-        device.send(&connect(5, "pump-7", 60, Some(("d1", "falsch")))).await;
+        device
+            .send(&connect(5, "pump-7", 60, Some(("d1", "falsch"))))
+            .await;
         let refused = device.answer().await.unwrap().0;
         let mut bare = Raw::open(rig.mqtt_port).await;
-        bare.send(&connect(5, "pump-7", 60, Some(("d1", "geheim")))).await;
+        bare.send(&connect(5, "pump-7", 60, Some(("d1", "geheim"))))
+            .await;
         (refused, bare.answer().await)
     });
     assert_eq!(mqtt, (0x20, None));
     let admin = agent().get(format!("{}/v1/fleet", rig.service.admin()));
-    let admin = admin.header("authorization", "Bearer gw1.falsch").header("x-forwarded-for", "9.9.9.9, 203.0.113.10");
+    let admin = admin
+        .header("authorization", "Bearer gw1.falsch")
+        .header("x-forwarded-for", "9.9.9.9, 203.0.113.10");
     assert_eq!(admin.call().unwrap().status().as_u16(), 401);
 
     let lines = rig.lines(&rig.file(), 11);
     let of = |event: &str| {
         let of = lines.iter().filter(|line| line["event"] == event);
         let mut of: Vec<String> = of
-            .map(|line| format!("{} {}", line["port"].as_str().unwrap(), line["address"].as_str().unwrap()))
+            .map(|line| {
+                format!(
+                    "{} {}",
+                    line["port"].as_str().unwrap(),
+                    line["address"].as_str().unwrap()
+                )
+            })
             .collect();
         of.sort();
         of
     };
-    let failed = ["admin 203.0.113.10", "http 203.0.113.7", "http 203.0.113.8", "listen.mqtt 203.0.113.9"];
+    let failed = [
+        "admin 203.0.113.10",
+        "http 203.0.113.7",
+        "http 203.0.113.8",
+        "listen.mqtt 203.0.113.9",
+    ];
     let mut once = of("auth_failed");
     assert_eq!(once.len(), 8, "{lines:#?}");
     once.dedup();
     assert_eq!(once, failed);
     assert_eq!(of("address_paused"), ["http 203.0.113.7"]);
-    assert_eq!(of("connection_refused"), ["http 127.0.0.1", "listen.mqtt 127.0.0.1"]);
+    assert_eq!(
+        of("connection_refused"),
+        ["http 127.0.0.1", "listen.mqtt 127.0.0.1"]
+    );
     let mut banned = fail2ban(&rig.file());
     banned.sort();
     banned.dedup();
-    assert_eq!(banned, ["203.0.113.10", "203.0.113.7", "203.0.113.8", "203.0.113.9"]);
+    assert_eq!(
+        banned,
+        ["203.0.113.10", "203.0.113.7", "203.0.113.8", "203.0.113.9"]
+    );
     let metrics = rig.service.metrics();
-    assert_eq!(metrics.labelled("http_connections_refused_total", "reason", "proxy_header"), 1.0);
-    assert_eq!(metrics.labelled("mqtt_direct_connects_total", "result", "proxy_header"), 1.0);
+    assert_eq!(
+        metrics.labelled("http_connections_refused_total", "reason", "proxy_header"),
+        1.0
+    );
+    assert_eq!(
+        metrics.labelled("mqtt_direct_connects_total", "result", "proxy_header"),
+        1.0
+    );
 }

@@ -1,4 +1,5 @@
-//! Commands for operators against real servers: `check`, `init config`, `journal inspect`, `dead-letters list`, `tail`.
+//! Commands for operators against real servers: `check`, `init config`, `journal inspect`,
+//! `dead-letters list`, `tail`.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a command in a directory with its own database; returns the exit code and what it printed.
 fn run(dir: &Path, database: &str, arguments: &[&str]) -> (i32, String) {
-    let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
         .args(arguments)
         .current_dir(dir)
         .env("HOURBUCKET_STORE__URI", Mongod::shared().uri())
@@ -27,7 +32,10 @@ fn run(dir: &Path, database: &str, arguments: &[&str]) -> (i32, String) {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    (status.code().expect("it ends by itself"), String::from_utf8([stdout, stderr].concat()).unwrap())
+    (
+        status.code().expect("it ends by itself"),
+        String::from_utf8([stdout, stderr].concat()).unwrap(),
+    )
 }
 
 #[test]
@@ -35,14 +43,32 @@ fn check_logs_in_to_the_broker_and_names_the_journal() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let users = dir.path().join("users");
-    let made = Command::new("mosquitto_passwd").args(["-b", "-c"]).arg(&users).args(["hb", "right"]).status().unwrap();
+    let made = Command::new("mosquitto_passwd")
+        .args(["-b", "-c"])
+        .arg(&users)
+        .args(["hb", "right"])
+        .status()
+        .unwrap();
     assert!(made.success());
     std::fs::set_permissions(&users, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let broker = Mosquitto::start(&format!("allow_anonymous false\npassword_file {}", users.display()));
+    let broker = Mosquitto::start(&format!(
+        "allow_anonymous false\npassword_file {}",
+        users.display()
+    ));
     let url = broker.url();
     let database = unique_database("check");
-    let init =
-        ["init", "config", "--case", "broker", "--broker", url.as_str(), "--username", "hb", "--output", "hb.toml"];
+    let init = [
+        "init",
+        "config",
+        "--case",
+        "broker",
+        "--broker",
+        url.as_str(),
+        "--username",
+        "hb",
+        "--output",
+        "hb.toml",
+    ];
     let (code, text) = run(dir.path(), &database, &init);
     assert_eq!(code, 0, "{text}");
     let check = |password: &str| {
@@ -50,19 +76,31 @@ fn check_logs_in_to_the_broker_and_names_the_journal() {
         std::fs::write(dir.path().join("password"), password).unwrap();
         std::fs::write(
             dir.path().join("c.toml"),
-            text.replace("# password_file = \"mqtt-password\"", "password_file = \"password\""),
+            text.replace(
+                "# password_file = \"mqtt-password\"",
+                "password_file = \"password\"",
+            ),
         )
         .unwrap();
         run(dir.path(), &database, &["check", "--config", "c.toml"])
     };
     let (code, text) = check("wrong");
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("PROBLEM  mqtt") && !text.contains("wrong"), "{text}");
+    assert!(
+        text.contains("PROBLEM  mqtt") && !text.contains("wrong"),
+        "{text}"
+    );
     let (code, text) = check("right");
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("logged in and subscribed as hourbucket-1-check"), "{text}");
+    assert!(
+        text.contains("logged in and subscribed as hourbucket-1-check"),
+        "{text}"
+    );
     let journal = dir.path().canonicalize().unwrap().join("journal");
-    assert!(text.contains(&format!("ok       journal        {}: ", journal.display())), "{text}");
+    assert!(
+        text.contains(&format!("ok       journal        {}: ", journal.display())),
+        "{text}"
+    );
 }
 
 #[test]
@@ -70,20 +108,47 @@ fn check_does_not_disturb_the_service_or_take_its_messages() {
     let broker = Mosquitto::start("");
     let database = unique_database("check_beside");
     let config = format!(
-        "flush.max_age = \"200ms\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"one\"\nstatus_topic = \"st\"\n\
-         [[mqtt.subscriptions]]\nfilter = \"$share/g/a/+\"\ntopic = \"a/{{sensor_id}}\"\nformat = \"json\"\n",
+        "flush.max_age = \"200ms\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"one\"\n\
+         status_topic = \"st\"\n\
+         [[mqtt.subscriptions]]\nfilter = \"$share/g/a/+\"\ntopic = \"a/{{sensor_id}}\"\n\
+         format = \"json\"\n",
         broker.url()
     );
-    let service = Service::start(&config, &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &database)]);
+    let service = Service::start(
+        &config,
+        &[
+            ("STORE__URI", &Mongod::shared().uri()),
+            ("STORE__DATABASE", &database),
+        ],
+    );
     service.wait_subscribed();
     let publisher = |n: u32| {
-        let arguments = ["-p", &broker.port().to_string(), "-q", "1", "-t", "a/S", "-m", &format!("{{\"n\":{n}}}")];
-        assert!(Command::new("mosquitto_pub").args(arguments).status().unwrap().success());
+        let arguments = [
+            "-p",
+            &broker.port().to_string(),
+            "-q",
+            "1",
+            "-t",
+            "a/S",
+            "-m",
+            &format!("{{\"n\":{n}}}"),
+        ];
+        assert!(
+            Command::new("mosquitto_pub")
+                .args(arguments)
+                .status()
+                .unwrap()
+                .success()
+        );
     };
     for n in 0..20 {
         publisher(n);
         if n % 5 == 0 {
-            let (_, text) = run(service.dir(), &database, &["check", "--config", "hourbucket.toml"]);
+            let (_, text) = run(
+                service.dir(),
+                &database,
+                &["check", "--config", "hourbucket.toml"],
+            );
             assert!(text.contains("logged in and subscribed"), "{text}");
         }
     }
@@ -97,7 +162,16 @@ fn check_accepts_each_configuration_that_init_config_writes() {
     let url = broker.url();
     for (n, more) in [
         vec!["--case", "broker", "--broker", url.as_str()],
-        vec!["--case", "broker", "--broker", url.as_str(), "--topic", "zigbee2mqtt/#", "--format", "zigbee2mqtt"],
+        vec![
+            "--case",
+            "broker",
+            "--broker",
+            url.as_str(),
+            "--topic",
+            "zigbee2mqtt/#",
+            "--format",
+            "zigbee2mqtt",
+        ],
         vec!["--case", "http"],
         vec!["--case", "devices", "--topic", "site/{site}/{sensor_id}"],
         vec!["--case", "lorawan", "--server", "ttn"],
@@ -108,9 +182,17 @@ fn check_accepts_each_configuration_that_init_config_writes() {
     {
         let dir = tempfile::tempdir().unwrap();
         let database = unique_database(&format!("init_{n}"));
-        let (code, text) = run(dir.path(), &database, &[&["init", "config"][..], &more].concat());
+        let (code, text) = run(
+            dir.path(),
+            &database,
+            &[&["init", "config"][..], &more].concat(),
+        );
         assert_eq!(code, 0, "{more:?}: {text}");
-        let (code, text) = run(dir.path(), &database, &["check", "--config", "hourbucket.toml"]);
+        let (code, text) = run(
+            dir.path(),
+            &database,
+            &["check", "--config", "hourbucket.toml"],
+        );
         assert_eq!(code, 0, "{more:?}: {text}");
         assert!(!text.contains("PROBLEM"), "{text}");
     }
@@ -119,16 +201,25 @@ fn check_accepts_each_configuration_that_init_config_writes() {
 #[test]
 fn an_unknown_reason_is_refused_and_the_known_ones_are_listed() {
     let dir = tempfile::tempdir().unwrap();
-    let (code, text) = run(dir.path(), "none", &["dead-letters", "list", "--reason", "too_odl"]);
+    let (code, text) = run(
+        dir.path(),
+        "none",
+        &["dead-letters", "list", "--reason", "too_odl"],
+    );
     assert_eq!(code, 2, "{text}");
-    assert!(text.contains("did you mean too_old?") && text.contains("quarantined"), "{text}");
+    assert!(
+        text.contains("did you mean too_old?") && text.contains("quarantined"),
+        "{text}"
+    );
 }
 
 #[test]
 fn inspect_says_what_is_not_stored_yet() {
     let mut mongod = Mongod::start();
-    let mut service =
-        Service::start("flush.max_age = \"200ms\"\nshutdown.deadline = \"1s\"\n", &[("STORE__URI", &mongod.uri())]);
+    let mut service = Service::start(
+        "flush.max_age = \"200ms\"\nshutdown.deadline = \"1s\"\n",
+        &[("STORE__URI", &mongod.uri())],
+    );
     let inspect = |service: &Service| {
         let output = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
             .args(["journal", "inspect", "--config", "hourbucket.toml"])
@@ -138,17 +229,37 @@ fn inspect_says_what_is_not_stored_yet() {
         String::from_utf8(output.stdout).unwrap()
     };
     let body = |n: i64| format!("{{\"sensor_id\":\"S\",\"n\":{n}}}");
-    assert_eq!(service.post("/v1/readings", "application/json", body(1).as_bytes()).unwrap().0, 200);
+    assert_eq!(
+        service
+            .post("/v1/readings", "application/json", body(1).as_bytes())
+            .unwrap()
+            .0,
+        200
+    );
     service.wait_settled(1, PATIENCE);
     assert_eq!(service.terminate(PATIENCE), 0);
-    assert!(inspect(&service).contains("readings, all stored"), "{}", inspect(&service));
+    assert!(
+        inspect(&service).contains("readings, all stored"),
+        "{}",
+        inspect(&service)
+    );
     service.restart();
     mongod.kill9();
     for n in 2..5 {
-        assert_eq!(service.post("/v1/readings", "application/json", body(n).as_bytes()).unwrap().0, 200);
+        assert_eq!(
+            service
+                .post("/v1/readings", "application/json", body(n).as_bytes())
+                .unwrap()
+                .0,
+            200
+        );
     }
     assert_eq!(service.terminate(PATIENCE), 3);
-    assert!(inspect(&service).contains("3 of them not known to be stored"), "{}", inspect(&service));
+    assert!(
+        inspect(&service).contains("3 of them not known to be stored"),
+        "{}",
+        inspect(&service)
+    );
 }
 
 #[test]
@@ -166,7 +277,11 @@ fn tail_shows_readings_that_its_token_may_read_as_they_are_accepted() {
     let uri = Mongod::shared().uri();
     let database = unique_database("tail");
     let path = file.display().to_string();
-    let settings = [("STORE__URI", &*uri), ("STORE__DATABASE", &*database), ("HTTP__TOKENS_FILE", &*path)];
+    let settings = [
+        ("STORE__URI", &*uri),
+        ("STORE__DATABASE", &*database),
+        ("HTTP__TOKENS_FILE", &*path),
+    ];
     let service = Service::start("", &settings);
     let start = |more: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_hourbucket"))
@@ -180,11 +295,18 @@ fn tail_shows_readings_that_its_token_may_read_as_they_are_accepted() {
     };
     let refused = start(&[]).wait_with_output().unwrap();
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("401"));
-    let mut tails = [start(&["--token-file", "all", "--sensor", "A2"]), start(&["--token-file", "part"])];
+    let mut tails = [
+        start(&["--token-file", "all", "--sensor", "A2"]),
+        start(&["--token-file", "part"]),
+    ];
     // Both are watching when the service has answered them.
     crate::support::wait_until("both are watching", PATIENCE, || {
         // One was refused.
-        (service.metrics().labelled("http_requests_total", "route", "/v1/tail") >= 3.0).then_some(())
+        (service
+            .metrics()
+            .labelled("http_requests_total", "route", "/v1/tail")
+            >= 3.0)
+            .then_some(())
     });
     let agent = agent();
     let body = "[{\"sensor_id\":\"B1\",\"n\":0},{\"sensor_id\":\"A1\",\"n\":1},{\"sensor_id\":\"A2\",\"n\":2},{\"sensor_id\":\"A2\"}]";
@@ -201,7 +323,10 @@ fn tail_shows_readings_that_its_token_may_read_as_they_are_accepted() {
     let mut all = BufReader::new(tails[0].stdout.take().unwrap());
     let mut part = BufReader::new(tails[1].stdout.take().unwrap());
     let seen = line(0, &mut all);
-    assert_eq!((&seen["sensor_id"], &seen["values"]["n"], &seen["source"]), (&"A2".into(), &2.into(), &"http".into()));
+    assert_eq!(
+        (&seen["sensor_id"], &seen["values"]["n"], &seen["source"]),
+        (&"A2".into(), &2.into(), &"http".into())
+    );
     assert_eq!(
         [line(1, &mut part), line(1, &mut part)].map(|seen| seen["values"]["n"].clone()),
         [1, 2].map(Value::from)

@@ -1,8 +1,12 @@
-//! Attacks on the connections of the HTTP ports, and the service for good clients meanwhile, measured from outside. The
-//! quick tests have lowered limits. The full-size one has the defaults; with `HOURBUCKET_TEST_BINARY` it attacks
-//! another version of the service.
+//! Attacks on the connections of the HTTP ports, and the service for good clients meanwhile,
+//! measured from outside. The quick tests have lowered limits. The full-size one has the defaults;
+//! with `HOURBUCKET_TEST_BINARY` it attacks another version of the service.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,7 +32,10 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 fn service(test: &str, settings: &str) -> Service {
     let uri = Mongod::shared().uri();
     let database = unique_database(test);
-    Service::start(settings, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)])
+    Service::start(
+        settings,
+        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
+    )
 }
 
 fn addr(url: &str) -> SocketAddr {
@@ -37,7 +44,12 @@ fn addr(url: &str) -> SocketAddr {
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().unwrap().block_on(work)
+    builder
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work)
 }
 
 fn get(path: &str, more: &str) -> String {
@@ -45,22 +57,34 @@ fn get(path: &str, more: &str) -> String {
 }
 
 fn reading() -> String {
-    format!(r#"{{"sensor_id":"good","ts":{},"values":{{"n":1}}}}"#, now_ms())
+    format!(
+        r#"{{"sensor_id":"good","ts":{},"values":{{"n":1}}}}"#,
+        now_ms()
+    )
 }
 
 fn post(body: &str, more: &str) -> String {
     let n = body.len();
-    format!("POST /v1/readings HTTP/1.1\r\nhost: 127.0.0.1\r\n{more}content-length: {n}\r\n\r\n{body}")
+    format!(
+        "POST /v1/readings HTTP/1.1\r\nhost: 127.0.0.1\r\n{more}content-length: {n}\r\n\r\n{body}"
+    )
 }
 
 /// Sends a request on a new connection; the status, or why there is none.
 async fn ask(addr: SocketAddr, request: &str) -> Result<String, &'static str> {
     let asked = async {
-        let mut stream = TcpStream::connect(addr).await.map_err(|_| "no connection")?;
-        stream.write_all(request.as_bytes()).await.map_err(|_| "closed")?;
+        let mut stream = TcpStream::connect(addr)
+            .await
+            .map_err(|_| "no connection")?;
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .map_err(|_| "closed")?;
         status(&mut stream).await.ok_or("closed")
     };
-    timeout(ANSWER_WITHIN, asked).await.unwrap_or(Err("no answer"))
+    timeout(ANSWER_WITHIN, asked)
+        .await
+        .unwrap_or(Err("no answer"))
 }
 
 /// Reads the status line; `None` if the connection has ended.
@@ -77,7 +101,11 @@ async fn answer(stream: &mut TcpStream) -> Option<String> {
         head.push(stream.read_u8().await.ok()?);
     }
     let head = String::from_utf8(head).unwrap().to_lowercase();
-    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok()).unwrap_or(0);
+    let length = head
+        .split("content-length: ")
+        .nth(1)
+        .and_then(|rest| rest.lines().next()?.parse().ok())
+        .unwrap_or(0);
     stream.read_exact(&mut vec![0; length]).await.ok()?;
     Some(head[9..12].to_owned())
 }
@@ -104,7 +132,11 @@ impl Probed {
     fn must_all_be(mut self, what: &str, status: &str) {
         let p99 = self.p99();
         println!("{what}: good clients got {:?}, p99 {p99:?}", self.answers);
-        assert!(self.share(status) == 1.0 && p99 < P99_MAX, "{what}: {:?}, p99 {p99:?}", self.answers);
+        assert!(
+            self.share(status) == 1.0 && p99 < P99_MAX,
+            "{what}: {:?}, p99 {p99:?}",
+            self.answers
+        );
     }
 }
 
@@ -142,12 +174,17 @@ impl Attack {
     async fn begun(&self, n: usize) {
         let since = Instant::now();
         while self.begun.load(Ordering::Relaxed) < n {
-            assert!(since.elapsed() < Duration::from_secs(60), "{:?} of {n} begun", self.begun);
+            assert!(
+                since.elapsed() < Duration::from_secs(60),
+                "{:?} of {n} begun",
+                self.begun
+            );
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// `n` connections that are kept open with a request now and then; one that is closed is opened again.
+    /// `n` connections that are kept open with a request now and then; one that is closed is opened
+    /// again.
     fn idle(addr: SocketAddr, n: usize, path: &'static str) -> Attack {
         let mut attack = Attack::default();
         for _ in 0..n {
@@ -159,7 +196,10 @@ impl Attack {
                         while stream.write_all(get(path, "").as_bytes()).await.is_ok()
                             && answer(&mut stream).await.is_some()
                         {
-                            begun.fetch_add(usize::from(std::mem::take(&mut is_first)), Ordering::Relaxed);
+                            begun.fetch_add(
+                                usize::from(std::mem::take(&mut is_first)),
+                                Ordering::Relaxed,
+                            );
                             sleep(Duration::from_secs(4)).await;
                         }
                     }
@@ -221,10 +261,15 @@ fn seed(service: &Service) {
     for part in 0..3 {
         let line = |i| {
             let ts = begin + part * 10_000 + i;
-            format!("{{\"sensor_id\":\"big\",\"ts\":{ts},\"values\":{{\"t\":\"{:050}\",\"n\":{i}}}}}\n", i)
+            format!(
+                "{{\"sensor_id\":\"big\",\"ts\":{ts},\"values\":{{\"t\":\"{:050}\",\"n\":{i}}}}}\n",
+                i
+            )
         };
         let body: String = (0..10_000).map(line).collect();
-        let (status, text) = service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).unwrap();
+        let (status, text) = service
+            .post("/v1/readings", "application/x-ndjson", body.as_bytes())
+            .unwrap();
         assert_eq!(status, 200, "{text}");
     }
 }
@@ -239,9 +284,15 @@ async fn unread_responses(service: &Service, n: usize) -> Duration {
     attack.begun(n).await;
     let since = Instant::now();
     loop {
-        match ask(admin, &get(SMALL, "connection: close\r\n")).await.as_deref() {
+        match ask(admin, &get(SMALL, "connection: close\r\n"))
+            .await
+            .as_deref()
+        {
             Ok("200") => return since.elapsed(),
-            Ok("503") => assert!(since.elapsed() < Duration::from_secs(40), "still 503, and for ever"),
+            Ok("503") => assert!(
+                since.elapsed() < Duration::from_secs(40),
+                "still 503, and for ever"
+            ),
             other => panic!("{other:?}"),
         }
         sleep(Duration::from_millis(50)).await;
@@ -250,62 +301,105 @@ async fn unread_responses(service: &Service, n: usize) -> Duration {
 
 #[test]
 fn idle_connections_leave_room_for_good_clients_and_probes() {
-    let service = service("idle", "http.connections_max = 64\nadmin.connections_max = 32");
+    let service = service(
+        "idle",
+        "http.connections_max = 64\nadmin.connections_max = 32",
+    );
     let http = addr(&service.http());
     let admin = addr(&service.admin());
     block_on(async {
-        let attacks = [Attack::idle(http, 128, "/ping"), Attack::idle(admin, 64, "/livez")];
+        let attacks = [
+            Attack::idle(http, 128, "/ping"),
+            Attack::idle(admin, 64, "/livez"),
+        ];
         attacks[0].begun(128).await;
         attacks[1].begun(64).await;
         let time = Duration::from_secs(5);
-        let (good, probes) =
-            tokio::join!(probe(http, time, || post(&reading(), "")), probe(admin, time, || get("/readyz", "")));
+        let (good, probes) = tokio::join!(
+            probe(http, time, || post(&reading(), "")),
+            probe(admin, time, || get("/readyz", ""))
+        );
         good.must_all_be("128 idle connections at a limit of 64", "200");
         probes.must_all_be("64 idle connections at the admin port's limit of 32", "200");
-        let open = tokio::task::block_in_place(|| service.metrics()).labelled("http_connections", "port", "http");
+        let open = tokio::task::block_in_place(|| service.metrics()).labelled(
+            "http_connections",
+            "port",
+            "http",
+        );
         assert!((32.0..=64.0).contains(&open), "{open}");
     });
     let metrics = service.metrics();
     let evicted = |port: &str| {
-        let closed = metrics.text().lines().filter(|line| line.starts_with("hourbucket_http_connections_closed_total"));
-        let line = closed.filter(|l| l.contains(port)).find(|line| line.contains("\"evicted\"")).unwrap();
+        let closed = metrics
+            .text()
+            .lines()
+            .filter(|line| line.starts_with("hourbucket_http_connections_closed_total"));
+        let line = closed
+            .filter(|l| l.contains(port))
+            .find(|line| line.contains("\"evicted\""))
+            .unwrap();
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
-    assert!(evicted("\"http\"") >= 64.0 && evicted("\"admin\"") >= 32.0, "{}", metrics.text());
+    assert!(
+        evicted("\"http\"") >= 64.0 && evicted("\"admin\"") >= 32.0,
+        "{}",
+        metrics.text()
+    );
 }
 
 #[test]
 fn slow_bodies_leave_room_for_good_clients() {
     // On a busy machine a dozen good requests are under way at the same time.
-    let service = service("slow", "http.concurrency_max = 32\nhttp.body_grace = \"2s\"");
+    let service = service(
+        "slow",
+        "http.concurrency_max = 32\nhttp.body_grace = \"2s\"",
+    );
     let http = addr(&service.http());
     block_on(async {
         let attack = Attack::slow_bodies(http, 128);
         attack.begun(128).await;
         let good = probe(http, Duration::from_secs(5), || post(&reading(), "")).await;
-        good.must_all_be("128 bodies at 2 bytes per second, 32 concurrent requests", "200");
+        good.must_all_be(
+            "128 bodies at 2 bytes per second, 32 concurrent requests",
+            "200",
+        );
     });
-    let cut = service.metrics().labelled("http_requests_total", "status", "408");
+    let cut = service
+        .metrics()
+        .labelled("http_requests_total", "status", "408");
     assert!(cut >= 128.0, "{cut} slow bodies were cut");
 }
 
 #[test]
 fn unread_responses_are_dropped() {
-    let service = service("unread", "admin.answers_max = 4\nadmin.write_timeout = \"2s\"");
+    let service = service(
+        "unread",
+        "admin.answers_max = 4\nadmin.write_timeout = \"2s\"",
+    );
     seed(&service);
     let took = block_on(unread_responses(&service, 4));
     println!("4 of 4 responses unread: a good reader waits {took:?}");
     let metrics = service.metrics();
     let closed = metrics.labelled("http_connections_closed_total", "reason", "write_timeout");
     assert!(closed >= 1.0, "{closed}");
-    assert!(service.log().contains("its peer takes nothing of the response"), "{}", service.log());
+    assert!(
+        service
+            .log()
+            .contains("its peer takes nothing of the response"),
+        "{}",
+        service.log()
+    );
 }
 
 #[test]
 fn wrong_tokens_are_counted_and_logged_with_their_address() {
     let tokens = tempfile::NamedTempFile::new().unwrap();
     let hash = hourbucket::access::hash_secret("secret");
-    std::fs::write(tokens.path(), format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{hash}\"\n")).unwrap();
+    std::fs::write(
+        tokens.path(),
+        format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{hash}\"\n"),
+    )
+    .unwrap();
     let service = service("wrong", &format!("http.tokens_file = {:?}", tokens.path()));
     let http = addr(&service.http());
     let admin = addr(&service.admin());
@@ -313,25 +407,54 @@ fn wrong_tokens_are_counted_and_logged_with_their_address() {
         let wrong = "authorization: Bearer gw1.guess\r\n";
         let close = "connection: close\r\n";
         for _ in 0..200 {
-            assert_eq!(ask(http, &post("[]", &format!("{wrong}{close}"))).await.as_deref(), Ok("401"));
+            assert_eq!(
+                ask(http, &post("[]", &format!("{wrong}{close}")))
+                    .await
+                    .as_deref(),
+                Ok("401")
+            );
             assert_eq!(ask(http, &post("[]", close)).await.as_deref(), Ok("401"));
         }
-        assert_eq!(ask(admin, &get("/v1/fleet", wrong)).await.as_deref(), Ok("401"));
+        assert_eq!(
+            ask(admin, &get("/v1/fleet", wrong)).await.as_deref(),
+            Ok("401")
+        );
         let right = "authorization: Bearer gw1.secret\r\n";
-        assert_eq!(ask(http, &post(&reading(), right)).await.as_deref(), Ok("200"));
+        assert_eq!(
+            ask(http, &post(&reading(), right)).await.as_deref(),
+            Ok("200")
+        );
     });
     let metrics = service.metrics();
-    for (label, is, n) in [("reason", "invalid_token", 201.0), ("reason", "no_token", 200.0), ("port", "admin", 1.0)] {
-        assert_eq!(metrics.labelled("auth_failures_total", label, is), n, "{is}");
+    for (label, is, n) in [
+        ("reason", "invalid_token", 201.0),
+        ("reason", "no_token", 200.0),
+        ("port", "admin", 1.0),
+    ] {
+        assert_eq!(
+            metrics.labelled("auth_failures_total", label, is),
+            n,
+            "{is}"
+        );
     }
     let log = service.log();
-    let lines = log.lines().filter(|line| line.contains("authentication failed")).collect::<Vec<_>>();
-    assert!((2..=24).contains(&lines.len()), "a few lines a minute: {lines:?}");
-    assert!(lines.iter().all(|line| line.contains("127.0.0.1:")), "{lines:?}");
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("authentication failed"))
+        .collect::<Vec<_>>();
+    assert!(
+        (2..=24).contains(&lines.len()),
+        "a few lines a minute: {lines:?}"
+    );
+    assert!(
+        lines.iter().all(|line| line.contains("127.0.0.1:")),
+        "{lines:?}"
+    );
     assert!(!log.contains("guess"), "{log}");
 }
 
-/// As in the report of the attacks: everything at the defaults. Takes two minutes, and two processor cores.
+/// As in the report of the attacks: everything at the defaults. Takes two minutes, and two
+/// processor cores.
 #[test]
 #[ignore = "full size"]
 fn attacks_of_full_size_leave_room_for_good_clients() {
@@ -358,10 +481,16 @@ fn attacks_of_full_size_leave_room_for_good_clients() {
         let http = addr(&service.http());
         let admin = addr(&service.admin());
         block_on(async {
-            let attacks = [Attack::idle(admin, 8192, "/livez"), Attack::slow_bodies(http, 256)];
+            let attacks = [
+                Attack::idle(admin, 8192, "/livez"),
+                Attack::slow_bodies(http, 256),
+            ];
             attacks[0].begun(8000).await;
             let probes = probe(admin, time, || get("/readyz", "")).await;
-            probes.must_all_be("8192 idle connections of the admin port, 256 slow bodies", "200");
+            probes.must_all_be(
+                "8192 idle connections of the admin port, 256 slow bodies",
+                "200",
+            );
         });
     });
     run("slow bodies", &|| {
@@ -385,8 +514,15 @@ fn attacks_of_full_size_leave_room_for_good_clients() {
         block_on(async {
             let mut stream = TcpStream::connect(addr(&service.http())).await.unwrap();
             for _ in 0..3 {
-                stream.write_all(post(&reading(), "").as_bytes()).await.unwrap();
-                assert_eq!(answer(&mut stream).await.as_deref(), Some("200"), "closed after Telegraf's interval");
+                stream
+                    .write_all(post(&reading(), "").as_bytes())
+                    .await
+                    .unwrap();
+                assert_eq!(
+                    answer(&mut stream).await.as_deref(),
+                    Some("200"),
+                    "closed after Telegraf's interval"
+                );
                 sleep(Duration::from_millis(10_200)).await;
             }
         });

@@ -1,4 +1,5 @@
-//! `hourbucket convert` on a real MongoDB: stopped after every step, run again, and with concurrent writers.
+//! `hourbucket convert` on a real MongoDB: stopped after every step, run again, and with concurrent
+//! writers.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +22,11 @@ async fn pages(seed: &Seed) -> Vec<Stored> {
     let a = readings(START, 0..90);
     let b = readings(START + HOUR, 0..7);
     let c = readings(START, 0..2500);
-    seed.pages([page("A", START, 0, false, &a), page("A", START + HOUR, 0, false, &b)]).await;
+    seed.pages([
+        page("A", START, 0, false, &a),
+        page("A", START + HOUR, 0, false, &b),
+    ])
+    .await;
     seed.pages([
         page("C", START, 0, true, &c[..1000]),
         page("C", START, 1, true, &c[1000..2000]),
@@ -33,7 +38,11 @@ async fn pages(seed: &Seed) -> Vec<Stored> {
 
 fn options(into: StorageMode, hook: Option<Hook>) -> ConvertOptions {
     ConvertOptions {
-        selection: Selection { from_ms: START, to_ms: START + 2 * HOUR, sensors: vec![] },
+        selection: Selection {
+            from_ms: START,
+            to_ms: START + 2 * HOUR,
+            sensors: vec![],
+        },
         ended_before_ms: START + 2 * HOUR,
         into,
         page: (1000, 1 << 20),
@@ -42,7 +51,11 @@ fn options(into: StorageMode, hook: Option<Hook>) -> ConvertOptions {
     }
 }
 
-async fn convert(seed: &Seed, into: StorageMode, hook: Option<Hook>) -> Result<Converted, MaintainError> {
+async fn convert(
+    seed: &Seed,
+    into: StorageMode,
+    hook: Option<Hook>,
+) -> Result<Converted, MaintainError> {
     seed.store.convert(&options(into, hook), |_| {}).await
 }
 
@@ -51,17 +64,30 @@ fn stop_at(wanted: Step, sensor: &'static str) -> Hook {
     Arc::new(move |step, bucket| step == wanted && &*bucket.sensor_id == sensor)
 }
 
-/// Storage modes by sensor and bucket; checks that all documents of a bucket have the same one, and that it has as many
-/// as before.
+/// Storage modes by sensor and bucket; checks that all documents of a bucket have the same one, and
+/// that it has as many as before.
 async fn storage_modes(seed: &Seed) -> BTreeSet<&'static str> {
     let mut storage_modes = BTreeSet::new();
     for (sensor, start) in [("A", START), ("A", START + HOUR), ("C", START)] {
-        let native = seed.page(sensor, start, 0).await.unwrap().get_str("storage").is_ok();
+        let native = seed
+            .page(sensor, start, 0)
+            .await
+            .unwrap()
+            .get_str("storage")
+            .is_ok();
         let last = if sensor == "C" { 2 } else { 0 };
         for n in 0..=last {
             let page = seed.page(sensor, start, n).await.unwrap();
-            assert!(page.get_str("storage").is_ok() == native && page.contains_key("readings") != native, "{page}");
-            assert_eq!(page.get_bool("has_overflow").unwrap_or(false), n < last, "{page}");
+            assert!(
+                page.get_str("storage").is_ok() == native
+                    && page.contains_key("readings") != native,
+                "{page}"
+            );
+            assert_eq!(
+                page.get_bool("has_overflow").unwrap_or(false),
+                n < last,
+                "{page}"
+            );
         }
         assert!(seed.page(sensor, start, last + 1).await.is_none());
         storage_modes.insert(if native { "timeseries" } else { "pages" });
@@ -69,7 +95,12 @@ async fn storage_modes(seed: &Seed) -> BTreeSet<&'static str> {
     storage_modes
 }
 
-async fn whole(seed: &Seed, all: &[Stored], summaries: &BTreeMap<(String, i64), (i64, i64)>, at: &str) {
+async fn whole(
+    seed: &Seed,
+    all: &[Stored],
+    summaries: &BTreeMap<(String, i64), (i64, i64)>,
+    at: &str,
+) {
     let stored = seed.readings().await;
     assert_eq!(stored.len(), all.len(), "{at}");
     stored::exactly_once(&stored, all.to_vec());
@@ -83,37 +114,88 @@ async fn stopped_after_any_step_every_reading_is_stored_once_and_the_next_run_co
     let all = pages(&seed).await;
     let summaries = seed.summaries().await;
     // Each run gets one step further than the previous one, from the state that it left.
-    for step in [Step::Read, Step::PartCopied, Step::Copied, Step::Verified, Step::Swapping, Step::Swapped] {
+    for step in [
+        Step::Read,
+        Step::PartCopied,
+        Step::Copied,
+        Step::Verified,
+        Step::Swapping,
+        Step::Swapped,
+    ] {
         let stopped = convert(&seed, StorageMode::TimeSeries, Some(stop_at(step, "C"))).await;
-        assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{step:?}: {stopped:?}");
-        whole(&seed, &all, &summaries, &format!("into time-series, {step:?}")).await;
+        assert!(
+            matches!(stopped, Err(MaintainError::Stopped { .. })),
+            "{step:?}: {stopped:?}"
+        );
+        whole(
+            &seed,
+            &all,
+            &summaries,
+            &format!("into time-series, {step:?}"),
+        )
+        .await;
     }
     let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
-    assert_eq!((done.buckets, done.skipped_total), (0, 0), "everything was converted: {done:?}");
+    assert_eq!(
+        (done.buckets, done.skipped_total),
+        (0, 0),
+        "everything was converted: {done:?}"
+    );
     assert_eq!(storage_modes(&seed).await, BTreeSet::from(["timeseries"]));
-    assert_eq!(seed.measured().await, all.len() as u64, "nothing was copied twice");
+    assert_eq!(
+        seed.measured().await,
+        all.len() as u64,
+        "nothing was copied twice"
+    );
     whole(&seed, &all, &summaries, "time-series").await;
     for step in [Step::Read, Step::Swapping, Step::Swapped] {
         let stopped = convert(&seed, StorageMode::Bucket, Some(stop_at(step, "C"))).await;
-        assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{step:?}: {stopped:?}");
+        assert!(
+            matches!(stopped, Err(MaintainError::Stopped { .. })),
+            "{step:?}: {stopped:?}"
+        );
         whole(&seed, &all, &summaries, &format!("into pages, {step:?}")).await;
     }
     let done = convert(&seed, StorageMode::Bucket, None).await.unwrap();
-    assert_eq!((done.skipped_total, done.removed), (0, 0), "MongoDB 6.0 deletes whole series only");
+    assert_eq!(
+        (done.skipped_total, done.removed),
+        (0, 0),
+        "MongoDB 6.0 deletes whole series only"
+    );
     assert_eq!(done.leftovers, all.len() as u64);
     assert_eq!(storage_modes(&seed).await, BTreeSet::from(["pages"]));
     let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
     assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
-    assert_eq!(seed.measured().await, all.len() as u64, "leftover measurements are used again");
+    assert_eq!(
+        seed.measured().await,
+        all.len() as u64,
+        "leftover measurements are used again"
+    );
     whole(&seed, &all, &summaries, "time-series again").await;
-    let drop = ConvertOptions { drop_leftovers: true, ..options(StorageMode::Bucket, None) };
+    let drop = ConvertOptions {
+        drop_leftovers: true,
+        ..options(StorageMode::Bucket, None)
+    };
     let done = seed.store.convert(&drop, |_| {}).await.unwrap();
-    assert_eq!((done.removed, done.leftovers, seed.measured().await), (all.len() as u64, 0, 0));
+    assert_eq!(
+        (done.removed, done.leftovers, seed.measured().await),
+        (all.len() as u64, 0, 0)
+    );
     whole(&seed, &all, &summaries, "pages without leftovers").await;
     for (n, count) in [(0, 1000), (1, 1000), (2, 500)] {
-        assert_eq!(seed.page("C", START, n).await.unwrap().get_i32("count").unwrap(), count);
+        assert_eq!(
+            seed.page("C", START, n)
+                .await
+                .unwrap()
+                .get_i32("count")
+                .unwrap(),
+            count
+        );
     }
-    stored::exactly_once(&stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all);
+    stored::exactly_once(
+        &stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name),
+        all,
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,12 +219,17 @@ async fn every_step_is_reached_in_a_fresh_database() {
         if into == StorageMode::Bucket {
             convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
         }
-        // All three together: those of one page, which are swapped by one statement, and one that needs a transaction.
+        // All three together: those of one page, which are swapped by one statement, and one that
+        // needs a transaction.
         let reached = Arc::new(AtomicU32::new(0));
         let count = reached.clone();
-        let hook: Hook = Arc::new(move |at, _| at == step && count.fetch_add(1, Ordering::Relaxed) < 3);
+        let hook: Hook =
+            Arc::new(move |at, _| at == step && count.fetch_add(1, Ordering::Relaxed) < 3);
         let stopped = convert(&seed, into, Some(hook)).await;
-        assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{into:?} {step:?}: {stopped:?}");
+        assert!(
+            matches!(stopped, Err(MaintainError::Stopped { .. })),
+            "{into:?} {step:?}: {stopped:?}"
+        );
         assert_eq!(reached.load(Ordering::Relaxed), 3, "{into:?} {step:?}");
         whole(&seed, &all, &summaries, &format!("{into:?} {step:?}")).await;
         let done = convert(&seed, into, None).await.unwrap();
@@ -153,7 +240,13 @@ async fn every_step_is_reached_in_a_fresh_database() {
 }
 
 /// Appends a reading to a page as the service does.
-async fn append(db: &mongodb::Database, sensor: &str, number: i32, known: i32, new: (i64, i64)) -> bool {
+async fn append(
+    db: &mongodb::Database,
+    sensor: &str,
+    number: i32,
+    known: i32,
+    new: (i64, i64),
+) -> bool {
     let filter = doc! {
         "_id": { "sensor_id": sensor, "bucket_start": DateTime::from_millis(START), "page": number },
         "sensor_id": sensor,
@@ -172,12 +265,21 @@ async fn append(db: &mongodb::Database, sensor: &str, number: i32, known: i32, n
             "schema_version": 1, "bucket_end": DateTime::from_millis(START + HOUR), "page": number, "tags": {},
         },
     };
-    db.collection::<Document>("sensor_buckets").update_one(filter, update).upsert(true).await.is_ok()
+    db.collection::<Document>("sensor_buckets")
+        .update_one(filter, update)
+        .upsert(true)
+        .await
+        .is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_append_before_the_swap_is_converted_too() {
-    for (step, number) in [(Step::Read, 2), (Step::Copied, 2), (Step::Verified, 2), (Step::Verified, 0)] {
+    for (step, number) in [
+        (Step::Read, 2),
+        (Step::Copied, 2),
+        (Step::Verified, 2),
+        (Step::Verified, 0),
+    ] {
         let seed = Seed::new("append").await;
         seed.native().await;
         let mut all = pages(&seed).await;
@@ -199,13 +301,18 @@ async fn an_append_before_the_swap_is_converted_too() {
             }
             false
         });
-        let done = convert(&seed, StorageMode::TimeSeries, Some(hook)).await.unwrap();
+        let done = convert(&seed, StorageMode::TimeSeries, Some(hook))
+            .await
+            .unwrap();
         assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
         assert!(met.load(Ordering::Relaxed) >= 2, "it had to start again");
         all.push((sensor.to_owned(), START + 3_000_000, 9999));
         whole(&seed, &all, &seed.summaries().await, "after an append").await;
         assert_eq!(storage_modes(&seed).await, BTreeSet::from(["timeseries"]));
-        assert!(!append(&seed.db, "C", 0, 1000, (START, 1)).await, "an append with the previous version is a conflict");
+        assert!(
+            !append(&seed.db, "C", 0, 1000, (START, 1)).await,
+            "an append with the previous version is a conflict"
+        );
     }
 }
 
@@ -220,12 +327,19 @@ async fn a_writer_that_has_loaded_the_bucket_before_the_swap_conflicts_with_each
     seed.native().await;
     let all = pages(&seed).await;
     // The next page of a sealed one is expected, too.
-    seed.update("A", START, 0, doc! { "$set": { "has_overflow": true } }).await;
+    seed.update("A", START, 0, doc! { "$set": { "has_overflow": true } })
+        .await;
     let summaries = seed.summaries().await;
     let buckets = seed.db.collection::<Document>("sensor_buckets");
-    for into in [StorageMode::TimeSeries, StorageMode::Bucket, StorageMode::TimeSeries] {
+    for into in [
+        StorageMode::TimeSeries,
+        StorageMode::Bucket,
+        StorageMode::TimeSeries,
+    ] {
         let before: Vec<(&str, i32, Option<i32>)> = match into {
-            StorageMode::TimeSeries => vec![("A", 0, Some(90)), ("A", 1, None), ("C", 2, Some(500))],
+            StorageMode::TimeSeries => {
+                vec![("A", 0, Some(90)), ("A", 1, None), ("C", 2, Some(500))]
+            }
             // The pages share the count.
             StorageMode::Bucket => vec![("A", 1, Some(45)), ("C", 2, Some(833))],
         };
@@ -246,14 +360,22 @@ async fn a_writer_that_has_loaded_the_bucket_before_the_swap_conflicts_with_each
                         },
                     };
                     let mut new = page(sensor, START, number, false, &readings(START, 90..91));
-                    ["_id", "sensor_id", "bucket_start", "count"].iter().for_each(|name| drop(new.remove(name)));
+                    ["_id", "sensor_id", "bucket_start", "count"]
+                        .iter()
+                        .for_each(|name| drop(new.remove(name)));
                     let update = doc! { "$inc": { "count": 1 }, "$setOnInsert": new };
                     let append = buckets.update_one(filter, update).upsert(true).await;
-                    assert!(conflicts(append), "{into:?}: page {number} of {sensor}: {there}");
+                    assert!(
+                        conflicts(append),
+                        "{into:?}: page {number} of {sensor}: {there}"
+                    );
                 }
                 None => {
                     let create = page(sensor, START, number, false, &readings(START, 90..91));
-                    assert!(conflicts(buckets.insert_one(create).await), "{into:?}: page {number} of {sensor}");
+                    assert!(
+                        conflicts(buckets.insert_one(create).await),
+                        "{into:?}: page {number} of {sensor}"
+                    );
                 }
             }
         }
@@ -272,16 +394,21 @@ async fn a_page_created_after_the_swap_is_folded_in() {
         let single = doc! { "$set": { "count": 2500 }, "$unset": { "has_overflow": 1 } };
         seed.update("C", START, 0, single).await;
         let others = doc! { "sensor_id": "C", "page": { "$gt": 0 } };
-        seed.db.collection::<Document>("sensor_buckets").delete_many(others).await.unwrap();
-        // Two appends of a service that had loaded page 2 before; one of them repeats a stored reading.
+        seed.db
+            .collection::<Document>("sensor_buckets")
+            .delete_many(others)
+            .await
+            .unwrap();
+        // Two appends of a service that had loaded page 2 before; one of them repeats a stored
+        // reading.
         for (known, new) in [(500, (START + 777, 7777)), (1, (START + 3000, 3))] {
             assert!(append(&seed.db, "C", 2, known, new).await);
         }
         all.push(("C".into(), START + 777, 7777));
         let stray = seed.page("C", START, 2).await.unwrap();
         assert_eq!(stray.get_i32("count").unwrap(), 2, "created again: {stray}");
-        // An append that does not name the storage mode matches the same count in the new document, if the bucket has
-        // one page.
+        // An append that does not name the storage mode matches the same count in the new document,
+        // if the bucket has one page.
         assert!(append(&seed.db, "A", 0, 90, (START + 888, 8888)).await);
         all.push(("A".into(), START + 888, 8888));
         let (code, text, _) = match command {
@@ -291,8 +418,17 @@ async fn a_page_created_after_the_swap_is_folded_in() {
         assert_eq!(code, 0, "{text}");
         assert_eq!(storage_modes(&seed).await, BTreeSet::from(["timeseries"]));
         let head = seed.page("C", START, 0).await.unwrap();
-        assert_eq!(head.get_document("tags").unwrap(), &doc! { "site": "north" }, "a late page has none");
-        let n: i64 = seed.summaries().await.values().map(|(count, _)| count).sum();
+        assert_eq!(
+            head.get_document("tags").unwrap(),
+            &doc! { "site": "north" },
+            "a late page has none"
+        );
+        let n: i64 = seed
+            .summaries()
+            .await
+            .values()
+            .map(|(count, _)| count)
+            .sum();
         assert_eq!(n, all.len() as i64);
         whole(&seed, &all, &seed.summaries().await, command).await;
     }
@@ -302,7 +438,10 @@ async fn a_page_created_after_the_swap_is_folded_in() {
 async fn inconsistent_or_recent_buckets_are_left_unchanged() {
     let seed = Seed::new("left").await;
     let (code, _, errors) = seed.run(&["convert", "--into", "timeseries"]);
-    assert!(code == 2 && errors.contains("hourbucket init"), "{code} {errors}");
+    assert!(
+        code == 2 && errors.contains("hourbucket init"),
+        "{code} {errors}"
+    );
     seed.native().await;
     let all = readings(START, 0..50);
     let mut wrong = page("wrong", START, 0, false, &all);
@@ -322,10 +461,22 @@ async fn inconsistent_or_recent_buckets_are_left_unchanged() {
     seed.measure("equal", &all[..10]).await;
     let (code, text, progress) = seed.run(&["convert", "--into", "timeseries"]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("skipped: wrong 2024-03-01T10:00:00Z: differs (count)"), "{text}");
-    assert!(text.contains("more 2024-03-01T10:00:00Z: sensor_readings has 1 measurements"), "{text}");
-    assert!(text.contains("converted 2 buckets with 105 readings; removed 0 measurements; skipped 2"), "{text}");
-    assert!(progress.contains("[##") && progress.contains("100 %"), "{progress}");
+    assert!(
+        text.contains("skipped: wrong 2024-03-01T10:00:00Z: differs (count)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("more 2024-03-01T10:00:00Z: sensor_readings has 1 measurements"),
+        "{text}"
+    );
+    assert!(
+        text.contains("converted 2 buckets with 105 readings; removed 0 measurements; skipped 2"),
+        "{text}"
+    );
+    assert!(
+        progress.contains("[##") && progress.contains("100 %"),
+        "{progress}"
+    );
     for (sensor, start, native) in [
         ("good", START, true),
         ("equal", START, true),
@@ -333,14 +484,27 @@ async fn inconsistent_or_recent_buckets_are_left_unchanged() {
         ("young", now, false),
         ("young", now - HOUR, false),
     ] {
-        assert_eq!(seed.page(sensor, start, 0).await.unwrap().get_str("storage").is_ok(), native, "{sensor}");
+        assert_eq!(
+            seed.page(sensor, start, 0)
+                .await
+                .unwrap()
+                .get_str("storage")
+                .is_ok(),
+            native,
+            "{sensor}"
+        );
     }
     let stored = seed.readings().await;
-    assert_eq!(stored[&("equal".to_owned(), START, 0)], 2, "equal readings stay two");
+    assert_eq!(
+        stored[&("equal".to_owned(), START, 0)],
+        2,
+        "equal readings stay two"
+    );
     assert_eq!(stored[&("equal".to_owned(), START + 20_000, 20)], 1);
 }
 
-/// With `store.retention_readings`, a bucket may have lost the readings of all its pages, or of the first ones so far.
+/// With `store.retention_readings`, a bucket may have lost the readings of all its pages, or of the
+/// first ones so far.
 #[tokio::test(flavor = "multi_thread")]
 async fn buckets_that_have_lost_readings_stay_in_their_mode_and_reconcile_finds_no_fault() {
     let seed = Seed::new("lost").await;
@@ -360,8 +524,10 @@ async fn buckets_that_have_lost_readings_stay_in_their_mode_and_reconcile_finds_
     seed.update("gone", START, 0, removed()).await;
     seed.update("part", START, 0, removed()).await;
     let lost = async || {
-        futures_util::future::join_all([("gone", 0), ("part", 0), ("part", 1)].map(|(s, n)| seed.page(s, START, n)))
-            .await
+        futures_util::future::join_all(
+            [("gone", 0), ("part", 0), ("part", 1)].map(|(s, n)| seed.page(s, START, n)),
+        )
+        .await
     };
     let before = lost().await;
     let summaries = seed.summaries().await;
@@ -375,14 +541,29 @@ async fn buckets_that_have_lost_readings_stay_in_their_mode_and_reconcile_finds_
     for (into, converted, remain) in [("timeseries", (1, 20), 0), ("bucket", (2, 40), 40)] {
         let (code, text, _) = seed.run(&["convert", "--into", into]);
         assert_eq!(code, 0, "{text}");
-        let wanted = format!("converted {} buckets with {} readings; removed 0 measurements", converted.0, converted.1);
+        let wanted = format!(
+            "converted {} buckets with {} readings; removed 0 measurements",
+            converted.0, converted.1
+        );
         assert!(text.contains(&wanted), "{text}");
-        assert_eq!(text.contains(&format!("{remain} measurements remain")), remain > 0, "{text}");
+        assert_eq!(
+            text.contains(&format!("{remain} measurements remain")),
+            remain > 0,
+            "{text}"
+        );
         reconciled();
-        assert_eq!((lost().await, seed.summaries().await), (before.clone(), summaries.clone()), "{into}");
+        assert_eq!(
+            (lost().await, seed.summaries().await),
+            (before.clone(), summaries.clone()),
+            "{into}"
+        );
     }
     let stored = seed.readings().await;
-    let kept = [sent("part", &all[12..]), sent("part", &native), sent("whole", &all)];
+    let kept = [
+        sent("part", &all[12..]),
+        sent("part", &native),
+        sent("whole", &all),
+    ];
     stored::exactly_once(&stored, kept.concat());
 }
 
@@ -395,12 +576,30 @@ async fn leftovers_of_a_sensor_are_removed_only_if_all_its_buckets_are_pages() {
         seed.measure(sensor, &all).await;
         seed.pages([series(sensor, start, &all)]).await;
     }
-    let first = ["convert", "--into", "bucket", "--drop-leftovers", "--from", "2024-03-01T10:30:00Z", "--to"];
+    let first = [
+        "convert",
+        "--into",
+        "bucket",
+        "--drop-leftovers",
+        "--from",
+        "2024-03-01T10:30:00Z",
+        "--to",
+    ];
     let (code, text, _) = seed.run(&[&first[..], &["2024-03-01T11:00:00Z"]].concat());
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("converted 2 buckets with 40 readings; removed 20 measurements"), "{text}");
-    assert!(text.contains("20 measurements remain, invisible to readers"), "{text}");
-    assert_eq!(seed.measured().await, 40, "those of T are removed, S still has a bucket in time-series mode");
+    assert!(
+        text.contains("converted 2 buckets with 40 readings; removed 20 measurements"),
+        "{text}"
+    );
+    assert!(
+        text.contains("20 measurements remain, invisible to readers"),
+        "{text}"
+    );
+    assert_eq!(
+        seed.measured().await,
+        40,
+        "those of T are removed, S still has a bucket in time-series mode"
+    );
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
     assert_eq!((code, seed.measured().await), (0, 0), "{text}");
     let all = [
@@ -408,26 +607,43 @@ async fn leftovers_of_a_sensor_are_removed_only_if_all_its_buckets_are_pages() {
         sent("S", &readings(START + HOUR, 0..20)),
         sent("T", &readings(START, 0..20)),
     ];
-    stored::exactly_once(&stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all.concat());
+    stored::exactly_once(
+        &stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name),
+        all.concat(),
+    );
     // A measurement that is not in its pages is never removed.
     seed.measure("T", &[(START + 1, 5)]).await;
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
     assert_eq!((code, seed.measured().await), (1, 1), "{text}");
-    assert!(text.contains("1 of its 1 measurements are not in its pages"), "{text}");
+    assert!(
+        text.contains("1 of its 1 measurements are not in its pages"),
+        "{text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standalone_server_gets_an_error_with_advice() {
-    let alone = Mongod::start_kind(Kind { standalone: true, ..Kind::default() });
+    let alone = Mongod::start_kind(Kind {
+        standalone: true,
+        ..Kind::default()
+    });
     let seed = Seed::at(alone.uri(), "alone", None).await;
     seed.native().await;
     let all = pages(&seed).await;
     let (code, text, errors) = seed.run(&["convert", "--into", "timeseries"]);
-    assert!(code == 2 && errors.contains("make it a replica set"), "{code} {text} {errors}");
+    assert!(
+        code == 2 && errors.contains("make it a replica set"),
+        "{code} {text} {errors}"
+    );
     whole(&seed, &all, &seed.summaries().await, "refused").await;
     let (code, text, _) = seed.run(&["convert", "--into", "timeseries", "--sensor", "A"]);
     assert_eq!(code, 0, "buckets of one page need no transaction: {text}");
-    assert!(seed.page("A", START, 0).await.unwrap().contains_key("storage"));
+    assert!(
+        seed.page("A", START, 0)
+            .await
+            .unwrap()
+            .contains_key("storage")
+    );
 }
 
 /// A measurement, not a test: run it alone, with --ignored --nocapture.
@@ -437,18 +653,31 @@ async fn figures() {
     let seed = Seed::new("figures").await;
     seed.native().await;
     for sensor in 0..400 {
-        let hour =
-            |h: i64| page(&format!("s{sensor}"), START + h * HOUR, 0, false, &readings(START + h * HOUR, 0..720));
+        let hour = |h: i64| {
+            page(
+                &format!("s{sensor}"),
+                START + h * HOUR,
+                0,
+                false,
+                &readings(START + h * HOUR, 0..720),
+            )
+        };
         seed.pages((0..2).map(hour)).await;
     }
     let n = 400.0 * 2.0 * 720.0;
-    for arguments in
-        [&["reconcile"][..], &["convert", "--into", "timeseries"], &["reconcile"], &["convert", "--into", "bucket"]]
-    {
+    for arguments in [
+        &["reconcile"][..],
+        &["convert", "--into", "timeseries"],
+        &["reconcile"],
+        &["convert", "--into", "bucket"],
+    ] {
         let begun = std::time::Instant::now();
         let (code, text, _) = seed.run(&[arguments, &SPAN].concat());
         let took = begun.elapsed().as_secs_f64();
-        println!("{arguments:?}: {code}, {took:.1} s, {:.0} readings/s: {text}", n / took);
+        println!(
+            "{arguments:?}: {code}, {took:.1} s, {:.0} readings/s: {text}",
+            n / took
+        );
         assert_eq!(code, 0);
     }
 }

@@ -32,17 +32,29 @@ impl Setup {
     fn new(test: &str, mode: StoreMode) -> Setup {
         let database = unique_database(test);
         let uri = config::Secret::new(Mongod::shared().uri());
-        let settings = config::Store { uri, database: database.clone(), mode, ..config::Config::default().store };
-        let setup = Setup { database, settings, dir: tempfile::tempdir().unwrap() };
+        let settings = config::Store {
+            uri,
+            database: database.clone(),
+            mode,
+            ..config::Config::default().store
+        };
+        let setup = Setup {
+            database,
+            settings,
+            dir: tempfile::tempdir().unwrap(),
+        };
         setup.settings("");
         setup
     }
 
-    /// Inserts them as the service does. (The driver belongs to one runtime, and each `block_on` creates another.)
+    /// Inserts them as the service does. (The driver belongs to one runtime, and each `block_on`
+    /// creates another.)
     fn keep(&self, dead_letters: &[DeadLetter]) {
         block_on(async {
             let month = Duration::from_secs(30 * 86_400);
-            let store = MongoStore::new(&self.settings, Span::HOUR, month).await.unwrap();
+            let store = MongoStore::new(&self.settings, Span::HOUR, month)
+                .await
+                .unwrap();
             store.prepare().await.unwrap();
             store.write_dead_letters(dead_letters).await.unwrap();
         });
@@ -68,15 +80,25 @@ impl Setup {
 
     /// Exit code, standard output, standard error.
     fn run(&self, arguments: &[&str]) -> (i32, String, String) {
-        let Output { status, stdout, stderr } = self.start(arguments).wait_with_output().unwrap();
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.start(arguments).wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        (status.code().expect("it ends by itself"), text(stdout), text(stderr))
+        (
+            status.code().expect("it ends by itself"),
+            text(stdout),
+            text(stderr),
+        )
     }
 
     fn list(&self, arguments: &[&str]) -> Vec<Value> {
         let (code, out, err) = self.run(&[&["list"][..], arguments].concat());
         assert_eq!(code, 0, "{err}");
-        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        out.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     fn stored(&self) -> BTreeMap<Stored, u32> {
@@ -85,14 +107,22 @@ impl Setup {
 }
 
 fn mqtt(received_at_ms: i64, topic: &str, payload: &str) -> DeadLetter {
-    DeadLetter::keep(received_at_ms, "mqtt", topic, payload.as_bytes(), "topic_mismatch", "as it was")
+    DeadLetter::keep(
+        received_at_ms,
+        "mqtt",
+        topic,
+        payload.as_bytes(),
+        "topic_mismatch",
+        "as it was",
+    )
 }
 
 /// A broker that nothing connects to: only its subscriptions matter.
 fn settings(mode: &str, template: &str, more: &str) -> String {
     format!(
-        "store.mode = \"{mode}\"\nflush.max_age = \"100ms\"\n{more}\n[[mqtt]]\nurl = \"mqtt://127.0.0.1:1\"\nclient_id = \
-         \"x\"\n[[mqtt.subscriptions]]\nfilter = \"fleet/#\"\ntopic = \"{template}\"\nformat = \"json\"\n"
+        "store.mode = \"{mode}\"\nflush.max_age = \"100ms\"\n{more}\n[[mqtt]]\n\
+         url = \"mqtt://127.0.0.1:1\"\nclient_id = \"x\"\n[[mqtt.subscriptions]]\n\
+         filter = \"fleet/#\"\ntopic = \"{template}\"\nformat = \"json\"\n"
     )
 }
 
@@ -106,7 +136,8 @@ fn replayed(mode: &str, store_mode: StoreMode) {
     let setup = Setup::new(&format!("replayed_{mode}"), store_mode);
     let at = now_ms() - 20 * DAY;
     let old = at - 100 * DAY;
-    let lines = format!("{{\"sensor_id\":\"R\",\"ts\":{at},\"ts_unit\":\"ms\",\"values\":{{\"n\":30}}}}\n");
+    let lines =
+        format!("{{\"sensor_id\":\"R\",\"ts\":{at},\"ts_unit\":\"ms\",\"values\":{{\"n\":30}}}}\n");
     let too_old = format!("{{\"ts\":{old},\"n\":20}}");
     let mut dead_letters = vec![
         mqtt(at, "fleet/S1", &format!("{{\"ts\":{},\"n\":1}}", at - 5)),
@@ -114,30 +145,59 @@ fn replayed(mode: &str, store_mode: StoreMode) {
         // Two messages of one millisecond without their own time are two readings.
         mqtt(at + 2, "fleet/S1", "{\"n\":3}"),
         mqtt(at + 2, "fleet/S1", "{\"n\":3}"),
-        mqtt(at + 3, "fleet/S2", &format!("[{{\"ts\":{at},\"n\":10}},{{\"n\":11}},{{\"ts\":\"never\",\"n\":12}}]")),
+        mqtt(
+            at + 3,
+            "fleet/S2",
+            &format!("[{{\"ts\":{at},\"n\":10}},{{\"n\":11}},{{\"ts\":\"never\",\"n\":12}}]"),
+        ),
         mqtt(at + 4, "fleet/S2", &too_old),
         mqtt(at + 5, "fleet/S2", "{\"n\":"),
         mqtt(at + 6, "elsewhere/S2", "{\"n\":7}"),
         mqtt(at + 7, "fleet/S2", "[]"),
     ];
-    dead_letters.push(DeadLetter { source: "store".into(), payload: lines.into_bytes(), ..mqtt(at + 8, "", "") });
+    dead_letters.push(DeadLetter {
+        source: "store".into(),
+        payload: lines.into_bytes(),
+        ..mqtt(at + 8, "", "")
+    });
     let cut = format!("{{\"n\":8}}{}", " ".repeat(DEAD_PAYLOAD_BYTES_MAX));
     dead_letters.push(mqtt(at + 9, "fleet/S2", &cut));
     setup.keep(&dead_letters);
 
-    setup.settings(&settings(mode, "fleet/{site}/{sensor_id}", "limits.past = \"30d\""));
+    setup.settings(&settings(
+        mode,
+        "fleet/{site}/{sensor_id}",
+        "limits.past = \"30d\"",
+    ));
     let (code, out, err) = setup.run(&["replay", "--source", "mqtt"]);
     assert_eq!((code, setup.list(&[]).len()), (1, 11), "{out}{err}");
-    assert!(out.starts_with("10 dead letters: 0 replayed, 0 in part, 10 still rejected"), "{out}");
-    assert!(err.contains("topic_mismatch") && setup.stored().is_empty(), "{err}");
+    assert!(
+        out.starts_with("10 dead letters: 0 replayed, 0 in part, 10 still rejected"),
+        "{out}"
+    );
+    assert!(
+        err.contains("topic_mismatch") && setup.stored().is_empty(),
+        "{err}"
+    );
 
-    setup.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"30d\""));
+    setup.settings(&settings(
+        mode,
+        "fleet/{sensor_id}",
+        "limits.past = \"30d\"",
+    ));
     let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 1, "{out}{err}");
-    let expected_lines =
-        "11 dead letters: 5 replayed, 1 in part, 4 still rejected, 1 without a reading, 0 not stored; 7 readings\n";
+    let expected_lines = "11 dead letters: 5 replayed, 1 in part, 4 still rejected, 1 without a \
+        reading, 0 not stored; 7 readings\n";
     assert_eq!(out, expected_lines, "{err}");
-    for stays in ["bad_timestamp", "too_old", "invalid_json", "no_subscription", "only the beginning", "no_readings"] {
+    for stays in [
+        "bad_timestamp",
+        "too_old",
+        "invalid_json",
+        "no_subscription",
+        "only the beginning",
+        "no_readings",
+    ] {
         assert!(err.contains(stays), "{stays}: {err}");
     }
     let stored = |sensor: &str, ts: i64, n: i64| (sensor.to_owned(), ts, n);
@@ -152,13 +212,21 @@ fn replayed(mode: &str, store_mode: StoreMode) {
     assert_eq!(setup.stored(), expected);
     assert_eq!(setup.list(&[]).len(), 6);
 
-    // As after a crash between the two steps: the readings are stored, and all dead letters are still there.
+    // As after a crash between the two steps: the readings are stored, and all dead letters are
+    // still there.
     assert_eq!(setup.run(&["purge", "--all", "--yes"]).0, 0);
     setup.keep(&dead_letters);
-    setup.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"365d\""));
+    setup.settings(&settings(
+        mode,
+        "fleet/{sensor_id}",
+        "limits.past = \"365d\"",
+    ));
     let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 1, "{out}{err}");
-    assert!(out.starts_with("11 dead letters: 6 replayed, 1 in part, 3 still rejected, 1 without"), "{out}");
+    assert!(
+        out.starts_with("11 dead letters: 6 replayed, 1 in part, 3 still rejected, 1 without"),
+        "{out}"
+    );
     expected.insert(stored("S2", old, 20), 1);
     assert_eq!(setup.stored(), expected);
     let (code, out, _) = setup.run(&["replay", "--topic", "*/S1"]);
@@ -170,45 +238,70 @@ fn replay_while_a_service_writes_to_the_same_pages() {
     let broker = Mosquitto::start("");
     let config = |template: &str| {
         format!(
-            "store.mode = \"bucket\"\nflush.max_age = \"2s\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"beside\"\n\
-             [[mqtt.subscriptions]]\nfilter = \"fleet/+\"\ntopic = \"{template}\"\nformat = \"json\"\n",
+            "store.mode = \"bucket\"\nflush.max_age = \"2s\"\n[[mqtt]]\nurl = \"{}\"\n\
+             client_id = \"beside\"\n\
+             [[mqtt.subscriptions]]\nfilter = \"fleet/+\"\ntopic = \"{template}\"\n\
+             format = \"json\"\n",
             broker.url()
         )
     };
     let setup = Setup::new("beside", StoreMode::Bucket);
     let service = Service::start(
         &config("fleet/{sensor_id}"),
-        &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &setup.database)],
+        &[
+            ("STORE__URI", &Mongod::shared().uri()),
+            ("STORE__DATABASE", &setup.database),
+        ],
     );
     service.wait_subscribed();
     let at = now_ms() - 3_600_000;
     let publish = |payload: &str| {
         let port = broker.port().to_string();
         let arguments = ["-p", &port, "-q", "1", "-t", "fleet/S1", "-m", payload];
-        assert!(Command::new("mosquitto_pub").args(arguments).status().expect("mosquitto_pub").success());
+        assert!(
+            Command::new("mosquitto_pub")
+                .args(arguments)
+                .status()
+                .expect("mosquitto_pub")
+                .success()
+        );
     };
-    // Good readings and one that is too old: the dead letter has the whole message, and its good readings are still
-    // pending when it is replayed.
+    // Good readings and one that is too old: the dead letter has the whole message, and its good
+    // readings are still pending when it is replayed.
     let old = at - 400 * DAY;
     let mut expected = BTreeMap::from([(("S1".to_owned(), old, 99), 1)]);
     for n in 0..5 {
-        publish(&format!("[{{\"ts\":{},\"n\":{n}}},{{\"ts\":{old},\"n\":99}}]", at + n));
+        publish(&format!(
+            "[{{\"ts\":{},\"n\":{n}}},{{\"ts\":{old},\"n\":99}}]",
+            at + n
+        ));
         expected.insert(("S1".to_owned(), at + n, n), 1);
     }
     // A message that a hook cannot decode is kept, and the sender gets a success.
     let hook = "/v1/hooks/json?sensor_id=S1&token=none";
-    let (status, answer) =
-        service.post(hook, "application/json", format!("{{\"ts\":{old},\"n\":98}}").as_bytes()).unwrap();
+    let (status, answer) = service
+        .post(
+            hook,
+            "application/json",
+            format!("{{\"ts\":{old},\"n\":98}}").as_bytes(),
+        )
+        .unwrap();
     assert_eq!(status, 202, "{answer}");
     expected.insert(("S1".to_owned(), old, 98), 1);
-    wait_until("the dead letters", PATIENCE, || (setup.list(&[]).len() == 6).then_some(()));
-    assert_eq!(setup.list(&["--source", "http"])[0]["topic"], "/v1/hooks/json?sensor_id=S1");
+    wait_until("the dead letters", PATIENCE, || {
+        (setup.list(&[]).len() == 6).then_some(())
+    });
+    assert_eq!(
+        setup.list(&["--source", "http"])[0]["topic"],
+        "/v1/hooks/json?sensor_id=S1"
+    );
     setup.settings(&(config("fleet/{sensor_id}") + "[limits]\npast = \"1000d\"\n"));
     let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 0, "{out}{err}");
     assert_eq!(
         out,
-        "6 dead letters: 6 replayed, 0 in part, 0 still rejected, 0 without a reading, 0 not stored; 11 readings\n"
+        "6 dead letters: 6 replayed, 0 in part, 0 still rejected, 0 without a reading, 0 not \
+         stored; 11 readings\n"
     );
     publish(&format!("{{\"ts\":{},\"n\":7}}", at + 7));
     expected.insert(("S1".to_owned(), at + 7, 7), 1);
@@ -219,11 +312,23 @@ fn replay_while_a_service_writes_to_the_same_pages() {
 #[test]
 fn a_replay_killed_repeatedly_stores_everything_once() {
     let setup = Setup::new("killed", StoreMode::Bucket);
-    setup.settings(&settings("bucket", "fleet/{sensor_id}", "limits.past = \"30d\""));
+    setup.settings(&settings(
+        "bucket",
+        "fleet/{sensor_id}",
+        "limits.past = \"30d\"",
+    ));
     let at = now_ms() - DAY;
     // Every second one without its own time.
-    let payload = |n: i64| if n % 2 == 0 { format!("{{\"n\":{n}}}") } else { format!("{{\"ts\":{at},\"n\":{n}}}") };
-    let dead_letters: Vec<_> = (0..6000).map(|n| mqtt(at + n / 3, &format!("fleet/S{}", n % 7), &payload(n))).collect();
+    let payload = |n: i64| {
+        if n % 2 == 0 {
+            format!("{{\"n\":{n}}}")
+        } else {
+            format!("{{\"ts\":{at},\"n\":{n}}}")
+        }
+    };
+    let dead_letters: Vec<_> = (0..6000)
+        .map(|n| mqtt(at + n / 3, &format!("fleet/S{}", n % 7), &payload(n)))
+        .collect();
     setup.keep(&dead_letters);
     let mut kills = 0;
     for wait_ms in (0..40).map(|i| 60 + i * 35) {
@@ -240,8 +345,18 @@ fn a_replay_killed_repeatedly_stores_everything_once() {
     assert!(kills > 2, "it ended before it could be killed");
     let (code, out, err) = setup.run(&["replay"]);
     assert_eq!(code, 0, "{out}{err}");
-    let expected: BTreeMap<Stored, u32> =
-        (0..6000).map(|n| ((format!("S{}", n % 7), if n % 2 == 0 { at + n / 3 } else { at }, n), 1)).collect();
+    let expected: BTreeMap<Stored, u32> = (0..6000)
+        .map(|n| {
+            (
+                (
+                    format!("S{}", n % 7),
+                    if n % 2 == 0 { at + n / 3 } else { at },
+                    n,
+                ),
+                1,
+            )
+        })
+        .collect();
     assert_eq!(setup.stored(), expected);
     assert!(setup.list(&[]).is_empty());
 }
@@ -266,46 +381,92 @@ fn dead_letters_are_listed_and_purged_by_filter() {
     };
     assert_eq!(topics(&[]), ["", "/v1/hooks/json", "a/2/t", "a/1/t"]);
     assert_eq!(topics(&["--limit", "1"]), [""]);
-    assert_eq!(topics(&["--reason", "too_old"]), ["/v1/hooks/json", "a/1/t"]);
-    assert_eq!(topics(&["--reason", "too_old", "--source", "mqtt"]), ["a/1/t"]);
+    assert_eq!(
+        topics(&["--reason", "too_old"]),
+        ["/v1/hooks/json", "a/1/t"]
+    );
+    assert_eq!(
+        topics(&["--reason", "too_old", "--source", "mqtt"]),
+        ["a/1/t"]
+    );
     assert_eq!(topics(&["--topic", "a/*/t"]), ["a/2/t", "a/1/t"]);
     assert_eq!(topics(&["--topic", "a/?"]), [""; 0]);
     let day = |age_days: i64| {
         let at = chrono::DateTime::from_timestamp_millis(now - age_days * DAY - 1000).unwrap();
         at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     };
-    assert_eq!(topics(&["--since", &day(8), "--until", &day(1)]), ["/v1/hooks/json", "a/2/t"]);
+    assert_eq!(
+        topics(&["--since", &day(8), "--until", &day(1)]),
+        ["/v1/hooks/json", "a/2/t"]
+    );
     let all = setup.list(&[]);
-    assert_eq!((&all[3]["payload"], &all[2]["payload_base64"]), (&"{\"n\":1}".into(), &"/w==".into()));
-    assert_eq!((&all[3]["reason"], &all[3]["detail"], &all[3]["bytes"]), (&"too_old".into(), &"why".into(), &7.into()));
+    assert_eq!(
+        (&all[3]["payload"], &all[2]["payload_base64"]),
+        (&"{\"n\":1}".into(), &"/w==".into())
+    );
+    assert_eq!(
+        (&all[3]["reason"], &all[3]["detail"], &all[3]["bytes"]),
+        (&"too_old".into(), &"why".into(), &7.into())
+    );
 
-    for refused in [&["purge"][..], &["purge", "--all"], &["purge", "--all", "--yes", "--reason", "too_old"]] {
+    for refused in [
+        &["purge"][..],
+        &["purge", "--all"],
+        &["purge", "--all", "--yes", "--reason", "too_old"],
+    ] {
         let (code, _, err) = setup.run(refused);
         assert!(code == 2 && err.contains("--all"), "{err}");
     }
     assert_eq!(setup.list(&[]).len(), 4);
-    assert_eq!(setup.run(&["purge", "--older-than", "7d", "--reason", "too_old"]).1, "1 dead letters removed\n");
-    assert_eq!(setup.run(&["purge", "--older-than", "3d"]).1, "1 dead letters removed\n");
+    assert_eq!(
+        setup
+            .run(&["purge", "--older-than", "7d", "--reason", "too_old"])
+            .1,
+        "1 dead letters removed\n"
+    );
+    assert_eq!(
+        setup.run(&["purge", "--older-than", "3d"]).1,
+        "1 dead letters removed\n"
+    );
     assert_eq!(topics(&[]), ["", "/v1/hooks/json"]);
-    assert_eq!(setup.run(&["purge", "--all", "--yes"]).1, "2 dead letters removed\n");
+    assert_eq!(
+        setup.run(&["purge", "--all", "--yes"]).1,
+        "2 dead letters removed\n"
+    );
     assert!(setup.list(&[]).is_empty());
 }
 
-/// More than `dead_letters.max_bytes` of messages that cannot be decoded: the newest are kept, and the older
-/// acknowledged readings too.
+/// More than `dead_letters.max_bytes` of messages that cannot be decoded: the newest are kept, and
+/// the older acknowledged readings too.
 #[test]
 fn the_collection_stays_below_its_limit_and_keeps_acknowledged_readings() {
     const MIB: usize = 1 << 20;
     let setup = Setup::new("limit", StoreMode::Bucket);
-    let own = DeadLetter::keep(now_ms() - 40 * DAY, "store", "", &vec![b' '; MIB / 2], "store_rejected", "why");
+    let own = DeadLetter::keep(
+        now_ms() - 40 * DAY,
+        "store",
+        "",
+        &vec![b' '; MIB / 2],
+        "store_rejected",
+        "why",
+    );
     setup.keep(&[own]);
     let text = "store.mode = \"bucket\"\ndead_letters.max_bytes = \"16MiB\"";
     let uri = Mongod::shared().uri();
-    let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &setup.database)]);
+    let mut service = Service::start(
+        text,
+        &[("STORE__URI", &uri), ("STORE__DATABASE", &setup.database)],
+    );
     for n in 0..40 {
         let mut body = format!("{{broken {n}").into_bytes();
         body.resize(MIB - 1, b'x');
-        assert_eq!(service.post("/v1/hooks/json", "application/json", &body).unwrap().0, 202);
+        assert_eq!(
+            service
+                .post("/v1/hooks/json", "application/json", &body)
+                .unwrap()
+                .0,
+            202
+        );
     }
     let metrics = wait_until("all were stored, and most removed", PATIENCE, || {
         let metrics = service.metrics();
@@ -313,15 +474,37 @@ fn the_collection_stays_below_its_limit_and_keeps_acknowledged_readings() {
         let gone = metrics.labelled("dead_letters_dropped_total", "cause", "limit");
         (stored == 40.0 && gone >= 25.0).then_some(metrics)
     });
-    assert_eq!(metrics.labelled("dead_letters_dropped_total", "cause", "limit"), 25.0, "no more than needed");
+    assert_eq!(
+        metrics.labelled("dead_letters_dropped_total", "cause", "limit"),
+        25.0,
+        "no more than needed"
+    );
     let bytes = metrics.get("dead_letters_bytes");
     let max = metrics.get("dead_letters_max_bytes");
-    assert!(max == 16.0 * MIB as f64 && bytes <= max && bytes > 15.0 * MIB as f64, "{bytes} of {max}");
+    assert!(
+        max == 16.0 * MIB as f64 && bytes <= max && bytes > 15.0 * MIB as f64,
+        "{bytes} of {max}"
+    );
     let kept = setup.list(&[]);
-    let numbers =
-        kept.iter().filter_map(|l| l["payload"].as_str()?.strip_prefix("{broken ")?.split('x').next()?.parse().ok());
-    assert_eq!(numbers.collect::<Vec<u32>>(), (25..40).rev().collect::<Vec<_>>(), "the oldest went first");
+    let numbers = kept.iter().filter_map(|l| {
+        l["payload"]
+            .as_str()?
+            .strip_prefix("{broken ")?
+            .split('x')
+            .next()?
+            .parse()
+            .ok()
+    });
+    assert_eq!(
+        numbers.collect::<Vec<u32>>(),
+        (25..40).rev().collect::<Vec<_>>(),
+        "the oldest went first"
+    );
     assert_eq!(kept.last().unwrap()["source"], "store");
-    assert!(service.log().contains("dead_letters.max_bytes reached"), "{}", service.log());
+    assert!(
+        service.log().contains("dead_letters.max_bytes reached"),
+        "{}",
+        service.log()
+    );
     assert_eq!(service.terminate(PATIENCE), 0);
 }

@@ -1,7 +1,12 @@
-//! Executes README and guides: links resolve, commands print the shown output, settings are accepted, and the queries
-//! of docs/mongodb.md return the promised results in both modes, with the promised index.
+//! Executes README and guides: links resolve, commands print the shown output, settings are
+//! accepted, and the queries of docs/mongodb.md return the promised results in both modes, with the
+//! promised index.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_macros,
+    reason = "a test that prints"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,7 +31,9 @@ fn prose(text: &str) -> Vec<String> {
         fenced ^= fence;
         !fenced && !fence && !line.starts_with("    ")
     });
-    lines.map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("`")).collect()
+    lines
+        .map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("`"))
+        .collect()
 }
 
 /// The anchors of a page, as GitHub derives them from its headings.
@@ -41,7 +48,12 @@ fn anchors(text: &str) -> BTreeSet<String> {
             continue;
         }
         let keep = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
-        let slug: String = heading.trim().to_lowercase().chars().filter(|c| keep(*c)).collect();
+        let slug: String = heading
+            .trim()
+            .to_lowercase()
+            .chars()
+            .filter(|c| keep(*c))
+            .collect();
         let slug = slug.replace(' ', "-");
         let n = times.entry(slug.clone()).or_default();
         found.insert(if *n == 0 { slug } else { format!("{slug}-{n}") });
@@ -52,7 +64,10 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// The targets of `[text](target)` in a line.
 fn targets(line: &str) -> Vec<&str> {
-    line.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect()
+    line.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .collect()
 }
 
 /// The broken links of a page.
@@ -63,12 +78,19 @@ fn broken(page: &str, text: &str) -> Vec<String> {
         if target.starts_with("http://") || target.starts_with("https://") {
             continue;
         }
-        let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
-        let file = if path.is_empty() { guides::root().join(page) } else { guides::root().join(folder).join(path) };
+        let (path, anchor) = target
+            .split_once('#')
+            .map_or((target, None), |(path, anchor)| (path, Some(anchor)));
+        let file = if path.is_empty() {
+            guides::root().join(page)
+        } else {
+            guides::root().join(folder).join(path)
+        };
         if !file.exists() {
             wrong.push(format!("{page}: {target}: no such file"));
         } else if let Some(anchor) = anchor {
-            let there = std::fs::read_to_string(&file).is_ok_and(|text| anchors(&text).contains(anchor));
+            let there =
+                std::fs::read_to_string(&file).is_ok_and(|text| anchors(&text).contains(anchor));
             if !there {
                 wrong.push(format!("{page}: {target}: no such heading"));
             }
@@ -81,13 +103,29 @@ fn broken(page: &str, text: &str) -> Vec<String> {
 fn links_resolve() {
     let pages = guides::pages();
     assert!(pages.iter().any(|p| p == "docs/mongodb.md"), "{pages:?}");
-    let wrong: Vec<String> = pages.iter().flat_map(|page| broken(page, &guides::read(page))).collect();
+    let wrong: Vec<String> = pages
+        .iter()
+        .flat_map(|page| broken(page, &guides::read(page)))
+        .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // The check itself finds broken links.
     let text = "# A `b` heading!\n\n[x](#a-b-heading) [y](nowhere.md) `[z](q.md)`\n\n    [code](w.md)\n[v](#c)\n";
     assert_eq!(anchors(text), BTreeSet::from(["a-b-heading".to_owned()]));
-    assert_eq!(broken("docs/none.md", text).iter().filter(|w| w.contains("no such file")).count(), 3);
-    assert_eq!(broken("README.md", "[a](docs/mongodb.md#no-such) [b](docs/mongodb.md#queries)").len(), 1);
+    assert_eq!(
+        broken("docs/none.md", text)
+            .iter()
+            .filter(|w| w.contains("no such file"))
+            .count(),
+        3
+    );
+    assert_eq!(
+        broken(
+            "README.md",
+            "[a](docs/mongodb.md#no-such) [b](docs/mongodb.md#queries)"
+        )
+        .len(),
+        1
+    );
 }
 
 // ---- settings
@@ -107,7 +145,11 @@ fn settings_are_accepted() {
             if let Err(problems) = hourbucket::config::load(Some(&file), std::iter::empty()) {
                 // A named certificate does not exist here; everything else must be valid.
                 let printed = problems.to_string();
-                let others = printed.lines().skip(1).filter(|line| !line.contains("No such file")).count();
+                let others = printed
+                    .lines()
+                    .skip(1)
+                    .filter(|line| !line.contains("No such file"))
+                    .count();
                 assert_eq!(others, 0, "{}: {printed}", block.at);
             }
             n += 1;
@@ -121,20 +163,38 @@ fn settings_are_accepted() {
 fn reasons_are_listed() {
     let text = guides::read("docs/http.md");
     let table = text.split_once("## Why a reading is rejected").unwrap().1;
-    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let rows = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let listed: BTreeSet<&str> = rows.collect();
-    assert_eq!(listed, hourbucket::decode::RejectReason::ALL.iter().map(|reason| reason.as_str()).collect());
+    assert_eq!(
+        listed,
+        hourbucket::decode::RejectReason::ALL
+            .iter()
+            .map(|reason| reason.as_str())
+            .collect()
+    );
 }
 
-/// Rows of a record of the load test: the text of the first column up to a colon, and the numbers of the others.
+/// Rows of a record of the load test: the text of the first column up to a colon, and the numbers
+/// of the others.
 fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
     let text = guides::read("loadtest/RESULTS.md");
-    let record = text.split("\n## ").find(|part| part.starts_with(headline)).unwrap();
+    let record = text
+        .split("\n## ")
+        .find(|part| part.starts_with(headline))
+        .unwrap();
     let rows = record.lines().filter(|line| line.starts_with("| "));
     let row = |line: &str| {
-        let cells: Vec<&str> =
-            line.split(['|', ':', ' ', '*']).map(str::trim).filter(|cell| !cell.is_empty()).collect();
-        (cells[0].to_owned(), cells.iter().map(|cell| (*cell).to_owned()).collect())
+        let cells: Vec<&str> = line
+            .split(['|', ':', ' ', '*'])
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect();
+        (
+            cells[0].to_owned(),
+            cells.iter().map(|cell| (*cell).to_owned()).collect(),
+        )
     };
     // Only the first table: the rows of the second one, of the targets, begin with the same names.
     let mut found = BTreeMap::new();
@@ -150,20 +210,36 @@ fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
 fn figures_are_those_of_the_record() {
     let record = record("2026-11-23 23:23");
     let mut compared = 0;
-    for page in guides::pages().iter().filter(|p| *p == "README.md" || p.starts_with("docs/")) {
-        for line in guides::read(page).lines().filter(|line| line.starts_with("| ")) {
+    for page in guides::pages()
+        .iter()
+        .filter(|p| *p == "README.md" || p.starts_with("docs/"))
+    {
+        for line in guides::read(page)
+            .lines()
+            .filter(|line| line.starts_with("| "))
+        {
             // The name of a row of the record, in code or as the baselines are called.
-            let named =
-                |name: &&String| line.contains(&format!("`{name}`")) || line.starts_with(&format!("| {name}: "));
+            let named = |name: &&String| {
+                line.contains(&format!("`{name}`")) || line.starts_with(&format!("| {name}: "))
+            };
             let rows: Vec<_> = record.keys().filter(named).collect();
             let measured = |word: &&str| {
                 let (whole, part) = word.split_once('.').unwrap_or((word, ""));
-                let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-                digits(whole) && (part.len() >= 3 && digits(part) || part.is_empty() && whole.len() >= 5)
+                let digits =
+                    |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                digits(whole)
+                    && (part.len() >= 3 && digits(part) || part.is_empty() && whole.len() >= 5)
             };
-            for figure in line.split([' ', '|', '(', ')']).filter(measured).filter(|_| !rows.is_empty()) {
+            for figure in line
+                .split([' ', '|', '(', ')'])
+                .filter(measured)
+                .filter(|_| !rows.is_empty())
+            {
                 let there = rows.iter().any(|name| record[*name].contains(figure));
-                assert!(there, "{page}: {figure} is in no record of {rows:?}: {line}");
+                assert!(
+                    there,
+                    "{page}: {figure} is in no record of {rows:?}: {line}"
+                );
                 compared += 1;
             }
         }
@@ -175,16 +251,37 @@ fn figures_are_those_of_the_record() {
 #[test]
 fn times_of_queries_are_those_of_the_record() {
     let text = guides::read("loadtest/RESULTS.md");
-    let record = text.split("\n## ").find(|part| part.contains("First record of reads.")).unwrap();
-    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
-    let rows: Vec<Vec<String>> = record.lines().filter(|line| line.starts_with("| ")).map(cells).collect();
+    let record = text
+        .split("\n## ")
+        .find(|part| part.contains("First record of reads."))
+        .unwrap();
+    let cells = |line: &str| {
+        line.split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let rows: Vec<Vec<String>> = record
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(cells)
+        .collect();
     let median = |question: &str, layout: &str| {
         let mut of_driver = rows.iter().filter(|row| row[3] == "MongoDB");
-        of_driver.find(|row| (&*row[1], &*row[2]) == (question, layout)).map(|row| row[5].clone())
+        of_driver
+            .find(|row| (&*row[1], &*row[2]) == (question, layout))
+            .map(|row| row[5].clone())
     };
-    let layouts = ["hourbucket, bucket mode", "native collection", "one document per reading"];
+    let layouts = [
+        "hourbucket, bucket mode",
+        "native collection",
+        "one document per reading",
+    ];
     let mut compared = 0;
-    for row in guides::read("README.md").lines().filter(|line| line.starts_with("| ")).map(cells) {
+    for row in guides::read("README.md")
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(cells)
+    {
         if median(&row[1], layouts[0]).is_some() {
             let measured = layouts.map(|layout| median(&row[1], layout).unwrap());
             assert_eq!(row[2..5], measured, "README.md: {}", row[1]);
@@ -196,12 +293,20 @@ fn times_of_queries_are_those_of_the_record() {
 
 // ---- commands
 
-/// Runs the `sh run` blocks of a page in one shell, against a service with its `toml run` blocks as configuration.
+/// Runs the `sh run` blocks of a page in one shell, against a service with its `toml run` blocks as
+/// configuration.
 fn run_commands(page: &str) {
     let blocks = guides::blocks(page, &guides::read(page));
     let broker = Mosquitto::start("");
-    let settings = [("STORE__URI", &*Mongod::shared().uri()), ("STORE__DATABASE", &unique_database("guide"))];
-    let config: String = blocks.iter().filter(|b| b.is("toml", "run")).map(|b| b.text.as_str()).collect();
+    let settings = [
+        ("STORE__URI", &*Mongod::shared().uri()),
+        ("STORE__DATABASE", &unique_database("guide")),
+    ];
+    let config: String = blocks
+        .iter()
+        .filter(|b| b.is("toml", "run"))
+        .map(|b| b.text.as_str())
+        .collect();
     let config = config.replace("mqtt://127.0.0.1:1883", &broker.url());
     let service = Service::start(&format!("flush.max_age = \"200ms\"\n{config}"), &settings);
     if config.contains("[[mqtt]]") {
@@ -216,31 +321,72 @@ fn run_commands(page: &str) {
         }
     }
     let metrics = service.wait_settled(1, PATIENCE);
-    assert_eq!(metrics.get("dead_letters_total"), 0.0, "a message of {page} was not understood:\n{}", service.log());
+    assert_eq!(
+        metrics.get("dead_letters_total"),
+        0.0,
+        "a message of {page} was not understood:\n{}",
+        service.log()
+    );
 }
 
-fn shell(service: &Service, broker: &Mosquitto, settings: &[(&str, &str)], commands: &[&Block]) -> Vec<String> {
+fn shell(
+    service: &Service,
+    broker: &Mosquitto,
+    settings: &[(&str, &str)],
+    commands: &[&Block],
+) -> Vec<String> {
     let mut script = String::from("set -euo pipefail\n");
     let http = service.http().replace("http://", "");
     let admin = service.admin().replace("http://", "");
     for block in commands {
-        let text = block.text.replace("127.0.0.1:8080", &http).replace("127.0.0.1:8081", &admin);
-        let text = text.replace("mosquitto_pub ", &format!("mosquitto_pub -p {} ", broker.port()));
-        script.push_str(&format!("printf '\\n@@@@\\n'; echo '--- {}' >&2\n{text}\n", block.at));
+        let text = block
+            .text
+            .replace("127.0.0.1:8080", &http)
+            .replace("127.0.0.1:8081", &admin);
+        let text = text.replace(
+            "mosquitto_pub ",
+            &format!("mosquitto_pub -p {} ", broker.port()),
+        );
+        script.push_str(&format!(
+            "printf '\\n@@@@\\n'; echo '--- {}' >&2\n{text}\n",
+            block.at
+        ));
     }
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_hourbucket"));
-    let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
+    let path = format!(
+        "{}:{}",
+        binary.parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
     let mut command = Command::new("bash");
-    command.arg("-c").arg(script).current_dir(service.dir()).env("PATH", path).env("no_proxy", "127.0.0.1");
-    // As on a user's machine: the configuration in the default place, and the URI in the environment.
+    command
+        .arg("-c")
+        .arg(script)
+        .current_dir(service.dir())
+        .env("PATH", path)
+        .env("no_proxy", "127.0.0.1");
+    // As on a user's machine: the configuration in the default place, and the URI in the
+    // environment.
     std::fs::create_dir_all(service.dir().join("config")).unwrap();
-    std::fs::copy(service.dir().join("hourbucket.toml"), service.dir().join("config/hourbucket.toml")).unwrap();
-    command.envs(settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), *value)));
+    std::fs::copy(
+        service.dir().join("hourbucket.toml"),
+        service.dir().join("config/hourbucket.toml"),
+    )
+    .unwrap();
+    command.envs(
+        settings
+            .iter()
+            .map(|(key, value)| (format!("HOURBUCKET_{key}"), *value)),
+    );
     let done = command.output().expect("bash");
     let printed = String::from_utf8_lossy(&done.stdout);
     let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{printed}\n{errors}");
-    let outputs: Vec<String> = printed.split("\n@@@@\n").skip(1).map(str::to_owned).collect();
+    let outputs: Vec<String> = printed
+        .split("\n@@@@\n")
+        .skip(1)
+        .map(str::to_owned)
+        .collect();
     assert_eq!(outputs.len(), commands.len(), "{printed}");
     outputs
 }
@@ -269,9 +415,20 @@ fn mongosh() -> Option<PathBuf> {
         Some(named) => return Some(named.into()),
         None => {}
     }
-    let entries = std::fs::read_dir(tools()).into_iter().flatten().flatten().map(|entry| entry.path());
-    let found = entries.map(|path| path.join("mongosh")).find(|path| path.is_file());
-    let none = || panic!("no mongosh in {}: run tests/run.sh once, it gets one", tools().display());
+    let entries = std::fs::read_dir(tools())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let found = entries
+        .map(|path| path.join("mongosh"))
+        .find(|path| path.is_file());
+    let none = || {
+        panic!(
+            "no mongosh in {}: run tests/run.sh once, it gets one",
+            tools().display()
+        )
+    };
     Some(found.unwrap_or_else(none))
 }
 
@@ -287,20 +444,26 @@ fn example_data() -> String {
         let temp = if n % 2 == 0 { 18.0 } else { 18.5 };
         json!({ "sensor_id": "S2", "ts": minute(n * 10), "values": { "temp": temp }, "tags": { "site": "south" } })
     });
-    first.chain(second).map(|reading| format!("{reading}\n")).collect()
+    first
+        .chain(second)
+        .map(|reading| format!("{reading}\n"))
+        .collect()
 }
 
-/// The script for mongosh: each block as it is, with the value of the last statement printed, and its plan if an index
-/// is promised.
+/// The script for mongosh: each block as it is, with the value of the last statement printed, and
+/// its plan if an index is promised.
 fn script(examples: &[&Block]) -> String {
     let mut script = String::from(
         "function show(what, value) {\n\
-         if (value && typeof value.toArray === 'function' && !Array.isArray(value)) value = value.toArray();\n\
+         if (value && typeof value.toArray === 'function' && !Array.isArray(value)) value = \
+         value.toArray();\n\
          print('@@ ' + what + ' ' + EJSON.stringify(value === undefined ? null : value));\n}\n",
     );
     for (n, block) in examples.iter().enumerate() {
         let lines: Vec<&str> = block.text.lines().collect();
-        let last = lines.iter().rposition(|line| line.starts_with("db.") || line.starts_with("where."));
+        let last = lines
+            .iter()
+            .rposition(|line| line.starts_with("db.") || line.starts_with("where."));
         let Some(last) = last else {
             script.push_str(&block.text);
             continue;
@@ -309,14 +472,19 @@ fn script(examples: &[&Block]) -> String {
         let expression = lines[last..].join("\n");
         script.push_str(&format!("{before}\nshow('answer {n}', {expression})\n"));
         if index_of(block).is_some() {
-            script.push_str(&format!("show('plan {n}', {expression}.explain('queryPlanner'))\n"));
+            script.push_str(&format!(
+                "show('plan {n}', {expression}.explain('queryPlanner'))\n"
+            ));
         }
     }
     script
 }
 
 fn index_of(block: &Block) -> Option<&str> {
-    block.info.iter().find_map(|word| word.strip_prefix("index="))
+    block
+        .info
+        .iter()
+        .find_map(|word| word.strip_prefix("index="))
 }
 
 /// All values of a key, at any depth.
@@ -349,7 +517,8 @@ fn uses_index(block: &Block, plan: &Value) {
     );
 }
 
-/// The examples in one mode, with pages of 25 readings, so that a query that ignores the further pages fails.
+/// The examples in one mode, with pages of 25 readings, so that a query that ignores the further
+/// pages fails.
 fn queries(mode: &str) {
     let Some(mongosh) = mongosh() else {
         eprintln!("NOT RUN: there is no mongosh here (HOURBUCKET_MONGOSH = none)");
@@ -357,23 +526,40 @@ fn queries(mode: &str) {
     };
     let uri = Mongod::shared().uri();
     let database = unique_database("queries");
-    let text = "flush.max_age = \"200ms\"\nbucket.max_readings = 25\nlimits.past = \"20000d\"\nstore.retention = \"20000d\"\n\
+    let text = "flush.max_age = \"200ms\"\nbucket.max_readings = 25\nlimits.past = \"20000d\"\n\
+        store.retention = \"20000d\"\n\
                 store.tags_index = true\n[latest]\nenabled = true\ninterval = \"200ms\"\n";
-    let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", mode)];
+    let settings = [
+        ("STORE__URI", uri.as_str()),
+        ("STORE__DATABASE", &database),
+        ("STORE__MODE", mode),
+    ];
     let mut service = Service::start(text, &settings);
-    let (status, answer) = service.post("/v1/readings", "application/x-ndjson", example_data().as_bytes()).unwrap();
+    let (status, answer) = service
+        .post(
+            "/v1/readings",
+            "application/x-ndjson",
+            example_data().as_bytes(),
+        )
+        .unwrap();
     assert_eq!(status, 200, "{answer}");
     service.wait_settled(112, PATIENCE);
     assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
 
     let page = guides::read("docs/mongodb.md");
     let blocks = guides::blocks("docs/mongodb.md", &page);
-    let of_mode = |b: &&Block| b.is("js", "run") && (b.has(mode) || !(b.has("bucket") || b.has("timeseries")));
+    let of_mode = |b: &&Block| {
+        b.is("js", "run") && (b.has(mode) || !(b.has("bucket") || b.has("timeseries")))
+    };
     let examples: Vec<&Block> = blocks.iter().filter(of_mode).collect();
     let file = service.dir().join("examples.js");
     std::fs::write(&file, script(&examples)).unwrap();
     let uri = uri.replace("/?", &format!("/{database}?"));
-    let done = Command::new(mongosh).args(["--quiet", &uri, "--file"]).arg(&file).env("HOME", service.dir()).output();
+    let done = Command::new(mongosh)
+        .args(["--quiet", &uri, "--file"])
+        .arg(&file)
+        .env("HOME", service.dir())
+        .output();
     let done = done.expect("mongosh");
     let printed = String::from_utf8_lossy(&done.stdout);
     let errors = String::from_utf8_lossy(&done.stderr);
@@ -382,7 +568,9 @@ fn queries(mode: &str) {
     let mut compared = BTreeSet::new();
     for line in printed.lines() {
         let mut words = line.splitn(4, ' ').skip(1);
-        let (Some(what), Some(n), Some(value)) = (words.next(), words.next(), words.next()) else { panic!("{line}") };
+        let (Some(what), Some(n), Some(value)) = (words.next(), words.next(), words.next()) else {
+            panic!("{line}")
+        };
         let block = examples[n.parse::<usize>().unwrap_or_else(|_| panic!("{line}"))];
         match (what, &block.output) {
             ("plan", _) => uses_index(block, &serde_json::from_str(value).unwrap()),
@@ -391,7 +579,9 @@ fn queries(mode: &str) {
         }
         compared.insert((what.to_owned(), n.to_owned()));
     }
-    let promised = examples.iter().map(|b| usize::from(b.output.is_some()) + usize::from(index_of(b).is_some()));
+    let promised = examples
+        .iter()
+        .map(|b| usize::from(b.output.is_some()) + usize::from(index_of(b).is_some()));
     assert_eq!(compared.len(), promised.sum::<usize>(), "{printed}");
     assert!(compared.len() > 20, "{printed}");
 }

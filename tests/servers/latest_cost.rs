@@ -16,9 +16,10 @@ use crate::support::usage::{cpu_s, thread_cpu_s};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The cost of the setting, printed: a thousand sensors with two fields at 1 Hz, a thousand seconds in twenty, with
-/// the defaults of `flush.max_age` and `latest.interval` reduced by the same factor, so that there are as many
-/// statements as in real time. `cargo test --release --test servers latest_cost:: -- --ignored --nocapture`
+/// The cost of the setting, printed: a thousand sensors with two fields at 1 Hz, a thousand seconds
+/// in twenty, with the defaults of `flush.max_age` and `latest.interval` reduced by the same
+/// factor, so that there are as many statements as in real time. `cargo test --release --test
+/// servers latest_cost:: -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn cost_per_million_readings() {
@@ -26,10 +27,16 @@ fn cost_per_million_readings() {
     let sensors = 1000;
     let seconds = 1000;
     let mongod = Mongod::start();
-    let modes = ["bucket", "timeseries"].into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
-    for (round, (mode, latest)) in modes.chain([("bucket", false), ("bucket", true)]).enumerate() {
+    let modes = ["bucket", "timeseries"]
+        .into_iter()
+        .flat_map(|mode| [(mode, false), (mode, true)]);
+    for (round, (mode, latest)) in modes
+        .chain([("bucket", false), ("bucket", true)])
+        .enumerate()
+    {
         let text = format!(
-            "[store]\nmode = \"{mode}\"\ndatabase = \"cost{round}\"\n[flush]\nmax_age = \"{}ms\"\n[latest]\nenabled = {latest}\ninterval = \"{}ms\"\n",
+            "[store]\nmode = \"{mode}\"\ndatabase = \"cost{round}\"\n[flush]\nmax_age = \"{}ms\"\n\
+             [latest]\nenabled = {latest}\ninterval = \"{}ms\"\n",
             15_000 / FASTER,
             10_000 / FASTER
         );
@@ -57,10 +64,14 @@ fn cost_per_million_readings() {
         let metrics = service.wait_settled((sensors * seconds) as u64, PATIENCE);
         let statements = metrics.labelled("store_statements_total", "kind", "latest");
         let millions = (sensors * seconds) as f64 / 1e6;
-        let used = [cpu_s(mongod.pid()) - before.0, cpu_s(service.pid()) - before.1].map(|s| s / millions);
+        let used = [
+            cpu_s(mongod.pid()) - before.0,
+            cpu_s(service.pid()) - before.1,
+        ]
+        .map(|s| s / millions);
         println!(
-            "{mode}, latest {latest}: mongod {:.1} CPU-s, service {:.1} CPU-s a million readings; {} updates of \
-             sensor_latest, {} other statements; {:.0} s",
+            "{mode}, latest {latest}: mongod {:.1} CPU-s, service {:.1} CPU-s a million readings; \
+             {} updates of sensor_latest, {} other statements; {:.0} s",
             used[0],
             used[1],
             statements as u64,
@@ -76,7 +87,13 @@ fn cost_per_million_readings() {
 #[ignore = "a measurement"]
 fn cost_of_one_reading_in_memory() {
     let readings: Vec<Reading> = (0..1000)
-        .map(|i| reading(&format!("sensor-{i}"), 0, &[("humid", Value::Int(i)), ("temp", Value::Double(0.5))]))
+        .map(|i| {
+            reading(
+                &format!("sensor-{i}"),
+                0,
+                &[("humid", Value::Int(i)), ("temp", Value::Double(0.5))],
+            )
+        })
         .collect();
     for interval_s in [1, 10, 60, 60] {
         let mut state = Latest::new(LatestSettings {
@@ -86,8 +103,17 @@ fn cost_of_one_reading_in_memory() {
             command_bytes_max: 12 << 20,
             ..settings()
         });
-        let batches: Vec<ReadingBatch> =
-            (0..60).map(|s| readings.iter().map(|r| Reading { ts_ms: s * 1000, ..r.clone() }).collect()).collect();
+        let batches: Vec<ReadingBatch> = (0..60)
+            .map(|s| {
+                readings
+                    .iter()
+                    .map(|r| Reading {
+                        ts_ms: s * 1000,
+                        ..r.clone()
+                    })
+                    .collect()
+            })
+            .collect();
         let begun = thread_cpu_s();
         for round in 0..20 {
             for (s, batch) in batches.iter().enumerate() {
@@ -100,7 +126,8 @@ fn cost_of_one_reading_in_memory() {
         }
         let ns = (thread_cpu_s() - begun) * 1e9 / (20.0 * 60.0 * 1000.0);
         println!(
-            "a sensor written every {interval_s:>2} readings: {ns:.0} ns of CPU a reading, finding its shard included"
+            "a sensor written every {interval_s:>2} readings: {ns:.0} ns of CPU a reading, finding \
+             its shard included"
         );
     }
 }

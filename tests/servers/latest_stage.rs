@@ -1,4 +1,5 @@
-//! The stage that writes `sensor_latest`, with a memory store and tokio's clock: acknowledgements, outages, refusals.
+//! The stage that writes `sensor_latest`, with a memory store and tokio's clock: acknowledgements,
+//! outages, refusals.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,19 +12,19 @@ use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
 use hourbucket::model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, Reading, ReadingBatch, SensorId, Span,
-    StorageMode, SystemClock, Value,
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, Reading, ReadingBatch,
+    SensorId, Span, StorageMode, SystemClock, Value,
 };
 use hourbucket::route::row_refs;
 use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::memory::{Fault, MemoryStore};
 use hourbucket::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
 };
 use hourbucket::store::{
-    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError, StoreErrorKind,
+    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
+    PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
 };
 
 use super::latest::{number, settings};
@@ -38,19 +39,36 @@ struct Stage {
 
 fn stage(hold_acks: bool) -> Stage {
     let store = Arc::new(MemoryStore::new());
-    let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
+    let backoff = Backoff {
+        min: Duration::from_millis(50),
+        max: Duration::from_millis(200),
+    };
     let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
     let gauges = Arc::new(LatestGauges::default());
     let clock = Arc::new(SystemClock::new());
-    let (handle, task) = LatestTask::new(settings(), hold_acks, flusher.clone(), backoff, clock, gauges);
-    Stage { store, handle, task: tokio::spawn(task.run()), flusher }
+    let (handle, task) = LatestTask::new(
+        settings(),
+        hold_acks,
+        flusher.clone(),
+        backoff,
+        clock,
+        gauges,
+    );
+    Stage {
+        store,
+        handle,
+        task: tokio::spawn(task.run()),
+        flusher,
+    }
 }
 
 impl Stage {
     async fn send(&self, readings: &[Reading], ack: &Ack) {
         let batch = Arc::new(readings.iter().cloned().collect::<ReadingBatch>());
         let row_refs = row_refs(&batch, 1).remove(0);
-        self.handle.send(batch, row_refs, self.handle.hold(ack)).await;
+        self.handle
+            .send(batch, row_refs, self.handle.hold(ack))
+            .await;
     }
 }
 
@@ -73,33 +91,65 @@ async fn an_acknowledgement_waits_for_the_document_which_is_written_once_per_int
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let written = commands.load(Ordering::Relaxed);
-    assert!((9..=11).contains(&written), "ten seconds, one sensor, an interval of one second: {written} commands");
+    assert!(
+        (9..=11).contains(&written),
+        "ten seconds, one sensor, an interval of one second: {written} commands"
+    );
     let begun = tokio::time::Instant::now();
     for wait in waits {
         assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
     }
-    assert!(begun.elapsed() <= Duration::from_millis(1100), "the last one waits no longer than the interval");
-    assert_eq!(stage.store.pages().latest["s"].values["n"], (99, Value::Int(99)));
+    assert!(
+        begun.elapsed() <= Duration::from_millis(1100),
+        "the last one waits no longer than the interval"
+    );
+    assert_eq!(
+        stage.store.pages().latest["s"].values["n"],
+        (99, Value::Int(99))
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_only_delays_and_the_shutdown_writes_everything() {
     let stage = stage(true);
     stage.flusher.open(1);
-    let mut fates = [Fault::NotApplied, Fault::LostBefore, Fault::LostAfter, Fault::LostHalf].iter().cycle();
-    stage.store.set_script(Box::new(move || (*fates.next().unwrap(), Duration::from_millis(10))));
+    let mut fates = [
+        Fault::NotApplied,
+        Fault::LostBefore,
+        Fault::LostAfter,
+        Fault::LostHalf,
+    ]
+    .iter()
+    .cycle();
+    stage.store.set_script(Box::new(move || {
+        (*fates.next().unwrap(), Duration::from_millis(10))
+    }));
     let (ack, wait) = Ack::channel();
     for n in 0..50 {
-        stage.send(&[number("a", n, n), number("b", n, -n), number("c", 7, 7)], &ack).await;
+        stage
+            .send(
+                &[number("a", n, n), number("b", n, -n), number("c", 7, 7)],
+                &ack,
+            )
+            .await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     ack.delivered();
-    stage.store.set_script(Box::new(|| (Fault::None, Duration::ZERO)));
+    stage
+        .store
+        .set_script(Box::new(|| (Fault::None, Duration::ZERO)));
     drop(stage.handle);
-    tokio::time::timeout(Duration::from_secs(2), stage.task).await.expect("it drains").unwrap();
+    tokio::time::timeout(Duration::from_secs(2), stage.task)
+        .await
+        .expect("it drains")
+        .unwrap();
     assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
     let pages = stage.store.pages();
-    let newest: Vec<_> = pages.latest.values().map(|d| (d.last_ts_ms, d.recent.len())).collect();
+    let newest: Vec<_> = pages
+        .latest
+        .values()
+        .map(|d| (d.last_ts_ms, d.recent.len()))
+        .collect();
     assert_eq!(newest, [(49, 4), (49, 4), (7, 1)]);
 }
 
@@ -107,7 +157,9 @@ async fn an_outage_only_delays_and_the_shutdown_writes_everything() {
 async fn a_refused_update_is_dropped_and_acknowledged() {
     let stage = stage(true);
     stage.flusher.open(1);
-    stage.store.set_script(Box::new(|| (Fault::Rejected, Duration::ZERO)));
+    stage
+        .store
+        .set_script(Box::new(|| (Fault::Rejected, Duration::ZERO)));
     let (ack, wait) = Ack::channel();
     stage.send(&[number("s", 1, 1)], &ack).await;
     ack.delivered();
@@ -117,14 +169,22 @@ async fn a_refused_update_is_dropped_and_acknowledged() {
     assert!(stage.store.pages().latest.is_empty());
 }
 
-/// A collection that another program has replaced by something else answers each command with an error of an unknown
-/// code.
+/// A collection that another program has replaced by something else answers each command with an
+/// error of an unknown code.
 #[tokio::test(start_paused = true)]
 async fn an_update_that_keeps_failing_is_dropped_eventually() {
     let commands = Arc::new(AtomicUsize::new(0));
     let store = Arc::new(AlwaysFails(commands.clone()));
-    let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
-    let flusher = Flusher::new(store, backoff, Span::HOUR, Arc::new(|_| panic!("must not affect the store's health")));
+    let backoff = Backoff {
+        min: Duration::from_millis(50),
+        max: Duration::from_millis(200),
+    };
+    let flusher = Flusher::new(
+        store,
+        backoff,
+        Span::HOUR,
+        Arc::new(|_| panic!("must not affect the store's health")),
+    );
     flusher.open(1);
     let clock = Arc::new(SystemClock::new());
     let (handle, task) = LatestTask::new(settings(), true, flusher, backoff, clock, Arc::default());
@@ -132,7 +192,9 @@ async fn an_update_that_keeps_failing_is_dropped_eventually() {
     let (ack, wait) = Ack::channel();
     let batch: ReadingBatch = [number("s", 1, 1)].into_iter().collect();
     let row_refs = row_refs(&batch, 1).remove(0);
-    handle.send(Arc::new(batch), row_refs, handle.hold(&ack)).await;
+    handle
+        .send(Arc::new(batch), row_refs, handle.hold(&ack))
+        .await;
     ack.delivered();
     assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
     assert_eq!(commands.load(Ordering::Relaxed), 10);
@@ -143,10 +205,16 @@ async fn an_update_that_keeps_failing_is_dropped_eventually() {
 struct AlwaysFails(Arc<AtomicUsize>);
 
 impl Store for AlwaysFails {
-    fn latest<'a>(&'a self, _: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
+    fn latest<'a>(
+        &'a self,
+        _: &'a [LatestUpdate],
+    ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Box::pin(async {
-            Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail: "CommandNotSupportedOnView".into() })
+            Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail: "CommandNotSupportedOnView".into(),
+            })
         })
     }
 
@@ -154,15 +222,24 @@ impl Store for AlwaysFails {
         unreachable!()
     }
 
-    fn write<'a>(&'a self, _: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
+    fn write<'a>(
+        &'a self,
+        _: &'a [PageWrite],
+    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         unreachable!()
     }
 
-    fn merge_catalog<'a>(&'a self, _: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+    fn merge_catalog<'a>(
+        &'a self,
+        _: &'a [&'a CatalogUpdate],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
         unreachable!()
     }
 
-    fn find_catalog<'a>(&'a self, _: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+    fn find_catalog<'a>(
+        &'a self,
+        _: &'a CatalogQuery,
+    ) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
         unreachable!()
     }
 
@@ -189,7 +266,10 @@ impl Store for AlwaysFails {
         unreachable!()
     }
 
-    fn measurements<'a>(&'a self, _: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+    fn measurements<'a>(
+        &'a self,
+        _: &'a MeasurementQuery,
+    ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         unreachable!()
     }
 
@@ -197,11 +277,17 @@ impl Store for AlwaysFails {
         unreachable!()
     }
 
-    fn newest<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
+    fn newest<'a>(
+        &'a self,
+        _: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         unreachable!()
     }
 
-    fn first_buckets<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
+    fn first_buckets<'a>(
+        &'a self,
+        _: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
         unreachable!()
     }
 

@@ -1,10 +1,15 @@
-//! Memory stays within its budgets for hostile input: field names that never repeat, and schemas, tags and sensor ids
-//! chosen to use memory, while MongoDB is unreachable, until the journal is full. Measured in /proc, for the real
-//! binary.
+//! Memory stays within its budgets for hostile input: field names that never repeat, and schemas,
+//! tags and sensor ids chosen to use memory, while MongoDB is unreachable, until the journal is
+//! full. Measured in /proc, for the real binary.
 //!
-//! Long run: `HOURBUCKET_HOSTILE=4 tests/run.sh --test servers memory::` with four times the budgets and the input.
+//! Long run: `HOURBUCKET_HOSTILE=4 tests/run.sh --test servers memory::` with four times the
+//! budgets and the input.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,8 +26,9 @@ const QUEUE_MIB: u64 = 8;
 const JOURNAL_MIB: u64 = 16;
 /// The newest entries of the journal, which stay in memory.
 const TAIL_MIB: u64 = 32;
-/// Memory of buffers, bodies and the allocator, beyond these budgets and the idle program. The documented limit is 200
-/// MiB beyond the configured budgets in total; a real service has more threads and connections than this one.
+/// Memory of buffers, bodies and the allocator, beyond these budgets and the idle program. The
+/// documented limit is 200 MiB beyond the configured budgets in total; a real service has more
+/// threads and connections than this one.
 const SLACK_MIB: u64 = 64;
 /// The minimum amount of each kind of input; sending continues until the journal is full.
 const SENT_MIB: u64 = 20;
@@ -48,7 +54,13 @@ enum Kind {
     Sensors,
 }
 
-const KINDS: [Kind; 5] = [Kind::LongNames, Kind::ShortNames, Kind::FieldSchemas, Kind::Tags, Kind::Sensors];
+const KINDS: [Kind; 5] = [
+    Kind::LongNames,
+    Kind::ShortNames,
+    Kind::FieldSchemas,
+    Kind::Tags,
+    Kind::Sensors,
+];
 
 impl Kind {
     /// One body; `n` never repeats.
@@ -63,42 +75,59 @@ impl Kind {
                 _ => format!("S{}", reading / 8),
             };
             let values: Vec<String> = match self {
-                Kind::LongNames => (0..60).map(|k| format!(r#""{reading:0>90}-{k}":1"#)).collect(),
-                Kind::ShortNames => (0..60).map(|k| format!(r#""{:x}":1"#, reading * 60 + k)).collect(),
-                Kind::FieldSchemas => {
-                    (0..60).map(|k| format!(r#""f{}":1"#, (k * (2 * reading + 1) + reading) % 64)).collect()
-                }
+                Kind::LongNames => (0..60)
+                    .map(|k| format!(r#""{reading:0>90}-{k}":1"#))
+                    .collect(),
+                Kind::ShortNames => (0..60)
+                    .map(|k| format!(r#""{:x}":1"#, reading * 60 + k))
+                    .collect(),
+                Kind::FieldSchemas => (0..60)
+                    .map(|k| format!(r#""f{}":1"#, (k * (2 * reading + 1) + reading) % 64))
+                    .collect(),
                 Kind::Tags | Kind::Sensors => vec![r#""v":1"#.into()],
             };
             let tags: Vec<String> = match self {
-                Kind::Tags => (0..8).map(|k| format!(r#""t{k}":"{reading:0>200}""#)).collect(),
+                Kind::Tags => (0..8)
+                    .map(|k| format!(r#""t{k}":"{reading:0>200}""#))
+                    .collect(),
                 _ => vec![],
             };
             let values = values.join(",");
             let tags = tags.join(",");
             let ts = now_ms - (n % 50) * 60_000;
-            body += &format!(r#"{comma}{{"sensor_id":"{sensor}","ts":{ts},"values":{{{values}}},"tags":{{{tags}}}}}"#);
+            body += &format!(
+                r#"{comma}{{"sensor_id":"{sensor}","ts":{ts},"values":{{{values}}},"tags":{{{tags}}}}}"#
+            );
         }
         body + "]"
     }
 }
 
-/// Sends one kind from two threads; returns the maximum resident memory, and whether the journal was full.
+/// Sends one kind from two threads; returns the maximum resident memory, and whether the journal
+/// was full.
 fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
     let sent = AtomicU64::new(0);
     let full = AtomicBool::new(false);
-    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let now_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_millis() as u64;
     let begun = Instant::now();
-    let is_over = || full.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) >= scale() * SENT_MIB * MIB;
+    let is_over =
+        || full.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) >= scale() * SENT_MIB * MIB;
     let most = std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !is_over() {
                     let body = kind.body(first.fetch_add(1, Ordering::Relaxed), now_ms);
-                    let (status, text) = service.post("/v1/readings", "application/json", body.as_bytes()).unwrap();
+                    let (status, text) = service
+                        .post("/v1/readings", "application/json", body.as_bytes())
+                        .unwrap();
                     match status {
                         200 => drop(sent.fetch_add(body.len() as u64, Ordering::Relaxed)),
-                        429 if text.contains("journal is full") => full.store(true, Ordering::Relaxed),
+                        429 if text.contains("journal is full") => {
+                            full.store(true, Ordering::Relaxed)
+                        }
                         429 => std::thread::sleep(Duration::from_millis(10)),
                         _ => panic!("{kind:?}: {status} {text}"),
                     }
@@ -107,7 +136,11 @@ fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
         }
         let mut most = 0;
         while !is_over() {
-            assert!(begun.elapsed() < PATIENCE, "{kind:?}: {} bytes were accepted", sent.load(Ordering::Relaxed));
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{kind:?}: {} bytes were accepted",
+                sent.load(Ordering::Relaxed)
+            );
             most = most.max(resident_kib(service.pid()) / 1024);
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -118,10 +151,13 @@ fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
 
 fn within_the_budgets(mode: &str) {
     let mut mongod = Mongod::start();
-    let [accumulate, queue, journal] = [ACCUMULATE_MIB, QUEUE_MIB, JOURNAL_MIB].map(|mib| scale() * mib);
+    let [accumulate, queue, journal] =
+        [ACCUMULATE_MIB, QUEUE_MIB, JOURNAL_MIB].map(|mib| scale() * mib);
     let text = format!(
-        "store.mode = \"{mode}\"\nflush.max_age = \"2s\"\naccumulate.max_bytes = \"{accumulate}MiB\"\n\
-         ingest.queue_max_bytes = \"{queue}MiB\"\njournal.segment_bytes = \"4MiB\"\njournal.max_bytes = \"{journal}MiB\""
+        "store.mode = \"{mode}\"\nflush.max_age = \"2s\"\n\
+         accumulate.max_bytes = \"{accumulate}MiB\"\n\
+         ingest.queue_max_bytes = \"{queue}MiB\"\njournal.segment_bytes = \"4MiB\"\n\
+         journal.max_bytes = \"{journal}MiB\""
     );
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let idle = resident_kib(service.pid()) / 1024;
@@ -134,14 +170,19 @@ fn within_the_budgets(mode: &str) {
         was_full |= full;
         let gauge = service.metrics().get("accumulate_bytes") as u64 / MIB;
         println!(
-            "{mode}, {kind:?}: {most} MiB resident at most ({idle} idle), full: {full}, accumulate_bytes {gauge} MiB"
+            "{mode}, {kind:?}: {most} MiB resident at most ({idle} idle), full: {full}, \
+             accumulate_bytes {gauge} MiB"
         );
-        assert!(most <= limit, "{kind:?}: {most} MiB are resident, {limit} are within the budgets");
+        assert!(
+            most <= limit,
+            "{kind:?}: {most} MiB are resident, {limit} are within the budgets"
+        );
         mongod.restart();
         service.wait_settled(1, PATIENCE);
         // Stored data is released, in the counters and in memory.
         wait_until("names, schemas and tags are released", PATIENCE, || {
-            (service.metrics().get("accumulate_bytes") < (accumulate * MIB) as f64 * 0.9).then_some(())
+            (service.metrics().get("accumulate_bytes") < (accumulate * MIB) as f64 * 0.9)
+                .then_some(())
         });
     }
     assert!(was_full, "the journal was never full");

@@ -1,10 +1,14 @@
-//! Devices that connect to the binary directly, with a real MongoDB: every acknowledged reading is stored once, after
-//! any kill; paho-mqtt without changes; thousands of connections.
+//! Devices that connect to the binary directly, with a real MongoDB: every acknowledged reading is
+//! stored once, after any kill; paho-mqtt without changes; thousands of connections.
 //!
 //! The largest number: `cargo test --test servers mqtt_direct_service:: -- --ignored --nocapture`,
 //! `HOURBUCKET_CONNECTIONS` for another.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -30,16 +34,20 @@ fn service(test: &str, first: &str, more: &str) -> (Service, u16, String) {
     let database = unique_database(test);
     let port = free_port();
     let text = format!(
-        "store.mode = \"bucket\"\nflush.max_age = \"300ms\"\n{first}\n[listen.mqtt]\nenabled = true\n\
+        "store.mode = \"bucket\"\nflush.max_age = \"300ms\"\n{first}\n[listen.mqtt]\n\
+         enabled = true\n\
          listen = \"127.0.0.1:{port}\"\n{more}\n[[listen.mqtt.topics]]\nfilter = \"fleet/+\"\n\
          topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n"
     );
-    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    let service = Service::start(
+        &text,
+        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
+    );
     (service, port, database)
 }
 
-/// A device that publishes one reading at a time with QoS 1 and repeats it until it is acknowledged, over as many
-/// connections as necessary.
+/// A device that publishes one reading at a time with QoS 1 and repeats it until it is
+/// acknowledged, over as many connections as necessary.
 fn device(port: u16, name: String, stop: Arc<AtomicBool>, acked: Arc<AtomicUsize>) -> Vec<Stored> {
     let mut record: Vec<Stored> = vec![];
     let mut waiting: Option<(Stored, Vec<u8>)> = None;
@@ -55,7 +63,10 @@ fn device(port: u16, name: String, stop: Arc<AtomicBool>, acked: Arc<AtomicUsize
                 }
                 let reading = (name.clone(), now_ms(), record.len() as i64);
                 let payload = format!("{{\"ts\":{},\"n\":{}}}", reading.1, reading.2);
-                waiting = Some((reading, publish(4, &format!("fleet/{name}"), &payload, 1, 7)));
+                waiting = Some((
+                    reading,
+                    publish(4, &format!("fleet/{name}"), &payload, 1, 7),
+                ));
             }
             let Some((_, bytes)) = &waiting else { break };
             let mut answer = [0; 4];
@@ -73,7 +84,9 @@ fn device(port: u16, name: String, stop: Arc<AtomicBool>, acked: Arc<AtomicUsize
 fn open(port: u16, name: &str) -> Option<TcpStream> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
     socket.set_nodelay(true).ok()?;
-    socket.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
+    socket
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .ok()?;
     socket.write_all(&connect(4, name, 60, None)).ok()?;
     let mut answer = [0; 4];
     socket.read_exact(&mut answer).ok()?;
@@ -82,7 +95,8 @@ fn open(port: u16, name: &str) -> Option<TcpStream> {
 
 fn killed(ack: &str) {
     const DEVICES: usize = 20;
-    let (mut service, port, database) = service("direct_kill", &format!("ingest.ack = \"{ack}\""), "");
+    let (mut service, port, database) =
+        service("direct_kill", &format!("ingest.ack = \"{ack}\""), "");
     let stop = Arc::new(AtomicBool::new(false));
     let acked = Arc::new(AtomicUsize::new(0));
     let devices: Vec<_> = (0..DEVICES)
@@ -94,14 +108,22 @@ fn killed(ack: &str) {
         .collect();
     for kill in 1..=5 {
         let more = acked.load(Ordering::Relaxed) + 50;
-        wait_until("devices are acknowledged", PATIENCE, || (acked.load(Ordering::Relaxed) >= more).then_some(()));
+        wait_until("devices are acknowledged", PATIENCE, || {
+            (acked.load(Ordering::Relaxed) >= more).then_some(())
+        });
         // This does not wait for a condition: the moment varies.
         std::thread::sleep(Duration::from_millis(kill * 37));
         service.restart();
     }
     stop.store(true, Ordering::Relaxed);
-    let sent: Vec<Stored> = devices.into_iter().flat_map(|device| device.join().expect("the device")).collect();
-    println!("ack = {ack}: {} readings acknowledged over 5 kills", sent.len());
+    let sent: Vec<Stored> = devices
+        .into_iter()
+        .flat_map(|device| device.join().expect("the device"))
+        .collect();
+    println!(
+        "ack = {ack}: {} readings acknowledged over 5 kills",
+        sent.len()
+    );
     let uri = Mongod::shared().uri();
     wait_until("everything is stored", PATIENCE, || {
         (stored::readings(&uri, &database).len() >= sent.len()).then_some(())
@@ -121,7 +143,8 @@ fn killed_at_any_instant_without_a_journal() {
     killed("stored");
 }
 
-/// Publishes with each protocol and QoS, prints the answers, and checks that subscriptions are refused.
+/// Publishes with each protocol and QoS, prints the answers, and checks that subscriptions are
+/// refused.
 const PAHO: &str = r#"
 import json, ssl, sys, time
 import paho.mqtt.client as mqtt
@@ -167,60 +190,117 @@ fn paho_publishes_unchanged() {
         std::fs::write(dir.path().join(name), text).unwrap();
         dir.path().join(name).display().to_string()
     };
-    let tokens = file("tokens.toml", &format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("geheim")));
-    let cert = file("server.pem", include_str!("../support/mqtt_tls/mutual/server.pem"));
-    let key = file("server.key", include_str!("../support/mqtt_tls/mutual/server.key"));
+    let tokens = file(
+        "tokens.toml",
+        &format!(
+            "[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n",
+            hash_secret("geheim")
+        ),
+    );
+    let cert = file(
+        "server.pem",
+        include_str!("../support/mqtt_tls/mutual/server.pem"),
+    );
+    let key = file(
+        "server.key",
+        include_str!("../support/mqtt_tls/mutual/server.key"),
+    );
     let ca = file("ca.pem", include_str!("../support/mqtt_tls/mutual/ca.pem"));
     let keys = format!("tokens_file = \"{tokens}\"\ncert_file = \"{cert}\"\nkey_file = \"{key}\"");
     let (service, port, database) = service("paho", "", &keys);
     let done = Command::new("python3")
         .args(["-c", PAHO, &port.to_string(), &ca])
-        .env("PYTHONPATH", python_packages("HOURBUCKET_PYTHONPATH", "paho-mqtt"))
+        .env(
+            "PYTHONPATH",
+            python_packages("HOURBUCKET_PYTHONPATH", "paho-mqtt"),
+        )
         .output()
         .expect("python3");
-    assert!(done.status.success(), "{}\n{}", String::from_utf8_lossy(&done.stderr), service.log());
+    assert!(
+        done.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&done.stderr),
+        service.log()
+    );
     let metrics = service.wait_settled(400, PATIENCE);
-    assert_eq!(metrics.labelled("readings_accepted_total", "source", "mqtt_direct"), 400.0);
-    assert_eq!(metrics.labelled("mqtt_direct_connects_total", "result", "accepted"), 2.0);
-    assert_eq!(metrics.labelled("mqtt_direct_disconnects_total", "reason", "left"), 2.0);
-    assert_eq!(metrics.labelled("acks_pending", "source", "mqtt_direct"), 0.0);
+    assert_eq!(
+        metrics.labelled("readings_accepted_total", "source", "mqtt_direct"),
+        400.0
+    );
+    assert_eq!(
+        metrics.labelled("mqtt_direct_connects_total", "result", "accepted"),
+        2.0
+    );
+    assert_eq!(
+        metrics.labelled("mqtt_direct_disconnects_total", "reason", "left"),
+        2.0
+    );
+    assert_eq!(
+        metrics.labelled("acks_pending", "source", "mqtt_direct"),
+        0.0
+    );
     let stored = stored::readings(&Mongod::shared().uri(), &database);
     let sensors = |name: &str| stored.keys().filter(|(sensor, ..)| sensor == name).count();
-    assert_eq!((sensors("v4"), sensors("v5"), stored.len()), (200, 200, 400));
+    assert_eq!(
+        (sensors("v4"), sensors("v5"), stored.len()),
+        (200, 200, 400)
+    );
 }
 
 /// Raises the limit of open files to the maximum.
 fn allow_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("files");
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )
+    .expect("files");
 }
 
 /// All devices connect and stay; then each sends a reading and is acknowledged; then each pings.
 fn held(connections: usize) {
     allow_files();
-    let (service, port, database) = service("held", "", &format!("connections_max = {connections}"));
+    let (service, port, database) =
+        service("held", "", &format!("connections_max = {connections}"));
     let idle_kib = resident_kib(service.pid());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let begun = Instant::now();
     runtime.block_on(async {
         let mut devices = vec![];
         for part in (0..connections).step_by(100) {
-            let some = (part..connections.min(part + 100))
-                .map(|i| async move { Raw::connect(port, if i % 2 == 0 { 4 } else { 5 }, &format!("d{i}")).await });
+            let some = (part..connections.min(part + 100)).map(|i| async move {
+                Raw::connect(port, if i % 2 == 0 { 4 } else { 5 }, &format!("d{i}")).await
+            });
             devices.extend(futures_util::future::join_all(some).await);
         }
         let metrics = service.metrics();
         assert_eq!(metrics.get("mqtt_direct_connections"), connections as f64);
-        let each_kib = resident_kib(service.pid()).saturating_sub(idle_kib) as f64 / connections as f64;
-        println!("{connections} connections in {:?}, {each_kib:.1} KiB each", begun.elapsed());
-        assert_eq!(Raw::open(port).await.answer().await, None, "one more than allowed");
+        let each_kib =
+            resident_kib(service.pid()).saturating_sub(idle_kib) as f64 / connections as f64;
+        println!(
+            "{connections} connections in {:?}, {each_kib:.1} KiB each",
+            begun.elapsed()
+        );
+        assert_eq!(
+            Raw::open(port).await.answer().await,
+            None,
+            "one more than allowed"
+        );
         let now = now_ms();
         let begun = Instant::now();
         for (i, device) in devices.iter_mut().enumerate() {
             let payload = format!("{{\"ts\":{now},\"n\":{i}}}");
             let protocol = if i % 2 == 0 { 4 } else { 5 };
-            device.send(&publish(protocol, &format!("fleet/d{i}"), &payload, 1, 1)).await;
+            device
+                .send(&publish(protocol, &format!("fleet/d{i}"), &payload, 1, 1))
+                .await;
         }
         for device in &mut devices {
             let (first, body) = device.answer().await.expect("a PUBACK");
@@ -231,12 +311,17 @@ fn held(connections: usize) {
             device.send(&packet(0xc0, &[])).await;
             assert_eq!(device.answer().await, Some((0xd0, vec![])));
         }
-        assert_eq!(service.metrics().get("mqtt_direct_connections"), connections as f64);
+        assert_eq!(
+            service.metrics().get("mqtt_direct_connections"),
+            connections as f64
+        );
         service.wait_settled(connections as u64, PATIENCE);
         let sent = (0..connections).map(|i| (format!("d{i}"), now, i as i64));
         stored::exactly_once(&stored::readings(&Mongod::shared().uri(), &database), sent);
     });
-    wait_until("all have left", PATIENCE, || (service.metrics().get("mqtt_direct_connections") == 0.0).then_some(()));
+    wait_until("all have left", PATIENCE, || {
+        (service.metrics().get("mqtt_direct_connections") == 0.0).then_some(())
+    });
 }
 
 #[test]

@@ -1,7 +1,11 @@
-//! Several brokers; and one broker shared by two instances, one of which is killed. Real mosquitto, real MongoDB, the
-//! binary.
+//! Several brokers; and one broker shared by two instances, one of which is killed. Real mosquitto,
+//! real MongoDB, the binary.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,15 +25,16 @@ fn broker() -> Mosquitto {
 
 fn section(broker: &Mosquitto, client_id: &str, filter: &str) -> String {
     format!(
-        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"{client_id}\"\n[[mqtt.subscriptions]]\nfilter = \"{filter}\"\n\
+        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"{client_id}\"\n[[mqtt.subscriptions]]\n\
+         filter = \"{filter}\"\n\
          topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
         broker.url()
     )
 }
 
-/// One of two instances is killed while it receives messages of a shared subscription. The messages that the broker
-/// has sent to it, and still assigns to it, wait. After it is back with the same client id, everything published is
-/// stored once.
+/// One of two instances is killed while it receives messages of a shared subscription. The messages
+/// that the broker has sent to it, and still assigns to it, wait. After it is back with the same
+/// client id, everything published is stored once.
 #[test]
 fn one_of_two_instances_is_killed() {
     let uri = Mongod::shared().uri();
@@ -50,10 +55,15 @@ fn one_of_two_instances_is_killed() {
     two.wait_subscribed();
     let devices = Devices::start(broker.port(), 50, 30_000, 6_000);
     let published = |n| {
-        wait_until("messages flow", PATIENCE, || (devices.acked.load(Ordering::Relaxed) >= n).then_some(()));
+        wait_until("messages flow", PATIENCE, || {
+            (devices.acked.load(Ordering::Relaxed) >= n).then_some(())
+        });
     };
     published(10_000);
-    assert!(two.metrics().get("readings_accepted_total") > 0.0, "the second instance received nothing");
+    assert!(
+        two.metrics().get("readings_accepted_total") > 0.0,
+        "the second instance received nothing"
+    );
     two.kill9();
     published(30_000);
     let sent = devices.finish(false);
@@ -61,7 +71,11 @@ fn one_of_two_instances_is_killed() {
     // The other instance has received all that it will get.
     one.wait_settled(10_000, PATIENCE);
     let without = stored::readings(&uri, &database).len();
-    println!("{} of {} wait for the killed instance", sent.len() - without, sent.len());
+    println!(
+        "{} of {} wait for the killed instance",
+        sent.len() - without,
+        sent.len()
+    );
     assert!(
         without < sent.len(),
         "mosquitto gave the dead one's messages to the other: its documentation here is wrong"
@@ -79,12 +93,20 @@ fn several_brokers() {
     let database = unique_database("brokers");
     let brokers = [broker(), broker()];
     // The client id may be the same, because it belongs to each broker separately.
-    let text: String = brokers.iter().map(|broker| section(broker, "hourbucket", "fleet/+")).collect();
+    let text: String = brokers
+        .iter()
+        .map(|broker| section(broker, "hourbucket", "fleet/+"))
+        .collect();
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
     let service = Service::start(&format!("flush.max_age = \"300ms\"\n{text}"), &settings);
     service.wait_subscribed();
-    let devices = brokers.each_ref().map(|broker| Devices::start(broker.port(), 20, 2_000, 4_000));
-    let sent: Vec<_> = devices.into_iter().flat_map(|devices| devices.finish(false)).collect();
+    let devices = brokers
+        .each_ref()
+        .map(|broker| Devices::start(broker.port(), 20, 2_000, 4_000));
+    let sent: Vec<_> = devices
+        .into_iter()
+        .flat_map(|devices| devices.finish(false))
+        .collect();
     let metrics = service.wait_settled(sent.len() as u64, PATIENCE);
     assert_eq!(metrics.get("mqtt_connected"), 2.0);
     // Both brokers published for the same sensors; an equal reading from both is one reading.

@@ -1,9 +1,14 @@
-//! One unusual sensor must not delay the others: a backlog of many hours over a slow line, and an hour that is too
-//! large to be read within `store.timeout`. Real MongoDB with a proxy before it, the binary.
+//! One unusual sensor must not delay the others: a backlog of many hours over a slow line, and an
+//! hour that is too large to be read within `store.timeout`. Real MongoDB with a proxy before it,
+//! the binary.
 //!
 //! Long runs: `cargo test --test servers no_stall:: -- --ignored --nocapture --test-threads 1`.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,70 +54,124 @@ impl Rig {
         let proxy = Proxy::start(Mongod::shared().port());
         proxy.round_trip(round_trip);
         let text = format!("store.mode = \"{mode}\"\nflush.max_age = \"{MAX_AGE:?}\"\n{settings}");
-        let environment = [("STORE__URI", proxy.uri()), ("STORE__DATABASE", database.clone())];
-        let service = Service::start(&text, &environment.each_ref().map(|(key, value)| (*key, value.as_str())));
+        let environment = [
+            ("STORE__URI", proxy.uri()),
+            ("STORE__DATABASE", database.clone()),
+        ];
+        let service = Service::start(
+            &text,
+            &environment
+                .each_ref()
+                .map(|(key, value)| (*key, value.as_str())),
+        );
         let steady = Steady::start(service.http(), uri.clone(), &database, OTHERS, LIMIT);
-        wait_until("the first readings of the other sensors are stored", LIMIT, || {
-            (summed(&uri, &database, "steady-0") > 0).then_some(())
-        });
-        Rig { _proxy: proxy, service, steady, uri, database }
+        wait_until(
+            "the first readings of the other sensors are stored",
+            LIMIT,
+            || (summed(&uri, &database, "steady-0") > 0).then_some(()),
+        );
+        Rig {
+            _proxy: proxy,
+            service,
+            steady,
+            uri,
+            database,
+        }
     }
 
     /// Posts readings, all of which are accepted.
     fn post(&self, readings: &[Stored]) {
-        let line = |(sensor, ts, n): &Stored| format!("{{\"sensor_id\":\"{sensor}\",\"ts\":{ts},\"n\":{n}}}\n");
+        let line = |(sensor, ts, n): &Stored| {
+            format!("{{\"sensor_id\":\"{sensor}\",\"ts\":{ts},\"n\":{n}}}\n")
+        };
         let body: String = readings.iter().map(line).collect();
-        let answer = self.service.post("/v1/readings", "application/x-ndjson", body.as_bytes());
+        let answer = self
+            .service
+            .post("/v1/readings", "application/x-ndjson", body.as_bytes());
         let (status, text) = answer.expect("an answer");
         assert_eq!(status, 200, "{text}");
-        assert!(text.contains(&format!("\"accepted\":{}", readings.len())), "{text}");
+        assert!(
+            text.contains(&format!("\"accepted\":{}", readings.len())),
+            "{text}"
+        );
     }
 
-    /// Waits until the summaries of `sensor` count this many readings, and checks the other sensors meanwhile.
+    /// Waits until the summaries of `sensor` count this many readings, and checks the other sensors
+    /// meanwhile.
     #[track_caller]
     fn wait_counted(&self, sensor: &str, count: i64, within: Duration) -> Duration {
         let begun = Instant::now();
-        wait_until(&format!("{count} readings of {sensor} are stored"), within, || {
-            self.steady.check();
-            (summed(&self.uri, &self.database, sensor) == count).then_some(())
-        });
+        wait_until(
+            &format!("{count} readings of {sensor} are stored"),
+            within,
+            || {
+                self.steady.check();
+                (summed(&self.uri, &self.database, sensor) == count).then_some(())
+            },
+        );
         begun.elapsed()
     }
 }
 
 #[test]
 fn a_year_of_hours_of_one_sensor_delays_no_other() {
-    a_year_of_hours("bucket", Duration::from_millis(20), Duration::from_secs(120));
+    a_year_of_hours(
+        "bucket",
+        Duration::from_millis(20),
+        Duration::from_secs(120),
+    );
 }
 
 #[test]
 fn a_year_of_hours_of_one_sensor_delays_no_other_with_time_series() {
-    a_year_of_hours("timeseries", Duration::from_millis(20), Duration::from_secs(120));
+    a_year_of_hours(
+        "timeseries",
+        Duration::from_millis(20),
+        Duration::from_secs(120),
+    );
 }
 
 #[test]
 #[ignore = "a long run: up to ten minutes"]
 fn a_year_of_hours_over_a_long_line() {
-    a_year_of_hours("bucket", Duration::from_millis(100), Duration::from_secs(600));
+    a_year_of_hours(
+        "bucket",
+        Duration::from_millis(100),
+        Duration::from_secs(600),
+    );
 }
 
 #[test]
 #[ignore = "a long run: up to ten minutes"]
 fn a_year_of_hours_over_a_long_line_with_time_series() {
-    a_year_of_hours("timeseries", Duration::from_millis(100), Duration::from_secs(600));
+    a_year_of_hours(
+        "timeseries",
+        Duration::from_millis(100),
+        Duration::from_secs(600),
+    );
 }
 
 /// A gateway was offline for a year and sends its backlog, one reading per hour.
 fn a_year_of_hours(mode: &str, round_trip: Duration, within: Duration) {
     let _one = one_at_a_time();
-    let rig = Rig::start(unique_database(&format!("year_{mode}")), mode, round_trip, "");
+    let rig = Rig::start(
+        unique_database(&format!("year_{mode}")),
+        mode,
+        round_trip,
+        "",
+    );
     let now = now_ms();
-    let backlog: Vec<Stored> = (1..=8700).map(|n| (BACKLOG.to_owned(), now - n * HOUR_MS, n)).collect();
+    let backlog: Vec<Stored> = (1..=8700)
+        .map(|n| (BACKLOG.to_owned(), now - n * HOUR_MS, n))
+        .collect();
     rig.post(&backlog);
     let took = rig.wait_counted(BACKLOG, 8700, within);
     let (sent, worst) = rig.steady.finish();
     println!("{mode}, {round_trip:?}: stored after {took:?}; the others waited {worst:?} at most");
-    stored::exactly_once(&stored::readings(&rig.uri, &rig.database), sent.into_iter().chain(backlog));
+    stored::exactly_once(
+        &stored::readings(&rig.uri, &rig.database),
+        sent.into_iter().chain(backlog),
+    );
 }
 
 #[test]
@@ -140,36 +199,61 @@ fn an_hour_of_a_million_readings_is_continued_after_a_restart_with_time_series()
     a_large_hour("timeseries", database, start, count);
 }
 
-/// Not the current hour: an unknown part of it is over. For a service that has just started, every hour before its
-/// start is equivalent.
+/// Not the current hour: an unknown part of it is over. For a service that has just started, every
+/// hour before its start is equivalent.
 fn last_hour() -> i64 {
     (now_ms() / HOUR_MS - 1) * HOUR_MS
 }
 
-/// An hour of `count` readings is stored, and the service has just started and has not loaded it. Reading it page by
-/// page, or measurement by measurement, takes longer than `store.timeout`.
+/// An hour of `count` readings is stored, and the service has just started and has not loaded it.
+/// Reading it page by page, or measurement by measurement, takes longer than `store.timeout`.
 fn a_large_hour(mode: &str, database: String, start: i64, count: i64) {
     let sum = count * (count - 1) / 2;
-    assert_eq!(counted(&Mongod::shared().uri(), &database, LARGE), [(count, sum); 2], "written wrongly");
-    let rig = Rig::start(database, mode, Duration::from_millis(20), "store.timeout = \"2s\"");
+    assert_eq!(
+        counted(&Mongod::shared().uri(), &database, LARGE),
+        [(count, sum); 2],
+        "written wrongly"
+    );
+    let rig = Rig::start(
+        database,
+        mode,
+        Duration::from_millis(20),
+        "store.timeout = \"2s\"",
+    );
     let reading = |ms: i64, n: i64| (LARGE.to_owned(), start + ms, n);
     // The next ten, and the last stored one again.
-    let mut next: Vec<Stored> = (0..10).map(|i| reading(3_100_000 + i * 1000, count + i)).collect();
+    let mut next: Vec<Stored> = (0..10)
+        .map(|i| reading(3_100_000 + i * 1000, count + i))
+        .collect();
     next.push(reading((count - 1) * STEP_MS, count - 1));
     rig.post(&next);
     let took = rig.wait_counted(LARGE, count + 10, Duration::from_secs(60));
     let sum = sum + (0..10).map(|i| count + i).sum::<i64>();
-    assert_eq!(counted(&rig.uri, &rig.database, LARGE), [(count + 10, sum); 2]);
+    assert_eq!(
+        counted(&rig.uri, &rig.database, LARGE),
+        [(count + 10, sum); 2]
+    );
     // Repeats the first ones and one from the middle, and adds a new one with an equal time.
-    let late = [reading(0, 0), reading(STEP_MS, 1), reading(count / 2 * STEP_MS, count / 2), reading(0, 7)];
+    let late = [
+        reading(0, 0),
+        reading(STEP_MS, 1),
+        reading(count / 2 * STEP_MS, count / 2),
+        reading(0, 7),
+    ];
     rig.post(&late);
     let took_late = rig.wait_counted(LARGE, count + 11, Duration::from_secs(60));
     wait_until("the repeated readings are duplicates", LIMIT, || {
         (rig.service.metrics().get("readings_duplicate_total") == 4.0).then_some(())
     });
-    assert_eq!(counted(&rig.uri, &rig.database, LARGE), [(count + 11, sum + 7); 2]);
+    assert_eq!(
+        counted(&rig.uri, &rig.database, LARGE),
+        [(count + 11, sum + 7); 2]
+    );
     let (_, worst) = rig.steady.finish();
-    println!("{mode}: continued after {took:?}, late ones after {took_late:?}; the others waited {worst:?} at most");
+    println!(
+        "{mode}: continued after {took:?}, late ones after {took_late:?}; the others waited \
+         {worst:?} at most"
+    );
 }
 
 /// The middle of an hour in which all sensors of a shard send often.
@@ -184,16 +268,32 @@ fn an_hour_of_two_thousand_sensors_is_continued_after_a_restart_with_time_series
     large::prepare(&uri, &database, StoreMode::Timeseries);
     let sensors: Vec<String> = (0..2000).map(|i| format!("large-{i}")).collect();
     large::measured_hours(&uri, &database, &sensors, start, count);
-    let rig = Rig::start(database, "timeseries", Duration::ZERO, "accumulate.shards = 1");
-    let next = |(i, sensor): (usize, &String)| (sensor.clone(), start + 3_100_000 + i as i64, count);
+    let rig = Rig::start(
+        database,
+        "timeseries",
+        Duration::ZERO,
+        "accumulate.shards = 1",
+    );
+    let next =
+        |(i, sensor): (usize, &String)| (sensor.clone(), start + 3_100_000 + i as i64, count);
     rig.post(&sensors.iter().enumerate().map(next).collect::<Vec<_>>());
     let all = block_on(async {
         let client = mongodb::Client::with_uri_str(&rig.uri).await.unwrap();
-        let pages = client.database(&rig.database).collection::<Document>("sensor_buckets");
+        let pages = client
+            .database(&rig.database)
+            .collection::<Document>("sensor_buckets");
         let begun = Instant::now();
-        while pages.count_documents(doc! { "count": count as i32 + 1 }).await.unwrap() < 2000 {
+        while pages
+            .count_documents(doc! { "count": count as i32 + 1 })
+            .await
+            .unwrap()
+            < 2000
+        {
             rig.steady.check();
-            assert!(begun.elapsed() < Duration::from_secs(600), "they are not stored within ten minutes");
+            assert!(
+                begun.elapsed() < Duration::from_secs(600),
+                "they are not stored within ten minutes"
+            );
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         begun.elapsed()
@@ -202,7 +302,11 @@ fn an_hour_of_two_thousand_sensors_is_continued_after_a_restart_with_time_series
     println!("2000 sensors continued after {all:?}; the others waited {worst:?} at most");
     for sensor in &sensors {
         let both = (count + 1, count * (count - 1) / 2 + count);
-        assert_eq!(counted(&rig.uri, &rig.database, sensor), [both; 2], "{sensor}");
+        assert_eq!(
+            counted(&rig.uri, &rig.database, sensor),
+            [both; 2],
+            "{sensor}"
+        );
     }
 }
 
@@ -214,7 +318,10 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
     // The driver retries nothing, and the pool has connections before the line becomes slow.
     let uri = format!("{}&retryReads=false&retryWrites=false", proxy.uri());
     block_on(async {
-        let database = mongodb::Client::with_uri_str(&uri).await.unwrap().database("proxy");
+        let database = mongodb::Client::with_uri_str(&uri)
+            .await
+            .unwrap()
+            .database("proxy");
         let ping = async || {
             let begun = Instant::now();
             database.run_command(doc! { "ping": 1 }).await.unwrap();
@@ -236,7 +343,11 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
         proxy.bytes_per_second(1_000_000);
         let begun = Instant::now();
         insert(1, 300_000, enough).await.expect("in time").unwrap();
-        assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() >= Duration::from_millis(290),
+            "{:?}",
+            begun.elapsed()
+        );
         proxy.bytes_per_second(u32::MAX);
         proxy.stop(Some(Direction::ToServer));
         insert(2, 1, short).await.expect_err("it does not arrive");
@@ -247,13 +358,25 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
         let needle = doc! { "_id": 3, "text": "proxy-needle" };
         let collection = database.collection::<Document>("c");
         let lost = async move { collection.insert_one(needle).await };
-        tokio::time::timeout(short, lost).await.expect_err("the answer is withheld");
-        insert(4, 1, enough).await.expect("another connection has its answers").unwrap();
+        tokio::time::timeout(short, lost)
+            .await
+            .expect_err("the answer is withheld");
+        insert(4, 1, enough)
+            .await
+            .expect("another connection has its answers")
+            .unwrap();
         proxy.answer_again();
         // The stopped write was cut before it arrived; the one without an answer is stored.
         let collection = database.collection::<Document>("c");
-        assert_eq!(collection.distinct("_id", doc! {}).await.unwrap(), [1, 3, 4].map(mongodb::bson::Bson::from));
-        let waiting = tokio::spawn(async move { collection.find_one(doc! { "$where": "sleep(2000) || true" }).await });
+        assert_eq!(
+            collection.distinct("_id", doc! {}).await.unwrap(),
+            [1, 3, 4].map(mongodb::bson::Bson::from)
+        );
+        let waiting = tokio::spawn(async move {
+            collection
+                .find_one(doc! { "$where": "sleep(2000) || true" })
+                .await
+        });
         tokio::time::sleep(Duration::from_millis(300)).await;
         proxy.cut();
         waiting.await.unwrap().expect_err("its connection is cut");

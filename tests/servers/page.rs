@@ -1,5 +1,5 @@
-//! The fleet page in headless Chromium shows what was sent. `page_client.py` checks the page; this file starts the
-//! servers, and kills them on its request.
+//! The fleet page in headless Chromium shows what was sent. `page_client.py` checks the page; this
+//! file starts the servers, and kills them on its request.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +19,11 @@ const SETTINGS: &str = "flush.max_age = \"200ms\"\n";
 
 fn python_path() -> OsString {
     let browser = python_packages("HOURBUCKET_PLAYWRIGHT_PYTHONPATH", "playwright");
-    std::env::join_paths([browser, python_packages("HOURBUCKET_PYTHONPATH", "paho-mqtt")]).unwrap()
+    std::env::join_paths([
+        browser,
+        python_packages("HOURBUCKET_PYTHONPATH", "paho-mqtt"),
+    ])
+    .unwrap()
 }
 
 /// The browser client; killed when it is dropped.
@@ -27,7 +31,8 @@ struct Client(Child);
 
 impl Client {
     fn start(script: &str, arguments: &[&str]) -> Client {
-        let chromium = std::env::var("HOURBUCKET_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
+        let chromium =
+            std::env::var("HOURBUCKET_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
         let mut command = Command::new("python3");
         command
             .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(script))
@@ -51,7 +56,10 @@ impl Client {
         });
         let mut input = self.0.stdin.take().unwrap();
         let mut printed = String::new();
-        for line in BufReader::new(self.0.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        for line in BufReader::new(self.0.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok)
+        {
             if let Some(what) = line.strip_prefix("DO ") {
                 act(what);
                 // If it has ended meanwhile, its exit code is the reason.
@@ -61,7 +69,10 @@ impl Client {
         }
         let status = self.0.wait().unwrap();
         let errors = errors.join().unwrap();
-        assert!(status.success() && printed.ends_with("OK\n"), "{status}\n{printed}{errors}");
+        assert!(
+            status.success() && printed.ends_with("OK\n"),
+            "{status}\n{printed}{errors}"
+        );
     }
 }
 
@@ -73,7 +84,11 @@ impl Drop for Client {
 }
 
 fn settings<'a>(uri: &'a str, database: &'a str) -> [(&'static str, &'a str); 3] {
-    [("STORE__URI", uri), ("STORE__DATABASE", database), ("STORE__MODE", "bucket")]
+    [
+        ("STORE__URI", uri),
+        ("STORE__DATABASE", database),
+        ("STORE__MODE", "bucket"),
+    ]
 }
 
 #[test]
@@ -82,23 +97,38 @@ fn the_page_shows_what_was_sent() {
     let uri = Mongod::shared().uri();
     let database = unique_database("page");
     let text = format!(
-        "{SETTINGS}[[mqtt]]\nurl = \"{}\"\nclient_id = \"page\"\n[[mqtt.subscriptions]]\nfilter = \"rooms/+\"\n\
+        "{SETTINGS}[[mqtt]]\nurl = \"{}\"\nclient_id = \"page\"\n[[mqtt.subscriptions]]\n\
+         filter = \"rooms/+\"\n\
          topic = \"rooms/{{sensor_id}}\"\nformat = \"json\"\n",
         broker.url()
     );
     let service = Service::start(&text, &settings(&uri, &database));
     service.wait_subscribed();
-    Client::start("tests/page_client.py", &["sent", &service.admin(), &service.http()]).run(|what| panic!("{what}?"));
+    Client::start(
+        "tests/page_client.py",
+        &["sent", &service.admin(), &service.http()],
+    )
+    .run(|what| panic!("{what}?"));
 }
 
 #[test]
 fn the_page_asks_for_a_token_and_keeps_it_in_the_tab() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
-    std::fs::write(&tokens, format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
+    std::fs::write(
+        &tokens,
+        format!(
+            "[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n",
+            hash_secret("secret")
+        ),
+    )
+    .unwrap();
     let uri = Mongod::shared().uri();
     let database = unique_database("page_token");
-    let text = format!("{SETTINGS}http.tokens_file = {:?}\n", tokens.display().to_string());
+    let text = format!(
+        "{SETTINGS}http.tokens_file = {:?}\n",
+        tokens.display().to_string()
+    );
     let service = Service::start(&text, &settings(&uri, &database));
     let arguments = ["token", &service.admin(), &service.http(), "gw1.secret"];
     Client::start("tests/page_client.py", &arguments).run(|what| panic!("{what}?"));
@@ -110,7 +140,10 @@ fn the_page_reports_an_outage_until_it_ends() {
     let uri = mongod.uri();
     let database = unique_database("page_away");
     let mut service = Service::start(SETTINGS, &settings(&uri, &database));
-    let client = Client::start("tests/page_client.py", &["away", &service.admin(), &service.http()]);
+    let client = Client::start(
+        "tests/page_client.py",
+        &["away", &service.admin(), &service.http()],
+    );
     client.run(|what| match what {
         "kill the store" => mongod.kill9(),
         "kill the service" => service.kill9(),
@@ -134,13 +167,24 @@ fn pictures() {
     let uri = Mongod::shared().uri();
     let database = unique_database("pictures");
     let text = format!(
-        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"hourbucket-1\"\n[[mqtt.subscriptions]]\nfilter = \"plant/#\"\n\
-         topic = \"plant/{{hall}}/{{machine}}\"\nformat = \"json\"\n[sensors]\nsilent_after = \"2m\"\n",
+        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"hourbucket-1\"\n[[mqtt.subscriptions]]\n\
+         filter = \"plant/#\"\n\
+         topic = \"plant/{{hall}}/{{machine}}\"\nformat = \"json\"\n[sensors]\n\
+         silent_after = \"2m\"\n",
         broker.url()
     );
-    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    let service = Service::start(
+        &text,
+        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
+    );
     service.wait_subscribed();
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/images");
-    let arguments = ["pictures", &service.admin(), &service.http(), &broker.port().to_string(), directory];
+    let arguments = [
+        "pictures",
+        &service.admin(),
+        &service.http(),
+        &broker.port().to_string(),
+        directory,
+    ];
     Client::start("tests/page_pictures.py", &arguments).run(|what| panic!("{what}?"));
 }

@@ -36,9 +36,17 @@ struct Recorded {
 impl Rig {
     fn start(mode: &str, more: &str) -> Rig {
         let database = unique_database(&format!("promql_reads_{mode}"));
-        let text = format!("store.mode = \"{mode}\"\nflush.max_age = \"300ms\"\nlog.level = \"warn\"\n{more}");
-        let settings = [("STORE__URI", &*Mongod::shared().uri()), ("STORE__DATABASE", &*database)];
-        Rig { service: Service::start(&text, &settings), database }
+        let text = format!(
+            "store.mode = \"{mode}\"\nflush.max_age = \"300ms\"\nlog.level = \"warn\"\n{more}"
+        );
+        let settings = [
+            ("STORE__URI", &*Mongod::shared().uri()),
+            ("STORE__DATABASE", &*database),
+        ];
+        Rig {
+            service: Service::start(&text, &settings),
+            database,
+        }
     }
 
     fn run<T: Send, F>(&self, work: impl FnOnce(mongodb::Database) -> F + Send) -> T
@@ -46,12 +54,15 @@ impl Rig {
         F: Future<Output = mongodb::error::Result<T>> + Send,
     {
         block_on(async {
-            let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
+            let client = mongodb::Client::with_uri_str(Mongod::shared().uri())
+                .await
+                .unwrap();
             work(client.database(&self.database)).await.unwrap()
         })
     }
 
-    /// Posts a reading at each of these times; its value is the number of the minute in its hour, and 1.
+    /// Posts a reading at each of these times; its value is the number of the minute in its hour,
+    /// and 1.
     fn post(&self, sensor: &str, times: impl Iterator<Item = i64>) {
         let times: Vec<i64> = times.collect();
         for times in times.chunks(5000) {
@@ -62,7 +73,10 @@ impl Rig {
                 )
             };
             let body: String = times.iter().map(line).collect();
-            let (status, text) = self.service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).unwrap();
+            let (status, text) = self
+                .service
+                .post("/v1/readings", "application/x-ndjson", body.as_bytes())
+                .unwrap();
             assert_eq!(status, 200, "{text}");
         }
     }
@@ -81,9 +95,18 @@ impl Rig {
         let (status, text) = self.service.get_admin(&path).unwrap();
         assert_eq!(status, 200, "{text}");
         let answer: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(answer["data"]["result"].as_array().map(Vec::len), Some(1), "{text}");
+        assert_eq!(
+            answer["data"]["result"].as_array().map(Vec::len),
+            Some(1),
+            "{text}"
+        );
         let values = answer["data"]["result"][0]["values"].as_array().unwrap();
-        let pair = |v: &Value| ((v[0].as_f64().unwrap() * 1000.0) as i64, v[1].as_str().unwrap().parse().unwrap());
+        let pair = |v: &Value| {
+            (
+                (v[0].as_f64().unwrap() * 1000.0) as i64,
+                v[1].as_str().unwrap().parse().unwrap(),
+            )
+        };
         values.iter().map(pair).collect()
     }
 
@@ -93,27 +116,49 @@ impl Rig {
         self.run(|db| async move {
             db.run_command(doc! { "profile": 0 }).await?;
             db.collection::<Document>("system.profile").drop().await?;
-            db.run_command(doc! { "create": "system.profile", "capped": true, "size": 64 << 20 }).await?;
+            db.run_command(doc! { "create": "system.profile", "capped": true, "size": 64 << 20 })
+                .await?;
             db.run_command(doc! { "profile": 2 }).await
         });
         let values = self.range(query, times);
         let found = self.run(|db| async move {
             db.run_command(doc! { "profile": 0 }).await?;
             let mut all = vec![];
-            let mut cursor =
-                db.collection::<Document>("system.profile").find(doc! {}).sort(doc! { "$natural": 1 }).await?;
+            let mut cursor = db
+                .collection::<Document>("system.profile")
+                .find(doc! {})
+                .sort(doc! { "$natural": 1 })
+                .await?;
             while cursor.advance().await? {
                 let record: Document = cursor.deserialize_current()?;
-                let collection = record.get_str("ns").unwrap().split_once('.').unwrap().1.to_owned();
+                let collection = record
+                    .get_str("ns")
+                    .unwrap()
+                    .split_once('.')
+                    .unwrap()
+                    .1
+                    .to_owned();
                 let collection = collection.trim_start_matches("system.buckets.").to_owned();
                 let command = record.get_document("command").cloned().unwrap_or_default();
-                let command = record.get_document("originatingCommand").cloned().unwrap_or(command);
-                let number =
-                    |name: &str| record.get(name).and_then(|n| n.as_i64().or(n.as_i32().map(i64::from))).unwrap_or(0);
-                let is_data = ["sensor_buckets", "sensor_readings", "sensor_days"].contains(&&*collection);
+                let command = record
+                    .get_document("originatingCommand")
+                    .cloned()
+                    .unwrap_or(command);
+                let number = |name: &str| {
+                    record
+                        .get(name)
+                        .and_then(|n| n.as_i64().or(n.as_i32().map(i64::from)))
+                        .unwrap_or(0)
+                };
+                let is_data =
+                    ["sensor_buckets", "sensor_readings", "sensor_days"].contains(&&*collection);
                 let op = record.get_str("op").unwrap_or_default();
                 // Not those of upkeep, which are about no sensor.
-                if is_data && op != "insert" && op != "update" && command.to_string().contains("sensor_id") {
+                if is_data
+                    && op != "insert"
+                    && op != "update"
+                    && command.to_string().contains("sensor_id")
+                {
                     all.push(Recorded {
                         collection,
                         command,
@@ -132,20 +177,29 @@ impl Rig {
 fn with_readings(all: &[Recorded]) -> Vec<&Recorded> {
     let is_page = |r: &Recorded| r.collection == "sensor_buckets";
     let has_readings = |r: &Recorded| match r.command.get_document("projection") {
-        Ok(projection) => projection.get("readings").is_some_and(|shown| shown.as_document().is_some()),
+        Ok(projection) => projection
+            .get("readings")
+            .is_some_and(|shown| shown.as_document().is_some()),
         Err(_) => true,
     };
-    all.iter().filter(|r| r.collection == "sensor_readings" || is_page(r) && has_readings(r)).collect()
+    all.iter()
+        .filter(|r| r.collection == "sensor_readings" || is_page(r) && has_readings(r))
+        .collect()
 }
 
 fn returned(all: &[Recorded], collection: &str) -> i64 {
-    all.iter().filter(|r| r.collection == collection).map(|r| r.returned).sum()
+    all.iter()
+        .filter(|r| r.collection == collection)
+        .map(|r| r.returned)
+        .sum()
 }
 
 /// The sum over the window of what [`Rig::post`] sends at these times.
 fn sum(times: impl Iterator<Item = i64>, end_ms: i64, range_ms: i64) -> f64 {
     let within = times.filter(|ts| *ts > end_ms - range_ms && *ts <= end_ms);
-    within.map(|ts| (ts.div_euclid(MINUTE) % 60 + 1) as f64).sum()
+    within
+        .map(|ts| (ts.div_euclid(MINUTE) % 60 + 1) as f64)
+        .sum()
 }
 
 fn today() -> i64 {
@@ -165,46 +219,76 @@ fn hours(mode: &str) {
     let whole = (base + HOUR, base + 24 * HOUR, HOUR);
     let (found, values) = rig.recorded("sum_over_time(temp{sensor_id=\"off\"}[1h])", whole);
     assert_eq!(values.len(), 24);
-    values.iter().for_each(|(end_ms, value)| assert_eq!(*value, sum(off(), *end_ms, HOUR), "{end_ms}"));
+    values
+        .iter()
+        .for_each(|(end_ms, value)| assert_eq!(*value, sum(off(), *end_ms, HOUR), "{end_ms}"));
     assert!(with_readings(&found).is_empty(), "whole hours: {found:?}");
-    assert!((24..=26).contains(&returned(&found, "sensor_buckets")), "{found:?}");
+    assert!(
+        (24..=26).contains(&returned(&found, "sensor_buckets")),
+        "{found:?}"
+    );
     assert_eq!(found.len(), 1, "one request: {found:?}");
 
     // A reading on each edge: those, and no others.
     let (found, values) = rig.recorded("sum_over_time(temp{sensor_id=\"on\"}[1h])", whole);
-    values.iter().for_each(|(end_ms, value)| assert_eq!(*value, sum(on(), *end_ms, HOUR), "{end_ms}"));
+    values
+        .iter()
+        .for_each(|(end_ms, value)| assert_eq!(*value, sum(on(), *end_ms, HOUR), "{end_ms}"));
     let edges = with_readings(&found);
     let shown = format!("{edges:?}");
     assert!(
-        edges.iter().all(|r| r.command.to_string().contains("first_ts") || r.collection == "sensor_readings"),
+        edges.iter().all(
+            |r| r.command.to_string().contains("first_ts") || r.collection == "sensor_readings"
+        ),
         "{shown}"
     );
     match mode {
         "bucket" => assert!(edges.len() == 1 && edges[0].examined <= 26, "{shown}"),
-        _ => assert!(edges.len() == 2 && returned(&found, "sensor_readings") <= 26, "{shown}"),
+        _ => assert!(
+            edges.len() == 2 && returned(&found, "sensor_readings") <= 26,
+            "{shown}"
+        ),
     }
 
     // Cut within an hour at both ends: the readings of two hours.
-    let cut = (base + 10 * HOUR + 30 * MINUTE, base + 10 * HOUR + 30 * MINUTE, HOUR);
+    let cut = (
+        base + 10 * HOUR + 30 * MINUTE,
+        base + 10 * HOUR + 30 * MINUTE,
+        HOUR,
+    );
     let range_ms = 5 * HOUR + 15 * MINUTE;
     let (found, values) = rig.recorded("sum_over_time(temp{sensor_id=\"off\"}[5h15m])", cut);
     assert_eq!(values[0].1, sum(off(), cut.0, range_ms));
     let edges = with_readings(&found);
-    let pages: Vec<&&Recorded> = edges.iter().filter(|r| r.collection == "sensor_buckets").collect();
+    let pages: Vec<&&Recorded> = edges
+        .iter()
+        .filter(|r| r.collection == "sensor_buckets")
+        .collect();
     assert_eq!(pages.len(), 2, "{edges:?}");
     for (page, hour) in pages.iter().zip([5, 10]) {
-        assert!(page.returned == 1 && page.command.to_string().contains("off"), "{hour}: {edges:?}");
+        assert!(
+            page.returned == 1 && page.command.to_string().contains("off"),
+            "{hour}: {edges:?}"
+        );
     }
     if mode == "timeseries" {
         assert_eq!(returned(&found, "sensor_readings"), 2 * 60, "{edges:?}");
     }
 
-    // Every window cuts an hour, once a day: runs of one hour, not everything from the first to the last.
-    let (found, values) =
-        rig.recorded("sum_over_time(temp{sensor_id=\"off\"}[12h])", (cut.0 + 3 * HOUR, cut.0 + 15 * HOUR, 12 * HOUR));
-    values.iter().for_each(|(end_ms, value)| assert_eq!(*value, sum(off(), *end_ms, 12 * HOUR), "{end_ms}"));
-    let pages: i64 =
-        with_readings(&found).iter().filter(|r| r.collection == "sensor_buckets").map(|r| r.returned).sum();
+    // Every window cuts an hour, once a day: runs of one hour, not everything from the first to the
+    // last.
+    let (found, values) = rig.recorded(
+        "sum_over_time(temp{sensor_id=\"off\"}[12h])",
+        (cut.0 + 3 * HOUR, cut.0 + 15 * HOUR, 12 * HOUR),
+    );
+    values
+        .iter()
+        .for_each(|(end_ms, value)| assert_eq!(*value, sum(off(), *end_ms, 12 * HOUR), "{end_ms}"));
+    let pages: i64 = with_readings(&found)
+        .iter()
+        .filter(|r| r.collection == "sensor_buckets")
+        .map(|r| r.returned)
+        .sum();
     assert!(pages <= 4, "{found:?}");
 }
 
@@ -220,7 +304,10 @@ fn whole_hours_are_read_without_readings_in_timeseries_mode() {
 
 fn days(mode: &str) {
     const DAYS: i64 = 300;
-    let rig = Rig::start(mode, "[rollup]\ndays = true\nlate = \"300ms\"\nsettle = \"1s\"\n");
+    let rig = Rig::start(
+        mode,
+        "[rollup]\ndays = true\nlate = \"300ms\"\nsettle = \"1s\"\n",
+    );
     let base = today() - (DAYS + 2) * DAY;
     let off = || (0..DAYS * 24).map(move |h| base + h * HOUR + 17 * MINUTE);
     let on = || (0..20 * 24).map(move |h| base + h * HOUR);
@@ -231,9 +318,14 @@ fn days(mode: &str) {
     let days_are_stored = || {
         wait_until("the days are stored", PATIENCE, || {
             let count = |name: &'static str| {
-                rig.run(|db| async move { db.collection::<Document>(name).count_documents(doc! {}).await })
+                rig.run(|db| async move {
+                    db.collection::<Document>(name)
+                        .count_documents(doc! {})
+                        .await
+                })
             };
-            (count("sensor_days") >= (DAYS + 20) as u64 && count("rollup_pending") == 0).then_some(())
+            (count("sensor_days") >= (DAYS + 20) as u64 && count("rollup_pending") == 0)
+                .then_some(())
         });
     };
     days_are_stored();
@@ -242,25 +334,49 @@ fn days(mode: &str) {
     let (found, values) = rig.recorded("avg_over_time(temp{sensor_id=\"off\"}[1d])", year);
     assert_eq!(values.len(), DAYS as usize);
     assert!(values.iter().all(|(_, value)| *value == 18.0), "{values:?}");
-    assert_eq!(returned(&found, "sensor_buckets") + returned(&found, "sensor_readings"), 0, "{found:?}");
+    assert_eq!(
+        returned(&found, "sensor_buckets") + returned(&found, "sensor_readings"),
+        0,
+        "{found:?}"
+    );
     assert_eq!(returned(&found, "sensor_days"), DAYS, "{found:?}");
 
     // A reading on each midnight: those, and no hour.
-    let (found, values) = rig.recorded("sum_over_time(temp{sensor_id=\"on\"}[1d])", (base + DAY, base + 19 * DAY, DAY));
-    values.iter().for_each(|(end_ms, value)| assert_eq!(*value, sum(on(), *end_ms, DAY), "{end_ms}"));
+    let (found, values) = rig.recorded(
+        "sum_over_time(temp{sensor_id=\"on\"}[1d])",
+        (base + DAY, base + 19 * DAY, DAY),
+    );
+    values
+        .iter()
+        .for_each(|(end_ms, value)| assert_eq!(*value, sum(on(), *end_ms, DAY), "{end_ms}"));
     let hours = |all: &[Recorded]| -> i64 {
-        let is_hours =
-            |r: &&Recorded| r.collection == "sensor_buckets" && !r.command.to_string().contains("first_ts\": {");
+        let is_hours = |r: &&Recorded| {
+            r.collection == "sensor_buckets" && !r.command.to_string().contains("first_ts\": {")
+        };
         all.iter().filter(is_hours).map(|r| r.returned).sum()
     };
     assert_eq!(hours(&found), 0, "{found:?}");
-    assert!(with_readings(&found).iter().map(|r| r.returned).sum::<i64>() <= 42, "{found:?}");
+    assert!(
+        with_readings(&found)
+            .iter()
+            .map(|r| r.returned)
+            .sum::<i64>()
+            <= 42,
+        "{found:?}"
+    );
 
     // Cut at noon: hours of the two days at the ends, and no reading.
-    let noon = (base + 20 * DAY + 12 * HOUR, base + 20 * DAY + 12 * HOUR, DAY);
+    let noon = (
+        base + 20 * DAY + 12 * HOUR,
+        base + 20 * DAY + 12 * HOUR,
+        DAY,
+    );
     let (found, values) = rig.recorded("sum_over_time(temp{sensor_id=\"off\"}[10d])", noon);
     assert_eq!(values[0].1, sum(off(), noon.0, 10 * DAY));
-    assert!(hours(&found) <= 26 && with_readings(&found).is_empty(), "{found:?}");
+    assert!(
+        hours(&found) <= 26 && with_readings(&found).is_empty(),
+        "{found:?}"
+    );
 
     // A late reading counts before its day is computed again, and afterwards.
     let late = base + 100 * DAY + 5 * HOUR + 30 * MINUTE;
@@ -268,12 +384,19 @@ fn days(mode: &str) {
     let at = base + 101 * DAY;
     let wanted = sum(off().chain([late]), at, DAY);
     for _ in 0..20 {
-        assert_eq!(rig.range("sum_over_time(temp{sensor_id=\"off\"}[1d])", (at, at, DAY))[0].1, wanted);
+        assert_eq!(
+            rig.range("sum_over_time(temp{sensor_id=\"off\"}[1d])", (at, at, DAY))[0].1,
+            wanted
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
     days_are_stored();
     let (found, values) = rig.recorded("sum_over_time(temp{sensor_id=\"off\"}[1d])", (at, at, DAY));
-    assert_eq!((values[0].1, returned(&found, "sensor_buckets")), (wanted, 0), "{found:?}");
+    assert_eq!(
+        (values[0].1, returned(&found, "sensor_buckets")),
+        (wanted, 0),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -286,14 +409,18 @@ fn whole_days_are_read_without_hours_in_timeseries_mode() {
     days("timeseries");
 }
 
-/// Prints how long the queries of the issue take. `HOURBUCKET_PROMQL_SENSORS` and `_DAYS`: 1,000 and 30 by default.
+/// Prints how long the queries of the issue take. `HOURBUCKET_PROMQL_SENSORS` and `_DAYS`: 1,000
+/// and 30 by default.
 #[test]
 #[ignore = "takes minutes; for a quiet machine and a release build"]
 fn how_long_queries_over_a_month_of_a_thousand_sensors_take() {
     let sensors = crate::support::setting("HOURBUCKET_PROMQL_SENSORS", 1000);
     let days = crate::support::setting("HOURBUCKET_PROMQL_DAYS", 30i64);
     for mode in ["bucket", "timeseries"] {
-        let rig = Rig::start(mode, "[rollup]\ndays = true\nlate = \"1s\"\nsettle = \"1s\"\n");
+        let rig = Rig::start(
+            mode,
+            "[rollup]\ndays = true\nlate = \"1s\"\nsettle = \"1s\"\n",
+        );
         let base = today() - (days + 1) * DAY;
         for minute in 0..days * 24 * 60 {
             let ts = base + minute * MINUTE;
@@ -304,18 +431,49 @@ fn how_long_queries_over_a_month_of_a_thousand_sensors_take() {
             let body: String = (0..sensors).map(line).collect();
             rig.service.write_lines(&body);
         }
-        rig.service.wait_settled((days * 24 * 60 * i64::from(sensors)) as u64, Duration::from_secs(1800));
+        rig.service.wait_settled(
+            (days * 24 * 60 * i64::from(sensors)) as u64,
+            Duration::from_secs(1800),
+        );
         wait_until("the days are stored", Duration::from_secs(600), || {
-            let marked =
-                rig.run(|db| async move { db.collection::<Document>("rollup_pending").count_documents(doc! {}).await });
+            let marked = rig.run(|db| async move {
+                db.collection::<Document>("rollup_pending")
+                    .count_documents(doc! {})
+                    .await
+            });
             (marked == 0).then_some(())
         });
         for (what, query, hours, step) in [
-            ("all, a day by the hour", "sum by (site) (avg_over_time(temp[1h]))", 24, HOUR),
-            ("all, a month by the day", "sum by (site) (avg_over_time(temp[1d]))", days * 24, DAY),
-            ("one, a month by the hour", "avg_over_time(temp{sensor_id=\"S7\"}[1h])", days * 24, HOUR),
-            ("one, a month by the day", "avg_over_time(temp{sensor_id=\"S7\"}[1d])", days * 24, DAY),
-            ("one, extremes by the hour", "max_over_time(temp{sensor_id=\"S7\"}[1h])", days * 24, HOUR),
+            (
+                "all, a day by the hour",
+                "sum by (site) (avg_over_time(temp[1h]))",
+                24,
+                HOUR,
+            ),
+            (
+                "all, a month by the day",
+                "sum by (site) (avg_over_time(temp[1d]))",
+                days * 24,
+                DAY,
+            ),
+            (
+                "one, a month by the hour",
+                "avg_over_time(temp{sensor_id=\"S7\"}[1h])",
+                days * 24,
+                HOUR,
+            ),
+            (
+                "one, a month by the day",
+                "avg_over_time(temp{sensor_id=\"S7\"}[1d])",
+                days * 24,
+                DAY,
+            ),
+            (
+                "one, extremes by the hour",
+                "max_over_time(temp{sensor_id=\"S7\"}[1h])",
+                days * 24,
+                HOUR,
+            ),
         ] {
             let query = escaped(query);
             let end = base / 1000 + days * 24 * 3600;
@@ -333,16 +491,26 @@ fn how_long_queries_over_a_month_of_a_thousand_sensors_take() {
                 })
                 .collect();
             took.sort_by(f64::total_cmp);
-            println!("{mode}: {what}: median {:.0} ms, best {:.0} ms", took[2], took[0]);
+            println!(
+                "{mode}: {what}: median {:.0} ms, best {:.0} ms",
+                took[2], took[0]
+            );
         }
         let begun = std::time::Instant::now();
-        let (status, _) = rig.service.get_admin("/prometheus/api/v1/label/site/values").unwrap();
-        println!("{mode}: label values: {:.0} ms ({status})", begun.elapsed().as_secs_f64() * 1000.0);
+        let (status, _) = rig
+            .service
+            .get_admin("/prometheus/api/v1/label/site/values")
+            .unwrap();
+        println!(
+            "{mode}: label values: {:.0} ms ({status})",
+            begun.elapsed().as_secs_f64() * 1000.0
+        );
     }
 }
 
-/// Prints the memory that queries over a hundred thousand sensors take, and checks the bound of docs/promql.md: 16
-/// bytes per sample that the setting allows, and a kilobyte per series for its labels and its place in the response.
+/// Prints the memory that queries over a hundred thousand sensors take, and checks the bound of
+/// docs/promql.md: 16 bytes per sample that the setting allows, and a kilobyte per series for its
+/// labels and its place in the response.
 #[test]
 #[ignore = "takes minutes; for a release build"]
 fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
@@ -350,24 +518,29 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
     const SAMPLES: i64 = 24;
     const SAMPLES_MAX: i64 = 4_000_000;
     let limit_mib = (SAMPLES_MAX * 16 + sensors * 1024) >> 20;
-    let more = format!("[promql]\nsamples_max = {SAMPLES_MAX}\ntimeout = \"120s\"\nqueries_max = 1\n");
+    let more =
+        format!("[promql]\nsamples_max = {SAMPLES_MAX}\ntimeout = \"120s\"\nqueries_max = 1\n");
     for mode in ["bucket", "timeseries"] {
         let rig = Rig::start(mode, &more);
         let base = today() - 2 * DAY;
         for (n, ts) in (0..SAMPLES).map(|n| (n, base + n * 10 * MINUTE + MINUTE)) {
             for first in (0..sensors).step_by(5000) {
-                let line = |s: i64| format!("s,sensor_id=S{s},site={} temp={} {ts}\n", s % 20, n + s % 7);
+                let line =
+                    |s: i64| format!("s,sensor_id=S{s},site={} temp={} {ts}\n", s % 20, n + s % 7);
                 let body: String = (first..sensors.min(first + 5000)).map(line).collect();
                 rig.service.write_lines(&body);
             }
         }
-        rig.service.wait_settled((sensors * SAMPLES) as u64, Duration::from_secs(1800));
+        rig.service
+            .wait_settled((sensors * SAMPLES) as u64, Duration::from_secs(1800));
 
         let status = |query: &str, step_s: i64| {
             let query = escaped(query);
             let start = base / 1000 + 3600;
             let end = base / 1000 + 4 * 3600;
-            let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step={step_s}");
+            let path = format!(
+                "/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step={step_s}"
+            );
             rig.service.get_admin(&path).unwrap()
         };
         // Memory that the allocator and the driver keep afterwards does not belong to the query.
@@ -388,15 +561,21 @@ fn queries_over_a_hundred_thousand_sensors_stay_within_their_memory() {
             let (status, text) = status(query, step_s);
             let took = begun.elapsed();
             let more = usage::peak_kib(rig.service.pid()).saturating_sub(before) / 1024;
-            println!("{mode}: {query} by {step_s} s: {status}, {} bytes, {took:.1?}, {more} MiB more", text.len());
+            println!(
+                "{mode}: {query} by {step_s} s: {status}, {} bytes, {took:.1?}, {more} MiB more",
+                text.len()
+            );
             assert_eq!(status, wanted, "{query}: {:.300}", text);
-            assert!(more <= limit_mib as u64, "{query}: {more} MiB of {limit_mib}");
+            assert!(
+                more <= limit_mib as u64,
+                "{query}: {more} MiB of {limit_mib}"
+            );
         }
     }
 }
 
-/// Prints how long acknowledgements take at 20,000 readings/s, without queries, with one and with four at a time, each
-/// over a day of readings of 500 sensors.
+/// Prints how long acknowledgements take at 20,000 readings/s, without queries, with one and with
+/// four at a time, each over a day of readings of 500 sensors.
 #[test]
 #[ignore = "takes minutes; for a quiet machine and a release build"]
 fn how_long_acknowledgements_take_beside_expensive_queries() {
@@ -404,14 +583,17 @@ fn how_long_acknowledgements_take_beside_expensive_queries() {
     let base = today() - 2 * DAY;
     for minute in 0..24 * 60 {
         let ts = base + minute * MINUTE + MINUTE / 2;
-        let body: String = (0..500).map(|n| format!("s,sensor_id=S{n} temp={} {ts}\n", n % 10)).collect();
+        let body: String = (0..500)
+            .map(|n| format!("s,sensor_id=S{n} temp={} {ts}\n", n % 10))
+            .collect();
         rig.service.write_lines(&body);
     }
     rig.service.wait_settled(500 * 24 * 60, PATIENCE);
     let query = escaped("sum(rate(temp[7m]))");
     let start = base / 1000 + 3600;
     let end = base / 1000 + 24 * 3600;
-    let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=60");
+    let path =
+        format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=60");
     for threads in [0, 1, 4] {
         let stop = AtomicBool::new(false);
         let answered = AtomicUsize::new(0);
@@ -426,7 +608,9 @@ fn how_long_acknowledgements_take_beside_expensive_queries() {
                 });
             }
             let what = format!("beside {threads} queries at a time");
-            super::years::beside_ingest(&rig.service, &what, || std::thread::sleep(Duration::from_secs(40)));
+            super::years::beside_ingest(&rig.service, &what, || {
+                std::thread::sleep(Duration::from_secs(40))
+            });
             stop.store(true, Ordering::Relaxed);
         });
         println!("{} queries were answered", answered.into_inner());

@@ -1,6 +1,10 @@
 //! One sender floods the service over HTTP; another one, with a separate token, sends as always.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,18 +23,32 @@ const FLOOD_TIME: Duration = Duration::from_secs(6);
 
 /// Posts readings with a token; returns the status and the reason of an error.
 fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String) {
-    let request = agent.post(url).header("authorization", format!("Bearer {token}.secret"));
-    let mut answer = request.header("content-type", "application/x-ndjson").send(body).unwrap();
+    let request = agent
+        .post(url)
+        .header("authorization", format!("Bearer {token}.secret"));
+    let mut answer = request
+        .header("content-type", "application/x-ndjson")
+        .send(body)
+        .unwrap();
     let text = answer.body_mut().read_to_string().unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    (answer.status().as_u16(), json["error"]["reason"].as_str().unwrap_or_default().to_owned())
+    (
+        answer.status().as_u16(),
+        json["error"]["reason"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+    )
 }
 
 /// `n` readings of sensors with this prefix, each with its own time.
 fn lines(prefix: &str, n: usize, first_ms: u64) -> String {
     let line = |i: usize| {
         let ts = first_ms + i as u64;
-        format!("{{\"sensor_id\":\"{prefix}{}\",\"ts\":{ts},\"values\":{{\"temp\":{i}.5,\"humid\":{i}}}}}\n", i % 50)
+        format!(
+            "{{\"sensor_id\":\"{prefix}{}\",\"ts\":{ts},\"values\":{{\"temp\":{i}.5,\"humid\":{i}}}}}\n",
+            i % 50
+        )
     };
     (0..n).map(line).collect()
 }
@@ -73,9 +91,15 @@ impl Flood {
 fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.toml");
-    let entry = |id: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret("secret"));
+    let entry = |id: &str| {
+        format!(
+            "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n",
+            hash_secret("secret")
+        )
+    };
     std::fs::write(&tokens, entry("flood") + &entry("other")).unwrap();
-    // A small journal and few requests: a sender may take a quarter of the first and half of the second.
+    // A small journal and few requests: a sender may take a quarter of the first and half of the
+    // second.
     let text = format!(
         "http.tokens_file = {:?}\nhttp.concurrency_max = 32\nquota.requests_max = 16\n\
          journal.max_bytes = \"64MiB\"\njournal.segment_bytes = \"4MiB\"\n",
@@ -84,9 +108,15 @@ fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
     let mongod = Mongod::start();
     let uri = mongod.uri();
     let database = unique_database("quota");
-    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    let service = Service::start(
+        &text,
+        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
+    );
     wait_until("the service is ready", Duration::from_secs(60), || {
-        service.get_admin("/readyz").filter(|(status, _)| *status == 200).map(drop)
+        service
+            .get_admin("/readyz")
+            .filter(|(status, _)| *status == 200)
+            .map(drop)
     });
     let now_ms = now_ms() as u64;
     let flood = Flood {
@@ -110,7 +140,12 @@ fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
                 break;
             }
             let sent = Instant::now();
-            let answer = post(&agent, &flood.url, "other", &lines("other-", 10, now_ms + 10 * round));
+            let answer = post(
+                &agent,
+                &flood.url,
+                "other",
+                &lines("other-", 10, now_ms + 10 * round),
+            );
             latencies.push(sent.elapsed());
             assert_eq!(answer.0, 200, "the other sender got {answer:?}");
             std::thread::sleep(Duration::from_millis(100).saturating_sub(sent.elapsed()));
@@ -123,7 +158,8 @@ fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
     let accepted = flood.accepted.into_inner();
     let held_back = flood.held_back.into_inner();
     println!(
-        "flood: {:.0} readings/s accepted, {held_back} requests held back; other: {} requests, p50 {p50:?}, p99 {p99:?}",
+        "flood: {:.0} readings/s accepted, {held_back} requests held back; other: {} requests, p50 \
+         {p50:?}, p99 {p99:?}",
         accepted as f64 / FLOOD_TIME.as_secs_f64(),
         latencies.len()
     );

@@ -1,5 +1,5 @@
-//! A real Prometheus sends what it scrapes by remote write, while it and the service are killed and restarted.
-//! Afterwards both have the same samples.
+//! A real Prometheus sends what it scrapes by remote write, while it and the service are killed and
+//! restarted. Afterwards both have the same samples.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -20,7 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The sample of a metric: sensor, field, time in ms and value.
 type Samples = BTreeMap<(String, String, i64), f64>;
 
-const METRICS: [&str; 3] = ["up", "hourbucket_ready", "hourbucket_store_statements_total"];
+const METRICS: [&str; 3] = [
+    "up",
+    "hourbucket_ready",
+    "hourbucket_store_statements_total",
+];
 
 /// A Prometheus that scrapes the service and sends what it scrapes.
 struct Sender(Prometheus);
@@ -29,9 +33,11 @@ impl Sender {
     fn start(scraped: &str, writes_to: &str) -> Sender {
         Sender(Prometheus::start(&format!(
             "global: {{ scrape_interval: 500ms }}\n\
-             scrape_configs:\n  - job_name: hb\n    static_configs: [{{ targets: [\"{scraped}\"] }}]\n\
+             scrape_configs:\n  - job_name: hb\n    static_configs: [{{ targets: [\"{scraped}\"] \
+             }}]\n\
              remote_write:\n  - url: {writes_to}/api/v1/write\n    \
-             queue_config: {{ batch_send_deadline: 500ms, min_backoff: 30ms, max_backoff: 300ms }}\n"
+             queue_config: {{ batch_send_deadline: 500ms, min_backoff: 30ms, max_backoff: 300ms \
+             }}\n"
         )))
     }
 
@@ -40,7 +46,12 @@ impl Sender {
         let mut all = Samples::new();
         for metric in METRICS {
             let request = self.0.agent.get(format!("{}/api/v1/query", self.0.url()));
-            let text = request.query("query", format!("{metric}[1h]")).call().unwrap().body_mut().read_to_string();
+            let text = request
+                .query("query", format!("{metric}[1h]"))
+                .call()
+                .unwrap()
+                .body_mut()
+                .read_to_string();
             let answer: Value = serde_json::from_str(&text.unwrap()).unwrap();
             for series in answer["data"]["result"].as_array().unwrap() {
                 let sensor = sensor(series["metric"].as_object().unwrap());
@@ -58,24 +69,41 @@ impl Sender {
 /// The id with `other_labels = "sensor_id"`; no label here has a character that is escaped.
 fn sensor(labels: &serde_json::Map<String, Value>) -> String {
     let text = |name: &str| labels[name].as_str().unwrap().to_owned();
-    let others = labels.iter().filter(|(name, _)| !matches!(name.as_str(), "__name__" | "instance"));
-    others.fold(text("instance"), |id, (name, value)| format!("{id},{name}={}", value.as_str().unwrap()))
+    let others = labels
+        .iter()
+        .filter(|(name, _)| !matches!(name.as_str(), "__name__" | "instance"));
+    others.fold(text("instance"), |id, (name, value)| {
+        format!("{id},{name}={}", value.as_str().unwrap())
+    })
 }
 
 /// Every stored sample of the metrics.
 fn stored(uri: &str) -> Samples {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
-        let pages = client.database("hourbucket").collection::<Document>("sensor_buckets");
+        let pages = client
+            .database("hourbucket")
+            .collection::<Document>("sensor_buckets");
         let mut cursor = pages.find(doc! {}).await.unwrap();
         let mut all = Samples::new();
         while cursor.advance().await.unwrap() {
             let page = cursor.deserialize_current().unwrap();
             let sensor = page.get_str("sensor_id").unwrap();
-            for reading in page.get_array("readings").unwrap().iter().filter_map(Bson::as_document) {
+            for reading in page
+                .get_array("readings")
+                .unwrap()
+                .iter()
+                .filter_map(Bson::as_document)
+            {
                 let ts_ms = reading.get_datetime("ts").unwrap().timestamp_millis();
-                for (field, value) in reading.iter().filter(|(field, _)| METRICS.contains(&field.as_str())) {
-                    let again = all.insert((sensor.to_owned(), field.clone(), ts_ms), value.as_f64().unwrap());
+                for (field, value) in reading
+                    .iter()
+                    .filter(|(field, _)| METRICS.contains(&field.as_str()))
+                {
+                    let again = all.insert(
+                        (sensor.to_owned(), field.clone(), ts_ms),
+                        value.as_f64().unwrap(),
+                    );
                     assert_eq!(again, None, "stored twice: {sensor} {field} {ts_ms}");
                 }
             }
@@ -87,12 +115,19 @@ fn stored(uri: &str) -> Samples {
 #[test]
 fn a_prometheus_and_the_service_are_killed_and_have_the_same_samples() {
     let mongod = Mongod::start();
-    let config = "store.mode = \"bucket\"\nflush.max_age = \"500ms\"\n[remote_write]\nother_labels = \"sensor_id\"\n";
+    let config = "store.mode = \"bucket\"\nflush.max_age = \"500ms\"\n[remote_write]\n\
+        other_labels = \"sensor_id\"\n";
     let mut service = Service::start(config, &[("STORE__URI", &mongod.uri())]);
-    let mut prometheus = Sender::start(service.admin().trim_start_matches("http://"), &service.http());
+    let mut prometheus = Sender::start(
+        service.admin().trim_start_matches("http://"),
+        &service.http(),
+    );
     let arrived = |than_ms: i64| {
         wait_until("newer samples are stored", PATIENCE, || {
-            stored(&mongod.uri()).keys().any(|(_, _, ts_ms)| *ts_ms > than_ms).then_some(())
+            stored(&mongod.uri())
+                .keys()
+                .any(|(_, _, ts_ms)| *ts_ms > than_ms)
+                .then_some(())
         });
     };
     arrived(0);
@@ -118,16 +153,27 @@ fn a_prometheus_and_the_service_are_killed_and_have_the_same_samples() {
     let stored = stored(&mongod.uri());
     let lost = |ts_ms: i64| ts_ms > killed_ms - 3000 && ts_ms < back_ms + 1000;
     let mut compared = 0;
-    for (key, value) in scraped.iter().filter(|((_, _, ts_ms), _)| *ts_ms <= until_ms) {
+    for (key, value) in scraped
+        .iter()
+        .filter(|((_, _, ts_ms), _)| *ts_ms <= until_ms)
+    {
         match stored.get(key) {
             Some(held) => assert_eq!(held, value, "{key:?}"),
             None => assert!(lost(key.2), "not stored: {key:?}, killed at {killed_ms}"),
         }
         compared += 1;
     }
-    for key in stored.keys().filter(|(_, _, ts_ms)| *ts_ms <= until_ms && !lost(*ts_ms)) {
+    for key in stored
+        .keys()
+        .filter(|(_, _, ts_ms)| *ts_ms <= until_ms && !lost(*ts_ms))
+    {
         assert!(scraped.contains_key(key), "never scraped: {key:?}");
     }
     assert!(compared > 30, "{compared}");
-    assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+    assert_eq!(
+        service.terminate(Duration::from_secs(40)),
+        0,
+        "{}",
+        service.log()
+    );
 }

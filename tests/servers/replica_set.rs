@@ -1,10 +1,15 @@
-//! Exactly once on a replica set that changes its primary: stepped down, killed, without a majority, rolled back.
+//! Exactly once on a replica set that changes its primary: stepped down, killed, without a
+//! majority, rolled back.
 //!
-//! Elections here start after 2 s without a primary, instead of MongoDB's default of 10 s. Long runs, and
-//! the figures with the default: `HOURBUCKET_ELECTIONS=40 HOURBUCKET_ELECTION_MS=10000 cargo test --test servers
-//! replica_set::elections -- --nocapture`.
+//! Elections here start after 2 s without a primary, instead of MongoDB's default of 10 s. Long
+//! runs, and the figures with the default: `HOURBUCKET_ELECTIONS=40 HOURBUCKET_ELECTION_MS=10000
+//! cargo test --test servers replica_set::elections -- --nocapture`.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,17 +38,21 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
     // The last write has reached a majority; the third member may lag a little.
     wait_until("the members have the same", PATIENCE, || {
-        let counts: Vec<i64> =
-            (0..3).map(|i| count(&set.direct_uri(i), ReadConcern::local())).collect::<Option<_>>()?;
+        let counts: Vec<i64> = (0..3)
+            .map(|i| count(&set.direct_uri(i), ReadConcern::local()))
+            .collect::<Option<_>>()?;
         counts.iter().all(|n| *n == counts[0]).then_some(())
     });
     for member in 0..3 {
-        stored::exactly_once(&stored::readings(&set.direct_uri(member), "hourbucket"), sent.iter().cloned());
+        stored::exactly_once(
+            &stored::readings(&set.direct_uri(member), "hourbucket"),
+            sent.iter().cloned(),
+        );
     }
 }
 
-/// Readings in pages and measurements on one member, as far as this read concern sees them; `None` if it does not
-/// answer.
+/// Readings in pages and measurements on one member, as far as this read concern sees them; `None`
+/// if it does not answer.
 fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
     block_on(async move {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
@@ -54,12 +63,22 @@ fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
             doc! { "$group": { "_id": 0, "n": { "$sum": "$count" } } },
         ];
         let measurements = [doc! { "$group": { "_id": 0, "n": { "$sum": 1 } } }];
-        for (name, sum) in [("sensor_buckets", &pages[..]), ("sensor_readings", &measurements[..])] {
+        for (name, sum) in [
+            ("sensor_buckets", &pages[..]),
+            ("sensor_readings", &measurements[..]),
+        ] {
             let collection = database.collection::<Document>(name);
-            let mut cursor = collection.aggregate(sum.to_vec()).read_concern(concern.clone()).await.ok()?;
+            let mut cursor = collection
+                .aggregate(sum.to_vec())
+                .read_concern(concern.clone())
+                .await
+                .ok()?;
             if cursor.advance().await.ok()? {
                 let sum: Document = cursor.deserialize_current().expect("a sum");
-                all += sum.get_i64("n").or(sum.get_i32("n").map(i64::from)).expect("a number");
+                all += sum
+                    .get_i64("n")
+                    .or(sum.get_i32("n").map(i64::from))
+                    .expect("a number");
             }
         }
         Some(all)
@@ -87,8 +106,14 @@ impl Seen {
 
     /// The longest time without an increase that overlaps this span.
     fn longest_gap(&self, from: Instant, to: Instant) -> Duration {
-        let pairs = self.0.windows(2).filter(|pair| pair[1] > from && pair[0] < to);
-        pairs.map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+        let pairs = self
+            .0
+            .windows(2)
+            .filter(|pair| pair[1] > from && pair[0] < to);
+        pairs
+            .map(|pair| pair[1] - pair[0])
+            .max()
+            .unwrap_or_default()
     }
 }
 
@@ -101,9 +126,14 @@ fn change_primary(set: &mut ReplicaSet, kill: bool) -> Instant {
     } else {
         set.step_down(old);
     }
-    let new = wait_until("another primary", PATIENCE, || Some(set.wait_primary()).filter(|&new| new != old));
+    let new = wait_until("another primary", PATIENCE, || {
+        Some(set.wait_primary()).filter(|&new| new != old)
+    });
     let what = if kill { "SIGKILL to" } else { "stepped down" };
-    println!("{what} member {old}: member {new} after {:.1?}", begun.elapsed());
+    println!(
+        "{what} member {old}: member {new} after {:.1?}",
+        begun.elapsed()
+    );
     if kill {
         // Later, so that the set works with two members for a while.
         std::thread::sleep(Duration::from_secs(1));
@@ -117,21 +147,30 @@ fn change_primary(set: &mut ReplicaSet, kill: bool) -> Instant {
 fn elections(mode: &str) {
     let _one = one_at_a_time();
     let changes = setting("HOURBUCKET_ELECTIONS", 2);
-    let mut set = ReplicaSet::start(Duration::from_millis(setting("HOURBUCKET_ELECTION_MS", 2000)));
+    let mut set = ReplicaSet::start(Duration::from_millis(setting(
+        "HOURBUCKET_ELECTION_MS",
+        2000,
+    )));
     let broker = Mosquitto::start("max_inflight_messages 1000\nmax_queued_messages 0\n");
     let text = format!(
-        "store.mode = \"{mode}\"\nflush.max_age = \"300ms\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"set\"\n\
-         [[mqtt.subscriptions]]\nfilter = \"fleet/+\"\ntopic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
+        "store.mode = \"{mode}\"\nflush.max_age = \"300ms\"\n[[mqtt]]\nurl = \"{}\"\n\
+         client_id = \"set\"\n\
+         [[mqtt.subscriptions]]\nfilter = \"fleet/+\"\ntopic = \"fleet/{{sensor_id}}\"\n\
+         format = \"json\"\n",
         broker.url()
     );
     let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
-    let gateways: Vec<_> = (0..2).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
+    let gateways: Vec<_> = (0..2)
+        .map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40))
+        .collect();
     service.wait_subscribed();
     let devices = Devices::start(broker.port(), 100, usize::MAX, 2000);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let watch = scope.spawn(|| Seen::watch(&service, &stop));
-        wait_until("writes flow", PATIENCE, || (service.metrics().get("readings_stored_total") > 5000.0).then_some(()));
+        wait_until("writes flow", PATIENCE, || {
+            (service.metrics().get("readings_stored_total") > 5000.0).then_some(())
+        });
         let quiet = Instant::now();
         std::thread::sleep(Duration::from_secs(2));
         let mut spans = vec![("nothing happened".to_owned(), quiet, Instant::now())];
@@ -143,18 +182,28 @@ fn elections(mode: &str) {
             wait_until("writes go on", PATIENCE, || {
                 (service.metrics().get("readings_stored_total") > stored).then_some(())
             });
-            let what = if kill { "the primary was killed" } else { "the primary stepped down" };
+            let what = if kill {
+                "the primary was killed"
+            } else {
+                "the primary stepped down"
+            };
             spans.push((what.to_owned(), begun, Instant::now()));
         }
         stop.store(true, Ordering::Relaxed);
         let seen = watch.join().expect("the watch");
         for (what, from, to) in spans {
-            println!("{mode}: {what}: {:.2?} without writes at most", seen.longest_gap(from, to));
+            println!(
+                "{mode}: {what}: {:.2?} without writes at most",
+                seen.longest_gap(from, to)
+            );
         }
     });
     let mut sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
     sent.extend(devices.finish(true));
-    println!("{mode}: {} readings acknowledged, {changes} elections", sent.len());
+    println!(
+        "{mode}: {} readings acknowledged, {changes} elections",
+        sent.len()
+    );
     let metrics = service.wait_settled(sent.len() as u64, PATIENCE);
     assert_eq!(metrics.get("readings_rejected_total"), 0.0);
     exactly_once_everywhere(&set, &sent);
@@ -170,17 +219,25 @@ fn elections_in_time_series_mode() {
     elections("timeseries");
 }
 
-/// Two members are down while readings arrive. Writes that only the primary has are unknown, are compared, and are
-/// stored once. The error `kind` must have occurred at least `times` times.
+/// Two members are down while readings arrive. Writes that only the primary has are unknown, are
+/// compared, and are stored once. The error `kind` must have occurred at least `times` times.
 fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str, times: f64) {
     let _one = one_at_a_time();
     let mut set = ReplicaSet::start(election);
-    let text = format!("store.mode = \"{mode}\"\nstore.timeout = \"{timeout}\"\nflush.max_age = \"200ms\"");
+    let text = format!(
+        "store.mode = \"{mode}\"\nstore.timeout = \"{timeout}\"\nflush.max_age = \"200ms\""
+    );
     let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
     let gateway = Gateway::start("g", service.http(), 20, 20);
     let stored = || service.metrics().get("readings_stored_total");
-    wait_until("readings are stored", PATIENCE, || (stored() > 200.0).then_some(()));
-    let all_errors = || service.metrics().labelled("store_errors_total", "kind", kind);
+    wait_until("readings are stored", PATIENCE, || {
+        (stored() > 200.0).then_some(())
+    });
+    let all_errors = || {
+        service
+            .metrics()
+            .labelled("store_errors_total", "kind", kind)
+    };
     // On a busy machine there may be such errors before, and an election between any two lines.
     let (primary, others, earlier) = loop {
         let primary = set.wait_primary();
@@ -195,17 +252,36 @@ fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str,
         others.iter().for_each(|&i| set.wait_member(i));
     };
     let errors = || all_errors() - earlier;
-    wait_until("the missing majority is noticed", PATIENCE, || (errors() >= times / 2.0).then_some(()));
-    let before = stored();
-    let alone = wait_until("the primary has readings that no other member has", PATIENCE, || {
-        count(&set.direct_uri(primary), ReadConcern::local()).filter(|&alone| alone as f64 > before)
+    wait_until("the missing majority is noticed", PATIENCE, || {
+        (errors() >= times / 2.0).then_some(())
     });
-    wait_until("it is noticed again", PATIENCE, || (errors() >= times).then_some(()));
-    assert_eq!(stored(), before, "nothing counts as stored without a majority");
+    let before = stored();
+    let alone = wait_until(
+        "the primary has readings that no other member has",
+        PATIENCE,
+        || {
+            count(&set.direct_uri(primary), ReadConcern::local())
+                .filter(|&alone| alone as f64 > before)
+        },
+    );
+    wait_until("it is noticed again", PATIENCE, || {
+        (errors() >= times).then_some(())
+    });
+    assert_eq!(
+        stored(),
+        before,
+        "nothing counts as stored without a majority"
+    );
     others.iter().for_each(|&i| set.restart_in_background(i));
     let asked = Instant::now();
-    wait_until("they are stored", PATIENCE, || (stored() >= alone as f64).then_some(()));
-    println!("{kind}: {} times; stored {:.1?} after the members were started again", errors(), asked.elapsed());
+    wait_until("they are stored", PATIENCE, || {
+        (stored() >= alone as f64).then_some(())
+    });
+    println!(
+        "{kind}: {} times; stored {:.1?} after the members were started again",
+        errors(),
+        asked.elapsed()
+    );
     let sent = gateway.finish();
     service.wait_settled(sent.len() as u64, PATIENCE);
     (0..3).for_each(|i| set.wait_member(i));
@@ -220,14 +296,26 @@ fn without_a_majority_in_time_a_write_is_retried_and_compared() {
 
 #[test]
 fn without_a_majority_in_time_a_write_is_retried_in_time_series_mode() {
-    without_a_majority("timeseries", Duration::from_secs(20), "400ms", "timeout", 6.0);
+    without_a_majority(
+        "timeseries",
+        Duration::from_secs(20),
+        "400ms",
+        "timeout",
+        6.0,
+    );
 }
 
 #[test]
 fn a_write_without_majority_before_a_step_down_is_compared() {
-    // The primary steps down long before the timeout, and answers waiting commands with a writeConcernError. Until then
-    // it has time to take writes, on a busy machine too.
-    without_a_majority("bucket", Duration::from_secs(5), "30s", "write_concern", 1.0);
+    // The primary steps down long before the timeout, and answers waiting commands with a
+    // writeConcernError. Until then it has time to take writes, on a busy machine too.
+    without_a_majority(
+        "bucket",
+        Duration::from_secs(5),
+        "30s",
+        "write_concern",
+        1.0,
+    );
 }
 
 #[test]
@@ -243,19 +331,32 @@ fn writes_of_a_primary_without_majority_are_rolled_back_and_stored_once_in_time_
 fn rolled_back(mode: &str) {
     let _one = one_at_a_time();
     let mut set = ReplicaSet::start(Duration::from_secs(4));
-    let text = format!("store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"");
-    // One service whose senders are answered from the journal, and one whose senders wait for the majority.
+    let text =
+        format!("store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"");
+    // One service whose senders are answered from the journal, and one whose senders wait for the
+    // majority.
     let one = Service::start(&text, &[("STORE__URI", &set.uri())]);
-    let two = Service::start(&format!("{text}\ningest.ack = \"stored\""), &[("STORE__URI", &set.uri())]);
-    let gateways = [Gateway::start("one", one.http(), 20, 20), Gateway::start("two", two.http(), 20, 20)];
-    let stored = || one.metrics().get("readings_stored_total") + two.metrics().get("readings_stored_total");
-    wait_until("readings are stored", PATIENCE, || (stored() > 400.0).then_some(()));
+    let two = Service::start(
+        &format!("{text}\ningest.ack = \"stored\""),
+        &[("STORE__URI", &set.uri())],
+    );
+    let gateways = [
+        Gateway::start("one", one.http(), 20, 20),
+        Gateway::start("two", two.http(), 20, 20),
+    ];
+    let stored =
+        || one.metrics().get("readings_stored_total") + two.metrics().get("readings_stored_total");
+    wait_until("readings are stored", PATIENCE, || {
+        (stored() > 400.0).then_some(())
+    });
     let old = set.wait_primary();
     let others: Vec<usize> = (0..3).filter(|&i| i != old).collect();
     others.iter().for_each(|&i| set.kill9(i));
     let uri = set.direct_uri(old);
     let taken = || Some(count(&uri, ReadConcern::local())? - count(&uri, ReadConcern::majority())?);
-    let alone = wait_until("the primary takes readings alone", PATIENCE, || taken().filter(|&n| n > 20));
+    let alone = wait_until("the primary takes readings alone", PATIENCE, || {
+        taken().filter(|&n| n > 20)
+    });
     // Its own journal is written every 100 ms: it must still have the readings after its restart.
     std::thread::sleep(Duration::from_millis(300));
     set.kill9(old);
@@ -263,11 +364,15 @@ fn rolled_back(mode: &str) {
     let new = set.wait_primary();
     assert!(others.contains(&new));
     let before = stored();
-    wait_until("the new primary takes writes", PATIENCE, || (stored() > before + 100.0).then_some(()));
+    wait_until("the new primary takes writes", PATIENCE, || {
+        (stored() > before + 100.0).then_some(())
+    });
     set.restart_in_background(old);
     set.wait_member(old);
     // Its rollback files do not contain measurements; its log reports the rollback in both modes.
-    wait_until("the old primary has rolled back", PATIENCE, || set.log(old).contains("Rollback summary").then_some(()));
+    wait_until("the old primary has rolled back", PATIENCE, || {
+        set.log(old).contains("Rollback summary").then_some(())
+    });
     set.wait_member(old);
     println!("{mode}: {alone} readings on the old primary alone, rolled back");
     let mut sent: Vec<Stored> = vec![];

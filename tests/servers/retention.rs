@@ -1,6 +1,11 @@
-//! Tiered retention (`store.retention_readings`): what the stores remove, and the result for late readings.
+//! Tiered retention (`store.retention_readings`): what the stores remove, and the result for late
+//! readings.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +19,9 @@ use crate::support::{block_on, wait_until};
 use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::model::summary::summarise;
-use hourbucket::model::{BucketKey, BucketStart, PageKind, PageWrite, Rows, Span, StorageMode, Value};
+use hourbucket::model::{
+    BucketKey, BucketStart, PageKind, PageWrite, Rows, Span, StorageMode, Value,
+};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::PageQuery;
@@ -28,24 +35,61 @@ const DAY_S: u64 = 86_400;
 /// 2024-03-01T10:00:00Z, more than 400 days ago.
 const START: i64 = 1_709_287_200_000;
 
-fn write(sensor: &str, start: i64, n: u32, kind: PageKind, seal: bool, values: std::ops::Range<i64>) -> PageWrite {
+fn write(
+    sensor: &str,
+    start: i64,
+    n: u32,
+    kind: PageKind,
+    seal: bool,
+    values: std::ops::Range<i64>,
+) -> PageWrite {
     let mut rows = Rows::default();
-    values.for_each(|n| rows.push_named(start + n * 1000, Default::default(), &[("n", Value::Int(n).as_ref())]));
+    values.for_each(|n| {
+        rows.push_named(
+            start + n * 1000,
+            Default::default(),
+            &[("n", Value::Int(n).as_ref())],
+        )
+    });
     let summary = summarise(&rows);
     let rows = Arc::new(rows);
     let sensor_id = sensor.into();
     let start = BucketStart(start);
     let storage_mode = StorageMode::Bucket;
-    PageWrite { sensor_id, start, page: n, kind, storage_mode, seal, tags: None, rows, summary, catalog: None }
+    PageWrite {
+        sensor_id,
+        start,
+        page: n,
+        kind,
+        storage_mode,
+        seal,
+        tags: None,
+        rows,
+        summary,
+        catalog: None,
+    }
 }
 
 async fn load(store: &dyn Store, sensor: &str, doubt: bool) -> LoadedBucket {
-    let bucket = BucketKey { sensor_id: sensor.into(), start: BucketStart(START) };
-    let request = LoadRequest { bucket, readings_from: Some(i64::MIN), doubt };
-    store.load(&[request], None).await.unwrap().remove(0).unwrap()
+    let bucket = BucketKey {
+        sensor_id: sensor.into(),
+        start: BucketStart(START),
+    };
+    let request = LoadRequest {
+        bucket,
+        readings_from: Some(i64::MIN),
+        doubt,
+    };
+    store
+        .load(&[request], None)
+        .await
+        .unwrap()
+        .remove(0)
+        .unwrap()
 }
 
-/// Loads a bucket until all of its readings are removed: loads read what a majority has, which is a moment later.
+/// Loads a bucket until all of its readings are removed: loads read what a majority has, which is a
+/// moment later.
 async fn load_removed(store: &dyn Store, sensor: &str) -> LoadedBucket {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -58,12 +102,28 @@ async fn load_removed(store: &dyn Store, sensor: &str) -> LoadedBucket {
     }
 }
 
-async fn mongo(uri: String, test: &str, mode: config::StoreMode, kept_days: Option<u64>) -> (MongoStore, Database) {
+async fn mongo(
+    uri: String,
+    test: &str,
+    mode: config::StoreMode,
+    kept_days: Option<u64>,
+) -> (MongoStore, Database) {
     let database = unique_database(test);
-    (at(&uri, &database, mode, kept_days).await, mongodb::Client::with_uri_str(uri).await.unwrap().database(&database))
+    (
+        at(&uri, &database, mode, kept_days).await,
+        mongodb::Client::with_uri_str(uri)
+            .await
+            .unwrap()
+            .database(&database),
+    )
 }
 
-async fn at(uri: &str, database: &str, mode: config::StoreMode, kept_days: Option<u64>) -> MongoStore {
+async fn at(
+    uri: &str,
+    database: &str,
+    mode: config::StoreMode,
+    kept_days: Option<u64>,
+) -> MongoStore {
     let settings = config::Store {
         uri: config::Secret::new(uri.to_owned()),
         database: database.into(),
@@ -71,7 +131,9 @@ async fn at(uri: &str, database: &str, mode: config::StoreMode, kept_days: Optio
         retention_readings: kept_days.map(|days| Duration::from_secs(days * DAY_S)),
         ..config::Config::default().store
     };
-    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600))
+        .await
+        .unwrap();
     store.prepare().await.unwrap();
     store
 }
@@ -85,24 +147,63 @@ async fn contract(store: &dyn Store) {
         write("S2", START + HOUR, 0, create, false, 0..3),
         write("S3", START - HOUR, 0, create, false, 0..1),
     ] {
-        assert!(matches!(store.write(&[page]).await.unwrap()[0], PageWriteResult::Done { .. }));
+        assert!(matches!(
+            store.write(&[page]).await.unwrap()[0],
+            PageWriteResult::Done { .. }
+        ));
     }
-    let removed = |found, pages, oldest_end_ms| RemovedReadings { found, pages, oldest_end_ms };
+    let removed = |found, pages, oldest_end_ms| RemovedReadings {
+        found,
+        pages,
+        oldest_end_ms,
+    };
     let none = removed(0, 0, None);
-    assert_eq!(store.remove_readings(START, 10).await.unwrap(), none, "a bucket that ended then is not older");
+    assert_eq!(
+        store.remove_readings(START, 10).await.unwrap(),
+        none,
+        "a bucket that ended then is not older"
+    );
     let before = START + HOUR + 1;
-    assert_eq!(store.remove_readings(before, 0).await.unwrap(), removed(1, 0, Some(START)), "only looks");
+    assert_eq!(
+        store.remove_readings(before, 0).await.unwrap(),
+        removed(1, 0, Some(START)),
+        "only looks"
+    );
     assert!(!load(store, "S1", false).await.readings_removed());
     // The oldest first, as many as requested.
-    assert_eq!(store.remove_readings(before, 2).await.unwrap(), removed(2, 2, Some(START)));
-    assert_eq!(store.remove_readings(before, 2).await.unwrap(), removed(1, 1, Some(START + HOUR)));
-    assert_eq!(store.remove_readings(before, 2).await.unwrap(), none, "what is done is not found again");
+    assert_eq!(
+        store.remove_readings(before, 2).await.unwrap(),
+        removed(2, 2, Some(START))
+    );
+    assert_eq!(
+        store.remove_readings(before, 2).await.unwrap(),
+        removed(1, 1, Some(START + HOUR))
+    );
+    assert_eq!(
+        store.remove_readings(before, 2).await.unwrap(),
+        none,
+        "what is done is not found again"
+    );
     let bucket = load_removed(store, "S1").await;
-    let heads: Vec<_> = bucket.pages.iter().map(|page| (page.count, page.sealed, page.last_ts_ms)).collect();
+    let heads: Vec<_> = bucket
+        .pages
+        .iter()
+        .map(|page| (page.count, page.sealed, page.last_ts_ms))
+        .collect();
     assert_eq!(heads, [(4, true, START + 3000), (2, false, START + 5000)]);
     // A writer that knows the version cannot add anything to it, not even with the right count.
-    let append = write("S1", START, 1, PageKind::Append { known_count: 2 }, false, 6..7);
-    assert_eq!(store.write(&[append]).await.unwrap(), [PageWriteResult::Conflict]);
+    let append = write(
+        "S1",
+        START,
+        1,
+        PageKind::Append { known_count: 2 },
+        false,
+        6..7,
+    );
+    assert_eq!(
+        store.write(&[append]).await.unwrap(),
+        [PageWriteResult::Conflict]
+    );
     let query = PageQuery {
         sensor_id: "S1".into(),
         from: BucketStart(START),
@@ -118,8 +219,18 @@ async fn contract(store: &dyn Store) {
         assert_eq!(Some(i64::from(summary.count)), page.count);
     }
     // Others are untouched.
-    let append = write("S2", START + HOUR, 0, PageKind::Append { known_count: 3 }, false, 3..4);
-    assert_eq!(store.write(&[append]).await.unwrap(), [PageWriteResult::Done { count: 4 }]);
+    let append = write(
+        "S2",
+        START + HOUR,
+        0,
+        PageKind::Append { known_count: 3 },
+        false,
+        3..4,
+    );
+    assert_eq!(
+        store.write(&[append]).await.unwrap(),
+        [PageWriteResult::Done { count: 4 }]
+    );
 }
 
 #[tokio::test]
@@ -134,19 +245,43 @@ async fn mongodb_removes_readings_and_keeps_summaries() {
     for uri in [Mongod::shared().uri(), Mongod::shared_v44().uri()] {
         let (store, db) = mongo(uri.clone(), "removal", config::StoreMode::Bucket, Some(400)).await;
         contract(&store).await;
-        assert!((store.now_ms().await.unwrap() - now_ms()).abs() < 60_000, "the clock of the server");
+        assert!(
+            (store.now_ms().await.unwrap() - now_ms()).abs() < 60_000,
+            "the clock of the server"
+        );
         let pages = db.collection::<Document>("sensor_buckets");
-        let left: Vec<Document> =
-            pages.find(doc! { "readings": { "$exists": true } }).await.unwrap().try_collect().await.unwrap();
+        let left: Vec<Document> = pages
+            .find(doc! { "readings": { "$exists": true } })
+            .await
+            .unwrap()
+            .try_collect()
+            .await
+            .unwrap();
         assert_eq!(left.len(), 1, "{left:?}");
-        let row =
-            db.collection::<Document>("sensor_summaries").find_one(doc! { "sensor_id": "S1" }).await.unwrap().unwrap();
-        assert_eq!((row.get_i32("count").unwrap(), row.get_bool("readings_removed").unwrap()), (6, true), "{row}");
-        let sum = row.get_document("summary").unwrap().get_document("n").unwrap().get_i64("sum").unwrap();
+        let row = db
+            .collection::<Document>("sensor_summaries")
+            .find_one(doc! { "sensor_id": "S1" })
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (
+                row.get_i32("count").unwrap(),
+                row.get_bool("readings_removed").unwrap()
+            ),
+            (6, true),
+            "{row}"
+        );
+        let sum = row
+            .get_document("summary")
+            .unwrap()
+            .get_document("n")
+            .unwrap()
+            .get_i64("sum")
+            .unwrap();
         assert_eq!(sum, 15);
         // Reads neither finished pages nor time-series documents, and needs no sort.
-        let filter =
-            doc! { "storage": null, "readings_removed": null, "bucket_end": { "$lt": mongodb::bson::DateTime::now() } };
+        let filter = doc! { "storage": null, "readings_removed": null, "bucket_end": { "$lt": mongodb::bson::DateTime::now() } };
         let find = doc! {
             "find": "sensor_buckets", "filter": filter, "sort": { "bucket_end": 1 }, "hint": "readings_removal", "limit": 9,
         };
@@ -157,12 +292,18 @@ async fn mongodb_removes_readings_and_keeps_summaries() {
         assert!(!stats.to_string().contains("\"SORT\""), "{stats}");
         // Without the setting the index goes.
         at(&uri, db.name(), config::StoreMode::Bucket, None).await;
-        assert!(!pages.list_index_names().await.unwrap().contains(&"readings_removal".to_owned()));
+        assert!(
+            !pages
+                .list_index_names()
+                .await
+                .unwrap()
+                .contains(&"readings_removal".to_owned())
+        );
     }
 }
 
-/// In time-series mode the server removes measurements: those that may be gone are neither compared nor added up again,
-/// also after the retention was made longer.
+/// In time-series mode the server removes measurements: those that may be gone are neither compared
+/// nor added up again, also after the retention was made longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn measurements_expire_before_their_summaries_and_these_are_not_computed_again() {
     let uri = Mongod::shared().uri();
@@ -171,11 +312,25 @@ async fn measurements_expire_before_their_summaries_and_these_are_not_computed_a
     let kept = || async {
         let list = doc! { "listCollections": 1, "filter": { "name": "sensor_readings" } };
         let found = db.run_command(list).await.unwrap();
-        let batch = found.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-        let options = batch[0].as_document().unwrap().get_document("options").unwrap();
-        options.get("expireAfterSeconds").map(|s| s.as_i64().or(s.as_i32().map(i64::from)).unwrap())
+        let batch = found
+            .get_document("cursor")
+            .unwrap()
+            .get_array("firstBatch")
+            .unwrap();
+        let options = batch[0]
+            .as_document()
+            .unwrap()
+            .get_document("options")
+            .unwrap();
+        options
+            .get("expireAfterSeconds")
+            .map(|s| s.as_i64().or(s.as_i32().map(i64::from)).unwrap())
     };
-    assert_eq!(kept().await, Some(400 * 86_400 + 6 * 3600 + 3600), "the retention, the margin and a span");
+    assert_eq!(
+        kept().await,
+        Some(400 * 86_400 + 6 * 3600 + 3600),
+        "the retention, the margin and a span"
+    );
     let summary = mongodb::bson::doc! {
         "_id": { "sensor_id": "S1", "bucket_start": mongodb::bson::DateTime::from_millis(START), "page": 0 },
         "schema_version": 1, "sensor_id": "S1", "bucket_start": mongodb::bson::DateTime::from_millis(START),
@@ -186,9 +341,11 @@ async fn measurements_expire_before_their_summaries_and_these_are_not_computed_a
     let pages = db.collection::<Document>("sensor_buckets");
     pages.insert_one(&summary).await.unwrap();
     // One is left, the others have expired.
-    let one =
-        doc! { "ts": mongodb::bson::DateTime::from_millis(START + 8000), "meta": { "sensor_id": "S1" }, "n": 8i64 };
-    db.collection::<Document>("sensor_readings").insert_one(one).await.unwrap();
+    let one = doc! { "ts": mongodb::bson::DateTime::from_millis(START + 8000), "meta": { "sensor_id": "S1" }, "n": 8i64 };
+    db.collection::<Document>("sensor_readings")
+        .insert_one(one)
+        .await
+        .unwrap();
     for (days, removed) in [(Some(400), true), (Some(2000), true), (None, true)] {
         let store = at(&uri, db.name(), mode, days).await;
         let bucket = load(&store, "S1", true).await;
@@ -196,7 +353,11 @@ async fn measurements_expire_before_their_summaries_and_these_are_not_computed_a
         assert_eq!((bucket.pages[0].count, bucket.pages[0].keys.len()), (9, 0));
     }
     assert_eq!(kept().await, None);
-    assert_eq!(pages.find_one(doc! {}).await.unwrap().unwrap(), summary, "the summary is not computed again");
+    assert_eq!(
+        pages.find_one(doc! {}).await.unwrap().unwrap(),
+        summary,
+        "the summary is not computed again"
+    );
     drop(store);
 }
 
@@ -212,32 +373,53 @@ fn late_readings_of_removed_hours_are_dead_letters_and_summaries_stay_with_time_
     tiers("timeseries");
 }
 
-/// An instance has readings of an old hour in its journal, and is killed while MongoDB does not answer. Another one
-/// removes the readings of that hour. Then the journal is replayed.
+/// An instance has readings of an old hour in its journal, and is killed while MongoDB does not
+/// answer. Another one removes the readings of that hour. Then the journal is replayed.
 fn tiers(mode: &str) {
     let uri = Mongod::shared().uri();
     let database = unique_database(&format!("tiers_{mode}"));
     let proxy = Proxy::start(Mongod::shared().port());
     let text = |more: &str| {
         format!(
-            "store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"500ms\"\nrollup.days = true\n\
+            "store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"500ms\"\n\
+             rollup.days = true\n\
              rollup.settle = \"1s\"\nrollup.late = \"1s\"\n{more}\n"
         )
     };
     let tiers = text("store.retention_readings = \"400d\"\nlimits.past = \"400d\"");
-    let settings = |uri: &str| [("STORE__URI", uri.to_owned()), ("STORE__DATABASE", database.clone())];
+    let settings = |uri: &str| {
+        [
+            ("STORE__URI", uri.to_owned()),
+            ("STORE__DATABASE", database.clone()),
+        ]
+    };
     let start_with = |text: &str, uri: &str| {
         let settings = settings(uri);
-        Service::start(text, &settings.each_ref().map(|(key, value)| (*key, value.as_str())))
+        Service::start(
+            text,
+            &settings
+                .each_ref()
+                .map(|(key, value)| (*key, value.as_str())),
+        )
     };
     let mut first = start_with(&text("limits.past = \"1200d\""), &proxy.uri());
     let day = (now_ms() - 450 * 24 * HOUR).div_euclid(24 * HOUR) * 24 * HOUR;
     let start = day + 10 * HOUR;
     let post = |service: &Service, values: &[i64]| {
-        let line = |n: &i64| format!("{{\"sensor_id\":\"late\",\"ts\":{},\"n\":{n}}}\n", start + n * 1000);
+        let line = |n: &i64| {
+            format!(
+                "{{\"sensor_id\":\"late\",\"ts\":{},\"n\":{n}}}\n",
+                start + n * 1000
+            )
+        };
         let body: String = values.iter().map(line).collect();
-        let (status, text) = service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
-        assert!(status == 200 && text.contains(&format!("\"accepted\":{}", values.len())), "{text}");
+        let (status, text) = service
+            .post("/v1/readings", "application/x-ndjson", body.as_bytes())
+            .expect("an answer");
+        assert!(
+            status == 200 && text.contains(&format!("\"accepted\":{}", values.len())),
+            "{text}"
+        );
     };
     post(&first, &[0, 1, 2, 3, 4]);
     first.wait_settled(5, PATIENCE);
@@ -256,10 +438,14 @@ fn tiers(mode: &str) {
     proxy.stop(None);
     std::fs::write(first.dir().join("hourbucket.toml"), &tiers).unwrap();
     first.restart();
-    // The journal may replay those that were stored, too: they are dead letters then, and still counted once.
+    // The journal may replay those that were stored, too: they are dead letters then, and still
+    // counted once.
     wait_until("the late readings are dead letters", PATIENCE, || {
         let dead = dead(&uri, &database);
-        assert!(dead.iter().all(|n| [0, 1, 2, 3, 4, 7].contains(n)), "{dead:?}");
+        assert!(
+            dead.iter().all(|n| [0, 1, 2, 3, 4, 7].contains(n)),
+            "{dead:?}"
+        );
         (dead.contains(&2) && dead.contains(&7)).then_some(())
     });
 
@@ -276,10 +462,29 @@ fn tiers(mode: &str) {
         first.log()
     );
     block_on(async {
-        let db = mongodb::Client::with_uri_str(&uri).await.unwrap().database(&database);
-        let page = db.collection::<Document>("sensor_buckets").find_one(doc! {}).await.unwrap().unwrap();
-        assert_eq!(page.get_bool("readings_removed").is_ok(), mode == "bucket", "{page}");
-        assert_eq!((page.get_i32("count").unwrap(), page.contains_key("readings")), (5, false), "{page}");
+        let db = mongodb::Client::with_uri_str(&uri)
+            .await
+            .unwrap()
+            .database(&database);
+        let page = db
+            .collection::<Document>("sensor_buckets")
+            .find_one(doc! {})
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            page.get_bool("readings_removed").is_ok(),
+            mode == "bucket",
+            "{page}"
+        );
+        assert_eq!(
+            (
+                page.get_i32("count").unwrap(),
+                page.contains_key("readings")
+            ),
+            (5, false),
+            "{page}"
+        );
     });
     let (code, printed, _) = crate::support::seed::run(&database, &uri, &["reconcile"]);
     assert_eq!(code, 0, "{printed}");
@@ -288,19 +493,29 @@ fn tiers(mode: &str) {
 /// The read API counts the stored readings, and reports the removed ones.
 fn answers(service: &Service, day: i64, start: i64) {
     let get = |what: &str, range: &str| -> serde_json::Value {
-        let (status, text) = service.get_admin(&format!("/v1/sensors/late/{what}?{range}")).expect("an answer");
+        let (status, text) = service
+            .get_admin(&format!("/v1/sensors/late/{what}?{range}"))
+            .expect("an answer");
         assert_eq!(status, 200, "{text}");
         serde_json::from_str(&text).unwrap()
     };
     let range = format!("from={}&to={}", start, start + 2 * HOUR);
     let hours = get("hourly", &range);
     let hour = &hours["buckets"][0];
-    assert_eq!((hour["count"].as_i64(), hour["summary"]["n"]["sum"].as_f64()), (Some(5), Some(10.0)), "{hours}");
+    assert_eq!(
+        (hour["count"].as_i64(), hour["summary"]["n"]["sum"].as_f64()),
+        (Some(5), Some(10.0)),
+        "{hours}"
+    );
     let days = get("daily", &format!("from={day}&to={}", day + 24 * HOUR));
     assert!(days.to_string().contains("\"count\":5"), "{days}");
     let readings = get("readings", &range);
-    let until = readings["readings_until"].as_str().unwrap_or_else(|| panic!("{readings}"));
-    let until = chrono::DateTime::parse_from_rfc3339(until).unwrap().timestamp_millis();
+    let until = readings["readings_until"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{readings}"));
+    let until = chrono::DateTime::parse_from_rfc3339(until)
+        .unwrap()
+        .timestamp_millis();
     assert_eq!(until, start + HOUR, "{readings}");
     let recent = get("readings", "");
     assert!(recent.get("readings_until").is_none(), "{recent}");
@@ -309,23 +524,40 @@ fn answers(service: &Service, day: i64, start: i64) {
 /// What the document of the day counts.
 fn day_count(uri: &str, database: &str) -> Option<i64> {
     block_on(async {
-        let db = mongodb::Client::with_uri_str(uri).await.unwrap().database(database);
-        let day = db.collection::<Document>("sensor_days").find_one(doc! { "sensor_id": "late" }).await.unwrap()?;
-        day.get_i64("count").or(day.get_i32("count").map(i64::from)).ok()
+        let db = mongodb::Client::with_uri_str(uri)
+            .await
+            .unwrap()
+            .database(database);
+        let day = db
+            .collection::<Document>("sensor_days")
+            .find_one(doc! { "sensor_id": "late" })
+            .await
+            .unwrap()?;
+        day.get_i64("count")
+            .or(day.get_i32("count").map(i64::from))
+            .ok()
     })
 }
 
 /// The values `n` of the dead letters.
 fn dead(uri: &str, database: &str) -> Vec<i64> {
     block_on(async {
-        let db = mongodb::Client::with_uri_str(uri).await.unwrap().database(database);
+        let db = mongodb::Client::with_uri_str(uri)
+            .await
+            .unwrap()
+            .database(database);
         let dead = db.collection::<Document>("dead_letters");
         let found = dead.find(doc! { "reason": "readings_removed", "source": "store" });
         let mut values = vec![];
         for dead_letter in found.await.unwrap().try_collect::<Vec<_>>().await.unwrap() {
-            let payload = String::from_utf8(dead_letter.get_binary_generic("payload").unwrap().clone()).unwrap();
-            let n =
-                |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["values"]["n"].as_i64().unwrap();
+            let payload =
+                String::from_utf8(dead_letter.get_binary_generic("payload").unwrap().clone())
+                    .unwrap();
+            let n = |line: &str| {
+                serde_json::from_str::<serde_json::Value>(line).unwrap()["values"]["n"]
+                    .as_i64()
+                    .unwrap()
+            };
             values.extend(payload.lines().map(n));
         }
         values.sort_unstable();
@@ -343,19 +575,36 @@ fn a_removal_that_is_killed_goes_on_and_changes_no_summary() {
     let seed = runtime.block_on(Seed::at(mongod.uri(), "killed", None));
     let pages = (0..PAGES as i64).map(|n| {
         let start = seed::START + n / 20 * HOUR;
-        seed::page(&format!("S{}", n % 20), start, 0, false, &seed::readings(start, n % 5..n % 5 + 4))
+        seed::page(
+            &format!("S{}", n % 20),
+            start,
+            0,
+            false,
+            &seed::readings(start, n % 5..n % 5 + 4),
+        )
     });
     runtime.block_on(seed.pages(pages));
     let before = runtime.block_on(seed.summaries());
-    let text = "store.mode = \"bucket\"\nstore.retention_readings = \"400d\"\nlimits.past = \"7d\"\n";
-    let settings = [("STORE__URI", &*mongod.uri()), ("STORE__DATABASE", &*seed.name)];
+    let text =
+        "store.mode = \"bucket\"\nstore.retention_readings = \"400d\"\nlimits.past = \"7d\"\n";
+    let settings = [
+        ("STORE__URI", &*mongod.uri()),
+        ("STORE__DATABASE", &*seed.name),
+    ];
     let mut services = [0; 2].map(|_| Service::start(text, &settings));
     let left = || {
         let pages = seed.db.collection::<Document>("sensor_buckets");
-        runtime.block_on(async { pages.count_documents(doc! { "readings": { "$exists": true } }).await.ok() })
+        runtime.block_on(async {
+            pages
+                .count_documents(doc! { "readings": { "$exists": true } })
+                .await
+                .ok()
+        })
     };
     for kill in 1..=2 {
-        wait_until("readings are removed", PATIENCE, || (left()? <= PAGES - kill * PAGES / 4).then_some(()));
+        wait_until("readings are removed", PATIENCE, || {
+            (left()? <= PAGES - kill * PAGES / 4).then_some(())
+        });
         services.iter_mut().for_each(Service::kill9);
         if kill == 2 {
             mongod.kill9();
@@ -366,9 +615,14 @@ fn a_removal_that_is_killed_goes_on_and_changes_no_summary() {
         println!("killed with {left} of {PAGES} pages left");
         services.iter_mut().for_each(Service::restart);
     }
-    wait_until("all readings are removed", PATIENCE, || (left()? == 0).then_some(()));
+    wait_until("all readings are removed", PATIENCE, || {
+        (left()? == 0).then_some(())
+    });
     wait_until("nothing is due any more", PATIENCE, || {
-        (services.iter().all(|s| s.metrics().get("readings_removal_lag_seconds") == 0.0)).then_some(())
+        (services
+            .iter()
+            .all(|s| s.metrics().get("readings_removal_lag_seconds") == 0.0))
+        .then_some(())
     });
     assert_eq!(runtime.block_on(seed.summaries()), before);
     for service in &mut services {

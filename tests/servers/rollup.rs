@@ -1,7 +1,12 @@
-//! Daily rollups: the contract of both stores ([`hourbucket::store::days`]), and days on real servers with late
-//! readings, two instances and SIGKILL: they equal those recomputed from every acknowledged reading.
+//! Daily rollups: the contract of both stores ([`hourbucket::store::days`]), and days on real
+//! servers with late readings, two instances and SIGKILL: they equal those recomputed from every
+//! acknowledged reading.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with figures"
+)]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +17,9 @@ use crate::support::{block_on, setting, wait_until};
 use hourbucket::config;
 use hourbucket::maintain::Hour;
 use hourbucket::model::summary::summarise;
-use hourbucket::model::{BucketStart, Day, Number, PageKind, PageWrite, Rows, Span, StorageMode, Value, Zone};
+use hourbucket::model::{
+    BucketStart, Day, Number, PageKind, PageWrite, Rows, Span, StorageMode, Value, Zone,
+};
 use hourbucket::store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, MarkQuery, MarksOf, SensorDay,
 };
@@ -29,21 +36,42 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn mongo(database: &str, zone: &str) -> Result<MongoStore, String> {
     let uri = config::Secret::new(Mongod::shared().uri());
-    let settings = config::Store { uri, database: database.into(), ..config::Config::default().store };
-    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    let settings = config::Store {
+        uri,
+        database: database.into(),
+        ..config::Config::default().store
+    };
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600))
+        .await
+        .unwrap();
     let zone = Zone::from(zone.parse::<chrono_tz::Tz>().unwrap());
     // Long enough for days of 2024: MongoDB removes expired documents once a minute.
     let retention = Some(Duration::from_secs(20_000 * 86_400));
     let store = store.with_rollup(Some(RollupSchema { zone, retention }));
-    store.prepare().await.map(|_| store).map_err(|e| e.to_string())
+    store
+        .prepare()
+        .await
+        .map(|_| store)
+        .map_err(|e| e.to_string())
 }
 
 fn day(sensor: &str, start_ms: i64) -> SensorDay {
-    SensorDay { day: Day { start_ms, end_ms: start_ms + DAY }, sensor_id: sensor.into() }
+    SensorDay {
+        day: Day {
+            start_ms,
+            end_ms: start_ms + DAY,
+        },
+        sensor_id: sensor.into(),
+    }
 }
 
 fn mark(instance: &str, start_ms: i64, sensor: &str, version: i64) -> DayMark {
-    DayMark { instance: instance.into(), day_ms: start_ms, sensor_id: sensor.into(), version }
+    DayMark {
+        instance: instance.into(),
+        day_ms: start_ms,
+        sensor_id: sensor.into(),
+        version,
+    }
 }
 
 async fn write(store: &dyn Store, sensor: &str, ts_ms: i64, page: u32, value: i64) {
@@ -53,7 +81,11 @@ async fn write(store: &dyn Store, sensor: &str, ts_ms: i64, page: u32, value: i6
         ts_ms,
         receipt_time: false,
         tags: BTreeMap::new(),
-        values: [("n".to_owned(), Value::Int(value)), ("on".to_owned(), Value::Bool(true))].into(),
+        values: [
+            ("n".to_owned(), Value::Int(value)),
+            ("on".to_owned(), Value::Bool(true)),
+        ]
+        .into(),
     });
     let summary = summarise(&rows);
     let write = PageWrite {
@@ -68,16 +100,30 @@ async fn write(store: &dyn Store, sensor: &str, ts_ms: i64, page: u32, value: i6
         summary,
         catalog: None,
     };
-    assert_eq!(store.write(&[write]).await.unwrap(), [PageWriteResult::Done { count: 1 }]);
+    assert_eq!(
+        store.write(&[write]).await.unwrap(),
+        [PageWriteResult::Done { count: 1 }]
+    );
 }
 
 /// Days of several sensors in one request. `stored`: those of A, the only ones.
 async fn days_of_many(days: &dyn DayStore, stored: [Hour; 2]) {
     let sensor_ids = vec!["A".into(), "C".into()];
-    let many = DaysQuery { sensor_ids, from_ms: START, to_ms: START + 2 * DAY, fields: vec!["n".to_owned()] };
+    let many = DaysQuery {
+        sensor_ids,
+        from_ms: START,
+        to_ms: START + 2 * DAY,
+        fields: vec!["n".to_owned()],
+    };
     let found = days.days_of(&many).await.unwrap();
     let [first, second] = stored;
-    assert_eq!(found.days, [("A".into(), START, first), ("A".into(), START + DAY, second)]);
+    assert_eq!(
+        found.days,
+        [
+            ("A".into(), START, first),
+            ("A".into(), START + DAY, second)
+        ]
+    );
     assert!(found.rest.is_empty());
 }
 
@@ -90,21 +136,39 @@ async fn contract(store: &dyn Store) {
     write(store, "B", START + HOUR, 0, 4).await;
 
     // Days are computed from whole buckets, each once; sensors and days in any order.
-    let requests = [day("B", START), day("A", START), day("A", START + DAY), day("C", START)];
+    let requests = [
+        day("B", START),
+        day("A", START),
+        day("A", START + DAY),
+        day("C", START),
+    ];
     let mut computed = vec![None; requests.len()];
     while computed.iter().any(Option::is_none) {
-        let left: Vec<usize> = (0..requests.len()).filter(|i| computed[*i].is_none()).collect();
+        let left: Vec<usize> = (0..requests.len())
+            .filter(|i| computed[*i].is_none())
+            .collect();
         let some: Vec<SensorDay> = left.iter().map(|i| requests[*i].clone()).collect();
         let answers = days.compute_days(&some).await.unwrap();
         assert!(answers.iter().any(Option::is_some));
-        left.into_iter().zip(answers).for_each(|(i, answer)| computed[i] = answer);
+        left.into_iter()
+            .zip(answers)
+            .for_each(|(i, answer)| computed[i] = answer);
     }
     let computed: Vec<_> = computed.into_iter().flatten().collect();
-    assert_eq!(computed.iter().map(|d| d.hour.count).collect::<Vec<_>>(), [1, 4, 1, 0]);
+    assert_eq!(
+        computed.iter().map(|d| d.hour.count).collect::<Vec<_>>(),
+        [1, 4, 1, 0]
+    );
     let a = &computed[1].hour;
-    assert_eq!((a.first_ts_ms, a.last_ts_ms), (Some(START + 7), Some(START + 23 * HOUR + 7)));
+    assert_eq!(
+        (a.first_ts_ms, a.last_ts_ms),
+        (Some(START + 7), Some(START + 23 * HOUR + 7))
+    );
     let n = a.summary["n"];
-    assert_eq!((n.min, n.max, n.sum, n.count), (Number::Int(0), Number::Int(100), Number::Int(128), 4));
+    assert_eq!(
+        (n.min, n.max, n.sum, n.count),
+        (Number::Int(0), Number::Int(100), Number::Int(128), 4)
+    );
     assert_eq!(a.summary.len(), 1, "numbers only");
 
     // A document is replaced only by one that counts at least as many.
@@ -112,23 +176,45 @@ async fn contract(store: &dyn Store) {
     let mut old = full.clone();
     old.1.hour.count = 3;
     let put = async |entry: &(SensorDay, DaySummary), replace: bool| {
-        days.write_days(std::slice::from_ref(entry), replace).await.unwrap().remove(0)
+        days.write_days(std::slice::from_ref(entry), replace)
+            .await
+            .unwrap()
+            .remove(0)
     };
     assert_eq!(put(&old, false).await, DayWritten::Done);
     assert_eq!(put(&full, false).await, DayWritten::Done);
     assert_eq!(put(&full, false).await, DayWritten::Done, "repeated");
     assert_eq!(put(&old, false).await, DayWritten::Newer);
-    let query = DayQuery { sensor_id: "A".into(), from_ms: START, to_ms: START + DAY };
-    assert_eq!(days.stored_days(&query).await.unwrap(), [(START, full.1.clone())]);
+    let query = DayQuery {
+        sensor_id: "A".into(),
+        from_ms: START,
+        to_ms: START + DAY,
+    };
+    assert_eq!(
+        days.stored_days(&query).await.unwrap(),
+        [(START, full.1.clone())]
+    );
     assert_eq!(put(&old, true).await, DayWritten::Done, "a repair");
     assert_eq!(days.stored_days(&query).await.unwrap()[0].1.hour.count, 3);
     let next = (day("A", START + DAY), computed[2].clone());
-    let both = days.write_days(&[full.clone(), next.clone()], false).await.unwrap();
+    let both = days
+        .write_days(&[full.clone(), next.clone()], false)
+        .await
+        .unwrap();
     assert_eq!(both, [DayWritten::Done, DayWritten::Done]);
-    let query = DayQuery { to_ms: START + 2 * DAY, ..query };
-    assert_eq!(days.stored_days(&query).await.unwrap(), [(START, full.1.clone()), (START + DAY, next.1.clone())]);
+    let query = DayQuery {
+        to_ms: START + 2 * DAY,
+        ..query
+    };
+    assert_eq!(
+        days.stored_days(&query).await.unwrap(),
+        [(START, full.1.clone()), (START + DAY, next.1.clone())]
+    );
     days_of_many(days, [full.1.hour, next.1.hour]).await;
-    let none = DayQuery { sensor_id: "C".into(), ..query };
+    let none = DayQuery {
+        sensor_id: "C".into(),
+        ..query
+    };
     assert_eq!(days.stored_days(&none).await.unwrap(), []);
 
     marks_of(days).await;
@@ -136,17 +222,35 @@ async fn contract(store: &dyn Store) {
 
 /// Marks: by instance, sensor and age; removed with their own version only.
 async fn marks_of(days: &dyn DayStore) {
-    let marks = [mark("i1", START, "A", 5), mark("i1", START, "B", 6), mark("i1", START + DAY, "A", 7)];
+    let marks = [
+        mark("i1", START, "A", 5),
+        mark("i1", START, "B", 6),
+        mark("i1", START + DAY, "A", 7),
+    ];
     days.mark_days(&marks).await.unwrap();
     days.mark_days(&[mark("i10", START, "A", 8)]).await.unwrap();
     let list = async |of: MarksOf, after: Option<DayMark>, limit| {
-        days.day_marks(&MarkQuery { of, after, limit }).await.unwrap()
+        days.day_marks(&MarkQuery { of, after, limit })
+            .await
+            .unwrap()
     };
     assert_eq!(list(MarksOf::Instance("i1".into()), None, 10).await, marks);
-    assert_eq!(list(MarksOf::Instance("i1".into()), None, 2).await, marks[..2]);
-    assert_eq!(list(MarksOf::Instance("i1".into()), Some(marks[1].clone()), 2).await, marks[2..]);
-    assert_eq!(list(MarksOf::Sensor("B".into()), None, 10).await, marks[1..2]);
-    assert_eq!(list(MarksOf::Sensors(vec!["X".into(), "B".into()]), None, 10).await, marks[1..2]);
+    assert_eq!(
+        list(MarksOf::Instance("i1".into()), None, 2).await,
+        marks[..2]
+    );
+    assert_eq!(
+        list(MarksOf::Instance("i1".into()), Some(marks[1].clone()), 2).await,
+        marks[2..]
+    );
+    assert_eq!(
+        list(MarksOf::Sensor("B".into()), None, 10).await,
+        marks[1..2]
+    );
+    assert_eq!(
+        list(MarksOf::Sensors(vec!["X".into(), "B".into()]), None, 10).await,
+        marks[1..2]
+    );
     assert_eq!(list(MarksOf::Before(7), None, 10).await, marks[..2]);
     days.mark_days(&[mark("i1", START, "A", 9)]).await.unwrap();
     days.clear_marks(&marks).await.unwrap();
@@ -156,15 +260,21 @@ async fn marks_of(days: &dyn DayStore) {
         [mark("i1", START, "A", 9)],
         "it has a later version"
     );
-    assert_eq!(list(MarksOf::Instance("i10".into()), None, 10).await.len(), 1);
+    assert_eq!(
+        list(MarksOf::Instance("i10".into()), None, 10).await.len(),
+        1
+    );
 
-    // The clock was set back: a mark with an earlier version than the stored one stays when that is removed late.
+    // The clock was set back: a mark with an earlier version than the stored one stays when that is
+    // removed late.
     let ahead = mark("clock", START, "$A", 50);
     let now = mark("clock", START, "$A", 10);
     for mark in [&ahead, &ahead, &now] {
         days.mark_days(std::slice::from_ref(mark)).await.unwrap();
     }
-    days.clear_marks(std::slice::from_ref(&ahead)).await.unwrap();
+    days.clear_marks(std::slice::from_ref(&ahead))
+        .await
+        .unwrap();
     let left = list(MarksOf::Sensor("$A".into()), None, 10).await;
     assert_eq!(left, [mark("clock", START, "$A", 51)]);
     days.clear_marks(&left).await.unwrap();
@@ -192,14 +302,37 @@ async fn the_zone_of_a_database_stays_and_the_view_has_averages() {
     write(&store, "A", START, 0, 3).await;
     let days = store.days().unwrap();
     let one = day("A", START);
-    let summary = days.compute_days(std::slice::from_ref(&one)).await.unwrap().remove(0).unwrap();
+    let summary = days
+        .compute_days(std::slice::from_ref(&one))
+        .await
+        .unwrap()
+        .remove(0)
+        .unwrap();
     days.write_days(&[(one, summary)], false).await.unwrap();
-    let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
-    let view = client.database(&name).collection::<Document>("sensor_day_summaries");
-    let row = view.find_one(doc! { "sensor_id": "A" }).await.unwrap().unwrap();
-    assert_eq!(row.get_datetime("day").unwrap(), &DateTime::from_millis(START));
-    let n = row.get_document("summary").unwrap().get_document("n").unwrap();
-    assert_eq!((n.get_f64("avg").unwrap(), n.get_i64("sum").unwrap()), (3.0, 3));
+    let client = mongodb::Client::with_uri_str(Mongod::shared().uri())
+        .await
+        .unwrap();
+    let view = client
+        .database(&name)
+        .collection::<Document>("sensor_day_summaries");
+    let row = view
+        .find_one(doc! { "sensor_id": "A" })
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        row.get_datetime("day").unwrap(),
+        &DateTime::from_millis(START)
+    );
+    let n = row
+        .get_document("summary")
+        .unwrap()
+        .get_document("n")
+        .unwrap();
+    assert_eq!(
+        (n.get_f64("avg").unwrap(), n.get_i64("sum").unwrap()),
+        (3.0, 3)
+    );
     // Prepared again, nothing changes.
     mongo(&name, "Europe/Berlin").await.unwrap();
 }
@@ -217,17 +350,25 @@ fn days_equal_the_acknowledged_readings_whatever_is_killed_with_time_series() {
     killed("timeseries");
 }
 
-/// Two instances get late readings of five days, those of a sensor by one of them; both and MongoDB are killed.
-/// The read API returns the days as well, from the documents.
+/// Two instances get late readings of five days, those of a sensor by one of them; both and MongoDB
+/// are killed. The read API returns the days as well, from the documents.
 fn the_read_api_agrees(service: &Service, expected: &BTreeMap<(String, i64), Summed>) {
     for ((sensor, start), day) in expected.iter().take(5) {
-        let (status, text) =
-            service.get_admin(&format!("/v1/sensors/{sensor}/daily?from={start}&to={}", start + 1)).unwrap();
+        let (status, text) = service
+            .get_admin(&format!(
+                "/v1/sensors/{sensor}/daily?from={start}&to={}",
+                start + 1
+            ))
+            .unwrap();
         assert_eq!(status, 200, "{text}");
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
         let shown = &answer["days"][0];
         let n = &shown["summary"]["n"];
-        assert_eq!((shown["count"].as_i64(), n["sum"].as_i64()), (Some(day.0), Some(day.3)), "{text}");
+        assert_eq!(
+            (shown["count"].as_i64(), n["sum"].as_i64()),
+            (Some(day.0), Some(day.3)),
+            "{text}"
+        );
     }
 }
 
@@ -242,7 +383,9 @@ fn killed(mode: &str) {
          [rollup]\ndays = true\nzone = \"Europe/Berlin\"\nlate = \"400ms\"\nsettle = \"1s\"\n"
     );
     let uri = mongod.uri();
-    let mut services: Vec<Service> = (0..2).map(|_| Service::start(&config, &[("STORE__URI", &uri)])).collect();
+    let mut services: Vec<Service> = (0..2)
+        .map(|_| Service::start(&config, &[("STORE__URI", &uri)]))
+        .collect();
     let zone = Zone::from(chrono_tz::Tz::Europe__Berlin);
     let now_ms = crate::support::fleet::now_ms();
     let mut expected: BTreeMap<(String, i64), Summed> = BTreeMap::new();
@@ -266,7 +409,8 @@ fn killed(mode: &str) {
                 .collect();
             // Without an answer the sender repeats it, by the same instance.
             wait_until("a batch is acknowledged", PATIENCE, || {
-                let answer = services[service].post("/v1/readings", "application/x-ndjson", body.as_bytes());
+                let answer =
+                    services[service].post("/v1/readings", "application/x-ndjson", body.as_bytes());
                 (answer?.0 == 200).then_some(())
             });
             acknowledged += readings.len();
@@ -288,32 +432,59 @@ fn killed(mode: &str) {
     wait_until("no day is marked and all are equal", PATIENCE, || {
         let marked = block_on(async {
             let client = mongodb::Client::with_uri_str(&uri).await.ok()?;
-            let marks = client.database("hourbucket").collection::<Document>("rollup_pending");
+            let marks = client
+                .database("hourbucket")
+                .collection::<Document>("rollup_pending");
             marks.count_documents(doc! {}).await.ok()
         })?;
-        (marked == 0 && days().values().map(|d| d.0).sum::<i64>() == acknowledged as i64).then_some(())
+        (marked == 0 && days().values().map(|d| d.0).sum::<i64>() == acknowledged as i64)
+            .then_some(())
     });
     assert_eq!(days(), expected);
-    println!("{mode}: {acknowledged} readings, {} days, {kills} kills", expected.len());
+    println!(
+        "{mode}: {acknowledged} readings, {} days, {kills} kills",
+        expected.len()
+    );
     the_read_api_agrees(&services[0], &expected);
     for service in &mut services {
-        assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+        assert_eq!(
+            service.terminate(Duration::from_secs(40)),
+            0,
+            "{}",
+            service.log()
+        );
     }
 }
 
 fn stored_days(uri: &str) -> BTreeMap<(String, i64), Summed> {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
-        let collection = client.database("hourbucket").collection::<Document>("sensor_days");
+        let collection = client
+            .database("hourbucket")
+            .collection::<Document>("sensor_days");
         let mut cursor = collection.find(doc! {}).await.unwrap();
         let mut days = BTreeMap::new();
         while cursor.advance().await.unwrap() {
             let day: Document = cursor.deserialize_current().unwrap();
-            let key =
-                (day.get_str("sensor_id").unwrap().to_owned(), day.get_datetime("day").unwrap().timestamp_millis());
-            let n = day.get_document("summary").unwrap().get_document("n").unwrap();
+            let key = (
+                day.get_str("sensor_id").unwrap().to_owned(),
+                day.get_datetime("day").unwrap().timestamp_millis(),
+            );
+            let n = day
+                .get_document("summary")
+                .unwrap()
+                .get_document("n")
+                .unwrap();
             let int = |name: &str| n.get_i64(name).unwrap();
-            days.insert(key, (day.get_i64("count").unwrap(), int("min"), int("max"), int("sum")));
+            days.insert(
+                key,
+                (
+                    day.get_i64("count").unwrap(),
+                    int("min"),
+                    int("max"),
+                    int("sum"),
+                ),
+            );
         }
         days
     })
@@ -322,19 +493,38 @@ fn stored_days(uri: &str) -> BTreeMap<(String, i64), Summed> {
 #[test]
 fn the_open_day_and_late_readings_are_in_the_answer_at_once() {
     let mongod = Mongod::start();
-    let config = "flush.max_age = \"200ms\"\n[rollup]\ndays = true\nlate = \"300ms\"\nsettle = \"1s\"\n";
+    let config =
+        "flush.max_age = \"200ms\"\n[rollup]\ndays = true\nlate = \"300ms\"\nsettle = \"1s\"\n";
     let service = Service::start(config, &[("STORE__URI", &mongod.uri())]);
     let today = crate::support::fleet::now_ms().div_euclid(DAY) * DAY;
     let send = |ts_ms: i64, n: i64| {
         let body = format!("{{\"sensor_id\":\"a\",\"ts\":{ts_ms},\"n\":{n}}}\n");
-        assert_eq!(service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).unwrap().0, 200);
+        assert_eq!(
+            service
+                .post("/v1/readings", "application/x-ndjson", body.as_bytes())
+                .unwrap()
+                .0,
+            200
+        );
     };
     let days = || {
-        let path = format!("/v1/sensors/a/daily?from={}&to={}", today - 9 * DAY, today + 1);
+        let path = format!(
+            "/v1/sensors/a/daily?from={}&to={}",
+            today - 9 * DAY,
+            today + 1
+        );
         let (status, text) = service.get_admin(&path).unwrap();
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert!(status == 200 && answer["complete"] == true && answer["zone"] == "UTC", "{text}");
-        answer["days"].as_array().unwrap().iter().map(|d| d["count"].as_i64().unwrap()).collect::<Vec<_>>()
+        assert!(
+            status == 200 && answer["complete"] == true && answer["zone"] == "UTC",
+            "{text}"
+        );
+        answer["days"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|d| d["count"].as_i64().unwrap())
+            .collect::<Vec<_>>()
     };
     wait_until("the store is prepared", PATIENCE, || {
         (service.get_admin("/v1/sensors/a/daily")?.0 == 200).then_some(())
@@ -342,11 +532,17 @@ fn the_open_day_and_late_readings_are_in_the_answer_at_once() {
     send(today - 5 * DAY, 1);
     send(today, 2);
     assert_eq!(days(), [1, 1]);
-    wait_until("the past day is computed", PATIENCE, || (stored_days(&mongod.uri()).len() == 1).then_some(()));
+    wait_until("the past day is computed", PATIENCE, || {
+        (stored_days(&mongod.uri()).len() == 1).then_some(())
+    });
     assert_eq!(days(), [1, 1]);
     for n in 0..20 {
         send(today - 5 * DAY + HOUR + n, n);
-        assert_eq!(days(), [2 + n, 1], "a late reading is in the answer immediately");
+        assert_eq!(
+            days(),
+            [2 + n, 1],
+            "a late reading is in the answer immediately"
+        );
     }
     wait_until("the day is computed again", PATIENCE, || {
         (stored_days(&mongod.uri()).values().next()?.0 == 21).then_some(())
@@ -388,29 +584,70 @@ async fn the_past_is_filled_resumed_and_checked() {
         sensors: sensors.to_vec(),
     };
     let check = async |sensors: &[String], repair: bool| {
-        store.check_days(zone, &selection(sensors), START + 200 * HOUR, repair).await.unwrap()
+        store
+            .check_days(zone, &selection(sensors), START + 200 * HOUR, repair)
+            .await
+            .unwrap()
     };
     let before = check(&[], false).await;
     assert!(!before.is_equal() && before.days == 24, "{before:?}");
-    let filled = store.fill_days(zone, START, START + 200 * HOUR, |_, _| {}).await.unwrap();
-    assert!(filled.continued_after.is_some() && filled.sensors <= 3, "{filled:?}");
+    let filled = store
+        .fill_days(zone, START, START + 200 * HOUR, |_, _| {})
+        .await
+        .unwrap();
+    assert!(
+        filled.continued_after.is_some() && filled.sensors <= 3,
+        "{filled:?}"
+    );
     // The day before the start is not filled.
     let after = check(&[], false).await;
     assert_eq!((after.days, after.differences), (24, 6), "{after:?}");
-    let again = store.fill_days(zone, START - 2 * DAY, START + 200 * HOUR, |_, _| {}).await.unwrap();
-    assert_eq!((again.continued_after, again.sensors, again.days), (None, 6, 24));
+    let again = store
+        .fill_days(zone, START - 2 * DAY, START + 200 * HOUR, |_, _| {})
+        .await
+        .unwrap();
+    assert_eq!(
+        (again.continued_after, again.sensors, again.days),
+        (None, 6, 24)
+    );
     assert!(check(&[], false).await.is_equal());
 
     // A changed document, a missing one, and one that is marked.
-    let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
+    let client = mongodb::Client::with_uri_str(Mongod::shared().uri())
+        .await
+        .unwrap();
     let days = client.database(&name).collection::<Document>("sensor_days");
-    let of = |sensor: &str, day: i64| doc! { "sensor_id": sensor, "day": DateTime::from_millis(day) };
-    days.update_one(of("s1", START), doc! { "$inc": { "count": 5i64, "summary.n.sum": 1i64 } }).await.unwrap();
+    let of =
+        |sensor: &str, day: i64| doc! { "sensor_id": sensor, "day": DateTime::from_millis(day) };
+    days.update_one(
+        of("s1", START),
+        doc! { "$inc": { "count": 5i64, "summary.n.sum": 1i64 } },
+    )
+    .await
+    .unwrap();
     days.delete_one(of("s2", START)).await.unwrap();
     days.delete_one(of("s3", START)).await.unwrap();
-    store.days().unwrap().mark_days(&[mark("other", START, "s3", 7)]).await.unwrap();
+    store
+        .days()
+        .unwrap()
+        .mark_days(&[mark("other", START, "s3", 7)])
+        .await
+        .unwrap();
     let found = check(&[], true).await;
-    assert_eq!(found.listed, [("s1".to_owned(), START, 7, 2), ("s2".to_owned(), START, 0, 2)]);
-    assert_eq!((found.differences, found.repaired, found.pending), (2, 2, 1));
-    assert!(check(&["s1".to_owned(), "s2".to_owned()], false).await.is_equal());
+    assert_eq!(
+        found.listed,
+        [
+            ("s1".to_owned(), START, 7, 2),
+            ("s2".to_owned(), START, 0, 2)
+        ]
+    );
+    assert_eq!(
+        (found.differences, found.repaired, found.pending),
+        (2, 2, 1)
+    );
+    assert!(
+        check(&["s1".to_owned(), "s2".to_owned()], false)
+            .await
+            .is_equal()
+    );
 }

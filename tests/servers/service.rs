@@ -1,4 +1,5 @@
-//! The binary as users see it: answers, documents and exit codes, with a real MongoDB and a real mosquitto.
+//! The binary as users see it: answers, documents and exit codes, with a real MongoDB and a real
+//! mosquitto.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,15 +22,27 @@ const HOUR: i64 = 3_600_000;
 fn service(test: &str, config: &str) -> (Service, String) {
     let database = unique_database(test);
     let text = format!("flush.max_age = \"200ms\"\n{config}");
-    let service = Service::start(&text, &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &database)]);
+    let service = Service::start(
+        &text,
+        &[
+            ("STORE__URI", &Mongod::shared().uri()),
+            ("STORE__DATABASE", &database),
+        ],
+    );
     (service, database)
 }
 
 fn find(database: &str, collection: &str, filter: Document) -> Vec<Document> {
     block_on(async {
-        let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
+        let client = mongodb::Client::with_uri_str(Mongod::shared().uri())
+            .await
+            .unwrap();
         let collection = client.database(database).collection::<Document>(collection);
-        let mut cursor = collection.find(filter).sort(doc! { "_id": 1 }).await.unwrap();
+        let mut cursor = collection
+            .find(filter)
+            .sort(doc! { "_id": 1 })
+            .await
+            .unwrap();
         let mut found = vec![];
         while cursor.advance().await.unwrap() {
             found.push(cursor.deserialize_current().unwrap());
@@ -39,14 +52,18 @@ fn find(database: &str, collection: &str, filter: Document) -> Vec<Document> {
 }
 
 fn json(service: &Service, body: &str) -> (u16, serde_json::Value) {
-    let (status, text) = service.post("/v1/readings", "application/json", body.as_bytes()).expect("an answer");
+    let (status, text) = service
+        .post("/v1/readings", "application/json", body.as_bytes())
+        .expect("an answer");
     (status, serde_json::from_str(&text).unwrap())
 }
 
 /// The rows of an aggregation.
 fn rows(database: &str, collection: &str, pipeline: Vec<Document>) -> Vec<Document> {
     block_on(async {
-        let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
+        let client = mongodb::Client::with_uri_str(Mongod::shared().uri())
+            .await
+            .unwrap();
         let collection = client.database(database).collection::<Document>(collection);
         let mut cursor = collection.aggregate(pipeline).await.unwrap();
         let mut found = vec![];
@@ -67,24 +84,48 @@ fn hours_pages_duplicates_and_late_readings_are_the_same_in_both_modes() {
         (start, 2, 51, None),
         (start + HOUR, 0, 1, None),
     ];
-    let series = [(start - HOUR, 0, 1, None), (start, 0, 251, None), (start + HOUR, 0, 1, None)];
+    let series = [
+        (start - HOUR, 0, 1, None),
+        (start, 0, 251, None),
+        (start + HOUR, 0, 1, None),
+    ];
     let bucket = hours_pages_duplicates_and_late_readings("bucket", start, &pages);
     let timeseries = hours_pages_duplicates_and_late_readings("timeseries", start, &series);
     let summaries = |database: &str| {
-        let rows = rows(database, "sensor_summaries", vec![doc! { "$sort": { "bucket_start": 1 } }]);
+        let rows = rows(
+            database,
+            "sensor_summaries",
+            vec![doc! { "$sort": { "bucket_start": 1 } }],
+        );
         assert_eq!(rows.len(), 3);
         rows
     };
     assert_eq!(summaries(&bucket), summaries(&timeseries));
     let raw = |database: &str, collection, storage_mode| {
-        let pipeline = raw_readings_pipeline(storage_mode, "S1", start - HOUR, start + 2 * HOUR, Span::HOUR);
+        let pipeline = raw_readings_pipeline(
+            storage_mode,
+            "S1",
+            start - HOUR,
+            start + 2 * HOUR,
+            Span::HOUR,
+        );
         let rows = rows(database, collection, pipeline);
         assert_eq!(rows.len(), 253);
         rows
     };
     let of_pages = raw(&bucket, "sensor_buckets", ReadingsLocation::Pages);
-    assert_eq!(of_pages, raw(&timeseries, "sensor_readings", ReadingsLocation::Measurements));
-    assert_eq!(of_pages, raw(&timeseries, "sensor_buckets", ReadingsLocation::Both));
+    assert_eq!(
+        of_pages,
+        raw(
+            &timeseries,
+            "sensor_readings",
+            ReadingsLocation::Measurements
+        )
+    );
+    assert_eq!(
+        of_pages,
+        raw(&timeseries, "sensor_buckets", ReadingsLocation::Both)
+    );
 }
 
 /// Returns the database.
@@ -96,26 +137,43 @@ fn hours_pages_duplicates_and_late_readings(
     let text = format!("bucket.max_readings = 100\nstore.mode = \"{mode}\"");
     let (mut service, database) = service(&format!("pages_{mode}"), &text);
     let reading = |ts: i64, n: i64| format!("{{\"sensor_id\":\"S1\",\"ts\":{ts},\"n\":{n}}}");
-    // 250 readings of one hour, shuffled; both ends of the hour; the next hour; some repeated in other batches.
+    // 250 readings of one hour, shuffled; both ends of the hour; the next hour; some repeated in
+    // other batches.
     let mut all: Vec<(i64, i64)> = (0..250).map(|n| (start + n * 1000, n)).collect();
-    all.extend([(start - 1, 1000), (start + HOUR - 1, 1001), (start + HOUR, 1002)]);
+    all.extend([
+        (start - 1, 1000),
+        (start + HOUR - 1, 1001),
+        (start + HOUR, 1002),
+    ]);
     fastrand::Rng::with_seed(7).shuffle(&mut all);
     let mut sent = 0;
     for part in [&all[..90], &all[60..], &all[..30]] {
         let body: Vec<String> = part.iter().map(|(ts, n)| reading(*ts, *n)).collect();
         let (status, answer) = json(&service, &format!("[{}]", body.join(",")));
-        assert_eq!((status, answer["accepted"].as_u64()), (200, Some(part.len() as u64)), "{answer}");
+        assert_eq!(
+            (status, answer["accepted"].as_u64()),
+            (200, Some(part.len() as u64)),
+            "{answer}"
+        );
         sent += part.len();
         service.wait_settled(sent as u64, PATIENCE);
     }
     let stored = stored::readings(&Mongod::shared().uri(), &database);
-    stored::exactly_once(&stored, all.iter().map(|(ts, n)| ("S1".to_owned(), *ts, *n)));
+    stored::exactly_once(
+        &stored,
+        all.iter().map(|(ts, n)| ("S1".to_owned(), *ts, *n)),
+    );
     let pages = find(&database, "sensor_buckets", doc! {});
     let shape: Vec<(i64, i32, i32, Option<bool>)> = pages
         .iter()
         .map(|p| {
             let start = p.get_datetime("bucket_start").unwrap().timestamp_millis();
-            (start, p.get_i32("page").unwrap(), p.get_i32("count").unwrap(), p.get_bool("has_overflow").ok())
+            (
+                start,
+                p.get_i32("page").unwrap(),
+                p.get_i32("count").unwrap(),
+                p.get_bool("has_overflow").ok(),
+            )
         })
         .collect();
     assert_eq!(shape, expected);
@@ -136,26 +194,47 @@ fn bad_readings_are_reported_and_the_others_are_stored() {
          {{\"sensor_id\":\"ok2\",\"ts\":{now},\"a.b\":1,\"$c\":2}},{{\"sensor_id\":\"a\""
     );
     let (status, answer) = json(&service, &body);
-    assert_eq!((status, &answer["accepted"], &answer["rejected"]), (200, &2.into(), &5.into()), "{answer}");
+    assert_eq!(
+        (status, &answer["accepted"], &answer["rejected"]),
+        (200, &2.into(), &5.into()),
+        "{answer}"
+    );
     let errors = answer["errors"].as_array().unwrap();
-    let reasons: Vec<(u64, &str)> =
-        errors.iter().map(|e| (e["index"].as_u64().unwrap(), e["reason"].as_str().unwrap())).collect();
-    let expected = [(1, "missing_sensor_id"), (2, "not_finite"), (3, "too_old"), (4, "no_values"), (6, "invalid_json")];
+    let reasons: Vec<(u64, &str)> = errors
+        .iter()
+        .map(|e| (e["index"].as_u64().unwrap(), e["reason"].as_str().unwrap()))
+        .collect();
+    let expected = [
+        (1, "missing_sensor_id"),
+        (2, "not_finite"),
+        (3, "too_old"),
+        (4, "no_values"),
+        (6, "invalid_json"),
+    ];
     assert_eq!(reasons, expected);
-    assert!(errors.iter().all(|e| !e["detail"].as_str().unwrap().is_empty()));
+    assert!(
+        errors
+            .iter()
+            .all(|e| !e["detail"].as_str().unwrap().is_empty())
+    );
     service.wait_settled(2, PATIENCE);
     let pages = find(&database, "sensor_buckets", doc! { "sensor_id": "ok2" });
     let summary = pages[0].get_document("summary").unwrap();
     assert_eq!(summary.keys().collect::<Vec<_>>(), ["a_b", "_c"]);
     let (status, answer) = json(&service, "{\"sensor_id\":");
-    assert_eq!((status, &answer["accepted"], &answer["rejected"]), (400, &0.into(), &1.into()), "{answer}");
+    assert_eq!(
+        (status, &answer["accepted"], &answer["rejected"]),
+        (400, &0.into(), &1.into()),
+        "{answer}"
+    );
 }
 
 #[test]
 fn an_invalid_message_becomes_a_dead_letter_and_blocks_nothing() {
     let broker = Mosquitto::start("");
     let text = format!(
-        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"poison\"\n[[mqtt.subscriptions]]\nfilter = \"fleet/+\"\n\
+        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"poison\"\n[[mqtt.subscriptions]]\n\
+         filter = \"fleet/+\"\n\
          topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
         broker.url()
     );
@@ -165,20 +244,33 @@ fn an_invalid_message_becomes_a_dead_letter_and_blocks_nothing() {
     let publish = |payload: &str| {
         let port = broker.port().to_string();
         let arguments = ["-p", &port, "-q", "1", "-t", "fleet/S1", "-m", payload];
-        assert!(Command::new("mosquitto_pub").args(arguments).status().expect("mosquitto_pub").success());
+        assert!(
+            Command::new("mosquitto_pub")
+                .args(arguments)
+                .status()
+                .expect("mosquitto_pub")
+                .success()
+        );
     };
     publish("{\"t\": 1");
     publish("{\"t\": 2}");
     service.wait_settled(1, PATIENCE);
     let dead_letters = wait_until("the dead letter", PATIENCE, || {
-        Some(find(&database, "dead_letters", doc! {})).filter(|dead_letters| !dead_letters.is_empty())
+        Some(find(&database, "dead_letters", doc! {}))
+            .filter(|dead_letters| !dead_letters.is_empty())
     });
     assert_eq!(dead_letters.len(), 1);
     assert_eq!(
-        (dead_letters[0].get_str("reason").unwrap(), dead_letters[0].get_str("topic").unwrap()),
+        (
+            dead_letters[0].get_str("reason").unwrap(),
+            dead_letters[0].get_str("topic").unwrap()
+        ),
         ("invalid_json", "fleet/S1")
     );
-    assert_eq!(dead_letters[0].get_binary_generic("payload").unwrap(), b"{\"t\": 1");
+    assert_eq!(
+        dead_letters[0].get_binary_generic("payload").unwrap(),
+        b"{\"t\": 1"
+    );
     // Counted when the answers have come, which may be after the document can be read.
     wait_until("both are counted", PATIENCE, || {
         let metrics = service.metrics();
@@ -190,16 +282,23 @@ fn an_invalid_message_becomes_a_dead_letter_and_blocks_nothing() {
 #[test]
 fn a_full_journal_refuses_readings_and_recovers_by_itself() {
     let mut mongod = Mongod::start();
-    let text = "journal.max_bytes = \"4MiB\"\njournal.segment_bytes = \"1MiB\"\nflush.max_age = \"200ms\"\n\
+    let text = "journal.max_bytes = \"4MiB\"\njournal.segment_bytes = \"1MiB\"\n\
+        flush.max_age = \"200ms\"\n\
                 accumulate.max_bytes = \"1MiB\"";
     let service = Service::start(text, &[("STORE__URI", &mongod.uri())]);
     mongod.kill9();
     let post = |batch: i64| {
         let ts = now_ms();
-        let readings: Vec<_> = (0..1000).map(|i| (format!("s{}", i % 7), ts, batch * 1000 + i)).collect();
-        let line = |(s, ts, n): &stored::Stored| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n");
+        let readings: Vec<_> = (0..1000)
+            .map(|i| (format!("s{}", i % 7), ts, batch * 1000 + i))
+            .collect();
+        let line = |(s, ts, n): &stored::Stored| {
+            format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n")
+        };
         let body: String = readings.iter().map(line).collect();
-        let (status, text) = service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
+        let (status, text) = service
+            .post("/v1/readings", "application/x-ndjson", body.as_bytes())
+            .expect("an answer");
         (status, text, readings)
     };
     let mut sent = vec![];
@@ -214,12 +313,16 @@ fn a_full_journal_refuses_readings_and_recovers_by_itself() {
     });
     assert_eq!(refused.0, 429, "{}", refused.1);
     wait_until("a full journal is not ready", PATIENCE, || {
-        service.get_admin("/readyz").filter(|(status, text)| *status == 503 && text.contains("journal"))
+        service
+            .get_admin("/readyz")
+            .filter(|(status, text)| *status == 503 && text.contains("journal"))
     });
     wait_until("its metrics report that too", PATIENCE, || {
         let metrics = service.metrics();
-        let full = metrics.labelled("intake_closed", "reason", "full") == 1.0 && metrics.get("intake_closed") == 1.0;
-        (full && metrics.get("ready") == 0.0 && metrics.get("journal_max_bytes") == 4_194_304.0).then_some(())
+        let full = metrics.labelled("intake_closed", "reason", "full") == 1.0
+            && metrics.get("intake_closed") == 1.0;
+        (full && metrics.get("ready") == 0.0 && metrics.get("journal_max_bytes") == 4_194_304.0)
+            .then_some(())
     });
     mongod.restart();
     wait_until("it takes readings again", PATIENCE, || {
@@ -244,7 +347,10 @@ fn stopped_while_mongodb_is_unreachable_it_reports_that_and_stores_after_a_resta
     mongod.restart();
     service.restart();
     service.wait_settled(1, PATIENCE);
-    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), [("S1".to_owned(), ts, 1)]);
+    stored::exactly_once(
+        &stored::readings(&mongod.uri(), "hourbucket"),
+        [("S1".to_owned(), ts, 1)],
+    );
     assert_eq!(service.terminate(PATIENCE), 0);
 }
 
@@ -262,12 +368,16 @@ fn other_commands_and_a_journal_in_use() {
             .env("HOURBUCKET_ADMIN__LISTEN", "127.0.0.1:0")
             .output()
             .expect("it runs");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         (output.status.code(), text)
     };
     let (code, text) = run(&["check", "--config", "hourbucket.toml"]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("MongoDB 6") || text.contains("MongoDB "), "{text}");
+    assert!(
+        text.contains("MongoDB 6") || text.contains("MongoDB "),
+        "{text}"
+    );
     // The hardening checklist, which changes no exit code.
     for line in [
         "good     hardening      failed_auth_max: Guessing secrets is slowed down.",
@@ -280,7 +390,10 @@ fn other_commands_and_a_journal_in_use() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = run(&["run", "--config", "hourbucket.toml"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("journal") && text.contains("in use"), "{text}");
+    assert!(
+        text.contains("journal") && text.contains("in use"),
+        "{text}"
+    );
     let (code, text) = run(&["run", "--config", "nowhere.toml"]);
     assert_eq!(code, Some(78), "{text}");
     assert!(text.contains("nowhere.toml"), "{text}");

@@ -1,5 +1,6 @@
-//! The service under a service manager (systemd's protocol), and checked by `hourbucket probe`: with real sockets and
-//! the binary. Without MongoDB: an unreachable store must not look like a service that has failed.
+//! The service under a service manager (systemd's protocol), and checked by `hourbucket probe`:
+//! with real sockets and the binary. Without MongoDB: an unreachable store must not look like a
+//! service that has failed.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
@@ -26,14 +27,21 @@ impl Drop for Running {
 fn command(dir: &Path, admin: u16, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hourbucket"));
     command.current_dir(dir).args(arguments);
-    command.env("HOURBUCKET_STORE__URI", "mongodb://127.0.0.1:1/?replicaSet=rs0");
-    command.env("HOURBUCKET_HTTP__LISTEN", "127.0.0.1:0").env("HOURBUCKET_ADMIN__LISTEN", format!("127.0.0.1:{admin}"));
+    command.env(
+        "HOURBUCKET_STORE__URI",
+        "mongodb://127.0.0.1:1/?replicaSet=rs0",
+    );
+    command
+        .env("HOURBUCKET_HTTP__LISTEN", "127.0.0.1:0")
+        .env("HOURBUCKET_ADMIN__LISTEN", format!("127.0.0.1:{admin}"));
     command.env("HOURBUCKET_SHUTDOWN__DEADLINE", "5s");
     command
 }
 
 fn probe(dir: &Path, admin: u16, arguments: &[&str]) -> Output {
-    command(dir, admin, &[&["probe"], arguments].concat()).output().unwrap()
+    command(dir, admin, &[&["probe"], arguments].concat())
+        .output()
+        .unwrap()
 }
 
 fn received(manager: &UnixDatagram) -> Option<String> {
@@ -45,18 +53,29 @@ fn received(manager: &UnixDatagram) -> Option<String> {
 /// Waits for the next message that contains this text.
 #[track_caller]
 fn wait_for(manager: &UnixDatagram, text: &str) -> String {
-    wait_until(text, LIMIT, || received(manager).filter(|message| message.contains(text)))
+    wait_until(text, LIMIT, || {
+        received(manager).filter(|message| message.contains(text))
+    })
 }
 
-/// From the start over watchdog messages to the end; `name` is the address as the manager sets it, `manager` the
-/// socket that listens there.
+/// From the start over watchdog messages to the end; `name` is the address as the manager sets it,
+/// `manager` the socket that listens there.
 fn start_and_stop(name: &str, manager: &UnixDatagram) {
-    manager.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(1)))
+        .unwrap();
     let dir = tempfile::tempdir().unwrap();
     let admin = free_port();
-    assert_eq!(probe(dir.path(), admin, &[]).status.code(), Some(1), "nothing listens yet");
+    assert_eq!(
+        probe(dir.path(), admin, &[]).status.code(),
+        Some(1),
+        "nothing listens yet"
+    );
     let mut start = command(dir.path(), admin, &["run"]);
-    start.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "600000").stderr(Stdio::null());
+    start
+        .env("NOTIFY_SOCKET", name)
+        .env("WATCHDOG_USEC", "600000")
+        .stderr(Stdio::null());
     let mut service = Running(start.spawn().unwrap());
     let ready = wait_for(manager, "READY=1");
     assert!(ready.contains("\nSTATUS=accepting readings"), "{ready}");
@@ -71,8 +90,15 @@ fn start_and_stop(name: &str, manager: &UnixDatagram) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(service.0.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let stopping = wait_for(manager, "STOPPING=1");
-    assert!(stopping.contains("\nEXTEND_TIMEOUT_USEC=15000000\n"), "{stopping}");
-    assert_eq!(service.0.wait().unwrap().code(), Some(0), "nothing was acknowledged, so nothing is left");
+    assert!(
+        stopping.contains("\nEXTEND_TIMEOUT_USEC=15000000\n"),
+        "{stopping}"
+    );
+    assert_eq!(
+        service.0.wait().unwrap().code(),
+        Some(0),
+        "nothing was acknowledged, so nothing is left"
+    );
 }
 
 #[test]
@@ -86,7 +112,10 @@ fn the_manager_gets_start_watchdog_and_stop_messages() {
 fn the_manager_may_listen_on_an_abstract_socket() {
     let name = format!("hourbucket-manager-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
-    start_and_stop(&format!("@{name}"), &UnixDatagram::bind_addr(&address).unwrap());
+    start_and_stop(
+        &format!("@{name}"),
+        &UnixDatagram::bind_addr(&address).unwrap(),
+    );
 }
 
 #[test]
@@ -94,7 +123,10 @@ fn invalid_settings_are_distinguished_from_other_failures() {
     let dir = tempfile::tempdir().unwrap();
     let admin = free_port();
     let mut wrong = command(dir.path(), admin, &["run"]);
-    let output = wrong.env("HOURBUCKET_HTTP__LISTEN", "0.0.0.0:0").output().unwrap();
+    let output = wrong
+        .env("HOURBUCKET_HTTP__LISTEN", "0.0.0.0:0")
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(78), "{output:?}");
     let taken = std::net::TcpListener::bind(("127.0.0.1", admin)).unwrap();
     let output = command(dir.path(), admin, &["run"]).output().unwrap();

@@ -1,4 +1,5 @@
-//! Silent sensors: by arrival and not by the times of readings, over restarts, and with two instances.
+//! Silent sensors: by arrival and not by the times of readings, over restarts, and with two
+//! instances.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,21 +12,32 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use serde_json::{Value, json};
 
-/// `sensors.silent_after` is 8 s and arrivals are precise to 2 s, so silence is seen after 10 s, and within a second
-/// more.
+/// `sensors.silent_after` is 8 s and arrivals are precise to 2 s, so silence is seen after 10 s,
+/// and within a second more.
 const SETTINGS: &str = "flush.max_age = \"200ms\"\nlog.level = \"warn\"\nlimits.past = \"36500d\"\n\
                         [sensors]\nsilent_after = \"8s\"\nretired_after = \"1h\"\n";
 const SEEN_WITHIN: Duration = Duration::from_secs(40);
 const DAY: i64 = 86_400_000;
 
 fn start(database: &str) -> Service {
-    Service::start(SETTINGS, &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", database)])
+    Service::start(
+        SETTINGS,
+        &[
+            ("STORE__URI", &Mongod::shared().uri()),
+            ("STORE__DATABASE", database),
+        ],
+    )
 }
 
 fn send(service: &Service, sensor: &str, ts_ms: i64) {
-    let body = json!({ "sensor_id": sensor, "ts": ts_ms, "values": { "temp": ts_ms % 100 } }).to_string();
+    let body =
+        json!({ "sensor_id": sensor, "ts": ts_ms, "values": { "temp": ts_ms % 100 } }).to_string();
     let answer = service.post("/v1/readings", "application/json", body.as_bytes());
-    assert_eq!(answer.as_ref().map(|(status, _)| *status), Some(200), "{answer:?}");
+    assert_eq!(
+        answer.as_ref().map(|(status, _)| *status),
+        Some(200),
+        "{answer:?}"
+    );
 }
 
 fn get(service: &Service, path: &str) -> Option<Value> {
@@ -38,11 +50,16 @@ fn silent(service: &Service) -> Option<Vec<String>> {
     let list = get(service, "/v1/sensors?silent=true")?;
     let sensors = list["sensors"].as_array().unwrap();
     assert!(sensors.iter().all(|s| s["silent"] == true), "{list}");
-    Some(sensors.iter().map(|s| s["sensor_id"].as_str().unwrap().to_owned()).collect())
+    Some(
+        sensors
+            .iter()
+            .map(|s| s["sensor_id"].as_str().unwrap().to_owned())
+            .collect(),
+    )
 }
 
-/// Sends `steady` with the current time, and `backfill` with times eight years ago, until `wanted` are silent, and
-/// checks that no others ever are.
+/// Sends `steady` with the current time, and `backfill` with times eight years ago, until `wanted`
+/// are silent, and checks that no others ever are.
 fn until_silent(to: &Service, at: &[&Service], wanted: &[&str]) {
     let begun = Instant::now();
     let mut right = 0;
@@ -54,10 +71,20 @@ fn until_silent(to: &Service, at: &[&Service], wanted: &[&str]) {
         std::thread::sleep(Duration::from_millis(200));
         let found: Vec<Vec<String>> = at.iter().filter_map(|service| silent(service)).collect();
         for ids in &found {
-            assert!(ids.iter().all(|id| wanted.contains(&id.as_str())), "{ids:?}, not only {wanted:?}");
+            assert!(
+                ids.iter().all(|id| wanted.contains(&id.as_str())),
+                "{ids:?}, not only {wanted:?}"
+            );
         }
-        right = if found.len() == at.len() && found.iter().all(|ids| ids == wanted) { right + 1 } else { 0 };
-        assert!(begun.elapsed() < SEEN_WITHIN, "{found:?} and not {wanted:?} are silent");
+        right = if found.len() == at.len() && found.iter().all(|ids| ids == wanted) {
+            right + 1
+        } else {
+            0
+        };
+        assert!(
+            begun.elapsed() < SEEN_WITHIN,
+            "{found:?} and not {wanted:?} are silent"
+        );
     }
 }
 
@@ -69,20 +96,33 @@ fn silence_is_by_arrival_and_survives_restarts_and_downtime() {
     until_silent(&service, &[&service], &[]);
     until_silent(&service, &[&service], &["quiet"]);
     let metrics = service.metrics();
-    assert_eq!((metrics.get("sensors_known"), metrics.get("sensors_silent")), (3.0, 1.0));
+    assert_eq!(
+        (metrics.get("sensors_known"), metrics.get("sensors_silent")),
+        (3.0, 1.0)
+    );
     let fleet = get(&service, "/v1/fleet").unwrap();
-    assert_eq!((&fleet["known"], &fleet["silent_total"]), (&json!(3), &json!(1)), "{fleet}");
+    assert_eq!(
+        (&fleet["known"], &fleet["silent_total"]),
+        (&json!(3), &json!(1)),
+        "{fleet}"
+    );
     assert_eq!(fleet["silent"][0]["sensor_id"], "quiet", "{fleet}");
     assert_eq!(fleet["silent"].as_array().unwrap().len(), 1, "{fleet}");
 
-    // A restart forgets nothing, and silent sensors are known before they could have become silent again.
+    // A restart forgets nothing, and silent sensors are known before they could have become silent
+    // again.
     service.kill9();
     service.restart();
     let begun = Instant::now();
     until_silent(&service, &[&service], &["quiet"]);
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
 
-    // While the service is down nothing can arrive, for longer than `silent_after`: no sensor has become silent.
+    // While the service is down nothing can arrive, for longer than `silent_after`: no sensor has
+    // become silent.
     service.kill9();
     std::thread::sleep(Duration::from_secs(12));
     service.restart();
@@ -91,10 +131,16 @@ fn silence_is_by_arrival_and_survives_restarts_and_downtime() {
     until_silent(&service, &[&service], &["quiet"]);
 
     send(&service, "quiet", now_ms());
-    support::wait_until("it has reported", SEEN_WITHIN, || silent(&service)?.is_empty().then_some(()));
+    support::wait_until("it has reported", SEEN_WITHIN, || {
+        silent(&service)?.is_empty().then_some(())
+    });
     let page = get(&service, "/v1/sensors?prefix=qui").unwrap();
     assert_eq!(page["sensors"][0]["silent"], false, "{page}");
-    assert_eq!(page["sensors"][0]["fields"], json!({ "temp": ["number"] }), "{page}");
+    assert_eq!(
+        page["sensors"][0]["fields"],
+        json!({ "temp": ["number"] }),
+        "{page}"
+    );
 }
 
 #[test]
@@ -127,7 +173,10 @@ fn two_instances_agree_on_the_silent_sensors() {
 /// `other` becomes silent for both, also for the one that never heard it.
 fn until_both(one: &Service, two: &Service) {
     let begun = Instant::now();
-    while [one, two].iter().any(|service| silent(service).unwrap() != ["other", "quiet"]) {
+    while [one, two]
+        .iter()
+        .any(|service| silent(service).unwrap() != ["other", "quiet"])
+    {
         let now = now_ms();
         send(one, "steady", now);
         send(one, "backfill", now - 3000 * DAY);

@@ -1,5 +1,5 @@
-//! The store's contract (`src/store/mod.rs`), against the memory store and a real MongoDB; and what only a real one
-//! has: the documents, the view, the validator, the indexes.
+//! The store's contract (`src/store/mod.rs`), against the memory store and a real MongoDB; and what
+//! only a real one has: the documents, the view, the validator, the indexes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,14 +14,16 @@ use hourbucket::maintain::StoredPage;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, SensorId, Span, StorageMode,
-    Value,
+    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, SensorId,
+    Span, StorageMode, Value,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::{PageQuery, SensorQuery};
 use hourbucket::store::summaries::{EdgeQuery, SummaryQuery};
-use hourbucket::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, Store, StoreError};
+use hourbucket::store::{
+    LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, Store, StoreError,
+};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 const HOUR: i64 = 3_600_000;
@@ -30,7 +32,11 @@ pub(super) const START: BucketStart = BucketStart(1_709_287_200_000);
 
 pub(super) fn settings(database: &str) -> config::Store {
     let uri = config::Secret::new(Mongod::shared().uri());
-    config::Store { uri, database: database.into(), ..config::Config::default().store }
+    config::Store {
+        uri,
+        database: database.into(),
+        ..config::Config::default().store
+    }
 }
 
 pub(super) async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
@@ -40,25 +46,50 @@ pub(super) async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
 /// On MongoDB 4.4.
 pub(super) async fn mongo_v44(test: &str) -> (MongoStore, mongodb::Database) {
     let uri = config::Secret::new(Mongod::shared_v44().uri());
-    prepared(config::Store { uri, ..settings(&unique_database(test)) }).await
+    prepared(config::Store {
+        uri,
+        ..settings(&unique_database(test))
+    })
+    .await
 }
 
 pub(super) async fn prepared(settings: config::Store) -> (MongoStore, mongodb::Database) {
-    let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
+    let client = mongodb::Client::with_uri_str(settings.uri.reveal())
+        .await
+        .unwrap();
     let database = client.database(&settings.database);
-    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600))
+        .await
+        .unwrap();
     store.prepare().await.unwrap();
     (store, database)
 }
 
 fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
-    let values: BTreeMap<String, Value> = values.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
-    Reading { sensor_id: "S1".into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }
+    let values: BTreeMap<String, Value> = values
+        .iter()
+        .map(|(k, v)| (k.to_string(), v.clone()))
+        .collect();
+    Reading {
+        sensor_id: "S1".into(),
+        ts_ms,
+        receipt_time: false,
+        tags: BTreeMap::new(),
+        values,
+    }
 }
 
 fn temps(range: std::ops::Range<i64>) -> Vec<Reading> {
     range
-        .map(|i| reading(START.0 + i * 1000, &[("temp", Value::Double(i as f64 / 2.0)), ("n", Value::Int(i))]))
+        .map(|i| {
+            reading(
+                START.0 + i * 1000,
+                &[
+                    ("temp", Value::Double(i as f64 / 2.0)),
+                    ("n", Value::Int(i)),
+                ],
+            )
+        })
         .collect()
 }
 
@@ -93,9 +124,25 @@ fn found(answers: Result<Vec<LoadResult>, StoreError>) -> Vec<LoadedBucket> {
 }
 
 async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
-    let bucket = BucketKey { sensor_id: sensor.into(), start: START };
+    let bucket = BucketKey {
+        sensor_id: sensor.into(),
+        start: START,
+    };
     let readings_from = readings.then_some(i64::MIN);
-    store.load(&[LoadRequest { bucket, readings_from, doubt: false }], None).await.unwrap().remove(0).unwrap().pages
+    store
+        .load(
+            &[LoadRequest {
+                bucket,
+                readings_from,
+                doubt: false,
+            }],
+            None,
+        )
+        .await
+        .unwrap()
+        .remove(0)
+        .unwrap()
+        .pages
 }
 
 /// The behaviour that both stores must have.
@@ -116,7 +163,10 @@ async fn contract(store: &dyn Store) {
         reason: "invalid_json".into(),
         detail: "expected `}`".into(),
     };
-    store.write_dead_letters(&[dead_letter.clone(), dead_letter]).await.unwrap();
+    store
+        .write_dead_letters(&[dead_letter.clone(), dead_letter])
+        .await
+        .unwrap();
     super::store_dead_letters::find_contract(store, now_ms).await;
     pages(store).await;
     sensors(store).await;
@@ -124,45 +174,97 @@ async fn contract(store: &dyn Store) {
     store.ping().await.unwrap();
 }
 
-/// The pages of several sensors in one request, and the readings at the first millisecond of buckets.
+/// The pages of several sensors in one request, and the readings at the first millisecond of
+/// buckets.
 async fn summaries_and_edges(store: &dyn Store) {
-    let at = |ms: i64, n: i64| reading(START.0 + ms, &[("n", Value::Int(n)), ("text", Value::Str("x".into()))]);
+    let at = |ms: i64, n: i64| {
+        reading(
+            START.0 + ms,
+            &[("n", Value::Int(n)), ("text", Value::Str("x".into()))],
+        )
+    };
     let first = [at(5, 2), at(0, 1), at(0, 3)];
-    assert_eq!(write(store, page("E1", 0, PageKind::Create, true, &first)).await, PageWriteResult::Done { count: 3 });
+    assert_eq!(
+        write(store, page("E1", 0, PageKind::Create, true, &first)).await,
+        PageWriteResult::Done { count: 3 }
+    );
     let late = [at(9, 4), at(0, 5)];
-    assert_eq!(write(store, page("E1", 1, PageKind::Create, false, &late)).await, PageWriteResult::Done { count: 2 });
+    assert_eq!(
+        write(store, page("E1", 1, PageKind::Create, false, &late)).await,
+        PageWriteResult::Done { count: 2 }
+    );
     let none = [at(1, 6)];
-    assert_eq!(write(store, page("E2", 0, PageKind::Create, false, &none)).await, PageWriteResult::Done { count: 1 });
+    assert_eq!(
+        write(store, page("E2", 0, PageKind::Create, false, &none)).await,
+        PageWriteResult::Done { count: 1 }
+    );
     let sensor_ids: Vec<SensorId> = vec!["E1".into(), "E2".into(), "E3".into()];
     let from = START;
     let to_ms = START.0 + HOUR;
-    let query = SummaryQuery { sensor_ids: sensor_ids.clone(), from, to_ms, fields: vec!["n".to_owned()] };
+    let query = SummaryQuery {
+        sensor_ids: sensor_ids.clone(),
+        from,
+        to_ms,
+        fields: vec!["n".to_owned()],
+    };
     let mut found = store.summaries(&query).await.unwrap();
     assert!(found.rest.is_empty());
-    found.pages.sort_by_key(|(key, page)| (key.clone(), std::cmp::Reverse(page.page)));
+    found
+        .pages
+        .sort_by_key(|(key, page)| (key.clone(), std::cmp::Reverse(page.page)));
     let shown = |(key, page): &(BucketKey, StoredPage)| {
         let n = page.summary["n"].unwrap();
         assert!(page.rows.is_empty() && key.start == START);
-        (key.sensor_id.to_string(), page.count, page.first_ts_ms.unwrap() - START.0, n.sum.as_f64() as i64)
+        (
+            key.sensor_id.to_string(),
+            page.count,
+            page.first_ts_ms.unwrap() - START.0,
+            n.sum.as_f64() as i64,
+        )
     };
     let shown: Vec<_> = found.pages.iter().map(shown).collect();
-    assert_eq!(shown, [("E1".into(), Some(2), 0, 9), ("E1".into(), Some(3), 0, 6), ("E2".into(), Some(1), 1, 6)]);
-    let earlier = SummaryQuery { to_ms: START.0, ..query };
+    assert_eq!(
+        shown,
+        [
+            ("E1".into(), Some(2), 0, 9),
+            ("E1".into(), Some(3), 0, 6),
+            ("E2".into(), Some(1), 1, 6)
+        ]
+    );
+    let earlier = SummaryQuery {
+        to_ms: START.0,
+        ..query
+    };
     assert!(store.summaries(&earlier).await.unwrap().pages.is_empty());
 
     let starts = vec![START, BucketStart(START.0 + HOUR)];
-    let edges = store.edges(&EdgeQuery { sensor_ids, starts }).await.unwrap();
+    let edges = store
+        .edges(&EdgeQuery { sensor_ids, starts })
+        .await
+        .unwrap();
     assert_eq!(edges.keys().map(|id| &**id).collect::<Vec<_>>(), ["E1"]);
-    let mut values: Vec<String> = edges["E1"].iter().map(|row| format!("{:?}", row.named().next())).collect();
+    let mut values: Vec<String> = edges["E1"]
+        .iter()
+        .map(|row| format!("{:?}", row.named().next()))
+        .collect();
     values.sort();
-    assert_eq!(values, [1, 3, 5].map(|n| format!("Some((\"n\", Int({n})))")));
+    assert_eq!(
+        values,
+        [1, 3, 5].map(|n| format!("Some((\"n\", Int({n})))"))
+    );
     assert!(edges["E1"].iter().all(|row| row.ts_ms == START.0));
 }
 
 /// A query of the read API: pages of a sensor.
 async fn pages(store: &dyn Store) {
     let all = temps(0..6);
-    let mut next_hour = page("read/1", 0, PageKind::Create, false, &[reading(START.0 + HOUR, &[("n", Value::Int(9))])]);
+    let mut next_hour = page(
+        "read/1",
+        0,
+        PageKind::Create,
+        false,
+        &[reading(START.0 + HOUR, &[("n", Value::Int(9))])],
+    );
     next_hour.start = BucketStart(START.0 + HOUR);
     let writes = [
         page("read/1", 0, PageKind::Create, true, &all[..4]),
@@ -172,7 +274,10 @@ async fn pages(store: &dyn Store) {
     ];
     // One command never has two pages of one bucket.
     for one in writes {
-        assert!(matches!(write(store, one).await, PageWriteResult::Done { .. }));
+        assert!(matches!(
+            write(store, one).await,
+            PageWriteResult::Done { .. }
+        ));
     }
     let question = PageQuery {
         sensor_id: "read/1".into(),
@@ -182,25 +287,72 @@ async fn pages(store: &dyn Store) {
         readings_from_ms: Some(i64::MIN),
     };
     let found = all_pages(store, &question).await;
-    let places: Vec<_> =
-        found.iter().map(|(start, page)| ((start.0 - START.0) / HOUR, page.page, page.rows.len())).collect();
-    assert_eq!(places, [(0, 1, 2), (0, 0, 4), (1, 0, 1)], "by bucket, the last page of each first");
+    let places: Vec<_> = found
+        .iter()
+        .map(|(start, page)| ((start.0 - START.0) / HOUR, page.page, page.rows.len()))
+        .collect();
     assert_eq!(
-        found[1].1.rows.iter().map(|row| row.key()).collect::<Vec<_>>(),
+        places,
+        [(0, 1, 2), (0, 0, 4), (1, 0, 1)],
+        "by bucket, the last page of each first"
+    );
+    assert_eq!(
+        found[1]
+            .1
+            .rows
+            .iter()
+            .map(|row| row.key())
+            .collect::<Vec<_>>(),
         all[..4].iter().map(Reading::key).collect::<Vec<_>>()
     );
     assert_eq!((found[1].1.count, found[1].1.sealed), (Some(4), true));
-    let one_hour = PageQuery { to_ms: START.0 + 1, ..question.clone() };
-    assert_eq!(all_pages(store, &one_hour).await.len(), 2, "a bucket that begins before the end counts");
-    let later = PageQuery { from: BucketStart(START.0 + HOUR), ..question.clone() };
+    let one_hour = PageQuery {
+        to_ms: START.0 + 1,
+        ..question.clone()
+    };
+    assert_eq!(
+        all_pages(store, &one_hour).await.len(),
+        2,
+        "a bucket that begins before the end counts"
+    );
+    let later = PageQuery {
+        from: BucketStart(START.0 + HOUR),
+        ..question.clone()
+    };
     assert_eq!(all_pages(store, &later).await.len(), 1);
-    let after = PageQuery { after: Some((START, 1)), ..question.clone() };
+    let after = PageQuery {
+        after: Some((START, 1)),
+        ..question.clone()
+    };
     assert_eq!(all_pages(store, &after).await.len(), 2);
-    let heads = all_pages(store, &PageQuery { readings_from_ms: None, ..question.clone() }).await;
-    assert!(heads.len() == 3 && heads.iter().all(|(_, page)| page.rows.is_empty() && !page.summary.is_empty()));
-    let late = PageQuery { readings_from_ms: Some(START.0 + 4000), ..question };
-    let late: Vec<_> = all_pages(store, &late).await.iter().map(|(_, page)| (page.page, page.rows.len())).collect();
-    assert_eq!(late.first(), Some(&(1, 2)), "pages that end before that time are left out: {late:?}");
+    let heads = all_pages(
+        store,
+        &PageQuery {
+            readings_from_ms: None,
+            ..question.clone()
+        },
+    )
+    .await;
+    assert!(
+        heads.len() == 3
+            && heads
+                .iter()
+                .all(|(_, page)| page.rows.is_empty() && !page.summary.is_empty())
+    );
+    let late = PageQuery {
+        readings_from_ms: Some(START.0 + 4000),
+        ..question
+    };
+    let late: Vec<_> = all_pages(store, &late)
+        .await
+        .iter()
+        .map(|(_, page)| (page.page, page.rows.len()))
+        .collect();
+    assert_eq!(
+        late.first(),
+        Some(&(1, 2)),
+        "pages that end before that time are left out: {late:?}"
+    );
 }
 
 /// All pages, with as many queries as necessary.
@@ -220,16 +372,24 @@ async fn all_pages(store: &dyn Store, question: &PageQuery) -> Vec<(BucketStart,
 /// Sensors in byte order over several pages; their newest state and their first bucket.
 async fn sensors(store: &dyn Store) {
     // As bytes: "list/A" < "list/A!" < "list/A/x" < "list/B" < "list/a" < "list/ä".
-    let ids = ["list/ä", "list/a", "list/B", "list/A/x", "list/A!", "list/A"];
+    let ids = [
+        "list/ä", "list/a", "list/B", "list/A/x", "list/A!", "list/A",
+    ];
     for id in ids {
         write(store, page(id, 0, PageKind::Create, false, &temps(0..3))).await;
     }
-    let sorted = ["list/A", "list/A!", "list/A/x", "list/B", "list/a", "list/ä"];
+    let sorted = [
+        "list/A", "list/A!", "list/A/x", "list/B", "list/a", "list/ä",
+    ];
     for limit in [1, 2, 5, 100] {
         let mut listed = vec![];
         let mut after = None;
         loop {
-            let question = SensorQuery { prefix: "list/".into(), after, limit };
+            let question = SensorQuery {
+                prefix: "list/".into(),
+                after,
+                limit,
+            };
             let some = store.sensors(&question).await.unwrap();
             assert!(some.len() <= limit);
             let is_last = some.len() < limit;
@@ -241,14 +401,24 @@ async fn sensors(store: &dyn Store) {
         }
         assert_eq!(listed, sorted, "{limit} at a time");
     }
-    let prefix = SensorQuery { prefix: "list/A".into(), after: None, limit: 10 };
+    let prefix = SensorQuery {
+        prefix: "list/A".into(),
+        after: None,
+        limit: 10,
+    };
     assert_eq!(store.sensors(&prefix).await.unwrap(), sorted[..3]);
     let asked = ["list/B", "unknown", "read/1"].map(SensorId::from);
     let newest = store.newest(&asked).await.unwrap();
     assert_eq!(newest[0].last_ts_ms, Some(START.0 + 2000));
     assert_eq!(newest[0].values["n"], (START.0 + 2000, Value::Int(2)));
-    assert_eq!((newest[1].last_ts_ms, newest[2].last_ts_ms), (None, Some(START.0 + HOUR)));
-    assert_eq!(store.first_buckets(&asked).await.unwrap(), [Some(START), None, Some(START)]);
+    assert_eq!(
+        (newest[1].last_ts_ms, newest[2].last_ts_ms),
+        (None, Some(START.0 + HOUR))
+    );
+    assert_eq!(
+        store.first_buckets(&asked).await.unwrap(),
+        [Some(START), None, Some(START)]
+    );
 }
 
 async fn expected_versions(store: &dyn Store) {
@@ -258,7 +428,11 @@ async fn expected_versions(store: &dyn Store) {
         PageWriteResult::Done { count: 2 }
     );
     let again = page("gate", 0, PageKind::Create, false, &all[2..4]);
-    assert_eq!(write(store, again).await, PageWriteResult::Conflict, "a page is created once");
+    assert_eq!(
+        write(store, again).await,
+        PageWriteResult::Conflict,
+        "a page is created once"
+    );
     for wrong in [0, 1, 3] {
         assert_eq!(
             write(store, append("gate", wrong, false, &all[2..3])).await,
@@ -266,7 +440,10 @@ async fn expected_versions(store: &dyn Store) {
             "{wrong} is not 2"
         );
     }
-    assert_eq!(write(store, append("gate", 2, false, &all[2..5])).await, PageWriteResult::Done { count: 5 });
+    assert_eq!(
+        write(store, append("gate", 2, false, &all[2..5])).await,
+        PageWriteResult::Done { count: 5 }
+    );
     assert_eq!(
         write(store, append("gate", 2, false, &all[2..5])).await,
         PageWriteResult::Conflict,
@@ -274,7 +451,10 @@ async fn expected_versions(store: &dyn Store) {
     );
     let loaded = load(store, "gate", true).await;
     let keys: Vec<_> = all[..5].iter().map(Reading::key).collect();
-    assert_eq!((loaded.len(), loaded[0].count, &loaded[0].keys), (1, 5, &keys));
+    assert_eq!(
+        (loaded.len(), loaded[0].count, &loaded[0].keys),
+        (1, 5, &keys)
+    );
     assert_eq!(
         write(store, append("removed", 7, false, &all[..2])).await,
         PageWriteResult::Done { count: 2 },
@@ -299,16 +479,36 @@ async fn seals(store: &dyn Store) {
         PageWriteResult::Done { count: 1 }
     );
     let empty = page("seal", 1, PageKind::Append { known_count: 1 }, true, &[]);
-    assert_eq!(write(store, empty).await, PageWriteResult::Done { count: 1 }, "sealing alone changes no count");
-    let late = page("seal", 1, PageKind::Append { known_count: 1 }, false, &all[3..]);
+    assert_eq!(
+        write(store, empty).await,
+        PageWriteResult::Done { count: 1 },
+        "sealing alone changes no count"
+    );
+    let late = page(
+        "seal",
+        1,
+        PageKind::Append { known_count: 1 },
+        false,
+        &all[3..],
+    );
     assert_eq!(write(store, late).await, PageWriteResult::Conflict);
     let loaded = load(store, "seal", true).await;
-    assert_eq!(loaded.iter().map(|p| (p.count, p.sealed)).collect::<Vec<_>>(), [(2, true), (1, true)]);
+    assert_eq!(
+        loaded
+            .iter()
+            .map(|p| (p.count, p.sealed))
+            .collect::<Vec<_>>(),
+        [(2, true), (1, true)]
+    );
 }
 
 async fn mixed(store: &dyn Store) {
     let all = temps(0..3);
-    write(store, page("mixed-1", 0, PageKind::Create, false, &all[..1])).await;
+    write(
+        store,
+        page("mixed-1", 0, PageKind::Create, false, &all[..1]),
+    )
+    .await;
     let batch = [
         page("mixed-0", 0, PageKind::Create, false, &all[..1]),
         page("mixed-1", 0, PageKind::Create, false, &all[1..2]),
@@ -318,22 +518,42 @@ async fn mixed(store: &dyn Store) {
     ];
     let done = |count| PageWriteResult::Done { count };
     let answers = store.write(&batch).await.unwrap();
-    assert_eq!(answers, [done(1), PageWriteResult::Conflict, done(1), done(3), done(3)], "each statement by itself");
+    assert_eq!(
+        answers,
+        [
+            done(1),
+            PageWriteResult::Conflict,
+            done(1),
+            done(3),
+            done(3)
+        ],
+        "each statement by itself"
+    );
 }
 
 async fn loads(store: &dyn Store) {
     assert!(load(store, "unknown", true).await.is_empty());
     let kinds = [
-        reading(START.0 - 1, &[("ü", Value::Double(-0.0)), ("on", Value::Bool(true))]),
+        reading(
+            START.0 - 1,
+            &[("ü", Value::Double(-0.0)), ("on", Value::Bool(true))],
+        ),
         reading(
             START.0 + 5,
-            &[("big", Value::Int(i64::MAX)), ("s", Value::Str("a\u{0}b ✓".into())), ("e", Value::Str("".into()))],
+            &[
+                ("big", Value::Int(i64::MAX)),
+                ("s", Value::Str("a\u{0}b ✓".into())),
+                ("e", Value::Str("".into())),
+            ],
         ),
         reading(-HOUR, &[("tiny", Value::Double(5e-324))]),
     ];
     write(store, page("kinds", 0, PageKind::Create, false, &kinds)).await;
     let loaded = load(store, "kinds", true).await;
-    assert_eq!(loaded[0].keys, kinds.iter().map(Reading::key).collect::<Vec<_>>());
+    assert_eq!(
+        loaded[0].keys,
+        kinds.iter().map(Reading::key).collect::<Vec<_>>()
+    );
     assert_eq!(loaded[0].last_ts_ms, START.0 + 5);
     let heads = load(store, "kinds", false).await;
     assert!(heads[0].keys.is_empty() && heads[0].count == 3 && heads[0].bytes >= 100);
@@ -341,12 +561,21 @@ async fn loads(store: &dyn Store) {
 
 async fn many(store: &dyn Store) {
     let one = temps(0..1);
-    let writes: Vec<_> = (0..5000).map(|i| page(&format!("many-{i}"), 0, PageKind::Create, false, &one)).collect();
+    let writes: Vec<_> = (0..5000)
+        .map(|i| page(&format!("many-{i}"), 0, PageKind::Create, false, &one))
+        .collect();
     let answers = store.write(&writes).await.unwrap();
-    assert!(answers.iter().all(|a| *a == PageWriteResult::Done { count: 1 }));
+    assert!(
+        answers
+            .iter()
+            .all(|a| *a == PageWriteResult::Done { count: 1 })
+    );
     let requests: Vec<_> = (0..6000)
         .map(|i| LoadRequest {
-            bucket: BucketKey { sensor_id: format!("many-{i}").into(), start: START },
+            bucket: BucketKey {
+                sensor_id: format!("many-{i}").into(),
+                start: START,
+            },
             readings_from: (i % 2 == 0).then_some(i64::MIN),
             doubt: false,
         })
@@ -368,8 +597,16 @@ async fn the_memory_store_keeps_the_contract() {
 async fn mongodb_keeps_the_contract() {
     let (store, db) = mongo("contract").await;
     contract(&store).await;
-    let dead = db.collection::<Document>("dead_letters").find_one(doc! {}).await.unwrap().unwrap();
-    assert_eq!(dead.get_binary_generic("payload").unwrap(), &vec![0, 255, b'{']);
+    let dead = db
+        .collection::<Document>("dead_letters")
+        .find_one(doc! {})
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        dead.get_binary_generic("payload").unwrap(),
+        &vec![0, 255, b'{']
+    );
     assert_eq!(dead.get_str("reason").unwrap(), "invalid_json");
 }
 
@@ -381,41 +618,93 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
     // As the flush stage does before the first write.
     store.raise_high_water(START).await.unwrap();
     let prepared = store.prepare().await.unwrap();
-    assert!(prepared.server_version.starts_with("4.4."), "{}", prepared.server_version);
+    assert!(
+        prepared.server_version.starts_with("4.4."),
+        "{}",
+        prepared.server_version
+    );
     let reason = &prepared.mode_reason;
-    for part in ["store.mode is auto", "no native time-series", "timeseries' is an unknown field", "replica set rs0"] {
+    for part in [
+        "store.mode is auto",
+        "no native time-series",
+        "timeseries' is an unknown field",
+        "replica set rs0",
+    ] {
         assert!(reason.contains(part), "{part}: {reason}");
     }
-    assert!(prepared.changes.is_empty() && prepared.warnings.is_empty(), "{prepared:?}");
-    assert!(!db.list_collection_names().await.unwrap().contains(&"sensor_readings".to_owned()));
+    assert!(
+        prepared.changes.is_empty() && prepared.warnings.is_empty(),
+        "{prepared:?}"
+    );
+    assert!(
+        !db.list_collection_names()
+            .await
+            .unwrap()
+            .contains(&"sensor_readings".to_owned())
+    );
     // If the mode is required, the result is an error with advice.
     let uri = config::Secret::new(Mongod::shared_v44().uri());
-    let settings = config::Store { uri, mode: config::StoreMode::Timeseries, ..settings(db.name()) };
-    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    let settings = config::Store {
+        uri,
+        mode: config::StoreMode::Timeseries,
+        ..settings(db.name())
+    };
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600))
+        .await
+        .unwrap();
     let error = store.prepare().await.unwrap_err();
-    assert!(!error.transient && error.detail.contains("set store.mode to auto or bucket"), "{error}");
-    assert!(store.inspect().await.unwrap_err().to_string().contains("set store.mode to auto or bucket"));
+    assert!(
+        !error.transient && error.detail.contains("set store.mode to auto or bucket"),
+        "{error}"
+    );
+    assert!(
+        store
+            .inspect()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("set store.mode to auto or bucket")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_has_the_documented_form() {
     let (store, db) = mongo("document").await;
     let mut builder = BatchBuilder::new(10);
-    builder.value("x", hourbucket::model::ValueRef::Int(1)).unwrap();
-    builder.commit("S1", 0, false, &[("floor", "2"), ("site", "north")]).unwrap();
+    builder
+        .value("x", hourbucket::model::ValueRef::Int(1))
+        .unwrap();
+    builder
+        .commit("S1", 0, false, &[("floor", "2"), ("site", "north")])
+        .unwrap();
     let batch = builder.finish();
     let tags = Arc::new(Tags::from_canonical(batch.iter().next().unwrap().1.tags));
     let readings = [
-        reading(START.0, &[("humid", Value::Int(60)), ("temp", Value::Double(22.5))]),
+        reading(
+            START.0,
+            &[("humid", Value::Int(60)), ("temp", Value::Double(22.5))],
+        ),
         reading(
             START.0 + 60_000,
-            &[("humid", Value::Int(58)), ("on", Value::Bool(true)), ("temp", Value::Double(23.0))],
+            &[
+                ("humid", Value::Int(58)),
+                ("on", Value::Bool(true)),
+                ("temp", Value::Double(23.0)),
+            ],
         ),
     ];
-    let first = PageWrite { tags: Some(tags), ..page("S1", 0, PageKind::Create, false, &readings[..1]) };
+    let first = PageWrite {
+        tags: Some(tags),
+        ..page("S1", 0, PageKind::Create, false, &readings[..1])
+    };
     write(&store, first).await;
     write(&store, append("S1", 1, true, &readings[1..])).await;
-    let found = db.collection::<Document>("sensor_buckets").find_one(doc! {}).await.unwrap().unwrap();
+    let found = db
+        .collection::<Document>("sensor_buckets")
+        .find_one(doc! {})
+        .await
+        .unwrap()
+        .unwrap();
     let date = |ms| Bson::DateTime(DateTime::from_millis(ms));
     let expected = doc! {
         "_id": { "sensor_id": "S1", "bucket_start": date(START.0), "page": 0 },
@@ -453,16 +742,43 @@ async fn view(store: &MongoStore, db: &mongodb::Database) {
     let all = temps(0..10);
     write(store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
     write(store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
-    write(store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])]))
-        .await;
-    let others: Vec<_> = (0..500).map(|i| page(&format!("x{i}"), 0, PageKind::Create, false, &all[..2])).collect();
+    write(
+        store,
+        page(
+            "S2",
+            0,
+            PageKind::Create,
+            false,
+            &[reading(START.0, &[("state", Value::Str("on".into()))])],
+        ),
+    )
+    .await;
+    let others: Vec<_> = (0..500)
+        .map(|i| page(&format!("x{i}"), 0, PageKind::Create, false, &all[..2]))
+        .collect();
     store.write(&others).await.unwrap();
     let view = db.collection::<Document>("sensor_summaries");
-    let rows = |filter| async { view.find(filter).await.unwrap().try_collect::<Vec<_>>().await.unwrap() };
-    let row = rows(doc! { "sensor_id": "S1", "bucket_start": DateTime::from_millis(START.0) }).await.remove(0);
-    assert_eq!(row.keys().collect::<std::collections::BTreeSet<_>>().len(), 6, "{row}");
+    let rows = |filter| async {
+        view.find(filter)
+            .await
+            .unwrap()
+            .try_collect::<Vec<_>>()
+            .await
+            .unwrap()
+    };
+    let row = rows(doc! { "sensor_id": "S1", "bucket_start": DateTime::from_millis(START.0) })
+        .await
+        .remove(0);
+    assert_eq!(
+        row.keys().collect::<std::collections::BTreeSet<_>>().len(),
+        6,
+        "{row}"
+    );
     assert_eq!(row.get_i32("count").unwrap(), 10);
-    assert_eq!(row.get_datetime("last_ts").unwrap().timestamp_millis(), START.0 + 9000);
+    assert_eq!(
+        row.get_datetime("last_ts").unwrap().timestamp_millis(),
+        START.0 + 9000
+    );
     let summary = row.get_document("summary").unwrap();
     let temp = doc! { "min": 0.0, "max": 4.5, "sum": 22.5, "count": 10, "avg": 2.25 };
     assert_eq!(summary.get_document("temp").unwrap(), &temp);
@@ -470,41 +786,85 @@ async fn view(store: &MongoStore, db: &mongodb::Database) {
         summary.get_document("n").unwrap(),
         &doc! { "min": 0i64, "max": 9i64, "sum": 45i64, "count": 10, "avg": 4.5 }
     );
-    assert!(rows(doc! { "sensor_id": "S2" }).await[0].get_document("summary").unwrap().is_empty());
+    assert!(
+        rows(doc! { "sensor_id": "S2" }).await[0]
+            .get_document("summary")
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(rows(doc! {}).await.len(), 502);
     let explain = doc! {
         "explain": { "find": "sensor_summaries", "filter": { "sensor_id": "S1" } }, "verbosity": "executionStats",
     };
     let plan = db.run_command(explain).await.unwrap().to_string();
-    assert!(plan.contains("IXSCAN") && !plan.contains("COLLSCAN"), "the view reads everything for one sensor: {plan}");
+    assert!(
+        plan.contains("IXSCAN") && !plan.contains("COLLSCAN"),
+        "the view reads everything for one sensor: {plan}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn preparing_is_repeatable_follows_the_retention_and_refuses_other_documents() {
     let name = unique_database("prepare");
     let settings = settings(&name);
-    let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
+    let client = mongodb::Client::with_uri_str(settings.uri.reveal())
+        .await
+        .unwrap();
     let db = client.database(&name);
-    for (days, ttl) in [(None, None), (Some(30), Some(30 * 86_400)), (Some(7), Some(7 * 86_400)), (None, None)] {
-        let settings = config::Store { retention: days.map(|d| Duration::from_secs(d * 86_400)), ..settings.clone() };
-        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(86_400)).await.unwrap();
+    for (days, ttl) in [
+        (None, None),
+        (Some(30), Some(30 * 86_400)),
+        (Some(7), Some(7 * 86_400)),
+        (None, None),
+    ] {
+        let settings = config::Store {
+            retention: days.map(|d| Duration::from_secs(d * 86_400)),
+            ..settings.clone()
+        };
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(86_400))
+            .await
+            .unwrap();
         store.prepare().await.unwrap();
-        let indexes = db.run_command(doc! { "listIndexes": "sensor_buckets" }).await.unwrap();
-        let batch = indexes.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+        let indexes = db
+            .run_command(doc! { "listIndexes": "sensor_buckets" })
+            .await
+            .unwrap();
+        let batch = indexes
+            .get_document("cursor")
+            .unwrap()
+            .get_array("firstBatch")
+            .unwrap()
+            .clone();
         let expire = batch.iter().find_map(|i| {
             let seconds = i.as_document()?.get("expireAfterSeconds")?;
-            seconds.as_i64().or(seconds.as_i32().map(i64::from)).or(seconds.as_f64().map(|f| f as i64))
+            seconds
+                .as_i64()
+                .or(seconds.as_i32().map(i64::from))
+                .or(seconds.as_f64().map(|f| f as i64))
         });
         assert_eq!(expire, ttl);
         let wanted = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         assert!(
-            batch.iter().any(|i| i.as_document().unwrap().get_document("key").is_ok_and(|k| *k == wanted)),
+            batch.iter().any(|i| i
+                .as_document()
+                .unwrap()
+                .get_document("key")
+                .is_ok_and(|k| *k == wanted)),
             "{batch:?}"
         );
     }
-    let other = db.collection::<Document>("sensor_buckets").insert_one(doc! { "sensor_id": 5 }).await;
-    assert!(other.unwrap_err().to_string().contains("validation"), "the validator is off");
+    let other = db
+        .collection::<Document>("sensor_buckets")
+        .insert_one(doc! { "sensor_id": 5 })
+        .await;
+    assert!(
+        other.unwrap_err().to_string().contains("validation"),
+        "the validator is off"
+    );
     let options = doc! { "listCollections": 1, "filter": { "name": "sensor_buckets" } };
     let options = db.run_command(options).await.unwrap().to_string();
-    assert!(options.contains("block_compressor=zstd") && options.contains("moderate"), "{options}");
+    assert!(
+        options.contains("block_compressor=zstd") && options.contains("moderate"),
+        "{options}"
+    );
 }

@@ -1,5 +1,6 @@
-//! Measurements with years of data, for a quiet machine and a release build (`HOURBUCKET_TEST_BINARY`): `tests/run.sh
-//! --test servers years:: -- --ignored --nocapture --test-threads 1`. The figures in docs/mongodb.md come from them.
+//! Measurements with years of data, for a quiet machine and a release build
+//! (`HOURBUCKET_TEST_BINARY`): `tests/run.sh --test servers years:: -- --ignored --nocapture
+//! --test-threads 1`. The figures in docs/mongodb.md come from them.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
 
@@ -57,8 +58,8 @@ fn page(sensor: &str, start: i64, count: i64, is_whole: bool) -> RawDocumentBuf 
     page
 }
 
-/// Writes the hours of sensors `S0`, `S1`, ..., each with `count` readings, which are in the pages from `whole_from`
-/// on.
+/// Writes the hours of sensors `S0`, `S1`, ..., each with `count` readings, which are in the pages
+/// from `whole_from` on.
 fn fill(uri: &str, sensors: usize, (from, to): (i64, i64), count: i64, whole_from: i64) {
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -69,7 +70,9 @@ fn fill(uri: &str, sensors: usize, (from, to): (i64, i64), count: i64, whole_fro
                     for sensor in (part..sensors).step_by(2).map(|n| format!("S{n}")) {
                         let starts: Vec<i64> = (from..to).step_by(HOUR as usize).collect();
                         for starts in starts.chunks(PAGES_AT_ONCE) {
-                            let some = starts.iter().map(|start| page(&sensor, *start, count, *start >= whole_from));
+                            let some = starts
+                                .iter()
+                                .map(|start| page(&sensor, *start, count, *start >= whole_from));
                             pages.insert_many(some).ordered(false).await.unwrap();
                         }
                     }
@@ -79,36 +82,73 @@ fn fill(uri: &str, sensors: usize, (from, to): (i64, i64), count: i64, whole_fro
     });
     // As in a database of a version without a catalogue: it is filled from these hours.
     with(uri, async |db| {
-        db.collection::<Document>("hourbucket_meta").delete_one(doc! { "_id": "catalog" }).await.unwrap()
+        db.collection::<Document>("hourbucket_meta")
+            .delete_one(doc! { "_id": "catalog" })
+            .await
+            .unwrap()
     });
     let hours = sensors as i64 * (to - from) / HOUR;
-    println!("{hours} hours of {sensors} sensors written in {:.0?}", begun.elapsed());
+    println!(
+        "{hours} hours of {sensors} sensors written in {:.0?}",
+        begun.elapsed()
+    );
 }
 
 fn counted(uri: &str, collection: &str) -> u64 {
-    with(uri, async |db| db.collection::<Document>(collection).estimated_document_count().await.unwrap())
+    with(uri, async |db| {
+        db.collection::<Document>(collection)
+            .estimated_document_count()
+            .await
+            .unwrap()
+    })
 }
 
 /// Bytes of data and of indexes on the disk, after a checkpoint.
 fn on_disk(uri: &str, collection: &str) -> (i64, i64) {
     with(uri, async |db| {
-        db.client().database("admin").run_command(doc! { "fsync": 1 }).await.unwrap();
-        let stats = db.run_command(doc! { "collStats": collection }).await.unwrap();
-        let bytes = |name: &str| stats.get_i64(name).or(stats.get_i32(name).map(i64::from)).unwrap();
+        db.client()
+            .database("admin")
+            .run_command(doc! { "fsync": 1 })
+            .await
+            .unwrap();
+        let stats = db
+            .run_command(doc! { "collStats": collection })
+            .await
+            .unwrap();
+        let bytes = |name: &str| {
+            stats
+                .get_i64(name)
+                .or(stats.get_i32(name).map(i64::from))
+                .unwrap()
+        };
         (bytes("storageSize"), bytes("totalIndexSize"))
     })
 }
 
-/// `hourbucket init --rollup-from`, until it has ended or `stop` says so; then it gets SIGKILL. Returns what it
-/// printed.
+/// `hourbucket init --rollup-from`, until it has ended or `stop` says so; then it gets SIGKILL.
+/// Returns what it printed.
 fn fill_days(uri: &str, from: i64, stop: impl Fn() -> bool) -> String {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("hourbucket.toml"), "store.mode = \"bucket\"\nrollup.days = true\n").unwrap();
+    std::fs::write(
+        dir.path().join("hourbucket.toml"),
+        "store.mode = \"bucket\"\nrollup.days = true\n",
+    )
+    .unwrap();
     let printed = std::fs::File::create(dir.path().join("printed")).unwrap();
-    let date = chrono::DateTime::from_timestamp_millis(from).unwrap().format("%Y-%m-%d").to_string();
-    let binary = std::env::var_os("HOURBUCKET_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_hourbucket").into());
+    let date = chrono::DateTime::from_timestamp_millis(from)
+        .unwrap()
+        .format("%Y-%m-%d")
+        .to_string();
+    let binary = std::env::var_os("HOURBUCKET_TEST_BINARY")
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_hourbucket").into());
     let mut child = Command::new(binary)
-        .args(["init", "--rollup-from", &date, "--config", "hourbucket.toml"])
+        .args([
+            "init",
+            "--rollup-from",
+            &date,
+            "--config",
+            "hourbucket.toml",
+        ])
         .current_dir(dir.path())
         .env("HOURBUCKET_STORE__URI", uri)
         .stderr(Stdio::from(printed.try_clone().unwrap()))
@@ -143,11 +183,17 @@ fn timed(service: &Service, what: &str, path: &str) -> String {
         })
         .collect();
     took.sort_by(f64::total_cmp);
-    println!("{what}: median {:.1} ms, slowest of {} {:.1} ms", took[took.len() / 2], took.len(), took[took.len() - 1]);
+    println!(
+        "{what}: median {:.1} ms, slowest of {} {:.1} ms",
+        took[took.len() / 2],
+        took.len(),
+        took[took.len() - 1]
+    );
     last
 }
 
-/// Three years of 200 sensors: days filled by a command that is killed once, then charts of one year.
+/// Three years of 200 sensors: days filled by a command that is killed once, then charts of one
+/// year.
 #[test]
 #[ignore = "a measurement of about fifteen minutes"]
 fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
@@ -170,40 +216,80 @@ fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
     );
     let begun = Instant::now();
     let second = fill_days(&uri, from, || false);
-    println!("and again, {:.0?}, {} days:\n{second}", begun.elapsed(), counted(&uri, "sensor_days"));
+    println!(
+        "and again, {:.0?}, {} days:\n{second}",
+        begun.elapsed(),
+        counted(&uri, "sensor_days")
+    );
     assert_eq!(counted(&uri, "sensor_days"), all);
 
-    let service = Service::start("rollup.days = true\nlog.level = \"warn\"\n", &[("STORE__URI", &uri)]);
+    let service = Service::start(
+        "rollup.days = true\nlog.level = \"warn\"\n",
+        &[("STORE__URI", &uri)],
+    );
     let year = format!("from={}&to={}", today - 365 * DAY, today);
-    wait_until("the sensors are in the catalogue", Duration::from_secs(600), || {
-        let (status, text) = service.get_admin("/prometheus/api/v1/label/sensor_id/values")?;
-        (status == 200 && text.matches("\"S").count() == sensors).then_some(())
-    });
-    let answer = timed(&service, "read API, a year of days of one sensor", &format!("/v1/sensors/S7/daily?{year}"));
+    wait_until(
+        "the sensors are in the catalogue",
+        Duration::from_secs(600),
+        || {
+            let (status, text) = service.get_admin("/prometheus/api/v1/label/sensor_id/values")?;
+            (status == 200 && text.matches("\"S").count() == sensors).then_some(())
+        },
+    );
+    let answer = timed(
+        &service,
+        "read API, a year of days of one sensor",
+        &format!("/v1/sensors/S7/daily?{year}"),
+    );
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    assert_eq!(answer["days"].as_array().unwrap().len() as i64, 365.min(days), "{answer}");
+    assert_eq!(
+        answer["days"].as_array().unwrap().len() as i64,
+        365.min(days),
+        "{answer}"
+    );
     let query = escaped("avg_over_time(temp{sensor_id=\"S7\"}[1d])");
     let start = (today - 364 * DAY) / 1000;
     let end = today / 1000;
-    let path = format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=86400");
-    timed(&service, "PromQL, avg_over_time(temp[1d]) of one sensor over a year", &path);
-    with(&uri, async |db| db.run_command(doc! { "profile": 2 }).await.unwrap());
+    let path =
+        format!("/prometheus/api/v1/query_range?query={query}&start={start}&end={end}&step=86400");
+    timed(
+        &service,
+        "PromQL, avg_over_time(temp[1d]) of one sensor over a year",
+        &path,
+    );
+    with(&uri, async |db| {
+        db.run_command(doc! { "profile": 2 }).await.unwrap()
+    });
     service.get_admin(&path).unwrap();
-    service.get_admin(&format!("/v1/sensors/S7/daily?{year}")).unwrap();
+    service
+        .get_admin(&format!("/v1/sensors/S7/daily?{year}"))
+        .unwrap();
     let hours = with(&uri, async |db| {
         db.run_command(doc! { "profile": 0 }).await.unwrap();
-        let hours =
-            doc! { "ns": format!("{DATABASE}.sensor_buckets"), "command.filter.sensor_id": { "$exists": true } };
-        let mut found = db.collection::<Document>("system.profile").find(hours).await.unwrap();
+        let hours = doc! { "ns": format!("{DATABASE}.sensor_buckets"), "command.filter.sensor_id": { "$exists": true } };
+        let mut found = db
+            .collection::<Document>("system.profile")
+            .find(hours)
+            .await
+            .unwrap();
         let mut all = vec![];
         while found.advance().await.unwrap() {
             let one: Document = found.deserialize_current().unwrap();
-            all.push((one.get_i32("nreturned").unwrap_or(0), one.get_document("command").unwrap().to_string()));
+            all.push((
+                one.get_i32("nreturned").unwrap_or(0),
+                one.get_document("command").unwrap().to_string(),
+            ));
         }
         all
     });
-    println!("hours read for both: {}, in {} requests", hours.iter().map(|(n, _)| n).sum::<i32>(), hours.len());
-    hours.iter().for_each(|(n, command)| println!("{n}: {}", command.chars().take(300).collect::<String>()));
+    println!(
+        "hours read for both: {}, in {} requests",
+        hours.iter().map(|(n, _)| n).sum::<i32>(),
+        hours.len()
+    );
+    hours.iter().for_each(|(n, command)| {
+        println!("{n}: {}", command.chars().take(300).collect::<String>())
+    });
     for collection in ["sensor_buckets", "sensor_days"] {
         let (data, indexes) = on_disk(&uri, collection);
         println!("{collection}: {data} bytes of data, {indexes} of indexes");
@@ -219,9 +305,16 @@ fn bytes_of_a_sensor_and_year() {
     let from = today - 365 * DAY;
     println!("| a sensor and year | data | indexes |\n|---|---|---|");
     let print = |what: &str, (data, indexes): (i64, i64)| {
-        println!("| {what} | {} kB | {} kB |", data / SENSORS as i64 / 1000, indexes / SENSORS as i64 / 1000);
+        println!(
+            "| {what} | {} kB | {} kB |",
+            data / SENSORS as i64 / 1000,
+            indexes / SENSORS as i64 / 1000
+        );
     };
-    for (what, whole_from) in [("hours with their readings", from), ("hours without readings", today)] {
+    for (what, whole_from) in [
+        ("hours with their readings", from),
+        ("hours without readings", today),
+    ] {
         let mongod = Mongod::start();
         let uri = mongod.uri();
         large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
@@ -234,9 +327,10 @@ fn bytes_of_a_sensor_and_year() {
     }
 }
 
-/// Prints mongod's processor time for days of 200 sensors that report once a minute, without and with their rollup,
-/// each with the same time in which MongoDB has nothing else to do. The readings arrive as fast as they are taken, so
-/// that ingest is as cheap as it can be, and the rollup's share larger than with a fleet that reports live.
+/// Prints mongod's processor time for days of 200 sensors that report once a minute, without and
+/// with their rollup, each with the same time in which MongoDB has nothing else to do. The readings
+/// arrive as fast as they are taken, so that ingest is as cheap as it can be, and the rollup's
+/// share larger than with a fleet that reports live.
 #[test]
 #[ignore = "a measurement of about ten minutes"]
 fn what_days_cost_mongod() {
@@ -247,14 +341,21 @@ fn what_days_cost_mongod() {
         for has_days in [false, true] {
             let mongod = Mongod::start();
             let text = format!(
-                "store.mode = \"{mode}\"\nlog.level = \"warn\"\n[rollup]\ndays = {has_days}\nlate = \"20s\"\nsettle = \"20s\"\n"
+                "store.mode = \"{mode}\"\nlog.level = \"warn\"\n[rollup]\ndays = {has_days}\n\
+                 late = \"20s\"\nsettle = \"20s\"\n"
             );
             let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
             let begun = cpu_s(mongod.pid());
             let base = now_ms().div_euclid(DAY) * DAY - (days + 1) * DAY;
             for minute in 0..days * 24 * 60 {
                 let ts = base + minute * 60_000 + 7000;
-                let line = |n: i64| format!("s,sensor_id=S{n},site={} temp={} {ts}\n", n % 20, 20 + n % 10);
+                let line = |n: i64| {
+                    format!(
+                        "s,sensor_id=S{n},site={} temp={} {ts}\n",
+                        n % 20,
+                        20 + n % 10
+                    )
+                };
                 let body: String = (0..sensors).map(line).collect();
                 service.write_lines(&body);
             }
@@ -273,7 +374,8 @@ fn what_days_cost_mongod() {
             std::thread::sleep(REST.saturating_sub(stored.elapsed()));
             let took = cpu_s(mongod.pid()) - begun;
             println!(
-                "{mode}, days {has_days}: {took:.1} s of mongod for {count} readings, {:.3} per million",
+                "{mode}, days {has_days}: {took:.1} s of mongod for {count} readings, {:.3} per \
+                 million",
                 took / count as f64 * 1e6
             );
             assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
@@ -281,8 +383,8 @@ fn what_days_cost_mongod() {
     }
 }
 
-/// 20,000 readings per second from four gateways until `stop`; returns the latencies from the intended times, sorted
-/// (ms).
+/// 20,000 readings per second from four gateways until `stop`; returns the latencies from the
+/// intended times, sorted (ms).
 fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
     const EVERY: Duration = Duration::from_millis(200);
     let mut all: Vec<f64> = std::thread::scope(|scope| {
@@ -307,7 +409,10 @@ fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
                 })
             })
             .collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a gateway")).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("a gateway"))
+            .collect()
     });
     all.sort_by(f64::total_cmp);
     all
@@ -316,7 +421,8 @@ fn ingest(service: &Service, stop: &AtomicBool) -> Vec<f64> {
 fn print_latencies(what: &str, took: &[f64]) {
     let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
     println!(
-        "{what}: {} bodies of 1,000 readings, acknowledged after {:.1} ms (median), {:.1} ms (p99), {:.1} ms (slowest)",
+        "{what}: {} bodies of 1,000 readings, acknowledged after {:.1} ms (median), {:.1} ms \
+         (p99), {:.1} ms (slowest)",
         took.len(),
         at(0.5),
         at(0.99),
@@ -368,7 +474,11 @@ fn a_million_pages_lose_their_readings_beside_ingest() {
             let removed = metrics.get("readings_removed_pages_total");
             let lag = metrics.get("readings_removal_lag_seconds");
             if printed.elapsed() > Duration::from_secs(120) || removed >= pages as f64 {
-                println!("{:.0?}: {removed} pages, lag {:.1} days", begun.elapsed(), lag / 86_400.0);
+                println!(
+                    "{:.0?}: {removed} pages, lag {:.1} days",
+                    begun.elapsed(),
+                    lag / 86_400.0
+                );
                 printed = Instant::now();
             }
             if removed >= pages as f64 {

@@ -1,5 +1,6 @@
-//! The control loop of the flush age with a simulated store: steps of the load, a slow store, an outage, sensors that
-//! start together. Each simulated sensor stands for a hundred, so its statements take a hundred times as long.
+//! The control loop of the flush age with a simulated store: steps of the load, a slow store, an
+//! outage, sensors that start together. Each simulated sensor stands for a hundred, so its
+//! statements take a hundred times as long.
 
 use hourbucket::flush::age::{AgeControl, AgeSample, gain};
 use hourbucket::flush::due::{DuePolicy, DueWheel};
@@ -24,8 +25,8 @@ struct Sensor {
     at_its_turn: bool,
 }
 
-/// Sensors, the wheel with their due buckets, those that wait for their turn, the store with one command at a time, and
-/// the controller.
+/// Sensors, the wheel with their due buckets, those that wait for their turn, the store with one
+/// command at a time, and the controller.
 struct Sim {
     now_ms: u64,
     sensors: Vec<Sensor>,
@@ -49,12 +50,24 @@ struct Sim {
 }
 
 impl Sim {
-    /// `sensors` with one reading per `interval_ms`, evenly spread over it or all at the same moment.
+    /// `sensors` with one reading per `interval_ms`, evenly spread over it or all at the same
+    /// moment.
     fn new(sensors: usize, interval_ms: u64, together: bool) -> Sim {
-        let next = |i: usize| if together { 0 } else { i as u64 * interval_ms / sensors as u64 };
+        let next = |i: usize| {
+            if together {
+                0
+            } else {
+                i as u64 * interval_ms / sensors as u64
+            }
+        };
         Sim {
             now_ms: 0,
-            sensors: (0..sensors).map(|i| Sensor { next_ms: next(i), ..Sensor::default() }).collect(),
+            sensors: (0..sensors)
+                .map(|i| Sensor {
+                    next_ms: next(i),
+                    ..Sensor::default()
+                })
+                .collect(),
             interval_ms,
             wheel: DueWheel::new(MAX_AGE_MS / 64),
             turns: Turns::default(),
@@ -75,7 +88,12 @@ impl Sim {
 
     /// Resets the figures, and runs for `minutes`.
     fn run(&mut self, minutes: u64) -> &Sim {
-        (self.readings, self.statements, self.waited_max_ms, self.per_second_max) = (0, 0, 0, 0);
+        (
+            self.readings,
+            self.statements,
+            self.waited_max_ms,
+            self.per_second_max,
+        ) = (0, 0, 0, 0);
         self.ages_ms = (u64::MAX, 0);
         let end_ms = self.now_ms + minutes * MINUTE_MS;
         while self.now_ms < end_ms {
@@ -101,7 +119,9 @@ impl Sim {
                     sensor.since_ms = self.now_ms;
                     self.sample.began += 1;
                 }
-                if sensor.rows == 1 && !sensor.queued || sensor.rows >= FEW && std::mem::take(&mut sensor.at_its_turn) {
+                if sensor.rows == 1 && !sensor.queued
+                    || sensor.rows >= FEW && std::mem::take(&mut sensor.at_its_turn)
+                {
                     self.wheel.push(policy.due_ms(self.now_ms, hash(i)), i);
                 }
             }
@@ -113,7 +133,12 @@ impl Sim {
         while let Some(due) = self.wheel.pop_due(self.now_ms) {
             for i in due {
                 let sensor = &mut self.sensors[i];
-                if policy.waits_for_turn(self.now_ms, sensor.since_ms, sensor.rows, self.control.age_ms()) {
+                if policy.waits_for_turn(
+                    self.now_ms,
+                    sensor.since_ms,
+                    sensor.rows,
+                    self.control.age_ms(),
+                ) {
                     sensor.at_its_turn = true;
                     self.turns.push(hash(i), i);
                 } else {
@@ -122,7 +147,10 @@ impl Sim {
                 }
             }
         }
-        for i in self.turns.advance(STEP_MS, policy.round_ms(self.control.age_ms())) {
+        for i in self
+            .turns
+            .advance(STEP_MS, policy.round_ms(self.control.age_ms()))
+        {
             let sensor = &mut self.sensors[i];
             if std::mem::take(&mut sensor.at_its_turn) {
                 sensor.queued = true;
@@ -157,7 +185,10 @@ impl Sim {
     fn control(&mut self) {
         self.per_second_max = self.per_second_max.max(std::mem::take(&mut self.second));
         let sample = std::mem::take(&mut self.sample);
-        self.control.observe(AgeSample { elapsed_ms: 1000, ..sample });
+        self.control.observe(AgeSample {
+            elapsed_ms: 1000,
+            ..sample
+        });
         let age_ms = self.control.age_ms();
         self.ages_ms = (self.ages_ms.0.min(age_ms), self.ages_ms.1.max(age_ms));
     }
@@ -169,7 +200,8 @@ impl Sim {
 
     fn show(&self, what: &str) {
         println!(
-            "{what}: minute {}, age {:?} s, {:.2} statements per reading, waited {} s, queue {}, at most {} per second",
+            "{what}: minute {}, age {:?} s, {:.2} statements per reading, waited {} s, queue {}, \
+             at most {} per second",
             self.now_ms / MINUTE_MS,
             (self.ages_ms.0 / 1000, self.ages_ms.1 / 1000),
             self.effort(),
@@ -181,7 +213,12 @@ impl Sim {
 
     /// The oldest waiting reading (ms).
     fn oldest_ms(&self) -> u64 {
-        self.sensors.iter().filter(|s| s.rows > 0).map(|s| self.now_ms - s.since_ms).max().unwrap_or(0)
+        self.sensors
+            .iter()
+            .filter(|s| s.rows > 0)
+            .map(|s| self.now_ms - s.since_ms)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -195,18 +232,34 @@ fn a_store_with_capacity_gets_fresh_readings() {
     let mut sim = Sim::new(1_000, MINUTE_MS, false);
     sim.run(20).show("capacity");
     assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
-    assert!(sim.waited_max_ms <= MAX_AGE_MS + 1000, "{} ms", sim.waited_max_ms);
+    assert!(
+        sim.waited_max_ms <= MAX_AGE_MS + 1000,
+        "{} ms",
+        sim.waited_max_ms
+    );
 }
 
 #[test]
 fn a_million_sensors_with_a_reading_a_minute_share_their_statements() {
     let mut sim = Sim::new(10_000, MINUTE_MS, false);
     sim.run(5).show("million, begin");
-    assert!(sim.effort() < 0.5, "{} statements per reading", sim.effort());
+    assert!(
+        sim.effort() < 0.5,
+        "{} statements per reading",
+        sim.effort()
+    );
     sim.run(15).show("million, settling");
     sim.run(15).show("million");
-    assert!(sim.effort() < 0.3, "{} statements per reading", sim.effort());
-    assert!(sim.waited_max_ms <= BUSY_MS + 15_000, "{} ms", sim.waited_max_ms);
+    assert!(
+        sim.effort() < 0.3,
+        "{} statements per reading",
+        sim.effort()
+    );
+    assert!(
+        sim.waited_max_ms <= BUSY_MS + 15_000,
+        "{} ms",
+        sim.waited_max_ms
+    );
 }
 
 #[test]
@@ -218,7 +271,10 @@ fn the_age_settles() {
             sim.run(25);
             sim.run(15).show("settled");
             let (min_ms, max_ms) = sim.ages_ms;
-            assert!(max_ms as f64 / min_ms as f64 <= 1.5, "{sensors} at {interval_ms} ms: {min_ms} to {max_ms} ms");
+            assert!(
+                max_ms as f64 / min_ms as f64 <= 1.5,
+                "{sensors} at {interval_ms} ms: {min_ms} to {max_ms} ms"
+            );
         }
     }
 }
@@ -231,12 +287,18 @@ fn steps_of_the_load_are_followed_in_both_directions() {
     // Ten times as many readings.
     sim.interval_ms = MINUTE_MS;
     let now_ms = sim.now_ms;
-    sim.sensors.iter_mut().enumerate().for_each(|(i, s)| s.next_ms = now_ms + i as u64 * MINUTE_MS / 10_000);
+    sim.sensors
+        .iter_mut()
+        .enumerate()
+        .for_each(|(i, s)| s.next_ms = now_ms + i as u64 * MINUTE_MS / 10_000);
     sim.run(10).show("step, high");
     assert!(sim.control.age_ms() > 100_000, "{}", sim.control.age_ms());
     sim.interval_ms = 10 * MINUTE_MS;
     let now_ms = sim.now_ms;
-    sim.sensors.iter_mut().enumerate().for_each(|(i, s)| s.next_ms = now_ms + i as u64 * 10 * MINUTE_MS / 10_000);
+    sim.sensors
+        .iter_mut()
+        .enumerate()
+        .for_each(|(i, s)| s.next_ms = now_ms + i as u64 * 10 * MINUTE_MS / 10_000);
     sim.run(18).show("step, back");
     sim.run(5).show("step, low again");
     assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
@@ -250,7 +312,11 @@ fn nothing_that_is_held_is_due_in_a_burst_when_the_age_shrinks() {
     // All sensors fall silent.
     sim.sensors.iter_mut().for_each(|s| s.next_ms = u64::MAX);
     sim.run(6).show("silence");
-    assert!(sim.per_second_max <= 3 * usual.max(40), "{} after {usual}", sim.per_second_max);
+    assert!(
+        sim.per_second_max <= 3 * usual.max(40),
+        "{} after {usual}",
+        sim.per_second_max
+    );
     assert_eq!(sim.oldest_ms(), 0, "everything is stored");
 }
 
@@ -263,7 +329,11 @@ fn a_slow_store_gets_fewer_statements_until_it_is_fast_again() {
     sim.run(15).show("slow");
     sim.run(10).show("slow, later");
     assert!(sim.control.age_ms() > 100_000, "{}", sim.control.age_ms());
-    assert!(sim.queue.len() < 100, "{} due buckets wait", sim.queue.len());
+    assert!(
+        sim.queue.len() < 100,
+        "{} due buckets wait",
+        sim.queue.len()
+    );
     sim.cost_s = COST_S;
     sim.run(12).show("fast again");
     sim.run(3);
@@ -280,16 +350,29 @@ fn after_an_outage_the_backlog_is_stored_and_the_age_settles() {
         sim.run(5).show("outage");
         sim.is_down = false;
         sim.run(5).show("recovery");
-        assert!(sim.queue.len() < 100, "{} due buckets wait", sim.queue.len());
+        assert!(
+            sim.queue.len() < 100,
+            "{} due buckets wait",
+            sim.queue.len()
+        );
         sim.run(20).show("after");
-        assert!(!fresh || sim.ages_ms == (MAX_AGE_MS, MAX_AGE_MS), "{:?}", sim.ages_ms);
-        assert!(sim.ages_ms.1 <= before.1 * 3 / 2, "{before:?} before, {:?} after", sim.ages_ms);
+        assert!(
+            !fresh || sim.ages_ms == (MAX_AGE_MS, MAX_AGE_MS),
+            "{:?}",
+            sim.ages_ms
+        );
+        assert!(
+            sim.ages_ms.1 <= before.1 * 3 / 2,
+            "{before:?} before, {:?} after",
+            sim.ages_ms
+        );
     }
 }
 
 #[test]
 fn statements_with_many_readings_do_not_stretch_the_age() {
-    // 10,000 statements a second, each with 15 readings: the store is busy, but not with small statements.
+    // 10,000 statements a second, each with 15 readings: the store is busy, but not with small
+    // statements.
     let mut sim = Sim::new(1_500, 1_000, false);
     sim.cost_s = 0.02;
     sim.run(10).show("dense");

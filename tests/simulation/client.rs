@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::model::{BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode};
+use hourbucket::model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
+};
 use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::days::DayStore;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
 };
 use hourbucket::store::{
-    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError,
+    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
+    PrepareError, PreparedStore, Store, StoreError,
 };
 use tokio::time::Instant;
 
@@ -34,7 +36,11 @@ impl Client {
         Box::pin(async move {
             tokio::time::sleep(self.server.pace.round_trip).await;
             let state = self.server.state();
-            if state.down { Err(not_applied()) } else { Ok(read(&state.pages)) }
+            if state.down {
+                Err(not_applied())
+            } else {
+                Ok(read(&state.pages))
+            }
         })
     }
 }
@@ -47,11 +53,17 @@ impl Store for Client {
         })
     }
 
-    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+    fn raise_high_water(
+        &self,
+        through: BucketStart,
+    ) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
         Box::pin(self.server.raise(through))
     }
 
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
+    fn write<'a>(
+        &'a self,
+        writes: &'a [PageWrite],
+    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(self.server.write(self.process, writes))
     }
 
@@ -62,35 +74,62 @@ impl Store for Client {
     ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
         Box::pin(async move {
             let begun = Instant::now();
-            let response = self.server.load(self.process, requests, within, self.storage_mode).await;
-            let list =
-                || requests.iter().map(|r| format!("{}@{}", r.bucket.sensor_id, r.bucket.start.0)).collect::<Vec<_>>();
+            let response = self
+                .server
+                .load(self.process, requests, within, self.storage_mode)
+                .await;
+            let list = || {
+                requests
+                    .iter()
+                    .map(|r| format!("{}@{}", r.bucket.sensor_id, r.bucket.start.0))
+                    .collect::<Vec<_>>()
+            };
             trace(|| {
-                let well = response.as_ref().map(|a| a.iter().map(Result::is_ok).collect::<Vec<_>>());
-                format!("{} load {:?} within {within:?} took {:?}: {well:?}", self.process, list(), begun.elapsed())
+                let well = response
+                    .as_ref()
+                    .map(|a| a.iter().map(Result::is_ok).collect::<Vec<_>>());
+                format!(
+                    "{} load {:?} within {within:?} took {:?}: {well:?}",
+                    self.process,
+                    list(),
+                    begun.elapsed()
+                )
             });
             response
         })
     }
 
-    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+    fn merge_catalog<'a>(
+        &'a self,
+        updates: &'a [&'a CatalogUpdate],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
             let mut state = self.server.state();
             if state.down {
                 return Err(not_applied());
             }
-            updates.iter().for_each(|update| state.pages.merge_catalog(update));
+            updates
+                .iter()
+                .for_each(|update| state.pages.merge_catalog(update));
             Ok(0)
         })
     }
 
-    fn find_catalog<'a>(&'a self, q: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+    fn find_catalog<'a>(
+        &'a self,
+        q: &'a CatalogQuery,
+    ) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
         self.read(move |pages| pages.find_catalog(q))
     }
 
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
+    fn latest<'a>(
+        &'a self,
+        updates: &'a [LatestUpdate],
+    ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
-            updates.iter().for_each(|u| self.server.state().pages.merge_latest(u));
+            updates
+                .iter()
+                .for_each(|u| self.server.state().pages.merge_latest(u));
             Ok(vec![LatestWriteResult::Done; updates.len()])
         })
     }
@@ -109,7 +148,10 @@ impl Store for Client {
         self.read(move |pages| pages.read_pages(q))
     }
 
-    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+    fn measurements<'a>(
+        &'a self,
+        q: &'a MeasurementQuery,
+    ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         self.read(move |pages| pages.read_measurements(q))
     }
 
@@ -117,7 +159,10 @@ impl Store for Client {
         self.read(move |pages| pages.read_sensors(q))
     }
 
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
+    fn newest<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         self.read(move |pages| pages.read_newest(sensors))
     }
 
@@ -148,6 +193,10 @@ impl Store for Client {
     }
 
     fn mode(&self) -> &'static str {
-        if self.storage_mode == StorageMode::TimeSeries { "timeseries" } else { "bucket" }
+        if self.storage_mode == StorageMode::TimeSeries {
+            "timeseries"
+        } else {
+            "bucket"
+        }
     }
 }

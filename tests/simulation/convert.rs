@@ -1,15 +1,17 @@
-//! `hourbucket convert` while the service runs: conversions of single buckets in both directions, statement by
-//! statement, some of them aborted. As an operator runs it: only buckets that ended some time ago by the true time, one
-//! conversion of a bucket at a time, and an aborted one is run again.
+//! `hourbucket convert` while the service runs: conversions of single buckets in both directions,
+//! statement by statement, some of them aborted. As an operator runs it: only buckets that ended
+//! some time ago by the true time, one conversion of a bucket at a time, and an aborted one is run
+//! again.
 //!
 //! Three known limits are left out:
-//! - A query that reads the pages of a bucket in several parts during its conversion may return readings twice or not
-//!   at all. (The parts are small here; in MongoDB they have 8 MiB.)
-//! - A query that reads a document in time-series mode before the bucket becomes pages, and the measurements after they
-//!   were removed, returns none of its readings.
-//! - If a bucket is converted while readings without a time are written, such readings may be stored twice, and of
-//!   equal ones too few may be stored: a reading without a time is identified by its position in the pages;
-//!   measurements have no position, and pages made from them have other positions.
+//! - A query that reads the pages of a bucket in several parts during its conversion may return
+//!   readings twice or not at all. (The parts are small here; in MongoDB they have 8 MiB.)
+//! - A query that reads a document in time-series mode before the bucket becomes pages, and the
+//!   measurements after they were removed, returns none of its readings.
+//! - If a bucket is converted while readings without a time are written, such readings may be
+//!   stored twice, and of equal ones too few may be stored: a reading without a time is identified
+//!   by its position in the pages; measurements have no position, and pages made from them have
+//!   other positions.
 
 use hourbucket::model::{BucketKey, PageKind, Rows, summary};
 use hourbucket::store::memory::{Conclusion, Conversion};
@@ -31,15 +33,24 @@ impl Sim {
         }
         let at = self.rng.usize(0..self.conversions.len());
         let key = self.conversions[at].key();
-        if self.reading.as_ref().is_some_and(|(sensor, start)| (&**sensor, *start) == (&*key.sensor_id, key.start)) {
+        if self
+            .reading
+            .as_ref()
+            .is_some_and(|(sensor, start)| (&**sensor, *start) == (&*key.sensor_id, key.start))
+        {
             return;
         }
         // Often several statements without a step of the service in between.
-        let steps = if self.rng.bool() { 1 } else { self.rng.usize(1..12) };
+        let steps = if self.rng.bool() {
+            1
+        } else {
+            self.rng.usize(1..12)
+        };
         let conversion = &mut self.conversions[at];
         let is_querying = self.is_querying;
-        let ended = (0..steps)
-            .any(|_| !(is_querying && conversion.is_removing()) && conversion.step(&mut self.pages).is_some());
+        let ended = (0..steps).any(|_| {
+            !(is_querying && conversion.is_removing()) && conversion.step(&mut self.pages).is_some()
+        });
         if ended || self.rng.u8(0..40) == 0 {
             self.conversions.swap_remove(at);
         }
@@ -48,10 +59,19 @@ impl Sim {
     fn begin_conversion(&mut self) {
         let line_ms = self.true_ms() - SETTLED_MS;
         let has_ended = |start: &BucketStart| Span::HOUR.end(*start) <= line_ms;
-        let mut ended: Vec<(&String, BucketStart)> =
-            self.pages.pages.keys().filter(|(_, start, _)| has_ended(start)).map(|(s, start, _)| (s, *start)).collect();
+        let mut ended: Vec<(&String, BucketStart)> = self
+            .pages
+            .pages
+            .keys()
+            .filter(|(_, start, _)| has_ended(start))
+            .map(|(s, start, _)| (s, *start))
+            .collect();
         ended.dedup();
-        ended.retain(|(s, start)| self.conversions.iter().all(|c| (&*c.key().sensor_id, c.key().start) != (s, *start)));
+        ended.retain(|(s, start)| {
+            self.conversions
+                .iter()
+                .all(|c| (&*c.key().sensor_id, c.key().start) != (s, *start))
+        });
         if ended.is_empty() {
             return;
         }
@@ -61,7 +81,10 @@ impl Sim {
             true => StorageMode::TimeSeries,
             false => StorageMode::Bucket,
         };
-        let key = BucketKey { sensor_id: sensor.as_str().into(), start };
+        let key = BucketKey {
+            sensor_id: sensor.as_str().into(),
+            start,
+        };
         self.converted.insert((sensor.clone(), start), into);
         self.conversions.push(self.conversion(key, into));
     }
@@ -71,16 +94,31 @@ impl Sim {
     }
 
     fn run(&mut self, (sensor, start): &(String, BucketStart), into: StorageMode) -> Conclusion {
-        let mut conversion = self.conversion(BucketKey { sensor_id: sensor.as_str().into(), start: *start }, into);
-        (0..10_000).find_map(|_| conversion.step(&mut self.pages)).expect("it ends")
+        let mut conversion = self.conversion(
+            BucketKey {
+                sensor_id: sensor.as_str().into(),
+                start: *start,
+            },
+            into,
+        );
+        (0..10_000)
+            .find_map(|_| conversion.step(&mut self.pages))
+            .expect("it ends")
     }
 
-    /// At the end of a history: finishes the conversions, and merges stray pages, which prevent loads of their bucket.
+    /// At the end of a history: finishes the conversions, and merges stray pages, which prevent
+    /// loads of their bucket.
     pub(super) fn finish_conversions(&mut self, round: u32) {
         let pages = &mut self.pages;
-        self.conversions.retain_mut(|conversion| conversion.step(pages).is_none());
+        self.conversions
+            .retain_mut(|conversion| conversion.step(pages).is_none());
         if self.conversions.is_empty() && round.is_multiple_of(50) {
-            let mixed: Vec<_> = self.converted.keys().filter(|(s, start)| self.is_mixed(s, *start)).cloned().collect();
+            let mixed: Vec<_> = self
+                .converted
+                .keys()
+                .filter(|(s, start)| self.is_mixed(s, *start))
+                .cloned()
+                .collect();
             mixed.iter().for_each(|bucket| {
                 self.run(bucket, StorageMode::TimeSeries);
             });
@@ -90,22 +128,32 @@ impl Sim {
     fn is_mixed(&self, sensor: &str, start: BucketStart) -> bool {
         let id = |n: u32| (sensor.to_owned(), start, n);
         let mut pages = self.pages.pages.range(id(0)..=id(u32::MAX));
-        self.pages.is_time_series(sensor, start) && pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
+        self.pages.is_time_series(sensor, start)
+            && pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
     }
 
-    /// Runs every conversion once more, to its end. Without a journal, a measurement may remain that no page counts:
-    /// see [`Sim::reconcile_leftovers`].
+    /// Runs every conversion once more, to its end. Without a journal, a measurement may remain
+    /// that no page counts: see [`Sim::reconcile_leftovers`].
     pub(super) fn convert_again(&mut self) {
         for (bucket, into) in self.converted.clone() {
             let conclusion = self.run(&bucket, into);
             let excused = !self.journaled || self.is_expired(bucket.1);
-            assert!(conclusion == Conclusion::Done || excused, "seed {}: {bucket:?}: {conclusion:?}", self.seed);
+            assert!(
+                conclusion == Conclusion::Done || excused,
+                "seed {}: {bucket:?}: {conclusion:?}",
+                self.seed
+            );
         }
     }
 }
 
 /// A statement that writes readings with these values, at as many milliseconds after the start.
-fn statement(storage_mode: StorageMode, page: u32, seal: bool, values: std::ops::Range<i64>) -> PageWrite {
+fn statement(
+    storage_mode: StorageMode,
+    page: u32,
+    seal: bool,
+    values: std::ops::Range<i64>,
+) -> PageWrite {
     let sensor_id = "s".into();
     let start = BucketStart(0);
     let mut rows = Rows::default();
@@ -126,26 +174,47 @@ fn statement(storage_mode: StorageMode, page: u32, seal: bool, values: std::ops:
     }
 }
 
-/// As earlier versions left it: a document in time-series mode, and a page that a service has written for the same
-/// bucket. Some of its readings are also measurements.
+/// As earlier versions left it: a document in time-series mode, and a page that a service has
+/// written for the same bucket. Some of its readings are also measurements.
 #[test]
 fn a_stray_page_is_merged() {
     let mut pages = Pages::default();
     pages.write(&statement(StorageMode::TimeSeries, 0, false, 0..10));
     pages.write(&statement(StorageMode::Bucket, 2, true, 7..14));
-    let key = BucketKey { sensor_id: "s".into(), start: BucketStart(0) };
+    let key = BucketKey {
+        sensor_id: "s".into(),
+        start: BucketStart(0),
+    };
     let convert = |pages: &mut Pages, into| {
         let mut conversion = Conversion::new(key.clone(), into, (4, 1000));
-        (0..100).find_map(|_| conversion.step(pages)).expect("it ends")
+        (0..100)
+            .find_map(|_| conversion.step(pages))
+            .expect("it ends")
     };
-    assert_eq!(convert(&mut pages, StorageMode::Bucket), Conclusion::Unfit("stray_page"));
-    assert_eq!(convert(&mut pages, StorageMode::TimeSeries), Conclusion::Done);
-    for (into, count) in [(StorageMode::TimeSeries, 4), (StorageMode::Bucket, 4), (StorageMode::TimeSeries, 4)] {
+    assert_eq!(
+        convert(&mut pages, StorageMode::Bucket),
+        Conclusion::Unfit("stray_page")
+    );
+    assert_eq!(
+        convert(&mut pages, StorageMode::TimeSeries),
+        Conclusion::Done
+    );
+    for (into, count) in [
+        (StorageMode::TimeSeries, 4),
+        (StorageMode::Bucket, 4),
+        (StorageMode::TimeSeries, 4),
+    ] {
         assert_eq!(convert(&mut pages, into), Conclusion::Done);
-        pages.check(14).expect("the pages are those of the readings");
+        pages
+            .check(14)
+            .expect("the pages are those of the readings");
         let mut readings: Vec<i64> = pages.readings().map(|reading| reading.ts_ms).collect();
         readings.sort();
         assert_eq!(readings, (0..14).collect::<Vec<_>>(), "{into:?}");
-        assert_eq!((pages.pages.len(), pages.series.is_empty()), (count, into == StorageMode::Bucket), "{into:?}");
+        assert_eq!(
+            (pages.pages.len(), pages.series.is_empty()),
+            (count, into == StorageMode::Bucket),
+            "{into:?}"
+        );
     }
 }

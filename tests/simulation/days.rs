@@ -1,10 +1,12 @@
-//! The daily rollup of the simulated database, and the oracle for it: at rest, each day equals its hours and no mark is
-//! left.
+//! The daily rollup of the simulated database, and the oracle for it: at rest, each day equals its
+//! hours and no mark is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hourbucket::model::{Day, Zone};
-use hourbucket::store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
+use hourbucket::store::days::{
+    DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay,
+};
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{BoxFuture, StoreError};
 
@@ -12,8 +14,8 @@ use super::client::Client;
 use super::server::Applied;
 
 impl Client {
-    /// Carries out a change in two halves, with other commands in between, and with the faults of the database. A late
-    /// change is carried out long after the client gave up.
+    /// Carries out a change in two halves, with other commands in between, and with the faults of
+    /// the database. A late change is carried out long after the client gave up.
     fn change<'a, T: Clone + Send + Sync + 'static, A: Send + 'a>(
         &'a self,
         parts: &'a [T],
@@ -22,14 +24,19 @@ impl Client {
         Box::pin(async move {
             let mut responses = vec![];
             let outcome = self.server.outcome().await;
-            match outcome.as_ref().map_or_else(|(_, applied)| *applied, |()| Applied::Now) {
+            match outcome
+                .as_ref()
+                .map_or_else(|(_, applied)| *applied, |()| Applied::Now)
+            {
                 Applied::Never => {}
                 Applied::Later => {
                     let server = self.server.clone();
                     let parts = parts.to_vec();
                     tokio::spawn(async move {
                         tokio::time::sleep(server.pace.timeout * 2).await;
-                        parts.iter().for_each(|part| drop(apply(&mut server.state().pages, part)));
+                        parts
+                            .iter()
+                            .for_each(|part| drop(apply(&mut server.state().pages, part)));
                     });
                 }
                 Applied::Now => {
@@ -40,7 +47,11 @@ impl Client {
                     }
                 }
             }
-            let waits = if outcome.is_ok() { self.server.pace.round_trip / 2 } else { self.server.pace.timeout };
+            let waits = if outcome.is_ok() {
+                self.server.pace.round_trip / 2
+            } else {
+                self.server.pace.timeout
+            };
             tokio::time::sleep(waits).await;
             outcome.map(|()| responses).map_err(|(error, _)| error)
         })
@@ -49,35 +60,50 @@ impl Client {
 
 impl DayStore for Client {
     fn mark_days<'a>(&'a self, marks: &'a [DayMark]) -> BoxFuture<'a, Result<(), StoreError>> {
-        let marked = self.change(marks, |pages, mark| pages.mark_days(std::slice::from_ref(mark)));
+        let marked = self.change(marks, |pages, mark| {
+            pages.mark_days(std::slice::from_ref(mark))
+        });
         Box::pin(async { marked.await.map(drop) })
     }
 
     fn clear_marks<'a>(&'a self, marks: &'a [DayMark]) -> BoxFuture<'a, Result<(), StoreError>> {
-        let cleared = self.change(marks, |pages, mark| pages.clear_marks(std::slice::from_ref(mark)));
+        let cleared = self.change(marks, |pages, mark| {
+            pages.clear_marks(std::slice::from_ref(mark))
+        });
         Box::pin(async { cleared.await.map(drop) })
     }
 
-    fn day_marks<'a>(&'a self, query: &'a MarkQuery) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>> {
+    fn day_marks<'a>(
+        &'a self,
+        query: &'a MarkQuery,
+    ) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>> {
         self.read(move |pages| pages.day_marks(query))
     }
 
     /// Reads the hours one after the other, with other statements in between.
-    fn compute_days<'a>(&'a self, days: &'a [SensorDay]) -> BoxFuture<'a, Result<Vec<Option<DaySummary>>, StoreError>> {
+    fn compute_days<'a>(
+        &'a self,
+        days: &'a [SensorDay],
+    ) -> BoxFuture<'a, Result<Vec<Option<DaySummary>>, StoreError>> {
         Box::pin(async move {
             let mut summaries = vec![];
             for day in days {
                 let hours = self.read(move |pages| {
-                    let hours = pages
-                        .pages
-                        .keys()
-                        .filter(|(sensor, start, _)| **sensor == *day.sensor_id && day.day.contains(start.0));
+                    let hours = pages.pages.keys().filter(|(sensor, start, _)| {
+                        **sensor == *day.sensor_id && day.day.contains(start.0)
+                    });
                     hours.map(|(_, start, _)| *start).collect::<BTreeSet<_>>()
                 });
                 let mut summary = DaySummary::default();
                 for start in hours.await? {
                     let end_ms = start.0 + 1;
-                    let hour = SensorDay { day: Day { start_ms: start.0, end_ms }, sensor_id: day.sensor_id.clone() };
+                    let hour = SensorDay {
+                        day: Day {
+                            start_ms: start.0,
+                            end_ms,
+                        },
+                        sensor_id: day.sensor_id.clone(),
+                    };
                     let pages = self.read(move |pages| pages.day_pages(&hour)).await?;
                     pages.iter().for_each(|page| summary.add_page(page));
                 }
@@ -92,10 +118,15 @@ impl DayStore for Client {
         days: &'a [(SensorDay, DaySummary)],
         replace: bool,
     ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
-        self.change(days, move |pages, (day, summary)| pages.write_day(day, summary, replace))
+        self.change(days, move |pages, (day, summary)| {
+            pages.write_day(day, summary, replace)
+        })
     }
 
-    fn stored_days<'a>(&'a self, query: &'a DayQuery) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
+    fn stored_days<'a>(
+        &'a self,
+        query: &'a DayQuery,
+    ) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
         self.read(move |pages| pages.stored_days(query))
     }
 }
@@ -103,12 +134,21 @@ impl DayStore for Client {
 /// A difference between the days and their hours, if there is one.
 pub(crate) fn find_wrong_day(pages: &Pages, zone: Zone) -> Option<String> {
     if let Some((mark, _)) = pages.days.marks.first_key_value() {
-        return Some(format!("{} marks are left, such as {mark:?}", pages.days.marks.len()));
+        return Some(format!(
+            "{} marks are left, such as {mark:?}",
+            pages.days.marks.len()
+        ));
     }
     let mut days: BTreeMap<(String, i64), SensorDay> = BTreeMap::new();
     for (sensor, start, _) in pages.pages.keys() {
         let day = zone.day(start.0);
-        days.insert((sensor.clone(), day.start_ms), SensorDay { day, sensor_id: sensor.as_str().into() });
+        days.insert(
+            (sensor.clone(), day.start_ms),
+            SensorDay {
+                day,
+                sensor_id: sensor.as_str().into(),
+            },
+        );
     }
     let text = |summary: Option<&DaySummary>| format!("{summary:?}");
     for (key, day) in &days {
@@ -116,9 +156,15 @@ pub(crate) fn find_wrong_day(pages: &Pages, zone: Zone) -> Option<String> {
         let stored = pages.days.documents.get(key);
         // As text: a sum may be NaN.
         if computed.hour.count > 0 && text(stored) != text(Some(&computed)) {
-            return Some(format!("day {key:?} is {stored:?}, and its hours are {computed:?}"));
+            return Some(format!(
+                "day {key:?} is {stored:?}, and its hours are {computed:?}"
+            ));
         }
     }
-    let unknown = pages.days.documents.keys().find(|key| !days.contains_key(*key));
+    let unknown = pages
+        .days
+        .documents
+        .keys()
+        .find(|key| !days.contains_key(*key));
     unknown.map(|key| format!("day {key:?} has no hours"))
 }

@@ -1,23 +1,31 @@
-//! The end of a history: the faults stop, all work ends, and the stored readings are compared with those sent and
-//! acknowledged.
+//! The end of a history: the faults stop, all work ends, and the stored readings are compared with
+//! those sent and acknowledged.
 
 use super::super::Sensor;
 use super::*;
 
 impl Sim {
-    /// Without faults, all work must end in a bounded number of rounds. A bucket that retention removed in part may
-    /// have pages of both storage modes, which only the end of its quarantine resolves; see [`Sim::give_up`].
+    /// Without faults, all work must end in a bounded number of rounds. A bucket that retention
+    /// removed in part may have pages of both storage modes, which only the end of its quarantine
+    /// resolves; see [`Sim::give_up`].
     pub(super) fn drain(&mut self) {
         self.faulty = false;
         for round in 0..30_000 {
             let ms = if round < 20_000 { 10 } else { 1000 };
-            self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
+            self.now = Now {
+                wall_ms: self.now.wall_ms + ms,
+                mono_ms: self.now.mono_ms + ms as u64,
+            };
             self.apply_abandoned();
             self.finish_conversions(round);
             for i in 0..self.instances.len() {
                 self.sync(i);
                 self.route(i);
-                self.instances[i].process.shards.iter_mut().for_each(Shard::drain);
+                self.instances[i]
+                    .process
+                    .shards
+                    .iter_mut()
+                    .for_each(Shard::drain);
                 self.take_jobs(i);
                 while !self.instances[i].process.jobs.is_empty() {
                     self.work(i);
@@ -37,7 +45,12 @@ impl Sim {
             {
                 return;
             }
-            assert!(round < 29_999, "seed {}: not at rest: {:?}", self.seed, self.instances[0].process.shards);
+            assert!(
+                round < 29_999,
+                "seed {}: not at rest: {:?}",
+                self.seed,
+                self.instances[0].process.shards
+            );
         }
     }
 
@@ -54,11 +67,15 @@ impl Sim {
         }
         self.check_catalog();
         for ((sensor, start, n), page) in &self.pages.pages {
-            // The fields of a statement's first reading are always accepted (up to four, of 60 bytes at most): in the
-            // statement that begins the page, and in the one that fills it.
+            // The fields of a statement's first reading are always accepted (up to four, of 60
+            // bytes at most): in the statement that begins the page, and in the one that fills it.
             let bytes = page.summary_bytes();
             let most = self.page.summary_bytes + 2 * 4 * 60;
-            assert!(bytes <= most, "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}", self.seed);
+            assert!(
+                bytes <= most,
+                "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}",
+                self.seed
+            );
         }
         let mut stored: Identities<u32> = Identities::default();
         for reading in self.pages.readings() {
@@ -67,16 +84,28 @@ impl Sim {
         let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.key.ts_ms));
         for (id, n) in stored.iter().filter(|(id, _)| !is_expired(id)) {
             let most = *self.expected(id).end();
-            assert!(*n <= most, "seed {}: stored {n} times, at most {most} were sent: {id:?}", self.seed);
+            assert!(
+                *n <= most,
+                "seed {}: stored {n} times, at most {most} were sent: {id:?}",
+                self.seed
+            );
         }
         for id in self.known.keys().filter(|id| !is_expired(id)) {
             let least = *self.expected(id).start();
             let n = stored.get(id).copied().unwrap_or(0) + self.dead.get(id).copied().unwrap_or(0);
-            assert!(n >= least, "seed {}: acknowledged {least}, stored or dead letters {n}: {id:?}", self.seed);
+            assert!(
+                n >= least,
+                "seed {}: acknowledged {least}, stored or dead letters {n}: {id:?}",
+                self.seed
+            );
         }
         for (i, instance) in self.instances.iter().enumerate() {
             for entry in &instance.journal {
-                assert!(entry.stored, "seed {}: entry {} of instance {i} never settled", self.seed, entry.id);
+                assert!(
+                    entry.stored,
+                    "seed {}: entry {} of instance {i} never settled",
+                    self.seed, entry.id
+                );
             }
             for shard in &instance.process.shards {
                 assert_eq!(shard.usage().readings, 0);
@@ -90,31 +119,61 @@ impl Sim {
             panic!("seed {}: {wrong}", self.seed);
         }
         let mut stored: BTreeMap<&str, HashSet<&str>> = BTreeMap::new();
-        for reading in self.batches_seen.iter().chain(&self.resent).flat_map(|batch| batch.iter()) {
-            if self.known.get(&identity(reading)).is_some_and(|known| known.stored) {
-                stored.entry(&reading.sensor_id).or_default().extend(reading.values.keys().map(String::as_str));
+        for reading in self
+            .batches_seen
+            .iter()
+            .chain(&self.resent)
+            .flat_map(|batch| batch.iter())
+        {
+            if self
+                .known
+                .get(&identity(reading))
+                .is_some_and(|known| known.stored)
+            {
+                stored
+                    .entry(&reading.sensor_id)
+                    .or_default()
+                    .extend(reading.values.keys().map(String::as_str));
             }
         }
         for (sensor, entry) in &self.pages.catalog {
-            let fields = stored.get(&**sensor).unwrap_or_else(|| panic!("seed {}: {sensor} is not stored", self.seed));
+            let fields = stored
+                .get(&**sensor)
+                .unwrap_or_else(|| panic!("seed {}: {sensor} is not stored", self.seed));
             for field in entry.fields.keys() {
-                assert!(fields.contains(&**field), "seed {}: {field} of {sensor} is not stored", self.seed);
+                assert!(
+                    fields.contains(&**field),
+                    "seed {}: {field} of {sensor} is not stored",
+                    self.seed
+                );
             }
         }
     }
 
-    /// The end of the quarantine: rows that still fail then become dead letters. Without faults, that happens only to
-    /// expired buckets.
+    /// The end of the quarantine: rows that still fail then become dead letters. Without faults,
+    /// that happens only to expired buckets.
     fn give_up(&mut self) {
-        for shard in self.instances.iter_mut().flat_map(|instance| &mut instance.process.shards) {
+        for shard in self
+            .instances
+            .iter_mut()
+            .flat_map(|instance| &mut instance.process.shards)
+        {
             shard.set_store_answers(true);
         }
         for rejected in std::mem::take(&mut self.given_up) {
             for row in rejected.rows.iter() {
                 let start = Span::HOUR.floor(row.ts_ms);
-                assert!(self.is_expired(start), "seed {}: {start:?} was given up: {}", self.seed, rejected.detail);
+                assert!(
+                    self.is_expired(start),
+                    "seed {}: {start:?} was given up: {}",
+                    self.seed,
+                    rejected.detail
+                );
                 // A dead letter counts as stored.
-                let id = Identity { sensor: Sensor::new(&rejected.sensor_id), key: row.key() };
+                let id = Identity {
+                    sensor: Sensor::new(&rejected.sensor_id),
+                    key: row.key(),
+                };
                 self.known.get_mut(&id).expect("it was sent").stored = true;
             }
             rejected.acks.delivered();

@@ -1,10 +1,11 @@
-//! Whole processes under paused time: the real shard tasks, flush stage and dead letters, with a database that fails
-//! ([`super::server`]). Two oracles check every history: the stored readings at the end, and *liveness* at any time:
-//! despite the faults, the readings of each innocent sensor are stored within the longest age (`flush.max_age`, or
-//! `flush.max_age_busy` in histories whose age is stretched) + 15 s during which the database responds, and no entry
-//! keeps the journal for longer than `flush.quarantine_after` beyond that. In some histories the readings of old
-//! buckets are removed ([`super::removal`]); later readings of such a bucket may become dead letters, also after a
-//! replay.
+//! Whole processes under paused time: the real shard tasks, flush stage and dead letters, with a
+//! database that fails ([`super::server`]). Two oracles check every history: the stored readings at
+//! the end, and *liveness* at any time: despite the faults, the readings of each innocent sensor
+//! are stored within the longest age (`flush.max_age`, or `flush.max_age_busy` in histories whose
+//! age is stretched) + 15 s during which the database responds, and no entry keeps the journal for
+//! longer than `flush.quarantine_after` beyond that. In some histories the readings of old buckets
+//! are removed ([`super::removal`]); later readings of such a bucket may become dead letters, also
+//! after a replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -79,8 +80,11 @@ struct Life {
 pub(crate) fn run(seed: u64) {
     // The jitter of the flush stage's waits.
     fastrand::seed(seed);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let mut life = Life::new(seed);
         for i in 0..life.instances.len() {
@@ -95,7 +99,10 @@ pub(crate) fn run(seed: u64) {
 }
 
 fn settings(rng: &mut fastrand::Rng, span: Span) -> ShardSettings {
-    let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_secs(rng.u64(1..6)) };
+    let backoff = Backoff {
+        min: Duration::from_millis(50),
+        max: Duration::from_secs(rng.u64(1..6)),
+    };
     let linger = rng.u8(0..4) == 0;
     ShardSettings {
         span,
@@ -104,7 +111,11 @@ fn settings(rng: &mut fastrand::Rng, span: Span) -> ShardSettings {
             bytes: if rng.u8(0..4) == 0 { 400 } else { 1 << 20 },
             summary_bytes: 1 << 20,
         },
-        due: if linger { DuePolicy::Linger(rng.u64(1..50)) } else { DuePolicy::Age(rng.u64(500..6000)) },
+        due: if linger {
+            DuePolicy::Linger(rng.u64(1..50))
+        } else {
+            DuePolicy::Age(rng.u64(500..6000))
+        },
         command_bytes_max: 4 << 20,
         command_statements_max: rng.usize(4..400),
         bytes_max: 4 << 20,
@@ -141,17 +152,33 @@ impl Life {
     fn new(seed: u64) -> Life {
         let mut rng = fastrand::Rng::with_seed(seed);
         let pace = Pace {
-            round_trip: Duration::from_millis(if rng.bool() { rng.u64(1..5) } else { rng.u64(5..100) }),
+            round_trip: Duration::from_millis(if rng.bool() {
+                rng.u64(1..5)
+            } else {
+                rng.u64(5..100)
+            }),
             statement: Duration::from_micros(rng.u64(10..300)),
             reading: Duration::from_micros(rng.u64(1..20)),
             timeout: Duration::from_millis(rng.u64(1000..6000)),
         };
         let server = Arc::new(Server::new(rng.u64(..), pace));
-        let span = if rng.bool() { Span::HOUR } else { Span::from_ms(60_000).expect("a minute") };
-        let storage_mode = if rng.u8(0..3) > 0 { StorageMode::TimeSeries } else { StorageMode::Bucket };
+        let span = if rng.bool() {
+            Span::HOUR
+        } else {
+            Span::from_ms(60_000).expect("a minute")
+        };
+        let storage_mode = if rng.u8(0..3) > 0 {
+            StorageMode::TimeSeries
+        } else {
+            StorageMode::Bucket
+        };
         let rollup = RollupSettings {
             // In Athens a day begins at the start of the history.
-            zone: if rng.bool() { Zone::UTC } else { Zone::from(chrono_tz::Tz::Europe__Athens) },
+            zone: if rng.bool() {
+                Zone::UTC
+            } else {
+                Zone::from(chrono_tz::Tz::Europe__Athens)
+            },
             span,
             instance: "".into(),
             settle_ms: rng.u64(1..5000),
@@ -175,12 +202,17 @@ impl Life {
         let instances = (0..instances)
             .map(|i| Instance::new(&format!("i{i}"), storage_mode, Arc::new(AtomicI64::new(0))))
             .collect();
-        let mut sensors: BTreeMap<String, i64> =
-            (0..rng.usize(1..9)).map(|i| (format!("s{i}"), clock(&mut rng))).collect();
+        let mut sensors: BTreeMap<String, i64> = (0..rng.usize(1..9))
+            .map(|i| (format!("s{i}"), clock(&mut rng)))
+            .collect();
         sensors.insert(AWKWARD.to_owned(), clock(&mut rng));
         let one = !matches!(trouble, Trouble::FieldsMax(_)) && rng.u8(0..6) > 0;
         let commit_delay = Duration::from_millis([0, 2, 100][rng.usize(0..3)]);
-        let backfill = if trouble == Trouble::None { rng.usize(0..1500) } else { 0 };
+        let backfill = if trouble == Trouble::None {
+            rng.usize(0..1500)
+        } else {
+            0
+        };
         if backfill == 0 && rng.bool() {
             // Days are computed before they are due.
             world.rollup.bytes_max = rng.usize(6000..20_000);
@@ -223,21 +255,32 @@ impl Life {
         };
         let one = self.instances.len() == 1;
         let inst = &mut self.instances[instance];
-        inst.wrong_ms.store(wrong, std::sync::atomic::Ordering::Relaxed);
+        inst.wrong_ms
+            .store(wrong, std::sync::atomic::Ordering::Relaxed);
         if one && inst.process.is_none() && self.rng.u8(0..6) == 0 {
-            inst.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
+            inst.storage_mode = if self.rng.bool() {
+                StorageMode::TimeSeries
+            } else {
+                StorageMode::Bucket
+            };
         }
         inst.start(&self.world);
         // Unstored readings wait from now on.
         for watched in self.watched.iter_mut().filter(|w| w.instance == instance) {
             watched.since_ms = self.up_ms;
         }
-        inst.journal().iter_mut().for_each(|e| e.since_ms = self.up_ms);
+        inst.journal()
+            .iter_mut()
+            .for_each(|e| e.since_ms = self.up_ms);
     }
 
     fn reading(&mut self, sensor: &str, instance: usize) -> Reading {
         let receipt_time = self.rng.u8(0..6) == 0;
-        let late = if self.rng.u8(0..6) == 0 { self.rng.i64(0..3 * self.world.settings.span.ms()) } else { 0 };
+        let late = if self.rng.u8(0..6) == 0 {
+            self.rng.i64(0..3 * self.world.settings.span.ms())
+        } else {
+            0
+        };
         let ts_ms = match receipt_time {
             true => self.instances[instance].wall_ms(&self.world),
             false => self.world.true_ms() + self.sensors[sensor] - late,
@@ -249,18 +292,30 @@ impl Life {
         if sensor == AWKWARD && matches!(self.trouble, Trouble::FieldsMax(_)) {
             values.insert(format!("f{}", self.rng.u8(0..30)), Value::Int(1));
         }
-        Reading { sensor_id: sensor.to_owned(), ts_ms, receipt_time, tags: BTreeMap::new(), values }
+        Reading {
+            sensor_id: sensor.to_owned(),
+            ts_ms,
+            receipt_time,
+            tags: BTreeMap::new(),
+            values,
+        }
     }
 
     fn send(&mut self, instance: usize) {
         let mut readings = vec![];
         for sensor in self.sensors.keys().cloned().collect::<Vec<_>>() {
-            for _ in 0..if self.rng.u8(0..4) == 0 { self.rng.usize(1..4) } else { 0 } {
+            for _ in 0..if self.rng.u8(0..4) == 0 {
+                self.rng.usize(1..4)
+            } else {
+                0
+            } {
                 readings.push(self.reading(&sensor, instance));
             }
         }
         if self.rng.u8(0..6) == 0 && !self.batches.is_empty() {
-            let old = &self.batches[self.rng.usize(self.batches.len().saturating_sub(10)..self.batches.len())];
+            let old = &self.batches[self
+                .rng
+                .usize(self.batches.len().saturating_sub(10)..self.batches.len())];
             readings.extend(old.iter().filter(|r| !r.receipt_time).cloned());
         }
         if self.backfill > 0 && self.rng.u8(0..100) == 0 {
@@ -279,7 +334,8 @@ impl Life {
         }
     }
 
-    /// Adds a batch to the group that the journal's writer collects; it is acknowledged with the group.
+    /// Adds a batch to the group that the journal's writer collects; it is acknowledged with the
+    /// group.
     fn accept(&mut self, instance: usize, readings: Vec<Reading>) {
         self.instances[instance].collect(readings, self.commit_delay);
     }
@@ -301,9 +357,15 @@ impl Life {
             let fresh = !self.sent.contains_key(&id);
             self.sent.entry(id).or_insert(reading.receipt_time);
             if reading.sensor_id == AWKWARD {
-                self.awkward.insert(self.world.settings.span.floor(reading.ts_ms));
+                self.awkward
+                    .insert(self.world.settings.span.floor(reading.ts_ms));
             } else if fresh {
-                self.watched.push(Watched { id, instance, since_ms: self.up_ms, hits_from });
+                self.watched.push(Watched {
+                    id,
+                    instance,
+                    since_ms: self.up_ms,
+                    hits_from,
+                });
             }
         }
         self.instances[instance].append(&self.world, readings, self.up_ms, hits_from);
@@ -320,8 +382,14 @@ impl Life {
             0..3 => self.restart(instance).await,
             3..30 if before_turn => self.restart(instance).await,
             30..35 => {
-                let by = if self.rng.bool() { self.rng.i64(-2 * HOUR..2 * HOUR) } else { self.rng.i64(-5000..5000) };
-                self.instances[instance].wrong_ms.fetch_add(by, std::sync::atomic::Ordering::Relaxed);
+                let by = if self.rng.bool() {
+                    self.rng.i64(-2 * HOUR..2 * HOUR)
+                } else {
+                    self.rng.i64(-5000..5000)
+                };
+                self.instances[instance]
+                    .wrong_ms
+                    .fetch_add(by, std::sync::atomic::Ordering::Relaxed);
             }
             35..37 => self.world.server.state().down = true,
             37..45 => self.world.server.state().down = false,
@@ -334,7 +402,9 @@ impl Life {
     }
 
     fn remove_readings(&mut self) {
-        let Some(kept_ms) = self.removes_after_ms else { return };
+        let Some(kept_ms) = self.removes_after_ms else {
+            return;
+        };
         let before_ms = self.world.true_ms() - kept_ms;
         let pages = &mut self.world.server.state().pages;
         removal::remove_some(pages, self.world.settings.span, before_ms, &mut self.rng);
@@ -345,13 +415,15 @@ impl Life {
         self.world.server.state().trouble = Trouble::None;
     }
 
-    /// Kills an instance and starts it again with the same journal; the senders resend their last batch. The
-    /// unacknowledged group is lost, or was synced nevertheless.
+    /// Kills an instance and starts it again with the same journal; the senders resend their last
+    /// batch. The unacknowledged group is lost, or was synced nevertheless.
     async fn restart(&mut self, instance: usize) {
         let group = self.instances[instance].drop_group();
         self.instances[instance].kill().await;
         if self.rng.bool() {
-            group.into_iter().for_each(|readings| self.journaled(instance, readings));
+            group
+                .into_iter()
+                .for_each(|readings| self.journaled(instance, readings));
         }
         for _ in 0..self.rng.usize(0..20) {
             self.pass().await;
@@ -359,7 +431,10 @@ impl Life {
         self.start(instance);
         if self.rng.bool() && !self.batches.is_empty() {
             let last = self.batches[self.batches.len() - 1].clone();
-            self.accept(instance, last.into_iter().filter(|r| !r.receipt_time).collect());
+            self.accept(
+                instance,
+                last.into_iter().filter(|r| !r.receipt_time).collect(),
+            );
         }
     }
 
@@ -369,7 +444,8 @@ impl Life {
         self.sync();
         let now = Instant::now();
         if self.world.server.state().down {
-            // Failed statements are retried after their backoff, when those in flight have timed out.
+            // Failed statements are retried after their backoff, when those in flight have timed
+            // out.
             self.calm = now + self.world.settings.backoff.max + self.world.server.pace.timeout;
         } else if now >= self.calm {
             self.up_ms += STEP.as_millis() as u64;
@@ -407,29 +483,40 @@ impl Life {
             }
         }
         self.dead_seen = state.pages.dead.len();
-        self.watched.retain(|w| !state.stored.contains_key(&w.id) && !self.too_late.contains_key(&w.id));
+        self.watched
+            .retain(|w| !state.stored.contains_key(&w.id) && !self.too_late.contains_key(&w.id));
         let pace = self.world.server.pace;
         // A failure of this bucket costs a time limit, a backoff, and both once more for the load.
         let hit_ms = 2 * (pace.timeout + self.world.settings.backoff.max).as_millis() as u64;
-        // If all buckets of the awkward sensor are in trouble, each of them is sent twice with others before it is sent
-        // alone.
-        let others = if state.bucket.is_none() { self.awkward.len().saturating_sub(1).min(5) as u64 } else { 0 };
+        // If all buckets of the awkward sensor are in trouble, each of them is sent twice with
+        // others before it is sent alone.
+        let others = if state.bucket.is_none() {
+            self.awkward.len().saturating_sub(1).min(5) as u64
+        } else {
+            0
+        };
         // A hanging command delays twice: its sender, and then the loads of its buckets.
         let hang_ms = match self.kind {
             Trouble::WritesHang => (4 + 2 * others) * pace.timeout.as_millis() as u64,
             _ => 0,
         };
-        // Each bucket with slow loads delays those of others by as much, twice; the grace covers the first two.
+        // Each bucket with slow loads delays those of others by as much, twice; the grace covers
+        // the first two.
         let slow = matches!(self.kind, Trouble::LoadsHang | Trouble::LoadsSlow(_));
         let slow_ms = if slow { LOAD_MS * others } else { 0 };
-        let backfill_ms = (pace.round_trip * self.backfilled as u32).as_millis() as u64 / LOADS_AT_ONCE as u64;
+        let backfill_ms =
+            (pace.round_trip * self.backfilled as u32).as_millis() as u64 / LOADS_AT_ONCE as u64;
         let bound_ms = self.max_age_ms() + GRACE_MS + hang_ms + slow_ms + backfill_ms;
         // Failing buckets are tried one after the other.
         let each_ms = match self.kind {
             Trouble::LoadsSlow(time) => time.as_millis() as u64,
             _ => pace.timeout.as_millis() as u64,
         };
-        let lap_ms = if state.bucket.is_none() { each_ms * self.awkward.len() as u64 } else { 0 };
+        let lap_ms = if state.bucket.is_none() {
+            each_ms * self.awkward.len() as u64
+        } else {
+            0
+        };
         let line_ms = bound_ms + self.world.settings.quarantine_after_ms + 4 * hit_ms + lap_ms;
         for w in &self.watched {
             let names = [w.id.sensor.as_str(), ""];
@@ -441,8 +528,9 @@ impl Life {
             let inst = &self.instances[w.instance];
             assert!(
                 waited_ms <= bound_ms + hits * hit_ms || inst.process.is_none(),
-                "seed {}: liveness: {:?} has waited {waited_ms} ms of {bound_ms} ms with a responding database, with {hits} \
-                 random failures; trouble {:?}, pace {pace:?}, {:?}",
+                "seed {}: liveness: {:?} has waited {waited_ms} ms of {bound_ms} ms with a \
+                 responding database, with {hits} random failures; trouble {:?}, pace {pace:?}, \
+                 {:?}",
                 self.seed,
                 w.id,
                 self.trouble,
@@ -452,11 +540,16 @@ impl Life {
         for inst in self.instances.iter().filter(|i| i.process.is_some()) {
             if let Some((at, entry)) = inst.journal().iter().enumerate().find(|(_, e)| !e.stored) {
                 let waited_ms = self.up_ms - entry.since_ms;
-                let hits = state.hits.values().flatten().filter(|at| **at >= entry.hits_from).count() as u64;
+                let hits = state
+                    .hits
+                    .values()
+                    .flatten()
+                    .filter(|at| **at >= entry.hits_from)
+                    .count() as u64;
                 assert!(
                     waited_ms <= line_ms + hits * hit_ms,
-                    "seed {}: the journal is held by entry {at} for {waited_ms} ms of {line_ms} ms; trouble {:?}, pace \
-                     {pace:?}, {:?}",
+                    "seed {}: the journal is held by entry {at} for {waited_ms} ms of {line_ms} \
+                     ms; trouble {:?}, pace {pace:?}, {:?}",
                     self.seed,
                     self.trouble,
                     self.world.settings
@@ -469,7 +562,10 @@ impl Life {
     async fn rest(&mut self) {
         for round in 0..2 {
             self.heal();
-            (self.world.server.state().down, self.world.server.state().faults) = (false, 0);
+            (
+                self.world.server.state().down,
+                self.world.server.state().faults,
+            ) = (false, 0);
             for i in 0..self.instances.len() {
                 if self.instances[i].process.is_none() {
                     self.start(i);
@@ -479,7 +575,11 @@ impl Life {
             while !self.instances.iter().all(Instance::at_rest) {
                 self.pass().await;
                 steps += 1;
-                assert!(steps < 6000, "seed {}: not at rest after ten minutes", self.seed);
+                assert!(
+                    steps < 6000,
+                    "seed {}: not at rest after ten minutes",
+                    self.seed
+                );
             }
             if round == 0 {
                 let dead_letters = std::mem::take(&mut self.world.server.state().pages.dead);
@@ -497,8 +597,9 @@ impl Life {
         self.roll_up().await;
     }
 
-    /// Starts all instances again days later, which makes the open days due, until all marked days are computed. Twice:
-    /// readings whose clock was ahead may have marked a day that is still open the first time.
+    /// Starts all instances again days later, which makes the open days due, until all marked days
+    /// are computed. Twice: readings whose clock was ahead may have marked a day that is still open
+    /// the first time.
     async fn roll_up(&mut self) {
         // Late changes end within this time.
         tokio::time::sleep(Duration::from_secs(30)).await;
@@ -506,12 +607,14 @@ impl Life {
         for days in [3, 5] {
             for inst in &mut self.instances {
                 inst.kill().await;
-                inst.wrong_ms.store(days * 24 * HOUR, std::sync::atomic::Ordering::Relaxed);
+                inst.wrong_ms
+                    .store(days * 24 * HOUR, std::sync::atomic::Ordering::Relaxed);
                 inst.start(&self.world);
             }
             for _ in 0..600 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                wrong = days::find_wrong_day(&self.world.server.state().pages, self.world.rollup.zone);
+                wrong =
+                    days::find_wrong_day(&self.world.server.state().pages, self.world.rollup.zone);
                 if wrong.is_none() {
                     return;
                 }
@@ -531,13 +634,29 @@ impl Life {
                 if removal::is_removed(&state.pages, &sensor_id, start) {
                     continue;
                 }
-                let bucket = hourbucket::model::BucketKey { sensor_id: sensor_id.as_str().into(), start };
-                let request = hourbucket::store::LoadRequest { bucket, readings_from: None, doubt: true };
-                state.pages.load(&request, StorageMode::TimeSeries).expect("it has no pages with readings");
+                let bucket = hourbucket::model::BucketKey {
+                    sensor_id: sensor_id.as_str().into(),
+                    start,
+                };
+                let request = hourbucket::store::LoadRequest {
+                    bucket,
+                    readings_from: None,
+                    doubt: true,
+                };
+                state
+                    .pages
+                    .load(&request, StorageMode::TimeSeries)
+                    .expect("it has no pages with readings");
             }
         }
-        state.pages.check_catalog().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        state.pages.check(self.world.settings.page.readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        state
+            .pages
+            .check_catalog()
+            .unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        state
+            .pages
+            .check(self.world.settings.page.readings)
+            .unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         let mut stored: Identities<u32> = Identities::default();
         for reading in state.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;
@@ -550,7 +669,10 @@ impl Life {
             .map(|r| (identity(&r), ()))
             .collect();
         for id in dead.keys() {
-            assert!(self.too_late.contains_key(id), "seed {seed}: a replayed dead letter came back: {id:?}");
+            assert!(
+                self.too_late.contains_key(id),
+                "seed {seed}: a replayed dead letter came back: {id:?}"
+            );
         }
         for id in self.sent.keys() {
             let n = stored.remove(id).unwrap_or(0);

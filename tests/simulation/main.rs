@@ -1,19 +1,25 @@
-//! Seeded simulations of router, accumulator, flush and store, with crashes, lost responses, wrong clocks and a
-//! database that fails, in two kinds of histories:
+//! Seeded simulations of router, accumulator, flush and store, with crashes, lost responses, wrong
+//! clocks and a database that fails, in two kinds of histories:
 //!
-//! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and with the finest
-//!   order.
-//! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and permits. Liveness is a
-//!   second oracle here.
+//! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and
+//!   with the finest order.
+//! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and
+//!   permits. Liveness is a second oracle here.
 //!
-//! [`age`] checks figures: the control loop of the flush age with a simulated store, and [`memory_pressure`], with a
-//! real shard that has less memory than its sensors need.
+//! [`age`] checks figures: the control loop of the flush age with a simulated store, and
+//! [`memory_pressure`], with a real shard that has less memory than its sensors need.
 //!
-//! A seed determines its history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs one, in both kinds;
-//! `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure with `HOURBUCKET_SIM_ALL=1`. Live
-//! histories take a thousand times as long, so there are fewer of them: `HOURBUCKET_SIM_LIVE_SEEDS`.
+//! A seed determines its history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs one,
+//! in both kinds; `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure
+//! with `HOURBUCKET_SIM_ALL=1`. Live histories take a thousand times as long, so there are fewer of
+//! them: `HOURBUCKET_SIM_LIVE_SEEDS`.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_macros, reason = "a test, with figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_macros,
+    reason = "a test, with figures"
+)]
 
 mod age;
 mod client;
@@ -47,7 +53,9 @@ impl Sensor {
     }
 
     fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("text").trim_end_matches('\0')
+        std::str::from_utf8(&self.0)
+            .expect("text")
+            .trim_end_matches('\0')
     }
 }
 
@@ -57,7 +65,8 @@ impl fmt::Debug for Sensor {
     }
 }
 
-/// The identity of a reading. A history looks up thousands of them, so it is small and its hash is cheap.
+/// The identity of a reading. A history looks up thousands of them, so it is small and its hash is
+/// cheap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     sensor: Sensor,
@@ -66,7 +75,9 @@ struct Identity {
 
 impl Hash for Identity {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(u64::from_le_bytes(self.sensor.0) ^ self.key.values_hash ^ self.key.ts_ms as u64);
+        state.write_u64(
+            u64::from_le_bytes(self.sensor.0) ^ self.key.values_hash ^ self.key.ts_ms as u64,
+        );
     }
 }
 
@@ -92,13 +103,19 @@ impl Hasher for Spread {
 type Identities<T> = HashMap<Identity, T, BuildHasherDefault<Spread>>;
 
 fn identity(reading: &Reading) -> Identity {
-    Identity { sensor: Sensor::new(&reading.sensor_id), key: reading.key() }
+    Identity {
+        sensor: Sensor::new(&reading.sensor_id),
+        key: reading.key(),
+    }
 }
 
 /// The identities of the readings of a statement.
 fn identities(write: &PageWrite) -> impl Iterator<Item = Identity> {
     let sensor = Sensor::new(&write.sensor_id);
-    write.rows.iter().map(move |row| Identity { sensor, key: row.key() })
+    write.rows.iter().map(move |row| Identity {
+        sensor,
+        key: row.key(),
+    })
 }
 
 /// Numbers whose sums round, are near the limits of integers, or sometimes overflow.
@@ -122,7 +139,9 @@ fn numbers(rng: &mut fastrand::Rng) -> BTreeMap<String, Value> {
 }
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    std::env::var(name)
+        .ok()
+        .map(|n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 /// Runs the seed that the environment names, or as many as `variable` says.
@@ -159,8 +178,14 @@ fn run_all(kind: &str, variable: &str, default: u64, run: fn(u64)) {
     let seconds = begun.elapsed().as_secs_f64();
     let done = next.into_inner().min(first + seeds) - first;
     let failed = failed.into_inner();
-    assert_eq!(failed, 0, "{kind}: failed, of {done} seeds from {first} on; each is named above");
-    println!("{kind}: {seeds} seeds in {seconds:.1} s, {:.0} a second", seeds as f64 / seconds);
+    assert_eq!(
+        failed, 0,
+        "{kind}: failed, of {done} seeds from {first} on; each is named above"
+    );
+    println!(
+        "{kind}: {seeds} seeds in {seconds:.1} s, {:.0} a second",
+        seeds as f64 / seconds
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! More sensors than the memory holds many readings of: a shard with its age control, a slow store, and the journal as
-//! the buffer. Each simulated sensor stands for a hundred: the memory is a hundredth, and a statement takes a hundred
-//! times as long. The shard and its estimate of the memory are the real ones.
+//! More sensors than the memory holds many readings of: a shard with its age control, a slow store,
+//! and the journal as the buffer. Each simulated sensor stands for a hundred: the memory is a
+//! hundredth, and a statement takes a hundred times as long. The shard and its estimate of the
+//! memory are the real ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use hourbucket::flush::age::{AgeControl, AgeSample, gain};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{
-    BucketStart, NewBuckets, Now, PageKind, PageWrite, Reading, ReadingBatch, SensorId, Span, StorageMode, Value,
+    BucketStart, NewBuckets, Now, PageKind, PageWrite, Reading, ReadingBatch, SensorId, Span,
+    StorageMode, Value,
 };
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
@@ -29,13 +31,14 @@ const BUSY_MS: u64 = 300_000;
 const SENSORS: usize = 10_000;
 const BYTES_MAX: usize = (512 << 20) / 100;
 const STATEMENTS_MAX: usize = 50;
-/// Of a page that is created with its entry of the catalogue, and of one that is appended to: times a hundred. Measured
-/// in `wide`, with mongod on 1.3 cores.
+/// Of a page that is created with its entry of the catalogue, and of one that is appended to: times
+/// a hundred. Measured in `wide`, with mongod on 1.3 cores.
 const CREATE_S: f64 = 210e-6 * 100.0;
 const APPEND_S: f64 = 90e-6 * 100.0;
 /// Of the head of a page that is loaded.
 const LOAD_S: f64 = 20e-6 * 100.0;
-/// Documents that are in one page of the store's disk: a command of 50 appends in random order changes about 49 pages.
+/// Documents that are in one page of the store's disk: a command of 50 appends in random order
+/// changes about 49 pages.
 const NEIGHBOURS: usize = 20;
 /// Readings in a batch, and how many the journal can give in a step.
 const BATCH: usize = 10;
@@ -58,7 +61,8 @@ struct Sim {
     statements: u64,
     rows: u64,
     loads: u64,
-    /// When each document was created, as a number. Documents that were created together are neighbours in the store.
+    /// When each document was created, as a number. Documents that were created together are
+    /// neighbours in the store.
     created: HashMap<(SensorId, BucketStart), usize>,
     /// Groups of neighbours that commands of appends changed, and their statements.
     groups: u64,
@@ -69,7 +73,11 @@ impl Sim {
     fn new(rate: u64) -> Sim {
         let settings = ShardSettings {
             span: Span::HOUR,
-            page: PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 1 << 20 },
+            page: PageLimits {
+                readings: 1000,
+                bytes: 1 << 20,
+                summary_bytes: 1 << 20,
+            },
             due: DuePolicy::Age(MAX_AGE_MS),
             command_bytes_max: 12 << 20,
             command_statements_max: STATEMENTS_MAX,
@@ -78,16 +86,23 @@ impl Sim {
             dedup_keys_max: 1000,
             quarantine_after_ms: 600_000,
             arrival_step_ms: 60_000,
-            backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
+            backoff: Backoff {
+                min: Duration::from_millis(1),
+                max: Duration::from_millis(1),
+            },
         };
         let mut shard = Shard::new(settings);
-        shard.set_new_buckets(
-            NewBuckets::NONE.raised(BucketStart(START_MS - 2 * HOUR), BucketStart(START_MS + 10 * HOUR)),
-        );
+        shard.set_new_buckets(NewBuckets::NONE.raised(
+            BucketStart(START_MS - 2 * HOUR),
+            BucketStart(START_MS + 10 * HOUR),
+        ));
         Sim {
             shard,
             pages: Pages::default(),
-            now: Now { wall_ms: START_MS, mono_ms: 1000 },
+            now: Now {
+                wall_ms: START_MS,
+                mono_ms: 1000,
+            },
             control: AgeControl::new(MAX_AGE_MS, BUSY_MS),
             sample: AgeSample::default(),
             job: None,
@@ -112,10 +127,14 @@ impl Sim {
             self.step();
         }
         let per_statement = self.rows as f64 / self.statements.max(1) as f64;
-        assert_eq!(self.shard.counted_bytes(), self.shard.usage().bytes, "every change of memory is counted");
+        assert_eq!(
+            self.shard.counted_bytes(),
+            self.shard.usage().bytes,
+            "every change of memory is counted"
+        );
         println!(
-            "{what}: minute {}, age {} s, {per_statement:.2} readings per statement, backlog {}, memory {:.2}, loads {}, \
-             {:.2} groups of neighbours per append",
+            "{what}: minute {}, age {} s, {per_statement:.2} readings per statement, backlog {}, \
+             memory {:.2}, loads {}, {:.2} groups of neighbours per append",
             (self.now.mono_ms - 1000) / MINUTE_MS,
             self.control.age_ms() / 1000,
             self.backlog(),
@@ -151,8 +170,15 @@ impl Sim {
     }
 
     fn step(&mut self) {
-        self.now = Now { wall_ms: self.now.wall_ms + STEP_MS as i64, mono_ms: self.now.mono_ms + STEP_MS };
-        self.arrived += if self.arrives { self.rate * STEP_MS / 1000 } else { 0 };
+        self.now = Now {
+            wall_ms: self.now.wall_ms + STEP_MS as i64,
+            mono_ms: self.now.mono_ms + STEP_MS,
+        };
+        self.arrived += if self.arrives {
+            self.rate * STEP_MS / 1000
+        } else {
+            0
+        };
         for _ in 0..FED_MAX / BATCH {
             if self.shard.full() || self.backlog() == 0 {
                 break;
@@ -165,7 +191,10 @@ impl Sim {
         if self.now.mono_ms.is_multiple_of(1000) {
             self.sample.began = self.shard.take_counts().began;
             let sample = std::mem::take(&mut self.sample);
-            self.control.observe(AgeSample { elapsed_ms: 1000, ..sample });
+            self.control.observe(AgeSample {
+                elapsed_ms: 1000,
+                ..sample
+            });
         }
     }
 
@@ -182,7 +211,13 @@ impl Sim {
         let until = self.arrived.min(self.fed + BATCH as u64);
         let batch: ReadingBatch = (self.fed..until).map(|n| self.reading(n)).collect();
         self.fed = until;
-        self.shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, self.now);
+        self.shard.accept(
+            &batch,
+            &row_refs(&batch, 1)[0],
+            Ack::none(),
+            false,
+            self.now,
+        );
     }
 
     fn reading(&self, n: u64) -> Reading {
@@ -191,7 +226,10 @@ impl Sim {
             ts_ms: START_MS + (n * 1000 / self.rate) as i64,
             receipt_time: false,
             tags: BTreeMap::new(),
-            values: BTreeMap::from([("temp".to_owned(), Value::Double(n as f64)), ("humid".to_owned(), Value::Int(1))]),
+            values: BTreeMap::from([
+                ("temp".to_owned(), Value::Double(n as f64)),
+                ("humid".to_owned(), Value::Int(1)),
+            ]),
         }
     }
 
@@ -207,12 +245,23 @@ impl Sim {
                 free_s = *done_s;
                 self.job_is_done();
             }
-            let Some(job) = self.shard.take(StorageMode::Bucket) else { return };
+            let Some(job) = self.shard.take(StorageMode::Bucket) else {
+                return;
+            };
             let takes_s: f64 = match &job {
                 Job::Load(_, requests) => requests.len() as f64 * LOAD_S,
                 Job::Write(_, writes) => {
                     let is_create = |kind| kind == PageKind::Create;
-                    let takes_s = writes.iter().map(|w| if is_create(w.kind) { CREATE_S } else { APPEND_S }).sum();
+                    let takes_s = writes
+                        .iter()
+                        .map(|w| {
+                            if is_create(w.kind) {
+                                CREATE_S
+                            } else {
+                                APPEND_S
+                            }
+                        })
+                        .sum();
                     self.sample.measured += writes.len() as u64;
                     self.sample.measured_s += takes_s;
                     takes_s
@@ -227,8 +276,13 @@ impl Sim {
             None => return,
             Some((Job::Load(bucket_refs, requests), _)) => {
                 self.loads += requests.len() as u64;
-                let loaded = requests.iter().map(|r| self.pages.load(r, StorageMode::Bucket)).collect();
-                return self.shard.finished(JobResult::Load(bucket_refs, requests, Ok(loaded)), self.now);
+                let loaded = requests
+                    .iter()
+                    .map(|r| self.pages.load(r, StorageMode::Bucket))
+                    .collect();
+                return self
+                    .shard
+                    .finished(JobResult::Load(bucket_refs, requests, Ok(loaded)), self.now);
             }
             Some((Job::Write(bucket_refs, writes), _)) => (bucket_refs, writes),
         };
@@ -238,7 +292,8 @@ impl Sim {
         self.sample.statements += writes.len() as u64;
         self.sample.gains += writes.iter().map(|w| gain(w.rows.len())).sum::<f64>();
         let answers = writes.iter().map(|w| self.pages.write(w)).collect();
-        self.shard.finished(JobResult::Write(bucket_refs, writes, Ok(answers)), self.now);
+        self.shard
+            .finished(JobResult::Write(bucket_refs, writes, Ok(answers)), self.now);
     }
 }
 
@@ -248,17 +303,32 @@ fn a_million_sensors_in_the_default_memory_share_their_statements() {
     let mut sim = Sim::new(200);
     sim.run("pages are created", 6);
     let per_statement = sim.run("then", 6);
-    assert!(per_statement >= 3.5, "{per_statement} readings per statement");
+    assert!(
+        per_statement >= 3.5,
+        "{per_statement} readings per statement"
+    );
     assert_eq!(sim.backlog(), 0, "the store keeps up");
     // Commands are small here; in random order nearly every append would change another group.
-    assert!(sim.groups_per_append() < 0.7, "in the order of the documents");
+    assert!(
+        sim.groups_per_append() < 0.7,
+        "in the order of the documents"
+    );
     sim.run("the next hour begins", 8);
     assert_eq!(sim.backlog(), 0, "the store keeps up");
     let per_statement = sim.run("then", 6);
-    assert!(per_statement >= 3.5, "{per_statement} readings per statement");
+    assert!(
+        per_statement >= 3.5,
+        "{per_statement} readings per statement"
+    );
     sim.arrives = false;
     sim.run("silence", 6);
-    assert_eq!((sim.shard.usage().readings, sim.pages.readings().count() as u64), (0, sim.arrived));
+    assert_eq!(
+        (
+            sim.shard.usage().readings,
+            sim.pages.readings().count() as u64
+        ),
+        (0, sim.arrived)
+    );
 }
 
 #[test]
@@ -267,5 +337,8 @@ fn a_backlog_of_a_million_sensors_is_stored_in_statements_of_several_readings() 
     // An hour without the store: 72 readings of each sensor are in the journal.
     sim.arrived = 72 * SENSORS as u64;
     let per_statement = sim.run("backlog", 5);
-    assert!(per_statement >= 3.5, "{per_statement} readings per statement");
+    assert!(
+        per_statement >= 3.5,
+        "{per_statement} readings per statement"
+    );
 }

@@ -1,5 +1,5 @@
-//! A process of the service and its journal, which survives it: real shards, flush stage and dead letters; the router
-//! is the real one's loop with a journal in memory.
+//! A process of the service and its journal, which survives it: real shards, flush stage and dead
+//! letters; the router is the real one's loop with a journal in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,7 +56,10 @@ struct WrongClock {
 impl Clock for WrongClock {
     fn now(&self) -> Now {
         let wall_ms = self.world.true_ms() + self.wrong_ms.load(Ordering::Relaxed);
-        Now { wall_ms, mono_ms: self.begin.elapsed().as_millis() as u64 }
+        Now {
+            wall_ms,
+            mono_ms: self.begin.elapsed().as_millis() as u64,
+        }
     }
 }
 
@@ -65,7 +68,8 @@ pub(crate) struct Entry {
     readings: Vec<Reading>,
     wall_ms: i64,
     pub(crate) stored: bool,
-    /// When it was journaled or the process started again, in milliseconds during which the database responded.
+    /// When it was journaled or the process started again, in milliseconds during which the
+    /// database responded.
     pub(crate) since_ms: u64,
     /// Random failures of a sensor count from then on.
     pub(crate) hits_from: Instant,
@@ -138,7 +142,11 @@ impl Instance {
 
     /// The group, if it is due.
     pub(crate) fn take_group(&mut self, now: Instant) -> Vec<Vec<Reading>> {
-        if now >= self.group_due { self.drop_group() } else { vec![] }
+        if now >= self.group_due {
+            self.drop_group()
+        } else {
+            vec![]
+        }
     }
 
     /// The group, due or not.
@@ -146,10 +154,22 @@ impl Instance {
         std::mem::take(&mut self.group)
     }
 
-    pub(crate) fn append(&mut self, world: &World, readings: Vec<Reading>, since_ms: u64, hits_from: Instant) {
+    pub(crate) fn append(
+        &mut self,
+        world: &World,
+        readings: Vec<Reading>,
+        since_ms: u64,
+        hits_from: Instant,
+    ) {
         let wall_ms = self.wall_ms(world);
         let mut journal = self.journal();
-        journal.push(Entry { readings, wall_ms, stored: false, since_ms, hits_from });
+        journal.push(Entry {
+            readings,
+            wall_ms,
+            stored: false,
+            since_ms,
+            hits_from,
+        });
         if let Some(process) = &self.process {
             let _ = process.feed.send((journal.len() - 1, false));
         }
@@ -158,10 +178,22 @@ impl Instance {
     pub(crate) fn start(&mut self, world: &Arc<World>) {
         self.ever_measured |= self.storage_mode == StorageMode::TimeSeries;
         let process = PROCESSES.fetch_add(1, Ordering::Relaxed);
-        let client = Arc::new(Client { server: world.server.clone(), process, storage_mode: self.storage_mode });
-        let clock: Arc<dyn Clock> =
-            Arc::new(WrongClock { world: world.clone(), wrong_ms: self.wrong_ms.clone(), begin: Instant::now() });
-        let flusher = Flusher::new(client.clone(), world.settings.backoff, world.settings.span, Arc::new(|_| {}));
+        let client = Arc::new(Client {
+            server: world.server.clone(),
+            process,
+            storage_mode: self.storage_mode,
+        });
+        let clock: Arc<dyn Clock> = Arc::new(WrongClock {
+            world: world.clone(),
+            wrong_ms: self.wrong_ms.clone(),
+            begin: Instant::now(),
+        });
+        let flusher = Flusher::new(
+            client.clone(),
+            world.settings.backoff,
+            world.settings.span,
+            Arc::new(|_| {}),
+        );
         let (dead, dead_letters_task) = DeadLetters::new(flusher.clone(), 16, u64::MAX);
         let mut tasks = vec![tokio::spawn(dead_letters_task)];
         let mut shards = vec![];
@@ -169,19 +201,35 @@ impl Instance {
         for _ in 0..world.shards {
             let settings = world.settings.clone();
             let gauges = Arc::new(ShardGauges::default());
-            let (handle, task) =
-                ShardTask::new(settings, world.commands_max, flusher.clone(), dead.clone(), clock.clone(), gauges);
+            let (handle, task) = ShardTask::new(
+                settings,
+                world.commands_max,
+                flusher.clone(),
+                dead.clone(),
+                clock.clone(),
+                gauges,
+            );
             shards.push(handle);
-            let rollup = RollupSettings { instance: self.name.clone(), ..world.rollup.clone() };
+            let rollup = RollupSettings {
+                instance: self.name.clone(),
+                ..world.rollup.clone()
+            };
             let gauges = Arc::default();
             let backoff = world.settings.backoff;
-            let (rollup, view, rollup_task) = RollupTask::new(rollup, flusher.clone(), backoff, clock.clone(), gauges);
+            let (rollup, view, rollup_task) =
+                RollupTask::new(rollup, flusher.clone(), backoff, clock.clone(), gauges);
             views.push(view);
             tasks.push(tokio::spawn(rollup_task.run()));
             tasks.push(tokio::spawn(task.with_rollup(Some(rollup)).run()));
         }
         let shard_of = hourbucket::route::shard_of;
-        tasks.push(tokio::spawn(recovery::recover(self.name.clone(), views, shard_of, flusher.clone(), clock)));
+        tasks.push(tokio::spawn(recovery::recover(
+            self.name.clone(),
+            views,
+            shard_of,
+            flusher.clone(),
+            clock,
+        )));
         let wait = self.ever_measured;
         let commands_max = world.commands_max;
         tasks.push(tokio::spawn(stretch(world.clone(), flusher.clone())));
@@ -189,20 +237,41 @@ impl Instance {
         let (feed, fed) = mpsc::unbounded_channel();
         let alive = Arc::new(AtomicBool::new(true));
         let done = Arc::default();
-        let router = Router { shards, journal: self.journal.clone(), alive: alive.clone(), done: Arc::clone(&done) };
+        let router = Router {
+            shards,
+            journal: self.journal.clone(),
+            alive: alive.clone(),
+            done: Arc::clone(&done),
+        };
         tasks.push(tokio::spawn(router.run(fed)));
         // The replay begins with the first entry of the same millisecond as the first unstored one.
         let journal = self.journal();
-        let unstored = journal.iter().find(|e| !e.stored).map_or(i64::MAX, |e| e.wall_ms);
-        let first = journal.iter().position(|e| !e.stored || e.wall_ms == unstored).unwrap_or(journal.len());
-        (first..journal.len()).try_for_each(|id| feed.send((id, true))).expect("the router lives");
+        let unstored = journal
+            .iter()
+            .find(|e| !e.stored)
+            .map_or(i64::MAX, |e| e.wall_ms);
+        let first = journal
+            .iter()
+            .position(|e| !e.stored || e.wall_ms == unstored)
+            .unwrap_or(journal.len());
+        (first..journal.len())
+            .try_for_each(|id| feed.send((id, true)))
+            .expect("the router lives");
         drop(journal);
-        self.process = Some(Process { feed, tasks, alive, done, server: world.server.clone() });
+        self.process = Some(Process {
+            feed,
+            tasks,
+            alive,
+            done,
+            server: world.server.clone(),
+        });
     }
 
     /// SIGKILL: the tasks end; the database continues the statements that it has received.
     pub(crate) async fn kill(&mut self) {
-        let Some(process) = self.process.take() else { return };
+        let Some(process) = self.process.take() else {
+            return;
+        };
         process.alive.store(false, Ordering::Relaxed);
         process.tasks.iter().for_each(JoinHandle::abort);
         for task in process.tasks {
@@ -212,7 +281,9 @@ impl Instance {
 
     /// Checks the acknowledgements since the last call, and that no task has panicked.
     pub(crate) async fn check(&mut self, seed: u64) {
-        let Some(process) = self.process.as_mut() else { return };
+        let Some(process) = self.process.as_mut() else {
+            return;
+        };
         while let Some(ended) = process.tasks.iter().position(JoinHandle::is_finished) {
             let ended = process.tasks.swap_remove(ended).await;
             assert!(ended.is_ok(), "seed {seed}: a task has panicked: {ended:?}");
@@ -222,16 +293,41 @@ impl Instance {
         let mut journal = lock(&self.journal);
         done.iter().for_each(|(id, _)| journal[*id].stored = true);
         for (id, outcome) in done {
-            assert_eq!(outcome, AckOutcome::Delivered, "seed {seed}: an acknowledgement was dropped without a crash");
-            for reading in journal[id].readings.iter().filter(|r| !state.stored.contains_key(&identity(r))) {
+            assert_eq!(
+                outcome,
+                AckOutcome::Delivered,
+                "seed {seed}: an acknowledgement was dropped without a crash"
+            );
+            for reading in journal[id]
+                .readings
+                .iter()
+                .filter(|r| !state.stored.contains_key(&identity(r)))
+            {
                 let is = |r: &Reading| identity(r) == identity(reading);
-                // A duplicate of a reading that is about to become a dead letter: the journal has the first one.
-                let journaled = || journal.iter().filter(|e| !e.stored).any(|e| e.readings.iter().any(is));
-                let kept = state.pages.dead.iter().flat_map(dead_letter_readings).any(|r| is(&r)) || journaled();
-                let entries = || (0..journal.len()).filter(|i| journal[*i].readings.iter().any(is)).collect::<Vec<_>>();
+                // A duplicate of a reading that is about to become a dead letter: the journal has
+                // the first one.
+                let journaled = || {
+                    journal
+                        .iter()
+                        .filter(|e| !e.stored)
+                        .any(|e| e.readings.iter().any(is))
+                };
+                let kept = state
+                    .pages
+                    .dead
+                    .iter()
+                    .flat_map(dead_letter_readings)
+                    .any(|r| is(&r))
+                    || journaled();
+                let entries = || {
+                    (0..journal.len())
+                        .filter(|i| journal[*i].readings.iter().any(is))
+                        .collect::<Vec<_>>()
+                };
                 assert!(
                     kept,
-                    "seed {seed}: entry {id} is acknowledged before it was stored: {reading:?}, in entries {:?}",
+                    "seed {seed}: entry {id} is acknowledged before it was stored: {reading:?}, in \
+                     entries {:?}",
                     entries()
                 );
             }
@@ -253,9 +349,12 @@ async fn upkeep(client: Arc<Client>, flusher: Flusher, wait: bool, commands_max:
     }
 }
 
-/// Moves the age up and down as fast as the controller may: up by two seconds per second, down by one.
+/// Moves the age up and down as fast as the controller may: up by two seconds per second, down by
+/// one.
 async fn stretch(world: Arc<World>, flusher: Flusher) {
-    let DuePolicy::Age(max_age_ms) = world.settings.due else { return };
+    let DuePolicy::Age(max_age_ms) = world.settings.due else {
+        return;
+    };
     let mut rng = fastrand::Rng::with_seed(world.begin_ms as u64);
     let mut age_ms = max_age_ms;
     let mut grows = true;
@@ -264,7 +363,11 @@ async fn stretch(world: Arc<World>, flusher: Flusher) {
         if rng.u8(0..100) == 0 {
             grows = rng.bool();
         }
-        let moved = if grows { age_ms + 200 } else { age_ms.saturating_sub(100) };
+        let moved = if grows {
+            age_ms + 200
+        } else {
+            age_ms.saturating_sub(100)
+        };
         age_ms = moved.clamp(max_age_ms, world.age_busy_ms.max(max_age_ms));
         flusher.set_age_ms(age_ms);
     }
@@ -280,7 +383,8 @@ struct Router {
 impl Router {
     async fn run(self, mut fed: mpsc::UnboundedReceiver<(usize, bool)>) {
         while let Some((id, replayed)) = fed.recv().await {
-            let batch: Arc<ReadingBatch> = Arc::new(lock(&self.journal)[id].readings.iter().cloned().collect());
+            let batch: Arc<ReadingBatch> =
+                Arc::new(lock(&self.journal)[id].readings.iter().cloned().collect());
             let alive = self.alive.clone();
             let done = self.done.clone();
             let ack = Ack::with(move |outcome| {
@@ -290,7 +394,12 @@ impl Router {
             });
             for (shard, row_refs) in self.shards.iter().zip(row_refs(&batch, self.shards.len())) {
                 if !row_refs.is_empty() {
-                    let shard_batch = ShardBatch { batch: batch.clone(), row_refs, ack: ack.clone(), replayed };
+                    let shard_batch = ShardBatch {
+                        batch: batch.clone(),
+                        row_refs,
+                        ack: ack.clone(),
+                        replayed,
+                    };
                     shard.send(shard_batch).await.expect("the shard lives");
                 }
             }
@@ -301,7 +410,10 @@ impl Router {
 
 /// The readings of a dead letter, as a replay reads them.
 pub(crate) fn dead_letter_readings(dead_letter: &DeadLetter) -> Vec<Reading> {
-    let lines = dead_letter.payload.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+    let lines = dead_letter
+        .payload
+        .split(|b| *b == b'\n')
+        .filter(|l| !l.is_empty());
     let value = |value: &serde_json::Value| match value {
         serde_json::Value::Number(n) if n.is_i64() => Value::Int(n.as_i64().expect("an integer")),
         serde_json::Value::Number(n) => Value::Double(n.as_f64().expect("a double")),

@@ -1,17 +1,25 @@
-//! Removal of readings from old buckets, for both kinds of histories: at any moment after the end of a bucket by the
-//! true time, without the margin and the checks of the service, and also while rows of the bucket are in flight.
+//! Removal of readings from old buckets, for both kinds of histories: at any moment after the end
+//! of a bucket by the true time, without the margin and the checks of the service, and also while
+//! rows of the bucket are in flight.
 //!
-//! Removed readings stay in [`Pages`] for the oracles, hidden from loads and queries. So the oracles compare them with
-//! the summaries: no reading counts twice, and an acknowledged reading that is not counted is a dead letter.
+//! Removed readings stay in [`Pages`] for the oracles, hidden from loads and queries. So the
+//! oracles compare them with the summaries: no reading counts twice, and an acknowledged reading
+//! that is not counted is a dead letter.
 
 use hourbucket::model::{BucketStart, Span};
 use hourbucket::store::memory::Pages;
 
-/// Removes the readings of some pages that ended before that time, or lets the measurements of a bucket expire.
+/// Removes the readings of some pages that ended before that time, or lets the measurements of a
+/// bucket expire.
 pub(crate) fn remove_some(pages: &mut Pages, span: Span, before_ms: i64, rng: &mut fastrand::Rng) {
     pages.remove_readings(span, before_ms, rng.usize(1..5));
     let is_old = |start: &BucketStart| span.end(*start) < before_ms;
-    let old: Vec<_> = pages.series.keys().filter(|(_, start)| is_old(start)).cloned().collect();
+    let old: Vec<_> = pages
+        .series
+        .keys()
+        .filter(|(_, start)| is_old(start))
+        .cloned()
+        .collect();
     if !old.is_empty() {
         let (sensor, start) = &old[rng.usize(0..old.len())];
         pages.expire_measurements(sensor, *start);
@@ -21,5 +29,8 @@ pub(crate) fn remove_some(pages: &mut Pages, span: Span, before_ms: i64, rng: &m
 /// Whether readings of a bucket were removed.
 pub(crate) fn is_removed(pages: &Pages, sensor: &str, start: BucketStart) -> bool {
     let id = |n: u32| (sensor.to_owned(), start, n);
-    pages.pages.range(id(0)..=id(u32::MAX)).any(|(_, page)| page.readings_removed)
+    pages
+        .pages
+        .range(id(0)..=id(u32::MAX))
+        .any(|(_, page)| page.readings_removed)
 }

@@ -1,4 +1,5 @@
-//! Removal of readings ([`super::super::removal`]), and late rows that become dead letters because of it.
+//! Removal of readings ([`super::super::removal`]), and late rows that become dead letters because
+//! of it.
 
 use hourbucket::accumulate::state::RejectCause;
 
@@ -8,7 +9,9 @@ use super::*;
 impl Sim {
     /// Removes the readings of some old pages, or lets the measurements of a bucket expire.
     pub(super) fn remove_readings(&mut self) {
-        let Some(kept_ms) = self.removes_after_ms else { return };
+        let Some(kept_ms) = self.removes_after_ms else {
+            return;
+        };
         let before_ms = self.true_ms() - kept_ms;
         removal::remove_some(&mut self.pages, Span::HOUR, before_ms, &mut self.rng);
     }
@@ -17,10 +20,15 @@ impl Sim {
         removal::is_removed(&self.pages, sensor, start)
     }
 
-    /// Keeps the late rows of such buckets as dead letters, and collects the rows that were rejected for other reasons.
+    /// Keeps the late rows of such buckets as dead letters, and collects the rows that were
+    /// rejected for other reasons.
     pub(super) fn keep_late_rows(&mut self, instance: usize) {
         let shards = &mut self.instances[instance].process.shards;
-        for rejected in shards.iter_mut().flat_map(Shard::take_rejected_rows).collect::<Vec<_>>() {
+        for rejected in shards
+            .iter_mut()
+            .flat_map(Shard::take_rejected_rows)
+            .collect::<Vec<_>>()
+        {
             if rejected.reason != RejectCause::ReadingsRemoved {
                 self.given_up.push(rejected);
                 continue;
@@ -29,8 +37,15 @@ impl Sim {
                 let start = Span::HOUR.floor(row.ts_ms);
                 let sensor = &rejected.sensor_id;
                 let may_be = self.is_removed(sensor, start) || self.is_expired(start);
-                assert!(may_be, "seed {}: a row of {sensor} at {} is a dead letter", self.seed, start.0);
-                let id = Identity { sensor: Sensor::new(sensor), key: row.key() };
+                assert!(
+                    may_be,
+                    "seed {}: a row of {sensor} at {} is a dead letter",
+                    self.seed, start.0
+                );
+                let id = Identity {
+                    sensor: Sensor::new(sensor),
+                    key: row.key(),
+                };
                 self.known.get_mut(&id).expect("it was sent").stored = true;
                 *self.dead.entry(id).or_default() += 1;
             }

@@ -1,8 +1,9 @@
-//! A database under paused time. Commands take time by their size, and continue without their client: a client that
-//! gives up or is killed leaves its statements behind, and they end one by one.
+//! A database under paused time. Commands take time by their size, and continue without their
+//! client: a client that gives up or is killed leaves its statements behind, and they end one by
+//! one.
 //!
-//! It fails in three ways: as a whole (`down`), at random, and always for the buckets of one sensor ([`Trouble`]), like
-//! a page that cannot be stored or read.
+//! It fails in three ways: as a whole (`down`), at random, and always for the buckets of one sensor
+//! ([`Trouble`]), like a page that cannot be stored or read.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -115,7 +116,10 @@ impl Server {
             bucket: None,
             hits: BTreeMap::new(),
         };
-        Server { state: Mutex::new(state), pace }
+        Server {
+            state: Mutex::new(state),
+            pace,
+        }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -138,8 +142,19 @@ impl Server {
     ) -> Result<Vec<PageWriteResult>, StoreError> {
         let begun = Instant::now();
         let response = self.try_write(process, writes).await;
-        let list = || writes.iter().map(|w| format!("{}@{}", w.sensor_id, w.start.0)).collect::<Vec<_>>();
-        trace(|| format!("{process} write {:?} took {:?}: {response:?}", list(), begun.elapsed()));
+        let list = || {
+            writes
+                .iter()
+                .map(|w| format!("{}@{}", w.sensor_id, w.start.0))
+                .collect::<Vec<_>>()
+        };
+        trace(|| {
+            format!(
+                "{process} write {:?} took {:?}: {response:?}",
+                list(),
+                begun.elapsed()
+            )
+        });
         response
     }
 
@@ -152,10 +167,12 @@ impl Server {
         let sensors = || writes.iter().map(|w| w.sensor_id.as_ref());
         let fate = self.fate(sensors())?;
         let readings: usize = writes.iter().map(|w| w.rows.len()).sum();
-        let mut time = self.pace.statement * writes.len() as u32 + self.pace.reading * readings as u32;
+        let mut time =
+            self.pace.statement * writes.len() as u32 + self.pace.reading * readings as u32;
         let hangs = {
             let state = self.state();
-            state.trouble == Trouble::WritesHang && writes.iter().any(|w| state.awkward(&w.sensor_id, w.start))
+            state.trouble == Trouble::WritesHang
+                && writes.iter().any(|w| state.awkward(&w.sensor_id, w.start))
         };
         if hangs || fate == Fate::Late {
             time += self.pace.timeout.mul_f64(1.0 + self.state().rng.f64());
@@ -177,7 +194,10 @@ impl Server {
                 tokio::time::sleep(time / 2).await;
                 return None;
             }
-            let written = tokio::time::timeout(self.pace.timeout, run).await.ok()?.ok();
+            let written = tokio::time::timeout(self.pace.timeout, run)
+                .await
+                .ok()?
+                .ok();
             tokio::time::sleep(self.pace.round_trip / 2).await;
             written
         };
@@ -195,16 +215,33 @@ impl Server {
         state.next += 1;
         let id = state.next;
         let buckets = writes.iter().map(PageWrite::bucket).collect();
-        state.running.insert(id, Running { process, buckets, ends, given_up: false });
+        state.running.insert(
+            id,
+            Running {
+                process,
+                buckets,
+                ends,
+                given_up: false,
+            },
+        );
         id
     }
 
     /// First measurements, then pages and summaries, half of them at a time.
-    async fn carry_out(&self, id: u64, writes: Vec<PageWrite>, time: Duration, fate: Fate) -> Vec<PageWriteResult> {
+    async fn carry_out(
+        &self,
+        id: u64,
+        writes: Vec<PageWrite>,
+        time: Duration,
+        fate: Fate,
+    ) -> Vec<PageWriteResult> {
         tokio::time::sleep(time / 3).await;
         // A statement is refused with both of its parts.
         let list: Vec<(&PageWrite, bool)> = writes.iter().map(|w| (w, self.refuses(w))).collect();
-        for (write, _) in list.iter().filter(|(w, refused)| w.storage_mode == StorageMode::TimeSeries && !refused) {
+        for (write, _) in list
+            .iter()
+            .filter(|(w, refused)| w.storage_mode == StorageMode::TimeSeries && !refused)
+        {
             self.state().insert(write);
         }
         let mut responses = vec![];
@@ -212,7 +249,9 @@ impl Server {
             tokio::time::sleep(time / 3).await;
             for (write, refused) in half {
                 responses.push(match refused {
-                    true => PageWriteResult::Unknown { detail: "scripted".to_owned() },
+                    true => PageWriteResult::Unknown {
+                        detail: "scripted".to_owned(),
+                    },
                     false => self.statement(write, fate),
                 });
             }
@@ -228,12 +267,29 @@ impl Server {
 
     fn statement(&self, write: &PageWrite, fate: Fate) -> PageWriteResult {
         let mut state = self.state();
-        if let (Trouble::FieldsMax(most), true) = (state.trouble, state.awkward(&write.sensor_id, write.start)) {
-            let page = state.pages.pages.get(&(write.sensor_id.to_string(), write.start, write.page));
-            let stored: HashSet<&str> = page.iter().flat_map(|p| p.summary.keys()).map(String::as_str).collect();
-            let new = write.rows.fields().iter().filter(|f| !stored.contains(&***f)).count();
+        if let (Trouble::FieldsMax(most), true) =
+            (state.trouble, state.awkward(&write.sensor_id, write.start))
+        {
+            let page =
+                state
+                    .pages
+                    .pages
+                    .get(&(write.sensor_id.to_string(), write.start, write.page));
+            let stored: HashSet<&str> = page
+                .iter()
+                .flat_map(|p| p.summary.keys())
+                .map(String::as_str)
+                .collect();
+            let new = write
+                .rows
+                .fields()
+                .iter()
+                .filter(|f| !stored.contains(&***f))
+                .count();
             if stored.len() + new > most && write.storage_mode == StorageMode::Bucket {
-                return PageWriteResult::Rejected { detail: "Resulting document is too large (17419)".into() };
+                return PageWriteResult::Rejected {
+                    detail: "Resulting document is too large (17419)".into(),
+                };
             }
         }
         // An error of one statement: it may have been applied.
@@ -242,7 +298,9 @@ impl Server {
                 state.write(write);
             }
             state.hit(&write.sensor_id);
-            return PageWriteResult::Unknown { detail: "scripted".to_owned() };
+            return PageWriteResult::Unknown {
+                detail: "scripted".to_owned(),
+            };
         }
         match write.storage_mode {
             StorageMode::TimeSeries => state.pages.summarise(write),
@@ -260,7 +318,13 @@ impl Server {
         if one_in == 0 || state.rng.u32(0..one_in) > 0 {
             return Ok(Fate::Well);
         }
-        let all = [Fate::NotApplied, Fate::Lost, Fate::NoResponse, Fate::Late, Fate::Partly];
+        let all = [
+            Fate::NotApplied,
+            Fate::Lost,
+            Fate::NoResponse,
+            Fate::Late,
+            Fate::Partly,
+        ];
         let fate = all[state.rng.usize(0..all.len())];
         if fate != Fate::Partly {
             for sensor in sensors {
@@ -270,11 +334,13 @@ impl Server {
         Ok(fate)
     }
 
-    /// The outcome of a command without page writes; with an error, whether it is carried out nevertheless. It takes a
-    /// permit, so it delays all sensors.
+    /// The outcome of a command without page writes; with an error, whether it is carried out
+    /// nevertheless. It takes a permit, so it delays all sensors.
     pub(crate) async fn outcome(&self) -> Result<(), (StoreError, Applied)> {
         tokio::time::sleep(self.pace.round_trip / 2).await;
-        let fate = self.fate(std::iter::once("")).map_err(|error| (error, Applied::Never))?;
+        let fate = self
+            .fate(std::iter::once(""))
+            .map_err(|error| (error, Applied::Never))?;
         match fate {
             Fate::Well | Fate::Partly => Ok(()),
             Fate::NotApplied => Err((not_applied(), Applied::Never)),
@@ -287,8 +353,13 @@ impl Server {
     /// The time until no abandoned statement of this process writes the bucket.
     fn fence(&self, process: u64, bucket: &BucketKey) -> Duration {
         let state = self.state();
-        let mine = state.running.values().filter(|r| r.given_up && r.process == process && r.buckets.contains(bucket));
-        mine.map(|r| r.ends + Duration::from_millis(401) - Instant::now()).max().unwrap_or_default()
+        let mine = state
+            .running
+            .values()
+            .filter(|r| r.given_up && r.process == process && r.buckets.contains(bucket));
+        mine.map(|r| r.ends + Duration::from_millis(401) - Instant::now())
+            .max()
+            .unwrap_or_default()
     }
 }
 
@@ -308,7 +379,10 @@ impl State {
     }
 
     fn hit(&mut self, sensor: &str) {
-        self.hits.entry(sensor.to_owned()).or_default().push(Instant::now());
+        self.hits
+            .entry(sensor.to_owned())
+            .or_default()
+            .push(Instant::now());
     }
 
     /// Whether a bucket is in trouble.
@@ -322,16 +396,23 @@ impl State {
 }
 
 pub(super) fn not_applied() -> StoreError {
-    StoreError::NotApplied { kind: StoreErrorKind::Network, detail: "scripted: no connection".into() }
+    StoreError::NotApplied {
+        kind: StoreErrorKind::Network,
+        detail: "scripted: no connection".into(),
+    }
 }
 
 fn unknown() -> StoreError {
-    StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: "scripted: no response".into() }
+    StoreError::Unknown {
+        kind: StoreErrorKind::Timeout,
+        detail: "scripted: no response".into(),
+    }
 }
 
 /// `HOURBUCKET_SIM_TRACE=1` prints the commands.
 pub(crate) fn trace(line: impl FnOnce() -> String) {
-    static ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("HOURBUCKET_SIM_TRACE").is_some());
+    static ON: LazyLock<bool> =
+        LazyLock::new(|| std::env::var_os("HOURBUCKET_SIM_TRACE").is_some());
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     if *ON {
         println!("{:>10.3} {}", BEGIN.elapsed().as_secs_f64(), line());
@@ -354,7 +435,8 @@ impl Server {
         match fate {
             Fate::NotApplied => return Err(not_applied()),
             Fate::Lost | Fate::Late | Fate::NoResponse => {
-                tokio::time::sleep(within.unwrap_or(self.pace.timeout).min(self.pace.timeout)).await;
+                tokio::time::sleep(within.unwrap_or(self.pace.timeout).min(self.pace.timeout))
+                    .await;
                 return Err(unknown());
             }
             _ => {}
@@ -370,7 +452,8 @@ impl Server {
                 continue;
             }
             let time = self.load_time(process, request);
-            // Without a limit for the whole, partial results keep coming; a load that hangs has none.
+            // Without a limit for the whole, partial results keep coming; a load that hangs has
+            // none.
             let limit = within.map_or(self.pace.timeout, |w| w - begun);
             let hangs = time.is_none() || (within.is_some() && time.is_some_and(|t| t > limit));
             *lane += time.filter(|_| !hangs).unwrap_or(limit);
@@ -389,9 +472,11 @@ impl Server {
         // As in the real store: if no load succeeds, the whole fails.
         let mut errors = responses.iter().filter_map(|a| a.as_ref().err());
         match errors.clone().find(|e| !e.is_deferred()).or(errors.next()) {
-            Some(error) if responses.iter().all(Result::is_err) => {
-                Err(if error.is_deferred() { unknown() } else { error.clone() })
-            }
+            Some(error) if responses.iter().all(Result::is_err) => Err(if error.is_deferred() {
+                unknown()
+            } else {
+                error.clone()
+            }),
             _ => Ok(responses),
         }
     }
@@ -403,7 +488,12 @@ impl Server {
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
         let first = (key.0.clone(), key.1, 0);
         let last = (key.0.clone(), key.1, u32::MAX);
-        let pages = state.pages.pages.range(first..=last).map(|(_, p)| p.count).sum::<u32>();
+        let pages = state
+            .pages
+            .pages
+            .range(first..=last)
+            .map(|(_, p)| p.count)
+            .sum::<u32>();
         let measured = state.pages.series.get(&key).map_or(0, Vec::len) as u32;
         if request.doubt || request.readings_from.is_some() {
             time += self.pace.reading * (pages + measured);
@@ -418,7 +508,9 @@ impl Server {
 
     fn load_one(&self, request: &LoadRequest, storage_mode: StorageMode, fate: Fate) -> LoadResult {
         let mut state = self.state();
-        if state.trouble == Trouble::LoadsFail && state.awkward(&request.bucket.sensor_id, request.bucket.start) {
+        if state.trouble == Trouble::LoadsFail
+            && state.awkward(&request.bucket.sensor_id, request.bucket.start)
+        {
             return Err(StoreError::Unknown {
                 kind: StoreErrorKind::Command,
                 detail: "scripted: BSONObjectTooLarge".into(),

@@ -1,13 +1,15 @@
-//! The pure state, step by step, with an injected clock: crashes between any two steps, lost responses, statements that
-//! are applied long after their sender gave up, late and duplicate readings, several shards (another number after each
-//! start), a second instance on the same sensors, outages longer than memory, sensor clocks within the limits, a
-//! service clock that is wrong at the start and is set while it runs, sums that round, a high-water mark whose response
-//! is lost, and everything else that changes the same documents (`other_writers.rs`, `convert.rs`, `remove.rs`).
+//! The pure state, step by step, with an injected clock: crashes between any two steps, lost
+//! responses, statements that are applied long after their sender gave up, late and duplicate
+//! readings, several shards (another number after each start), a second instance on the same
+//! sensors, outages longer than memory, sensor clocks within the limits, a service clock that is
+//! wrong at the start and is set while it runs, sums that round, a high-water mark whose response
+//! is lost, and everything else that changes the same documents (`other_writers.rs`, `convert.rs`,
+//! `remove.rs`).
 //!
-//! Oracle: an acknowledged reading is stored exactly once (or is a dead letter, if the readings of its bucket were
-//! removed), an unacknowledged one at most once; summaries equal those of the readings; and no acknowledgement comes
-//! before its readings are stored. Queries (`queries.rs`) return each acknowledged reading exactly once, too, at any
-//! moment.
+//! Oracle: an acknowledged reading is stored exactly once (or is a dead letter, if the readings of
+//! its bucket were removed), an unacknowledged one at most once; summaries equal those of the
+//! readings; and no acknowledgement comes before its readings are stored. Queries (`queries.rs`)
+//! return each acknowledged reading exactly once, too, at any moment.
 
 #[path = "convert.rs"]
 mod convert;
@@ -32,7 +34,9 @@ use hourbucket::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSe
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value};
+use hourbucket::model::{
+    BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value,
+};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::{Conversion, Pages};
 use hourbucket::store::{PageWriteResult, StoreError, StoreErrorKind};
@@ -50,7 +54,8 @@ struct Known {
     stored: bool,
 }
 
-/// A journal entry, or with `ack = "stored"` a batch that its sender keeps until it is acknowledged.
+/// A journal entry, or with `ack = "stored"` a batch that its sender keeps until it is
+/// acknowledged.
 struct Entry {
     id: usize,
     /// When it was sent.
@@ -65,7 +70,8 @@ struct Entry {
 impl Entry {
     /// Removes the readings; the entry keeps its place in the journal.
     fn clear(&mut self) {
-        (self.readings, self.ids, self.batch) = (Rc::default(), Rc::default(), ReadingBatch::default());
+        (self.readings, self.ids, self.batch) =
+            (Rc::default(), Rc::default(), ReadingBatch::default());
     }
 }
 
@@ -79,7 +85,8 @@ struct Process {
     responses: VecDeque<(usize, JobResult)>,
     /// Entries that the router has not sent to the shards yet.
     backlog: VecDeque<(usize, bool)>,
-    /// The database's high-water mark as this process knows it, and the buckets that are new because of it.
+    /// The database's high-water mark as this process knows it, and the buckets that are new
+    /// because of it.
     mark: BucketStart,
     new: NewBuckets,
 }
@@ -99,7 +106,8 @@ struct Sim {
     wrong_ms: i64,
     clocks: Vec<i64>,
     retention_ms: Option<i64>,
-    /// Readings are removed this long after the end of their bucket; and the dead letters because of that.
+    /// Readings are removed this long after the end of their bucket; and the dead letters because
+    /// of that.
     removes_after_ms: Option<i64>,
     dead: Identities<u32>,
     /// Rows that were rejected for any other reason.
@@ -114,7 +122,8 @@ struct Sim {
     is_querying: bool,
     reading: Option<(String, BucketStart)>,
     pages: Pages,
-    /// Statements whose sender no longer waits for the response: applied at any later time, or never.
+    /// Statements whose sender no longer waits for the response: applied at any later time, or
+    /// never.
     abandoned: Vec<PageWrite>,
     instances: Vec<Instance>,
     outcomes: Outcomes,
@@ -139,12 +148,29 @@ impl Sim {
     fn new(seed: u64) -> Sim {
         let mut rng = fastrand::Rng::with_seed(seed);
         let bytes = if rng.u8(0..4) == 0 { 150 } else { 1 << 20 };
-        // A field of a short name takes 58 bytes of a summary: one to eight of them to a page, or any number.
-        let summary_bytes = if rng.bool() { rng.u64(50..500) } else { 1 << 20 };
-        let page = PageLimits { readings: rng.u32(1..9), bytes, summary_bytes };
-        let due = if rng.bool() { DuePolicy::Age(rng.u64(1..20_000)) } else { DuePolicy::Linger(rng.u64(0..50)) };
+        // A field of a short name takes 58 bytes of a summary: one to eight of them to a page, or
+        // any number.
+        let summary_bytes = if rng.bool() {
+            rng.u64(50..500)
+        } else {
+            1 << 20
+        };
+        let page = PageLimits {
+            readings: rng.u32(1..9),
+            bytes,
+            summary_bytes,
+        };
+        let due = if rng.bool() {
+            DuePolicy::Age(rng.u64(1..20_000))
+        } else {
+            DuePolicy::Linger(rng.u64(0..50))
+        };
         // Often shortly before a bucket begins.
-        let into = if rng.bool() { rng.i64(0..HOUR) } else { HOUR - rng.i64(0..10_000) };
+        let into = if rng.bool() {
+            rng.i64(0..HOUR)
+        } else {
+            HOUR - rng.i64(0..10_000)
+        };
         let wall_ms = 472_222 * HOUR + into;
         let clock = |rng: &mut fastrand::Rng| match rng.u8(0..4) {
             0 => rng.i64(-3 * HOUR..HOUR),
@@ -154,7 +180,10 @@ impl Sim {
         let clocks = (0..6).map(|_| clock(&mut rng)).collect();
         let mut sim = Sim {
             seed,
-            now: Now { wall_ms, mono_ms: 1000 },
+            now: Now {
+                wall_ms,
+                mono_ms: 1000,
+            },
             wrong_ms: 0,
             clocks,
             interrupted: HashSet::new(),
@@ -167,7 +196,10 @@ impl Sim {
             removes_after_ms: rng.bool().then(|| rng.i64(0..3 * HOUR)),
             dead: Identities::default(),
             given_up: vec![],
-            pages: Pages { summary_bytes_max: Some(page.summary_bytes), ..Pages::default() },
+            pages: Pages {
+                summary_bytes_max: Some(page.summary_bytes),
+                ..Pages::default()
+            },
             abandoned: vec![],
             instances: vec![],
             outcomes: Outcomes::default(),
@@ -185,14 +217,22 @@ impl Sim {
             rng,
         };
         // Time-series buckets are exact only if each sensor has one instance.
-        let (instances, series) = if sim.rng.bool() { (1, sim.rng.bool()) } else { (2, false) };
+        let (instances, series) = if sim.rng.bool() {
+            (1, sim.rng.bool())
+        } else {
+            (2, false)
+        };
         if series {
             sim.storage_mode = StorageMode::TimeSeries;
         }
         sim.converts = instances == 1 && sim.rng.bool();
         for _ in 0..instances {
             let process = sim.start();
-            sim.instances.push(Instance { journal: vec![], process, generation: 0 });
+            sim.instances.push(Instance {
+                journal: vec![],
+                process,
+                generation: 0,
+            });
         }
         sim
     }
@@ -203,7 +243,10 @@ impl Sim {
         if !known.receipt_time {
             return known.acked.min(1)..=1;
         }
-        let bucket = (id.sensor.as_str().to_owned(), Span::HOUR.floor(id.key.ts_ms));
+        let bucket = (
+            id.sensor.as_str().to_owned(),
+            Span::HOUR.floor(id.key.ts_ms),
+        );
         match self.converted.contains_key(&bucket) {
             // See `convert.rs`.
             true => known.acked.min(1)..=u32::MAX,
@@ -219,40 +262,72 @@ impl Sim {
             command_bytes_max: (1 << 20) + self.rng.u64(0..4000),
             command_statements_max: self.rng.usize(1..10),
             bytes_max: self.budget,
-            // At least the number of sensors: a full shard evicts a sensor together with its counts.
+            // At least the number of sensors: a full shard evicts a sensor together with its
+            // counts.
             sensors_max: self.rng.usize(6..100),
             dedup_keys_max: self.rng.usize(0..30) * self.rng.usize(1..128),
             quarantine_after_ms: 600_000,
             arrival_step_ms: 60_000,
-            backoff: Backoff { min: std::time::Duration::from_millis(5), max: std::time::Duration::from_millis(500) },
+            backoff: Backoff {
+                min: std::time::Duration::from_millis(5),
+                max: std::time::Duration::from_millis(500),
+            },
         };
-        let shards = (0..self.rng.usize(1..4)).map(|_| Shard::new(settings.clone())).collect();
+        let shards = (0..self.rng.usize(1..4))
+            .map(|_| Shard::new(settings.clone()))
+            .collect();
         let mark = BucketStart(i64::MIN);
         let new = NewBuckets::NONE;
-        Process { shards, jobs: vec![], responses: VecDeque::new(), backlog: VecDeque::new(), mark, new }
+        Process {
+            shards,
+            jobs: vec![],
+            responses: VecDeque::new(),
+            backlog: VecDeque::new(),
+            mark,
+            new,
+        }
     }
 
     fn reading(&mut self) -> Reading {
         let receipt_time = self.rng.u8(0..4) == 0;
-        let late = if self.rng.u8(0..5) == 0 { self.rng.i64(0..5 * HOUR) } else { self.rng.i64(-3..3) };
+        let late = if self.rng.u8(0..5) == 0 {
+            self.rng.i64(0..5 * HOUR)
+        } else {
+            self.rng.i64(-3..3)
+        };
         let sensor = self.rng.u64(0..self.sensors);
         let measured = self.now.wall_ms - self.wrong_ms + self.clocks[sensor as usize] - late;
-        let ts_ms = if receipt_time { self.now.wall_ms } else { measured };
+        let ts_ms = if receipt_time {
+            self.now.wall_ms
+        } else {
+            measured
+        };
         let mut values = super::numbers(&mut self.rng);
         if self.rng.u8(0..3) == 0 {
-            values.insert(format!("f{}", self.rng.u8(0..30)), Value::Int(self.rng.i64(-3..3)));
+            values.insert(
+                format!("f{}", self.rng.u8(0..30)),
+                Value::Int(self.rng.i64(-3..3)),
+            );
         }
         if receipt_time {
             // Unique in the whole history, except for the duplicates that `send` makes.
             values.insert("u".to_string(), Value::Int(self.rng.i64(..) / 4096));
         }
         let sensor_id = format!("s{sensor}");
-        Reading { sensor_id, ts_ms, receipt_time, tags: BTreeMap::new(), values }
+        Reading {
+            sensor_id,
+            ts_ms,
+            receipt_time,
+            tags: BTreeMap::new(),
+            values,
+        }
     }
 
-    /// A sender sends a batch: new readings, duplicates within the batch, and sometimes an old batch again.
+    /// A sender sends a batch: new readings, duplicates within the batch, and sometimes an old
+    /// batch again.
     fn send(&mut self, instance: usize) {
-        let mut readings: Vec<Reading> = (0..self.rng.usize(1..12)).map(|_| self.reading()).collect();
+        let mut readings: Vec<Reading> =
+            (0..self.rng.usize(1..12)).map(|_| self.reading()).collect();
         if self.rng.u8(0..4) == 0 {
             let twin = readings[self.rng.usize(0..readings.len())].clone();
             readings.push(twin);
@@ -261,8 +336,8 @@ impl Sim {
             let old = &self.batches_seen[self.rng.usize(0..self.batches_seen.len())];
             readings.extend(old.iter().filter(|r| !r.receipt_time).cloned());
         }
-        // Another sender sends the same values in the same millisecond, also without a time: a different reading. (Two
-        // instances may take them for one; docs/design.md says so.)
+        // Another sender sends the same values in the same millisecond, also without a time: a
+        // different reading. (Two instances may take them for one; docs/design.md says so.)
         if self.instances.len() == 1
             && self.rng.u8(0..4) == 0
             && let Some((to, twin)) = &self.receipt_last
@@ -289,16 +364,29 @@ impl Sim {
         let id = inst.journal.len();
         let batch = readings.iter().cloned().collect();
         let wall_ms = self.now.wall_ms;
-        inst.journal.push(Entry { id, wall_ms, readings, batch, ids, synced: !self.journaled, stored: false });
+        inst.journal.push(Entry {
+            id,
+            wall_ms,
+            readings,
+            batch,
+            ids,
+            synced: !self.journaled,
+            stored: false,
+        });
         if !self.journaled {
             inst.process.backlog.push_back((id, false));
         }
     }
 
-    /// The journal's fdatasync: everything appended is durable, acknowledged, and sent to the router.
+    /// The journal's fdatasync: everything appended is durable, acknowledged, and sent to the
+    /// router.
     fn sync(&mut self, instance: usize) {
         let inst = &mut self.instances[instance];
-        let first = inst.journal.iter().rposition(|e| e.synced).map_or(0, |at| at + 1);
+        let first = inst
+            .journal
+            .iter()
+            .rposition(|e| e.synced)
+            .map_or(0, |at| at + 1);
         for entry in &mut inst.journal[first..] {
             entry.synced = true;
             inst.process.backlog.push_back((entry.id, false));
@@ -313,7 +401,9 @@ impl Sim {
         if inst.process.shards.iter().any(Shard::full) {
             return;
         }
-        let Some((id, replayed)) = inst.process.backlog.pop_front() else { return };
+        let Some((id, replayed)) = inst.process.backlog.pop_front() else {
+            return;
+        };
         let batch = &inst.journal[id].batch;
         let outcomes = self.outcomes.clone();
         let generation = inst.generation;
@@ -348,7 +438,11 @@ impl Sim {
             );
             for id in &*self.instances[instance].journal[id].ids {
                 let known = self.known.get_mut(id).expect("it was sent");
-                assert!(known.stored, "seed {}: acknowledged before it was stored: {id:?}", self.seed);
+                assert!(
+                    known.stored,
+                    "seed {}: acknowledged before it was stored: {id:?}",
+                    self.seed
+                );
                 known.acked += u32::from(!self.journaled);
             }
             self.instances[instance].journal[id].stored = true;
@@ -402,8 +496,15 @@ impl Sim {
             58..76 => self.work(instance),
             76..88 => self.respond(instance),
             88..95 => {
-                let ms = if self.rng.u8(0..20) == 0 { HOUR as u64 } else { self.rng.u64(0..2000) };
-                self.now = Now { wall_ms: self.now.wall_ms + ms as i64, mono_ms: self.now.mono_ms + ms };
+                let ms = if self.rng.u8(0..20) == 0 {
+                    HOUR as u64
+                } else {
+                    self.rng.u64(0..2000)
+                };
+                self.now = Now {
+                    wall_ms: self.now.wall_ms + ms as i64,
+                    mono_ms: self.now.mono_ms + ms,
+                };
             }
             95 if self.rng.u8(0..4) == 0 => self.set_clock(),
             95 if self.rng.u8(0..3) == 0 => self.expire(),

@@ -1,4 +1,5 @@
-//! How the store and crashes affect the jobs of the shards: faults, statements that their sender abandoned, the replay.
+//! How the store and crashes affect the jobs of the shards: faults, statements that their sender
+//! abandoned, the replay.
 
 use super::*;
 
@@ -10,13 +11,18 @@ fn note_stored(known: &mut Identities<Known>, write: &PageWrite) {
 
 /// Updates the catalogue, as the flush stage does before it sends the writes.
 fn catalogue(pages: &mut Pages, writes: &[PageWrite]) {
-    writes.iter().filter_map(|write| write.catalog.as_deref()).for_each(|update| pages.merge_catalog(update));
+    writes
+        .iter()
+        .filter_map(|write| write.catalog.as_deref())
+        .for_each(|update| pages.merge_catalog(update));
 }
 
 /// Carries out one statement and notes what it stored.
 fn apply(pages: &mut Pages, known: &mut Identities<Known>, write: &PageWrite) -> PageWriteResult {
     let written = pages.write(write);
-    if matches!(written, PageWriteResult::Done { .. }) || write.storage_mode == StorageMode::TimeSeries {
+    if matches!(written, PageWriteResult::Done { .. })
+        || write.storage_mode == StorageMode::TimeSeries
+    {
         note_stored(known, write);
     }
     written
@@ -25,17 +31,32 @@ fn apply(pages: &mut Pages, known: &mut Identities<Known>, write: &PageWrite) ->
 /// The high-water mark that this job needs before it is sent.
 fn through(job: &Job) -> BucketStart {
     let (Job::Load(tickets, _) | Job::Write(tickets, _)) = job;
-    tickets.iter().map(|t| t.start()).max().map_or(BucketStart(i64::MIN), |start| BucketStart(start.0 + HOUR))
+    tickets
+        .iter()
+        .map(|t| t.start())
+        .max()
+        .map_or(BucketStart(i64::MIN), |start| BucketStart(start.0 + HOUR))
 }
 
-/// Stores the measurements of a statement without its summary, or with only some of the statements that recompute it.
-fn insert(rng: &mut fastrand::Rng, pages: &mut Pages, known: &mut Identities<Known>, write: &PageWrite) {
+/// Stores the measurements of a statement without its summary, or with only some of the statements
+/// that recompute it.
+fn insert(
+    rng: &mut fastrand::Rng,
+    pages: &mut Pages,
+    known: &mut Identities<Known>,
+    write: &PageWrite,
+) {
     pages.insert(write);
-    pages.recompute_in_part(&write.sensor_id, write.start, rng.usize(0..6).saturating_sub(1));
+    pages.recompute_in_part(
+        &write.sensor_id,
+        write.start,
+        rng.usize(0..6).saturating_sub(1),
+    );
     note_stored(known, write);
 }
 
-/// Ends abandoned statements: they are dropped, carried out in part (time-series statements), or carried out whole.
+/// Ends abandoned statements: they are dropped, carried out in part (time-series statements), or
+/// carried out whole.
 fn settle(
     rng: &mut fastrand::Rng,
     abandoned: &mut Vec<PageWrite>,
@@ -59,10 +80,16 @@ impl Sim {
         if process.jobs.is_empty() {
             return;
         }
-        let (shard, job) = process.jobs.swap_remove(self.rng.usize(0..process.jobs.len()));
+        let (shard, job) = process
+            .jobs
+            .swap_remove(self.rng.usize(0..process.jobs.len()));
         // As the flush stage does before it sends a statement.
         let through = through(&job);
-        let lost = if self.faulty && through > process.mark { self.rng.u8(0..10) } else { 255 };
+        let lost = if self.faulty && through > process.mark {
+            self.rng.u8(0..10)
+        } else {
+            255
+        };
         if lost < 2 {
             // No statement was sent, and the mark was raised or not.
             if lost == 0 {
@@ -72,10 +99,14 @@ impl Sim {
         }
         if through > process.mark {
             let before = self.pages.raise_high_water(through);
-            (process.mark, process.new) = (through.max(before), process.new.raised(before, through));
+            (process.mark, process.new) =
+                (through.max(before), process.new.raised(before, through));
         }
         let fault = if self.faulty { self.rng.u8(0..12) } else { 255 };
-        let unknown = || StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: String::new() };
+        let unknown = || StoreError::Unknown {
+            kind: StoreErrorKind::Timeout,
+            detail: String::new(),
+        };
         let done = match job {
             Job::Load(tickets, requests) => {
                 if fault < 2 {
@@ -87,22 +118,39 @@ impl Sim {
                             w.storage_mode == StorageMode::TimeSeries
                                 && requests.iter().any(|r| r.doubt && r.bucket == w.bucket())
                         };
-                        settle(&mut self.rng, &mut self.abandoned, &mut self.pages, &mut self.known, series);
+                        settle(
+                            &mut self.rng,
+                            &mut self.abandoned,
+                            &mut self.pages,
+                            &mut self.known,
+                            series,
+                        );
                     }
-                    let loaded = requests.iter().map(|r| self.pages.load(r, self.storage_mode)).collect();
+                    let loaded = requests
+                        .iter()
+                        .map(|r| self.pages.load(r, self.storage_mode))
+                        .collect();
                     JobResult::Load(tickets, requests, Ok(loaded))
                 }
             }
             Job::Write(tickets, writes) => {
                 // Before the pages; fault 0 fails this command.
-                let catalogued = if fault == 0 { writes.len() / 2 } else { writes.len() };
+                let catalogued = if fault == 0 {
+                    writes.len() / 2
+                } else {
+                    writes.len()
+                };
                 catalogue(&mut self.pages, &writes[..catalogued]);
                 let pages = &mut self.pages;
                 let known = &mut self.known;
-                let mut apply =
-                    |n: usize| -> Vec<PageWriteResult> { writes[..n].iter().map(|w| apply(pages, known, w)).collect() };
+                let mut apply = |n: usize| -> Vec<PageWriteResult> {
+                    writes[..n].iter().map(|w| apply(pages, known, w)).collect()
+                };
                 let answer = match fault {
-                    0 => Err(StoreError::NotApplied { kind: StoreErrorKind::Network, detail: String::new() }),
+                    0 => Err(StoreError::NotApplied {
+                        kind: StoreErrorKind::Network,
+                        detail: String::new(),
+                    }),
                     1 => {
                         self.abandoned.extend(writes.iter().cloned());
                         Err(unknown())
@@ -113,11 +161,17 @@ impl Sim {
                     }
                     4 => {
                         apply(writes.len() / 2);
-                        self.abandoned.extend(writes[writes.len() / 2..].iter().cloned());
+                        self.abandoned
+                            .extend(writes[writes.len() / 2..].iter().cloned());
                         Err(unknown())
                     }
-                    5 if writes.iter().all(|w| w.storage_mode == StorageMode::TimeSeries) => {
-                        writes.iter().for_each(|w| insert(&mut self.rng, pages, known, w));
+                    5 if writes
+                        .iter()
+                        .all(|w| w.storage_mode == StorageMode::TimeSeries) =>
+                    {
+                        writes
+                            .iter()
+                            .for_each(|w| insert(&mut self.rng, pages, known, w));
                         Err(unknown())
                     }
                     _ => Ok(apply(writes.len())),
@@ -137,9 +191,10 @@ impl Sim {
         }
     }
 
-    /// The process crashes. Statements that it had sent may still be applied; entries that were not synced are lost;
-    /// the others are replayed from the first entry that was received in the same millisecond as the first unstored one
-    /// (a reading without a time may have a twin there, and the two must be counted together).
+    /// The process crashes. Statements that it had sent may still be applied; entries that were not
+    /// synced are lost; the others are replayed from the first entry that was received in the same
+    /// millisecond as the first unstored one (a reading without a time may have a twin there, and
+    /// the two must be counted together).
     pub(super) fn crash(&mut self, instance: usize) {
         if self.rng.u8(0..3) == 0 {
             self.set_clock();
@@ -157,21 +212,43 @@ impl Sim {
             }
         }
         if self.instances.len() == 1 && self.rng.u8(0..3) == 0 {
-            self.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
+            self.storage_mode = if self.rng.bool() {
+                StorageMode::TimeSeries
+            } else {
+                StorageMode::Bucket
+            };
         }
         if self.storage_mode == StorageMode::TimeSeries
             || self.converts
             || !self.pages.series.is_empty()
-            || self.abandoned.iter().any(|w| w.storage_mode == StorageMode::TimeSeries)
+            || self
+                .abandoned
+                .iter()
+                .any(|w| w.storage_mode == StorageMode::TimeSeries)
         {
-            // If there is a time-series collection, the next process waits for the statements of this one.
-            settle(&mut self.rng, &mut self.abandoned, &mut self.pages, &mut self.known, |_| true);
+            // If there is a time-series collection, the next process waits for the statements of
+            // this one.
+            settle(
+                &mut self.rng,
+                &mut self.abandoned,
+                &mut self.pages,
+                &mut self.known,
+                |_| true,
+            );
         }
         let inst = &mut self.instances[instance];
         let mut resend = vec![];
         if self.journaled {
-            let unstored = inst.journal.iter().find(|e| e.synced && !e.stored).map_or(i64::MAX, |e| e.wall_ms);
-            let first = inst.journal.iter().position(|e| e.wall_ms >= unstored).unwrap_or(inst.journal.len());
+            let unstored = inst
+                .journal
+                .iter()
+                .find(|e| e.synced && !e.stored)
+                .map_or(i64::MAX, |e| e.wall_ms);
+            let first = inst
+                .journal
+                .iter()
+                .position(|e| e.wall_ms >= unstored)
+                .unwrap_or(inst.journal.len());
             for entry in &mut inst.journal[first..] {
                 if entry.synced {
                     inst.process.backlog.push_back((entry.id, true));
@@ -188,9 +265,13 @@ impl Sim {
                 entry.clear();
             }
         }
-        // Unacknowledged messages are redelivered by the broker, to any instance; receipt times are then new.
+        // Unacknowledged messages are redelivered by the broker, to any instance; receipt times are
+        // then new.
         for mut readings in resend {
-            readings.iter_mut().filter(|r| r.receipt_time).for_each(|r| r.ts_ms = self.now.wall_ms);
+            readings
+                .iter_mut()
+                .filter(|r| r.receipt_time)
+                .for_each(|r| r.ts_ms = self.now.wall_ms);
             let to = self.rng.usize(0..self.instances.len());
             let readings: Rc<[Reading]> = readings.into();
             self.resent.push(readings.clone());
@@ -201,7 +282,9 @@ impl Sim {
     /// Carries out one of the abandoned statements, or drops it.
     pub(super) fn apply_abandoned(&mut self) {
         if !self.abandoned.is_empty() {
-            let write = self.abandoned.swap_remove(self.rng.usize(0..self.abandoned.len()));
+            let write = self
+                .abandoned
+                .swap_remove(self.rng.usize(0..self.abandoned.len()));
             if self.rng.bool() {
                 apply(&mut self.pages, &mut self.known, &write);
             }

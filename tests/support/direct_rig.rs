@@ -1,7 +1,12 @@
-//! Runs the MQTT listener with a test at both ends: the test sends to the port, and plays the next stage.
+//! Runs the MQTT listener with a test at both ends: the test sends to the port, and plays the next
+//! stage.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
-#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "included by several tests, none of which uses all of it"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +59,8 @@ impl Direct {
     /// Starts the listener.
     pub async fn start(settings: &ListenMqtt) -> Direct {
         let admission_control = AdmissionControl::default();
-        let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
+        let (admission, ingest_batches) =
+            admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
         let stop = CancellationToken::new();
         let drained = CancellationToken::new();
         let env = IngestDeps {
@@ -69,9 +75,18 @@ impl Direct {
             stop: stop.clone(),
             drained: drained.clone(),
         };
-        let listener = MqttListener::bind(settings, env).await.unwrap_or_else(|e| panic!("{e}"));
+        let listener = MqttListener::bind(settings, env)
+            .await
+            .unwrap_or_else(|e| panic!("{e}"));
         let port = listener.local_addr().port();
-        Direct { ingest_batches, admission_control, stop, port, drained, task: Some(listener.spawn()) }
+        Direct {
+            ingest_batches,
+            admission_control,
+            stop,
+            port,
+            drained,
+            task: Some(listener.spawn()),
+        }
     }
 
     /// Returns the next ingest batch.
@@ -82,20 +97,28 @@ impl Direct {
             .expect("the listener has ended")
     }
 
-    /// Acknowledges every ingest batch until `n` readings and dead letters have arrived; returns the sensors.
+    /// Acknowledges every ingest batch until `n` readings and dead letters have arrived; returns
+    /// the sensors.
     pub async fn deliver(&mut self, n: usize) -> Vec<String> {
         let mut sensors = vec![];
         let mut dead = 0;
         while sensors.len() + dead < n {
             let ingest_batch = self.ingest_batch().await;
             dead += ingest_batch.dead.len();
-            sensors.extend(ingest_batch.batch.to_readings().into_iter().map(|r| r.sensor_id));
+            sensors.extend(
+                ingest_batch
+                    .batch
+                    .to_readings()
+                    .into_iter()
+                    .map(|r| r.sensor_id),
+            );
             ingest_batch.into_parts().2.delivered();
         }
         sensors
     }
 
-    /// Acknowledges every ingest batch for as long as this is alive; the metrics count the readings.
+    /// Acknowledges every ingest batch for as long as this is alive; the metrics count the
+    /// readings.
     pub fn deliver_all(mut self) -> JoinHandle<()> {
         tokio::spawn(async move {
             while let Some(ingest_batch) = self.ingest_batches.recv().await {

@@ -1,9 +1,10 @@
 //! Servers that are not available here, as proxies before a real MongoDB:
-//! - [`start`]: a server that speaks MongoDB's protocol and accepts the creation of a time-series collection, but
-//!   creates a plain one, as emulations do. The proxy turns the option `timeseries` of a command into a comment.
-//! - [`deletes_measurements`]: MongoDB 7.0 and later, as far as `reconcile` and `convert` see it: single measurements
-//!   can be deleted from a time-series collection. In fact `sensor_readings` is a plain collection, and the proxy
-//!   changes its description.
+//! - [`start`]: a server that speaks MongoDB's protocol and accepts the creation of a time-series
+//!   collection, but creates a plain one, as emulations do. The proxy turns the option `timeseries`
+//!   of a command into a comment.
+//! - [`deletes_measurements`]: MongoDB 7.0 and later, as far as `reconcile` and `convert` see it:
+//!   single measurements can be deleted from a time-series collection. In fact `sensor_readings` is
+//!   a plain collection, and the proxy changes its description.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,15 +17,18 @@ const OPTION: &[u8] = b"\x03timeseries\0";
 const COMMENT: &[u8] = b"\x03comment\0";
 /// Length of a message header (OP_MSG). The first four bytes are the length of the message.
 const HEAD: usize = 16;
-/// Start of the command, after the header: four bytes of flags, and one for the kind of the first section.
+/// Start of the command, after the header: four bytes of flags, and one for the kind of the first
+/// section.
 const COMMAND: usize = HEAD + 5;
 
-/// Starts the emulation before the MongoDB on `port` and returns its URI. It ends with the test binary.
+/// Starts the emulation before the MongoDB on `port` and returns its URI. It ends with the test
+/// binary.
 pub fn start(port: u16) -> String {
     relay(port, without_option, |message| message)
 }
 
-/// Starts a server whose time-series collection `sensor_readings` supports the deletion of single measurements.
+/// Starts a server whose time-series collection `sensor_readings` supports the deletion of single
+/// measurements.
 pub fn deletes_measurements(port: u16) -> String {
     relay(port, |message| message, as_time_series)
 }
@@ -58,18 +62,30 @@ fn pass(mut from: TcpStream, mut to: TcpStream, change: Change) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// In an answer to `listCollections`, describes the plain collection `sensor_readings` as a time-series one.
+/// In an answer to `listCollections`, describes the plain collection `sensor_readings` as a
+/// time-series one.
 fn as_time_series(mut message: Vec<u8>) -> Vec<u8> {
     let body = |message: &[u8]| Document::from_reader(&message[COMMAND.min(message.len())..]).ok();
-    let Some(mut reply) = body(&message) else { return message };
+    let Some(mut reply) = body(&message) else {
+        return message;
+    };
     let listed = |reply: &mut Document| -> Option<()> {
         let cursor = reply.get_document_mut("cursor").ok()?;
-        cursor.get_str("ns").ok().filter(|ns| ns.ends_with("$cmd.listCollections"))?;
+        cursor
+            .get_str("ns")
+            .ok()
+            .filter(|ns| ns.ends_with("$cmd.listCollections"))?;
         for entry in cursor.get_array_mut("firstBatch").ok()? {
             let entry = entry.as_document_mut()?;
-            if entry.get_str("name").is_ok_and(|name| name == "sensor_readings") {
+            if entry
+                .get_str("name")
+                .is_ok_and(|name| name == "sensor_readings")
+            {
                 entry.insert("type", "timeseries");
-                entry.insert("options", doc! { "timeseries": { "timeField": "ts", "metaField": "meta" } });
+                entry.insert(
+                    "options",
+                    doc! { "timeseries": { "timeField": "ts", "metaField": "meta" } },
+                );
             }
         }
         Some(())
@@ -94,9 +110,15 @@ fn message(from: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 fn without_option(mut message: Vec<u8>) -> Vec<u8> {
-    let Some(at) = message.windows(OPTION.len()).position(|bytes| bytes == OPTION) else { return message };
+    let Some(at) = message
+        .windows(OPTION.len())
+        .position(|bytes| bytes == OPTION)
+    else {
+        return message;
+    };
     message.splice(at..at + OPTION.len(), COMMENT.iter().copied());
-    // The option is part of the command itself, so two lengths change: of the message and of the command.
+    // The option is part of the command itself, so two lengths change: of the message and of the
+    // command.
     for at in [0, COMMAND] {
         let shorter = length(&message, at) + COMMENT.len() - OPTION.len();
         message[at..at + 4].copy_from_slice(&(shorter as i32).to_le_bytes());
@@ -105,5 +127,10 @@ fn without_option(mut message: Vec<u8>) -> Vec<u8> {
 }
 
 fn length(message: &[u8], at: usize) -> usize {
-    i32::from_le_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]]) as usize
+    i32::from_le_bytes([
+        message[at],
+        message[at + 1],
+        message[at + 2],
+        message[at + 3],
+    ]) as usize
 }

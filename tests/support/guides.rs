@@ -61,12 +61,19 @@ pub fn blocks(name: &str, text: &str) -> Vec<Block> {
         match (&mut open, line.strip_prefix("```")) {
             (None, Some(info)) => {
                 let info = info.split_whitespace().map(str::to_owned).collect();
-                open = Some(Block { at: format!("{name}:{}", n + 1), info, text: String::new(), output: None });
+                open = Some(Block {
+                    at: format!("{name}:{}", n + 1),
+                    info,
+                    text: String::new(),
+                    output: None,
+                });
             }
             (Some(_), Some(_)) => {
                 let block = open.take().expect("the block is open");
                 if block.has("output") {
-                    let of = found.last_mut().unwrap_or_else(|| panic!("{}: an output without a block", block.at));
+                    let of = found
+                        .last_mut()
+                        .unwrap_or_else(|| panic!("{}: an output without a block", block.at));
                     of.output = Some(Box::new(block));
                 } else {
                     found.push(block);
@@ -90,24 +97,41 @@ pub fn blocks(name: &str, text: &str) -> Vec<Block> {
 #[track_caller]
 pub fn compare(output: &Block, actual: &str) {
     if output.info[0] == "json" {
-        let wanted: Value = serde_json::from_str(&output.text).unwrap_or_else(|e| panic!("{}: {e}", output.at));
-        let got: Value = serde_json::from_str(actual).unwrap_or_else(|e| panic!("{}: got {actual:?}: {e}", output.at));
-        assert!(fits(&wanted, &got), "{}: the guide says\n{wanted}\nand it is\n{got}", output.at);
+        let wanted: Value =
+            serde_json::from_str(&output.text).unwrap_or_else(|e| panic!("{}: {e}", output.at));
+        let got: Value = serde_json::from_str(actual)
+            .unwrap_or_else(|e| panic!("{}: got {actual:?}: {e}", output.at));
+        assert!(
+            fits(&wanted, &got),
+            "{}: the guide says\n{wanted}\nand it is\n{got}",
+            output.at
+        );
         return;
     }
     let wanted = output.text.trim_end();
     let got = actual.trim_end();
-    let fit =
-        wanted.lines().count() == got.lines().count() && wanted.lines().zip(got.lines()).all(|(w, g)| text_fits(w, g));
-    assert!(fit, "{}: the guide says\n{wanted}\nand it is\n{got}", output.at);
+    let fit = wanted.lines().count() == got.lines().count()
+        && wanted
+            .lines()
+            .zip(got.lines())
+            .all(|(w, g)| text_fits(w, g));
+    assert!(
+        fit,
+        "{}: the guide says\n{wanted}\nand it is\n{got}",
+        output.at
+    );
 }
 
 fn fits(wanted: &Value, got: &Value) -> bool {
     match (wanted, got) {
         (Value::Object(w), Value::Object(g)) => {
-            w.len() == g.len() && w.iter().all(|(key, value)| g.get(key).is_some_and(|g| fits(value, g)))
+            w.len() == g.len()
+                && w.iter()
+                    .all(|(key, value)| g.get(key).is_some_and(|g| fits(value, g)))
         }
-        (Value::Array(w), Value::Array(g)) => w.len() == g.len() && w.iter().zip(g).all(|(w, g)| fits(w, g)),
+        (Value::Array(w), Value::Array(g)) => {
+            w.len() == g.len() && w.iter().zip(g).all(|(w, g)| fits(w, g))
+        }
         (Value::String(w), Value::String(g)) => text_fits(w, g),
         (Value::Number(w), Value::Number(g)) => w.as_f64() == g.as_f64(),
         _ => wanted == got,
@@ -116,7 +140,9 @@ fn fits(wanted: &Value, got: &Value) -> bool {
 
 /// `…` matches any text.
 fn text_fits(wanted: &str, got: &str) -> bool {
-    let Some((before, after)) = wanted.split_once('…') else { return wanted == got };
+    let Some((before, after)) = wanted.split_once('…') else {
+        return wanted == got;
+    };
     got.len() >= before.len() + after.len() && got.starts_with(before) && got.ends_with(after)
 }
 
@@ -124,7 +150,11 @@ fn text_fits(wanted: &str, got: &str) -> bool {
 pub fn pages() -> Vec<String> {
     let mut found = vec![];
     for folder in ["", "docs", "loadtest", "deploy", "tests", "config"] {
-        collect(&root().join(folder), folder == "deploy" || folder == "docs", &mut found);
+        collect(
+            &root().join(folder),
+            folder == "deploy" || folder == "docs",
+            &mut found,
+        );
     }
     found.sort();
     found.dedup();

@@ -1,5 +1,5 @@
-//! The HTTP client of the tests. It does not use the proxy that the environment may name, since all connections are on
-//! loopback; and a status such as 404 is an answer, not an error.
+//! The HTTP client of the tests. It does not use the proxy that the environment may name, since all
+//! connections are on loopback; and a status such as 404 is an answer, not an error.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ pub fn agent() -> ureq::Agent {
 
 /// A client whose requests fail after `timeout`.
 pub fn agent_within(timeout: Duration) -> ureq::Agent {
-    let builder = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+    let builder = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None);
     builder.timeout_global(Some(timeout)).build().new_agent()
 }

@@ -30,12 +30,18 @@ pub struct Trust {
 pub struct Https(pub TlsStream<TcpStream>);
 
 impl Https {
-    /// Connects. Returns an error if the handshake fails (with TLS 1.3, a refused client sees that only with the first
-    /// answer).
+    /// Connects. Returns an error if the handshake fails (with TLS 1.3, a refused client sees that
+    /// only with the first answer).
     pub async fn connect(addr: SocketAddr, trust: &Trust) -> io::Result<Https> {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(trust.ca.as_bytes()).unwrap()).unwrap();
-        let versions = if trust.only_12 { vec![&TLS12] } else { vec![&TLS13, &TLS12] };
+        roots
+            .add(CertificateDer::from_pem_slice(trust.ca.as_bytes()).unwrap())
+            .unwrap();
+        let versions = if trust.only_12 {
+            vec![&TLS12]
+        } else {
+            vec![&TLS13, &TLS12]
+        };
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&versions)
             .unwrap()
@@ -51,7 +57,11 @@ impl Https {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let stream = TcpStream::connect(addr).await?;
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        Ok(Https(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+        Ok(Https(
+            TlsConnector::from(Arc::new(config))
+                .connect(name, stream)
+                .await?,
+        ))
     }
 
     /// The protocol negotiated by ALPN.
@@ -65,10 +75,19 @@ impl Https {
     }
 
     /// The same to a server that the client knows under this name.
-    pub async fn post_as(&mut self, host: &str, path: &str, token: Option<&str>, body: &str) -> io::Result<u16> {
-        let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+    pub async fn post_as(
+        &mut self,
+        host: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &str,
+    ) -> io::Result<u16> {
+        let token = token
+            .map(|token| format!("authorization: Bearer {token}\r\n"))
+            .unwrap_or_default();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n{token}content-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+             {token}content-length: {}\r\n\r\n",
             body.len()
         );
         self.0.write_all(format!("{head}{body}").as_bytes()).await?;
@@ -78,7 +97,10 @@ impl Https {
             head.push(self.0.read_u8().await?);
         }
         let head = String::from_utf8(head).unwrap().to_lowercase();
-        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split('\r').next());
+        let length = head
+            .split("content-length: ")
+            .nth(1)
+            .and_then(|rest| rest.split('\r').next());
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         self.0.read_exact(&mut body).await?;
         Ok(head[9..12].parse().unwrap())

@@ -1,7 +1,12 @@
-//! The whole service in the process of the test: from a configuration file, on the memory store, with all ports.
+//! The whole service in the process of the test: from a configuration file, on the memory store,
+//! with all ports.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
-#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "included by several tests, none of which uses all of it"
+)]
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -35,10 +40,12 @@ pub struct InProcess {
 /// The settings that every test has. `sections` must not repeat a table.
 fn settings(dir: &Path, http: &str, mqtt: &str, sections: &str) -> String {
     format!(
-        "[http]\nlisten = \"127.0.0.1:0\"\n{http}\n[admin]\nlisten = \"127.0.0.1:0\"\n[journal]\ndir = \"{}/journal\"\n\
+        "[http]\nlisten = \"127.0.0.1:0\"\n{http}\n[admin]\nlisten = \"127.0.0.1:0\"\n[journal]\n\
+         dir = \"{}/journal\"\n\
          [flush]\nmax_age = \"20ms\"\n{sections}\n\
          [listen.mqtt]\nenabled = true\nlisten = \"127.0.0.1:0\"\n{mqtt}\n\
-         [[listen.mqtt.topics]]\nfilter = \"sensors/+/+\"\ntopic = \"sensors/{{sensor_id}}/{{field}}\"\nformat = \"scalar\"\n",
+         [[listen.mqtt.topics]]\nfilter = \"sensors/+/+\"\n\
+         topic = \"sensors/{{sensor_id}}/{{field}}\"\nformat = \"scalar\"\n",
         dir.display()
     )
 }
@@ -48,9 +55,13 @@ impl InProcess {
     pub async fn start(dir: &Path, http: &str, mqtt: &str, sections: &str) -> InProcess {
         let file = dir.join("hourbucket.toml");
         std::fs::write(&file, settings(dir, http, mqtt, sections)).unwrap();
-        let config = config::load(Some(&file), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config;
+        let config = config::load(Some(&file), std::iter::empty())
+            .unwrap_or_else(|e| panic!("{e}"))
+            .config;
         let store = Arc::new(MemoryStore::default());
-        let service = Service::start(config, store.clone(), Arc::new(SystemClock::new())).await.unwrap();
+        let service = Service::start(config, store.clone(), Arc::new(SystemClock::new()))
+            .await
+            .unwrap();
         let http = service.http_addr.unwrap();
         let admin = service.admin_addr;
         let mqtt = service.mqtt_addr.unwrap();
@@ -61,26 +72,44 @@ impl InProcess {
             stopped.cancelled().await;
             "the test"
         }));
-        InProcess { http, admin, mqtt, store, file, reloader, stop, running }
+        InProcess {
+            http,
+            admin,
+            mqtt,
+            store,
+            file,
+            reloader,
+            stop,
+            running,
+        }
     }
 
     /// Reads its files again, as on SIGHUP.
     pub async fn reload(&self) -> Reloaded {
         let file = self.file.clone();
-        self.reloader.reload(move || config::load(Some(&file), std::iter::empty())).await
+        self.reloader
+            .reload(move || config::load(Some(&file), std::iter::empty()))
+            .await
     }
 
     /// The sensors of the stored readings, once there are `n` of them, in order.
     pub async fn stored(&self, n: usize) -> Vec<String> {
         let begun = Instant::now();
         loop {
-            let mut ids: Vec<String> =
-                self.store.pages().readings().map(|reading| reading.sensor_id.to_string()).collect();
+            let mut ids: Vec<String> = self
+                .store
+                .pages()
+                .readings()
+                .map(|reading| reading.sensor_id.to_string())
+                .collect();
             if ids.len() >= n {
                 ids.sort();
                 return ids;
             }
-            assert!(begun.elapsed() < PATIENCE, "{n} readings are not stored: {ids:?}");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{n} readings are not stored: {ids:?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -94,24 +123,44 @@ impl InProcess {
     /// Stops it and waits for its end.
     pub async fn end(self) {
         self.stop.cancel();
-        let ended = tokio::time::timeout(PATIENCE, self.running).await.expect("it ends").unwrap();
+        let ended = tokio::time::timeout(PATIENCE, self.running)
+            .await
+            .expect("it ends")
+            .unwrap();
         assert_eq!(ended, ExitReason::Clean);
     }
 }
 
 /// Sends a request with this value of `Authorization`; returns status and body.
-pub async fn ask(addr: SocketAddr, method: &str, path: &str, authorization: &str, body: &str) -> (u16, String) {
+pub async fn ask(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    authorization: &str,
+    body: &str,
+) -> (u16, String) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    let authorization =
-        if authorization.is_empty() { String::new() } else { format!("authorization: {authorization}\r\n") };
+    let authorization = if authorization.is_empty() {
+        String::new()
+    } else {
+        format!("authorization: {authorization}\r\n")
+    };
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: application/json\r\n\
          {authorization}content-length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("{head}{body}").as_bytes())
+        .await
+        .unwrap();
     let mut answer = String::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer))
+        .await
+        .expect("an answer");
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .unwrap_or_else(|| panic!("{answer}"));
     (head[9..12].parse().unwrap(), body.to_owned())
 }

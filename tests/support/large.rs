@@ -1,4 +1,5 @@
-//! Buckets with more readings than a test can send: writes them directly into MongoDB, and counts them there.
+//! Buckets with more readings than a test can send: writes them directly into MongoDB, and counts
+//! them there.
 //!
 //! Reading `i` of such a bucket has the time `start + i * STEP_MS` and the value `n = i`.
 
@@ -25,9 +26,16 @@ const PAGES: usize = 100;
 /// Creates the collections, as `init` does.
 pub fn prepare(uri: &str, database: &str, mode: StoreMode) {
     let uri = config::Secret::new(uri.to_owned());
-    let settings = config::Store { uri, database: database.to_owned(), mode, ..config::Config::default().store };
+    let settings = config::Store {
+        uri,
+        database: database.to_owned(),
+        mode,
+        ..config::Config::default().store
+    };
     block_on(async {
-        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(30 * 86_400)).await.unwrap();
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(30 * 86_400))
+            .await
+            .unwrap();
         store.prepare().await.unwrap();
     });
 }
@@ -47,19 +55,23 @@ pub fn measured_hours(uri: &str, database: &str, sensors: &[String], start: i64,
             }
             let mut summary = head(sensor, start, 0, 0, count);
             summary.insert("storage", "timeseries");
-            db.collection::<Document>("sensor_buckets").insert_one(summary).await.unwrap();
+            db.collection::<Document>("sensor_buckets")
+                .insert_one(summary)
+                .await
+                .unwrap();
         }
     });
 }
 
-/// Writes `count` readings in one hour, in pages of `page_max`; the last page is open if `count` is not a multiple of
-/// it.
+/// Writes `count` readings in one hour, in pages of `page_max`; the last page is open if `count` is
+/// not a multiple of it.
 pub fn paged_hour(uri: &str, database: &str, sensor: &str, start: i64, count: i64, page_max: i64) {
     with(uri, database, async |db| {
         let mut pages = vec![];
         for (page, first) in (0..).zip((0..count).step_by(page_max as usize)) {
             let of_page = count.min(first + page_max) - first;
-            let mut document = RawDocumentBuf::try_from(&head(sensor, start, page, first, of_page)).unwrap();
+            let mut document =
+                RawDocumentBuf::try_from(&head(sensor, start, page, first, of_page)).unwrap();
             let mut readings = RawArrayBuf::new();
             for n in first..first + of_page {
                 readings.push(rawdoc! { "ts": DateTime::from_millis(start + n * STEP_MS), "n": n });
@@ -71,12 +83,16 @@ pub fn paged_hour(uri: &str, database: &str, sensor: &str, start: i64, count: i6
             pages.push(document);
         }
         for some in pages.chunks(PAGES) {
-            db.collection::<RawDocumentBuf>("sensor_buckets").insert_many(some).await.unwrap();
+            db.collection::<RawDocumentBuf>("sensor_buckets")
+                .insert_many(some)
+                .await
+                .unwrap();
         }
     });
 }
 
-/// Counts on the server: a sensor's readings and the sum of `n`, and the same two values according to the summaries.
+/// Counts on the server: a sensor's readings and the sum of `n`, and the same two values according
+/// to the summaries.
 pub fn counted(uri: &str, database: &str, sensor: &str) -> [(i64, i64); 2] {
     with(uri, database, async |db| {
         let one = |count: Bson, sum: Bson| doc! { "$group": { "_id": null, "count": { "$sum": count }, "sum": { "$sum": sum } } };
@@ -86,12 +102,20 @@ pub fn counted(uri: &str, database: &str, sensor: &str) -> [(i64, i64); 2] {
         let measured = [("meta.sensor_id", "sensor_readings")];
         let ask = async |(field, collection): (&str, &str), group: Document| {
             let pipeline = [doc! { "$match": { field: sensor } }, group];
-            let mut cursor = db.collection::<Document>(collection).aggregate(pipeline).await.unwrap();
+            let mut cursor = db
+                .collection::<Document>(collection)
+                .aggregate(pipeline)
+                .await
+                .unwrap();
             if !cursor.advance().await.unwrap() {
                 return (0, 0);
             }
             let row = cursor.deserialize_current().unwrap();
-            let number = |name: &str| row.get_i64(name).or(row.get_i32(name).map(i64::from)).unwrap();
+            let number = |name: &str| {
+                row.get_i64(name)
+                    .or(row.get_i32(name).map(i64::from))
+                    .unwrap()
+            };
             (number("count"), number("sum"))
         };
         let paged = ask(pages[0], one(in_pages.into(), of_pages.into())).await;
@@ -110,10 +134,21 @@ pub fn summed(uri: &str, database: &str, sensor: &str) -> i64 {
 pub fn with<T: Send>(uri: &str, database: &str, ask: impl AsyncFnOnce(Database) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(async { ask(Client::with_uri_str(uri).await.expect("a client").database(database)).await })
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                ask(Client::with_uri_str(uri)
+                    .await
+                    .expect("a client")
+                    .database(database))
+                .await
+            })
         });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 

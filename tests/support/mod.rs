@@ -1,7 +1,8 @@
-//! Shared by the tests with real servers: the servers, the service as a process, and waiting for conditions.
+//! Shared by the tests with real servers: the servers, the service as a process, and waiting for
+//! conditions.
 //!
-//! Every server has its own directory and port, so tests can run in parallel and in several processes. No server
-//! outlives its test binary, however that ends (see [`process`]).
+//! Every server has its own directory and port, so tests can run in parallel and in several
+//! processes. No server outlives its test binary, however that ends (see [`process`]).
 
 // Each test program uses a part of this module. Items are `pub` only for the tests.
 #![allow(dead_code, unreachable_pub)]
@@ -38,14 +39,15 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Below the range from which the kernel assigns ports for outgoing connections, so none of these is assigned in
-/// between.
+/// Below the range from which the kernel assigns ports for outgoing connections, so none of these
+/// is assigned in between.
 const PORTS: Range<u16> = 15_000..32_000;
 
 /// Interval at which [`wait_until`] checks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A free port. Another process may take it before it is used; then the start is repeated with another port.
+/// A free port. Another process may take it before it is used; then the start is repeated with
+/// another port.
 pub fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(PORTS);
@@ -60,7 +62,9 @@ pub fn free_port() -> u16 {
 /// # Panics
 /// The value is not a number.
 pub fn setting<T: FromStr>(name: &str, default: T) -> T {
-    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    std::env::var(name).map_or(default, |n| {
+        n.parse().unwrap_or_else(|_| panic!("{name} is a number"))
+    })
 }
 
 /// Waits until `condition` returns a value; blocks the thread.
@@ -83,8 +87,14 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut condition: impl FnMut() ->
 pub fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime")
+                .block_on(future)
         });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

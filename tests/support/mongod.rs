@@ -1,5 +1,5 @@
-//! A real MongoDB: a replica set of one member, which majority writes and read concerns need. In two versions, and on
-//! request with users or standalone.
+//! A real MongoDB: a replica set of one member, which majority writes and read concerns need. In
+//! two versions, and on request with users or standalone.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -14,7 +14,8 @@ use mongodb::bson::{Document, doc};
 use super::process::Process;
 use super::{block_on, free_port};
 
-/// From the start until it accepts writes, recovery after a SIGKILL included; generous, because two cores may be busy.
+/// From the start until it accepts writes, recovery after a SIGKILL included; generous, because two
+/// cores may be busy.
 const PRIMARY_WITHIN: Duration = Duration::from_secs(90);
 
 /// Attempts with other ports, if another process takes a port first.
@@ -58,7 +59,11 @@ impl Mongod {
     /// There is no such mongod, or it does not start.
     pub fn start_kind(kind: Kind) -> Mongod {
         for _ in 0..STARTS_MAX {
-            let mut mongod = Mongod { kind, port: free_port(), process: Process::new("mongod") };
+            let mut mongod = Mongod {
+                kind,
+                port: free_port(),
+                process: Process::new("mongod"),
+            };
             if mongod.run() {
                 if kind.users {
                     mongod.add_root();
@@ -70,29 +75,44 @@ impl Mongod {
     }
 
     /// One server for all tests of this binary; it ends with the binary. Each test uses its own
-    /// [database](unique_database), and no test may kill the server. `HOURBUCKET_TEST_MONGODB` (a port on 127.0.0.1)
-    /// names a running server to use instead.
+    /// [database](unique_database), and no test may kill the server. `HOURBUCKET_TEST_MONGODB` (a
+    /// port on 127.0.0.1) names a running server to use instead.
     pub fn shared() -> &'static Mongod {
         static SHARED: OnceLock<Mongod> = OnceLock::new();
-        SHARED.get_or_init(|| Mongod::running("HOURBUCKET_TEST_MONGODB").unwrap_or_else(Mongod::start))
+        SHARED.get_or_init(|| {
+            Mongod::running("HOURBUCKET_TEST_MONGODB").unwrap_or_else(Mongod::start)
+        })
     }
 
-    /// MongoDB 4.4, one server for all tests of this binary; `HOURBUCKET_TEST_MONGODB44` names a running one.
+    /// MongoDB 4.4, one server for all tests of this binary; `HOURBUCKET_TEST_MONGODB44` names a
+    /// running one.
     pub fn shared_v44() -> &'static Mongod {
         static SHARED: OnceLock<Mongod> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let start = || Mongod::start_kind(Kind { v44: true, ..Kind::default() });
+            let start = || {
+                Mongod::start_kind(Kind {
+                    v44: true,
+                    ..Kind::default()
+                })
+            };
             Mongod::running("HOURBUCKET_TEST_MONGODB44").unwrap_or_else(start)
         })
     }
 
-    /// The server whose port the variable names, such as a container with `--replSet rs0`. It is initiated if
-    /// necessary, and left running.
+    /// The server whose port the variable names, such as a container with `--replSet rs0`. It is
+    /// initiated if necessary, and left running.
     fn running(variable: &str) -> Option<Mongod> {
-        let port = std::env::var(variable).ok().filter(|value| !value.is_empty())?;
-        let port =
-            port.parse().unwrap_or_else(|_| panic!("{variable}={port} is not a port; set it to one on 127.0.0.1"));
-        let mut mongod = Mongod { kind: Kind::default(), port, process: Process::new("mongod") };
+        let port = std::env::var(variable)
+            .ok()
+            .filter(|value| !value.is_empty())?;
+        let port = port.parse().unwrap_or_else(|_| {
+            panic!("{variable}={port} is not a port; set it to one on 127.0.0.1")
+        });
+        let mut mongod = Mongod {
+            kind: Kind::default(),
+            port,
+            process: Process::new("mongod"),
+        };
         mongod.primary();
         Some(mongod)
     }
@@ -102,13 +122,20 @@ impl Mongod {
         if self.kind.users {
             return self.uri_as(ROOT);
         }
-        let set = if self.kind.standalone { "directConnection=true" } else { "replicaSet=rs0" };
+        let set = if self.kind.standalone {
+            "directConnection=true"
+        } else {
+            "replicaSet=rs0"
+        };
         format!("mongodb://127.0.0.1:{}/?{set}", self.port)
     }
 
     /// The URI for a client with this user.
     pub fn uri_as(&self, user: &str) -> String {
-        format!("mongodb://{user}:{PASSWORD}@127.0.0.1:{}/?replicaSet=rs0", self.port)
+        format!(
+            "mongodb://{user}:{PASSWORD}@127.0.0.1:{}/?replicaSet=rs0",
+            self.port
+        )
     }
 
     /// Adds a user with roles such as `{ role: "readWrite", db: "x" }`.
@@ -129,7 +156,11 @@ impl Mongod {
         let create = doc! { "createUser": name, "pwd": PASSWORD, "roles": roles };
         block_on(async move {
             let client = Client::with_uri_str(uri).await.expect("a valid URI");
-            client.database("admin").run_command(create).await.expect("a new user");
+            client
+                .database("admin")
+                .run_command(create)
+                .await
+                .expect("a new user");
         });
     }
 
@@ -149,7 +180,11 @@ impl Mongod {
     /// It does not start.
     pub fn restart(&mut self) {
         self.kill9();
-        assert!(self.run(), "port {} was taken by another process meanwhile", self.port);
+        assert!(
+            self.run(),
+            "port {} was taken by another process meanwhile",
+            self.port
+        );
     }
 
     /// Starts it without waiting until it is primary, like an outage that ends by itself.
@@ -171,10 +206,20 @@ impl Mongod {
     fn spawn(&mut self) {
         let data = self.process.dir().join("data");
         std::fs::create_dir_all(&data).expect("a data directory");
-        let (binary, libraries) = if self.kind.v44 { binary_v44() } else { (binary(), None) };
+        let (binary, libraries) = if self.kind.v44 {
+            binary_v44()
+        } else {
+            (binary(), None)
+        };
         let mut command = Command::new(binary);
         command
-            .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.5"])
+            .args([
+                "--bind_ip",
+                "127.0.0.1",
+                "--nounixsocket",
+                "--wiredTigerCacheSizeGB",
+                "0.5",
+            ])
             .args(["--port", &self.port.to_string(), "--dbpath"])
             .arg(data);
         if !self.kind.standalone {
@@ -193,7 +238,8 @@ impl Mongod {
     fn key_file(&self) -> PathBuf {
         let path = self.process.dir().join("key");
         std::fs::write(&path, "aKeyOfATestServer").expect("a key file");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("a key file of our own");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+            .expect("a key file of our own");
         path
     }
 
@@ -203,9 +249,13 @@ impl Mongod {
         self.primary()
     }
 
-    /// Waits until it is primary, and initiates the set if that was never done; `false` if its port was taken.
+    /// Waits until it is primary, and initiates the set if that was never done; `false` if its port
+    /// was taken.
     fn primary(&mut self) -> bool {
-        let uri = format!("mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=500", self.port);
+        let uri = format!(
+            "mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=500",
+            self.port
+        );
         let port = self.port;
         let process = &mut self.process;
         block_on(async move {
@@ -224,26 +274,44 @@ impl Mongod {
                     if hello.get_bool("isWritablePrimary").unwrap_or(false) {
                         return true;
                     }
-                    // A member that was never initiated reports this error; a restarted one has the name of its set.
-                    if !initiated && !hello.contains_key("setName") && hello.contains_key("isreplicaset") {
+                    // A member that was never initiated reports this error; a restarted one has the
+                    // name of its set.
+                    if !initiated
+                        && !hello.contains_key("setName")
+                        && hello.contains_key("isreplicaset")
+                    {
                         let members = vec![doc! { "_id": 0, "host": format!("127.0.0.1:{port}") }];
                         let set = doc! { "_id": "rs0", "members": members };
-                        initiated = command(&client, doc! { "replSetInitiate": set }).await.is_some();
+                        initiated = command(&client, doc! { "replSetInitiate": set })
+                            .await
+                            .is_some();
                     }
                 }
-                assert!(Instant::now() < deadline, "mongod is not primary in time:\n{}", process.log_tail());
+                assert!(
+                    Instant::now() < deadline,
+                    "mongod is not primary in time:\n{}",
+                    process.log_tail()
+                );
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
     }
 }
 
-/// A unique name of at most 38 bytes. It contains the process id, because an external server keeps the databases of
-/// earlier runs.
+/// A unique name of at most 38 bytes. It contains the process id, because an external server keeps
+/// the databases of earlier runs.
 pub fn unique_database(test: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let test: String = test.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(26).collect();
-    format!("{test}_{:x}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    let test: String = test
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
+        .take(26)
+        .collect();
+    format!(
+        "{test}_{:x}_{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 async fn command(client: &Client, command: Document) -> Option<Document> {
@@ -256,17 +324,27 @@ pub fn binary() -> PathBuf {
         return named.into();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|dir| dir.join("mongod")).find(|file| file.is_file());
-    let downloaded = || downloads(|name| !name.starts_with("mongodb-4.")).map(|dir| dir.join("bin/mongod"));
+    let on_path = std::env::split_paths(&path)
+        .map(|dir| dir.join("mongod"))
+        .find(|file| file.is_file());
+    let downloaded =
+        || downloads(|name| !name.starts_with("mongodb-4.")).map(|dir| dir.join("bin/mongod"));
     on_path.or_else(downloaded).unwrap_or_else(|| {
-        panic!("no mongod on the path or in {}: run tests/run.sh once, it gets one", tools().display())
+        panic!(
+            "no mongod on the path or in {}: run tests/run.sh once, it gets one",
+            tools().display()
+        )
     })
 }
 
 /// MongoDB 4.4 and the directory of the libraries that only it needs: `HOURBUCKET_MONGOD44` and
 /// `HOURBUCKET_MONGOD44_LIB`, else the downloads of `tests/run.sh`.
 fn binary_v44() -> (PathBuf, Option<PathBuf>) {
-    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let named = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
     if let Some(binary) = named("HOURBUCKET_MONGOD44") {
         return (binary, named("HOURBUCKET_MONGOD44_LIB"));
     }
@@ -285,20 +363,32 @@ pub fn tools() -> PathBuf {
     std::env::var_os("HOURBUCKET_TOOLS").map_or_else(here, PathBuf::from)
 }
 
-/// The directory of Python packages that the variable `named` names, else the download of `tests/run.sh` with
-/// `package`.
+/// The directory of Python packages that the variable `named` names, else the download of
+/// `tests/run.sh` with `package`.
 pub fn python_packages(named: &str, package: &str) -> PathBuf {
     if let Some(directory) = std::env::var_os(named) {
         return directory.into();
     }
-    let entries = std::fs::read_dir(tools().join("python")).into_iter().flatten().flatten();
-    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains(package));
-    found.unwrap_or_else(|| panic!("no {package} in {}: run tests/run.sh once, it gets one", tools().display()))
+    let entries = std::fs::read_dir(tools().join("python"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let found = entries
+        .map(|entry| entry.path())
+        .find(|dir| dir.to_string_lossy().contains(package));
+    found.unwrap_or_else(|| {
+        panic!(
+            "no {package} in {}: run tests/run.sh once, it gets one",
+            tools().display()
+        )
+    })
 }
 
 /// A downloaded MongoDB whose directory has such a name.
 fn downloads(named: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let entries = std::fs::read_dir(tools()).into_iter().flatten().flatten();
     let fitting = entries.filter(|entry| named(&entry.file_name().to_string_lossy()));
-    fitting.map(|entry| entry.path()).find(|dir| dir.join("bin/mongod").is_file())
+    fitting
+        .map(|entry| entry.path())
+        .find(|dir| dir.join("bin/mongod").is_file())
 }

@@ -1,7 +1,11 @@
 //! A mosquitto for one test: on a free port, with its own directory, stopped when it is dropped.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
-#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "included by several tests, none of which uses all of it"
+)]
 
 use std::fs;
 use std::net::TcpStream;
@@ -17,26 +21,33 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts a broker without authentication and without a limit on its queue for a client. It saves its sessions if
-    /// it is [stopped](Mosquitto::stop), not if it is [killed](Mosquitto::kill). `extra` is appended to the
-    /// configuration of its one listener.
+    /// Starts a broker without authentication and without a limit on its queue for a client. It
+    /// saves its sessions if it is [stopped](Mosquitto::stop), not if it is
+    /// [killed](Mosquitto::kill). `extra` is appended to the configuration of its one listener.
     pub fn start(extra: &str) -> Mosquitto {
-        // Another process may take the free port first. Then mosquitto reports that, and another port is tried.
+        // Another process may take the free port first. Then mosquitto reports that, and another
+        // port is tried.
         for _ in 0..20 {
             let port = super::free_port();
             let dir = tempfile::tempdir().unwrap();
             let config = format!(
-                "listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\nmax_queued_messages 0\n\
+                "listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\n\
+                 max_queued_messages 0\n\
                  persistence true\npersistence_location {}/\n\
                  log_dest file {}/log\n{extra}\n",
                 dir.path().display(),
                 dir.path().display(),
             );
             fs::write(dir.path().join("conf"), config).unwrap();
-            // A mosquitto that root starts becomes the user mosquitto, who must be able to write there.
+            // A mosquitto that root starts becomes the user mosquitto, who must be able to write
+            // there.
             let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
             fs::set_permissions(dir.path(), open).unwrap();
-            let mut broker = Mosquitto { port, dir, child: None };
+            let mut broker = Mosquitto {
+                port,
+                dir,
+                child: None,
+            };
             if broker.run() {
                 return broker;
             }
@@ -46,7 +57,11 @@ impl Mosquitto {
 
     fn binary() -> PathBuf {
         let sbin = PathBuf::from("/usr/sbin/mosquitto");
-        if sbin.exists() { sbin } else { "mosquitto".into() }
+        if sbin.exists() {
+            sbin
+        } else {
+            "mosquitto".into()
+        }
     }
 
     /// Starts it and waits until it answers; returns whether it does.
@@ -114,7 +129,11 @@ impl Mosquitto {
 
     /// Starts it again on the same port, with its saved state.
     pub fn restart(&mut self) {
-        assert!(self.run(), "mosquitto does not start again:\n{}", self.log());
+        assert!(
+            self.run(),
+            "mosquitto does not start again:\n{}",
+            self.log()
+        );
     }
 }
 
@@ -127,16 +146,45 @@ impl Drop for Mosquitto {
 /// Publishes one message with `mosquitto_pub`, by default with QoS 1; `more`: further arguments.
 pub fn publish_by_tool(port: u16, topic: &str, payload: &str, more: &[&str]) {
     let port = port.to_string();
-    let arguments = ["-h", "127.0.0.1", "-p", &port, "-q", "1", "-t", topic, "-m", payload];
-    let done = Command::new("mosquitto_pub").args(arguments).args(more).output();
+    let arguments = [
+        "-h",
+        "127.0.0.1",
+        "-p",
+        &port,
+        "-q",
+        "1",
+        "-t",
+        topic,
+        "-m",
+        payload,
+    ];
+    let done = Command::new("mosquitto_pub")
+        .args(arguments)
+        .args(more)
+        .output();
     let done = done.expect("mosquitto_pub is in the package mosquitto-clients");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 /// The retained message of a topic; empty if there is none.
 pub fn retained_by_tool(port: u16, topic: &str) -> String {
     let port = port.to_string();
-    let arguments = ["-h", "127.0.0.1", "-p", &port, "-t", topic, "-C", "1", "-W", "2"];
+    let arguments = [
+        "-h",
+        "127.0.0.1",
+        "-p",
+        &port,
+        "-t",
+        topic,
+        "-C",
+        "1",
+        "-W",
+        "2",
+    ];
     let done = Command::new("mosquitto_sub").args(arguments).output();
     let done = done.expect("mosquitto_sub is in the package mosquitto-clients");
     String::from_utf8_lossy(&done.stdout).trim().to_owned()

@@ -1,7 +1,12 @@
-//! Runs MQTT ingest with a test at both ends: a publisher before the broker, and the next stage after ingest.
+//! Runs MQTT ingest with a test at both ends: a publisher before the broker, and the next stage
+//! after ingest.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
-#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "included by several tests, none of which uses all of it"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +48,11 @@ pub fn config(url: &str, protocol: MqttProtocol) -> Mqtt {
         packet_max_bytes: 1024 * 1024,
         window: 10_000,
         status_topic: None,
-        subscriptions: vec![subscription("sensors/+/+", "sensors/{sensor_id}/{field}", "scalar")],
+        subscriptions: vec![subscription(
+            "sensors/+/+",
+            "sensors/{sensor_id}/{field}",
+            "scalar",
+        )],
     }
 }
 
@@ -86,10 +95,16 @@ impl Ingest {
     /// Starts ingest.
     pub fn spawn(config: Mqtt) -> Ingest {
         let admission_control = AdmissionControl::default();
-        let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
+        let (admission, ingest_batches) =
+            admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
         let stop = CancellationToken::new();
         let drained = CancellationToken::new();
-        let none = BrokerStatus { broker: String::new(), connected: false, subscribed: false, problem: None };
+        let none = BrokerStatus {
+            broker: String::new(),
+            connected: false,
+            subscribed: false,
+            problem: None,
+        };
         let (tx, status) = watch::channel(none);
         let on_status = Arc::new(move |status| drop(tx.send(status)));
         let env = IngestDeps {
@@ -105,13 +120,25 @@ impl Ingest {
             drained: drained.clone(),
         };
         let task = spawn(config, env, on_status);
-        Ingest { ingest_batches, admission_control, status, stop, drained, task: Some(task.unwrap()) }
+        Ingest {
+            ingest_batches,
+            admission_control,
+            status,
+            stop,
+            drained,
+            task: Some(task.unwrap()),
+        }
     }
 
     /// Waits for a status.
     pub async fn until(&mut self, wanted: impl Fn(&BrokerStatus) -> bool) {
-        let seen = tokio::time::timeout(PATIENCE, self.status.wait_for(|status| wanted(status))).await;
-        assert!(seen.is_ok_and(|s| s.is_ok()), "the status stays {:?}", *self.status.borrow());
+        let seen =
+            tokio::time::timeout(PATIENCE, self.status.wait_for(|status| wanted(status))).await;
+        assert!(
+            seen.is_ok_and(|s| s.is_ok()),
+            "the status stays {:?}",
+            *self.status.borrow()
+        );
     }
 
     /// Returns the next ingest batch.
@@ -160,7 +187,11 @@ impl Drop for Ingest {
 
 /// The sensor ids of ingest batches, in order.
 pub fn sensors(ingest_batches: &[IngestBatch]) -> Vec<String> {
-    ingest_batches.iter().flat_map(|p| p.batch.to_readings()).map(|r| r.sensor_id).collect()
+    ingest_batches
+        .iter()
+        .flat_map(|p| p.batch.to_readings())
+        .map(|r| r.sensor_id)
+        .collect()
 }
 
 /// Acknowledges ingest batches.
@@ -170,16 +201,29 @@ pub fn deliver(ingest_batches: Vec<IngestBatch>) {
     }
 }
 
-/// Publishes messages with QoS 1 (MQTT 3.1.1), and returns when the broker has acknowledged all of them.
+/// Publishes messages with QoS 1 (MQTT 3.1.1), and returns when the broker has acknowledged all of
+/// them.
 pub async fn publish<P: Into<Vec<u8>>>(port: u16, messages: impl IntoIterator<Item = (String, P)>) {
-    let mut options = mqtt::MqttOptions::new(format!("publisher-{}", fastrand::u64(..)), ("127.0.0.1", port));
-    options.set_max_packet_size(1 << 28, 1 << 28).set_inflight(1000).set_max_request_batch(100);
+    let mut options = mqtt::MqttOptions::new(
+        format!("publisher-{}", fastrand::u64(..)),
+        ("127.0.0.1", port),
+    );
+    options
+        .set_max_packet_size(1 << 28, 1 << 28)
+        .set_inflight(1000)
+        .set_max_request_batch(100);
     let (client, mut events) = mqtt::AsyncClient::builder(options).capacity(1000).build();
-    let messages: Vec<_> = messages.into_iter().map(|(topic, payload)| (topic, payload.into())).collect();
+    let messages: Vec<_> = messages
+        .into_iter()
+        .map(|(topic, payload)| (topic, payload.into()))
+        .collect();
     let mut missing = messages.len();
     let sending = async {
         for (topic, payload) in messages {
-            client.publish(topic, payload, mqtt::PublishOptions::at_least_once()).await.unwrap();
+            client
+                .publish(topic, payload, mqtt::PublishOptions::at_least_once())
+                .await
+                .unwrap();
         }
     };
     let acknowledged = async {
@@ -196,5 +240,11 @@ pub async fn publish<P: Into<Vec<u8>>>(port: u16, messages: impl IntoIterator<It
 
 /// Publishes a scalar for each sensor.
 pub async fn publish_sensors(port: u16, sensors: impl IntoIterator<Item = String>) {
-    publish(port, sensors.into_iter().map(|s| (format!("sensors/{s}/temp"), b"21.5".to_vec()))).await;
+    publish(
+        port,
+        sensors
+            .into_iter()
+            .map(|s| (format!("sensors/{s}/temp"), b"21.5".to_vec())),
+    )
+    .await;
 }

@@ -1,9 +1,10 @@
 //! A server process with its own directory, removed whenever the test ends.
 //!
-//! A test that fails, a test binary that is killed with SIGKILL and a Ctrl-C on `cargo test` must leave no server and
-//! no directory behind, and a server shared by the tests of a binary is in a `static`, which is never dropped. So each
-//! directory has a small shell (the leash) that reads from a pipe whose other end only the test binary holds. When that
-//! end is closed, for any reason, the shell kills the server and removes the directory.
+//! A test that fails, a test binary that is killed with SIGKILL and a Ctrl-C on `cargo test` must
+//! leave no server and no directory behind, and a server shared by the tests of a binary is in a
+//! `static`, which is never dropped. So each directory has a small shell (the leash) that reads
+//! from a pipe whose other end only the test binary holds. When that end is closed, for any reason,
+//! the shell kills the server and removes the directory.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// `$0` is the directory. The process id may have been reused, so the process is killed only if it works in the
-/// directory.
+/// `$0` is the directory. The process id may have been reused, so the process is killed only if it
+/// works in the directory.
 const LEASH: &str = r#"
 trap '' INT TERM HUP
 pid=
@@ -41,9 +42,13 @@ pub struct Process {
 impl Process {
     /// Creates the directory, without a process. `name` is the name of the log.
     pub fn new(name: &'static str) -> Process {
-        let dir = tempfile::Builder::new().prefix(&format!("hourbucket-test-{name}.")).tempdir().expect("a directory");
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("hourbucket-test-{name}."))
+            .tempdir()
+            .expect("a directory");
         let dir = dir.keep().canonicalize().expect("a directory");
-        // In its own process group: Ctrl-C on the terminal must not reach it before its work is done.
+        // In its own process group: Ctrl-C on the terminal must not reach it before its work is
+        // done.
         let mut leash = Command::new("sh")
             .args(["-c", LEASH])
             .arg(&dir)
@@ -52,7 +57,13 @@ impl Process {
             .spawn()
             .expect("sh must start");
         let leash_end = leash.stdin.take();
-        Process { name, dir, child: None, leash, leash_end }
+        Process {
+            name,
+            dir,
+            child: None,
+            leash,
+            leash_end,
+        }
     }
 
     /// Its directory.
@@ -63,10 +74,19 @@ impl Process {
     /// Starts `command` in the directory; its output is appended to the log.
     pub fn spawn(&mut self, command: &mut Command) {
         assert!(self.child.is_none(), "{} runs already", self.name);
-        let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a log");
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("a log");
         let same: File = log.try_clone().expect("a log");
-        let spawned =
-            command.current_dir(&self.dir).stdin(Stdio::null()).stdout(same).stderr(log).process_group(0).spawn();
+        let spawned = command
+            .current_dir(&self.dir)
+            .stdin(Stdio::null())
+            .stdout(same)
+            .stderr(log)
+            .process_group(0)
+            .spawn();
         let child = spawned.unwrap_or_else(|error| panic!("{} does not start: {error}", self.name));
         let end = self.leash_end.as_mut().expect("open until dropped");
         writeln!(end, "{}", child.id()).expect("the leash reads");
@@ -78,7 +98,10 @@ impl Process {
     /// # Panics
     /// It does not run.
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)).id()
+        self.child
+            .as_ref()
+            .unwrap_or_else(|| panic!("{} does not run", self.name))
+            .id()
     }
 
     /// Whether it was started and has not been killed or seen to [end](Process::ended).
@@ -88,7 +111,11 @@ impl Process {
 
     /// Whether it runs; its exit status if it has ended by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().expect("a child process of this one");
+        let status = self
+            .child
+            .as_mut()?
+            .try_wait()
+            .expect("a child process of this one");
         if status.is_some() {
             self.child = None;
         }
@@ -117,8 +144,10 @@ impl Process {
     fn signal(&self, signal: &str) {
         let pid = self.pid().to_string();
         // The built-in kill of the shell: the program of that name may not be installed.
-        let status =
-            Command::new("sh").args(["-c", "kill -\"$1\" \"$0\"", &pid, signal]).status().expect("sh must start");
+        let status = Command::new("sh")
+            .args(["-c", "kill -\"$1\" \"$0\"", &pid, signal])
+            .status()
+            .expect("sh must start");
         assert!(status.success(), "no SIG{signal} to {}", self.name);
     }
 
@@ -134,7 +163,12 @@ impl Process {
             if let Some(status) = self.ended() {
                 return status;
             }
-            assert!(Instant::now() < deadline, "{} has not ended within {limit:?}:\n{}", self.name, self.log_tail());
+            assert!(
+                Instant::now() < deadline,
+                "{} has not ended within {limit:?}:\n{}",
+                self.name,
+                self.log_tail()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -33,7 +33,11 @@ impl Prometheus {
         let agent = agent();
         let process = Process::new("prometheus");
         std::fs::write(process.dir().join("prometheus.yml"), config).expect("a configuration");
-        Prometheus { process, agent, port: free_port() }
+        Prometheus {
+            process,
+            agent,
+            port: free_port(),
+        }
     }
 
     /// Where its configuration and its data are.
@@ -44,11 +48,23 @@ impl Prometheus {
     /// Starts it, or starts it again, and waits until it answers.
     pub fn run(&mut self) {
         let mut command = Command::new(program("prometheus"));
-        command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--log.level=warn"]);
-        self.process.spawn(command.arg(format!("--web.listen-address=127.0.0.1:{}", self.port)));
+        command.args([
+            "--config.file=prometheus.yml",
+            "--storage.tsdb.path=data",
+            "--log.level=warn",
+        ]);
+        self.process
+            .spawn(command.arg(format!("--web.listen-address=127.0.0.1:{}", self.port)));
         wait_until("Prometheus answers", PATIENCE, || {
-            assert!(self.process.ended().is_none(), "{}", self.process.log_tail());
-            self.agent.get(format!("{}/-/ready", self.url())).call().ok()
+            assert!(
+                self.process.ended().is_none(),
+                "{}",
+                self.process.log_tail()
+            );
+            self.agent
+                .get(format!("{}/-/ready", self.url()))
+                .call()
+                .ok()
         });
     }
 

@@ -1,5 +1,6 @@
-//! Finds the metrics and labels that a PromQL expression names. Prometheus checks the syntax. It does not check that
-//! the names exist: for a metric that is not exported it returns no data and no error.
+//! Finds the metrics and labels that a PromQL expression names. Prometheus checks the syntax. It
+//! does not check that the names exist: for a metric that is not exported it returns no data and no
+//! error.
 
 #![allow(unreachable_pub, reason = "included by several tests")]
 
@@ -23,7 +24,14 @@ pub struct Names {
     pub grouping: BTreeSet<String>,
 }
 
-const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+const GROUPINGS: [&str; 6] = [
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "group_right",
+];
 const WORDS: [&str; 7] = ["and", "or", "unless", "bool", "offset", "inf", "nan"];
 
 /// Reads an expression that Prometheus has parsed.
@@ -36,7 +44,11 @@ pub fn names(expr: &str) -> Names {
             '[' => reader.skip_past(']'),
             '{' => {
                 let matchers = reader.matchers();
-                names.selectors.last_mut().expect("a metric before its braces").matchers = matchers;
+                names
+                    .selectors
+                    .last_mut()
+                    .expect("a metric before its braces")
+                    .matchers = matchers;
             }
             '0'..='9' | '.' => drop(reader.take(|c| c.is_alphanumeric() || c == '.')),
             c if is_word(c) => reader.word(&mut names),
@@ -104,7 +116,11 @@ impl<'a> Reader<'a> {
                 _ => {
                     let label = self.take(is_word).to_owned();
                     self.peek();
-                    assert!(!self.take(|c| "=!~".contains(c)).is_empty(), "a matcher: {}", self.rest);
+                    assert!(
+                        !self.take(|c| "=!~".contains(c)).is_empty(),
+                        "a matcher: {}",
+                        self.rest
+                    );
                     self.peek();
                     matchers.push((label, self.text()));
                 }
@@ -119,29 +135,47 @@ impl<'a> Reader<'a> {
         if GROUPINGS.contains(&word) {
             if self.peek() == Some('(') {
                 let (labels, rest) = self.rest[1..].split_once(')').expect("a parenthesis ends");
-                names.grouping.extend(labels.split(',').map(|label| label.trim().to_owned()).filter(|l| !l.is_empty()));
+                names.grouping.extend(
+                    labels
+                        .split(',')
+                        .map(|label| label.trim().to_owned())
+                        .filter(|l| !l.is_empty()),
+                );
                 self.rest = rest;
             }
             return;
         }
         let next = self.peek();
-        let (following, _) = self.rest.split_at(self.rest.find(|c| !is_word(c)).unwrap_or(self.rest.len()));
+        let (following, _) = self
+            .rest
+            .split_at(self.rest.find(|c| !is_word(c)).unwrap_or(self.rest.len()));
         let is_function = next == Some('(') || following == "by" || following == "without";
         if !is_function && !WORDS.contains(&word.to_ascii_lowercase().as_str()) {
-            names.selectors.push(Selector { metric: word.to_owned(), matchers: vec![] });
+            names.selectors.push(Selector {
+                metric: word.to_owned(),
+                matchers: vec![],
+            });
         }
     }
 }
 
 #[test]
 fn an_expression_is_read() {
-    let expr = "histogram_quantile(0.99, sum by (instance, le) (rate(a_bucket{x=~\"b|\\\"}\", y!='z'}[5m])))\n\
-                / on (job) group_left (mode) (b_total offset 5m > bool 1e3) and c unless absent(up{job=\"d\"})";
+    let expr = "histogram_quantile(0.99, sum by (instance, le) (rate(a_bucket{x=~\"b|\\\"}\", \
+        y!='z'}[5m])))\n\
+                / on (job) group_left (mode) (b_total offset 5m > bool 1e3) and c unless \
+                absent(up{job=\"d\"})";
     let found = names(expr);
     let metrics: Vec<&str> = found.selectors.iter().map(|s| s.metric.as_str()).collect();
     assert_eq!(metrics, ["a_bucket", "b_total", "c", "up"]);
     let pair = |label: &str, value: &str| (label.to_owned(), value.to_owned());
-    assert_eq!(found.selectors[0].matchers, [pair("x", "b|\\\"}"), pair("y", "z")]);
+    assert_eq!(
+        found.selectors[0].matchers,
+        [pair("x", "b|\\\"}"), pair("y", "z")]
+    );
     assert_eq!(found.selectors[3].matchers, [pair("job", "d")]);
-    assert_eq!(found.grouping.iter().collect::<Vec<_>>(), ["instance", "job", "le", "mode"]);
+    assert_eq!(
+        found.grouping.iter().collect::<Vec<_>>(),
+        ["instance", "job", "le", "mode"]
+    );
 }

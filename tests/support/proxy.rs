@@ -1,8 +1,10 @@
-//! The network between the service and a real MongoDB: a proxy on loopback that delays data by time and by size,
-//! stops one direction, withholds the answers to certain commands, and cuts connections.
+//! The network between the service and a real MongoDB: a proxy on loopback that delays data by time
+//! and by size, stops one direction, withholds the answers to certain commands, and cuts
+//! connections.
 //!
-//! Each direction of a connection has a queue, and each chunk is written when it is due. So a delay adds to the
-//! round trip and does not reduce the throughput, as on a real line; a size limit reduces the throughput too.
+//! Each direction of a connection has a queue, and each chunk is written when it is due. So a delay
+//! adds to the round trip and does not reduce the throughput, as on a real line; a size limit
+//! reduces the throughput too.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +19,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// Size of one read, and the maximum number of chunks in flight in one direction of a connection: 64 MiB.
+/// Size of one read, and the maximum number of chunks in flight in one direction of a connection:
+/// 64 MiB.
 const PIECE_BYTES: usize = 64 << 10;
 const PIECES_MAX: usize = 1024;
 
@@ -36,7 +39,8 @@ struct Line {
     /// For each direction of each connection.
     per_byte: Duration,
     stopped: Option<Direction>,
-    /// Answers are withheld on connections that have sent these bytes; `generation` numbers the orders from 1.
+    /// Answers are withheld on connections that have sent these bytes; `generation` numbers the
+    /// orders from 1.
     withheld: Option<Vec<u8>>,
     generation: u64,
 }
@@ -52,10 +56,15 @@ pub struct Proxy {
 impl Proxy {
     /// Starts a proxy before the MongoDB on `port`, without any delay.
     pub fn start(port: u16) -> Proxy {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.set_nonblocking(true).expect("a listener for tokio");
+        listener
+            .set_nonblocking(true)
+            .expect("a listener for tokio");
         let address = listener.local_addr().expect("its address");
         let (line, settings) = watch::channel(Line::default());
         let connections: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
@@ -69,10 +78,16 @@ impl Proxy {
                 open.push(connection.abort_handle());
             }
         });
-        Proxy { address, line, connections, runtime: Some(runtime) }
+        Proxy {
+            address,
+            line,
+            connections,
+            runtime: Some(runtime),
+        }
     }
 
-    /// The URI for a client. Without the name of the replica set: the driver would connect directly to the member.
+    /// The URI for a client. Without the name of the replica set: the driver would connect directly
+    /// to the member.
     pub fn uri(&self) -> String {
         format!("mongodb://{}/?directConnection=true", self.address)
     }
@@ -84,16 +99,19 @@ impl Proxy {
 
     /// Limits each direction of each connection to this many bytes per second.
     pub fn bytes_per_second(&self, bytes: u32) {
-        self.line.send_modify(|line| line.per_byte = Duration::from_secs(1) / bytes);
+        self.line
+            .send_modify(|line| line.per_byte = Duration::from_secs(1) / bytes);
     }
 
-    /// Stops one direction of all connections, also of new ones; `None` starts it again. Nothing is lost.
+    /// Stops one direction of all connections, also of new ones; `None` starts it again. Nothing is
+    /// lost.
     pub fn stop(&self, direction: Option<Direction>) {
         self.line.send_modify(|line| line.stopped = direction);
     }
 
-    /// From now on, a connection that sends these bytes to the server no longer gets an answer; the server receives
-    /// everything. (The bytes must be within one command, such as a sensor id or the name of a collection.)
+    /// From now on, a connection that sends these bytes to the server no longer gets an answer; the
+    /// server receives everything. (The bytes must be within one command, such as a sensor id or
+    /// the name of a collection.)
     pub fn withhold_answers_to(&self, bytes: &[u8]) {
         self.line.send_modify(|line| {
             line.withheld = Some(bytes.to_vec());
@@ -108,7 +126,10 @@ impl Proxy {
 
     /// Cuts all connections; new ones are accepted.
     pub fn cut(&self) {
-        let mut open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         open.drain(..).for_each(|connection| connection.abort());
     }
 }
@@ -124,7 +145,9 @@ impl Drop for Proxy {
 /// Forwards one connection until either side closes.
 async fn carry(client: TcpStream, port: u16, line: watch::Receiver<Line>) {
     // If the server refuses the connection, the proxy closes its side.
-    let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+    let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else {
+        return;
+    };
     for stream in [&client, &server] {
         stream.set_nodelay(true).expect("a TCP connection");
     }
@@ -162,7 +185,11 @@ async fn pump(
                 end.drain(..end.len().saturating_sub(withheld.len()));
             }
             free_at = free_at.max(Instant::now()) + line.per_byte * n as u32;
-            if queue.send((free_at + line.delay, piece[..n].to_vec())).await.is_err() {
+            if queue
+                .send((free_at + line.delay, piece[..n].to_vec()))
+                .await
+                .is_err()
+            {
                 break;
             }
         }
@@ -171,10 +198,13 @@ async fn pump(
         while let Some((at, piece)) = due.recv().await {
             tokio::time::sleep_until(at).await;
             let withheld = |line: &Line| {
-                let marked = marked.load(Ordering::Relaxed) == line.generation && line.withheld.is_some();
+                let marked =
+                    marked.load(Ordering::Relaxed) == line.generation && line.withheld.is_some();
                 line.stopped == Some(direction) || (marked && direction == Direction::ToClient)
             };
-            if line.wait_for(|line| !withheld(line)).await.is_err() || to.write_all(&piece).await.is_err() {
+            if line.wait_for(|line| !withheld(line)).await.is_err()
+                || to.write_all(&piece).await.is_err()
+            {
                 break;
             }
         }

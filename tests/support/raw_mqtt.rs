@@ -1,7 +1,11 @@
 //! MQTT packets as bytes, so that a test can send what no library would, and see each answer.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
-#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "included by several tests, none of which uses all of it"
+)]
 
 use std::time::Duration;
 
@@ -32,7 +36,12 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 /// CONNECT with a clean session; `protocol` is 4 or 5.
-pub fn connect(protocol: u8, id: &str, keep_alive: u16, credentials: Option<(&str, &str)>) -> Vec<u8> {
+pub fn connect(
+    protocol: u8,
+    id: &str,
+    keep_alive: u16,
+    credentials: Option<(&str, &str)>,
+) -> Vec<u8> {
     connect_with(protocol, id, keep_alive, credentials, &[])
 }
 
@@ -45,7 +54,12 @@ pub fn connect_with(
     properties: &[u8],
 ) -> Vec<u8> {
     let flags = if credentials.is_some() { 0xc2 } else { 0x02 };
-    let mut body = [text("MQTT"), vec![protocol, flags], keep_alive.to_be_bytes().to_vec()].concat();
+    let mut body = [
+        text("MQTT"),
+        vec![protocol, flags],
+        keep_alive.to_be_bytes().to_vec(),
+    ]
+    .concat();
     if protocol == 5 {
         body.push(properties.len() as u8);
         body.extend(properties);
@@ -82,10 +96,13 @@ pub fn publish_with(topic: &str, properties: &[u8], payload: &[u8], qos: u8, id:
     packet(0x30 | (qos << 1), &body)
 }
 
-/// The reason code and the Reason String of a DISCONNECT of MQTT 5 with at most 127 bytes of properties.
+/// The reason code and the Reason String of a DISCONNECT of MQTT 5 with at most 127 bytes of
+/// properties.
 pub fn disconnect_reason(body: &[u8]) -> (u8, String) {
     let string = match body.get(1..) {
-        Some([_, 0x1f, high, low, rest @ ..]) => &rest[..usize::from(u16::from_be_bytes([*high, *low]))],
+        Some([_, 0x1f, high, low, rest @ ..]) => {
+            &rest[..usize::from(u16::from_be_bytes([*high, *low]))]
+        }
         _ => &[],
     };
     (body[0], String::from_utf8(string.to_vec()).unwrap())
@@ -118,7 +135,9 @@ impl Raw {
 
     /// The next packet: its first byte and its body; `None` if the connection is closed.
     pub async fn answer(&mut self) -> Option<(u8, Vec<u8>)> {
-        tokio::time::timeout(PATIENCE, self.read()).await.expect("no answer arrived")
+        tokio::time::timeout(PATIENCE, self.read())
+            .await
+            .expect("no answer arrived")
     }
 
     async fn read(&mut self) -> Option<(u8, Vec<u8>)> {

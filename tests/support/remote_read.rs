@@ -1,7 +1,11 @@
 //! A client of Prometheus' remote read: writes requests, and reads both forms of answers.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
-#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "included by several tests, none of which uses all of it"
+)]
 
 use std::collections::BTreeMap;
 
@@ -112,17 +116,36 @@ pub fn samples(body: &[u8]) -> Vec<Vec<Series>> {
     let series = |message: &[u8]| {
         let all = fields(message);
         let sample = |message: &[u8]| {
-            let of = |n| fields(message).iter().find(|(field, ..)| *field == n).unwrap().1;
+            let of = |n| {
+                fields(message)
+                    .iter()
+                    .find(|(field, ..)| *field == n)
+                    .unwrap()
+                    .1
+            };
             (of(2) as i64, f64::from_bits(of(1)))
         };
-        let of = |n| all.iter().filter(move |(field, ..)| *field == n).map(|(.., bytes)| *bytes);
+        let of = |n| {
+            all.iter()
+                .filter(move |(field, ..)| *field == n)
+                .map(|(.., bytes)| *bytes)
+        };
         (labels(of(1)), of(2).map(sample).collect())
     };
-    let results = |message: &[u8]| fields(message).into_iter().map(|(.., message)| series(message)).collect();
-    fields(&message).into_iter().map(|(.., message)| results(message)).collect()
+    let results = |message: &[u8]| {
+        fields(message)
+            .into_iter()
+            .map(|(.., message)| series(message))
+            .collect()
+    };
+    fields(&message)
+        .into_iter()
+        .map(|(.., message)| results(message))
+        .collect()
 }
 
-/// The series of each query in a stream of `ChunkedReadResponse`, joined; also the number of frames.
+/// The series of each query in a stream of `ChunkedReadResponse`, joined; also the number of
+/// frames.
 pub fn chunks(mut body: &[u8], queries: usize) -> (Vec<Vec<Series>>, usize) {
     let (mut results, mut frames): (Vec<Vec<Series>>, usize) = (vec![vec![]; queries], 0);
     while !body.is_empty() {
@@ -133,10 +156,17 @@ pub fn chunks(mut body: &[u8], queries: usize) -> (Vec<Vec<Series>>, usize) {
         assert_eq!(u32::from_be_bytes(*sum), crc32c::crc32c(message));
         frames += 1;
         let all = fields(message);
-        let query = all.iter().find(|(field, ..)| *field == 2).map_or(0, |(_, index, _)| *index as usize);
+        let query = all
+            .iter()
+            .find(|(field, ..)| *field == 2)
+            .map_or(0, |(_, index, _)| *index as usize);
         for (.., series) in all.iter().filter(|(field, ..)| *field == 1) {
             let all = fields(series);
-            let of = |n| all.iter().filter(move |(field, ..)| *field == n).map(|(.., bytes)| *bytes);
+            let of = |n| {
+                all.iter()
+                    .filter(move |(field, ..)| *field == n)
+                    .map(|(.., bytes)| *bytes)
+            };
             let labels = labels(of(1));
             let found = of(2).flat_map(chunk).collect::<Vec<_>>();
             match results[query].last_mut() {
@@ -154,7 +184,10 @@ fn chunk(message: &[u8]) -> Vec<(i64, f64)> {
     let of = |n| all.iter().find(|(field, ..)| *field == n).unwrap();
     assert_eq!(of(3).1, 1, "the encoding is XOR");
     let samples = decode_chunk(of(4).2);
-    assert_eq!((samples[0].0, samples[samples.len() - 1].0), (of(1).1 as i64, of(2).1 as i64));
+    assert_eq!(
+        (samples[0].0, samples[samples.len() - 1].0),
+        (of(1).1 as i64, of(2).1 as i64)
+    );
     samples
 }
 
@@ -190,7 +223,10 @@ impl Bits<'_> {
 /// Decodes an XOR chunk, as `tsdb/chunkenc/xor.go` of Prometheus does.
 pub fn decode_chunk(chunk: &[u8]) -> Vec<(i64, f64)> {
     let count = usize::from(u16::from_be_bytes([chunk[0], chunk[1]]));
-    let mut bits = Bits { bytes: &chunk[2..], at: 0 };
+    let mut bits = Bits {
+        bytes: &chunk[2..],
+        at: 0,
+    };
     let mut ts = 0i64;
     let mut delta = 0u64;
     let mut value = 0u64;
@@ -231,6 +267,11 @@ pub fn decode_chunk(chunk: &[u8]) -> Vec<(i64, f64)> {
         }
         samples.push((ts, f64::from_bits(value)));
     }
-    assert!(chunk.len() - 2 == bits.at.div_ceil(8), "{} bytes, {} bits", chunk.len(), bits.at);
+    assert!(
+        chunk.len() - 2 == bits.at.div_ceil(8),
+        "{} bytes, {} bits",
+        chunk.len(),
+        bits.at
+    );
     samples
 }

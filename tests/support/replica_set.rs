@@ -1,7 +1,8 @@
-//! A replica set of three members on loopback, whose members can be stepped down, killed and started again.
+//! A replica set of three members on loopback, whose members can be stepped down, killed and
+//! started again.
 //!
-//! Members end and return between two checks, so no connection is kept: every command is sent over a new connection
-//! to one member.
+//! Members end and return between two checks, so no connection is kept: every command is sent over
+//! a new connection to one member.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -30,15 +31,23 @@ pub struct ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// Starts three members and returns when one is primary and the others are secondaries. A primary that has ended,
-    /// or that has no majority, is replaced after `election` (MongoDB's default is 10 s).
+    /// Starts three members and returns when one is primary and the others are secondaries. A
+    /// primary that has ended, or that has no majority, is replaced after `election` (MongoDB's
+    /// default is 10 s).
     ///
     /// # Panics
     /// There is no mongod, or no primary in time.
     pub fn start(election: Duration) -> ReplicaSet {
-        let mut set = ReplicaSet { members: (0..3).map(|_| Member::start()).collect() };
-        let hosts = set.members.iter().zip(0..).map(|(m, id)| doc! { "_id": id, "host": m.host() });
-        // Several heartbeats per election timeout, so that a returning member is found soon (the default is 2 s).
+        let mut set = ReplicaSet {
+            members: (0..3).map(|_| Member::start()).collect(),
+        };
+        let hosts = set
+            .members
+            .iter()
+            .zip(0..)
+            .map(|(m, id)| doc! { "_id": id, "host": m.host() });
+        // Several heartbeats per election timeout, so that a returning member is found soon (the
+        // default is 2 s).
         let election_ms = election.as_millis() as i32;
         let heartbeat_ms = (election_ms / 5).min(500);
         let config = doc! {
@@ -46,9 +55,12 @@ impl ReplicaSet {
             "members": hosts.collect::<Vec<_>>(),
             "settings": { "electionTimeoutMillis": election_ms, "heartbeatIntervalMillis": heartbeat_ms },
         };
-        set.ask(0, doc! { "replSetInitiate": config }).expect("the set is initiated");
+        set.ask(0, doc! { "replSetInitiate": config })
+            .expect("the set is initiated");
         // Avoids the wait for the first election. Refused until the other members know the set.
-        wait_until("the first primary", WITHIN, || set.ask(0, doc! { "replSetStepUp": 1 }).ok());
+        wait_until("the first primary", WITHIN, || {
+            set.ask(0, doc! { "replSetStepUp": 1 }).ok()
+        });
         set.wait_primary();
         (0..3).for_each(|i| set.wait_member(i));
         set
@@ -62,7 +74,10 @@ impl ReplicaSet {
 
     /// The URI for a direct connection to this member.
     pub fn direct_uri(&self, i: usize) -> String {
-        format!("mongodb://{}/?directConnection=true&serverSelectionTimeoutMS=1000", self.members[i].host())
+        format!(
+            "mongodb://{}/?directConnection=true&serverSelectionTimeoutMS=1000",
+            self.members[i].host()
+        )
     }
 
     /// The log of a member (JSON lines).
@@ -78,14 +93,21 @@ impl ReplicaSet {
             let primary = hellos.iter().position(|h| is(h, "isWritablePrimary"));
             if let Some(i) = primary {
                 let host = self.members[i].host();
-                // A member that was cut off may still report itself as primary: a majority must agree.
-                let agree =
-                    |h: &&Option<Document>| h.as_ref().is_some_and(|h| h.get_str("primary").is_ok_and(|p| p == host));
+                // A member that was cut off may still report itself as primary: a majority must
+                // agree.
+                let agree = |h: &&Option<Document>| {
+                    h.as_ref()
+                        .is_some_and(|h| h.get_str("primary").is_ok_and(|p| p == host))
+                };
                 if hellos.iter().filter(agree).count() >= 2 {
                     return i;
                 }
             }
-            assert!(Instant::now() < deadline, "no primary within {WITHIN:?}: {hellos:#?}\n{}", self.log_tails());
+            assert!(
+                Instant::now() < deadline,
+                "no primary within {WITHIN:?}: {hellos:#?}\n{}",
+                self.log_tails()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -103,7 +125,11 @@ impl ReplicaSet {
             if is(&hello, "isWritablePrimary") || is(&hello, "secondary") {
                 return;
             }
-            assert!(Instant::now() < deadline, "member {i} is not back within {WITHIN:?}\n{}", self.log_tails());
+            assert!(
+                Instant::now() < deadline,
+                "member {i} is not back within {WITHIN:?}\n{}",
+                self.log_tails()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -111,7 +137,8 @@ impl ReplicaSet {
     /// Makes the primary step down normally; it is not a candidate for some seconds.
     pub fn step_down(&self, primary: usize) {
         let command = doc! { "replSetStepDown": 6, "secondaryCatchUpPeriodSecs": 5 };
-        self.ask(primary, command).unwrap_or_else(|error| panic!("member {primary} does not step down: {error}"));
+        self.ask(primary, command)
+            .unwrap_or_else(|error| panic!("member {primary} does not step down: {error}"));
     }
 
     /// Sends SIGKILL, like a crash; returns when the process has ended.
@@ -131,31 +158,53 @@ impl ReplicaSet {
     /// The member does not answer, or refuses.
     pub fn ask(&self, i: usize, command: Document) -> mongodb::error::Result<Document> {
         let uri = self.direct_uri(i);
-        block_on(async move { Client::with_uri_str(uri).await?.database("admin").run_command(command).await })
+        block_on(async move {
+            Client::with_uri_str(uri)
+                .await?
+                .database("admin")
+                .run_command(command)
+                .await
+        })
     }
 
     fn hello(&mut self, i: usize) -> Option<Document> {
         // A killed member is not waited for.
         if self.members[i].process.ended().is_some() {
-            panic!("member {i} has ended by itself:\n{}", self.members[i].process.log_tail());
+            panic!(
+                "member {i} has ended by itself:\n{}",
+                self.members[i].process.log_tail()
+            );
         }
-        self.members[i].process.runs().then(|| self.ask(i, doc! { "hello": 1 }).ok()).flatten()
+        self.members[i]
+            .process
+            .runs()
+            .then(|| self.ask(i, doc! { "hello": 1 }).ok())
+            .flatten()
     }
 
     fn log_tails(&self) -> String {
-        self.members.iter().map(|m| m.process.log_tail()).collect::<Vec<_>>().join("\n--\n")
+        self.members
+            .iter()
+            .map(|m| m.process.log_tail())
+            .collect::<Vec<_>>()
+            .join("\n--\n")
     }
 }
 
 fn is(hello: &Option<Document>, what: &str) -> bool {
-    hello.as_ref().is_some_and(|h| h.get_bool(what).unwrap_or(false))
+    hello
+        .as_ref()
+        .is_some_and(|h| h.get_bool(what).unwrap_or(false))
 }
 
 impl Member {
     /// Starts a member that is not in a set yet, and returns when it answers.
     fn start() -> Member {
         for _ in 0..STARTS_MAX {
-            let mut member = Member { port: free_port(), process: Process::new("mongod") };
+            let mut member = Member {
+                port: free_port(),
+                process: Process::new("mongod"),
+            };
             member.spawn();
             if member.answers() {
                 return member;
@@ -173,8 +222,22 @@ impl Member {
         std::fs::create_dir_all(&data).expect("a data directory");
         self.process.spawn(
             Command::new(binary())
-                .args(["--replSet", "rs0", "--bind_ip", "127.0.0.1", "--nounixsocket", "--oplogSize", "256"])
-                .args(["--wiredTigerCacheSizeGB", "0.25", "--port", &self.port.to_string(), "--dbpath"])
+                .args([
+                    "--replSet",
+                    "rs0",
+                    "--bind_ip",
+                    "127.0.0.1",
+                    "--nounixsocket",
+                    "--oplogSize",
+                    "256",
+                ])
+                .args([
+                    "--wiredTigerCacheSizeGB",
+                    "0.25",
+                    "--port",
+                    &self.port.to_string(),
+                    "--dbpath",
+                ])
                 .arg(data),
         );
     }
@@ -185,13 +248,20 @@ impl Member {
         loop {
             if let Some(status) = self.process.ended() {
                 let log = self.process.log_tail();
-                assert!(log.contains("Address already in use"), "mongod has ended with {status}:\n{log}");
+                assert!(
+                    log.contains("Address already in use"),
+                    "mongod has ended with {status}:\n{log}"
+                );
                 return false;
             }
             if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
                 return true;
             }
-            assert!(Instant::now() < deadline, "mongod does not answer:\n{}", self.process.log_tail());
+            assert!(
+                Instant::now() < deadline,
+                "mongod does not answer:\n{}",
+                self.process.log_tail()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -54,20 +54,34 @@ impl Seed {
             retention,
             ..config::Config::default().store
         };
-        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600))
+            .await
+            .unwrap();
         store.prepare().await.unwrap();
-        Seed { db: client.database(&name), name, store, uri }
+        Seed {
+            db: client.database(&name),
+            name,
+            store,
+            uri,
+        }
     }
 
     /// Creates the native collection of measurements.
     pub async fn native(&self) {
         let series = doc! { "timeField": "ts", "metaField": "meta", "granularity": "seconds" };
-        self.db.run_command(doc! { "create": "sensor_readings", "timeseries": series }).await.unwrap();
+        self.db
+            .run_command(doc! { "create": "sensor_readings", "timeseries": series })
+            .await
+            .unwrap();
     }
 
     /// Inserts documents of `sensor_buckets`.
     pub async fn pages(&self, pages: impl IntoIterator<Item = Document>) {
-        self.db.collection::<Document>("sensor_buckets").insert_many(pages).await.unwrap();
+        self.db
+            .collection::<Document>("sensor_buckets")
+            .insert_many(pages)
+            .await
+            .unwrap();
     }
 
     /// Inserts measurements.
@@ -79,27 +93,46 @@ impl Seed {
             whole
         };
         let all: Vec<Document> = readings.iter().map(measurement).collect();
-        self.db.collection::<Document>("sensor_readings").insert_many(all).await.unwrap();
+        self.db
+            .collection::<Document>("sensor_readings")
+            .insert_many(all)
+            .await
+            .unwrap();
     }
 
     /// A stored page.
     pub async fn page(&self, sensor: &str, start: i64, page: i32) -> Option<Document> {
-        self.db.collection::<Document>("sensor_buckets").find_one(of(sensor, start, page)).await.unwrap()
+        self.db
+            .collection::<Document>("sensor_buckets")
+            .find_one(of(sensor, start, page))
+            .await
+            .unwrap()
     }
 
     /// Changes a page.
     pub async fn update(&self, sensor: &str, start: i64, page: i32, update: Document) {
         let pages = self.db.collection::<Document>("sensor_buckets");
-        assert_eq!(pages.update_one(of(sensor, start, page), update).await.unwrap().matched_count, 1);
+        assert_eq!(
+            pages
+                .update_one(of(sensor, start, page), update)
+                .await
+                .unwrap()
+                .matched_count,
+            1
+        );
     }
 
     /// The number of measurements.
     pub async fn measured(&self) -> u64 {
-        self.db.collection::<Document>("sensor_readings").count_documents(doc! {}).await.unwrap()
+        self.db
+            .collection::<Document>("sensor_readings")
+            .count_documents(doc! {})
+            .await
+            .unwrap()
     }
 
-    /// Every reading as seen by a reader that follows the documents: those in pages, and the measurements of buckets
-    /// whose document has time-series mode.
+    /// Every reading as seen by a reader that follows the documents: those in pages, and the
+    /// measurements of buckets whose document has time-series mode.
     pub async fn readings(&self) -> BTreeMap<Stored, u32> {
         let measured = doc! { "$match": { "$expr": { "$and": [
             "$$series",
@@ -107,7 +140,8 @@ impl Seed {
             { "$gte": ["$ts", "$$from"] },
             { "$lt": ["$ts", "$$to"] },
         ] } } };
-        let series = doc! { "$and": [{ "$eq": ["$storage", "timeseries"] }, { "$eq": ["$page", 0] }] };
+        let series =
+            doc! { "$and": [{ "$eq": ["$storage", "timeseries"] }, { "$eq": ["$page", 0] }] };
         let lookup = doc! { "$lookup": {
             "from": "sensor_readings",
             "let": { "sensor": "$sensor_id", "from": "$bucket_start", "to": "$bucket_end", "series": series },
@@ -115,8 +149,17 @@ impl Seed {
             "as": "measured",
         } };
         let all = doc! { "$concatArrays": [{ "$ifNull": ["$readings", []] }, "$measured"] };
-        let pipeline = [lookup, doc! { "$project": { "sensor_id": 1, "all": all } }, doc! { "$unwind": "$all" }];
-        let mut cursor = self.db.collection::<Document>("sensor_buckets").aggregate(pipeline).await.unwrap();
+        let pipeline = [
+            lookup,
+            doc! { "$project": { "sensor_id": 1, "all": all } },
+            doc! { "$unwind": "$all" },
+        ];
+        let mut cursor = self
+            .db
+            .collection::<Document>("sensor_buckets")
+            .aggregate(pipeline)
+            .await
+            .unwrap();
         let mut found = BTreeMap::new();
         while let Some(row) = cursor.try_next().await.unwrap() {
             let one = row.get_document("all").unwrap();
@@ -133,12 +176,27 @@ impl Seed {
     /// The rows of the view `sensor_summaries`: sensor and bucket, with count and sum of `n`.
     pub async fn summaries(&self) -> BTreeMap<(String, i64), (i64, i64)> {
         let view = self.db.collection::<Document>("sensor_summaries");
-        let rows: Vec<Document> = view.find(doc! {}).await.unwrap().try_collect().await.unwrap();
+        let rows: Vec<Document> = view
+            .find(doc! {})
+            .await
+            .unwrap()
+            .try_collect()
+            .await
+            .unwrap();
         let int = |v: &Bson| v.as_i64().or(v.as_i32().map(i64::from)).unwrap();
         let row = |row: &Document| {
             let start = row.get_datetime("bucket_start").unwrap().timestamp_millis();
-            let sum = row.get_document("summary").unwrap().get_document("n").unwrap().get("sum").unwrap();
-            ((row.get_str("sensor_id").unwrap().to_owned(), start), (int(row.get("count").unwrap()), int(sum)))
+            let sum = row
+                .get_document("summary")
+                .unwrap()
+                .get_document("n")
+                .unwrap()
+                .get("sum")
+                .unwrap();
+            (
+                (row.get_str("sensor_id").unwrap().to_owned(), start),
+                (int(row.get("count").unwrap()), int(sum)),
+            )
         };
         rows.iter().map(row).collect()
     }
@@ -152,7 +210,11 @@ impl Seed {
 /// Runs the binary on a database: exit code, standard output, standard error.
 pub fn run(database: &str, uri: &str, arguments: &[&str]) -> (i32, String, String) {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("hourbucket.toml"), "store.mode = \"bucket\"\n").unwrap();
+    std::fs::write(
+        dir.path().join("hourbucket.toml"),
+        "store.mode = \"bucket\"\n",
+    )
+    .unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
         .args(arguments)
         .args(["--config", "hourbucket.toml"])
@@ -163,7 +225,11 @@ pub fn run(database: &str, uri: &str, arguments: &[&str]) -> (i32, String, Strin
         .output()
         .expect("it runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().expect("it ends by itself"), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().expect("it ends by itself"),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 fn of(sensor: &str, start: i64, page: i32) -> Document {
@@ -182,13 +248,21 @@ pub fn readings(start: i64, range: std::ops::Range<i64>) -> Vec<(i64, i64)> {
 
 /// The same in the form of [`Seed::readings`].
 pub fn sent(sensor: &str, readings: &[(i64, i64)]) -> Vec<Stored> {
-    readings.iter().map(|(ts, n)| (sensor.to_owned(), *ts, *n)).collect()
+    readings
+        .iter()
+        .map(|(ts, n)| (sensor.to_owned(), *ts, *n))
+        .collect()
 }
 
 /// A correct page.
 pub fn page(sensor: &str, start: i64, number: i32, sealed: bool, all: &[(i64, i64)]) -> Document {
     let mut page = head(sensor, start, number, all);
-    page.insert("readings", all.iter().map(|r| Bson::from(reading(r))).collect::<Vec<_>>());
+    page.insert(
+        "readings",
+        all.iter()
+            .map(|r| Bson::from(reading(r)))
+            .collect::<Vec<_>>(),
+    );
     if sealed {
         page.insert("has_overflow", true);
     }

@@ -1,5 +1,5 @@
-//! Sensors that send one reading per second each, and a measurement of how long each reading takes from its
-//! acknowledgement until it is stored in MongoDB. No other sensor may delay them.
+//! Sensors that send one reading per second each, and a measurement of how long each reading takes
+//! from its acknowledgement until it is stored in MongoDB. No other sensor may delay them.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -43,9 +43,16 @@ struct Shared {
 }
 
 impl Steady {
-    /// Starts `sensors` sensors that post to `url`; MongoDB is queried directly at `store_uri`. `limit`: the maximum
-    /// age of an acknowledged reading before it is stored and counted in its bucket's summary, for [`Steady::check`].
-    pub fn start(url: String, store_uri: String, database: &str, sensors: usize, limit: Duration) -> Steady {
+    /// Starts `sensors` sensors that post to `url`; MongoDB is queried directly at `store_uri`.
+    /// `limit`: the maximum age of an acknowledged reading before it is stored and counted in its
+    /// bucket's summary, for [`Steady::check`].
+    pub fn start(
+        url: String,
+        store_uri: String,
+        database: &str,
+        sensors: usize,
+        limit: Duration,
+    ) -> Steady {
         let shared = Arc::new(Shared {
             sensors,
             limit,
@@ -59,7 +66,11 @@ impl Steady {
         let database = database.to_owned();
         let sender = std::thread::spawn(move || of_sender.send(&url));
         let watcher = std::thread::spawn(move || block_on(of_watcher.watch(&store_uri, &database)));
-        Steady { shared, sender, watcher }
+        Steady {
+            shared,
+            sender,
+            watcher,
+        }
     }
 
     /// The greatest age so far.
@@ -74,7 +85,8 @@ impl Steady {
         self.shared.check();
     }
 
-    /// Stops the sensors, waits until everything is stored, and returns what was acknowledged and the greatest age.
+    /// Stops the sensors, waits until everything is stored, and returns what was acknowledged and
+    /// the greatest age.
     ///
     /// # Panics
     /// See [`Steady::check`].
@@ -101,13 +113,14 @@ impl Shared {
         let acked = self.acked.lock().unwrap().len();
         assert!(
             worst <= self.limit,
-            "{which}, not the sensor at fault: not stored {worst:?} after its acknowledgement, {:?} are allowed ({acked} \
-             readings of each were acknowledged)",
+            "{which}, not the sensor at fault: not stored {worst:?} after its acknowledgement, \
+             {:?} are allowed ({acked} readings of each were acknowledged)",
             self.limit
         );
     }
 
-    /// Posts a reading of every sensor each second, each until it is acknowledged; returns the record.
+    /// Posts a reading of every sensor each second, each until it is acknowledged; returns the
+    /// record.
     fn send(&self, url: &str) -> Vec<Stored> {
         let agent = agent_within(Duration::from_secs(20));
         let begun = Instant::now();
@@ -119,18 +132,29 @@ impl Shared {
                 break;
             }
             let ts = now_ms();
-            let readings: Vec<Stored> = (0..self.sensors).map(|i| (id(i), ts, i64::from(n))).collect();
+            let readings: Vec<Stored> = (0..self.sensors)
+                .map(|i| (id(i), ts, i64::from(n)))
+                .collect();
             let body: String = readings
                 .iter()
-                .map(|(sensor, ts, n)| format!("{{\"sensor_id\":\"{sensor}\",\"ts\":{ts},\"n\":{n}}}\n"))
+                .map(|(sensor, ts, n)| {
+                    format!("{{\"sensor_id\":\"{sensor}\",\"ts\":{ts},\"n\":{n}}}\n")
+                })
                 .collect();
             let post = || {
-                let request = agent.post(format!("{url}/v1/readings")).header("content-type", "application/x-ndjson");
-                request.send(body.as_bytes()).is_ok_and(|answer| answer.status().as_u16() == 200)
+                let request = agent
+                    .post(format!("{url}/v1/readings"))
+                    .header("content-type", "application/x-ndjson");
+                request
+                    .send(body.as_bytes())
+                    .is_ok_and(|answer| answer.status().as_u16() == 200)
             };
             let since = Instant::now();
             while !post() {
-                assert!(since.elapsed() < ACKED_WITHIN, "a reading of every sensor is not acknowledged");
+                assert!(
+                    since.elapsed() < ACKED_WITHIN,
+                    "a reading of every sensor is not acknowledged"
+                );
                 std::thread::sleep(Duration::from_millis(50));
             }
             self.acked.lock().unwrap().push(Instant::now());
@@ -142,7 +166,9 @@ impl Shared {
     /// Runs until the sensors are stopped and everything is stored, or a reading is too late.
     async fn watch(&self, uri: &str, database: &str) {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
-        let pages = client.database(database).collection::<Document>("sensor_buckets");
+        let pages = client
+            .database(database)
+            .collection::<Document>("sensor_buckets");
         let ids: Vec<String> = (0..self.sensors).map(id).collect();
         // In time-series mode a summary counts stored measurements.
         let counts = [
@@ -156,7 +182,10 @@ impl Shared {
             let mut cursor = pages.aggregate(counts.clone()).await.expect("a cursor");
             while cursor.advance().await.expect("the next row") {
                 let row = cursor.deserialize_current().expect("a row");
-                stored.insert(row.get_str("_id").unwrap().to_owned(), row.get_i32("n").unwrap() as usize);
+                stored.insert(
+                    row.get_str("_id").unwrap().to_owned(),
+                    row.get_i32("n").unwrap() as usize,
+                );
             }
             let acked = self.acked.lock().unwrap().clone();
             let mut all = true;

@@ -11,11 +11,12 @@ use super::block_on;
 /// A stored reading: sensor, time (ms) and its field `n`.
 pub type Stored = (String, i64, i64);
 
-/// Reads every bucket of a database in either storage mode, checks each page or summary against its readings, and
-/// counts the readings.
+/// Reads every bucket of a database in either storage mode, checks each page or summary against its
+/// readings, and counts the readings.
 ///
 /// # Panics
-/// A page's count, times, summary, number or seal is wrong, or there are measurements without a summary.
+/// A page's count, times, summary, number or seal is wrong, or there are measurements without a
+/// summary.
 pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
@@ -23,16 +24,20 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
         let collection = database.collection::<Document>("sensor_buckets");
         let measurements = database.collection::<Document>("sensor_readings");
         let mut measured = 0;
-        let mut cursor = collection.find(doc! {}).sort(doc! { "_id": 1 }).await.expect("a cursor");
+        let mut cursor = collection
+            .find(doc! {})
+            .sort(doc! { "_id": 1 })
+            .await
+            .expect("a cursor");
         let mut all = BTreeMap::new();
         let (mut before, mut series): (Option<Document>, Option<Document>) = (None, None);
         while cursor.advance().await.expect("the next page") {
             let page: Document = cursor.deserialize_current().expect("a document");
             follows(before.as_ref(), &page);
             let is_series = page.get_str("storage").is_ok();
-            if let Some(held) =
-                series.take_if(|held| page.get_i32("page").unwrap() > 0 && is_series && follows_on(held, &page))
-            {
+            if let Some(held) = series.take_if(|held| {
+                page.get_i32("page").unwrap() > 0 && is_series && follows_on(held, &page)
+            }) {
                 // The pages together count the measurements.
                 before = Some(page.clone());
                 series = Some(merged(held, &page));
@@ -51,17 +56,26 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
             measured += series_bucket(&measurements, whole, &mut all).await;
         }
         // In bucket mode this collection does not exist and contains nothing.
-        let count = measurements.count_documents(doc! {}).await.expect("a count");
-        assert_eq!(count, measured, "measurements, and those of buckets with a summary");
+        let count = measurements
+            .count_documents(doc! {})
+            .await
+            .expect("a count");
+        assert_eq!(
+            count, measured,
+            "measurements, and those of buckets with a summary"
+        );
         all
     })
 }
 
-/// All readings of a database in bucket mode, by sensor and time: each with its values, `ts`, `id` and `tags`.
+/// All readings of a database in bucket mode, by sensor and time: each with its values, `ts`, `id`
+/// and `tags`.
 pub fn documents(uri: &str, database: &str) -> Vec<Document> {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
-        let collection = client.database(database).collection::<Document>("sensor_buckets");
+        let collection = client
+            .database(database)
+            .collection::<Document>("sensor_buckets");
         let flat = [
             doc! { "$unwind": "$readings" },
             doc! { "$replaceRoot": { "newRoot": { "$mergeObjects": ["$readings", { "id": "$sensor_id", "tags": "$tags" }] } } },
@@ -76,8 +90,8 @@ pub fn documents(uri: &str, database: &str) -> Vec<Document> {
     })
 }
 
-/// Checks that the catalogue has every stored sensor and field with its kinds, and nothing else, and times that include
-/// those of the readings. Returns the number of sensors.
+/// Checks that the catalogue has every stored sensor and field with its kinds, and nothing else,
+/// and times that include those of the readings. Returns the number of sensors.
 ///
 /// # Panics
 /// It does not.
@@ -86,7 +100,10 @@ pub fn catalogued(uri: &str, database: &str) -> usize {
     let note = |reading: &Document, all: &mut (Fields, i64, i64)| {
         let ts_ms = reading.get_datetime("ts").unwrap().timestamp_millis();
         (all.1, all.2) = (all.1.min(ts_ms), all.2.max(ts_ms));
-        for (name, value) in reading.iter().filter(|(name, _)| !matches!(&***name, "_id" | "ts" | "meta")) {
+        for (name, value) in reading
+            .iter()
+            .filter(|(name, _)| !matches!(&***name, "_id" | "ts" | "meta"))
+        {
             let kind = match value {
                 Bson::Boolean(_) => "bool",
                 Bson::String(_) => "text",
@@ -99,43 +116,93 @@ pub fn catalogued(uri: &str, database: &str) -> usize {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
         let database = client.database(database);
         let mut stored: BTreeMap<String, (Fields, i64, i64)> = BTreeMap::new();
-        let mut cursor = database.collection::<Document>("sensor_buckets").find(doc! {}).await.unwrap();
+        let mut cursor = database
+            .collection::<Document>("sensor_buckets")
+            .find(doc! {})
+            .await
+            .unwrap();
         while cursor.advance().await.unwrap() {
             let page: Document = cursor.deserialize_current().unwrap();
             let sensor = page.get_str("sensor_id").unwrap().to_owned();
-            let all = stored.entry(sensor).or_insert((Fields::new(), i64::MAX, i64::MIN));
-            let readings = page.get_array("readings").into_iter().flatten().filter_map(Bson::as_document);
+            let all = stored
+                .entry(sensor)
+                .or_insert((Fields::new(), i64::MAX, i64::MIN));
+            let readings = page
+                .get_array("readings")
+                .into_iter()
+                .flatten()
+                .filter_map(Bson::as_document);
             readings.for_each(|reading| note(reading, all));
         }
-        let mut cursor = database.collection::<Document>("sensor_readings").find(doc! {}).await.unwrap();
+        let mut cursor = database
+            .collection::<Document>("sensor_readings")
+            .find(doc! {})
+            .await
+            .unwrap();
         while cursor.advance().await.unwrap() {
             let reading: Document = cursor.deserialize_current().unwrap();
-            let sensor = reading.get_document("meta").unwrap().get_str("sensor_id").unwrap().to_owned();
-            note(&reading, stored.entry(sensor).or_insert((Fields::new(), i64::MAX, i64::MIN)));
+            let sensor = reading
+                .get_document("meta")
+                .unwrap()
+                .get_str("sensor_id")
+                .unwrap()
+                .to_owned();
+            note(
+                &reading,
+                stored
+                    .entry(sensor)
+                    .or_insert((Fields::new(), i64::MAX, i64::MIN)),
+            );
         }
-        let mut cursor = database.collection::<Document>("sensor_catalog").find(doc! {}).await.unwrap();
+        let mut cursor = database
+            .collection::<Document>("sensor_catalog")
+            .find(doc! {})
+            .await
+            .unwrap();
         let mut entries = 0;
         while cursor.advance().await.unwrap() {
             let entry: Document = cursor.deserialize_current().unwrap();
-            let (fields, first_ms, last_ms) =
-                stored.get(entry.get_str("_id").unwrap()).unwrap_or_else(|| panic!("not stored: {entry}"));
+            let (fields, first_ms, last_ms) = stored
+                .get(entry.get_str("_id").unwrap())
+                .unwrap_or_else(|| panic!("not stored: {entry}"));
             let kinds = |list: &Bson| -> Vec<String> {
-                let list = list.as_array().unwrap().iter().map(|kind| kind.as_str().unwrap().to_owned());
+                let list = list
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|kind| kind.as_str().unwrap().to_owned());
                 list.collect::<BTreeSet<_>>().into_iter().collect()
             };
-            let held: BTreeMap<&String, Vec<String>> =
-                entry.get_document("fields").unwrap().iter().map(|(name, list)| (name, kinds(list))).collect();
-            let expected: BTreeMap<&String, Vec<String>> =
-                fields.iter().map(|(name, kinds)| (name, kinds.iter().map(|k| (*k).to_owned()).collect())).collect();
+            let held: BTreeMap<&String, Vec<String>> = entry
+                .get_document("fields")
+                .unwrap()
+                .iter()
+                .map(|(name, list)| (name, kinds(list)))
+                .collect();
+            let expected: BTreeMap<&String, Vec<String>> = fields
+                .iter()
+                .map(|(name, kinds)| (name, kinds.iter().map(|k| (*k).to_owned()).collect()))
+                .collect();
             assert_eq!(held, expected, "{entry}");
-            let names: BTreeSet<&str> =
-                entry.get_array("field_names").unwrap().iter().filter_map(Bson::as_str).collect();
-            assert_eq!(names, fields.keys().map(String::as_str).collect::<BTreeSet<_>>(), "{entry}");
+            let names: BTreeSet<&str> = entry
+                .get_array("field_names")
+                .unwrap()
+                .iter()
+                .filter_map(Bson::as_str)
+                .collect();
+            assert_eq!(
+                names,
+                fields.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+                "{entry}"
+            );
             let time = |name: &str| entry.get_datetime(name).unwrap().timestamp_millis();
             let first = time("first_ts");
             let last = time("last_ts");
             let day = 86_400_000;
-            assert!(first - day <= *first_ms && *last_ms <= last + day && first <= last, "{entry}");
+            assert!(
+                first - day <= *first_ms && *last_ms <= last + day && first <= last,
+                "{entry}"
+            );
             entries += 1;
         }
         assert_eq!(entries, stored.len(), "entries, and stored sensors");
@@ -143,8 +210,9 @@ pub fn catalogued(uri: &str, database: &str) -> usize {
     })
 }
 
-/// The number of readings that the documents count, in either mode. Cheap, and correct at any moment. ([`readings`]
-/// compares documents with measurements that are read later, so nothing may be written meanwhile.)
+/// The number of readings that the documents count, in either mode. Cheap, and correct at any
+/// moment. ([`readings`] compares documents with measurements that are read later, so nothing may
+/// be written meanwhile.)
 pub fn counted(uri: &str, database: &str) -> u64 {
     counted_of(uri, database, doc! {})
 }
@@ -153,9 +221,14 @@ pub fn counted(uri: &str, database: &str) -> u64 {
 pub fn counted_of(uri: &str, database: &str, filter: Document) -> u64 {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
-        let buckets = client.database(database).collection::<Document>("sensor_buckets");
+        let buckets = client
+            .database(database)
+            .collection::<Document>("sensor_buckets");
         let sum = doc! { "$group": { "_id": null, "n": { "$sum": "$count" } } };
-        let mut found = buckets.aggregate([doc! { "$match": filter }, sum]).await.expect("a sum");
+        let mut found = buckets
+            .aggregate([doc! { "$match": filter }, sum])
+            .await
+            .expect("a sum");
         if !found.advance().await.expect("a sum") {
             return 0;
         }
@@ -178,14 +251,21 @@ async fn series_bucket(
 }
 
 fn follows_on(held: &Document, page: &Document) -> bool {
-    held.get("sensor_id") == page.get("sensor_id") && held.get("bucket_start") == page.get("bucket_start")
+    held.get("sensor_id") == page.get("sensor_id")
+        && held.get("bucket_start") == page.get("bucket_start")
 }
 
 /// Merges two pages of a time-series bucket.
 fn merged(mut held: Document, page: &Document) -> Document {
     let time = |d: &Document, name: &str| *d.get_datetime(name).unwrap();
-    held.insert("count", held.get_i32("count").unwrap() + page.get_i32("count").unwrap());
-    held.insert("first_ts", time(&held, "first_ts").min(time(page, "first_ts")));
+    held.insert(
+        "count",
+        held.get_i32("count").unwrap() + page.get_i32("count").unwrap(),
+    );
+    held.insert(
+        "first_ts",
+        time(&held, "first_ts").min(time(page, "first_ts")),
+    );
     held.insert("last_ts", time(&held, "last_ts").max(time(page, "last_ts")));
     let fields = held.get_document_mut("summary").unwrap();
     for (name, more) in page.get_document("summary").unwrap() {
@@ -205,7 +285,10 @@ fn merged(mut held: Document, page: &Document) -> Document {
 }
 
 /// The measurements of a time-series bucket as readings.
-async fn measurements_of(collection: &mongodb::Collection<Document>, page: &Document) -> Vec<Document> {
+async fn measurements_of(
+    collection: &mongodb::Collection<Document>,
+    page: &Document,
+) -> Vec<Document> {
     let from = page.get_datetime("bucket_start").unwrap();
     let to = page.get_datetime("bucket_end").unwrap();
     assert_eq!(page.get_str("storage").unwrap(), "timeseries");
@@ -221,17 +304,37 @@ async fn measurements_of(collection: &mongodb::Collection<Document>, page: &Docu
     found
 }
 
-/// The pages of a bucket are numbered from 0 without gaps, and exactly those with a successor are sealed.
+/// The pages of a bucket are numbered from 0 without gaps, and exactly those with a successor are
+/// sealed.
 fn follows(before: Option<&Document>, page: &Document) {
-    let bucket = |p: &Document| (p.get_str("sensor_id").unwrap().to_owned(), *p.get_datetime("bucket_start").unwrap());
+    let bucket = |p: &Document| {
+        (
+            p.get_str("sensor_id").unwrap().to_owned(),
+            *p.get_datetime("bucket_start").unwrap(),
+        )
+    };
     let sealed = |p: &Document| p.get_bool("has_overflow").unwrap_or(false);
     let n = page.get_i32("page").unwrap();
     match before.filter(|b| bucket(b) == bucket(page)) {
         Some(before) => {
-            assert_eq!(n, before.get_i32("page").unwrap() + 1, "a gap before {}", page.get_document("_id").unwrap());
-            assert!(sealed(before), "has a next page and is not sealed: {}", before.get_document("_id").unwrap());
+            assert_eq!(
+                n,
+                before.get_i32("page").unwrap() + 1,
+                "a gap before {}",
+                page.get_document("_id").unwrap()
+            );
+            assert!(
+                sealed(before),
+                "has a next page and is not sealed: {}",
+                before.get_document("_id").unwrap()
+            );
         }
-        None => assert_eq!(n, 0, "the first page is missing: {}", page.get_document("_id").unwrap()),
+        None => assert_eq!(
+            n,
+            0,
+            "the first page is missing: {}",
+            page.get_document("_id").unwrap()
+        ),
     }
 }
 
@@ -254,8 +357,14 @@ fn recompute_summary(page: &Document, all: &mut BTreeMap<Stored, u32>) {
     let readings = page.get_array("readings").unwrap();
     for reading in readings.iter().map(|r| r.as_document().unwrap()) {
         let ts = reading.get_datetime("ts").unwrap();
-        assert!(span.contains(&ts), "{id}: a reading of another hour: {reading}");
-        (first, last) = (first.min(ts.timestamp_millis()), last.max(ts.timestamp_millis()));
+        assert!(
+            span.contains(&ts),
+            "{id}: a reading of another hour: {reading}"
+        );
+        (first, last) = (
+            first.min(ts.timestamp_millis()),
+            last.max(ts.timestamp_millis()),
+        );
         for (name, value) in reading {
             if let Some(v) = number(value) {
                 let s = summary.entry(name.clone()).or_insert((v, v, 0.0, 0));
@@ -263,21 +372,38 @@ fn recompute_summary(page: &Document, all: &mut BTreeMap<Stored, u32>) {
             }
         }
         let n = reading.get("n").and_then(number).unwrap_or(-1.0) as i64;
-        *all.entry((sensor.to_owned(), ts.timestamp_millis(), n)).or_default() += 1;
+        *all.entry((sensor.to_owned(), ts.timestamp_millis(), n))
+            .or_default() += 1;
     }
-    assert_eq!(page.get_i32("count").unwrap() as usize, readings.len(), "{id}: count");
+    assert_eq!(
+        page.get_i32("count").unwrap() as usize,
+        readings.len(),
+        "{id}: count"
+    );
     let times = ["first_ts", "last_ts"].map(|name| page.get_datetime(name).unwrap());
     if readings.is_empty() {
         assert!(times.iter().all(|ts| span.contains(ts)), "{id}: {times:?}");
     } else {
-        assert_eq!(times.map(|ts| ts.timestamp_millis()), [first, last], "{id}: first_ts, last_ts");
+        assert_eq!(
+            times.map(|ts| ts.timestamp_millis()),
+            [first, last],
+            "{id}: first_ts, last_ts"
+        );
     }
     let stored = page.get_document("summary").unwrap();
-    assert_eq!(stored.keys().collect::<Vec<_>>().len(), summary.len(), "{id}: fields of the summary");
+    assert_eq!(
+        stored.keys().collect::<Vec<_>>().len(),
+        summary.len(),
+        "{id}: fields of the summary"
+    );
     for (name, (min, max, sum, count)) in summary {
         let s = stored.get_document(&name).unwrap();
         let value = |key: &str| number(s.get(key).unwrap()).unwrap();
-        assert_eq!((value("min"), value("max"), s.get_i32("count").unwrap()), (min, max, count), "{id}: {name}");
+        assert_eq!(
+            (value("min"), value("max"), s.get_i32("count").unwrap()),
+            (min, max, count),
+            "{id}: {name}"
+        );
         assert!(
             (value("sum") - sum).abs() <= 1e-9 * sum.abs().max(1.0),
             "{id}: sum of {name}: {} and {sum}",
@@ -304,8 +430,23 @@ pub fn exactly_once(stored: &BTreeMap<Stored, u32>, sent: impl IntoIterator<Item
         }
     }
     let some = |list: &[Stored]| format!("{:?}", &list[..list.len().min(5)]);
-    assert!(missing.is_empty(), "{} of {n} are missing: {}…", missing.len(), some(&missing));
-    assert!(twice.is_empty(), "{} of {n} are stored more than once: {:?}…", twice.len(), &twice[..twice.len().min(5)]);
+    assert!(
+        missing.is_empty(),
+        "{} of {n} are missing: {}…",
+        missing.len(),
+        some(&missing)
+    );
+    assert!(
+        twice.is_empty(),
+        "{} of {n} are stored more than once: {:?}…",
+        twice.len(),
+        &twice[..twice.len().min(5)]
+    );
     let strange: Vec<Stored> = rest.into_keys().collect();
-    assert!(strange.is_empty(), "{} were never sent: {}…", strange.len(), some(&strange));
+    assert!(
+        strange.is_empty(),
+        "{} were never sent: {}…",
+        strange.len(),
+        some(&strange)
+    );
 }

@@ -12,9 +12,17 @@ pub fn thread_cpu_s() -> f64 {
 
 fn stat_cpu_s(path: &str) -> f64 {
     let stat = std::fs::read_to_string(path).expect("the process runs");
-    let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .expect("a name")
+        .1
+        .split_whitespace()
+        .collect();
     // utime and stime, in hundredths of a second.
-    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0).sum()
+    fields[11..13]
+        .iter()
+        .map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0)
+        .sum()
 }
 
 /// Resident memory of a process.
@@ -33,6 +41,12 @@ pub fn reset_peak(pid: u32) {
 
 fn status_kib(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with(name)).expect(name);
-    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+    let line = status
+        .lines()
+        .find(|line| line.starts_with(name))
+        .expect(name);
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .expect("a number")
 }

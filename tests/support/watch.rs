@@ -1,7 +1,12 @@
-//! The files that are shipped for Grafana and Prometheus, and the programs of Prometheus that check them.
+//! The files that are shipped for Grafana and Prometheus, and the programs of Prometheus that check
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
-#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "included by several tests, none of which uses all of it"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,15 +33,28 @@ pub fn text(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// `HOURBUCKET_PROMETHEUS` or `HOURBUCKET_PROMTOOL`, else the download of `tests/run.sh`, else by name on the path.
+/// `HOURBUCKET_PROMETHEUS` or `HOURBUCKET_PROMTOOL`, else the download of `tests/run.sh`, else by
+/// name on the path.
 pub fn program(name: &str) -> PathBuf {
     if let Some(named) = std::env::var_os(format!("HOURBUCKET_{}", name.to_uppercase())) {
         return named.into();
     }
     let tools = std::env::var_os("HOURBUCKET_TOOLS").map_or_else(|| path(".tools"), PathBuf::from);
-    let mut entries: Vec<PathBuf> = fs::read_dir(tools).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    entries.retain(|dir| dir.file_name().unwrap().to_string_lossy().starts_with("prometheus-"));
-    entries.pop().map_or_else(|| name.into(), |dir| dir.join(name))
+    let mut entries: Vec<PathBuf> = fs::read_dir(tools)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect();
+    entries.retain(|dir| {
+        dir.file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with("prometheus-")
+    });
+    entries
+        .pop()
+        .map_or_else(|| name.into(), |dir| dir.join(name))
 }
 
 /// Runs promtool in the repository with `input`; returns whether it succeeded, and its output.
@@ -52,11 +70,14 @@ pub fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let printed = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&printed).into_owned(),
+    )
 }
 
-/// Every PromQL query in the documentation, with its place: text between backquotes or indented text that names a
-/// metric.
+/// Every PromQL query in the documentation, with its place: text between backquotes or indented
+/// text that names a metric.
 pub fn documented() -> Vec<(String, String)> {
     let mut found = vec![];
     for file in [RUNBOOKS, MONITORING] {
@@ -68,7 +89,10 @@ pub fn documented() -> Vec<(String, String)> {
                 None => line.split('`').skip(1).step_by(2).collect(),
             };
             let is_query = |span: &&str| span.contains("hourbucket_") || span.contains("process_");
-            let queries = spans.into_iter().filter(is_query).filter(|span| !span.contains("process_*"));
+            let queries = spans
+                .into_iter()
+                .filter(is_query)
+                .filter(|span| !span.contains("process_*"));
             found.extend(queries.map(|query| (file.to_owned(), query.trim().to_owned())));
         }
     }
@@ -81,7 +105,10 @@ pub fn dashboards() -> Vec<(String, Value)> {
     for entry in fs::read_dir(path("deploy/grafana/dashboards")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let text = text(&format!("deploy/grafana/dashboards/{name}"));
-        found.push((name.clone(), serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"))));
+        found.push((
+            name.clone(),
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}")),
+        ));
     }
     assert!(!found.is_empty());
     found
@@ -101,21 +128,33 @@ pub struct Query {
 /// Every query of a dashboard's panels and annotations with a Prometheus data source.
 pub fn queries(dashboard: &Value) -> Vec<Query> {
     let is_prometheus = |panel: &&Value| panel["datasource"]["type"] == "prometheus";
-    let annotations = dashboard["annotations"]["list"].as_array().unwrap().iter().filter(is_prometheus);
+    let annotations = dashboard["annotations"]["list"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_prometheus);
     let annotations = annotations.map(|annotation| Query {
         panel: annotation["name"].as_str().unwrap().to_owned(),
         expr: annotation["expr"].as_str().unwrap().to_owned(),
         instant: false,
     });
-    let panels = dashboard["panels"].as_array().unwrap().iter().filter(is_prometheus);
+    let panels = dashboard["panels"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_prometheus);
     panels
         .flat_map(|panel| {
             let title = panel["title"].as_str().unwrap().to_owned();
-            panel["targets"].as_array().unwrap().iter().map(move |target| Query {
-                panel: title.clone(),
-                expr: target["expr"].as_str().unwrap().to_owned(),
-                instant: target["instant"] == true,
-            })
+            panel["targets"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(move |target| Query {
+                    panel: title.clone(),
+                    expr: target["expr"].as_str().unwrap().to_owned(),
+                    instant: target["instant"] == true,
+                })
         })
         .chain(annotations)
         .collect()

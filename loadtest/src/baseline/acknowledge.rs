@@ -1,4 +1,5 @@
-//! Measures the maximum delivery rate of a broker: the fleet's messages to a subscriber that only acknowledges.
+//! Measures the maximum delivery rate of a broker: the fleet's messages to a subscriber that only
+//! acknowledges.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -31,16 +32,22 @@ impl Delivered {
 /// Publishes the messages of the first phase of a scenario.
 pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
     let broker = Mosquitto::start()?;
-    let target = Target { transport: Transport::Mqtt, port: broker.port };
+    let target = Target {
+        transport: Transport::Mqtt,
+        port: broker.port,
+    };
     let plan = run::plan(spec);
     let (mut lanes, _) = drive::prepare(spec, &plan, |_| target);
     let received = AtomicU64::new(0);
     let ready = AtomicBool::new(false);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let subscriber = scope.spawn(|| mqtt::only_acknowledge(broker.port, "sensors/+", &received, &ready, &stop));
+        let subscriber = scope
+            .spawn(|| mqtt::only_acknowledge(broker.port, "sensors/+", &received, &ready, &stop));
         let delivered = (|| {
-            wait("the broker did not accept the subscription", || ready.load(Ordering::Acquire))?;
+            wait("the broker did not accept the subscription", || {
+                ready.load(Ordering::Acquire)
+            })?;
             let used = || Used {
                 broker: Some(broker.usage()),
                 loadtest: usage::of(std::process::id()).unwrap_or_default(),
@@ -58,13 +65,21 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
                 stop: &AtomicBool::new(false),
             };
             let driven = drive::phase(&mut lanes, &plan, spec.window, &throttle)?;
-            wait("not all messages were delivered", || received.load(Ordering::Relaxed) >= driven.readings)?;
+            wait("not all messages were delivered", || {
+                received.load(Ordering::Relaxed) >= driven.readings
+            })?;
             let seconds = begun.elapsed().as_secs_f64();
             let used = used().since(&before);
-            Ok(Delivered { readings: driven.readings, seconds, used })
+            Ok(Delivered {
+                readings: driven.readings,
+                seconds,
+                used,
+            })
         })();
         stop.store(true, Ordering::Relaxed);
-        let ended = subscriber.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let ended = subscriber
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         ended?;
         delivered
     })

@@ -32,7 +32,8 @@ impl Writer {
 
     pub(crate) fn str(&mut self, name: &str, value: &str) {
         self.name(0x02, name);
-        self.bytes.extend_from_slice(&(value.len() as i32 + 1).to_le_bytes());
+        self.bytes
+            .extend_from_slice(&(value.len() as i32 + 1).to_le_bytes());
         self.bytes.extend_from_slice(value.as_bytes());
         self.bytes.push(0);
     }
@@ -128,7 +129,8 @@ mod tests {
         w.i64("l", 1 << 40);
         w.bool("b", true);
         let read = mongodb::bson::Document::try_from(&*w.command().unwrap()).unwrap();
-        let expected = doc! { "a": "x", "list": [{ "d": 1.5, "i": -1 }, {}], "l": 1i64 << 40, "b": true };
+        let expected =
+            doc! { "a": "x", "list": [{ "d": 1.5, "i": -1 }, {}], "l": 1i64 << 40, "b": true };
         assert_eq!(read, expected);
     }
 }

@@ -1,8 +1,9 @@
-//! The baselines: common ways of writing, and the lower bound ("floor"). Each is a bare driver loop with its own
-//! MongoDB, the same readings, the same write concern, and as many commands in flight as hourbucket has.
+//! The baselines: common ways of writing, and the lower bound ("floor"). Each is a bare driver loop
+//! with its own MongoDB, the same readings, the same write concern, and as many commands in flight
+//! as hourbucket has.
 //!
-//! Commands are sent as raw BSON, which favors these clients over the usual documents and maps. Each baseline runs for
-//! a number of seconds; then the stored readings are counted.
+//! Commands are sent as raw BSON, which favors these clients over the usual documents and maps.
+//! Each baseline runs for a number of seconds; then the stored readings are counted.
 
 pub(crate) mod acknowledge;
 mod bson;
@@ -35,7 +36,8 @@ const HOUR_MS: i64 = 3_600_000;
 pub(crate) enum Way {
     /// One `$push` upsert per reading, in unordered commands of 1,000.
     Naive,
-    /// One measurement per reading into a native collection, in commands of 1,000 in the order of arrival.
+    /// One measurement per reading into a native collection, in commands of 1,000 in the order of
+    /// arrival.
     Arrival,
     /// The same, sorted: 600 readings of a sensor together, in commands of 5 sensors.
     Sorted,
@@ -76,7 +78,8 @@ struct Source {
     plan: Plan,
     ids: Vec<String>,
     tags: Vec<Vec<u8>>,
-    /// `{ts, <values>}` for pages, `{ts, meta, <values>}` for measurements; the time has the same offset in all.
+    /// `{ts, <values>}` for pages, `{ts, meta, <values>}` for measurements; the time has the same
+    /// offset in all.
     rounds: Vec<Vec<Vec<u8>>>,
 }
 
@@ -91,7 +94,9 @@ impl Source {
         for sensor in 0..plan.sensors {
             let id = values::id(sensor);
             let mut tags = Writer::new();
-            values::tags(plan.seed, sensor).iter().for_each(|(name, value)| tags.str(name, value));
+            values::tags(plan.seed, sensor)
+                .iter()
+                .for_each(|(name, value)| tags.str(name, value));
             let tags = tags.finish();
             let one = |values: &values::Values| {
                 let mut w = Writer::new();
@@ -110,18 +115,30 @@ impl Source {
                 }
                 w.finish()
             };
-            rounds.push(values::series(plan.seed, sensor, plan.ring as usize).iter().map(one).collect());
+            rounds.push(
+                values::series(plan.seed, sensor, plan.ring as usize)
+                    .iter()
+                    .map(one)
+                    .collect(),
+            );
             ids.push(id);
             all_tags.push(tags);
         }
-        Source { plan, ids, tags: all_tags, rounds }
+        Source {
+            plan,
+            ids,
+            tags: all_tags,
+            rounds,
+        }
     }
 
     /// Copies the reading of a sensor and round into `into`, sets its time, and returns it.
     fn reading(&self, sensor: u32, round: u64, into: &mut Vec<u8>) -> i64 {
         let ts_ms = self.plan.ts_ms(sensor, round);
         into.clear();
-        into.extend_from_slice(&self.rounds[sensor as usize][(round % u64::from(self.plan.ring)) as usize]);
+        into.extend_from_slice(
+            &self.rounds[sensor as usize][(round % u64::from(self.plan.ring)) as usize],
+        );
         into[TS_AT..TS_AT + 8].copy_from_slice(&ts_ms.to_le_bytes());
         ts_ms
     }
@@ -224,7 +241,8 @@ fn sorted(source: Arc<Source>, lane: u32) -> Next {
     })
 }
 
-/// The pages of one command, encoded once. Each use advances their hours, so that every page is new.
+/// The pages of one command, encoded once. Each use advances their hours, so that every page is
+/// new.
 fn pages(source: Arc<Source>, lane: u32) -> Next {
     let sensors = source.plan.lane(lane);
     let mut w = command("insert", "pages", "documents");
@@ -251,7 +269,14 @@ fn pages(source: Arc<Source>, lane: u32) -> Next {
     })
 }
 
-fn page(source: &Source, sensor: u32, n: u64, w: &mut Writer, bytes: &mut Vec<u8>, hours: &mut Vec<usize>) {
+fn page(
+    source: &Source,
+    sensor: u32,
+    n: u64,
+    w: &mut Writer,
+    bytes: &mut Vec<u8>,
+    hours: &mut Vec<usize>,
+) {
     let id = &source.ids[sensor as usize];
     w.document(&n.to_string());
     w.document("_id");
@@ -271,7 +296,9 @@ fn page(source: &Source, sensor: u32, n: u64, w: &mut Writer, bytes: &mut Vec<u8
     w.document("summary");
     for field in values::fields(sensor) {
         w.document(field.name);
-        ["min", "max", "sum"].iter().for_each(|name| w.double(name, f64::from(sensor)));
+        ["min", "max", "sum"]
+            .iter()
+            .for_each(|name| w.double(name, f64::from(sensor)));
         w.i32("count", PAGE_READINGS as i32);
         w.end();
     }
@@ -298,7 +325,8 @@ async fn prepare(db: &Database, way: Way) -> Result<(), Failure> {
         Way::Pages => {
             let keys = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
             let zstd = doc! { "wiredTiger": { "configString": "block_compressor=zstd" } };
-            db.run_command(doc! { "create": "pages", "storageEngine": zstd }).await?;
+            db.run_command(doc! { "create": "pages", "storageEngine": zstd })
+                .await?;
             doc! { "createIndexes": "pages", "indexes": [{ "key": keys, "name": "bucket" }] }
         }
     };
@@ -311,8 +339,14 @@ pub(crate) async fn run(way: Way, plan: &Plan, seconds: f64) -> Result<Outcome, 
     let mongod = Mongod::start().await?;
     let db = mongod.client().await?.database("baseline");
     prepare(&db, way).await?;
-    let plan = Plan { lanes: WRITERS.min(plan.sensors), ..plan.clone() };
-    let source = Arc::new(Source::new(plan.clone(), matches!(way, Way::Arrival | Way::Sorted)));
+    let plan = Plan {
+        lanes: WRITERS.min(plan.sensors),
+        ..plan.clone()
+    };
+    let source = Arc::new(Source::new(
+        plan.clone(),
+        matches!(way, Way::Arrival | Way::Sorted),
+    ));
     let writers: Vec<Next> = (0..plan.lanes)
         .map(|lane| match way {
             Way::Naive => naive(source.clone(), lane),
@@ -369,14 +403,18 @@ async fn write(
     statements: Arc<AtomicU64>,
 ) -> Result<(), Failure> {
     while Instant::now() < until {
-        let Some((command, n, s)) = next()? else { break };
+        let Some((command, n, s)) = next()? else {
+            break;
+        };
         let reply = db.run_raw_command(command).await?;
         if reply.contains_key("writeErrors") || reply.contains_key("writeConcernError") {
-            return Err(format!("MongoDB rejected a statement of the baseline: {reply}")
-                .chars()
-                .take(2000)
-                .collect::<String>()
-                .into());
+            return Err(
+                format!("MongoDB rejected a statement of the baseline: {reply}")
+                    .chars()
+                    .take(2000)
+                    .collect::<String>()
+                    .into(),
+            );
         }
         readings.fetch_add(n, Ordering::Relaxed);
         statements.fetch_add(s, Ordering::Relaxed);
@@ -387,21 +425,30 @@ async fn write(
 /// Checks that a baseline has stored exactly the readings that it reports.
 async fn count(db: &Database, outcome: &Outcome) -> Result<(), Failure> {
     let stored = match outcome.way {
-        Way::Arrival | Way::Sorted => db.collection::<Document>("native").count_documents(doc! {}).await?,
+        Way::Arrival | Way::Sorted => {
+            db.collection::<Document>("native")
+                .count_documents(doc! {})
+                .await?
+        }
         way => {
             let name = if way == Way::Naive { "naive" } else { "pages" };
             let sum = doc! { "$group": { "_id": null, "n": { "$sum": "$count" } } };
             let mut cursor = db.collection::<Document>(name).aggregate([sum]).await?;
             match cursor.advance().await? {
-                true => cursor.deserialize_current()?.get_i32("n").unwrap_or_default() as u64,
+                true => cursor
+                    .deserialize_current()?
+                    .get_i32("n")
+                    .unwrap_or_default() as u64,
                 false => 0,
             }
         }
     };
     match stored == outcome.readings {
         true => Ok(()),
-        false => {
-            Err(format!("{:?}: {} readings were written, {stored} are stored", outcome.way, outcome.readings).into())
-        }
+        false => Err(format!(
+            "{:?}: {} readings were written, {stored} are stored",
+            outcome.way, outcome.readings
+        )
+        .into()),
     }
 }

@@ -30,8 +30,8 @@ pub(crate) fn binary() -> Option<PathBuf> {
     program("HOURBUCKET_TELEGRAF", "telegraf")
 }
 
-/// As its documentation advises for messages that must not be lost: QoS 1, a persistent session, and acknowledgement
-/// after the write. The limits allow batches of 1,000.
+/// As its documentation advises for messages that must not be lost: QoS 1, a persistent session,
+/// and acknowledgement after the write. The limits allow batches of 1,000.
 fn config(broker_port: u16, uri: &str) -> String {
     format!(
         r#"[agent]
@@ -64,10 +64,16 @@ pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure
     let mongod = Mongod::start().await?;
     let broker = Mosquitto::start()?;
     let mut telegraf = Process::new("telegraf");
-    std::fs::write(telegraf.dir().join("telegraf.conf"), config(broker.port, &mongod.uri()))?;
+    std::fs::write(
+        telegraf.dir().join("telegraf.conf"),
+        config(broker.port, &mongod.uri()),
+    )?;
     telegraf.spawn(Command::new(binary).args(["--config", "telegraf.conf"]));
     subscribed(&mut telegraf)?;
-    let target = Target { transport: Transport::Mqtt, port: broker.port };
+    let target = Target {
+        transport: Transport::Mqtt,
+        port: broker.port,
+    };
     let plan = run::plan(spec);
     let (mut lanes, _) = drive::prepare(spec, &plan, |_| target);
     let pid = telegraf.pid();
@@ -81,13 +87,23 @@ pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure
     let begun = Instant::now();
     let progress = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
-    let throttle = Throttle { rate: None, seconds: None, readings: Some(messages), progress: &progress, stop: &stop };
+    let throttle = Throttle {
+        rate: None,
+        seconds: None,
+        readings: Some(messages),
+        progress: &progress,
+        stop: &stop,
+    };
     let driven = drive::phase(&mut lanes, &plan, spec.window, &throttle)?;
     let db = mongod.client().await?.database(DATABASE);
     all_stored(&db, driven.readings).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let used = used().since(&before);
-    Ok(Delivered { readings: driven.readings, seconds, used })
+    Ok(Delivered {
+        readings: driven.readings,
+        seconds,
+        used,
+    })
 }
 
 fn subscribed(telegraf: &mut Process) -> Result<(), Failure> {
@@ -97,7 +113,11 @@ fn subscribed(telegraf: &mut Process) -> Result<(), Failure> {
             return Err(format!("telegraf exited with {status}:\n{}", telegraf.log_tail()).into());
         }
         if Instant::now() > deadline {
-            return Err(format!("telegraf did not connect within {READY_WITHIN:?}:\n{}", telegraf.log_tail()).into());
+            return Err(format!(
+                "telegraf did not connect within {READY_WITHIN:?}:\n{}",
+                telegraf.log_tail()
+            )
+            .into());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -128,7 +148,10 @@ async fn measurements(db: &Database) -> Result<u64, Failure> {
         // Telegraf creates the collection with the first message.
         Err(_) => return Ok(0),
     };
-    let committed = stats.get_document("timeseries").ok().and_then(|t| t.get("numMeasurementsCommitted"));
+    let committed = stats
+        .get_document("timeseries")
+        .ok()
+        .and_then(|t| t.get("numMeasurementsCommitted"));
     Ok(match committed {
         Some(Bson::Int64(n)) => *n as u64,
         Some(Bson::Int32(n)) => *n as u64,

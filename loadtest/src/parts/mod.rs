@@ -1,11 +1,15 @@
-//! The parts of a run: MongoDB, mosquitto and the service, each as a process with its own directory, on free ports.
-//! However this program ends, even by Ctrl-C or SIGKILL, the processes end and the directories are removed (see
-//! [`process`]).
+//! The parts of a run: MongoDB, mosquitto and the service, each as a process with its own
+//! directory, on free ports. However this program ends, even by Ctrl-C or SIGKILL, the processes
+//! end and the directories are removed (see [`process`]).
 
 pub(crate) mod mongod;
 pub(crate) mod mosquitto;
 #[path = "../../../tests/support/process.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the leash of the tests; not all of it is used here")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the leash of the tests; not all of it is used here"
+)]
 pub(crate) mod process;
 pub(crate) mod service;
 
@@ -25,7 +29,8 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// The program named by an environment variable, or else the first one found on the path or in `/usr/sbin`.
+/// The program named by an environment variable, or else the first one found on the path or in
+/// `/usr/sbin`.
 pub(crate) fn program(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(variable).filter(|v| !v.is_empty()) {
         return Some(named.into());

@@ -28,7 +28,11 @@ impl Mongod {
     /// Starts MongoDB and returns when it is primary.
     pub(crate) async fn start() -> Result<Mongod, Failure> {
         for _ in 0..STARTS_MAX {
-            let mut mongod = Mongod { port: free_port(), process: Process::new("mongod"), before: Usage::default() };
+            let mut mongod = Mongod {
+                port: free_port(),
+                process: Process::new("mongod"),
+                before: Usage::default(),
+            };
             mongod.spawn()?;
             if mongod.primary().await? {
                 return Ok(mongod);
@@ -43,7 +47,9 @@ impl Mongod {
 
     /// Resources used by all its processes.
     pub(crate) fn usage(&self) -> Usage {
-        usage::of(self.process.pid()).unwrap_or_default().plus(self.before)
+        usage::of(self.process.pid())
+            .unwrap_or_default()
+            .plus(self.before)
     }
 
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
@@ -73,10 +79,19 @@ impl Mongod {
     pub(crate) fn spawn(&mut self) -> Result<(), Failure> {
         let data = self.process.dir().join("data");
         std::fs::create_dir_all(&data)?;
-        let binary = program("HOURBUCKET_MONGOD", "mongod").ok_or("no mongod on the path; set HOURBUCKET_MONGOD")?;
+        let binary = program("HOURBUCKET_MONGOD", "mongod")
+            .ok_or("no mongod on the path; set HOURBUCKET_MONGOD")?;
         let mut command = Command::new(binary);
         command
-            .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--replSet", "rs0", "--wiredTigerCacheSizeGB", CACHE_GB])
+            .args([
+                "--bind_ip",
+                "127.0.0.1",
+                "--nounixsocket",
+                "--replSet",
+                "rs0",
+                "--wiredTigerCacheSizeGB",
+                CACHE_GB,
+            ])
             .args(["--port", &self.port.to_string(), "--dbpath"])
             .arg(data);
         self.process.spawn(&mut command);
@@ -85,7 +100,10 @@ impl Mongod {
 
     /// Waits until it accepts writes; false if its port is in use.
     pub(crate) async fn primary(&mut self) -> Result<bool, Failure> {
-        let uri = format!("mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=500", self.port);
+        let uri = format!(
+            "mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=500",
+            self.port
+        );
         let client = Client::with_uri_str(uri).await?;
         let admin = client.database("admin");
         let deadline = Instant::now() + PRIMARY_WITHIN;
@@ -94,21 +112,35 @@ impl Mongod {
             if let Some(status) = self.process.ended() {
                 return match self.process.log().contains("Address already in use") {
                     true => Ok(false),
-                    false => Err(format!("mongod exited with {status}:\n{}", self.process.log_tail()).into()),
+                    false => Err(format!(
+                        "mongod exited with {status}:\n{}",
+                        self.process.log_tail()
+                    )
+                    .into()),
                 };
             }
             if let Ok(hello) = admin.run_command(doc! { "hello": 1 }).await {
                 if hello.get_bool("isWritablePrimary").unwrap_or(false) {
                     return Ok(true);
                 }
-                if !initiated && !hello.contains_key("setName") && hello.contains_key("isreplicaset") {
+                if !initiated
+                    && !hello.contains_key("setName")
+                    && hello.contains_key("isreplicaset")
+                {
                     let member = doc! { "_id": 0, "host": format!("127.0.0.1:{}", self.port) };
                     let set: Document = doc! { "_id": "rs0", "members": [member] };
-                    initiated = admin.run_command(doc! { "replSetInitiate": set }).await.is_ok();
+                    initiated = admin
+                        .run_command(doc! { "replSetInitiate": set })
+                        .await
+                        .is_ok();
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Err(format!("mongod did not become primary within {PRIMARY_WITHIN:?}:\n{}", self.process.log_tail()).into())
+        Err(format!(
+            "mongod did not become primary within {PRIMARY_WITHIN:?}:\n{}",
+            self.process.log_tail()
+        )
+        .into())
     }
 }

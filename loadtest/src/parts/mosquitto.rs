@@ -1,5 +1,5 @@
-//! A mosquitto without limits on queued messages. It saves its messages only when it is stopped: the guarantees of the
-//! service start at the delivery by the broker.
+//! A mosquitto without limits on queued messages. It saves its messages only when it is stopped:
+//! the guarantees of the service start at the delivery by the broker.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,7 +26,8 @@ pub(crate) struct Mosquitto {
 impl Mosquitto {
     /// Starts the broker and returns when it accepts connections.
     pub(crate) fn start() -> Result<Mosquitto, Failure> {
-        let binary = program("HOURBUCKET_MOSQUITTO", "mosquitto").ok_or("no mosquitto; set HOURBUCKET_MOSQUITTO")?;
+        let binary = program("HOURBUCKET_MOSQUITTO", "mosquitto")
+            .ok_or("no mosquitto; set HOURBUCKET_MOSQUITTO")?;
         for _ in 0..STARTS_MAX {
             let mut broker = Mosquitto {
                 port: free_port(),
@@ -34,10 +35,12 @@ impl Mosquitto {
                 process: Process::new("mosquitto"),
                 before: Usage::default(),
             };
-            // If started as root, it would switch to the user mosquitto, who may not write into the directory.
+            // If started as root, it would switch to the user mosquitto, who may not write into the
+            // directory.
             let config = format!(
                 "user root\nlistener {} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\n\
-                 max_queued_messages 0\nset_tcp_nodelay true\npersistence true\npersistence_location ./\n\
+                 max_queued_messages 0\nset_tcp_nodelay true\npersistence true\n\
+                 persistence_location ./\n\
                  autosave_interval 0\nlog_dest stderr\n",
                 broker.port
             );
@@ -51,7 +54,8 @@ impl Mosquitto {
 
     /// Starts the process; false if it does not accept connections.
     fn spawn(&mut self) -> bool {
-        self.process.spawn(Command::new(&self.binary).args(["-c", "conf"]));
+        self.process
+            .spawn(Command::new(&self.binary).args(["-c", "conf"]));
         let deadline = Instant::now() + STARTED_WITHIN;
         while Instant::now() < deadline && self.process.ended().is_none() {
             if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
@@ -70,12 +74,18 @@ impl Mosquitto {
         std::thread::sleep(away);
         match self.spawn() {
             true => Ok(()),
-            false => Err(format!("mosquitto did not start again:\n{}", self.process.log_tail()).into()),
+            false => Err(format!(
+                "mosquitto did not start again:\n{}",
+                self.process.log_tail()
+            )
+            .into()),
         }
     }
 
     /// Resources used by all its processes.
     pub(crate) fn usage(&self) -> Usage {
-        usage::of(self.process.pid()).unwrap_or_default().plus(self.before)
+        usage::of(self.process.pid())
+            .unwrap_or_default()
+            .plus(self.before)
     }
 }

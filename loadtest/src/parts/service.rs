@@ -1,4 +1,5 @@
-//! The service as users run it: the release binary with its defaults and the settings of the scenario.
+//! The service as users run it: the release binary with its defaults and the settings of the
+//! scenario.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,8 +35,12 @@ pub(crate) struct Ended {
 }
 
 impl Service {
-    /// Starts the service with these settings (environment variables without the prefix) and returns when it is ready.
-    pub(crate) fn start(binary: &Path, settings: &BTreeMap<String, String>) -> Result<Service, Failure> {
+    /// Starts the service with these settings (environment variables without the prefix) and
+    /// returns when it is ready.
+    pub(crate) fn start(
+        binary: &Path,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<Service, Failure> {
         if !binary.is_file() {
             let hint = "build it (cargo build --release) or name another with --binary";
             return Err(format!("{} is not a file: {hint}", binary.display()).into());
@@ -45,7 +50,12 @@ impl Service {
             let http_port = free_port();
             let mqtt_port = free_port();
             let admin_port = free_port();
-            let mut service = Service { http_port, mqtt_port, admin_port, process: Process::new("hourbucket") };
+            let mut service = Service {
+                http_port,
+                mqtt_port,
+                admin_port,
+                process: Process::new("hourbucket"),
+            };
             // An empty file, so that no other configuration is found.
             std::fs::write(service.process.dir().join("hourbucket.toml"), "")?;
             let mut command = Command::new(&binary);
@@ -57,11 +67,27 @@ impl Service {
             command
                 .args(["run", "--config", "hourbucket.toml"])
                 .env("HOURBUCKET_HTTP__LISTEN", format!("127.0.0.1:{http_port}"))
-                .env("HOURBUCKET_LISTEN__MQTT__LISTEN", format!("127.0.0.1:{mqtt_port}"))
-                .env("HOURBUCKET_ADMIN__LISTEN", format!("127.0.0.1:{admin_port}"))
-                .env("HOURBUCKET_JOURNAL__DIR", service.process.dir().join("journal"))
-                .env("HOURBUCKET_SHUTDOWN__DEADLINE", format!("{}s", DRAIN_WITHIN.as_secs()))
-                .envs(settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), value)));
+                .env(
+                    "HOURBUCKET_LISTEN__MQTT__LISTEN",
+                    format!("127.0.0.1:{mqtt_port}"),
+                )
+                .env(
+                    "HOURBUCKET_ADMIN__LISTEN",
+                    format!("127.0.0.1:{admin_port}"),
+                )
+                .env(
+                    "HOURBUCKET_JOURNAL__DIR",
+                    service.process.dir().join("journal"),
+                )
+                .env(
+                    "HOURBUCKET_SHUTDOWN__DEADLINE",
+                    format!("{}s", DRAIN_WITHIN.as_secs()),
+                )
+                .envs(
+                    settings
+                        .iter()
+                        .map(|(key, value)| (format!("HOURBUCKET_{key}"), value)),
+                );
             service.process.spawn(&mut command);
             if service.ready()? {
                 return Ok(service);
@@ -86,7 +112,11 @@ impl Service {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(format!("hourbucket did not become ready within {READY_WITHIN:?}:\n{}", self.process.log_tail()).into())
+        Err(format!(
+            "hourbucket did not become ready within {READY_WITHIN:?}:\n{}",
+            self.process.log_tail()
+        )
+        .into())
     }
 
     /// Replaces the configuration file and sends SIGHUP; returns when the service has applied it.
@@ -98,10 +128,21 @@ impl Service {
         loop {
             let metrics = self.metrics()?;
             let reloads = metrics.count("config_reloads_total");
-            match (reloads > before, metrics.count("config_last_reload_successful")) {
+            match (
+                reloads > before,
+                metrics.count("config_last_reload_successful"),
+            ) {
                 (true, 1) => return Ok(()),
-                (false, _) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-                _ => return Err(format!("the reload was not applied:\n{}", self.process.log_tail()).into()),
+                (false, _) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
+                _ => {
+                    return Err(format!(
+                        "the reload was not applied:\n{}",
+                        self.process.log_tail()
+                    )
+                    .into());
+                }
             }
         }
     }
@@ -123,8 +164,8 @@ impl Service {
         scrape(self.admin_port)
     }
 
-    /// Sends SIGTERM and waits until everything is stored and the process has exited. Samples metrics and memory until
-    /// then, and reads the CPU time afterwards.
+    /// Sends SIGTERM and waits until everything is stored and the process has exited. Samples
+    /// metrics and memory until then, and reads the CPU time afterwards.
     pub(crate) fn terminate(mut self) -> Result<Ended, Failure> {
         let pid = self.process.pid();
         let begun = Instant::now();
@@ -133,7 +174,9 @@ impl Service {
         self.process.sigterm();
         while !usage::ended(pid) {
             if begun.elapsed() > DRAIN_WITHIN + Duration::from_secs(10) {
-                return Err(format!("hourbucket did not exit:\n{}", self.process.log_tail()).into());
+                return Err(
+                    format!("hourbucket did not exit:\n{}", self.process.log_tail()).into(),
+                );
             }
             if let Some(now) = usage::of(pid) {
                 usage = now;
@@ -147,9 +190,17 @@ impl Service {
         usage.cpu_s = usage::cpu_s(pid).unwrap_or(usage.cpu_s);
         let status = self.process.wait(Duration::from_secs(10));
         if !status.success() {
-            return Err(format!("hourbucket exited with {status}:\n{}", self.process.log_tail()).into());
+            return Err(format!(
+                "hourbucket exited with {status}:\n{}",
+                self.process.log_tail()
+            )
+            .into());
         }
-        Ok(Ended { metrics, usage, drain })
+        Ok(Ended {
+            metrics,
+            usage,
+            drain,
+        })
     }
 }
 
@@ -172,12 +223,25 @@ pub(crate) struct Metrics {
 impl Metrics {
     fn parse(text: &str) -> Metrics {
         let mut all = Metrics::default();
-        for line in text.lines().filter_map(|line| line.strip_prefix("hourbucket_")) {
-            let Some((series, Ok(value))) = line.rsplit_once(' ').map(|(s, v)| (s, v.parse::<f64>())) else { continue };
+        for line in text
+            .lines()
+            .filter_map(|line| line.strip_prefix("hourbucket_"))
+        {
+            let Some((series, Ok(value))) =
+                line.rsplit_once(' ').map(|(s, v)| (s, v.parse::<f64>()))
+            else {
+                continue;
+            };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
             *all.sums.entry(name.to_owned()).or_default() += value;
-            if let Some(kind) = labels.split("kind=\"").nth(1).and_then(|rest| rest.split('"').next()) {
-                *all.kinds.entry((name.to_owned(), kind.to_owned())).or_default() += value;
+            if let Some(kind) = labels
+                .split("kind=\"")
+                .nth(1)
+                .and_then(|rest| rest.split('"').next())
+            {
+                *all.kinds
+                    .entry((name.to_owned(), kind.to_owned()))
+                    .or_default() += value;
             }
         }
         all
@@ -196,7 +260,8 @@ impl Metrics {
     /// The sums of a metric by `kind`.
     pub(crate) fn kinds(&self, name: &str) -> BTreeMap<String, u64> {
         let of = self.kinds.iter().filter(|((n, _), _)| n == name);
-        of.map(|((_, kind), value)| (kind.clone(), *value as u64)).collect()
+        of.map(|((_, kind), value)| (kind.clone(), *value as u64))
+            .collect()
     }
 
     /// Accepted readings that are stored, including duplicates of stored ones.
@@ -211,10 +276,21 @@ mod tests {
 
     #[test]
     fn a_scrape_is_summed() {
-        let text = "# HELP x\nhourbucket_a_total{kind=\"insert\"} 3\nhourbucket_a_total{kind=\"update\"} 4\n\
+        let text = "# HELP x\nhourbucket_a_total{kind=\"insert\"} 3\n\
+            hourbucket_a_total{kind=\"update\"} 4\n\
                     hourbucket_b 1.5\nother 7\n";
         let metrics = Metrics::parse(text);
-        assert_eq!((metrics.count("a_total"), metrics.get("b"), metrics.count("c")), (7, 1.5, 0));
-        assert_eq!(metrics.kinds("a_total"), BTreeMap::from([("insert".into(), 3), ("update".into(), 4)]));
+        assert_eq!(
+            (
+                metrics.count("a_total"),
+                metrics.get("b"),
+                metrics.count("c")
+            ),
+            (7, 1.5, 0)
+        );
+        assert_eq!(
+            metrics.kinds("a_total"),
+            BTreeMap::from([("insert".into(), 3), ("update".into(), 4)])
+        );
     }
 }

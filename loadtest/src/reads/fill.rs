@@ -34,8 +34,8 @@ pub(super) fn through(service: &Service, month: &Month) -> Result<(), Failure> {
         request.clear();
         request.extend_from_slice(
             format!(
-                "POST /api/v2/write?precision=ms HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain; \
-                 charset=utf-8\r\nContent-Length: {}\r\n\r\n",
+                "POST /api/v2/write?precision=ms HTTP/1.1\r\nHost: localhost\r\n\
+                 Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\r\n",
                 body.len()
             )
             .as_bytes(),
@@ -45,7 +45,9 @@ pub(super) fn through(service: &Service, month: &Month) -> Result<(), Failure> {
             match connection.exchange(&request)? {
                 (204, _) => break,
                 (429 | 503, _) => std::thread::sleep(Duration::from_millis(200)),
-                (status, text) => return Err(format!("{status}: {}", String::from_utf8_lossy(text)).into()),
+                (status, text) => {
+                    return Err(format!("{status}: {}", String::from_utf8_lossy(text)).into());
+                }
             }
         }
     }
@@ -61,14 +63,17 @@ pub(super) async fn directly(db: &Database, layout: Layout, month: &Month) -> Re
                 doc! { "key": { "sensor_id": 1, "ts": -1 }, "name": "sensor_ts" },
                 doc! { "key": { "ts": 1 }, "name": "ts" },
             ];
-            db.run_command(doc! { "createIndexes": DOCUMENTS, "indexes": indexes.to_vec() }).await?;
+            db.run_command(doc! { "createIndexes": DOCUMENTS, "indexes": indexes.to_vec() })
+                .await?;
             DOCUMENTS
         }
         _ => {
             let series = doc! { "timeField": "ts", "metaField": "meta", "granularity": "minutes" };
-            db.run_command(doc! { "create": NATIVE, "timeseries": series }).await?;
+            db.run_command(doc! { "create": NATIVE, "timeseries": series })
+                .await?;
             let index = doc! { "key": { "meta.sensor_id": 1, "ts": -1 }, "name": "sensor_ts" };
-            db.run_command(doc! { "createIndexes": NATIVE, "indexes": [index] }).await?;
+            db.run_command(doc! { "createIndexes": NATIVE, "indexes": [index] })
+                .await?;
             NATIVE
         }
     };
@@ -96,7 +101,8 @@ async fn write(
     for hour in 0..month.days * 24 {
         for some in sensors.chunks(SENSORS_AT_ONCE) {
             let documents = some.iter().flat_map(|sensor| {
-                (hour * minutes..(hour + 1) * minutes).map(move |minute| document(layout, month, *sensor, minute))
+                (hour * minutes..(hour + 1) * minutes)
+                    .map(move |minute| document(layout, month, *sensor, minute))
             });
             collection.insert_many(documents).ordered(false).await?;
         }

@@ -7,7 +7,8 @@ pub(crate) enum Layout {
     Bucket,
     /// hourbucket in time-series mode.
     TimeSeries,
-    /// A native time-series collection, filled with an hour of a sensor at a time, which is its best case.
+    /// A native time-series collection, filled with an hour of a sensor at a time, which is its
+    /// best case.
     Native,
     /// One document per reading, with an index by sensor and time and one by time.
     Documents,
@@ -17,7 +18,12 @@ pub(crate) const NATIVE: &str = "native";
 pub(crate) const DOCUMENTS: &str = "documents";
 
 impl Layout {
-    pub(crate) const ALL: [Layout; 4] = [Layout::Bucket, Layout::TimeSeries, Layout::Native, Layout::Documents];
+    pub(crate) const ALL: [Layout; 4] = [
+        Layout::Bucket,
+        Layout::TimeSeries,
+        Layout::Native,
+        Layout::Documents,
+    ];
 
     /// In the table.
     pub(crate) fn name(self) -> &'static str {
@@ -38,8 +44,8 @@ impl Layout {
         }
     }
 
-    /// The collection with one document per reading, and the names of sensor and site in it; `None`: readings are in
-    /// pages.
+    /// The collection with one document per reading, and the names of sensor and site in it;
+    /// `None`: readings are in pages.
     pub(crate) fn readings(self) -> Option<(&'static str, &'static str, &'static str)> {
         match self {
             Layout::Bucket => None,

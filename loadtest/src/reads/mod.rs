@@ -1,11 +1,12 @@
-//! The benefit of summaries: one month of readings in four layouts, the same questions to each, and their duration.
+//! The benefit of summaries: one month of readings in four layouts, the same questions to each, and
+//! their duration.
 //!
 //! ```text
 //!  month ──> fill ──> MongoDB ──> questions ──(driver, read API)──> latencies, documents examined ──> table
 //! ```
 //!
-//! Each layout has its own MongoDB, with the cache of every other run. The answers of all layouts are compared: a
-//! layout that answers something else fails the run, regardless of its speed.
+//! Each layout has its own MongoDB, with the cache of every other run. The answers of all layouts
+//! are compared: a layout that answers something else fails the run, regardless of its speed.
 
 mod fill;
 mod layout;
@@ -44,8 +45,15 @@ pub(crate) struct Month {
 
 impl Month {
     pub(crate) fn new(sensors: u32, days: i64) -> Month {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
-        Month { sensors, days, end_ms: now_ms.div_euclid(DAY_MS) * DAY_MS }
+        let now_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_millis() as i64;
+        Month {
+            sensors,
+            days,
+            end_ms: now_ms.div_euclid(DAY_MS) * DAY_MS,
+        }
     }
 
     fn begin_ms(&self) -> i64 {
@@ -60,11 +68,15 @@ impl Month {
         u64::from(self.sensors) * self.minutes() as u64
     }
 
-    /// The time and the value of a sensor's reading in a minute of the month. No reading is on a full minute, so that
-    /// hours that include their begin and windows that include their end have the same readings.
+    /// The time and the value of a sensor's reading in a minute of the month. No reading is on a
+    /// full minute, so that hours that include their begin and windows that include their end have
+    /// the same readings.
     fn reading(&self, sensor: u32, minute: i64) -> (i64, f64) {
         let ts_ms = self.begin_ms() + minute * 60_000 + i64::from(sensor % 53 + 1) * 1000;
-        (ts_ms, 20.0 + f64::from(sensor % 10) + (minute % 97) as f64 / 8.0)
+        (
+            ts_ms,
+            20.0 + f64::from(sensor % 10) + (minute % 97) as f64 / 8.0,
+        )
     }
 
     fn id(sensor: u32) -> String {
@@ -86,8 +98,8 @@ struct Row {
     runs: usize,
     median_ms: f64,
     p99_ms: f64,
-    /// Documents that MongoDB examined, and their number times the mean size of the collection's; absent for the read
-    /// API.
+    /// Documents that MongoDB examined, and their number times the mean size of the collection's;
+    /// absent for the read API.
     examined: Option<(u64, u64)>,
 }
 
@@ -109,7 +121,11 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(month: Month, options: &Options) -> Result<Reads, Failure> {
-    let mut reads = Reads { month, rows: vec![], problems: vec![] };
+    let mut reads = Reads {
+        month,
+        rows: vec![],
+        problems: vec![],
+    };
     let mut answers: BTreeMap<&str, Answer> = BTreeMap::new();
     let runs_max = if options.short { RUNS_MIN } else { RUNS_MAX };
     for layout in Layout::ALL {
@@ -123,8 +139,14 @@ pub(crate) async fn run(month: Month, options: &Options) -> Result<Reads, Failur
                     settings.insert("FLUSH__MAX_AGE".into(), "500ms".into());
                 }
                 let uri = mongod.uri();
-                for (key, value) in [("STORE__URI", &*uri), ("STORE__DATABASE", DATABASE), ("STORE__MODE", mode)] {
-                    settings.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+                for (key, value) in [
+                    ("STORE__URI", &*uri),
+                    ("STORE__DATABASE", DATABASE),
+                    ("STORE__MODE", mode),
+                ] {
+                    settings
+                        .entry(key.to_owned())
+                        .or_insert_with(|| value.to_owned());
                 }
                 let service = Service::start(&options.binary, &settings)?;
                 tokio::task::block_in_place(|| fill::through(&service, &month))?;
@@ -135,7 +157,12 @@ pub(crate) async fn run(month: Month, options: &Options) -> Result<Reads, Failur
                 None
             }
         };
-        eprintln!("  {}: {} readings written in {:.0?}", layout.name(), month.readings(), begun.elapsed());
+        eprintln!(
+            "  {}: {} readings written in {:.0?}",
+            layout.name(),
+            month.readings(),
+            begun.elapsed()
+        );
         for question in QUESTIONS {
             let asked = ask(&db, layout, question, &month, service.as_ref(), runs_max).await?;
             for (row, answer) in asked {
@@ -168,7 +195,11 @@ async fn ask(
     let mut answer = Answer::default();
     while goes_on(&took, asked, runs_max) {
         let begun = Instant::now();
-        let mut cursor = db.collection::<Document>(collection).aggregate(pipeline.clone()).batch_size(100_000).await?;
+        let mut cursor = db
+            .collection::<Document>(collection)
+            .aggregate(pipeline.clone())
+            .batch_size(100_000)
+            .await?;
         answer = Answer::default();
         while cursor.advance().await? {
             answer.add(question::number(cursor.current().get("v")?)?);
@@ -176,14 +207,18 @@ async fn ask(
         took.push(begun.elapsed());
     }
     let examined = examined(db, layout, collection, &pipeline).await?;
-    let mut rows = vec![(row(layout, question, "MongoDB", &mut took, Some(examined)), answer)];
+    let mut rows = vec![(
+        row(layout, question, "MongoDB", &mut took, Some(examined)),
+        answer,
+    )];
     if let Some(service) = service {
         took.clear();
         asked = Instant::now();
         let path = question.path(month);
         while goes_on(&took, asked, runs_max) {
             let begun = Instant::now();
-            let (status, text) = tokio::task::block_in_place(|| crate::http::get_whole(service.admin_port, &path))?;
+            let (status, text) =
+                tokio::task::block_in_place(|| crate::http::get_whole(service.admin_port, &path))?;
             let elapsed = begun.elapsed();
             if status != 200 {
                 return Err(format!("{path}: {status} {text}").into());
@@ -191,7 +226,10 @@ async fn ask(
             answer = question.of_json(&text)?;
             took.push(elapsed);
         }
-        rows.push((row(layout, question, "the read API", &mut took, None), answer));
+        rows.push((
+            row(layout, question, "the read API", &mut took, None),
+            answer,
+        ));
     }
     Ok(rows)
 }
@@ -208,7 +246,9 @@ fn row(
     examined: Option<(u64, u64)>,
 ) -> Row {
     took.sort_unstable();
-    let at = |share: f64| took[((took.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1000.0;
+    let at = |share: f64| {
+        took[((took.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1000.0
+    };
     Row {
         question: question.name(),
         layout: layout.name(),
@@ -228,19 +268,29 @@ async fn examined(
     pipeline: &[Document],
 ) -> Result<(u64, u64), Failure> {
     let aggregate = doc! { "aggregate": collection, "pipeline": pipeline, "cursor": {} };
-    let plan = db.run_command(doc! { "explain": aggregate, "verbosity": "executionStats" }).await?;
+    let plan = db
+        .run_command(doc! { "explain": aggregate, "verbosity": "executionStats" })
+        .await?;
     let documents = docs_examined(&Bson::Document(plan));
-    let stats = db.run_command(doc! { "collStats": layout.stored_in(collection) }).await?;
+    let stats = db
+        .run_command(doc! { "collStats": layout.stored_in(collection) })
+        .await?;
     let mean = stats.get("avgObjSize").map_or(0, whole);
     Ok((documents, documents * mean))
 }
 
-/// The largest `totalDocsExamined` of a plan, which has it once for its cursor and once for the whole.
+/// The largest `totalDocsExamined` of a plan, which has it once for its cursor and once for the
+/// whole.
 fn docs_examined(plan: &Bson) -> u64 {
     match plan {
         Bson::Document(members) => {
-            let of =
-                |(name, m): (&String, &Bson)| if name == "totalDocsExamined" { whole(m) } else { docs_examined(m) };
+            let of = |(name, m): (&String, &Bson)| {
+                if name == "totalDocsExamined" {
+                    whole(m)
+                } else {
+                    docs_examined(m)
+                }
+            };
             members.iter().map(of).max().unwrap_or_default()
         }
         Bson::Array(items) => items.iter().map(docs_examined).max().unwrap_or_default(),
@@ -249,8 +299,13 @@ fn docs_examined(plan: &Bson) -> u64 {
 }
 
 fn whole(number: &Bson) -> u64 {
-    let number = number.as_i64().or(number.as_i32().map(i64::from)).or(number.as_f64().map(|n| n as i64));
-    number.and_then(|n| u64::try_from(n).ok()).unwrap_or_default()
+    let number = number
+        .as_i64()
+        .or(number.as_i32().map(i64::from))
+        .or(number.as_f64().map(|n| n as i64));
+    number
+        .and_then(|n| u64::try_from(n).ok())
+        .unwrap_or_default()
 }
 
 impl Reads {
@@ -260,25 +315,43 @@ impl Reads {
 
     pub(crate) fn markdown(&self) -> Vec<String> {
         let Month { sensors, days, .. } = self.month;
-        let mut lines = vec![
-            format!("Reads: {sensors} sensors, one reading a minute for {days} days, all in MongoDB."),
+        let mut lines =
+            vec![
+            format!("Reads: {sensors} sensors, one reading a minute for {days} days, all in \
+                MongoDB."),
             String::new(),
-            "| question | stored as | through | runs | median ms | p99 ms | documents examined | about MB |".to_owned(),
+            "| question | stored as | through | runs | median ms | p99 ms | documents examined | \
+             about MB |".to_owned(),
             "|---|---|---|---|---|---|---|---|".to_owned(),
         ];
         for row in &self.rows {
-            let Row { question, layout, through, runs, median_ms, p99_ms, examined } = row;
+            let Row {
+                question,
+                layout,
+                through,
+                runs,
+                median_ms,
+                p99_ms,
+                examined,
+            } = row;
             let (documents, mb) = match examined {
-                Some((documents, bytes)) => (documents.to_string(), format!("{:.1}", *bytes as f64 / 1e6)),
+                Some((documents, bytes)) => {
+                    (documents.to_string(), format!("{:.1}", *bytes as f64 / 1e6))
+                }
                 None => ("-".to_owned(), "-".to_owned()),
             };
             lines.push(format!(
-                "| {question} | {layout} | {through} | {runs} | {median_ms:.1} | {p99_ms:.1} | {documents} | {mb} |"
+                "| {question} | {layout} | {through} | {runs} | {median_ms:.1} | {p99_ms:.1} | \
+                 {documents} | {mb} |"
             ));
         }
         lines.push(String::new());
         lines.extend(self.targets());
-        lines.extend(self.problems.iter().map(|problem| format!("WRONG: {problem}")));
+        lines.extend(
+            self.problems
+                .iter()
+                .map(|problem| format!("WRONG: {problem}")),
+        );
         lines
     }
 
@@ -286,17 +359,26 @@ impl Reads {
     fn targets(&self) -> Vec<String> {
         let hours = Question::HoursOfOne.name();
         let median = |layout: Layout| {
-            let of = |row: &&Row| row.question == hours && row.layout == layout.name() && row.through == "MongoDB";
-            self.rows.iter().find(of).map_or(f64::NAN, |row| row.median_ms)
+            let of = |row: &&Row| {
+                row.question == hours && row.layout == layout.name() && row.through == "MongoDB"
+            };
+            self.rows
+                .iter()
+                .find(of)
+                .map_or(f64::NAN, |row| row.median_ms)
         };
         let native = median(Layout::Native);
         let line = |layout: Layout| {
             let ms = median(layout);
             let ratio = native / median(layout);
-            let is_met = if ms <= 10.0 && ratio >= 20.0 { "met" } else { "MISSED" };
+            let is_met = if ms <= 10.0 && ratio >= 20.0 {
+                "met"
+            } else {
+                "MISSED"
+            };
             format!(
-                "Hours of one sensor over the month, {}: {ms:.1} ms (target 10), {ratio:.0} times as fast as the native \
-                 collection (target 20): {is_met}.",
+                "Hours of one sensor over the month, {}: {ms:.1} ms (target 10), {ratio:.0} times \
+                 as fast as the native collection (target 20): {is_met}.",
                 layout.name()
             )
         };

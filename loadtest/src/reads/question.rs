@@ -1,5 +1,5 @@
-//! The questions, as an aggregation over each layout and as a request to the read API. Every answer is a list of
-//! numbers.
+//! The questions, as an aggregation over each layout and as a request to the read API. Every answer
+//! is a list of numbers.
 
 use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, doc};
 use serde_json::Value;
@@ -18,8 +18,13 @@ pub(crate) enum Question {
     RawDay,
 }
 
-pub(crate) const QUESTIONS: [Question; 5] =
-    [Question::LastValues, Question::HoursOfOne, Question::HoursOfAll, Question::HoursByTag, Question::RawDay];
+pub(crate) const QUESTIONS: [Question; 5] = [
+    Question::LastValues,
+    Question::HoursOfOne,
+    Question::HoursOfAll,
+    Question::HoursByTag,
+    Question::RawDay,
+];
 
 /// The sensor of the questions about one.
 const ONE: u32 = 7;
@@ -74,10 +79,16 @@ impl Question {
     /// A collection and an aggregation over it, whose results have a number `v`.
     pub(crate) fn pipeline(self, layout: Layout, month: &Month) -> (&'static str, Vec<Document>) {
         let (from_ms, to_ms) = self.span_ms(month);
-        let within = doc! { "$gte": DateTime::from_millis(from_ms), "$lt": DateTime::from_millis(to_ms) };
-        let is_of_hours = matches!(self, Question::HoursOfOne | Question::HoursOfAll | Question::HoursByTag);
+        let within =
+            doc! { "$gte": DateTime::from_millis(from_ms), "$lt": DateTime::from_millis(to_ms) };
+        let is_of_hours = matches!(
+            self,
+            Question::HoursOfOne | Question::HoursOfAll | Question::HoursByTag
+        );
         match layout.readings() {
-            Some(names) if !(is_of_hours && layout.mode().is_some()) => self.of_readings(names, &within),
+            Some(names) if !(is_of_hours && layout.mode().is_some()) => {
+                self.of_readings(names, &within)
+            }
             _ => self.of_buckets(month, &within),
         }
     }
@@ -98,8 +109,14 @@ impl Question {
                 doc! { "$group": { "_id": format!("${sensor}"), "v": { "$first": "$temp" } } },
             ],
             Question::HoursOfOne => vec![one, group(hour.into())],
-            Question::HoursOfAll => vec![all, group(doc! { "sensor": format!("${sensor}"), "hour": hour }.into())],
-            Question::HoursByTag => vec![all, group(doc! { "site": format!("${site}"), "hour": hour }.into())],
+            Question::HoursOfAll => vec![
+                all,
+                group(doc! { "sensor": format!("${sensor}"), "hour": hour }.into()),
+            ],
+            Question::HoursByTag => vec![
+                all,
+                group(doc! { "site": format!("${site}"), "hour": hour }.into()),
+            ],
             Question::RawDay => vec![one, doc! { "$project": { "_id": 0, "v": "$temp" } }],
         };
         (collection, pipeline)
@@ -107,9 +124,11 @@ impl Question {
 
     /// Over hourbucket's documents: the view of the hours, and the pages.
     fn of_buckets(self, month: &Month, within: &Document) -> (&'static str, Vec<Document>) {
-        let one = doc! { "$match": { "sensor_id": Month::id(ONE), "bucket_start": within.clone() } };
+        let one =
+            doc! { "$match": { "sensor_id": Month::id(ONE), "bucket_start": within.clone() } };
         let ids: Vec<String> = (0..month.sensors).map(Month::id).collect();
-        let all = doc! { "$match": { "sensor_id": { "$in": ids }, "bucket_start": within.clone() } };
+        let all =
+            doc! { "$match": { "sensor_id": { "$in": ids }, "bucket_start": within.clone() } };
         let average = doc! { "$project": { "_id": 0, "v": "$summary.temp.avg" } };
         match self {
             Question::LastValues => (
@@ -126,13 +145,20 @@ impl Question {
                 let id = doc! { "site": "$tags.site", "hour": "$bucket_start" };
                 let sums = doc! { "_id": id, "sum": { "$sum": "$summary.temp.sum" }, "count": { "$sum": "$summary.temp.count" } };
                 let quotient = doc! { "$divide": ["$sum", "$count"] };
-                let pipeline = vec![all, doc! { "$group": sums }, doc! { "$project": { "_id": 0, "v": quotient } }];
+                let pipeline = vec![
+                    all,
+                    doc! { "$group": sums },
+                    doc! { "$project": { "_id": 0, "v": quotient } },
+                ];
                 // The view has no tags; the pages have, and their sums add up.
                 ("sensor_buckets", pipeline)
             }
             Question::RawDay => {
                 let readings = doc! { "$project": { "_id": 0, "v": "$readings.temp" } };
-                ("sensor_buckets", vec![one, doc! { "$unwind": "$readings" }, readings])
+                (
+                    "sensor_buckets",
+                    vec![one, doc! { "$unwind": "$readings" }, readings],
+                )
             }
         }
     }
@@ -144,26 +170,40 @@ impl Question {
         let range = |query: &str| {
             let start = (from_ms + HOUR_MS) / 1000;
             let end = to_ms / 1000;
-            format!("/prometheus/api/v1/query_range?query={}&start={start}&end={end}&step=3600", encoded(query))
+            format!(
+                "/prometheus/api/v1/query_range?query={}&start={start}&end={end}&step=3600",
+                encoded(query)
+            )
         };
         match self {
             Question::LastValues => {
                 let query = encoded("last_over_time(temp[1h])");
-                format!("/prometheus/api/v1/query?query={query}&time={}", to_ms / 1000)
+                format!(
+                    "/prometheus/api/v1/query?query={query}&time={}",
+                    to_ms / 1000
+                )
             }
             Question::HoursOfOne => format!("/v1/sensors/{one}/hourly?from={from_ms}&to={to_ms}"),
             Question::HoursOfAll => range("avg_over_time(temp[1h])"),
-            Question::HoursByTag => {
-                range("sum by (site) (sum_over_time(temp[1h])) / sum by (site) (count_over_time(temp[1h]))")
+            Question::HoursByTag => range(
+                "sum by (site) (sum_over_time(temp[1h])) / sum by (site) \
+                 (count_over_time(temp[1h]))",
+            ),
+            Question::RawDay => {
+                format!("/v1/sensors/{one}/readings?from={from_ms}&to={to_ms}&limit=100000")
             }
-            Question::RawDay => format!("/v1/sensors/{one}/readings?from={from_ms}&to={to_ms}&limit=100000"),
         }
     }
 
     /// The numbers in the response of the read API.
     pub(crate) fn of_json(self, text: &str) -> Result<Answer, Failure> {
         let response: Value = serde_json::from_str(text)?;
-        let list = |value: &Value| value.as_array().cloned().ok_or("a response without its list");
+        let list = |value: &Value| {
+            value
+                .as_array()
+                .cloned()
+                .ok_or("a response without its list")
+        };
         let mut answer = Answer::default();
         let mut add = |number: Option<f64>| {
             answer.add(number.ok_or("a response without a number")?);
@@ -173,18 +213,26 @@ impl Question {
         let sample = |pair: &Value| pair[1].as_str().and_then(|text| text.parse().ok());
         match self {
             Question::LastValues => {
-                list(&response["data"]["result"])?.iter().try_for_each(|series| add(sample(&series["value"])))?;
+                list(&response["data"]["result"])?
+                    .iter()
+                    .try_for_each(|series| add(sample(&series["value"])))?;
             }
             Question::HoursOfOne => {
-                list(&response["buckets"])?.iter().try_for_each(|hour| add(hour["summary"]["temp"]["avg"].as_f64()))?;
+                list(&response["buckets"])?
+                    .iter()
+                    .try_for_each(|hour| add(hour["summary"]["temp"]["avg"].as_f64()))?;
             }
             Question::HoursOfAll | Question::HoursByTag => {
                 for series in list(&response["data"]["result"])? {
-                    list(&series["values"])?.iter().try_for_each(|pair| add(sample(pair)))?;
+                    list(&series["values"])?
+                        .iter()
+                        .try_for_each(|pair| add(sample(pair)))?;
                 }
             }
             Question::RawDay => {
-                list(&response["readings"])?.iter().try_for_each(|row| add(row["values"]["temp"].as_f64()))?;
+                list(&response["readings"])?
+                    .iter()
+                    .try_for_each(|row| add(row["values"]["temp"].as_f64()))?;
             }
         }
         Ok(answer)
@@ -204,10 +252,31 @@ mod tests {
     fn responses_are_lists_of_numbers() {
         let range = r#"{"data":{"result":[{"values":[[1,"2"],[2,"3.5"]]},{"values":[[1,"1"]]}]}}"#;
         let answer = Question::HoursOfAll.of_json(range).unwrap();
-        assert!(answer.equals(&Answer { numbers: 3, sum: 6.5 }), "{answer:?}");
+        assert!(
+            answer.equals(&Answer {
+                numbers: 3,
+                sum: 6.5
+            }),
+            "{answer:?}"
+        );
         let hours = r#"{"buckets":[{"summary":{"temp":{"avg":20.5}}}]}"#;
-        assert!(Question::HoursOfOne.of_json(hours).unwrap().equals(&Answer { numbers: 1, sum: 20.5 }));
-        assert!(Question::RawDay.of_json(r#"{"readings":[{"values":{}}]}"#).is_err());
-        assert!(!answer.equals(&Answer { numbers: 3, sum: 6.6 }));
+        assert!(
+            Question::HoursOfOne
+                .of_json(hours)
+                .unwrap()
+                .equals(&Answer {
+                    numbers: 1,
+                    sum: 20.5
+                })
+        );
+        assert!(
+            Question::RawDay
+                .of_json(r#"{"readings":[{"values":{}}]}"#)
+                .is_err()
+        );
+        assert!(!answer.equals(&Answer {
+            numbers: 3,
+            sum: 6.6
+        }));
     }
 }

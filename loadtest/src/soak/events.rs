@@ -48,9 +48,21 @@ impl Events {
         result
     }
 
-    fn each(&mut self, service: &Service, begun: Instant, whole: Duration, over: &AtomicBool) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        for (n, what) in (1u32..).zip(["broker restarted", "MongoDB restarted", "configuration reloaded"]) {
+    fn each(
+        &mut self,
+        service: &Service,
+        begun: Instant,
+        whole: Duration,
+        over: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        for (n, what) in (1u32..).zip([
+            "broker restarted",
+            "MongoDB restarted",
+            "configuration reloaded",
+        ]) {
             let at = begun + whole * n / 4;
             while Instant::now() < at {
                 if over.load(Ordering::Relaxed) {
@@ -66,7 +78,11 @@ impl Events {
             }
             let end_s = begun.elapsed().as_secs_f64();
             eprintln!("  {what}, {begin_s:.1} to {end_s:.1} s");
-            self.done.push(Event { what, begin_s, end_s });
+            self.done.push(Event {
+                what,
+                begin_s,
+                end_s,
+            });
         }
         Ok(())
     }

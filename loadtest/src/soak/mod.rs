@@ -1,9 +1,10 @@
 //! `loadtest soak`: a steady load in real time over MQTT and HTTP together, for an hour or more.
 //!
-//! Half of the sensors publish through mosquitto, one reading per message; the other half belong to gateways that POST
-//! batches. Each sensor has one reading per second. After a quarter of the time the broker is restarted, after half of
-//! it MongoDB, and after three quarters the service reads a changed configuration. Memory, open files, threads and lag
-//! are sampled every second and reported per minute; at the end the store is checked as after any other run.
+//! Half of the sensors publish through mosquitto, one reading per message; the other half belong to
+//! gateways that POST batches. Each sensor has one reading per second. After a quarter of the time
+//! the broker is restarted, after half of it MongoDB, and after three quarters the service reads a
+//! changed configuration. Memory, open files, threads and lag are sampled every second and reported
+//! per minute; at the end the store is checked as after any other run.
 
 mod events;
 mod report;
@@ -61,15 +62,36 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
     };
     let spec = spec(options);
     let rig = Rig::start(&spec, &options.binary, &options.settings).await?;
-    let mut plan = Plan { single_lanes: CONNECTIONS / 2, ..run::plan(&spec) };
-    let http = Target { transport: Transport::Http, port: rig.service.http_port };
-    let target_of = |lane| if lane < plan.single_lanes { rig.target } else { http };
+    let mut plan = Plan {
+        single_lanes: CONNECTIONS / 2,
+        ..run::plan(&spec)
+    };
+    let http = Target {
+        transport: Transport::Http,
+        port: rig.service.http_port,
+    };
+    let target_of = |lane| {
+        if lane < plan.single_lanes {
+            rig.target
+        } else {
+            http
+        }
+    };
     let (mut lanes, known) = drive::prepare(&spec, &plan, target_of);
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     plan.base_ms = now.as_secs() as i64 * STEP_MS;
     let before = rig.used();
-    let Rig { mongod, broker, service, .. } = rig;
-    let mut events = Events { mongod, broker: broker.ok_or("no broker")?, done: vec![] };
+    let Rig {
+        mongod,
+        broker,
+        service,
+        ..
+    } = rig;
+    let mut events = Events {
+        mongod,
+        broker: broker.ok_or("no broker")?,
+        done: vec![],
+    };
     let over = AtomicBool::new(false);
     let course = Mutex::new(vec![]);
     let begun = Instant::now();
@@ -85,9 +107,15 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
     })?;
     let readings = loads.iter().map(|load| load.readings).sum();
     all_accepted(&service, readings)?;
-    let used_by_test = usage::of(std::process::id()).unwrap_or_default().since(before.loadtest);
+    let used_by_test = usage::of(std::process::id())
+        .unwrap_or_default()
+        .since(before.loadtest);
     let ended = service.terminate()?;
-    let Events { mongod, broker, done } = events;
+    let Events {
+        mongod,
+        broker,
+        done,
+    } = events;
     let used = crate::report::Used {
         service: ended.usage.since(before.service),
         mongod: mongod.usage().since(before.mongod),
@@ -96,10 +124,29 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
     };
     let messages: Vec<u64> = lanes.iter().map(|lane| lane.acknowledged).collect();
     let db = mongod.client().await?.database(run::DATABASE);
-    let check = verify::check(&db, &Sent { plan: &plan, known: &known, messages: &messages }).await?;
-    let course = course.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let check = verify::check(
+        &db,
+        &Sent {
+            plan: &plan,
+            known: &known,
+            messages: &messages,
+        },
+    )
+    .await?;
+    let course = course
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let duplicates = ended.metrics.count("readings_duplicate_total");
-    Ok(Soak::new(&options.mode, minute, loads, course, done, used, duplicates, check))
+    Ok(Soak::new(
+        &options.mode,
+        minute,
+        loads,
+        course,
+        done,
+        used,
+        duplicates,
+        check,
+    ))
 }
 
 fn spec(options: &Options) -> Spec {
@@ -109,7 +156,11 @@ fn spec(options: &Options) -> Spec {
         transport: Transport::Mqtt,
         format: Format::Ndjson,
         mode: options.mode.clone(),
-        sensors: if options.short { SENSORS_SHORT } else { SENSORS },
+        sensors: if options.short {
+            SENSORS_SHORT
+        } else {
+            SENSORS
+        },
         batch: BATCH,
         connections: CONNECTIONS,
         window: WINDOW,
@@ -168,7 +219,12 @@ fn drive_minutes(
 }
 
 /// Samples the service until `over`.
-fn watch(service: &Service, begun: Instant, over: &AtomicBool, course: &Mutex<Vec<Second>>) -> Result<(), Failure> {
+fn watch(
+    service: &Service,
+    begun: Instant,
+    over: &AtomicBool,
+    course: &Mutex<Vec<Second>>,
+) -> Result<(), Failure> {
     let mut next = begun;
     while !over.load(Ordering::Relaxed) {
         let ready = service.is_ready();
@@ -181,19 +237,25 @@ fn watch(service: &Service, begun: Instant, over: &AtomicBool, course: &Mutex<Ve
             threads: used.threads,
             files: usage::open_files(service.pid()).unwrap_or_default(),
             cpu_s: used.cpu_s,
-            waiting: metrics.count("readings_accepted_total").saturating_sub(metrics.settled()),
+            waiting: metrics
+                .count("readings_accepted_total")
+                .saturating_sub(metrics.settled()),
             oldest_unstored_s: metrics.get("oldest_unstored_seconds"),
             mqtt_oldest_unacked_s: metrics.get("mqtt_oldest_unacked_seconds"),
         };
-        course.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(second);
+        course
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .push(second);
         next += SAMPLE_EVERY;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     Ok(())
 }
 
-/// Waits until the service has accepted everything that was acknowledged, by it or by the broker. A message that the
-/// broker delivered twice counts as accepted twice, so this also waits until no more are accepted.
+/// Waits until the service has accepted everything that was acknowledged, by it or by the broker. A
+/// message that the broker delivered twice counts as accepted twice, so this also waits until no
+/// more are accepted.
 fn all_accepted(service: &Service, readings: u64) -> Result<(), Failure> {
     let deadline = Instant::now() + ACCEPTED_WITHIN;
     let mut before = 0;

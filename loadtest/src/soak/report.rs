@@ -11,7 +11,8 @@ use crate::plot::{self, Chart};
 use crate::report::{Latency, Used};
 use crate::verify::Checked;
 
-/// A value is flat if its late median is at most this many times its early one, and a little for small values.
+/// A value is flat if its late median is at most this many times its early one, and a little for
+/// small values.
 const GROWTH_MAX: f64 = 1.1;
 /// Plots of records, next to the log of results.
 const PLOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plots");
@@ -93,7 +94,10 @@ pub(crate) struct Soak {
 }
 
 impl Soak {
-    #[expect(clippy::too_many_arguments, reason = "the parts of a run, put together once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a run, put together once"
+    )]
     pub(super) fn new(
         mode: &str,
         minute: Duration,
@@ -129,11 +133,26 @@ impl Soak {
 
     /// Saves the plot to this directory.
     pub(crate) fn plot(&self, dir: &Path) -> Result<(), Failure> {
-        let each = |of: fn(&Minute) -> f64| (1u32..).map(f64::from).zip(self.minutes.iter().map(of)).collect();
-        let chart = |title: &str, lines| Chart { title: format!("{}: {title}", self.name), unit: "min", lines };
+        let each = |of: fn(&Minute) -> f64| {
+            (1u32..)
+                .map(f64::from)
+                .zip(self.minutes.iter().map(of))
+                .collect()
+        };
+        let chart = |title: &str, lines| Chart {
+            title: format!("{}: {title}", self.name),
+            unit: "min",
+            lines,
+        };
         let charts = [
             chart("memory", vec![("resident MiB", each(|m| m.rss_mib))]),
-            chart("open files, threads", vec![("files", each(|m| m.files)), ("threads", each(|m| m.threads))]),
+            chart(
+                "open files, threads",
+                vec![
+                    ("files", each(|m| m.files)),
+                    ("threads", each(|m| m.threads)),
+                ],
+            ),
             chart("not yet stored", vec![("readings", each(|m| m.waiting))]),
             chart(
                 "age of the oldest, s",
@@ -142,11 +161,20 @@ impl Soak {
                     ("not acknowledged", each(|m| m.mqtt_oldest_unacked_s)),
                 ],
             ),
-            chart("p99, ms", vec![("HTTP", each(|m| m.load.http_ms.p99)), ("broker", each(|m| m.load.mqtt_ms.p99))]),
+            chart(
+                "p99, ms",
+                vec![
+                    ("HTTP", each(|m| m.load.http_ms.p99)),
+                    ("broker", each(|m| m.load.mqtt_ms.p99)),
+                ],
+            ),
             chart("share of a core", vec![("service", each(|m| m.core))]),
         ];
         std::fs::create_dir_all(dir)?;
-        Ok(std::fs::write(dir.join(format!("{}.svg", self.name)), plot::svg(&charts))?)
+        Ok(std::fs::write(
+            dir.join(format!("{}.svg", self.name)),
+            plot::svg(&charts),
+        )?)
     }
 
     /// Saves the plot for a record.
@@ -157,12 +185,15 @@ impl Soak {
     /// The result, as Markdown.
     pub(crate) fn markdown(&self) -> Vec<String> {
         let per_million = |cpu_s: f64| cpu_s * 1e6 / self.readings.max(1) as f64;
-        let Used { service, mongod, .. } = &self.used;
+        let Used {
+            service, mongod, ..
+        } = &self.used;
         let (early, late) = windows(self.minutes.len());
         let mut lines = vec![
             format!(
-                "`soak`, {} mode: {} readings in {:.0} s, half over MQTT, half over HTTP; {} messages sent again, {} duplicates \
-                 recognized. Service {:.1} CPU-s per million readings, {:.2} of a core; mongod {:.1} CPU-s per million. [Plot](plots/{}.svg).",
+                "`soak`, {} mode: {} readings in {:.0} s, half over MQTT, half over HTTP; {} \
+                 messages sent again, {} duplicates recognized. Service {:.1} CPU-s per million \
+                 readings, {:.2} of a core; mongod {:.1} CPU-s per million. [Plot](plots/{}.svg).",
                 self.mode,
                 self.readings,
                 self.seconds,
@@ -175,7 +206,8 @@ impl Soak {
             ),
             String::new(),
             format!(
-                "| median of the minutes' maxima | minutes {} to {} | minutes {} to {} | largest | in minute | |",
+                "| median of the minutes' maxima | minutes {} to {} | minutes {} to {} | largest | \
+                 in minute | |",
                 early.start + 1,
                 early.end,
                 late.start + 1,
@@ -189,11 +221,17 @@ impl Soak {
                 Some(true) => "flat",
                 Some(false) => "**grows**",
             };
-            format!("| {} | {:.1} | {:.1} | {:.1} | {} | {verdict} |", t.what, t.early, t.late, t.largest, t.largest_at)
+            format!(
+                "| {} | {:.1} | {:.1} | {:.1} | {} | {verdict} |",
+                t.what, t.early, t.late, t.largest, t.largest_at
+            )
         }));
         lines.push(String::new());
         for event in &self.events {
-            lines.push(format!("- {}: {:.1} to {:.1} s.", event.what, event.begin_s, event.end_s));
+            lines.push(format!(
+                "- {}: {:.1} to {:.1} s.",
+                event.what, event.begin_s, event.end_s
+            ));
         }
         lines.push(format!(
             "- `/readyz` was not 200 in {} of {} samples, one per second.",
@@ -201,7 +239,10 @@ impl Soak {
             self.course.len()
         ));
         lines.push(match self.check.problems.as_slice() {
-            [] => format!("- All {} acknowledged readings are stored exactly once.", self.check.acknowledged),
+            [] => format!(
+                "- All {} acknowledged readings are stored exactly once.",
+                self.check.acknowledged
+            ),
             problems => {
                 format!(
                     "- **WRONG**: {} acknowledged, {} stored: {problems:?}",
@@ -213,20 +254,35 @@ impl Soak {
     }
 }
 
-/// Assigns the samples to the minutes. A minute of the load may last a little longer than the clock's.
+/// Assigns the samples to the minutes. A minute of the load may last a little longer than the
+/// clock's.
 fn minutes(loads: Vec<Load>, course: &[Second], length_s: f64) -> Vec<Minute> {
-    let mut all: Vec<Minute> = loads.into_iter().map(|load| Minute { load, ..Minute::default() }).collect();
+    let mut all: Vec<Minute> = loads
+        .into_iter()
+        .map(|load| Minute {
+            load,
+            ..Minute::default()
+        })
+        .collect();
     let mut cpu: Vec<Option<(f64, f64)>> = vec![None; all.len()];
     for second in course {
         let at = ((second.s / length_s) as usize).min(all.len().saturating_sub(1));
-        let Some(minute) = all.get_mut(at) else { continue };
+        let Some(minute) = all.get_mut(at) else {
+            continue;
+        };
         let raise = |value: &mut f64, to: f64| *value = value.max(to);
-        raise(&mut minute.rss_mib, second.rss_bytes as f64 / f64::from(1 << 20));
+        raise(
+            &mut minute.rss_mib,
+            second.rss_bytes as f64 / f64::from(1 << 20),
+        );
         raise(&mut minute.threads, second.threads as f64);
         raise(&mut minute.files, second.files as f64);
         raise(&mut minute.waiting, second.waiting as f64);
         raise(&mut minute.oldest_unstored_s, second.oldest_unstored_s);
-        raise(&mut minute.mqtt_oldest_unacked_s, second.mqtt_oldest_unacked_s);
+        raise(
+            &mut minute.mqtt_oldest_unacked_s,
+            second.mqtt_oldest_unacked_s,
+        );
         minute.unready += u64::from(!second.ready);
         let (first_s, first_cpu) = *cpu[at].get_or_insert((second.s, second.cpu_s));
         if second.s > first_s {
@@ -236,7 +292,8 @@ fn minutes(loads: Vec<Load>, course: &[Second], length_s: f64) -> Vec<Minute> {
     all
 }
 
-/// The minutes that are compared: before the first event and after the last one, which are at quarters of the time.
+/// The minutes that are compared: before the first event and after the last one, which are at
+/// quarters of the time.
 fn windows(minutes: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
     let first_event = minutes / 4;
     let early = (minutes / 10).min(first_event.saturating_sub(1))..first_event.max(1);
@@ -249,23 +306,40 @@ fn trends(minutes: &[Minute]) -> Vec<Trend> {
     // `slack`: how much more than a tenth a small value may grow, in its unit.
     let trend = |what, slack: Option<f64>, of: fn(&Minute) -> f64| {
         let values: Vec<f64> = minutes.iter().map(of).collect();
-        let median_of = |range: &std::ops::Range<usize>| median(values.get(range.clone()).unwrap_or_default());
+        let median_of =
+            |range: &std::ops::Range<usize>| median(values.get(range.clone()).unwrap_or_default());
         let early = median_of(&early);
         let late = median_of(&late);
         let largest = values.iter().copied().fold(0.0, f64::max);
-        let largest_at = values.iter().position(|value| *value >= largest).map_or(0, |at| at + 1);
+        let largest_at = values
+            .iter()
+            .position(|value| *value >= largest)
+            .map_or(0, |at| at + 1);
         let flat = slack.map(|slack| late <= early * GROWTH_MAX + slack);
-        Trend { what, early, late, largest, largest_at, flat }
+        Trend {
+            what,
+            early,
+            late,
+            largest,
+            largest_at,
+            flat,
+        }
     };
     vec![
         trend("resident MiB", Some(4.0), |m| m.rss_mib),
         trend("open files", Some(4.0), |m| m.files),
         trend("threads", Some(0.0), |m| m.threads),
         trend("readings not yet stored", Some(0.0), |m| m.waiting),
-        trend("oldest reading not stored, s", Some(5.0), |m| m.oldest_unstored_s),
-        trend("oldest MQTT message not acknowledged, s", Some(1.0), |m| m.mqtt_oldest_unacked_s),
+        trend("oldest reading not stored, s", Some(5.0), |m| {
+            m.oldest_unstored_s
+        }),
+        trend("oldest MQTT message not acknowledged, s", Some(1.0), |m| {
+            m.mqtt_oldest_unacked_s
+        }),
         trend("ack p99 over HTTP, ms", Some(5.0), |m| m.load.http_ms.p99),
-        trend("ack p99 of the broker, ms", Some(5.0), |m| m.load.mqtt_ms.p99),
+        trend("ack p99 of the broker, ms", Some(5.0), |m| {
+            m.load.mqtt_ms.p99
+        }),
         trend("share of a core", Some(0.05), |m| m.core),
         trend("`/readyz` not 200, s", None, |m| m.unready as f64),
     ]
@@ -282,21 +356,43 @@ mod tests {
     use super::*;
 
     fn second(s: f64, rss_mib: u64, ready: bool) -> Second {
-        Second { s, rss_bytes: rss_mib << 20, ready, cpu_s: s / 4.0, ..Second::default() }
+        Second {
+            s,
+            rss_bytes: rss_mib << 20,
+            ready,
+            cpu_s: s / 4.0,
+            ..Second::default()
+        }
     }
 
     #[test]
     fn samples_belong_to_their_minute() {
-        let course = [second(0.0, 5, true), second(59.0, 7, false), second(60.0, 9, true), second(121.0, 11, false)];
+        let course = [
+            second(0.0, 5, true),
+            second(59.0, 7, false),
+            second(60.0, 9, true),
+            second(121.0, 11, false),
+        ];
         let minutes = minutes(vec![Load::default(), Load::default()], &course, 60.0);
-        assert_eq!(minutes.iter().map(|m| (m.rss_mib, m.unready)).collect::<Vec<_>>(), [(7.0, 1), (11.0, 1)]);
+        assert_eq!(
+            minutes
+                .iter()
+                .map(|m| (m.rss_mib, m.unready))
+                .collect::<Vec<_>>(),
+            [(7.0, 1), (11.0, 1)]
+        );
         assert!((minutes[0].core - 0.25).abs() < 1e-9 && (minutes[1].core - 0.25).abs() < 1e-9);
     }
 
     #[test]
     fn memory_that_grows_is_not_flat_and_a_peak_between_is() {
         let run = |rss: fn(usize) -> f64| -> Option<bool> {
-            let minutes: Vec<Minute> = (0..60).map(|n| Minute { rss_mib: rss(n), ..Minute::default() }).collect();
+            let minutes: Vec<Minute> = (0..60)
+                .map(|n| Minute {
+                    rss_mib: rss(n),
+                    ..Minute::default()
+                })
+                .collect();
             trends(&minutes)[0].flat
         };
         assert_eq!(run(|n| 100.0 + n as f64), Some(false));

@@ -1,9 +1,10 @@
-//! The file with the public keys of the issuer: PEM (`PUBLIC KEY`, one or several) or a JWKS (RFC 7517), told apart by
-//! its first character.
+//! The file with the public keys of the issuer: PEM (`PUBLIC KEY`, one or several) or a JWKS (RFC
+//! 7517), told apart by its first character.
 //!
-//! Keys of a JWKS that are for something else (encryption, other algorithms, types that are not known here) are
-//! skipped, as RFC 7517 §5 asks for: providers publish them next to those that sign. Private and symmetric keys are
-//! faults. The faults of a file are reported together, by position and `kid`, without any part of a key.
+//! Keys of a JWKS that are for something else (encryption, other algorithms, types that are not
+//! known here) are skipped, as RFC 7517 §5 asks for: providers publish them next to those that
+//! sign. Private and symmetric keys are faults. The faults of a file are reported together, by
+//! position and `kid`, without any part of a key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ use crate::access::identity::valid_identity;
 
 /// The largest file to read.
 const FILE_MAX_BYTES: u64 = 1 << 20;
-/// Keys of a file. Without `kid` a JWT is compared with each of its algorithm, which costs up to 0.1 ms.
+/// Keys of a file. Without `kid` a JWT is compared with each of its algorithm, which costs up to
+/// 0.1 ms.
 const KEYS_MAX: usize = 32;
 /// Faults of one file that an error lists.
 const FAULTS_MAX: usize = 20;
@@ -34,9 +36,14 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Whether it is the key for a JWT with this header. A key without `kid` (PEM) fits every `kid`.
+    /// Whether it is the key for a JWT with this header. A key without `kid` (PEM) fits every
+    /// `kid`.
     pub(super) fn fits(&self, algorithm: Algorithm, kid: Option<&str>) -> bool {
-        let is_named = self.kid.as_deref().zip(kid).is_none_or(|(own, kid)| own == kid);
+        let is_named = self
+            .kid
+            .as_deref()
+            .zip(kid)
+            .is_none_or(|(own, kid)| own == kid);
         is_named && self.algorithms.contains(&algorithm)
     }
 }
@@ -86,9 +93,15 @@ pub enum KeyFault {
     NoKey,
     #[error("has more than {KEYS_MAX} keys")]
     TooManyKeys,
-    #[error("is a private key; put the public key into the file, and keep the private key with the issuer")]
+    #[error(
+        "is a private key; put the public key into the file, and keep the private key with the \
+         issuer"
+    )]
     Private,
-    #[error("is a symmetric key (`oct`), with which everyone who can verify a JWT can make one; use a key pair")]
+    #[error(
+        "is a symmetric key (`oct`), with which everyone who can verify a JWT can make one; use a \
+         key pair"
+    )]
     Symmetric,
     #[error("is not a public key of a known kind; expected RSA, P-256, P-384 or Ed25519")]
     Kind,
@@ -105,7 +118,9 @@ impl fmt::Display for KeyFaults {
         for (i, (key, fault)) in self.0.iter().take(FAULTS_MAX).enumerate() {
             let separator = if i > 0 { "; " } else { "" };
             match key {
-                Some(KeyPlace { at, kid: Some(kid) }) => write!(f, "{separator}key {at} ({kid}): {fault}")?,
+                Some(KeyPlace { at, kid: Some(kid) }) => {
+                    write!(f, "{separator}key {at} ({kid}): {fault}")?
+                }
                 Some(KeyPlace { at, kid: None }) => write!(f, "{separator}key {at}: {fault}")?,
                 None => write!(f, "{separator}{fault}")?,
             }
@@ -123,12 +138,18 @@ pub(super) fn load(path: &Path, allowed: &[Algorithm]) -> Result<Vec<Key>, JwtKe
         let is_large = std::fs::metadata(path)?.len() > FILE_MAX_BYTES;
         (!is_large).then(|| std::fs::read(path)).transpose()
     };
-    let bytes = read().map_err(|source| JwtKeysError::Read { path: path.to_owned(), source })?;
+    let bytes = read().map_err(|source| JwtKeysError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     let keys = match &bytes {
         None => Err(KeyFaults(vec![(None, KeyFault::FileTooLarge)])),
         Some(bytes) => parse(bytes, allowed),
     };
-    keys.map_err(|faults| JwtKeysError::Keys { path: path.to_owned(), faults })
+    keys.map_err(|faults| JwtKeysError::Keys {
+        path: path.to_owned(),
+        faults,
+    })
 }
 
 /// A key that is skipped is `None`.
@@ -145,9 +166,16 @@ pub(super) fn parse(bytes: &[u8], allowed: &[Algorithm]) -> Result<Vec<Key>, Key
     for (at, (kid, parsed)) in found.into_iter().enumerate() {
         match parsed {
             Ok(Some((key, fitting))) => {
-                let algorithms: Vec<_> = fitting.into_iter().filter(|one| allowed.contains(one)).collect();
+                let algorithms: Vec<_> = fitting
+                    .into_iter()
+                    .filter(|one| allowed.contains(one))
+                    .collect();
                 if !algorithms.is_empty() {
-                    keys.push(Key { kid, algorithms, key });
+                    keys.push(Key {
+                        kid,
+                        algorithms,
+                        key,
+                    });
                 }
             }
             Ok(None) => {}
@@ -163,7 +191,11 @@ pub(super) fn parse(bytes: &[u8], allowed: &[Algorithm]) -> Result<Vec<Key>, Key
     if keys.len() > KEYS_MAX {
         faults.push((None, KeyFault::TooManyKeys));
     }
-    if faults.is_empty() { Ok(keys) } else { Err(KeyFaults(faults)) }
+    if faults.is_empty() {
+        Ok(keys)
+    } else {
+        Err(KeyFaults(faults))
+    }
 }
 
 fn of_pem(bytes: &[u8]) -> Option<Vec<(Option<String>, Parsed)>> {
@@ -172,7 +204,9 @@ fn of_pem(bytes: &[u8]) -> Option<Vec<(Option<String>, Parsed)>> {
     while let Some((kind, der)) = from_buf(&mut rest).ok()? {
         let parsed = match kind {
             SectionKind::PublicKey => of_spki(&der).map(Some),
-            SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => Err(KeyFault::Private),
+            SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => {
+                Err(KeyFault::Private)
+            }
             _ => Err(KeyFault::Kind),
         };
         found.push((None, parsed));
@@ -182,9 +216,11 @@ fn of_pem(bytes: &[u8]) -> Option<Vec<(Option<String>, Parsed)>> {
 
 /// `SubjectPublicKeyInfo` (RFC 5280 §4.1): an algorithm, and the key as a bit string.
 fn of_spki(der: &[u8]) -> Result<(DecodingKey, Vec<Algorithm>), KeyFault> {
-    // `SEQUENCE { OBJECT IDENTIFIER, parameters }` without its head, RFC 8017 §A.1, RFC 5480 §2.1.1, RFC 8410 §3.
+    // `SEQUENCE { OBJECT IDENTIFIER, parameters }` without its head, RFC 8017 §A.1, RFC 5480
+    // §2.1.1, RFC 8410 §3.
     const RSA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00";
-    const P256: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07";
+    const P256: &[u8] =
+        b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07";
     const P384: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x05\x2b\x81\x04\x00\x22";
     const ED25519: &[u8] = b"\x06\x03\x2b\x65\x70";
     let split = || {
@@ -196,7 +232,10 @@ fn of_spki(der: &[u8]) -> Result<(DecodingKey, Vec<Algorithm>), KeyFault> {
     let (algorithm, key) = split().ok_or(KeyFault::Kind)?;
     match algorithm {
         RSA => {
-            let modulus = element(key, 0x30).and_then(|(body, _)| element(body, 0x02)).ok_or(KeyFault::Parameters)?.0;
+            let modulus = element(key, 0x30)
+                .and_then(|(body, _)| element(body, 0x02))
+                .ok_or(KeyFault::Parameters)?
+                .0;
             check_modulus(modulus)?;
             Ok((DecodingKey::from_rsa_der(key), rsa_algorithms()))
         }
@@ -215,7 +254,12 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
         0..=0x7f => (usize::from(length), rest),
         0x81..=0x83 => {
             let (bytes, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
-            (bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
+            (
+                bytes
+                    .iter()
+                    .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+                rest,
+            )
         }
         _ => return None,
     };
@@ -230,21 +274,42 @@ fn rsa_algorithms() -> Vec<Algorithm> {
 fn check_modulus(modulus: &[u8]) -> Result<&[u8], KeyFault> {
     let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
     let modulus = &modulus[zeros..];
-    let bits = modulus.first().map_or(0, |first| modulus.len() * 8 - first.leading_zeros() as usize);
-    if RSA_BITS.contains(&bits) { Ok(modulus) } else { Err(KeyFault::RsaSize) }
+    let bits = modulus.first().map_or(0, |first| {
+        modulus.len() * 8 - first.leading_zeros() as usize
+    });
+    if RSA_BITS.contains(&bits) {
+        Ok(modulus)
+    } else {
+        Err(KeyFault::RsaSize)
+    }
 }
 
 /// An uncompressed point (SEC 1 §2.3.3).
 fn of_point(point: &[u8], bytes: usize) -> Result<DecodingKey, KeyFault> {
     let is_one = point.len() == 1 + 2 * bytes && point[0] == 4;
-    if is_one { Ok(DecodingKey::from_ec_der(point)) } else { Err(KeyFault::Parameters) }
+    if is_one {
+        Ok(DecodingKey::from_ec_der(point))
+    } else {
+        Err(KeyFault::Parameters)
+    }
 }
 
 fn of_jwks(bytes: &[u8]) -> Option<Vec<(Option<String>, Parsed)>> {
     let set: Value = serde_json::from_slice(bytes).ok()?;
     let keys = set.get("keys")?.as_array()?;
     let kid = |key: &Value| key.get("kid").and_then(Value::as_str).map(str::to_owned);
-    Some(keys.iter().map(|key| (kid(key), key.as_object().ok_or(KeyFault::NotAnObject).and_then(of_jwk))).collect())
+    Some(
+        keys.iter()
+            .map(|key| {
+                (
+                    kid(key),
+                    key.as_object()
+                        .ok_or(KeyFault::NotAnObject)
+                        .and_then(of_jwk),
+                )
+            })
+            .collect(),
+    )
 }
 
 /// RFC 7517 §4, RFC 7518 §6, RFC 8037 §2.
@@ -263,19 +328,25 @@ fn of_jwk(jwk: &Map<String, Value>) -> Parsed {
     if text("use").is_some_and(|purpose| purpose != "sig") {
         return Ok(None);
     }
-    let point =
-        |size| -> Result<DecodingKey, KeyFault> { of_point(&[&[4], &*bytes("x")?, &*bytes("y")?].concat(), size) };
+    let point = |size| -> Result<DecodingKey, KeyFault> {
+        of_point(&[&[4], &*bytes("x")?, &*bytes("y")?].concat(), size)
+    };
     let (key, mut algorithms) = match (text("kty"), text("crv")) {
         (Some("RSA"), _) => {
             let modulus = bytes("n")?;
             let exponent = bytes("e")?;
             let exponent: Vec<u8> = exponent.into_iter().skip_while(|byte| *byte == 0).collect();
-            (DecodingKey::from_rsa_raw_components(check_modulus(&modulus)?, &exponent), rsa_algorithms())
+            (
+                DecodingKey::from_rsa_raw_components(check_modulus(&modulus)?, &exponent),
+                rsa_algorithms(),
+            )
         }
         (Some("EC"), Some("P-256")) => (point(32)?, vec![Algorithm::ES256]),
         (Some("EC"), Some("P-384")) => (point(48)?, vec![Algorithm::ES384]),
         (Some("OKP"), Some("Ed25519")) => {
-            let key = Some(bytes("x")?).filter(|key| key.len() == 32).ok_or(KeyFault::Parameters)?;
+            let key = Some(bytes("x")?)
+                .filter(|key| key.len() == 32)
+                .ok_or(KeyFault::Parameters)?;
             (DecodingKey::from_ed_der(&key), vec![Algorithm::EdDSA])
         }
         _ => return Ok(None),

@@ -1,18 +1,21 @@
 //! JSON Web Tokens (RFC 7519) of an identity provider, for fleets that have one.
 //!
-//! A JWT is accepted if one of the configured keys signed it with one of the configured algorithms, and if it is for
-//! this service (`iss`, `aud`). Its claims become a [`Grant`](super::Grant). [`Grant::check`](super::Grant::check)
-//! checks its times (`exp`, `nbf`) like those of every other grant, with the clock of the service; so this needs no
-//! clock.
+//! A JWT is accepted if one of the configured keys signed it with one of the configured algorithms,
+//! and if it is for this service (`iss`, `aud`). Its claims become a [`Grant`](super::Grant).
+//! [`Grant::check`](super::Grant::check) checks its times (`exp`, `nbf`) like those of every other
+//! grant, with the clock of the service; so this needs no clock.
 //!
 //! What the sender of a JWT cannot choose:
-//! - The algorithm: the header names one, which must be configured and must fit the key. All of them are asymmetric, so
-//!   a public key cannot be used as the secret of an HMAC, and `none` does not exist.
-//! - The key: `kid` selects among the configured keys and does nothing else. Keys and URLs in the header (`jwk`, `jku`,
-//!   `x5c`, `x5u`) are ignored. A header with `crit` is refused (RFC 7515 §4.1.11).
+//! - The algorithm: the header names one, which must be configured and must fit the key. All of
+//!   them are asymmetric, so a public key cannot be used as the secret of an HMAC, and `none` does
+//!   not exist.
+//! - The key: `kid` selects among the configured keys and does nothing else. Keys and URLs in the
+//!   header (`jwk`, `jku`, `x5c`, `x5u`) are ignored. A header with `crit` is refused (RFC 7515
+//!   §4.1.11).
 //! - Patterns by its name: an identity contains no `*`, because it replaces `{id}` in patterns.
 //!
-//! The crate `jsonwebtoken` reads the format; ring verifies the signatures, as for TLS ([`provider`]).
+//! The crate `jsonwebtoken` reads the format; ring verifies the signatures, as for TLS
+//! ([`provider`]).
 
 mod keys;
 mod provider;
@@ -32,7 +35,8 @@ use super::identity::{own_patterns, valid_identity};
 use crate::config::{Jwt as JwtSettings, JwtAlgorithm};
 use crate::model::SensorPatterns;
 
-/// A longer one is refused unread. With a dozen claims and an RSA signature of 4096 bits, one has about 2 KiB.
+/// A longer one is refused unread. With a dozen claims and an RSA signature of 4096 bits, one has
+/// about 2 KiB.
 const JWT_MAX_BYTES: usize = 8 * 1024;
 
 /// The keys and rules that JWTs are verified with.
@@ -63,8 +67,8 @@ pub enum JwtFault {
     TooLong,
     /// Not three parts in Base64url, or no JSON in them.
     #[error(
-        "malformed JWT; expected three parts in Base64url, the first a JSON object with a known asymmetric `alg` and \
-         without `crit`"
+        "malformed JWT; expected three parts in Base64url, the first a JSON object with a known \
+         asymmetric `alg` and without `crit`"
     )]
     Malformed,
     /// `alg` is not one of `jwt.algorithms`.
@@ -83,17 +87,20 @@ pub enum JwtFault {
     #[error("JWT rejected: its audience (`aud`) is none of jwt.audience")]
     Audience,
     /// `exp` is missing or is not a time, or `nbf` is not one.
-    #[error("JWT rejected: `exp` is required, and `exp` and `nbf` must be numbers of seconds since 1970")]
+    #[error(
+        "JWT rejected: `exp` is required, and `exp` and `nbf` must be numbers of seconds since 1970"
+    )]
     Times,
     /// The claim with the identity is missing or is not one.
     #[error(
-        "JWT rejected: the claim of jwt.id_claim must be 1 to 128 letters, digits and characters of - _ . : @ / | + ="
+        "JWT rejected: the claim of jwt.id_claim must be 1 to 128 letters, digits and characters \
+         of - _ . : @ / | + ="
     )]
     Identity,
     /// A claim that becomes the grant cannot be one.
     #[error(
-        "JWT rejected: the claims of jwt.write_claim and jwt.read_claim must be lists of patterns on sensor ids, or \
-         patterns separated by spaces"
+        "JWT rejected: the claims of jwt.write_claim and jwt.read_claim must be lists of patterns \
+         on sensor ids, or patterns separated by spaces"
     )]
     Scope,
 }
@@ -107,7 +114,11 @@ impl JwtFault {
             | JwtFault::Algorithm
             | JwtFault::UnknownKey
             | JwtFault::Signature => true,
-            JwtFault::Issuer | JwtFault::Audience | JwtFault::Times | JwtFault::Identity | JwtFault::Scope => false,
+            JwtFault::Issuer
+            | JwtFault::Audience
+            | JwtFault::Times
+            | JwtFault::Identity
+            | JwtFault::Scope => false,
         }
     }
 }
@@ -118,12 +129,22 @@ impl Jwt {
     /// # Errors
     /// The file cannot be read, or its keys cannot be used; the error names all faults.
     pub fn load(settings: &JwtSettings) -> Result<Option<Jwt>, JwtKeysError> {
-        let Some(path) = &settings.keys_file else { return Ok(None) };
+        let Some(path) = &settings.keys_file else {
+            return Ok(None);
+        };
         let allowed: Vec<Algorithm> = settings.algorithms.iter().copied().map(algorithm).collect();
         let keys = keys::load(path, &allowed)?;
         provider::install();
-        let validations = allowed.iter().map(|algorithm| validation(*algorithm, settings)).collect();
-        Ok(Some(Jwt { settings: settings.clone(), keys, validations, verified: Verified::default() }))
+        let validations = allowed
+            .iter()
+            .map(|algorithm| validation(*algorithm, settings))
+            .collect();
+        Ok(Some(Jwt {
+            settings: settings.clone(),
+            keys,
+            validations,
+            verified: Verified::default(),
+        }))
     }
 
     /// Number of keys.
@@ -149,10 +170,17 @@ impl Jwt {
         if header.crit.is_some() {
             return Err(JwtFault::Malformed);
         }
-        let validation = self.validations.iter().find(|validation| validation.algorithms.contains(&header.alg));
+        let validation = self
+            .validations
+            .iter()
+            .find(|validation| validation.algorithms.contains(&header.alg));
         let validation = validation.ok_or(JwtFault::Algorithm)?;
         let mut fault = JwtFault::UnknownKey;
-        for key in self.keys.iter().filter(|key| key.fits(header.alg, header.kid.as_deref())) {
+        for key in self
+            .keys
+            .iter()
+            .filter(|key| key.fits(header.alg, header.kid.as_deref()))
+        {
             match decode::<Map<String, Value>>(text, &key.key, validation) {
                 Ok(verified) => return self.claims(&verified.claims),
                 Err(error) => fault = fault_of(error.kind()),
@@ -165,12 +193,25 @@ impl Jwt {
     }
 
     fn claims(&self, claims: &Map<String, Value>) -> Result<Claims, JwtFault> {
-        let JwtSettings { id_claim, write_claim, read_claim, write_default, read_default, .. } = &self.settings;
-        let id = claims.get(id_claim).and_then(Value::as_str).filter(|id| valid_identity(id));
+        let JwtSettings {
+            id_claim,
+            write_claim,
+            read_claim,
+            write_default,
+            read_default,
+            ..
+        } = &self.settings;
+        let id = claims
+            .get(id_claim)
+            .and_then(Value::as_str)
+            .filter(|id| valid_identity(id));
         let id = id.ok_or(JwtFault::Identity)?;
         let leeway_ms = i64::try_from(self.settings.leeway.as_millis()).unwrap_or(i64::MAX);
         let expires_ms = claims.get("exp").and_then(time_ms).ok_or(JwtFault::Times)?;
-        let valid_from_ms = claims.get("nbf").map(|nbf| time_ms(nbf).ok_or(JwtFault::Times)).transpose()?;
+        let valid_from_ms = claims
+            .get("nbf")
+            .map(|nbf| time_ms(nbf).ok_or(JwtFault::Times))
+            .transpose()?;
         Ok(Claims {
             id: id.to_owned(),
             write: patterns(claims.get(write_claim), write_default, id)?,
@@ -202,7 +243,8 @@ fn algorithm(setting: JwtAlgorithm) -> Algorithm {
     }
 }
 
-/// The crate does not refuse a JWT without `iss` or `aud` unless they are required claims. Times are not checked here.
+/// The crate does not refuse a JWT without `iss` or `aud` unless they are required claims. Times
+/// are not checked here.
 fn validation(algorithm: Algorithm, settings: &JwtSettings) -> Validation {
     let mut validation = Validation::new(algorithm);
     (validation.validate_exp, validation.validate_nbf) = (false, false);
@@ -226,12 +268,18 @@ fn fault_of(error: &ErrorKind) -> JwtFault {
 
 /// Seconds since 1970, also with a fraction (RFC 7519 §2), in milliseconds.
 fn time_ms(claim: &Value) -> Option<i64> {
-    let seconds = claim.as_f64().filter(|seconds| (0.0..1e12).contains(seconds))?;
+    let seconds = claim
+        .as_f64()
+        .filter(|seconds| (0.0..1e12).contains(seconds))?;
     Some((seconds * 1000.0) as i64)
 }
 
 /// The patterns of a claim; those of the settings if it is absent.
-fn patterns(claim: Option<&Value>, default: &[String], id: &str) -> Result<SensorPatterns, JwtFault> {
+fn patterns(
+    claim: Option<&Value>,
+    default: &[String],
+    id: &str,
+) -> Result<SensorPatterns, JwtFault> {
     let texts: Option<Vec<&str>> = match claim {
         None => Some(default.iter().map(String::as_str).collect()),
         Some(Value::String(text)) => Some(text.split_whitespace().collect()),

@@ -1,11 +1,13 @@
-//! Verifies the signatures of JWTs with ring, which verifies those of TLS too. The crate `jsonwebtoken` would bring a
-//! second library of cryptography otherwise.
+//! Verifies the signatures of JWTs with ring, which verifies those of TLS too. The crate
+//! `jsonwebtoken` would bring a second library of cryptography otherwise.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result};
 use jsonwebtoken::signature::{Error, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey};
-use ring::signature::{self as by_ring, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
+use ring::signature::{
+    self as by_ring, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
+};
 
 /// Makes this the provider of the process. It cannot change, so that a second call has no effect.
 pub(super) fn install() {
@@ -34,7 +36,11 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
         Algorithm::EdDSA => Method::Curve(&by_ring::ED25519),
         _ => return Err(ErrorKind::InvalidAlgorithm.into()),
     };
-    Ok(Box::new(RingVerifier { algorithm: *algorithm, method, key: key.clone() }))
+    Ok(Box::new(RingVerifier {
+        algorithm: *algorithm,
+        method,
+        key: key.clone(),
+    }))
 }
 
 enum Method {
@@ -60,7 +66,9 @@ impl Verifier<Vec<u8>> for RingVerifier {
             (Method::Curve(algorithm), DecodingKeyKind::SecretOrDer(point)) => {
                 UnparsedPublicKey::new(*algorithm, point).verify(message, signature)
             }
-            (Method::Curve(_), DecodingKeyKind::RsaModulusExponent { .. }) => return Err(Error::new()),
+            (Method::Curve(_), DecodingKeyKind::RsaModulusExponent { .. }) => {
+                return Err(Error::new());
+            }
         };
         verified.map_err(|_| Error::new())
     }

@@ -1,10 +1,14 @@
-//! The claims of JWTs that were verified before, so that a sender that presents the same JWT with each request costs
-//! one signature, not one for each. Verifying one takes 30 to 100 µs, its SHA-256 about 1 µs.
+//! The claims of JWTs that were verified before, so that a sender that presents the same JWT with
+//! each request costs one signature, not one for each. Verifying one takes 30 to 100 µs, its
+//! SHA-256 about 1 µs.
 //!
-//! - Only verified JWTs are kept, so that no sender without a key can fill it. The result of the time checks is not
-//!   kept: they run at each use, with the clock ([`super::super::Grant::check`]).
-//! - It belongs to the keys and settings that verified: a reload makes new ones, without the JWTs of the old ones.
-//! - Its size is bounded in bytes. There are two generations: when the newer is full, the older is forgotten.
+//! - Only verified JWTs are kept, so that no sender without a key can fill it. The result of the
+//!   time checks is not kept: they run at each use, with the clock
+//!   ([`super::super::Grant::check`]).
+//! - It belongs to the keys and settings that verified: a reload makes new ones, without the JWTs
+//!   of the old ones.
+//! - Its size is bounded in bytes. There are two generations: when the newer is full, the older is
+//!   forgotten.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +35,11 @@ struct Generations<C> {
 
 impl<C> Default for Verified<C> {
     fn default() -> Verified<C> {
-        Verified(Mutex::new(Generations { newer: HashMap::new(), older: HashMap::new(), bytes: 0 }))
+        Verified(Mutex::new(Generations {
+            newer: HashMap::new(),
+            older: HashMap::new(),
+            bytes: 0,
+        }))
     }
 }
 
@@ -40,7 +48,11 @@ impl<C> Verified<C> {
     ///
     /// # Errors
     /// That of `verify`; nothing is kept then.
-    pub(super) fn claims<E>(&self, text: &str, verify: impl FnOnce() -> Result<C, E>) -> Result<Arc<C>, E> {
+    pub(super) fn claims<E>(
+        &self,
+        text: &str,
+        verify: impl FnOnce() -> Result<C, E>,
+    ) -> Result<Arc<C>, E> {
         let key: Key = Sha256::digest(text.as_bytes()).into();
         if let Some(known) = self.lock().find(&key, text.len()) {
             return Ok(known);
@@ -119,9 +131,17 @@ mod tests {
             ask(n);
             ask(0);
             let kept = verified.lock();
-            assert!(kept.newer.len() + kept.older.len() <= 200, "{}", kept.newer.len());
+            assert!(
+                kept.newer.len() + kept.older.len() <= 200,
+                "{}",
+                kept.newer.len()
+            );
         }
-        assert_eq!(times.get(), 1000, "each once, and the one in use never again");
+        assert_eq!(
+            times.get(),
+            1000,
+            "each once, and the one in use never again"
+        );
         ask(1);
         assert_eq!(times.get(), 1001, "it was forgotten");
     }

@@ -1,30 +1,35 @@
-//! One open bucket of one sensor: the believed state of the store, the pending rows and the rows in flight. Pure.
+//! One open bucket of one sensor: the believed state of the store, the pending rows and the rows in
+//! flight. Pure.
 //!
-//! Life of a reading: it arrives, is compared if it could be a duplicate ([`Bucket::arrive`]), is pending, moves into a
-//! statement ([`Bucket::take`]) and leaves when the store confirms it. If the store answers `Conflict`, or the answer
-//! is lost, the statement's rows return to the front of the pending ones, marked as suspect. The bucket is then loaded
-//! ([`Bucket::loaded`]), rows that are stored already are dropped, and the rest continues with the right version.
+//! Life of a reading: it arrives, is compared if it could be a duplicate ([`Bucket::arrive`]), is
+//! pending, moves into a statement ([`Bucket::take`]) and leaves when the store confirms it. If the
+//! store answers `Conflict`, or the answer is lost, the statement's rows return to the front of the
+//! pending ones, marked as suspect. The bucket is then loaded ([`Bucket::loaded`]), rows that are
+//! stored already are dropped, and the rest continues with the right version.
 //!
 //! Which readings can be duplicates:
-//! - One with its own time, later than everything stored or in flight (`high_water_ms`), is new: no comparison.
-//! - One at or before that time is compared with the stored ones, which are loaded from its time on and kept
-//!   ([`DedupWindow`]). Until then it is pending with `check` set, and the bucket is not written before the load.
-//! - One with the receipt time is never dropped on arrival. Only if it is suspect (replayed, refused, answer lost), it
-//!   is matched with a stored reading of another writer that no other reading has been matched with
-//!   ([`ExternalWrites`]).
+//! - One with its own time, later than everything stored or in flight (`high_water_ms`), is new: no
+//!   comparison.
+//! - One at or before that time is compared with the stored ones, which are loaded from its time on
+//!   and kept ([`DedupWindow`]). Until then it is pending with `check` set, and the bucket is not
+//!   written before the load.
+//! - One with the receipt time is never dropped on arrival. Only if it is suspect (replayed,
+//!   refused, answer lost), it is matched with a stored reading of another writer that no other
+//!   reading has been matched with ([`ExternalWrites`]).
 //!
-//! In a time-series bucket ([`StorageMode::TimeSeries`]) measurements have no version that could refuse a write. If
-//! some may be stored without being known (an earlier process, a lost answer), the load has `doubt` set: the store then
-//! waits for statements still in progress, and makes the summary match the measurements.
+//! In a time-series bucket ([`StorageMode::TimeSeries`]) measurements have no version that could
+//! refuse a write. If some may be stored without being known (an earlier process, a lost answer),
+//! the load has `doubt` set: the store then waits for statements still in progress, and makes the
+//! summary match the measurements.
 //!
 //! If the readings of a bucket were removed, its rows cannot be compared with them and are given up
 //! ([`Bucket::readings_removed`], [`crate::store::retention`]).
 //!
-//! A page's summary is bounded in bytes for any field names: see [`stored_state`]. A page without room for more summary
-//! is sealed like one that is full of readings, in both storage modes.
+//! A page's summary is bounded in bytes for any field names: see [`stored_state`]. A page without
+//! room for more summary is sealed like one that is full of readings, in both storage modes.
 //!
-//! Invariants: at most one statement or load in flight; a reading is in exactly one of pending, in flight, stored;
-//! acknowledgements leave with the last reading that was pending when they joined.
+//! Invariants: at most one statement or load in flight; a reading is in exactly one of pending, in
+//! flight, stored; acknowledgements leave with the last reading that was pending when they joined.
 
 mod incoming_reading;
 mod page_limits;
@@ -48,7 +53,8 @@ use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
 use crate::model::rows::{self, StatementLimits};
 use crate::model::{
-    BucketStart, FieldSummary, PageKind, PageWrite, RowFlags, Rows, SensorId, StorageMode, Tags, memory, summary,
+    BucketStart, FieldSummary, PageKind, PageWrite, RowFlags, Rows, SensorId, StorageMode, Tags,
+    memory, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -70,7 +76,8 @@ impl InFlight {
     }
 }
 
-/// A bucket. With the sensor's other state 200 bytes while no rows are pending, without an allocation.
+/// A bucket. With the sensor's other state 200 bytes while no rows are pending, without an
+/// allocation.
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) start: BucketStart,
@@ -122,7 +129,11 @@ impl Bucket {
             queued: false,
             attempts: 0,
             faults: 0,
-            stored: if believed_new { StoredState::New } else { StoredState::Unknown },
+            stored: if believed_new {
+                StoredState::New
+            } else {
+                StoredState::Unknown
+            },
             storage_mode: None,
             doubt: !believed_new,
             external: None,
@@ -141,7 +152,9 @@ impl Bucket {
 
     /// Number of pending rows.
     pub(super) fn pending_rows(&self) -> usize {
-        self.pending.as_ref().map_or(0, |pending| pending.rows.len())
+        self.pending
+            .as_ref()
+            .map_or(0, |pending| pending.rows.len())
     }
 
     /// When the first pending row arrived.
@@ -164,9 +177,10 @@ impl Bucket {
         self.faults = self.faults.saturating_add(1);
     }
 
-    /// Whether it knows which readings with a time of receipt that arrived after `at_ms` ([`Arrivals`]) this process
-    /// wrote. An equal reading that can still arrive (of the same millisecond, so soon) may be matched with a stored
-    /// one. If the bucket had been dropped, it would be matched with a reading that this process wrote itself.
+    /// Whether it knows which readings with a time of receipt that arrived after `at_ms`
+    /// ([`Arrivals`]) this process wrote. An equal reading that can still arrive (of the same
+    /// millisecond, so soon) may be matched with a stored one. If the bucket had been dropped, it
+    /// would be matched with a reading that this process wrote itself.
     ///
     /// [`Arrivals`]: super::arrivals::Arrivals
     pub(super) fn counts_since(&self, at_ms: i64) -> bool {
@@ -183,10 +197,9 @@ impl Bucket {
     /// Heap bytes, without the struct itself.
     pub(super) fn memory(&self) -> usize {
         let pending = self.pending.as_ref().map_or(0, |pending| pending.memory());
-        let in_flight = self
-            .in_flight
-            .as_ref()
-            .map_or(0, |f| memory::block(size_of::<InFlight>()) + f.memory + f.acks.memory_bytes());
+        let in_flight = self.in_flight.as_ref().map_or(0, |f| {
+            memory::block(size_of::<InFlight>()) + f.memory + f.acks.memory_bytes()
+        });
         let dedup = self.dedup.as_ref().map_or(0, |s| s.memory());
         pending + in_flight + dedup + self.external.as_ref().map_or(0, |f| f.memory())
     }
@@ -203,10 +216,20 @@ impl Bucket {
             (StoredState::Unknown, false) => true,
             (StoredState::Unknown, true) => replayed,
             (_, false) => reading.ts_ms <= self.high_water_ms,
-            (_, true) => replayed && self.external.as_ref().is_some_and(|f| f.may_hold(reading.ts_ms)),
+            (_, true) => {
+                replayed
+                    && self
+                        .external
+                        .as_ref()
+                        .is_some_and(|f| f.may_hold(reading.ts_ms))
+            }
         };
         let mut check = false;
-        match self.dedup.as_ref().filter(|s| maybe_stored && s.knows(reading.ts_ms)) {
+        match self
+            .dedup
+            .as_ref()
+            .filter(|s| maybe_stored && s.knows(reading.ts_ms))
+        {
             Some(dedup) => {
                 let key = reading.key();
                 let stored = match (receipt, self.external.as_mut()) {
@@ -217,13 +240,16 @@ impl Bucket {
                     return self.duplicate(ack);
                 }
             }
-            // An unknown bucket is loaded before its first write anyway, and its rows are compared then.
+            // An unknown bucket is loaded before its first write anyway, and its rows are compared
+            // then.
             None => check = maybe_stored && self.stored != StoredState::Unknown,
         }
         if !receipt && self.is_waiting(reading) {
             return self.duplicate(ack);
         }
-        let pending = self.pending.get_or_insert_with(|| Box::new(Pending::new(now_ms)));
+        let pending = self
+            .pending
+            .get_or_insert_with(|| Box::new(Pending::new(now_ms)));
         pending.push(reading);
         pending.join(ack);
         pending.check |= check;
@@ -231,16 +257,20 @@ impl Bucket {
         true
     }
 
-    /// Whether an equal reading is pending. Free for readings in order: only one at or before the last is compared.
+    /// Whether an equal reading is pending. Free for readings in order: only one at or before the
+    /// last is compared.
     fn is_waiting(&mut self, reading: &IncomingReading<'_>) -> bool {
-        let Some(pending) = self.pending.as_mut() else { return false };
+        let Some(pending) = self.pending.as_mut() else {
+            return false;
+        };
         if pending.rows.is_empty() || reading.ts_ms > pending.rows.last_ts_ms() {
             return false;
         }
         pending.has_key(&reading.key())
     }
 
-    /// The acknowledgement of a duplicate joins the rows that it may repeat: it is delivered when they are stored.
+    /// The acknowledgement of a duplicate joins the rows that it may repeat: it is delivered when
+    /// they are stored.
     fn duplicate(&mut self, ack: &Ack) -> bool {
         if let Some(pending) = self.pending.as_mut() {
             pending.join(ack);
@@ -252,15 +282,17 @@ impl Bucket {
 
     /// Whether more rows are pending than the page has room for: one write can fill and seal it.
     pub(super) fn overfull(&self, limits: PageLimits) -> bool {
-        let Some(pending) = &self.pending else { return false };
+        let Some(pending) = &self.pending else {
+            return false;
+        };
         let (count, bytes) = self.page_holds();
         self.in_flight.is_none()
             && (pending.rows.len() + count as usize > limits.readings as usize
                 || array_bytes(&pending.rows) + bytes > limits.bytes)
     }
 
-    /// Notes that the reading that arrived now is the first that does not fit into the page. The rows that remain when
-    /// the page is taken count as pending since then.
+    /// Notes that the reading that arrived now is the first that does not fit into the page. The
+    /// rows that remain when the page is taken count as pending since then.
     pub(super) fn overflows(&mut self, now_ms: u64) {
         if let Some(pending) = self.pending.as_mut() {
             pending.overflows(now_ms);
@@ -270,36 +302,54 @@ impl Bucket {
     /// Readings and bytes already in the page that the next readings go to.
     fn page_holds(&self) -> (u32, u64) {
         match self.stored {
-            StoredState::Page { count, bytes, sealed: false, .. }
-                if self.storage_mode != Some(StorageMode::TimeSeries) =>
-            {
-                (count, u64::from(bytes))
-            }
+            StoredState::Page {
+                count,
+                bytes,
+                sealed: false,
+                ..
+            } if self.storage_mode != Some(StorageMode::TimeSeries) => (count, u64::from(bytes)),
             _ => (0, 0),
         }
     }
 
-    /// Until when a due bucket is still held, a time or [`AT_ITS_TURN`]: see [`DuePolicy::hold_until_ms`] and
-    /// [`DuePolicy::waits_for_turn`].
-    pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64, age_ms: u64) -> Option<u64> {
+    /// Until when a due bucket is still held, a time or [`AT_ITS_TURN`]: see
+    /// [`DuePolicy::hold_until_ms`] and [`DuePolicy::waits_for_turn`].
+    pub(super) fn hold_until_ms(
+        &self,
+        due: DuePolicy,
+        limits: PageLimits,
+        now_ms: u64,
+        age_ms: u64,
+    ) -> Option<u64> {
         // After a failure it is not held: while it waits, another writer may be faster once more.
-        let may_wait = self.attempts == 0 && matches!(self.next_op(limits), NextOp::Create | NextOp::Append);
+        let may_wait =
+            self.attempts == 0 && matches!(self.next_op(limits), NextOp::Create | NextOp::Append);
         let pending = self.pending.as_ref().filter(|_| may_wait)?;
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
         let since_ms = pending.since_ms;
         let rows = pending.rows.len();
         let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
-        for_page.or_else(|| due.waits_for_turn(now_ms, since_ms, rows, age_ms).then_some(AT_ITS_TURN))
+        for_page.or_else(|| {
+            due.waits_for_turn(now_ms, since_ms, rows, age_ms)
+                .then_some(AT_ITS_TURN)
+        })
     }
 
     /// The next operation that it needs.
     pub(super) fn next_op(&self, limits: PageLimits) -> NextOp {
-        let Some(pending) = self.pending.as_ref().filter(|_| self.in_flight.is_none()) else { return NextOp::Nothing };
+        let Some(pending) = self.pending.as_ref().filter(|_| self.in_flight.is_none()) else {
+            return NextOp::Nothing;
+        };
         match (pending.check, self.stored) {
             (false, StoredState::New | StoredState::Page { sealed: true, .. }) => NextOp::Create,
-            (false, StoredState::Page { sealed: false, summary, .. }) if !summary.must_be_looked_up(limits) => {
-                NextOp::Append
-            }
+            (
+                false,
+                StoredState::Page {
+                    sealed: false,
+                    summary,
+                    ..
+                },
+            ) if !summary.must_be_looked_up(limits) => NextOp::Append,
             _ => NextOp::Load,
         }
     }
@@ -317,15 +367,17 @@ impl Bucket {
 
     /// Estimates how many stored readings a load from this time on returns.
     pub(super) fn stored_since(&self, from_ms: i64, limits: PageLimits) -> usize {
-        let StoredState::Page { page, count, .. } = self.stored else { return limits.readings as usize };
+        let StoredState::Page { page, count, .. } = self.stored else {
+            return limits.readings as usize;
+        };
         let total = page as usize * limits.readings as usize + count as usize;
         let since = self.high_water_ms.saturating_sub(from_ms);
         let whole = self.high_water_ms.saturating_sub(self.start.0);
         (total as f64 * (since as f64 / whole.max(1) as f64).clamp(0.0, 1.0)) as usize
     }
 
-    /// Takes the next statement; call only if [`Bucket::next_op`] is `Create` or `Append`. `keys_max`: how many stored
-    /// readings it may remember; `storage_mode`: of new buckets.
+    /// Takes the next statement; call only if [`Bucket::next_op`] is `Create` or `Append`.
+    /// `keys_max`: how many stored readings it may remember; `storage_mode`: of new buckets.
     pub(super) fn take(
         &mut self,
         sensor_id: &SensorId,
@@ -340,27 +392,60 @@ impl Bucket {
         let none = SummaryBytes::NONE;
         let (page, kind, count, bytes, held) = match self.stored {
             StoredState::New | StoredState::Unknown => (0, PageKind::Create, 0, 0, none),
-            StoredState::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0, none),
-            StoredState::Page { page, count, bytes, summary, .. } => {
-                (page, PageKind::Append { known_count: count }, count, u64::from(bytes), summary)
-            }
+            StoredState::Page {
+                page, sealed: true, ..
+            } => (page + 1, PageKind::Create, 0, 0, none),
+            StoredState::Page {
+                page,
+                count,
+                bytes,
+                summary,
+                ..
+            } => (
+                page,
+                PageKind::Append { known_count: count },
+                count,
+                u64::from(bytes),
+                summary,
+            ),
         };
         let (rows, bytes_max) = match series {
             true => (limits.readings as usize, limits.bytes),
-            false => (limits.readings.saturating_sub(count) as usize, limits.bytes.saturating_sub(bytes)),
+            false => (
+                limits.readings.saturating_sub(count) as usize,
+                limits.bytes.saturating_sub(bytes),
+            ),
         };
-        let room = StatementLimits { rows, bytes: bytes_max, summary_bytes: held.room(limits) };
-        // A page without room, by count or for the next reading's bytes, is sealed by a separate write.
-        let fits = series || room.rows > 0 && (count == 0 || pending.first_row_bytes() <= room.bytes);
-        let (rows, is_cut) = if fits { pending.rows.take_room(room) } else { (Rows::default(), false) };
+        let room = StatementLimits {
+            rows,
+            bytes: bytes_max,
+            summary_bytes: held.room(limits),
+        };
+        // A page without room, by count or for the next reading's bytes, is sealed by a separate
+        // write.
+        let fits =
+            series || room.rows > 0 && (count == 0 || pending.first_row_bytes() <= room.bytes);
+        let (rows, is_cut) = if fits {
+            pending.rows.take_room(room)
+        } else {
+            (Rows::default(), false)
+        };
         let rest = !pending.rows.is_empty();
         let full = is_cut || held.is_full(limits) || (rest && !series);
         let summary = summary::summarise(&rows);
         if let Some(dedup) = self.dedup.as_mut() {
-            dedup.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
+            dedup.extend(
+                rows.iter()
+                    .filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME))
+                    .map(|r| r.key()),
+            );
             dedup.trim(keys_max);
         }
-        let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
+        let last_ts_ms = if rows.is_empty() {
+            i64::MIN
+        } else {
+            rows.last_ts_ms()
+        };
         let acks = pending.take_acks(rows.len());
         let of_summary = memory::block(summary.capacity() * size_of::<(u32, FieldSummary)>());
         let held = memory::shared(size_of::<Rows>()) + rows.memory_bytes() + of_summary;
@@ -368,24 +453,50 @@ impl Bucket {
         let memory = held;
         let rows = Arc::new(rows);
         let since_ms = pending.since_ms;
-        self.in_flight = Some(Box::new(InFlight { acks, since_ms, bytes, rows: Some(rows.clone()), memory }));
+        self.in_flight = Some(Box::new(InFlight {
+            acks,
+            since_ms,
+            bytes,
+            rows: Some(rows.clone()),
+            memory,
+        }));
         self.high_water_ms = self.high_water_ms.max(last_ts_ms);
         if rest {
             pending.forget_keys();
             pending.since_ms = pending.take_over_ms().unwrap_or(pending.since_ms);
             self.pending = Some(pending);
         }
-        let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
+        let tags = if kind == PageKind::Create || series {
+            tags.cloned()
+        } else {
+            None
+        };
         let sensor_id = sensor_id.clone();
         let start = self.start;
         let seal = full;
-        Some(PageWrite { sensor_id, start, page, kind, storage_mode, seal, tags, rows, summary, catalog: None })
+        Some(PageWrite {
+            sensor_id,
+            start,
+            page,
+            kind,
+            storage_mode,
+            seal,
+            tags,
+            rows,
+            summary,
+            catalog: None,
+        })
     }
 
     /// Notes that a load is in flight.
     pub(super) fn loading(&mut self) {
-        self.in_flight =
-            Some(Box::new(InFlight { acks: Acks::default(), since_ms: 0, bytes: 0, rows: None, memory: 0 }));
+        self.in_flight = Some(Box::new(InFlight {
+            acks: Acks::default(),
+            since_ms: 0,
+            bytes: 0,
+            rows: None,
+            memory: 0,
+        }));
     }
 
     /// The load failed; the bucket still needs it.
@@ -411,7 +522,9 @@ impl Bucket {
 
     /// The store has accepted `write`; the page now has `count` readings.
     pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
-        let Some(in_flight) = self.in_flight.take() else { return WriteOutcome::default() };
+        let Some(in_flight) = self.in_flight.take() else {
+            return WriteOutcome::default();
+        };
         self.stored = self.stored.after(write, in_flight.bytes, count);
         if write.storage_mode == StorageMode::TimeSeries && self.receipt_at_ms > i64::MIN {
             self.external.get_or_insert_default().own(&write.rows);
@@ -419,17 +532,25 @@ impl Bucket {
         (self.attempts, self.faults) = (0, 0);
         let stored = u64::from(in_flight.count());
         in_flight.acks.delivered();
-        WriteOutcome { stored, duplicates: 0 }
+        WriteOutcome {
+            stored,
+            duplicates: 0,
+        }
     }
 
-    /// The store has refused `write`, or its result is unknown: its rows are pending again, in front, and the bucket
-    /// must be loaded.
+    /// The store has refused `write`, or its result is unknown: its rows are pending again, in
+    /// front, and the bucket must be loaded.
     pub(super) fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
-        let Some(mut in_flight) = self.in_flight.take() else { return };
+        let Some(mut in_flight) = self.in_flight.take() else {
+            return;
+        };
         drop(in_flight.rows.take());
         let mut rows = Arc::unwrap_or_clone(write.rows);
         rows.mark(flag);
-        let mut pending = self.pending.take().unwrap_or_else(|| Box::new(Pending::new(now_ms)));
+        let mut pending = self
+            .pending
+            .take()
+            .unwrap_or_else(|| Box::new(Pending::new(now_ms)));
         rows.append(&pending.rows);
         pending.rows = rows;
         pending.wait_for_all(in_flight.acks);
@@ -449,17 +570,17 @@ impl Bucket {
         self.fault();
     }
 
-    /// Removes the pending rows, to be kept as dead letters, with their acknowledgements. `None` if there are none or
-    /// something is in flight. The bucket is loaded again before its next write.
+    /// Removes the pending rows, to be kept as dead letters, with their acknowledgements. `None` if
+    /// there are none or something is in flight. The bucket is loaded again before its next write.
     pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
         let pending = self.pending.take_if(|_| self.in_flight.is_none())?;
         self.forget();
         Some(pending.into_parts())
     }
 
-    /// Like [`Bucket::abandon`], after a load that found that readings were removed. Rows that came during the load
-    /// stay: they must be compared with the readings that are left. Without pending rows, only what is known is
-    /// forgotten: it does not have the removed readings.
+    /// Like [`Bucket::abandon`], after a load that found that readings were removed. Rows that came
+    /// during the load stay: they must be compared with the readings that are left. Without pending
+    /// rows, only what is known is forgotten: it does not have the removed readings.
     pub(super) fn readings_removed(&mut self) -> Option<(Rows, Acks)> {
         if self.in_flight.is_some() || self.pending.as_ref().is_some_and(|pending| pending.check) {
             return None;
@@ -469,9 +590,9 @@ impl Bucket {
         pending.map(|pending| pending.into_parts())
     }
 
-    /// Forgets what is stored, except who wrote it: an equal reading with the time of receipt may still be in the
-    /// journal, and must not be matched with a stored one that another was matched with. Nothing is pending or in
-    /// flight.
+    /// Forgets what is stored, except who wrote it: an equal reading with the time of receipt may
+    /// still be in the journal, and must not be matched with a stored one that another was matched
+    /// with. Nothing is pending or in flight.
     fn forget(&mut self) {
         let due_ms = self.due_ms;
         let queued = self.queued;
@@ -480,14 +601,22 @@ impl Bucket {
         if self.stored != StoredState::Unknown && receipt_at_ms > i64::MIN {
             external.get_or_insert_default().known = self.stored.end();
         }
-        *self = Bucket { due_ms, queued, receipt_at_ms, external, ..Bucket::new(self.start, false) };
+        *self = Bucket {
+            due_ms,
+            queued,
+            receipt_at_ms,
+            external,
+            ..Bucket::new(self.start, false)
+        };
     }
 
-    /// The store will never accept the statement in flight; the caller owns its rows now. Returns parts of every
-    /// acknowledgement that may cover them, to be delivered when the rows are kept as dead letters.
+    /// The store will never accept the statement in flight; the caller owns its rows now. Returns
+    /// parts of every acknowledgement that may cover them, to be delivered when the rows are kept
+    /// as dead letters.
     pub(super) fn given_up(&mut self) -> Acks {
         (self.attempts, self.faults) = (0, 0);
-        // The window counts these rows as stored; a later replay from the dead letters must be looked up.
+        // The window counts these rows as stored; a later replay from the dead letters must be
+        // looked up.
         self.dedup = None;
         let mut acks = self.in_flight.take().map(|f| f.acks).unwrap_or_default();
         if let Some(pending) = &self.pending {
@@ -496,8 +625,14 @@ impl Bucket {
         acks
     }
 
-    /// Applies a load: drops rows that are stored already. `from_ms`: the time from which on readings were requested.
-    pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> WriteOutcome {
+    /// Applies a load: drops rows that are stored already. `from_ms`: the time from which on
+    /// readings were requested.
+    pub(super) fn loaded(
+        &mut self,
+        bucket: &LoadedBucket,
+        from_ms: Option<i64>,
+        keys_max: usize,
+    ) -> WriteOutcome {
         self.load_ended();
         let before = std::mem::replace(&mut self.stored, StoredState::of(bucket));
         let known = match (before, &self.external) {
@@ -514,19 +649,31 @@ impl Bucket {
         }
         self.storage_mode = (!bucket.pages.is_empty()).then_some(bucket.storage_mode);
         self.doubt = false;
-        self.high_water_ms = bucket.pages.iter().map(|p| p.last_ts_ms).max().unwrap_or(i64::MIN);
+        self.high_water_ms = bucket
+            .pages
+            .iter()
+            .map(|p| p.last_ts_ms)
+            .max()
+            .unwrap_or(i64::MIN);
         if self.stored.end() > known {
-            self.external.get_or_insert_default().found(known, self.stored.end(), self.high_water_ms);
+            self.external.get_or_insert_default().found(
+                known,
+                self.stored.end(),
+                self.high_water_ms,
+            );
         }
         if from_ms.is_none() {
             // The window lacks what others have written since.
             self.dedup = None;
         }
         let high_water_ms = self.high_water_ms;
-        let Some(pending) = self.pending.as_mut() else { return WriteOutcome::default() };
+        let Some(pending) = self.pending.as_mut() else {
+            return WriteOutcome::default();
+        };
         let Some(from_ms) = from_ms else {
-            // A reading that may be stored already has a time at or before the latest stored one. If readings were
-            // removed, the others cannot be stored either, and those that are left decide which rows are duplicates.
+            // A reading that may be stored already has a time at or before the latest stored one.
+            // If readings were removed, the others cannot be stored either, and those that are left
+            // decide which rows are duplicates.
             if pending.rows.first_ts_ms() <= high_water_ms || bucket.readings_removed() {
                 pending.check = true;
             }

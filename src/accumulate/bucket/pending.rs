@@ -7,8 +7,8 @@ use super::{IncomingReading, WriteOutcome};
 use crate::ack::{Ack, Acks};
 use crate::model::{ReadingKey, RowFlags, Rows, memory, rows};
 
-/// Pending rows and who waits for them. Millions of sensors have one with few rows, so it is small: the parts that few
-/// need are in [`Rare`].
+/// Pending rows and who waits for them. Millions of sensors have one with few rows, so it is small:
+/// the parts that few need are in [`Rare`].
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) rows: Rows,
@@ -22,10 +22,12 @@ pub(super) struct Pending {
     pub(super) replayed: bool,
 }
 
-/// The parts of [`Pending`] for a sensor whose readings are out of order, or more than a page has room for.
+/// The parts of [`Pending`] for a sensor whose readings are out of order, or more than a page has
+/// room for.
 #[derive(Debug, Default)]
 struct Rare {
-    /// Acknowledgements that wait only for this number of first rows: they were here when a statement left these rows.
+    /// Acknowledgements that wait only for this number of first rows: they were here when a
+    /// statement left these rows.
     older: Option<(usize, Acks)>,
     /// Keys of the rows, once an out-of-order row made them necessary.
     keys: Option<HashSet<ReadingKey>>,
@@ -46,7 +48,13 @@ impl Pending {
     }
 
     pub(super) fn push(&mut self, reading: &IncomingReading<'_>) {
-        self.rows.push(reading.ts_ms, reading.flags, reading.schema, reading.numbers, reading.payload);
+        self.rows.push(
+            reading.ts_ms,
+            reading.flags,
+            reading.schema,
+            reading.numbers,
+            reading.payload,
+        );
         if let Some(keys) = self.rare.as_mut().and_then(|rare| rare.keys.as_mut())
             && !reading.flags.any(RowFlags::RECEIPT_TIME)
         {
@@ -57,9 +65,16 @@ impl Pending {
     /// Whether a row has this key. Readings with the time of receipt have none.
     pub(super) fn has_key(&mut self, key: &ReadingKey) -> bool {
         let rows = &self.rows;
-        let keys = self.rare.get_or_insert_default().keys.get_or_insert_with(|| {
-            rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()).collect()
-        });
+        let keys = self
+            .rare
+            .get_or_insert_default()
+            .keys
+            .get_or_insert_with(|| {
+                rows.iter()
+                    .filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME))
+                    .map(|r| r.key())
+                    .collect()
+            });
         keys.contains(key)
     }
 
@@ -70,9 +85,13 @@ impl Pending {
         }
     }
 
-    /// Notes that the reading that arrived now is the first that the page has no room for, unless one was before it.
+    /// Notes that the reading that arrived now is the first that the page has no room for, unless
+    /// one was before it.
     pub(super) fn overflows(&mut self, now_ms: u64) {
-        self.rare.get_or_insert_default().over_ms.get_or_insert(now_ms);
+        self.rare
+            .get_or_insert_default()
+            .over_ms
+            .get_or_insert(now_ms);
     }
 
     /// Takes the time given to [`Pending::overflows`].
@@ -85,8 +104,9 @@ impl Pending {
         self.acks.join(ack);
     }
 
-    /// The acknowledgements that leave with a statement of `taken` rows, which were taken from the front. All of them
-    /// if it took the last row. A sensor that sends so much that each statement leaves rows must not keep them forever.
+    /// The acknowledgements that leave with a statement of `taken` rows, which were taken from the
+    /// front. All of them if it took the last row. A sensor that sends so much that each statement
+    /// leaves rows must not keep them forever.
     pub(super) fn take_acks(&mut self, taken: usize) -> Acks {
         if self.rows.is_empty() {
             return self.all_acks();
@@ -147,11 +167,15 @@ impl Pending {
     }
 
     pub(super) fn first_row_bytes(&self) -> u64 {
-        self.rows.iter().next().map_or(0, |r| r.stored_bytes() + rows::ARRAY_KEY_BYTES_MAX)
+        self.rows
+            .iter()
+            .next()
+            .map_or(0, |r| r.stored_bytes() + rows::ARRAY_KEY_BYTES_MAX)
     }
 
-    /// Drops the rows that are stored, and those that wait twice since they were not compared when they came. Rows from
-    /// before what was loaded (they came while it was) are left, to be loaded for again.
+    /// Drops the rows that are stored, and those that wait twice since they were not compared when
+    /// they came. Rows from before what was loaded (they came while it was) are left, to be loaded
+    /// for again.
     pub(super) fn drop_stored(
         &mut self,
         dedup: &DedupWindow,
@@ -168,7 +192,9 @@ impl Pending {
             }
             let key = row.key();
             let stored = match (row.flags.any(RowFlags::RECEIPT_TIME), external.as_mut()) {
-                (true, external) => row.flags.suspect() && external.is_some_and(|f| f.claim(dedup, key)),
+                (true, external) => {
+                    row.flags.suspect() && external.is_some_and(|f| f.claim(dedup, key))
+                }
                 (false, _) => dedup.contains(&key),
             };
             let keep = !stored && (row.flags.any(RowFlags::RECEIPT_TIME) || own.insert(key));
@@ -190,7 +216,15 @@ impl Pending {
 impl Rare {
     fn memory(&self) -> usize {
         // A hash table of keys with one control byte each, at least an eighth empty.
-        let keys = self.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7);
-        memory::block(size_of::<Rare>()) + keys + self.older.as_ref().map_or(0, |(_, acks)| acks.memory_bytes())
+        let keys = self
+            .keys
+            .as_ref()
+            .map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7);
+        memory::block(size_of::<Rare>())
+            + keys
+            + self
+                .older
+                .as_ref()
+                .map_or(0, |(_, acks)| acks.memory_bytes())
     }
 }

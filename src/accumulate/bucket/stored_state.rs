@@ -1,14 +1,18 @@
-//! The believed state of the stored bucket: its last page, and how much room that page's summary has left. Pure.
+//! The believed state of the stored bucket: its last page, and how much room that page's summary
+//! has left. Pure.
 //!
-//! **The summary's size.** A page's summary has a limit in bytes ([`super::PageLimits::summary_bytes`]; `half` below is
-//! half of it). Its size is estimated from above: each statement adds the bytes of its fields as if all of them were
-//! new. For fields that repeat this becomes far too much after some time. So beyond `half` the page's head is loaded
+//! **The summary's size.** A page's summary has a limit in bytes
+//! ([`super::PageLimits::summary_bytes`]; `half` below is half of it). Its size is estimated from
+//! above: each statement adds the bytes of its fields as if all of them were new. For fields that
+//! repeat this becomes far too much after some time. So beyond `half` the page's head is loaded
 //! once, which returns the exact size.
-//! - At most `half`: the estimate starts again from there, and can grow by at least `half`. So there is at most one
-//!   load per `half` bytes of names written.
-//! - More: the next statement fills the page as far as there is room, and seals it. The rest goes to the next page.
+//! - At most `half`: the estimate starts again from there, and can grow by at least `half`. So
+//!   there is at most one load per `half` bytes of names written.
+//! - More: the next statement fills the page as far as there is room, and seals it. The rest goes
+//!   to the next page.
 //!
-//! An exact size is not requested again before the next write, so this rule never causes one load after another.
+//! An exact size is not requested again before the next write, so this rule never causes one load
+//! after another.
 
 use super::{PageKind, PageLimits, PageWrite, Position, StorageMode};
 use crate::model::summary;
@@ -35,7 +39,9 @@ pub(super) enum StoredState {
 
 impl StoredState {
     pub(super) fn of(bucket: &LoadedBucket) -> StoredState {
-        let Some(last) = bucket.pages.last() else { return StoredState::New };
+        let Some(last) = bucket.pages.last() else {
+            return StoredState::New;
+        };
         StoredState::Page {
             page: bucket.pages.len() as u32 - 1,
             count: last.count,
@@ -63,17 +69,21 @@ impl StoredState {
         }
     }
 
-    /// The state after the store has accepted `write`, whose readings take `bytes` as an array. `count`: readings in
-    /// the page now.
+    /// The state after the store has accepted `write`, whose readings take `bytes` as an array.
+    /// `count`: readings in the page now.
     pub(super) fn after(self, write: &PageWrite, bytes: u64, count: u32) -> StoredState {
         let as_believed = count == write.count_after();
         let before = match (write.kind, self) {
-            (PageKind::Append { .. }, StoredState::Page { bytes, .. }) if as_believed => u64::from(bytes),
+            (PageKind::Append { .. }, StoredState::Page { bytes, .. }) if as_believed => {
+                u64::from(bytes)
+            }
             _ => 0,
         };
         let written = summary::stored_bytes(write.rows.fields(), &write.summary);
         let summary = match (write.kind, self) {
-            (PageKind::Append { .. }, StoredState::Page { summary, .. }) if as_believed => summary.plus(written),
+            (PageKind::Append { .. }, StoredState::Page { summary, .. }) if as_believed => {
+                summary.plus(written)
+            }
             // A new page; or the append has created a page again that had been deleted.
             _ => SummaryBytes::known(written),
         };
@@ -99,15 +109,24 @@ pub(super) struct SummaryBytes {
 }
 
 impl SummaryBytes {
-    pub(super) const NONE: SummaryBytes = SummaryBytes { at_most: 0, is_known: true };
+    pub(super) const NONE: SummaryBytes = SummaryBytes {
+        at_most: 0,
+        is_known: true,
+    };
 
     fn known(bytes: u64) -> SummaryBytes {
-        SummaryBytes { at_most: u32::try_from(bytes).unwrap_or(u32::MAX), is_known: true }
+        SummaryBytes {
+            at_most: u32::try_from(bytes).unwrap_or(u32::MAX),
+            is_known: true,
+        }
     }
 
     fn plus(self, bytes: u64) -> SummaryBytes {
         let more = u32::try_from(bytes).unwrap_or(u32::MAX);
-        SummaryBytes { at_most: self.at_most.saturating_add(more), is_known: self.is_known && more == 0 }
+        SummaryBytes {
+            at_most: self.at_most.saturating_add(more),
+            is_known: self.is_known && more == 0,
+        }
     }
 
     /// Whether the exact size is needed before more is written to the page.

@@ -1,8 +1,9 @@
-//! A query's view of a bucket: a copy of its rows, and of the state that determines which of them are stored. Pure.
+//! A query's view of a bucket: a copy of its rows, and of the state that determines which of them
+//! are stored. Pure.
 //!
-//! The reader queries the store afterwards, and by then any of the rows may have been stored. So the view is handled as
-//! the bucket would be if every outstanding answer were lost: [`UnstoredBucket::left`] uses the same [`Bucket::loaded`]
-//! that finds duplicates in that case.
+//! The reader queries the store afterwards, and by then any of the rows may have been stored. So
+//! the view is handled as the bucket would be if every outstanding answer were lost:
+//! [`UnstoredBucket::left`] uses the same [`Bucket::loaded`] that finds duplicates in that case.
 
 use super::{Bucket, ExternalWrites, Pending};
 use crate::model::{BucketStart, RowFlags, Rows, StorageMode};
@@ -25,7 +26,10 @@ impl Bucket {
     pub(in crate::accumulate) fn rows(&self) -> impl Iterator<Item = &Rows> {
         let in_flight = self.in_flight.as_ref().and_then(|f| f.rows.as_deref());
         let pending = self.pending.as_ref().map(|w| &w.rows);
-        in_flight.into_iter().chain(pending).filter(|rows| !rows.is_empty())
+        in_flight
+            .into_iter()
+            .chain(pending)
+            .filter(|rows| !rows.is_empty())
     }
 
     /// The latest known time of its readings.
@@ -37,7 +41,11 @@ impl Bucket {
     /// A view of the rows in `from_ms..to_ms`; `None` if there are none.
     pub(in crate::accumulate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<UnstoredBucket> {
         let mut pending = Pending::new(0);
-        for row in self.rows().flat_map(Rows::iter).filter(|row| (from_ms..to_ms).contains(&row.ts_ms)) {
+        for row in self
+            .rows()
+            .flat_map(Rows::iter)
+            .filter(|row| (from_ms..to_ms).contains(&row.ts_ms))
+        {
             pending.rows.push_row(&row);
         }
         let since_ms = pending.rows.iter().map(|row| row.ts_ms).min()?;
@@ -63,14 +71,21 @@ impl UnstoredBucket {
         self.since_ms
     }
 
-    /// The rows that are not among the stored readings. `stored`: the bucket as loaded after the view was made, with
-    /// the keys of at least all its readings since [`UnstoredBucket::since_ms`].
+    /// The rows that are not among the stored readings. `stored`: the bucket as loaded after the
+    /// view was made, with the keys of at least all its readings since
+    /// [`UnstoredBucket::since_ms`].
     pub fn left(mut self, stored: &LoadedBucket) -> Rows {
         if stored.storage_mode == StorageMode::TimeSeries {
-            // Measurements have no position: the bucket's list of its own writes determines whose they are.
-            self.bucket.external.get_or_insert_with(|| Box::new(ExternalWrites::default()));
+            // Measurements have no position: the bucket's list of its own writes determines whose
+            // they are.
+            self.bucket
+                .external
+                .get_or_insert_with(|| Box::new(ExternalWrites::default()));
         }
         self.bucket.loaded(stored, Some(self.since_ms), usize::MAX);
-        self.bucket.pending.map(|pending| pending.rows).unwrap_or_default()
+        self.bucket
+            .pending
+            .map(|pending| pending.rows)
+            .unwrap_or_default()
     }
 }

@@ -1,8 +1,8 @@
 //! Applies the store's answers to the buckets that asked. Pure.
 
 use super::{
-    Bucket, BucketRef, CONFLICTS_MAX, JobResult, RejectCause, RejectedRows, SHRINK_BITS, SHRINK_BITS_MAX, Shard,
-    bucket_of, fraction,
+    Bucket, BucketRef, CONFLICTS_MAX, JobResult, RejectCause, RejectedRows, SHRINK_BITS,
+    SHRINK_BITS_MAX, Shard, bucket_of, fraction,
 };
 use crate::accumulate::bucket::WriteOutcome;
 use crate::model::{Now, PageWrite, RowFlags};
@@ -14,7 +14,9 @@ impl Shard {
         match done {
             JobResult::Write(bucket_refs, writes, Ok(answers)) => {
                 self.shrink = self.shrink.saturating_sub(1);
-                for ((bucket_ref, write), answer) in bucket_refs.into_iter().zip(writes).zip(answers) {
+                for ((bucket_ref, write), answer) in
+                    bucket_refs.into_iter().zip(writes).zip(answers)
+                {
                     if let Some(update) = &write.catalog {
                         self.catalogued(bucket_ref.slot as usize, update);
                     }
@@ -29,7 +31,9 @@ impl Shard {
             }
             JobResult::Load(bucket_refs, requests, Ok(answers)) => {
                 self.shrink = self.shrink.saturating_sub(1);
-                for ((bucket_ref, request), answer) in bucket_refs.into_iter().zip(requests).zip(answers) {
+                for ((bucket_ref, request), answer) in
+                    bucket_refs.into_iter().zip(requests).zip(answers)
+                {
                     self.loaded(bucket_ref, &request, answer, now);
                 }
             }
@@ -42,11 +46,19 @@ impl Shard {
         }
     }
 
-    fn loaded(&mut self, bucket_ref: BucketRef, request: &LoadRequest, answer: LoadResult, now: Now) {
+    fn loaded(
+        &mut self,
+        bucket_ref: BucketRef,
+        request: &LoadRequest,
+        answer: LoadResult,
+        now: Now,
+    ) {
         let keys_max = self.keys_max();
         match answer {
             Ok(bucket) => {
-                self.apply_answer(bucket_ref, now, |b| b.loaded(&bucket, request.readings_from, keys_max));
+                self.apply_answer(bucket_ref, now, |b| {
+                    b.loaded(&bucket, request.readings_from, keys_max)
+                });
                 self.reject_late_rows(bucket_ref, request, &bucket);
             }
             Err(error) if error.is_deferred() => {
@@ -67,7 +79,13 @@ impl Shard {
         self.note_fault(bucket_ref, why, now);
     }
 
-    fn answered(&mut self, bucket_ref: BucketRef, write: PageWrite, answer: PageWriteResult, now: Now) {
+    fn answered(
+        &mut self,
+        bucket_ref: BucketRef,
+        write: PageWrite,
+        answer: PageWriteResult,
+        now: Now,
+    ) {
         match answer {
             PageWriteResult::Done { count } => {
                 self.apply_answer(bucket_ref, now, |bucket| bucket.written(&write, count));
@@ -75,7 +93,11 @@ impl Shard {
             PageWriteResult::Conflict | PageWriteResult::SummaryConflict => {
                 self.counts.conflicts += 1;
                 // In a summary conflict the measurements were written by this statement.
-                let flag = if answer == PageWriteResult::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
+                let flag = if answer == PageWriteResult::Conflict {
+                    RowFlags::REFUSED
+                } else {
+                    RowFlags::LOST
+                };
                 self.apply_failure(bucket_ref, now, |bucket| {
                     bucket.came_back(write, flag, now.mono_ms);
                     if bucket.attempts() > CONFLICTS_MAX {
@@ -84,13 +106,16 @@ impl Shard {
                 });
                 self.note_fault(
                     bucket_ref,
-                    "every write conflicts with the stored page, even after a load; was the page edited by hand?",
+                    "every write conflicts with the stored page, even after a load; was the page \
+                     edited by hand?",
                     now,
                 );
             }
             PageWriteResult::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
             PageWriteResult::Rejected { detail } => {
-                let Some(acks) = self.change(bucket_ref, Bucket::given_up) else { return };
+                let Some(acks) = self.change(bucket_ref, Bucket::given_up) else {
+                    return;
+                };
                 let sensor_id = write.sensor_id;
                 let rows = write.rows;
                 self.usage.readings -= rows.len();
@@ -107,13 +132,18 @@ impl Shard {
         }
     }
 
-    /// Applies a failure to its bucket, which is tried again. The first one is most likely a race and is retried
-    /// immediately; further ones back off.
+    /// Applies a failure to its bucket, which is tried again. The first one is most likely a race
+    /// and is retried immediately; further ones back off.
     fn apply_failure(&mut self, bucket_ref: BucketRef, now: Now, apply: impl FnOnce(&mut Bucket)) {
         self.change(bucket_ref, apply);
-        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
+        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else {
+            return;
+        };
         if bucket.attempts() > 1 && !bucket.idle() && !bucket.queued {
-            let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(hash));
+            let wait = self
+                .settings
+                .backoff
+                .wait(bucket.attempts() - 1, fraction(hash));
             bucket.due_ms = now.mono_ms + wait.as_millis() as u64;
             self.wheel.push(bucket.due_ms, bucket_ref);
         } else {
@@ -122,7 +152,11 @@ impl Shard {
     }
 
     /// Changes a bucket and counts its memory; `None` if it does not exist.
-    pub(super) fn change<T>(&mut self, bucket_ref: BucketRef, change: impl FnOnce(&mut Bucket) -> T) -> Option<T> {
+    pub(super) fn change<T>(
+        &mut self,
+        bucket_ref: BucketRef,
+        change: impl FnOnce(&mut Bucket) -> T,
+    ) -> Option<T> {
         let (bucket, _) = bucket_of(&mut self.sensors, bucket_ref)?;
         let before = bucket.memory();
         let changed = change(bucket);
@@ -131,19 +165,32 @@ impl Shard {
     }
 
     /// Applies an answer to its bucket, updates usage and counts, and schedules the bucket again.
-    fn apply_answer(&mut self, bucket_ref: BucketRef, now: Now, apply: impl FnOnce(&mut Bucket) -> WriteOutcome) {
-        let Some(WriteOutcome { stored, duplicates }) = self.change(bucket_ref, apply) else { return };
+    fn apply_answer(
+        &mut self,
+        bucket_ref: BucketRef,
+        now: Now,
+        apply: impl FnOnce(&mut Bucket) -> WriteOutcome,
+    ) {
+        let Some(WriteOutcome { stored, duplicates }) = self.change(bucket_ref, apply) else {
+            return;
+        };
         self.usage.readings -= (stored + duplicates) as usize;
         self.counts.stored += stored;
         self.counts.duplicates += duplicates;
-        self.note_settled(bucket_ref.slot, bucket_ref.start, (stored + duplicates) as usize);
+        self.note_settled(
+            bucket_ref.slot,
+            bucket_ref.start,
+            (stored + duplicates) as usize,
+        );
         self.schedule(bucket_ref, now);
     }
 
-    /// Schedules a bucket whose answer has arrived. After failures the write follows the load immediately: while it
-    /// waits, another instance may write first, again and again.
+    /// Schedules a bucket whose answer has arrived. After failures the write follows the load
+    /// immediately: while it waits, another instance may write first, again and again.
     fn schedule(&mut self, bucket_ref: BucketRef, now: Now) {
-        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
+        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else {
+            return;
+        };
         if bucket.faults() == 0 {
             self.failing.recovered(bucket_ref);
         }

@@ -1,8 +1,8 @@
 //! How many readings of a sensor arrive per minute, in twelve bytes. Pure.
 //!
-//! A count that decays with a time constant of two minutes, divided by what it would be for one reading per minute
-//! since the first arrival. So it is right from the first minute on, and a backfill that has ended is gone within
-//! minutes, whatever the times of its readings are.
+//! A count that decays with a time constant of two minutes, divided by what it would be for one
+//! reading per minute since the first arrival. So it is right from the first minute on, and a
+//! backfill that has ended is gone within minutes, whatever the times of its readings are.
 
 /// The time constant.
 const DECAY_S: f32 = 120.0;
@@ -35,7 +35,8 @@ impl ArrivalRate {
     pub(super) fn per_minute(self, now_ms: u64) -> f64 {
         let now_s = (now_ms / 1000) as u32;
         let count = self.count * decay(now_s.saturating_sub(self.at_s));
-        // Below one reading in ten minutes nothing arrives any more. The first minute counts in full.
+        // Below one reading in ten minutes nothing arrives any more. The first minute counts in
+        // full.
         let age_s = now_s.saturating_sub(self.since_s).max(60);
         let rate = f64::from(count / (DECAY_S * (1.0 - decay(age_s))) * 60.0);
         if rate < 0.05 { 0.0 } else { rate }

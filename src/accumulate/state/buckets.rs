@@ -1,5 +1,5 @@
-//! The open buckets of a sensor, sorted by start. Nearly always one, stored without an allocation and without a length:
-//! there are millions of sensors. Pure.
+//! The open buckets of a sensor, sorted by start. Nearly always one, stored without an allocation
+//! and without a length: there are millions of sensors. Pure.
 
 use std::ops::{Deref, DerefMut};
 
@@ -95,7 +95,9 @@ mod tests {
         assert!(buckets.is_empty());
         for start in [5, 1, 3, 9] {
             let start = BucketStart(start);
-            let position = buckets.binary_search_by_key(&start, |b| b.start).unwrap_err();
+            let position = buckets
+                .binary_search_by_key(&start, |b| b.start)
+                .unwrap_err();
             buckets.insert(position, Bucket::new(start, true));
         }
         let starts = |buckets: &Buckets| buckets.iter().map(|b| b.start.0).collect::<Vec<_>>();
@@ -104,7 +106,10 @@ mod tests {
         assert_eq!(starts(&buckets), [1, 5, 9]);
         buckets[1].queued = true;
         buckets.retain_mut(|b| b.queued);
-        assert!(matches!(&buckets, Buckets::One(bucket) if bucket.start.0 == 5), "{buckets:?}");
+        assert!(
+            matches!(&buckets, Buckets::One(bucket) if bucket.start.0 == 5),
+            "{buckets:?}"
+        );
         buckets.retain_mut(|_| false);
         assert!(matches!(buckets, Buckets::None));
     }

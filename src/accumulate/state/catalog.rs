@@ -8,7 +8,8 @@ use crate::model::catalog::floor_arrival;
 use crate::model::{CatalogUpdate, Rows, SensorId, Summary, Tags, stable_hash};
 
 impl Shard {
-    /// What the catalogue must know before these rows of a sensor, with these tags, are written; `None` if it does.
+    /// What the catalogue must know before these rows of a sensor, with these tags, are written;
+    /// `None` if it does.
     pub(super) fn catalog_update(
         &self,
         sensor: &Sensor,
@@ -18,22 +19,33 @@ impl Shard {
     ) -> Option<CatalogUpdate> {
         let tags = tags.filter(|tags| !tags.as_bytes().is_empty());
         let arrived_ms = floor_arrival(self.wall_ms, sensor.hash, self.settings.arrival_step_ms);
-        let covered = rows.is_empty() || sensor.confirmed.covers(sensor.hash, rows, summary, tags, arrived_ms);
+        let covered = rows.is_empty()
+            || sensor
+                .confirmed
+                .covers(sensor.hash, rows, summary, tags, arrived_ms);
         (!covered).then(|| CatalogUpdate::of_rows(sensor.id.clone(), rows, tags, arrived_ms))
     }
 
     /// The catalogue holds this update.
     pub(super) fn catalogued(&mut self, slot: usize, update: &CatalogUpdate) {
-        if let Some(sensor) = self.sensors.get_mut(slot).filter(|sensor| sensor.id == update.sensor_id) {
-            sensor.confirmed.note(sensor.hash, update, &mut self.confirmed);
+        if let Some(sensor) = self
+            .sensors
+            .get_mut(slot)
+            .filter(|sensor| sensor.id == update.sensor_id)
+        {
+            sensor
+                .confirmed
+                .note(sensor.hash, update, &mut self.confirmed);
         }
     }
 
-    /// Forgets the confirmed entries if they use more than a sixteenth of the memory; they are read again from the
-    /// store.
+    /// Forgets the confirmed entries if they use more than a sixteenth of the memory; they are read
+    /// again from the store.
     pub(super) fn evict_confirmed(&mut self) {
         if self.confirmed.memory_bytes() > self.settings.bytes_max / 16 {
-            self.sensors.iter_mut().for_each(|(_, sensor)| sensor.confirmed = Confirmed::default());
+            self.sensors
+                .iter_mut()
+                .for_each(|(_, sensor)| sensor.confirmed = Confirmed::default());
             self.confirmed.sweep();
             self.count_shared();
         }
@@ -44,9 +56,13 @@ impl Shard {
         if sensor.buckets.is_empty() {
             return None;
         }
-        let rows = sensor.buckets.iter().flat_map(super::super::bucket::Bucket::rows);
+        let rows = sensor
+            .buckets
+            .iter()
+            .flat_map(super::super::bucket::Bucket::rows);
         let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-        let updates = rows.filter_map(|rows| self.catalog_update(sensor, rows, None, tags.as_deref()));
+        let updates =
+            rows.filter_map(|rows| self.catalog_update(sensor, rows, None, tags.as_deref()));
         updates.reduce(|mut merged, update| {
             merged.merge(&update);
             merged
@@ -66,25 +82,39 @@ pub struct CatalogScan {
 }
 
 impl CatalogScan {
-    /// A scan for the first `limit` of these sensors (or of all) that begin with `prefix`, after `after` in byte order.
+    /// A scan for the first `limit` of these sensors (or of all) that begin with `prefix`, after
+    /// `after` in byte order.
     pub fn new(
         sensor_ids: Option<Vec<SensorId>>,
         prefix: String,
         after: Option<SensorId>,
         limit: usize,
     ) -> CatalogScan {
-        CatalogScan { sensor_ids, prefix, after, limit, at: 0, found: Default::default() }
+        CatalogScan {
+            sensor_ids,
+            prefix,
+            after,
+            limit,
+            at: 0,
+            found: Default::default(),
+        }
     }
 
     fn look(&mut self, shard: &Shard, sensor: &Sensor) {
         let full = self.found.len() >= self.limit;
         if !sensor.id.starts_with(&self.prefix)
             || self.after.as_ref().is_some_and(|after| sensor.id <= *after)
-            || full && self.found.last_key_value().is_none_or(|(last, _)| sensor.id > *last)
+            || full
+                && self
+                    .found
+                    .last_key_value()
+                    .is_none_or(|(last, _)| sensor.id > *last)
         {
             return;
         }
-        let Some(update) = shard.unstored_update(sensor) else { return };
+        let Some(update) = shard.unstored_update(sensor) else {
+            return;
+        };
         if full {
             self.found.pop_last();
         }

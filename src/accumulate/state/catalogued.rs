@@ -1,16 +1,19 @@
-//! What the catalogue is known to hold of each sensor, so that a page write asks for an update only if it brings
-//! something new ([`PageWrite::catalog`](crate::model::PageWrite)). Pure.
+//! What the catalogue is known to hold of each sensor, so that a page write asks for an update only
+//! if it brings something new ([`PageWrite::catalog`](crate::model::PageWrite)). Pure.
 //!
-//! A sensor has 24 bytes: two days ([`catalog_day`]), the last arrival, and a reference to the fields and tags that are
-//! confirmed, as hashes, shared by all sensors with the same ones. Forgotten entries are looked up in the store with
-//! the sensor's next write, so the sets are dropped if they use too much memory.
+//! A sensor has 24 bytes: two days ([`catalog_day`]), the last arrival, and a reference to the
+//! fields and tags that are confirmed, as hashes, shared by all sensors with the same ones.
+//! Forgotten entries are looked up in the store with the sensor's next write, so the sets are
+//! dropped if they use too much memory.
 
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::model::catalog::{CATALOG_FIELDS_MAX, CatalogUpdate, FieldKinds, catalog_day, field_key, field_kinds};
+use crate::model::catalog::{
+    CATALOG_FIELDS_MAX, CatalogUpdate, FieldKinds, catalog_day, field_key, field_kinds,
+};
 use crate::model::{Rows, Summary, Tags, memory};
 
 /// The confirmed entry of one sensor.
@@ -34,9 +37,9 @@ struct ConfirmedSet {
 
 impl ConfirmedSet {
     fn hash(&self) -> u64 {
-        self.fields
-            .iter()
-            .fold(self.tags, |hash, field| hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ field)
+        self.fields.iter().fold(self.tags, |hash, field| {
+            hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ field
+        })
     }
 
     fn memory(&self) -> usize {
@@ -45,7 +48,8 @@ impl ConfirmedSet {
 
     fn has(&self, name: &str, kinds: FieldKinds) -> bool {
         // The entry is full as well: further names would be looked up in vain with every write.
-        self.fields.len() >= KEYS_MAX || keys(name, kinds).all(|key| self.fields.binary_search(&key).is_ok())
+        self.fields.len() >= KEYS_MAX
+            || keys(name, kinds).all(|key| self.fields.binary_search(&key).is_ok())
     }
 }
 
@@ -65,15 +69,17 @@ fn keys(name: &str, kinds: FieldKinds) -> impl Iterator<Item = u64> {
 
 /// 0: no tags.
 fn hash_of_tags<'t>(tags: impl Iterator<Item = (&'t str, &'t str)>) -> u64 {
-    let mix =
-        |hash: u64, text: &str| hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ xxh3_64(text.as_bytes());
+    let mix = |hash: u64, text: &str| {
+        hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ xxh3_64(text.as_bytes())
+    };
     tags.fold(0, |hash, (name, value)| mix(mix(hash, name), value).max(1))
 }
 
 /// Number of sets below which no sweep runs.
 const SWEEP_MIN: usize = 64;
 
-/// All distinct sets in use. Unused ones are dropped when their number has doubled since the last sweep.
+/// All distinct sets in use. Unused ones are dropped when their number has doubled since the last
+/// sweep.
 #[derive(Debug)]
 pub(super) struct ConfirmedSets {
     sets: HashTable<Arc<ConfirmedSet>>,
@@ -83,7 +89,11 @@ pub(super) struct ConfirmedSets {
 
 impl Default for ConfirmedSets {
     fn default() -> ConfirmedSets {
-        ConfirmedSets { sets: HashTable::new(), sweep_at: SWEEP_MIN, bytes: 0 }
+        ConfirmedSets {
+            sets: HashTable::new(),
+            sweep_at: SWEEP_MIN,
+            bytes: 0,
+        }
     }
 }
 
@@ -160,8 +170,17 @@ impl Confirmed {
         if let Some((_, tags)) = &update.tags {
             set.tags = hash_of_tags(tags.iter().map(|(name, value)| (&**name, &**value)));
         }
-        let mut fields: Vec<u64> = self.set.iter().flat_map(|held| held.fields.iter().copied()).collect();
-        fields.extend(update.fields.iter().flat_map(|(name, held)| keys(name, *held)));
+        let mut fields: Vec<u64> = self
+            .set
+            .iter()
+            .flat_map(|held| held.fields.iter().copied())
+            .collect();
+        fields.extend(
+            update
+                .fields
+                .iter()
+                .flat_map(|(name, held)| keys(name, *held)),
+        );
         fields.sort_unstable();
         fields.dedup();
         fields.truncate(KEYS_MAX);
@@ -189,40 +208,84 @@ mod tests {
         let mut sets = ConfirmedSets::default();
         let mut confirmed = Confirmed::default();
         let temp = rows(DAY, &[("temp", ValueRef::Int(1))]);
-        assert!(!confirmed.covers(0, &temp, None, None, 0), "nothing is confirmed yet");
-        confirmed.note(0, &CatalogUpdate::of_rows("s".into(), &temp, None, 0), &mut sets);
+        assert!(
+            !confirmed.covers(0, &temp, None, None, 0),
+            "nothing is confirmed yet"
+        );
+        confirmed.note(
+            0,
+            &CatalogUpdate::of_rows("s".into(), &temp, None, 0),
+            &mut sets,
+        );
         assert!(confirmed.covers(0, &temp, None, None, 0));
-        assert!(confirmed.covers(0, &rows(2 * DAY - 1, &[("temp", ValueRef::Double(2.0))]), None, None, 0), "same day");
+        assert!(
+            confirmed.covers(
+                0,
+                &rows(2 * DAY - 1, &[("temp", ValueRef::Double(2.0))]),
+                None,
+                None,
+                0
+            ),
+            "same day"
+        );
         for (other, what) in [
             (rows(DAY, &[("humid", ValueRef::Int(1))]), "another field"),
             (rows(DAY, &[("temp", ValueRef::Str("x"))]), "another kind"),
-            (rows(DAY - 1, &[("temp", ValueRef::Int(1))]), "the day before"),
-            (rows(2 * DAY, &[("temp", ValueRef::Int(1))]), "the day after"),
+            (
+                rows(DAY - 1, &[("temp", ValueRef::Int(1))]),
+                "the day before",
+            ),
+            (
+                rows(2 * DAY, &[("temp", ValueRef::Int(1))]),
+                "the day after",
+            ),
         ] {
             assert!(!confirmed.covers(0, &other, None, None, 0), "{what}");
-            confirmed.note(0, &CatalogUpdate::of_rows("s".into(), &other, None, 0), &mut sets);
+            confirmed.note(
+                0,
+                &CatalogUpdate::of_rows("s".into(), &other, None, 0),
+                &mut sets,
+            );
             assert!(confirmed.covers(0, &other, None, None, 0), "{what}");
-            assert!(confirmed.covers(0, &temp, None, None, 0), "{what} does not replace what was confirmed");
+            assert!(
+                confirmed.covers(0, &temp, None, None, 0),
+                "{what} does not replace what was confirmed"
+            );
         }
-        assert!(!confirmed.covers(0, &temp, None, None, 1000), "readings arrived later");
+        assert!(
+            !confirmed.covers(0, &temp, None, None, 1000),
+            "readings arrived later"
+        );
     }
 
     #[test]
     fn sensors_with_the_same_fields_share_one_set_and_hostile_ones_are_bounded() {
         let mut sets = ConfirmedSets::default();
-        let temp = CatalogUpdate::of_rows("s".into(), &rows(0, &[("temp", ValueRef::Int(1))]), None, 0);
+        let temp =
+            CatalogUpdate::of_rows("s".into(), &rows(0, &[("temp", ValueRef::Int(1))]), None, 0);
         let mut all: Vec<Confirmed> = (0..1000).map(|_| Confirmed::default()).collect();
-        all.iter_mut().for_each(|confirmed| confirmed.note(0, &temp, &mut sets));
+        all.iter_mut()
+            .for_each(|confirmed| confirmed.note(0, &temp, &mut sets));
         assert_eq!(sets.sets.len(), 1);
         let mut hostile = Confirmed::default();
         // One at a time only towards the end: each makes another set.
         let names: Vec<String> = (0..KEYS_MAX).map(|i| format!("n{i}")).collect();
         let (many, few) = names.split_at(KEYS_MAX - 50);
         for names in many.chunks(200).chain(few.chunks(1)) {
-            let fields: Vec<(&str, ValueRef<'_>)> = names.iter().map(|name| (&**name, ValueRef::Int(1))).collect();
-            hostile.note(0, &CatalogUpdate::of_rows("h".into(), &rows(0, &fields), None, 0), &mut sets);
+            let fields: Vec<(&str, ValueRef<'_>)> = names
+                .iter()
+                .map(|name| (&**name, ValueRef::Int(1)))
+                .collect();
+            hostile.note(
+                0,
+                &CatalogUpdate::of_rows("h".into(), &rows(0, &fields), None, 0),
+                &mut sets,
+            );
         }
-        assert!(hostile.covers(0, &rows(0, &[("new", ValueRef::Int(1))]), None, None, 0), "the entry is full");
+        assert!(
+            hostile.covers(0, &rows(0, &[("new", ValueRef::Int(1))]), None, None, 0),
+            "the entry is full"
+        );
         drop((all, hostile));
         sets.sweep();
         assert_eq!((sets.sets.len(), sets.bytes), (0, 0));

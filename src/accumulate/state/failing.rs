@@ -1,10 +1,12 @@
-//! Buckets whose reads or writes keep failing while the store serves others: named, counted, and finally given up.
+//! Buckets whose reads or writes keep failing while the store serves others: named, counted, and
+//! finally given up.
 //!
-//! A bucket is *failing* from its first fault to its next successful write. From the second fault on it is alone in its
-//! jobs, with a backoff between them. After [`QUARANTINE_FAULTS`] faults it is *quarantined*: named in the log and in
-//! `/readyz`. If it fails for `flush.quarantine_after` while the store answers other requests, its readings are kept as
-//! dead letters, so that they do not occupy journal and memory without end. This happens sooner if the bucket holds an
-//! eighth of the shard's memory. Readings that arrive later get the full time again.
+//! A bucket is *failing* from its first fault to its next successful write. From the second fault
+//! on it is alone in its jobs, with a backoff between them. After [`QUARANTINE_FAULTS`] faults it
+//! is *quarantined*: named in the log and in `/readyz`. If it fails for `flush.quarantine_after`
+//! while the store answers other requests, its readings are kept as dead letters, so that they do
+//! not occupy journal and memory without end. This happens sooner if the bucket holds an eighth of
+//! the shard's memory. Readings that arrive later get the full time again.
 
 pub use super::failing_buckets::Quarantined;
 
@@ -17,13 +19,15 @@ use crate::store::{LoadRequest, LoadedBucket};
 
 /// Faults after which a bucket is quarantined.
 pub(crate) const QUARANTINE_FAULTS: u32 = 4;
-/// Maximum number of failing buckets tracked; more than that means that the store fails, not single buckets.
+/// Maximum number of failing buckets tracked; more than that means that the store fails, not single
+/// buckets.
 const FAILING_MAX: usize = 10_000;
 /// Maximum number of quarantined buckets named.
 pub const NAMED_MAX: usize = 20;
 
 impl Shard {
-    /// Sets whether the store has answered any request lately. Until it does, no bucket is given up.
+    /// Sets whether the store has answered any request lately. Until it does, no bucket is given
+    /// up.
     pub fn set_store_answers(&mut self, answers: bool) {
         self.failing.store_answers = answers;
     }
@@ -35,9 +39,17 @@ impl Shard {
 
     /// The quarantined buckets, at most [`NAMED_MAX`], longest failing first.
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        let mut list: Vec<_> = self.failing.buckets.iter().filter(|(_, f)| f.quarantined).collect();
+        let mut list: Vec<_> = self
+            .failing
+            .buckets
+            .iter()
+            .filter(|(_, f)| f.quarantined)
+            .collect();
         list.sort_by_key(|(bucket_ref, f)| (f.since.mono_ms, bucket_ref.slot, bucket_ref.start));
-        list.into_iter().take(NAMED_MAX).filter_map(|(bucket_ref, failing)| self.named(*bucket_ref, failing)).collect()
+        list.into_iter()
+            .take(NAMED_MAX)
+            .filter_map(|(bucket_ref, failing)| self.named(*bucket_ref, failing))
+            .collect()
     }
 
     /// Buckets quarantined since the last call, at most [`NAMED_MAX`].
@@ -55,9 +67,12 @@ impl Shard {
         })
     }
 
-    /// Records the state of a bucket after a job that the store failed, and gives it up if it has failed for too long.
+    /// Records the state of a bucket after a job that the store failed, and gives it up if it has
+    /// failed for too long.
     pub(super) fn note_fault(&mut self, bucket_ref: BucketRef, reason: &str, now: Now) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else {
+            return;
+        };
         let faults = bucket.faults();
         let memory = bucket.memory();
         let idle = bucket.idle();
@@ -68,7 +83,11 @@ impl Shard {
         if known >= FAILING_MAX && !self.failing.buckets.contains_key(&bucket_ref) {
             return;
         }
-        let new = Failing { since: now, reason: String::new(), quarantined: false };
+        let new = Failing {
+            since: now,
+            reason: String::new(),
+            quarantined: false,
+        };
         let failing = self.failing.buckets.entry(bucket_ref).or_insert(new);
         reason.clone_into(&mut failing.reason);
         let age_ms = now.mono_ms.saturating_sub(failing.since.mono_ms);
@@ -78,12 +97,17 @@ impl Shard {
         if !failing.quarantined {
             failing.quarantined = true;
             self.failing.quarantined += 1;
-            let named = self.failing.buckets.get(&bucket_ref).and_then(|failing| self.named(bucket_ref, failing));
+            let named = self
+                .failing
+                .buckets
+                .get(&bucket_ref)
+                .and_then(|failing| self.named(bucket_ref, failing));
             if self.failing.fresh.len() < NAMED_MAX {
                 self.failing.fresh.extend(named);
             }
         }
-        let long = age_ms >= self.settings.quarantine_after_ms || memory >= self.settings.bytes_max / 8;
+        let long =
+            age_ms >= self.settings.quarantine_after_ms || memory >= self.settings.bytes_max / 8;
         if long && self.failing.store_answers {
             self.give_up(bucket_ref, age_ms);
         }
@@ -91,20 +115,43 @@ impl Shard {
 
     /// Hands over the readings of a bucket that has failed for too long.
     fn give_up(&mut self, bucket_ref: BucketRef, age_ms: u64) {
-        let reason = self.failing.buckets.get(&bucket_ref).map(|f| f.reason.as_str()).unwrap_or_default();
-        let detail = format!("reads or writes of this bucket failed for {} s: {reason}", age_ms / 1000);
-        self.reject(bucket_ref, Bucket::abandon, RejectCause::Quarantined, detail);
+        let reason = self
+            .failing
+            .buckets
+            .get(&bucket_ref)
+            .map(|f| f.reason.as_str())
+            .unwrap_or_default();
+        let detail = format!(
+            "reads or writes of this bucket failed for {} s: {reason}",
+            age_ms / 1000
+        );
+        self.reject(
+            bucket_ref,
+            Bucket::abandon,
+            RejectCause::Quarantined,
+            detail,
+        );
     }
 
-    /// Hands over the pending readings of a bucket if its stored readings were removed, once they have been compared
-    /// with those that are left.
-    pub(super) fn reject_late_rows(&mut self, bucket_ref: BucketRef, request: &LoadRequest, loaded: &LoadedBucket) {
+    /// Hands over the pending readings of a bucket if its stored readings were removed, once they
+    /// have been compared with those that are left.
+    pub(super) fn reject_late_rows(
+        &mut self,
+        bucket_ref: BucketRef,
+        request: &LoadRequest,
+        loaded: &LoadedBucket,
+    ) {
         if !loaded.readings_removed() || request.readings_from.is_none() {
             return;
         }
-        let detail = "the readings of this bucket were removed (store.retention_readings), so it is unknown whether its \
-                      summary counts this one";
-        self.reject(bucket_ref, Bucket::readings_removed, RejectCause::ReadingsRemoved, detail.to_owned());
+        let detail = "the readings of this bucket were removed (store.retention_readings), so it \
+            is unknown whether its summary counts this one";
+        self.reject(
+            bucket_ref,
+            Bucket::readings_removed,
+            RejectCause::ReadingsRemoved,
+            detail.to_owned(),
+        );
     }
 
     /// Hands over the readings that are taken from a bucket, to be kept as dead letters.
@@ -115,11 +162,19 @@ impl Shard {
         reason: RejectCause,
         detail: String,
     ) {
-        let Some((rows, acks)) = self.change(bucket_ref, take).flatten() else { return };
+        let Some((rows, acks)) = self.change(bucket_ref, take).flatten() else {
+            return;
+        };
         self.usage.readings -= rows.len();
         self.note_settled(bucket_ref.slot, bucket_ref.start, rows.len());
         self.failing.recovered(bucket_ref);
         let sensor_id = self.sensors[bucket_ref.slot as usize].id.clone();
-        self.rejected_rows.push(RejectedRows { sensor_id, rows: rows.into(), reason, detail, acks });
+        self.rejected_rows.push(RejectedRows {
+            sensor_id,
+            rows: rows.into(),
+            reason,
+            detail,
+            acks,
+        });
     }
 }

@@ -1,8 +1,8 @@
 //! Builds jobs from the queues: as large as a command may be, each bucket once.
 //!
-//! A failed operation is retried in a smaller job: with few other buckets after the first failure, alone in the retry
-//! lane after the second. After jobs that failed as a whole all jobs of the shard become smaller, until one succeeds
-//! again.
+//! A failed operation is retried in a smaller job: with few other buckets after the first failure,
+//! alone in the retry lane after the second. After jobs that failed as a whole all jobs of the
+//! shard become smaller, until one succeeds again.
 
 use super::super::bucket::{Bucket, NextOp};
 use super::{BucketRef, Job, Shard, bucket_of};
@@ -29,10 +29,12 @@ fn statements_with(bucket: &Bucket) -> usize {
 }
 
 impl Shard {
-    /// The next job for the store, from the first lane that has one; `None` if nothing is due. `storage_mode`: of new
-    /// buckets.
+    /// The next job for the store, from the first lane that has one; `None` if nothing is due.
+    /// `storage_mode`: of new buckets.
     pub fn take(&mut self, storage_mode: StorageMode) -> Option<Job> {
-        [Lane::Load, Lane::Write, Lane::Retry].into_iter().find_map(|lane| self.take_in(lane, storage_mode))
+        [Lane::Load, Lane::Write, Lane::Retry]
+            .into_iter()
+            .find_map(|lane| self.take_in(lane, storage_mode))
     }
 
     /// Whether there may be a job in this lane.
@@ -59,7 +61,8 @@ impl Shard {
         }
     }
 
-    /// The bucket at the head of a queue, if it still needs the queue's operation and may share a job with `others`.
+    /// The bucket at the head of a queue, if it still needs the queue's operation and may share a
+    /// job with `others`.
     fn pop(&mut self, want: NextOp, others: usize, most: &mut usize) -> Option<(BucketRef, usize)> {
         loop {
             let queue = match want {
@@ -72,7 +75,10 @@ impl Shard {
                 queue.pop_front();
                 continue;
             };
-            let Ok(position) = sensor.buckets.binary_search_by_key(&bucket_ref.start, |b| b.start) else {
+            let Ok(position) = sensor
+                .buckets
+                .binary_search_by_key(&bucket_ref.start, |b| b.start)
+            else {
                 queue.pop_front();
                 continue;
             };
@@ -104,7 +110,10 @@ impl Shard {
         let mut readings = 0;
         let mut most = self.shrunk(LOAD_HEADS_MAX);
         while requests.len() < most && readings < LOAD_READINGS_MAX {
-            let Some((bucket_ref, position)) = self.pop(NextOp::Load, requests.len(), &mut most) else { break };
+            let Some((bucket_ref, position)) = self.pop(NextOp::Load, requests.len(), &mut most)
+            else {
+                break;
+            };
             let (request, about) = self.begin_load(bucket_ref, position);
             readings += about;
             if request.doubt {
@@ -120,13 +129,20 @@ impl Shard {
         let mut bucket_refs = vec![];
         let mut writes = vec![];
         let mut bytes = 0;
-        // Stops when a full page of readings might not fit. The page's summary may be added to that, 3.4 MiB at most,
-        // see `summary::PAGE_SUMMARY_BYTES_MAX`.
-        let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
+        // Stops when a full page of readings might not fit. The page's summary may be added to
+        // that, 3.4 MiB at most, see `summary::PAGE_SUMMARY_BYTES_MAX`.
+        let bytes_max = self
+            .settings
+            .command_bytes_max
+            .saturating_sub(self.settings.page.bytes);
         let mut most = self.shrunk(self.settings.command_statements_max);
         while writes.len() < most && bytes <= bytes_max {
-            let Some((bucket_ref, position)) = self.pop(want, writes.len(), &mut most) else { break };
-            let Some(write) = self.begin_write(bucket_ref, position, storage_mode) else { continue };
+            let Some((bucket_ref, position)) = self.pop(want, writes.len(), &mut most) else {
+                break;
+            };
+            let Some(write) = self.begin_write(bucket_ref, position, storage_mode) else {
+                continue;
+            };
             bytes += write.wire_bytes();
             bucket_refs.push(bucket_ref);
             writes.push(write);
@@ -137,11 +153,15 @@ impl Shard {
     /// The next bucket of the retry queue, alone.
     fn take_retry(&mut self, storage_mode: StorageMode) -> Option<Job> {
         while let Some(bucket_ref) = self.retries.pop_front() {
-            let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { continue };
+            let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else {
+                continue;
+            };
             bucket.queued = false;
             let next_op = bucket.next_op(self.settings.page);
             let buckets = &self.sensors[bucket_ref.slot as usize].buckets;
-            let Ok(position) = buckets.binary_search_by_key(&bucket_ref.start, |b| b.start) else { continue };
+            let Ok(position) = buckets.binary_search_by_key(&bucket_ref.start, |b| b.start) else {
+                continue;
+            };
             match next_op {
                 NextOp::Nothing => {}
                 NextOp::Load => {
@@ -163,27 +183,50 @@ impl Shard {
         let sensor = &mut self.sensors[bucket_ref.slot as usize];
         let bucket = &mut sensor.buckets[position];
         let readings_from = bucket.compares_from();
-        let readings = readings_from.map_or(0, |from| bucket.stored_since(from, self.settings.page));
+        let readings =
+            readings_from.map_or(0, |from| bucket.stored_since(from, self.settings.page));
         let doubt = bucket.doubt();
         let before = bucket.memory();
         bucket.loading();
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
-        let bucket = BucketKey { sensor_id: sensor.id.clone(), start: bucket_ref.start };
-        (LoadRequest { bucket, readings_from, doubt }, readings)
+        let bucket = BucketKey {
+            sensor_id: sensor.id.clone(),
+            start: bucket_ref.start,
+        };
+        (
+            LoadRequest {
+                bucket,
+                readings_from,
+                doubt,
+            },
+            readings,
+        )
     }
 
     /// The bucket's next statement.
-    fn begin_write(&mut self, bucket_ref: BucketRef, position: usize, storage_mode: StorageMode) -> Option<PageWrite> {
+    fn begin_write(
+        &mut self,
+        bucket_ref: BucketRef,
+        position: usize,
+        storage_mode: StorageMode,
+    ) -> Option<PageWrite> {
         let keys_max = self.keys_max();
         let sensor = &mut self.sensors[bucket_ref.slot as usize];
         let bucket = &mut sensor.buckets[position];
         let before = bucket.memory();
         let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-        let write = bucket.take(&sensor.id, tags.as_ref(), self.settings.page, keys_max, storage_mode);
+        let write = bucket.take(
+            &sensor.id,
+            tags.as_ref(),
+            self.settings.page,
+            keys_max,
+            storage_mode,
+        );
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
         let mut write = write?;
         let sensor = &self.sensors[bucket_ref.slot as usize];
-        let update = self.catalog_update(sensor, &write.rows, Some(&write.summary), tags.as_deref());
+        let update =
+            self.catalog_update(sensor, &write.rows, Some(&write.summary), tags.as_deref());
         write.catalog = update.map(Box::new);
         Some(write)
     }

@@ -1,15 +1,18 @@
-//! The state of a shard: its sensors, their open buckets, and the order in which these become due. Pure: events go in
-//! ([`Shard::accept`], [`Shard::finished`], [`Shard::tick`]), jobs come out ([`Shard::take`]).
+//! The state of a shard: its sensors, their open buckets, and the order in which these become due.
+//! Pure: events go in ([`Shard::accept`], [`Shard::finished`], [`Shard::tick`]), jobs come out
+//! ([`Shard::take`]).
 //!
-//! Life of a bucket: its first reading opens it. When rows are pending it is put into the wheel. It moves to the queue
-//! of its next operation (load, create, append) when it is due or overfull, when memory pressure evicts it, or when the
-//! shard drains. While the store is busy, a due bucket with few rows waits for its sensor's turn first. A job takes it
-//! from there, and the job's answer returns it. Queues are read only when a command may be sent, so the longer the
-//! store takes, the larger the jobs become, without an explicit rule.
+//! Life of a bucket: its first reading opens it. When rows are pending it is put into the wheel. It
+//! moves to the queue of its next operation (load, create, append) when it is due or overfull, when
+//! memory pressure evicts it, or when the shard drains. While the store is busy, a due bucket with
+//! few rows waits for its sensor's turn first. A job takes it from there, and the job's answer
+//! returns it. Queues are read only when a command may be sent, so the longer the store takes, the
+//! larger the jobs become, without an explicit rule.
 //!
-//! Limits: `bytes_max` and `sensors_max`. Beyond half of `bytes_max` buckets remember few stored readings, beyond
-//! [`EVICT_SIXTEENTHS`] buckets are evicted before they are due, at the limit the shard accepts nothing
-//! ([`Shard::full`]). At `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
+//! Limits: `bytes_max` and `sensors_max`. Beyond half of `bytes_max` buckets remember few stored
+//! readings, beyond [`EVICT_SIXTEENTHS`] buckets are evicted before they are due, at the limit the
+//! shard accepts nothing ([`Shard::full`]). At `sensors_max` idle sensors are dropped first, then
+//! the rules for bytes apply.
 
 mod answers;
 mod arrival_rate;
@@ -53,8 +56,8 @@ use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::flush::turns::Turns;
 use crate::model::{
-    BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Span, TagSets,
-    Tags,
+    BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags,
+    SensorId, Span, TagSets, Tags,
 };
 use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
 
@@ -65,7 +68,8 @@ pub struct ShardSettings {
     pub span: Span,
     /// `bucket.max_readings` and `bucket.max_bytes`.
     pub page: PageLimits,
-    /// From `flush.max_age` or `flush.linger`. `flush.max_age_busy` acts through [`Shard::set_age_ms`].
+    /// From `flush.max_age` or `flush.linger`. `flush.max_age_busy` acts through
+    /// [`Shard::set_age_ms`].
     pub due: DuePolicy,
     /// `flush.command_max_bytes`.
     pub command_bytes_max: u64,
@@ -75,11 +79,14 @@ pub struct ShardSettings {
     pub bytes_max: usize,
     /// This shard's part of `accumulate.max_sensors`.
     pub sensors_max: usize,
-    /// Maximum stored readings that a bucket remembers, 16 bytes each; a 128th of it under memory pressure.
+    /// Maximum stored readings that a bucket remembers, 16 bytes each; a 128th of it under memory
+    /// pressure.
     pub dedup_keys_max: usize,
-    /// `flush.quarantine_after`: how long a bucket may fail before its readings become dead letters.
+    /// `flush.quarantine_after`: how long a bucket may fail before its readings become dead
+    /// letters.
     pub quarantine_after_ms: u64,
-    /// The precision of arrivals in the catalogue ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)).
+    /// The precision of arrivals in the catalogue
+    /// ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)).
     pub arrival_step_ms: i64,
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,
@@ -101,9 +108,17 @@ pub enum Job {
 #[derive(Debug)]
 pub enum JobResult {
     /// Result of a [`Job::Write`]: the job's contents, and one result per write.
-    Write(Vec<BucketRef>, Vec<PageWrite>, Result<Vec<PageWriteResult>, StoreError>),
+    Write(
+        Vec<BucketRef>,
+        Vec<PageWrite>,
+        Result<Vec<PageWriteResult>, StoreError>,
+    ),
     /// Result of a [`Job::Load`]: the job's contents, and one result per request.
-    Load(Vec<BucketRef>, Vec<LoadRequest>, Result<Vec<LoadResult>, StoreError>),
+    Load(
+        Vec<BucketRef>,
+        Vec<LoadRequest>,
+        Result<Vec<LoadResult>, StoreError>,
+    ),
 }
 
 /// Events since the last call of [`Shard::take_counts`], for the metrics.
@@ -115,7 +130,8 @@ pub struct ShardCounts {
     pub duplicates: u64,
     /// Statements that found another version of their page.
     pub conflicts: u64,
-    /// Buckets that began to wait for a statement, each its sensor's latest: only those may be held.
+    /// Buckets that began to wait for a statement, each its sensor's latest: only those may be
+    /// held.
     pub began: u64,
 }
 
@@ -132,16 +148,19 @@ pub struct ShardUsage {
     pub readings: usize,
 }
 
-/// The part of `bytes_max` beyond which buckets are evicted. The rest is for the readings that arrive meanwhile.
+/// The part of `bytes_max` beyond which buckets are evicted. The rest is for the readings that
+/// arrive meanwhile.
 const EVICT_SIXTEENTHS: usize = 15;
-/// Buckets in the queues that are enough when memory is short: a command of this many costs hardly more per statement
-/// than a larger one.
+/// Buckets in the queues that are enough when memory is short: a command of this many costs hardly
+/// more per statement than a larger one.
 const EVICTED_QUEUE: usize = 500;
-/// Failures in a row after which every further conflict counts as a fault: another instance is not always faster.
+/// Failures in a row after which every further conflict counts as a fault: another instance is not
+/// always faster.
 const CONFLICTS_MAX: u32 = 4;
 /// Faults after which a bucket is alone in its jobs.
 const ALONE_AFTER_FAULTS: u32 = 2;
-/// A job that failed as a whole makes the next jobs a quarter as large; each one that succeeds doubles them again.
+/// A job that failed as a whole makes the next jobs a quarter as large; each one that succeeds
+/// doubles them again.
 const SHRINK_BITS: u32 = 2;
 const SHRINK_BITS_MAX: u32 = 12;
 
@@ -169,7 +188,8 @@ pub struct Shard {
     confirmed: ConfirmedSets,
     /// The wall clock at the last event (ms since 1970).
     wall_ms: i64,
-    /// The bytes of `schemas` and `tags` included in `usage`, and when they were last swept (monotonic ms).
+    /// The bytes of `schemas` and `tags` included in `usage`, and when they were last swept
+    /// (monotonic ms).
     shared_bytes: usize,
     swept_ms: u64,
     wheel: DueWheel<BucketRef>,
@@ -193,7 +213,8 @@ pub struct Shard {
     rejected_rows: Vec<RejectedRows>,
     /// With the daily rollup: the rows settled since the last call of [`Shard::take_settled`].
     settled: Option<Vec<crate::rollup::state::Settled>>,
-    /// Of readings with the time of receipt; they are received, journaled and replayed in nearly this order.
+    /// Of readings with the time of receipt; they are received, journaled and replayed in nearly
+    /// this order.
     arrivals: Arrivals,
     /// The latest bucket that was forgotten.
     evicted_until: Option<BucketStart>,
@@ -247,7 +268,8 @@ impl Shard {
         Shard { registry, ..self }
     }
 
-    /// Sets which buckets no other process can have written; any other is loaded before its first write.
+    /// Sets which buckets no other process can have written; any other is loaded before its first
+    /// write.
     pub fn set_new_buckets(&mut self, new: NewBuckets) {
         self.new = new;
     }
@@ -269,7 +291,8 @@ impl Shard {
 
     /// Whether a limit is reached: the caller should send nothing until something is stored.
     pub fn full(&self) -> bool {
-        self.usage.bytes >= self.settings.bytes_max || self.usage.sensors >= self.settings.sensors_max
+        self.usage.bytes >= self.settings.bytes_max
+            || self.usage.sensors >= self.settings.sensors_max
     }
 
     /// Whether no rows are pending or in flight.
@@ -284,28 +307,47 @@ impl Shard {
             return max;
         }
         // All buckets together use at most a quarter of the memory.
-        let share = self.settings.bytes_max / 4 / self.usage.buckets.max(1) / size_of::<ReadingKey>();
+        let share =
+            self.settings.bytes_max / 4 / self.usage.buckets.max(1) / size_of::<ReadingKey>();
         share.min(max / 128)
     }
 
-    /// Adds readings of a batch. This shard's part of `ack` is delivered when all of them are stored.
-    pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Ack, replayed: bool, now: Now) {
+    /// Adds readings of a batch. This shard's part of `ack` is delivered when all of them are
+    /// stored.
+    pub fn accept(
+        &mut self,
+        batch: &ReadingBatch,
+        row_refs: &[RowRef],
+        ack: Ack,
+        replayed: bool,
+        now: Now,
+    ) {
         self.wall_ms = now.wall_ms;
         self.schemas.begin(batch);
         for &(offset, hash) in row_refs {
-            let Some(reading) = batch.at(offset) else { continue };
+            let Some(reading) = batch.at(offset) else {
+                continue;
+            };
             let slot = self.sensor(hash, &reading, now);
             self.set_tags(slot, reading.tags);
             let start = self.settings.span.floor(reading.ts_ms);
             let position = self.bucket(slot, start, replayed);
-            let mut flags = if reading.receipt_time { RowFlags::RECEIPT_TIME } else { RowFlags::default() };
+            let mut flags = if reading.receipt_time {
+                RowFlags::RECEIPT_TIME
+            } else {
+                RowFlags::default()
+            };
             if replayed {
                 flags = flags.with(RowFlags::REPLAYED);
             }
             let incoming = IncomingReading {
                 ts_ms: reading.ts_ms,
                 flags,
-                arrived_ms: if reading.receipt_time { self.arrivals.note(reading.ts_ms) } else { i64::MIN },
+                arrived_ms: if reading.receipt_time {
+                    self.arrivals.note(reading.ts_ms)
+                } else {
+                    i64::MIN
+                },
                 schema: self.schemas.of(batch, reading.schema),
                 numbers: reading.numbers,
                 payload: reading.payload,
@@ -325,7 +367,10 @@ impl Shard {
             } else {
                 self.counts.duplicates += 1;
             }
-            let bucket_ref = BucketRef { slot: slot as u32, start };
+            let bucket_ref = BucketRef {
+                slot: slot as u32,
+                start,
+            };
             if !kept {
                 self.note_settled(bucket_ref.slot, start, 1);
             }
@@ -362,18 +407,25 @@ impl Shard {
         self.take_turns(now);
     }
 
-    /// Whether a wheel entry is still valid. A bucket that was queued before it was due (overfull, evicted) leaves its
-    /// entry in the wheel, and may have a later one.
+    /// Whether a wheel entry is still valid. A bucket that was queued before it was due (overfull,
+    /// evicted) leaves its entry in the wheel, and may have a later one.
     fn is_current(&mut self, bucket_ref: BucketRef, now: Now) -> bool {
-        let due_ms = bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
+        let due_ms =
+            bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
         due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
     }
 
-    /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more readings while the store
-    /// is busy.
+    /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more
+    /// readings while the store is busy.
     fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now) {
-        let age_ms = if self.expects_more(bucket_ref) { self.age_ms } else { 0 };
-        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
+        let age_ms = if self.expects_more(bucket_ref) {
+            self.age_ms
+        } else {
+            0
+        };
+        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else {
+            return;
+        };
         match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms, age_ms) {
             Some(until_ms) if !bucket.queued => {
                 bucket.due_ms = until_ms;
@@ -386,7 +438,8 @@ impl Shard {
         }
     }
 
-    /// Moves due buckets into the queues, drops idle buckets and sensors, and evicts buckets under memory pressure.
+    /// Moves due buckets into the queues, drops idle buckets and sensors, and evicts buckets under
+    /// memory pressure.
     pub fn tick(&mut self, now: Now) {
         self.promote(now);
         self.evict_idle(now);
@@ -394,7 +447,8 @@ impl Shard {
         self.evict_buckets();
     }
 
-    /// The estimated memory, added up from all sensors, for tests: every change must have been counted in `usage`.
+    /// The estimated memory, added up from all sensors, for tests: every change must have been
+    /// counted in `usage`.
     #[cfg(any(test, feature = "test-util"))]
     pub fn counted_bytes(&self) -> usize {
         let buckets = |sensor: &Sensor| sensor.buckets.iter().map(Bucket::memory).sum::<usize>();
@@ -416,13 +470,17 @@ impl Shard {
                 }
             }
         }
-        later.into_iter().for_each(|(due_ms, bucket_ref)| self.wheel.push(due_ms, bucket_ref));
+        later
+            .into_iter()
+            .for_each(|(due_ms, bucket_ref)| self.wheel.push(due_ms, bucket_ref));
     }
 
-    /// Puts a bucket into the queue of its next operation. Wheel entries may be stale: the bucket may be queued
-    /// already, in flight (its answer returns it) or dropped.
+    /// Puts a bucket into the queue of its next operation. Wheel entries may be stale: the bucket
+    /// may be queued already, in flight (its answer returns it) or dropped.
     fn enqueue(&mut self, bucket_ref: BucketRef) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else {
+            return;
+        };
         bucket.due_ms = 0;
         if bucket.queued {
             return;
@@ -438,31 +496,39 @@ impl Shard {
         queue.push_back(bucket_ref);
     }
 
-    /// Number of buckets in the queues, without the retries: those may be many, are sent one at a time, and must not
-    /// keep others from being evicted.
+    /// Number of buckets in the queues, without the retries: those may be many, are sent one at a
+    /// time, and must not keep others from being evicted.
     fn queued(&self) -> usize {
         self.loads.len() + self.creates.len() + self.appends.len()
     }
 
-    /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before they are due: those
-    /// whose turn comes next, then those that are due soonest. At the limit of sensors all of them, because only
-    /// sensors without readings can be dropped.
+    /// Above [`EVICT_SIXTEENTHS`] of the memory, or at the limit of sensors, queues buckets before
+    /// they are due: those whose turn comes next, then those that are due soonest. At the limit of
+    /// sensors all of them, because only sensors without readings can be dropped.
     ///
-    /// A statement costs the store nearly the same for one reading as for ten. So only as many are queued as one
-    /// command needs. The others gather readings meanwhile, and the order of the turns remains.
+    /// A statement costs the store nearly the same for one reading as for ten. So only as many are
+    /// queued as one command needs. The others gather readings meanwhile, and the order of the
+    /// turns remains.
     fn evict_buckets(&mut self) {
         let at_sensors_max = self.usage.sensors >= self.settings.sensors_max;
         if self.usage.bytes < self.settings.bytes_max / 16 * EVICT_SIXTEENTHS && !at_sensors_max {
             return;
         }
-        let enough = if at_sensors_max { self.settings.command_statements_max } else { EVICTED_QUEUE };
+        let enough = if at_sensors_max {
+            self.settings.command_statements_max
+        } else {
+            EVICTED_QUEUE
+        };
         while self.queued() < enough {
             if self.take_next_turn() {
                 continue;
             }
-            let Some((slot_ms, early)) = self.wheel.pop_first() else { return };
+            let Some((slot_ms, early)) = self.wheel.pop_first() else {
+                return;
+            };
             for bucket_ref in early {
-                let due_ms = bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
+                let due_ms =
+                    bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
                 // Any other entry is stale, see `is_current`.
                 if self.wheel.slot_ms(due_ms) == slot_ms {
                     self.enqueue(bucket_ref);
@@ -475,7 +541,10 @@ impl Shard {
 /// The bucket of a reference, if it still exists, and its sensor's hash.
 fn bucket_of(sensors: &mut Slab<Sensor>, bucket_ref: BucketRef) -> Option<(&mut Bucket, u64)> {
     let sensor = sensors.get_mut(bucket_ref.slot as usize)?;
-    let position = sensor.buckets.binary_search_by_key(&bucket_ref.start, |b| b.start).ok()?;
+    let position = sensor
+        .buckets
+        .binary_search_by_key(&bucket_ref.start, |b| b.start)
+        .ok()?;
     Some((&mut sensor.buckets[position], sensor.hash))
 }
 
@@ -486,6 +555,8 @@ fn fraction(hash: u64) -> f64 {
 
 impl std::fmt::Debug for Shard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shard").field("holding", &self.usage).finish_non_exhaustive()
+        f.debug_struct("Shard")
+            .field("holding", &self.usage)
+            .finish_non_exhaustive()
     }
 }

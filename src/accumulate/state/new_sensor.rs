@@ -5,7 +5,8 @@ use crate::model::SensorId;
 /// Maximum number of new sensors remembered.
 pub(super) const NEW_SENSORS_MAX: usize = 256;
 
-/// A sensor that reported for the first time since the start, or for the first time since it was dropped.
+/// A sensor that reported for the first time since the start, or for the first time since it was
+/// dropped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSensor {
     /// The id as sent.

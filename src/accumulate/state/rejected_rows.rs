@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::ack::Acks;
 use crate::model::{Rows, SensorId};
 
-/// Readings that the store refuses permanently, or has failed for too long. They are kept as dead letters before the
-/// acknowledgements are delivered.
+/// Readings that the store refuses permanently, or has failed for too long. They are kept as dead
+/// letters before the acknowledgements are delivered.
 #[derive(Debug)]
 pub struct RejectedRows {
     /// The sensor of all rows.
@@ -28,7 +28,8 @@ pub enum RejectCause {
     StoreRejected,
     /// Reads or writes of their bucket have failed for too long.
     Quarantined,
-    /// The readings of their bucket were removed, so they cannot be compared with them ([`crate::store::retention`]).
+    /// The readings of their bucket were removed, so they cannot be compared with them
+    /// ([`crate::store::retention`]).
     ReadingsRemoved,
 }
 

@@ -1,9 +1,11 @@
-//! How often a sensor reports, in eight bytes, and which sensors of this process have become silent. Pure.
+//! How often a sensor reports, in eight bytes, and which sensors of this process have become
+//! silent. Pure.
 //!
-//! The fleet page lists a sensor early as silent if its last arrival is older than three times its usual interval and
-//! at least [`SILENT_MIN_S`]; if its interval is unknown (fewer than three arrivals), older than [`SILENT_UNKNOWN_S`].
-//! The time of arrival counts, not that of the readings: a sensor that sends old readings is not silent. A restart
-//! forgets these intervals; what is silent for long, the catalogue tells ([`crate::store::catalog`]).
+//! The fleet page lists a sensor early as silent if its last arrival is older than three times its
+//! usual interval and at least [`SILENT_MIN_S`]; if its interval is unknown (fewer than three
+//! arrivals), older than [`SILENT_UNKNOWN_S`]. The time of arrival counts, not that of the
+//! readings: a sensor that sends old readings is not silent. A restart forgets these intervals;
+//! what is silent for long, the catalogue tells ([`crate::store::catalog`]).
 
 use std::collections::HashMap;
 
@@ -32,16 +34,24 @@ pub(super) struct ReportingInterval {
 impl ReportingInterval {
     /// Records a time, of a reading or of its arrival.
     pub(super) fn note(&mut self, ts_ms: i64) {
-        let Ok(ts_s) = u32::try_from(ts_ms / 1000) else { return };
+        let Ok(ts_s) = u32::try_from(ts_ms / 1000) else {
+            return;
+        };
         if ts_s <= self.last_s && self.readings > 0 {
             // The same second, or out of order.
             return;
         }
         if self.readings > 0 {
-            let gap = (ts_s - self.last_s).saturating_mul(4).min(u32::from(u16::MAX));
+            let gap = (ts_s - self.last_s)
+                .saturating_mul(4)
+                .min(u32::from(u16::MAX));
             let held = u32::from(self.interval_qs);
             // The new gap has a weight of an eighth; the first one counts in full.
-            let mean = if self.readings == 1 { gap } else { (held * 7 + gap).div_ceil(8) };
+            let mean = if self.readings == 1 {
+                gap
+            } else {
+                (held * 7 + gap).div_ceil(8)
+            };
             self.interval_qs = mean as u16;
         }
         self.last_s = ts_s;
@@ -103,7 +113,11 @@ impl EvictedSensors {
 
     /// Removes a sensor that reports again, and returns its intervals.
     pub(super) fn back(&mut self, id: &str) -> Reports {
-        if self.0.is_empty() { Reports::default() } else { self.0.remove(id).unwrap_or_default() }
+        if self.0.is_empty() {
+            Reports::default()
+        } else {
+            self.0.remove(id).unwrap_or_default()
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SensorId, Reports)> {
@@ -125,16 +139,35 @@ mod tests {
             (1..40_000).find(|after| interval.silent_since((last + after) * 1000).is_some())
         };
         assert_eq!(silent_after(&[1000]), Some(3601), "no interval is known");
-        assert_eq!(silent_after(&[1000, 1001, 1002, 1003]), Some(301), "the floor");
-        assert_eq!(silent_after(&[1000, 2000, 3000, 4000]), Some(3001), "three of its intervals");
-        assert_eq!(silent_after(&[1000, 1000, 1000, 1000]), Some(3601), "of one second: no interval");
+        assert_eq!(
+            silent_after(&[1000, 1001, 1002, 1003]),
+            Some(301),
+            "the floor"
+        );
+        assert_eq!(
+            silent_after(&[1000, 2000, 3000, 4000]),
+            Some(3001),
+            "three of its intervals"
+        );
+        assert_eq!(
+            silent_after(&[1000, 1000, 1000, 1000]),
+            Some(3601),
+            "of one second: no interval"
+        );
         let mut late = ReportingInterval::default();
-        [5_000_000, 1000, 6_000_000, 7_000_000].into_iter().for_each(|ts| late.note(ts));
+        [5_000_000, 1000, 6_000_000, 7_000_000]
+            .into_iter()
+            .for_each(|ts| late.note(ts));
         assert_eq!(late.last_ts_ms(), Some(7_000_000));
         assert!(
-            late.silent_since(7_000_000 + 3_000_000).is_none() && late.silent_since(7_000_000 + 3_000_001).is_some()
+            late.silent_since(7_000_000 + 3_000_000).is_none()
+                && late.silent_since(7_000_000 + 3_000_001).is_some()
         );
-        assert!(ReportingInterval::default().silent_since(i64::MAX).is_none());
+        assert!(
+            ReportingInterval::default()
+                .silent_since(i64::MAX)
+                .is_none()
+        );
         let mut before = ReportingInterval::default();
         before.note(-5);
         before.note(-5000);
@@ -152,7 +185,14 @@ mod tests {
         }
         assert_eq!(evicted.back("s5"), Reports::default());
         let last = GONE_MAX as i64 * 3 - 1;
-        assert_eq!(evicted.back(&format!("s{last}")).arrivals.last_ts_ms(), Some(last * 1000));
-        assert_eq!(evicted.back(&format!("s{last}")), Reports::default(), "it is back");
+        assert_eq!(
+            evicted.back(&format!("s{last}")).arrivals.last_ts_ms(),
+            Some(last * 1000)
+        );
+        assert_eq!(
+            evicted.back(&format!("s{last}")),
+            Reports::default(),
+            "it is back"
+        );
     }
 }

@@ -8,14 +8,14 @@ use crate::model::{BucketStart, Now, ReadingRef, SensorId, sensor_id_memory};
 
 /// Sensors visited per sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
-/// The same if it is: a few milliseconds of work. All of a million sensors in each tick would leave no time for
-/// readings.
+/// The same if it is: a few milliseconds of work. All of a million sensors in each tick would leave
+/// no time for readings.
 const SWEEP_STEP_FULL: usize = 64 * 1024;
 /// Approximate memory of a sensor with an idle bucket.
 const IDLE_BYTES: usize = size_of::<Sensor>() + 40;
 
-/// How often schemas, names and tags are swept for unused ones, normally and when the shard is full (ms). A check costs
-/// about 20 ns each.
+/// How often schemas, names and tags are swept for unused ones, normally and when the shard is full
+/// (ms). A check costs about 20 ns each.
 const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
 
@@ -33,7 +33,9 @@ impl Shard {
     /// The slot of a sensor; creates the sensor if it does not exist.
     pub(super) fn sensor(&mut self, hash: u64, reading: &ReadingRef<'_>, now: Now) -> usize {
         let id = reading.sensor_id_bytes();
-        if let Some(slot) = self.index.find(hash, |&slot| self.sensors[slot as usize].id.as_bytes() == id) {
+        if let Some(slot) = self.index.find(hash, |&slot| {
+            self.sensors[slot as usize].id.as_bytes() == id
+        }) {
             return *slot as usize;
         }
         let id = SensorId::from(reading.sensor_id());
@@ -42,19 +44,31 @@ impl Shard {
             if self.new_sensors.len() >= NEW_SENSORS_MAX {
                 self.new_sensors.pop_front();
             }
-            self.new_sensors.push_back(NewSensor { sensor_id: id.clone(), at_ms: now.wall_ms });
+            self.new_sensors.push_back(NewSensor {
+                sensor_id: id.clone(),
+                at_ms: now.wall_ms,
+            });
         }
         let (rate, confirmed, buckets) = Default::default();
-        let sensor = Sensor { id, hash, tags: None, reports, rate, confirmed, buckets };
+        let sensor = Sensor {
+            id,
+            hash,
+            tags: None,
+            reports,
+            rate,
+            confirmed,
+            buckets,
+        };
         self.usage.bytes += sensor.memory();
         self.usage.sensors += 1;
         let slot = self.sensors.insert(sensor);
-        self.index.insert_unique(hash, slot as u32, |&slot| self.sensors[slot as usize].hash);
+        self.index
+            .insert_unique(hash, slot as u32, |&slot| self.sensors[slot as usize].hash);
         slot
     }
 
-    /// The index of a bucket within its sensor; creates the bucket if it does not exist. `replayed`: for a row of the
-    /// journal's replay.
+    /// The index of a bucket within its sensor; creates the bucket if it does not exist.
+    /// `replayed`: for a row of the journal's replay.
     pub(super) fn bucket(&mut self, slot: usize, start: BucketStart, replayed: bool) -> usize {
         let buckets = &mut self.sensors[slot].buckets;
         match buckets.last() {
@@ -91,7 +105,8 @@ impl Shard {
 
     /// Updates the usage by what the buckets share: schemas, names and tags.
     pub(super) fn count_shared(&mut self) {
-        let bytes = self.schemas.memory_bytes() + self.tags.memory_bytes() + self.confirmed.memory_bytes();
+        let bytes =
+            self.schemas.memory_bytes() + self.tags.memory_bytes() + self.confirmed.memory_bytes();
         self.usage.bytes = self.usage.bytes + bytes - self.shared_bytes;
         self.shared_bytes = bytes;
     }
@@ -108,23 +123,41 @@ impl Shard {
         }
     }
 
-    /// Frees memory. Each call drops the idle buckets of a few sensors whose span ended some time ago. If the shard is
-    /// full, those whose span has just ended too, and every bucket drops most of its dedup window; if sensors fill the
-    /// shard, every idle bucket is dropped (and loaded again when needed).
+    /// Frees memory. Each call drops the idle buckets of a few sensors whose span ended some time
+    /// ago. If the shard is full, those whose span has just ended too, and every bucket drops most
+    /// of its dedup window; if sensors fill the shard, every idle bucket is dropped (and loaded
+    /// again when needed).
     pub(super) fn evict_idle(&mut self, now: Now) {
         let since_ms = self.arrivals.over_ms();
         if !self.full() {
-            return self.sweep(SWEEP_STEP, IdleSweep { all: false, since_ms, now });
+            return self.sweep(
+                SWEEP_STEP,
+                IdleSweep {
+                    all: false,
+                    since_ms,
+                    now,
+                },
+            );
         }
         self.evict_confirmed();
-        // Pending readings do not count: they leave by themselves, and a dropped bucket has to be loaded again.
+        // Pending readings do not count: they leave by themselves, and a dropped bucket has to be
+        // loaded again.
         let idle = self.usage.sensors * IDLE_BYTES;
-        let all = self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
+        let all =
+            self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
         self.sweep(SWEEP_STEP_FULL, IdleSweep { all, since_ms, now });
-        // No pending write could free memory: drop all idle buckets except those that count, then those too.
+        // No pending write could free memory: drop all idle buckets except those that count, then
+        // those too.
         for since_ms in [since_ms, i64::MAX] {
             if self.full() && self.empty() {
-                self.sweep(usize::MAX, IdleSweep { all: true, since_ms, now });
+                self.sweep(
+                    usize::MAX,
+                    IdleSweep {
+                        all: true,
+                        since_ms,
+                        now,
+                    },
+                );
             }
         }
     }
@@ -137,8 +170,14 @@ impl Shard {
         let idle_before_ms = sweep.now.wall_ms - keep_ms - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
             let slot = self.sweep_at;
-            self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
-            let Some(sensor) = self.sensors.get_mut(slot) else { continue };
+            self.sweep_at = if slot + 1 >= self.sensors.capacity() {
+                0
+            } else {
+                slot + 1
+            };
+            let Some(sensor) = self.sensors.get_mut(slot) else {
+                continue;
+            };
             let mut freed = 0;
             let mut evicted = 0;
             let listed = sensor.buckets.memory();
@@ -148,7 +187,8 @@ impl Shard {
                     bucket.trim(keys_max);
                     freed += before - bucket.memory();
                 }
-                let unused = bucket.idle() && !bucket.queued && !bucket.counts_since(sweep.since_ms);
+                let unused =
+                    bucket.idle() && !bucket.queued && !bucket.counts_since(sweep.since_ms);
                 let drop = unused && (sweep.all || bucket.start.0 < idle_before_ms);
                 if drop {
                     self.evicted_until = self.evicted_until.max(Some(bucket.start));
@@ -175,8 +215,8 @@ impl Shard {
 }
 
 impl Sensor {
-    /// Bytes of the sensor: the slab entry with room for one bucket, the id, the index. Not the heap bytes of its
-    /// buckets.
+    /// Bytes of the sensor: the slab entry with room for one bucket, the id, the index. Not the
+    /// heap bytes of its buckets.
     pub(super) fn memory(&self) -> usize {
         size_of::<Sensor>() + sensor_id_memory(&self.id) + 8
     }

@@ -1,5 +1,5 @@
-//! Read-only views of a shard for queries. Each step is short: one sensor, or [`SCAN_STEP`] slots of the slab, so that
-//! a shard of a million sensors continues its work in between.
+//! Read-only views of a shard for queries. Each step is short: one sensor, or [`SCAN_STEP`] slots
+//! of the slab, so that a shard of a million sensors continues its work in between.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -89,17 +89,28 @@ pub struct IdScan {
 impl IdScan {
     /// A scan for the first `limit` ids after `after`, in byte order, that begin with `prefix`.
     pub fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
-        IdScan { prefix, after, limit, at: 0, found: BinaryHeap::new() }
+        IdScan {
+            prefix,
+            after,
+            limit,
+            at: 0,
+            found: BinaryHeap::new(),
+        }
     }
 
     fn look(&mut self, sensor: &Sensor) {
         let id = &sensor.id;
-        let wanted = id.starts_with(&self.prefix) && self.after.as_deref().is_none_or(|after| **id > *after);
+        let wanted =
+            id.starts_with(&self.prefix) && self.after.as_deref().is_none_or(|after| **id > *after);
         let full = self.found.len() >= self.limit;
         if !wanted || full && self.found.peek().is_some_and(|last| id >= last) {
             return;
         }
-        if !sensor.buckets.iter().any(super::super::bucket::Bucket::holds_rows) {
+        if !sensor
+            .buckets
+            .iter()
+            .any(super::super::bucket::Bucket::holds_rows)
+        {
             return;
         }
         if full {
@@ -129,8 +140,17 @@ pub struct FleetScan {
 impl FleetScan {
     /// A scan as of now.
     pub fn new(now: Now) -> FleetScan {
-        let Now { wall_ms: now_ms, mono_ms } = now;
-        FleetScan { now_ms, mono_ms, at: 0, busiest: BinaryHeap::new(), silent: BinaryHeap::new() }
+        let Now {
+            wall_ms: now_ms,
+            mono_ms,
+        } = now;
+        FleetScan {
+            now_ms,
+            mono_ms,
+            at: 0,
+            busiest: BinaryHeap::new(),
+            silent: BinaryHeap::new(),
+        }
     }
 
     fn look(&mut self, sensor: &Sensor) {
@@ -139,17 +159,25 @@ impl FleetScan {
         if let Some(last_ts_ms) = last_ts_ms.filter(|_| rate > 0.0) {
             let least = self.busiest.peek().map_or(0, |Reverse((bits, ..))| *bits);
             if self.busiest.len() < FLEET_MAX || rate.to_bits() > least {
-                push_bounded(&mut self.busiest, (rate.to_bits(), last_ts_ms, sensor.id.clone()));
+                push_bounded(
+                    &mut self.busiest,
+                    (rate.to_bits(), last_ts_ms, sensor.id.clone()),
+                );
             }
         }
         self.look_silent(&sensor.id, sensor.reports.arrivals, last_ts_ms);
     }
 
     fn look_silent(&mut self, id: &SensorId, arrivals: ReportingInterval, last_ts_ms: Option<i64>) {
-        let Some(arrived_ms) = arrivals.silent_since(self.now_ms) else { return };
+        let Some(arrived_ms) = arrivals.silent_since(self.now_ms) else {
+            return;
+        };
         let least = self.silent.peek().map_or(i64::MIN, |Reverse((at, ..))| *at);
         if self.silent.len() < FLEET_MAX || arrived_ms > least {
-            push_bounded(&mut self.silent, (arrived_ms, last_ts_ms.unwrap_or(arrived_ms), id.clone()));
+            push_bounded(
+                &mut self.silent,
+                (arrived_ms, last_ts_ms.unwrap_or(arrived_ms), id.clone()),
+            );
         }
     }
 }
@@ -176,7 +204,9 @@ impl Shard {
     /// A view of one sensor's rows in `from_ms..to_ms`; empty if there are none.
     pub fn view(&self, hash: u64, sensor_id: &str, from_ms: i64, to_ms: i64) -> UnstoredRows {
         let mut view = UnstoredRows::default();
-        let Some(sensor) = self.known(hash, sensor_id) else { return view };
+        let Some(sensor) = self.known(hash, sensor_id) else {
+            return view;
+        };
         let span = self.settings.span;
         let mut bytes = 0;
         for bucket in sensor.buckets.iter() {
@@ -187,7 +217,13 @@ impl Shard {
             let held: usize = bucket.rows().map(Rows::memory_bytes).sum();
             let mut end_ms = to_ms;
             if bytes + held > VIEW_BYTES_MAX {
-                end_ms = cut(bucket.rows(), from_ms, VIEW_BYTES_MAX.saturating_sub(bytes), bytes == 0).min(to_ms);
+                end_ms = cut(
+                    bucket.rows(),
+                    from_ms,
+                    VIEW_BYTES_MAX.saturating_sub(bytes),
+                    bytes == 0,
+                )
+                .min(to_ms);
                 view.cut_ms = Some(end_ms).filter(|end| *end < to_ms);
             }
             view.buckets.extend(bucket.view(from_ms, end_ms));
@@ -201,16 +237,27 @@ impl Shard {
 
     /// The newest state of one sensor, as far as it is in memory.
     pub fn snapshot(&self, hash: u64, sensor_id: &str) -> SensorSnapshot {
-        let Some(sensor) = self.known(hash, sensor_id) else { return SensorSnapshot::default() };
-        let mut snapshot = SensorSnapshot { last_ts_ms: sensor.last_ts_ms(), ..SensorSnapshot::default() };
+        let Some(sensor) = self.known(hash, sensor_id) else {
+            return SensorSnapshot::default();
+        };
+        let mut snapshot = SensorSnapshot {
+            last_ts_ms: sensor.last_ts_ms(),
+            ..SensorSnapshot::default()
+        };
         snapshot.tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-        for row in sensor.buckets.iter().flat_map(super::super::bucket::Bucket::rows).flat_map(Rows::iter) {
+        for row in sensor
+            .buckets
+            .iter()
+            .flat_map(super::super::bucket::Bucket::rows)
+            .flat_map(Rows::iter)
+        {
             keep_newer(&mut snapshot.values, row.ts_ms, row.named());
         }
         snapshot
     }
 
-    /// Continues a scan for ids; returns `true` at its end. Finds every sensor that exists during the whole scan.
+    /// Continues a scan for ids; returns `true` at its end. Finds every sensor that exists during
+    /// the whole scan.
     pub(crate) fn scan_ids(&self, scan: &mut IdScan) -> bool {
         let (sensors, is_last) = self.step(&mut scan.at);
         sensors.for_each(|sensor| scan.look(sensor));
@@ -227,40 +274,63 @@ impl Shard {
         for (id, reports) in self.evicted.iter() {
             scan.look_silent(id, reports.arrivals, reports.interval.last_ts_ms());
         }
-        let busiest = std::mem::take(&mut scan.busiest).into_sorted_vec().into_iter();
+        let busiest = std::mem::take(&mut scan.busiest)
+            .into_sorted_vec()
+            .into_iter();
         let busy = |Reverse((bits, last_ts_ms, sensor_id))| BusySensor {
             sensor_id,
             readings_per_minute: f64::from_bits(bits),
             last_ts_ms,
         };
-        let silent = std::mem::take(&mut scan.silent).into_sorted_vec().into_iter();
+        let silent = std::mem::take(&mut scan.silent)
+            .into_sorted_vec()
+            .into_iter();
         Some(ShardFleet {
             sensors: self.usage.sensors,
             busiest: busiest.map(busy).collect(),
             silent: silent
-                .map(|Reverse((arrived_ms, last_ts_ms, sensor_id))| SilentSensor { sensor_id, last_ts_ms, arrived_ms })
+                .map(
+                    |Reverse((arrived_ms, last_ts_ms, sensor_id))| SilentSensor {
+                        sensor_id,
+                        last_ts_ms,
+                        arrived_ms,
+                    },
+                )
                 .collect(),
             new_sensors: self.new_sensors.iter().rev().cloned().collect(),
         })
     }
 
     /// The sensors of a scan's next step, and whether it is the last one.
-    pub(super) fn step<'a>(&'a self, at: &mut usize) -> (impl Iterator<Item = &'a Sensor> + use<'a>, bool) {
+    pub(super) fn step<'a>(
+        &'a self,
+        at: &mut usize,
+    ) -> (impl Iterator<Item = &'a Sensor> + use<'a>, bool) {
         let from = *at;
         let end = self.sensors.capacity();
         *at += SCAN_STEP;
-        ((from..end.min(*at)).filter_map(|slot| self.sensors.get(slot)), *at >= end)
+        (
+            (from..end.min(*at)).filter_map(|slot| self.sensors.get(slot)),
+            *at >= end,
+        )
     }
 
     pub(super) fn known(&self, hash: u64, sensor_id: &str) -> Option<&Sensor> {
-        let slot = self.index.find(hash, |&slot| *self.sensors[slot as usize].id == *sensor_id)?;
+        let slot = self
+            .index
+            .find(hash, |&slot| *self.sensors[slot as usize].id == *sensor_id)?;
         self.sensors.get(*slot as usize)
     }
 }
 
-/// The time before which the rows take at most `bytes_max`. If the rows of the first instant take more and `some` is
-/// set, the time just after that instant.
-fn cut<'a>(rows: impl Iterator<Item = &'a Rows>, from_ms: i64, bytes_max: usize, some: bool) -> i64 {
+/// The time before which the rows take at most `bytes_max`. If the rows of the first instant take
+/// more and `some` is set, the time just after that instant.
+fn cut<'a>(
+    rows: impl Iterator<Item = &'a Rows>,
+    from_ms: i64,
+    bytes_max: usize,
+    some: bool,
+) -> i64 {
     let mut sizes: Vec<(i64, usize)> = rows
         .flat_map(Rows::iter)
         .filter(|row| row.ts_ms >= from_ms)
@@ -272,7 +342,11 @@ fn cut<'a>(rows: impl Iterator<Item = &'a Rows>, from_ms: i64, bytes_max: usize,
     for (ts_ms, size) in sizes {
         bytes += size;
         if bytes > bytes_max {
-            return if some && ts_ms == first { ts_ms + 1 } else { ts_ms };
+            return if some && ts_ms == first {
+                ts_ms + 1
+            } else {
+                ts_ms
+            };
         }
     }
     i64::MAX

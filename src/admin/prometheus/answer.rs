@@ -79,7 +79,11 @@ pub(super) fn success(data: &Json, warnings: &[String]) -> Response {
 
 /// The result of a query at `at_ms`; at most `limit` series unless that is 0.
 pub(super) fn result(evaluated: Evaluated, at_ms: i64, limit: usize) -> Response {
-    let Evaluated { mut value, mut warnings, infos } = evaluated;
+    let Evaluated {
+        mut value,
+        mut warnings,
+        infos,
+    } = evaluated;
     if let Value::Vector(series) | Value::Matrix(series) = &mut value
         && limit > 0
         && series.len() > limit
@@ -87,13 +91,17 @@ pub(super) fn result(evaluated: Evaluated, at_ms: i64, limit: usize) -> Response
         series.truncate(limit);
         warnings.push("results truncated due to limit".to_owned());
     }
-    body_of(StatusCode::OK, result_text(&value, at_ms, &warnings, &infos))
+    body_of(
+        StatusCode::OK,
+        result_text(&value, at_ms, &warnings, &infos),
+    )
 }
 
 /// The body of a result.
 fn result_text(value: &Value, at_ms: i64, warnings: &[String], infos: &[String]) -> String {
     let kind = value.value_type().as_str();
-    let mut out = format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"{kind}\",\"result\":");
+    let mut out =
+        format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"{kind}\",\"result\":");
     match value {
         Value::Scalar(number) => push_pair(&mut out, at_ms, *number),
         Value::String(text) => {
@@ -105,7 +113,10 @@ fn result_text(value: &Value, at_ms: i64, warnings: &[String], infos: &[String])
         }
         Value::Vector(series) => push_all(&mut out, series, |out, series| {
             out.push_str("\"value\":");
-            let sample = series.samples.first().copied().unwrap_or(Sample { ts_ms: 0, value: f64::NAN });
+            let sample = series.samples.first().copied().unwrap_or(Sample {
+                ts_ms: 0,
+                value: f64::NAN,
+            });
             push_pair(out, sample.ts_ms, sample.value);
         }),
         Value::Matrix(series) => push_all(&mut out, series, |out, series| {
@@ -153,13 +164,19 @@ fn push_pair(out: &mut String, ts_ms: i64, value: f64) {
 }
 
 pub(super) fn labels(labels: &Labels) -> Json {
-    labels.iter().map(|(name, value)| (name.to_owned(), Json::from(value))).collect::<serde_json::Map<_, _>>().into()
+    labels
+        .iter()
+        .map(|(name, value)| (name.to_owned(), Json::from(value)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 fn body_of(status: StatusCode, body: String) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -170,11 +187,22 @@ mod tests {
     #[test]
     fn results_have_the_form_of_prometheus() {
         let labels = Labels::of(&[("__name__", "temp"), ("site", "a\"b")]);
-        let samples = vec![Sample { ts_ms: 1500, value: 0.5 }, Sample { ts_ms: 2000, value: f64::INFINITY }];
+        let samples = vec![
+            Sample {
+                ts_ms: 1500,
+                value: 0.5,
+            },
+            Sample {
+                ts_ms: 2000,
+                value: f64::INFINITY,
+            },
+        ];
         let series = vec![Series { labels, samples }];
         let text = |value| result_text(&value, 1500, &[], &["x".to_owned()]);
         let with = |kind: &str, result: &str| {
-            format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}},"infos":["x"]}}"#)
+            format!(
+                r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}},"infos":["x"]}}"#
+            )
         };
         let metric = r#"{"metric":{"__name__":"temp","site":"a\"b"},"#;
         assert_eq!(
@@ -183,9 +211,18 @@ mod tests {
         );
         assert_eq!(
             text(Value::Matrix(series)),
-            with("matrix", &format!(r#"[{metric}"values":[[1.500,"0.5"],[2,"+Inf"]]}}]"#))
+            with(
+                "matrix",
+                &format!(r#"[{metric}"values":[[1.500,"0.5"],[2,"+Inf"]]}}]"#)
+            )
         );
-        assert_eq!(text(Value::Scalar(f64::NAN)), with("scalar", r#"[1.500,"NaN"]"#));
-        assert_eq!(text(Value::String("é".to_owned())), with("string", r#"[1.500,"é"]"#));
+        assert_eq!(
+            text(Value::Scalar(f64::NAN)),
+            with("scalar", r#"[1.500,"NaN"]"#)
+        );
+        assert_eq!(
+            text(Value::String("é".to_owned())),
+            with("string", r#"[1.500,"é"]"#)
+        );
     }
 }

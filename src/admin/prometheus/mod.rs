@@ -1,4 +1,5 @@
-//! Prometheus' HTTP API over the readings, below `/prometheus`, so that Grafana's built-in data source can query it.
+//! Prometheus' HTTP API over the readings, below `/prometheus`, so that Grafana's built-in data
+//! source can query it.
 
 mod answer;
 mod params;
@@ -49,9 +50,21 @@ const SERIES_MAX: usize = 1_000_000;
 type Answered = Result<Response, PrometheusError>;
 
 pub(super) fn routes(reads: Option<(Arc<ReadService>, Promql)>, access: Access) -> Router {
-    let Some((reads, settings)) = reads else { return Router::new() };
+    let Some((reads, settings)) = reads else {
+        return Router::new();
+    };
     let runner = Runner::new(reads, settings);
-    let [query_at, range_at, series_at, labels_at, values_at, metadata_at, build_at, format_at, read_at] = ROUTES;
+    let [
+        query_at,
+        range_at,
+        series_at,
+        labels_at,
+        values_at,
+        metadata_at,
+        build_at,
+        format_at,
+        read_at,
+    ] = ROUTES;
     Router::new()
         .route(query_at, form(query))
         .route(range_at, form(query_range))
@@ -73,19 +86,29 @@ where
     F: Future<Output = Answered> + Send + 'static,
 {
     let posted = handler.clone();
-    let by_get = move |State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri| {
-        handler(runner, Params::new(&uri, b""), reader)
-    };
-    let by_post = move |State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri, body: Bytes| {
-        posted(runner, Params::new(&uri, &body), reader)
-    };
+    let by_get =
+        move |State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri| {
+            handler(runner, Params::new(&uri, b""), reader)
+        };
+    let by_post =
+        move |State(runner): State<Runner>,
+              Extension(reader): Extension<Reader>,
+              uri: Uri,
+              body: Bytes| { posted(runner, Params::new(&uri, &body), reader) };
     get(by_get).post(by_post)
 }
 
 async fn query(runner: Runner, params: Params, reader: Reader) -> Answered {
     let limit = params.limit()?;
-    let start_ms = params.time("time")?.unwrap_or_else(|| runner.reads.now_ms());
-    let time = QueryTime { start_ms, end_ms: start_ms, step_ms: None, lookback_ms: lookback_ms(&runner, &params)? };
+    let start_ms = params
+        .time("time")?
+        .unwrap_or_else(|| runner.reads.now_ms());
+    let time = QueryTime {
+        start_ms,
+        end_ms: start_ms,
+        step_ms: None,
+        lookback_ms: lookback_ms(&runner, &params)?,
+    };
     ask(&runner, &params, reader, time, limit).await
 }
 
@@ -94,23 +117,43 @@ async fn query_range(runner: Runner, params: Params, reader: Reader) -> Answered
     let start_ms = params.required_time("start")?;
     let end_ms = params.required_time("end")?;
     if end_ms < start_ms {
-        return Err(invalid("end", "end timestamp must not be before start time"));
+        return Err(invalid(
+            "end",
+            "end timestamp must not be before start time",
+        ));
     }
     let step_ms = params.step_ms()?;
     if (end_ms - start_ms) / step_ms > POINTS_MAX {
         return Err(PrometheusError::bad_data(
-            "exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution \
-             (?step=XX)",
+            "exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query \
+             resolution (?step=XX)",
         ));
     }
-    let time = QueryTime { start_ms, end_ms, step_ms: Some(step_ms), lookback_ms: lookback_ms(&runner, &params)? };
+    let time = QueryTime {
+        start_ms,
+        end_ms,
+        step_ms: Some(step_ms),
+        lookback_ms: lookback_ms(&runner, &params)?,
+    };
     ask(&runner, &params, reader, time, limit).await
 }
 
-async fn ask(runner: &Runner, params: &Params, reader: Reader, time: QueryTime, limit: usize) -> Answered {
+async fn ask(
+    runner: &Runner,
+    params: &Params,
+    reader: Reader,
+    time: QueryTime,
+    limit: usize,
+) -> Answered {
     let text = params.get("query").unwrap_or_default().to_owned();
-    let within = params.duration_ms("timeout")?.map(|ms| Duration::from_millis(ms.max(0) as u64));
-    Ok(result(runner.run(text, time, reader, within).await?, time.start_ms, limit))
+    let within = params
+        .duration_ms("timeout")?
+        .map(|ms| Duration::from_millis(ms.max(0) as u64));
+    Ok(result(
+        runner.run(text, time, reader, within).await?,
+        time.start_ms,
+        limit,
+    ))
 }
 
 fn lookback_ms(runner: &Runner, params: &Params) -> Result<i64, PrometheusError> {
@@ -119,7 +162,11 @@ fn lookback_ms(runner: &Runner, params: &Params) -> Result<i64, PrometheusError>
 }
 
 /// The labels of all series that one of the selectors matches; of all series without a selector.
-async fn found(runner: &Runner, params: &Params, reader: &Reader) -> Result<BTreeSet<Labels>, PrometheusError> {
+async fn found(
+    runner: &Runner,
+    params: &Params,
+    reader: &Reader,
+) -> Result<BTreeSet<Labels>, PrometheusError> {
     let mut selectors: Vec<Vec<Matcher>> = params.selectors()?;
     if selectors.is_empty() {
         selectors.push(vec![]);
@@ -128,13 +175,22 @@ async fn found(runner: &Runner, params: &Params, reader: &Reader) -> Result<BTre
     let end = params.time("end")?;
     let overlaps = match (start, end) {
         (None, None) => None,
-        // Times stay within the range of dates, so that the sums of the catalogue's precision do not overflow.
-        (start, end) => Some((start.unwrap_or(-TIME_MAX_MS), end.unwrap_or(TIME_MAX_MS) + 1)),
+        // Times stay within the range of dates, so that the sums of the catalogue's precision do
+        // not overflow.
+        (start, end) => Some((
+            start.unwrap_or(-TIME_MAX_MS),
+            end.unwrap_or(TIME_MAX_MS) + 1,
+        )),
     };
     let may_read = |sensor_id: &str| reader.may_read(sensor_id);
     let mut all = BTreeSet::new();
     for matchers in &selectors {
-        all.extend(runner.reads.series_labels(matchers, overlaps, &may_read, SERIES_MAX).await?);
+        all.extend(
+            runner
+                .reads
+                .series_labels(matchers, overlaps, &may_read, SERIES_MAX)
+                .await?,
+        );
     }
     Ok(all)
 }
@@ -163,7 +219,11 @@ async fn series(runner: Runner, params: Params, reader: Reader) -> Answered {
 async fn label_names(runner: Runner, params: Params, reader: Reader) -> Answered {
     let limit = params.limit()?;
     let all = found(&runner, &params, &reader).await?;
-    let names: BTreeSet<&str> = all.iter().flat_map(Labels::iter).map(|(name, _)| name).collect();
+    let names: BTreeSet<&str> = all
+        .iter()
+        .flat_map(Labels::iter)
+        .map(|(name, _)| name)
+        .collect();
     Ok(limited(names.into_iter().map(Json::from).collect(), limit))
 }
 
@@ -177,22 +237,43 @@ async fn label_values(
     let limit = params.limit()?;
     let name = unescaped(&name);
     if name.is_empty() {
-        return Err(PrometheusError::bad_data(format!("invalid label name: {name:?}")));
+        return Err(PrometheusError::bad_data(format!(
+            "invalid label name: {name:?}"
+        )));
     }
     let all = found(&runner, &params, &reader).await?;
-    let values: BTreeSet<&str> = all.iter().map(|labels| labels.get(&name)).filter(|value| !value.is_empty()).collect();
+    let values: BTreeSet<&str> = all
+        .iter()
+        .map(|labels| labels.get(&name))
+        .filter(|value| !value.is_empty())
+        .collect();
     Ok(limited(values.into_iter().map(Json::from).collect(), limit))
 }
 
-async fn metadata(State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri) -> Answered {
+async fn metadata(
+    State(runner): State<Runner>,
+    Extension(reader): Extension<Reader>,
+    uri: Uri,
+) -> Answered {
     let params = Params::new(&uri, b"");
     let limit = params.limit()?;
     let wanted = params.get("metric");
-    let matchers: Vec<Matcher> = wanted.map(|name| Matcher::equal(METRIC_NAME, name)).into_iter().collect();
+    let matchers: Vec<Matcher> = wanted
+        .map(|name| Matcher::equal(METRIC_NAME, name))
+        .into_iter()
+        .collect();
     let may_read = |sensor_id: &str| reader.may_read(sensor_id);
-    let all = runner.reads.series_labels(&matchers, None, &may_read, SERIES_MAX).await?;
+    let all = runner
+        .reads
+        .series_labels(&matchers, None, &may_read, SERIES_MAX)
+        .await?;
     let names: BTreeSet<&str> = all.iter().map(|labels| labels.get(METRIC_NAME)).collect();
-    let of = |name: &str| (name.to_owned(), json!([{ "type": "gauge", "help": "", "unit": "" }]));
+    let of = |name: &str| {
+        (
+            name.to_owned(),
+            json!([{ "type": "gauge", "help": "", "unit": "" }]),
+        )
+    };
     let limit = if limit == 0 { usize::MAX } else { limit };
     let data: BTreeMap<String, Json> = names.into_iter().take(limit).map(of).collect();
     Ok(success(&json!(data), &[]))
@@ -209,7 +290,9 @@ async fn build_info() -> Response {
 async fn formatted(_: Runner, params: Params, _: Reader) -> Answered {
     let text = params.get("query").unwrap_or_default().to_owned();
     // The parser's recursion needs more stack than a worker has; but it is short.
-    let formatted = std::thread::Builder::new().stack_size(run::STACK_BYTES).spawn(move || format_query(&text));
+    let formatted = std::thread::Builder::new()
+        .stack_size(run::STACK_BYTES)
+        .spawn(move || format_query(&text));
     let formatted = formatted.map_err(|_| PrometheusError::Internal)?;
     let joined = tokio::task::spawn_blocking(move || formatted.join()).await;
     match joined {

@@ -1,4 +1,5 @@
-//! The parameters of Prometheus' HTTP API: of the query string and of a form, with its formats of times and durations.
+//! The parameters of Prometheus' HTTP API: of the query string and of a form, with its formats of
+//! times and durations.
 
 use axum::http::Uri;
 use chrono::DateTime;
@@ -19,7 +20,11 @@ impl Params {
     pub(super) fn new(uri: &Uri, form: &[u8]) -> Params {
         let mut all = vec![];
         let form = String::from_utf8_lossy(form);
-        for part in form.split('&').chain(uri.query().unwrap_or_default().split('&')).filter(|part| !part.is_empty()) {
+        for part in form
+            .split('&')
+            .chain(uri.query().unwrap_or_default().split('&'))
+            .filter(|part| !part.is_empty())
+        {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             all.push((decoded(name), decoded(value)));
         }
@@ -28,17 +33,25 @@ impl Params {
 
     /// The first of this name; `None` if it is empty or not given.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+        self.0
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
     }
 
     /// The selectors of `match[]`.
     pub(super) fn selectors(&self) -> Result<Vec<Vec<Matcher>>, PrometheusError> {
         let given = self.0.iter().filter(|(name, _)| name == "match[]");
-        given.map(|(_, text)| parse_selector(text).map_err(PrometheusError::from)).collect()
+        given
+            .map(|(_, text)| parse_selector(text).map_err(PrometheusError::from))
+            .collect()
     }
 
     pub(super) fn time(&self, name: &str) -> Result<Option<i64>, PrometheusError> {
-        self.get(name).map(|text| time(text).map_err(|problem| invalid(name, &problem))).transpose()
+        self.get(name)
+            .map(|text| time(text).map_err(|problem| invalid(name, &problem)))
+            .transpose()
     }
 
     pub(super) fn required_time(&self, name: &str) -> Result<i64, PrometheusError> {
@@ -46,7 +59,9 @@ impl Params {
     }
 
     pub(super) fn duration_ms(&self, name: &str) -> Result<Option<i64>, PrometheusError> {
-        self.get(name).map(|text| duration(text).map_err(|problem| invalid(name, &problem))).transpose()
+        self.get(name)
+            .map(|text| duration(text).map_err(|problem| invalid(name, &problem)))
+            .transpose()
     }
 
     /// The step of a range query.
@@ -55,7 +70,8 @@ impl Params {
             Ok(step) if step > 0 => Ok(step),
             Ok(_) => Err(invalid(
                 "step",
-                "zero or negative query resolution step widths are not accepted. Try a positive integer",
+                "zero or negative query resolution step widths are not accepted. Try a positive \
+                 integer",
             )),
             Err(problem) => Err(invalid("step", &problem)),
         }
@@ -63,11 +79,16 @@ impl Params {
 
     /// 0: no limit.
     pub(super) fn limit(&self) -> Result<usize, PrometheusError> {
-        let Some(text) = self.get("limit") else { return Ok(0) };
+        let Some(text) = self.get("limit") else {
+            return Ok(0);
+        };
         match text.parse::<i64>() {
             Ok(limit) if limit >= 0 => Ok(limit as usize),
             Ok(_) => Err(invalid("limit", "limit must be non-negative")),
-            Err(_) => Err(invalid("limit", &format!("cannot parse {text:?} to a number"))),
+            Err(_) => Err(invalid(
+                "limit",
+                &format!("cannot parse {text:?} to a number"),
+            )),
         }
     }
 }
@@ -99,8 +120,12 @@ type Parsed = Result<i64, std::borrow::Cow<'static, str>>;
 
 fn time(text: &str) -> Parsed {
     let ms = match text.parse::<f64>() {
-        Ok(seconds) => Some((seconds * 1000.0).round()).filter(|ms| ms.abs() <= TIME_MS_MAX).map(|ms| ms as i64),
-        Err(_) => DateTime::parse_from_rfc3339(text).ok().map(|time| time.timestamp_millis()),
+        Ok(seconds) => Some((seconds * 1000.0).round())
+            .filter(|ms| ms.abs() <= TIME_MS_MAX)
+            .map(|ms| ms as i64),
+        Err(_) => DateTime::parse_from_rfc3339(text)
+            .ok()
+            .map(|time| time.timestamp_millis()),
     };
     ms.ok_or_else(|| format!("cannot parse {text:?} to a valid timestamp").into())
 }
@@ -119,26 +144,45 @@ fn duration(text: &str) -> Parsed {
     let wrong = || format!("cannot parse {text:?} to a valid duration").into();
     if let Ok(seconds) = text.parse::<f64>() {
         let ms = seconds * 1000.0;
-        return if ms.abs() <= DURATION_MS_MAX { Ok(ms as i64) } else { Err(wrong()) };
+        return if ms.abs() <= DURATION_MS_MAX {
+            Ok(ms as i64)
+        } else {
+            Err(wrong())
+        };
     }
     let mut rest = text;
     let mut total = 0.0;
     let mut next = 0;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let unit_end = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |at| digits + at);
-        let unit = UNITS.iter().position(|(name, _)| *name == &rest[digits..unit_end]).filter(|unit| *unit >= next);
-        let (Some(unit), Ok(number)) = (unit, rest[..digits].parse::<f64>()) else { return Err(wrong()) };
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let unit_end = rest[digits..]
+            .find(|c: char| c.is_ascii_digit())
+            .map_or(rest.len(), |at| digits + at);
+        let unit = UNITS
+            .iter()
+            .position(|(name, _)| *name == &rest[digits..unit_end])
+            .filter(|unit| *unit >= next);
+        let (Some(unit), Ok(number)) = (unit, rest[..digits].parse::<f64>()) else {
+            return Err(wrong());
+        };
         total += number * UNITS[unit].1;
         (rest, next) = (&rest[unit_end..], unit + 1);
     }
-    if text.is_empty() || total > DURATION_MS_MAX { Err(wrong()) } else { Ok(total as i64) }
+    if text.is_empty() || total > DURATION_MS_MAX {
+        Err(wrong())
+    } else {
+        Ok(total as i64)
+    }
 }
 
-/// A label name as Prometheus escapes it in a path: `U__`, then `_` for itself doubled and `_<hex>_` for other
-/// characters.
+/// A label name as Prometheus escapes it in a path: `U__`, then `_` for itself doubled and
+/// `_<hex>_` for other characters.
 pub(super) fn unescaped(name: &str) -> String {
-    let Some(escaped) = name.strip_prefix("U__") else { return name.to_owned() };
+    let Some(escaped) = name.strip_prefix("U__") else {
+        return name.to_owned();
+    };
     let mut out = String::new();
     let mut rest = escaped;
     while let Some(at) = rest.find('_') {
@@ -149,11 +193,16 @@ pub(super) fn unescaped(name: &str) -> String {
             rest = after;
             continue;
         }
-        let hex = tail
-            .split_once('_')
-            .and_then(|(hex, after)| Some((u32::from_str_radix(hex, 16).ok().and_then(char::from_u32)?, after)));
+        let hex = tail.split_once('_').and_then(|(hex, after)| {
+            Some((
+                u32::from_str_radix(hex, 16).ok().and_then(char::from_u32)?,
+                after,
+            ))
+        });
         // Not escaped by these rules: taken as it is.
-        let Some((c, after)) = hex else { return name.to_owned() };
+        let Some((c, after)) = hex else {
+            return name.to_owned();
+        };
         out.push(c);
         rest = after;
     }
@@ -166,10 +215,21 @@ mod tests {
 
     #[test]
     fn times_and_durations_have_prometheus_forms() {
-        for (text, ms) in [("1.5", 1500), ("-2", -2000), ("1970-01-01T00:00:01.25Z", 1250), ("1e3", 1_000_000)] {
+        for (text, ms) in [
+            ("1.5", 1500),
+            ("-2", -2000),
+            ("1970-01-01T00:00:01.25Z", 1250),
+            ("1e3", 1_000_000),
+        ] {
             assert_eq!(time(text), Ok(ms), "{text}");
         }
-        for (text, ms) in [("15", 15_000), ("0.5", 500), ("1h30m", 5_400_000), ("1d2ms", 86_400_002), ("0", 0)] {
+        for (text, ms) in [
+            ("15", 15_000),
+            ("0.5", 500),
+            ("1h30m", 5_400_000),
+            ("1d2ms", 86_400_002),
+            ("0", 0),
+        ] {
             assert_eq!(duration(text), Ok(ms), "{text}");
         }
         for text in ["", "x", "NaN", "inf", "1e300"] {
@@ -186,10 +246,21 @@ mod tests {
         let params = Params::new(&uri, b"query=%7Bx%3D%22%C3%A9%22%7D&match%5B%5D=temp");
         assert_eq!(params.get("query"), Some("{x=\"é\"}"));
         assert_eq!(params.selectors().unwrap().len(), 2);
-        assert_eq!((params.limit().unwrap(), params.time("time").unwrap()), (5, None));
+        assert_eq!(
+            (params.limit().unwrap(), params.time("time").unwrap()),
+            (5, None)
+        );
         assert_eq!(Params::new(&uri, b"").get("query"), Some("a+b c"));
-        assert!(Params::new(&"/x?limit=-1".parse().unwrap(), b"").limit().is_err());
-        assert!(Params::new(&"/x?step=0".parse().unwrap(), b"").step_ms().is_err());
+        assert!(
+            Params::new(&"/x?limit=-1".parse().unwrap(), b"")
+                .limit()
+                .is_err()
+        );
+        assert!(
+            Params::new(&"/x?step=0".parse().unwrap(), b"")
+                .step_ms()
+                .is_err()
+        );
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Runs a query: parses it, loads its series and evaluates it. Remote read has its series loaded here too.
+//! Runs a query: parses it, loads its series and evaluates it. Remote read has its series loaded
+//! here too.
 //!
-//! Each query has a separate thread, with a stack for the deepest expression that the parser accepts. So no query
-//! delays an acknowledgement by occupying a worker of the runtime, and the system gives those that answer senders the
-//! larger share of the processor. The thread holds one of `promql.queries_max` permits until it has ended, also if the
-//! client goes away or the time is up: then it stops at its next check, which is after one series or step.
+//! Each query has a separate thread, with a stack for the deepest expression that the parser
+//! accepts. So no query delays an acknowledgement by occupying a worker of the runtime, and the
+//! system gives those that answer senders the larger share of the processor. The thread holds one
+//! of `promql.queries_max` permits until it has ended, also if the client goes away or the time is
+//! up: then it stops at its next check, which is after one series or step.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -19,13 +21,15 @@ use crate::config::Promql;
 use crate::model::rfc3339;
 use crate::priority;
 use crate::promql::{
-    Evaluated, PromqlError, QueryTime, SelectedSeries, SelectorRequest, Stop, evaluate, parse, requests,
+    Evaluated, PromqlError, QueryTime, SelectedSeries, SelectorRequest, Stop, evaluate, parse,
+    requests,
 };
 use crate::read::ReadService;
 use crate::read::series::{Missing, SelectLimits};
 use crate::telemetry::metrics;
 
-/// Bytes of the stack on which a query is parsed and evaluated; the system provides the pages that are used.
+/// Bytes of the stack on which a query is parsed and evaluated; the system provides the pages that
+/// are used.
 pub(super) const STACK_BYTES: usize = 64 << 20;
 /// Bytes of a query's text in the log.
 const LOGGED_BYTES: usize = 500;
@@ -54,7 +58,11 @@ impl Drop for StopOnDrop {
 impl Runner {
     pub(super) fn new(reads: Arc<ReadService>, settings: Promql) -> Runner {
         let turns = Arc::new(Semaphore::new(settings.queries_max));
-        Runner { reads, settings: Arc::new(settings), turns }
+        Runner {
+            reads,
+            settings: Arc::new(settings),
+            turns,
+        }
     }
 
     /// Runs a query within its time limit; `within` may shorten it.
@@ -73,21 +81,27 @@ impl Runner {
         .await
     }
 
-    /// Does work in a separate thread, and returns its reply. The work may continue after it, until the deadline.
+    /// Does work in a separate thread, and returns its reply. The work may continue after it, until
+    /// the deadline.
     pub(super) async fn in_thread<T: Send + 'static>(
         &self,
         shown: Shown,
         within: Option<Duration>,
         job: impl FnOnce(&Work, Reply<T>) + Send + 'static,
     ) -> Result<T, PrometheusError> {
-        let limit = within.unwrap_or(self.settings.timeout).min(self.settings.timeout);
+        let limit = within
+            .unwrap_or(self.settings.timeout)
+            .min(self.settings.timeout);
         let begun = Instant::now();
         let deadline = tokio::time::Instant::now() + limit;
         let permit = match timeout_at(deadline, self.turns.clone().acquire_owned()).await {
             Ok(Ok(permit)) => permit,
             _ => return Err(PrometheusError::Queued),
         };
-        let guard = StopOnDrop { stop: Stop::default(), token: CancellationToken::new() };
+        let guard = StopOnDrop {
+            stop: Stop::default(),
+            token: CancellationToken::new(),
+        };
         let (reply, answer) = oneshot::channel();
         let work = Work {
             reads: self.reads.clone(),
@@ -97,7 +111,9 @@ impl Runner {
             runtime: Handle::current(),
             deadline,
         };
-        let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(STACK_BYTES);
+        let thread = std::thread::Builder::new()
+            .name("promql".to_owned())
+            .stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
             priority::lower_own(priority::QUERIES);
             let _running = metrics::promql_running();
@@ -118,9 +134,19 @@ impl Runner {
             }
         };
         if begun.elapsed() >= self.settings.slow {
-            let query: String =
-                shown.get().map(String::as_str).unwrap_or_default().chars().take(LOGGED_BYTES).collect();
-            tracing::warn!(query, seconds = begun.elapsed().as_secs_f64(), ok = result.is_ok(), "slow query");
+            let query: String = shown
+                .get()
+                .map(String::as_str)
+                .unwrap_or_default()
+                .chars()
+                .take(LOGGED_BYTES)
+                .collect();
+            tracing::warn!(
+                query,
+                seconds = begun.elapsed().as_secs_f64(),
+                ok = result.is_ok(),
+                "slow query"
+            );
         }
         result
     }
@@ -142,7 +168,12 @@ pub(super) struct Work {
 }
 
 impl Work {
-    fn evaluate(&self, text: &str, time: QueryTime, reader: &Reader) -> Result<Evaluated, PrometheusError> {
+    fn evaluate(
+        &self,
+        text: &str,
+        time: QueryTime,
+        reader: &Reader,
+    ) -> Result<Evaluated, PrometheusError> {
         let query = parse(text).map_err(|error| match error {
             PromqlError::BadData(problem) => {
                 PrometheusError::bad_data(format!("invalid parameter \"query\": {problem}"))
@@ -152,10 +183,14 @@ impl Work {
         let (data, missing) = self.select(&requests(&query, time), reader)?;
         let mut evaluated = evaluate(&query, time, data, self.settings.samples_max, &self.stop)?;
         if missing.recent {
-            evaluated.warnings.push("readings that were acknowledged just now may be missing".to_owned());
+            evaluated
+                .warnings
+                .push("readings that were acknowledged just now may be missing".to_owned());
         }
         if let Some(until) = missing.removed_until_ms.map(rfc3339) {
-            evaluated.warnings.push(format!("readings before {until} were removed (store.retention_readings)"));
+            evaluated.warnings.push(format!(
+                "readings before {until} were removed (store.retention_readings)"
+            ));
         }
         Ok(evaluated)
     }

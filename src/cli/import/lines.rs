@@ -22,7 +22,13 @@ impl Lines {
     /// `line`: the lines before the source's offset.
     pub(super) fn new(source: Source, line: u64, comment: Option<u8>) -> Lines {
         let reader = BufReader::with_capacity(256 << 10, source.reader);
-        Lines { reader, offset: source.offset, line, comment, buffer: vec![] }
+        Lines {
+            reader,
+            offset: source.offset,
+            line,
+            comment,
+            buffer: vec![],
+        }
     }
 
     /// Skips whole lines, regardless of their content.
@@ -37,7 +43,8 @@ impl Lines {
         (self.offset, self.line)
     }
 
-    /// Reads the next line into the buffer; returns whether it was within the limit, `None` at the end of the file.
+    /// Reads the next line into the buffer; returns whether it was within the limit, `None` at the
+    /// end of the file.
     fn read(&mut self) -> io::Result<Option<bool>> {
         self.buffer.clear();
         let mut bytes = 0;
@@ -69,14 +76,21 @@ impl Lines {
 impl Records for Lines {
     fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>> {
         loop {
-            let Some(fits) = self.read()? else { return Ok(None) };
+            let Some(fits) = self.read()? else {
+                return Ok(None);
+            };
             let text = self.buffer.trim_ascii();
             if fits && (text.is_empty() || self.comment.is_some_and(|c| text[0] == c)) {
                 continue;
             }
             let reject = (!fits).then(|| {
-                let detail = format!("the line is longer than {LINE_BYTES_MAX} bytes; does the file have line ends?");
-                LocalReject { reason: "line_too_long", detail }
+                let detail = format!(
+                    "the line is longer than {LINE_BYTES_MAX} bytes; does the file have line ends?"
+                );
+                LocalReject {
+                    reason: "line_too_long",
+                    detail,
+                }
             });
             if reject.is_none() {
                 out.extend_from_slice(text);
@@ -84,9 +98,17 @@ impl Records for Lines {
             }
             // A last line without an end may be continued later; it is then read again.
             let ended = self.buffer.ends_with(b"\n") || !fits;
-            let offset = if ended { self.offset } else { self.offset - self.buffer.len() as u64 };
+            let offset = if ended {
+                self.offset
+            } else {
+                self.offset - self.buffer.len() as u64
+            };
             let lines = if ended { self.line } else { self.line - 1 };
-            return Ok(Some(Record { line: self.line, end: (offset, lines), reject }));
+            return Ok(Some(Record {
+                line: self.line,
+                end: (offset, lines),
+                reject,
+            }));
         }
     }
 }
@@ -98,7 +120,14 @@ mod tests {
     use super::*;
 
     fn lines(text: &[u8]) -> Lines {
-        Lines::new(Source { reader: Box::new(Cursor::new(text.to_vec())), offset: 0 }, 0, Some(b'#'))
+        Lines::new(
+            Source {
+                reader: Box::new(Cursor::new(text.to_vec())),
+                offset: 0,
+            },
+            0,
+            Some(b'#'),
+        )
     }
 
     #[test]
@@ -106,7 +135,12 @@ mod tests {
         let mut lines = lines(b"a 1\r\n\n# no\n  b 2\nc");
         let mut out = vec![];
         let mut found = vec![];
-        while let Some(Record { line, end, reject: None }) = lines.next(&mut out).unwrap() {
+        while let Some(Record {
+            line,
+            end,
+            reject: None,
+        }) = lines.next(&mut out).unwrap()
+        {
             found.push((line, end));
         }
         assert_eq!(out, b"a 1\nb 2\nc\n");
@@ -120,8 +154,18 @@ mod tests {
         let mut lines = lines(&text);
         let mut out = vec![];
         let record = lines.next(&mut out).unwrap().unwrap();
-        assert_eq!((record.line, record.reject.unwrap().reason), (1, "line_too_long"));
-        assert!(lines.buffer.capacity() < 8 << 20, "{}", lines.buffer.capacity());
-        assert_eq!((lines.next(&mut out).unwrap().unwrap().line, out.as_slice()), (2, &b"a\n"[..]));
+        assert_eq!(
+            (record.line, record.reject.unwrap().reason),
+            (1, "line_too_long")
+        );
+        assert!(
+            lines.buffer.capacity() < 8 << 20,
+            "{}",
+            lines.buffer.capacity()
+        );
+        assert_eq!(
+            (lines.next(&mut out).unwrap().unwrap().line, out.as_slice()),
+            (2, &b"a\n"[..])
+        );
     }
 }

@@ -1,18 +1,20 @@
 //! The command `import`: files of gateways and old systems, through a running service.
 //!
-//! **Why a client of the service, and not a second instance with its own journal.** The service stays the only writer
-//! of its journal and knows what it holds in memory, so a reading that arrives live and in a file is one reading, in
-//! both storage modes. The import works like every other sender: a token with its rights and quota, its share of the
-//! journal, 429 when MongoDB does not keep up. It cannot stop the live senders, and it needs neither the password of
-//! MongoDB nor access to the machine of the service.
+//! **Why a client of the service, and not a second instance with its own journal.** The service
+//! stays the only writer of its journal and knows what it holds in memory, so a reading that
+//! arrives live and in a file is one reading, in both storage modes. The import works like every
+//! other sender: a token with its rights and quota, its share of the journal, 429 when MongoDB does
+//! not keep up. It cannot stop the live senders, and it needs neither the password of MongoDB nor
+//! access to the machine of the service.
 //!
-//! **What `import=true` changes** in the service: readings may be as old as `limits.import_past`, and a reading without
-//! its own time is rejected, since a second run could not recognise it.
+//! **What `import=true` changes** in the service: readings may be as old as `limits.import_past`,
+//! and a reading without its own time is rejected, since a second run could not recognise it.
 //!
-//! **Life of a file.** A reader ([`lines`], [`rows`]) makes one line of each record. Up to `--batch` of them are one
-//! request; the next one is sent when it is acknowledged. Then the state ([`state`]) of the file moves on. A crash
-//! repeats at most the requests since the last write of the state, and the service recognises their readings: after
-//! any number of runs, each reading is stored once.
+//! **Life of a file.** A reader ([`lines`], [`rows`]) makes one line of each record. Up to
+//! `--batch` of them are one request; the next one is sent when it is acknowledged. Then the state
+//! ([`state`]) of the file moves on. A crash repeats at most the requests since the last write of
+//! the state, and the service recognises their readings: after any number of runs, each reading is
+//! stored once.
 
 mod lines;
 mod progress;
@@ -50,12 +52,14 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(super) struct Import {
-    /// The files, one after the other; those compressed with gzip or zstd are decompressed. - is standard input: then
-    /// name the format; no state is kept, so an interrupted import begins again (nothing is stored twice)
+    /// The files, one after the other; those compressed with gzip or zstd are decompressed. - is
+    /// standard input: then name the format; no state is kept, so an interrupted import begins
+    /// again (nothing is stored twice)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// csv, ndjson, line, or a format of the service (see `decode --list`) [default: by the name: .csv, .tsv, .ndjson,
-    /// .jsonl, .lp, .json]. A file in another format than the first three is one payload, unless --per-line is given
+    /// csv, ndjson, line, or a format of the service (see `decode --list`) [default: by the name:
+    /// .csv, .tsv, .ndjson, .jsonl, .lp, .json]. A file in another format than the first three is
+    /// one payload, unless --per-line is given
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
     /// Each line is a payload of the format, such as the messages of a webhook
@@ -111,14 +115,18 @@ enum ImportError {
     Send(#[from] SendError),
     #[error("after line {line}: {error}")]
     Read { line: u64, error: std::io::Error },
-    #[error("the format is not known from the file's name; name it with --format, such as csv, ndjson or line")]
+    #[error(
+        "the format is not known from the file's name; name it with --format, such as csv, ndjson \
+         or line"
+    )]
     Format,
     #[error("the record of line {0} is larger than http.body_max_bytes of the service")]
     RecordTooLarge(u64),
     #[error("the file is larger than a request to the service may be (http.body_max_bytes)")]
     PayloadTooLarge,
     #[error(
-        "the part that was imported before has changed, or was cut off; to import the file as it is now, add --restart"
+        "the part that was imported before has changed, or was cut off; to import the file as it \
+         is now, add --restart"
     )]
     Changed,
     #[error("standard input can be read only once; name it once")]
@@ -194,8 +202,18 @@ fn summary(path: &Path, state: &State) -> String {
         state.lines,
         state.accepted
     )];
-    for (reason, Rejected { records, line, detail }) in &state.rejected {
-        lines.push(format!("  {records} {reason}, first on line {line}: {detail}"));
+    for (
+        reason,
+        Rejected {
+            records,
+            line,
+            detail,
+        },
+    ) in &state.rejected
+    {
+        lines.push(format!(
+            "  {records} {reason}, first on line {line}: {detail}"
+        ));
     }
     lines.join("\n")
 }
@@ -203,7 +221,10 @@ fn summary(path: &Path, state: &State) -> String {
 /// The format by the name of a file, without the ending of its compression.
 fn format_of(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
+    let name = name
+        .strip_suffix(".gz")
+        .or(name.strip_suffix(".zst"))
+        .unwrap_or(&name);
     match name.rsplit_once('.')?.1 {
         "csv" | "tsv" => Some("csv"),
         "ndjson" | "jsonl" => Some("ndjson"),
@@ -214,20 +235,38 @@ fn format_of(path: &Path) -> Option<&'static str> {
 }
 
 impl<'a> Run<'a> {
-    fn start(options: &'a Import, client: &'a Client, path: &'a Path) -> Result<Run<'a>, ImportError> {
-        let format = options.format.as_deref().or(format_of(path)).ok_or(ImportError::Format)?.to_owned();
-        let Import { per_line, ts_unit, sensor_id, topic, csv, .. } = options;
+    fn start(
+        options: &'a Import,
+        client: &'a Client,
+        path: &'a Path,
+    ) -> Result<Run<'a>, ImportError> {
+        let format = options
+            .format
+            .as_deref()
+            .or(format_of(path))
+            .ok_or(ImportError::Format)?
+            .to_owned();
+        let Import {
+            per_line,
+            ts_unit,
+            sensor_id,
+            topic,
+            csv,
+            ..
+        } = options;
         let described = format!("{format} {per_line} {ts_unit:?} {sensor_id:?} {topic:?} {csv:?}");
         let input = Input::new(path)?;
         let Some(file) = input.file() else {
             eprintln!(
-                "hourbucket: no state is kept of standard input: if this is interrupted, import all of it again; nothing \
-                 is stored twice"
+                "hourbucket: no state is kept of standard input: if this is interrupted, import \
+                 all of it again; nothing is stored twice"
             );
             return Ok(Run::of(options, client, input, format));
         };
         let state_path = State::path(file, options.state_dir.as_deref());
-        let mut state = State::load(&state_path)?.filter(|_| !options.restart).unwrap_or_default();
+        let mut state = State::load(&state_path)?
+            .filter(|_| !options.restart)
+            .unwrap_or_default();
         if state.offset > 0 {
             if source::fingerprint(file, state.offset)?.as_ref() != Some(&state.fingerprint) {
                 return Err(ImportError::Changed);
@@ -238,7 +277,12 @@ impl<'a> Run<'a> {
         }
         (state.options, state.complete) = (described, false);
         let progress = Progress::new(file, source::size(file)?);
-        Ok(Run { state_path: Some(state_path), state, progress, ..Run::of(options, client, input, format) })
+        Ok(Run {
+            state_path: Some(state_path),
+            state,
+            progress,
+            ..Run::of(options, client, input, format)
+        })
     }
 
     /// Without a state.
@@ -257,8 +301,13 @@ impl<'a> Run<'a> {
     }
 
     fn run(mut self) -> Result<State, ImportError> {
-        let is_by_record = matches!(self.format.as_str(), "csv" | "ndjson" | "line") || self.options.per_line;
-        let done = if is_by_record { self.records() } else { self.payload() };
+        let is_by_record =
+            matches!(self.format.as_str(), "csv" | "ndjson" | "line") || self.options.per_line;
+        let done = if is_by_record {
+            self.records()
+        } else {
+            self.payload()
+        };
         self.progress.end();
         self.state.complete = done.is_ok();
         // Readings acknowledged before a failure count as well.
@@ -270,18 +319,41 @@ impl<'a> Run<'a> {
     fn records(&mut self) -> Result<(), ImportError> {
         let start = (self.state.offset, self.state.lines);
         let mut records: Box<dyn Records> = match self.format.as_str() {
-            "csv" => Box::new(rows::open(&self.input, start, &self.options.csv, self.options.sensor_id.is_some())?),
+            "csv" => Box::new(rows::open(
+                &self.input,
+                start,
+                &self.options.csv,
+                self.options.sensor_id.is_some(),
+            )?),
             format => {
                 let comment = (format == "line").then_some(b'#');
-                Box::new(Lines::new(self.input.open(start.0, true)?, start.1, comment))
+                Box::new(Lines::new(
+                    self.input.open(start.0, true)?,
+                    start.1,
+                    comment,
+                ))
             }
         };
-        let per_request = if self.options.per_line { 1 } else { usize::from(self.options.batch) };
-        let mut batch = Batch { end: start, ..Batch::default() };
+        let per_request = if self.options.per_line {
+            1
+        } else {
+            usize::from(self.options.batch)
+        };
+        let mut batch = Batch {
+            end: start,
+            ..Batch::default()
+        };
         loop {
             let before = batch.end.1;
-            let next = records.next(&mut batch.body).map_err(|error| ImportError::Read { line: before, error })?;
-            let Some(Record { line, end, reject }) = next else { break };
+            let next = records
+                .next(&mut batch.body)
+                .map_err(|error| ImportError::Read {
+                    line: before,
+                    error,
+                })?;
+            let Some(Record { line, end, reject }) = next else {
+                break;
+            };
             batch.end = end;
             match reject {
                 Some(reject) => batch.rejects.push((reject.reason, line, reject.detail)),
@@ -289,7 +361,13 @@ impl<'a> Run<'a> {
             }
             let is_full = batch.records.len() >= per_request || batch.body.len() >= BODY_BYTES;
             if is_full || batch.rejects.len() >= per_request {
-                self.send(std::mem::replace(&mut batch, Batch { end, ..Batch::default() }))?;
+                self.send(std::mem::replace(
+                    &mut batch,
+                    Batch {
+                        end,
+                        ..Batch::default()
+                    },
+                ))?;
             }
         }
         self.send(batch)
@@ -306,7 +384,9 @@ impl<'a> Run<'a> {
         let read = source.reader.take(PAYLOAD_BYTES_MAX).read_to_end(&mut body);
         read.map_err(|error| ImportError::Read { line: 0, error })?;
         let lines = body.iter().filter(|b| **b == b'\n').count() as u64;
-        let Sent::Answered(answer) = self.post(&body)? else { return Err(ImportError::PayloadTooLarge) };
+        let Sent::Answered(answer) = self.post(&body)? else {
+            return Err(ImportError::PayloadTooLarge);
+        };
         self.answered(&answer, |_| 1);
         (self.state.offset, self.state.lines) = (source.offset + body.len() as u64, lines);
         Ok(())
@@ -325,13 +405,25 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Sends records, in halves if the service finds them too large. `from`: where they begin in the body.
-    fn send_part(&mut self, body: &[u8], from: usize, records: &[(u64, usize)]) -> Result<(), ImportError> {
-        let Some((last, end)) = records.last() else { return Ok(()) };
+    /// Sends records, in halves if the service finds them too large. `from`: where they begin in
+    /// the body.
+    fn send_part(
+        &mut self,
+        body: &[u8],
+        from: usize,
+        records: &[(u64, usize)],
+    ) -> Result<(), ImportError> {
+        let Some((last, end)) = records.last() else {
+            return Ok(());
+        };
         match self.post(&body[from..*end])? {
             Sent::Answered(answer) => {
                 let payload = self.options.per_line;
-                self.answered(&answer, |index| records.get(if payload { 0 } else { index }).map_or(0, |r| r.0));
+                self.answered(&answer, |index| {
+                    records
+                        .get(if payload { 0 } else { index })
+                        .map_or(0, |r| r.0)
+                });
                 Ok(())
             }
             Sent::TooLarge if records.len() > 1 => {
@@ -345,15 +437,34 @@ impl<'a> Run<'a> {
     }
 
     fn post(&self, body: &[u8]) -> Result<Sent, SendError> {
-        let format = if self.format == "csv" { "ndjson" } else { &self.format };
+        let format = if self.format == "csv" {
+            "ndjson"
+        } else {
+            &self.format
+        };
         let mut path = format!("/v1/readings?import=true&format={}", escaped(format));
-        let Import { ts_unit, sensor_id, topic, .. } = self.options;
-        for (key, value) in [("ts_unit", ts_unit), ("sensor_id", sensor_id), ("topic", topic)] {
+        let Import {
+            ts_unit,
+            sensor_id,
+            topic,
+            ..
+        } = self.options;
+        for (key, value) in [
+            ("ts_unit", ts_unit),
+            ("sensor_id", sensor_id),
+            ("topic", topic),
+        ] {
             if let Some(value) = value {
                 path += &format!("&{key}={}", escaped(value));
             }
         }
-        send::post(self.client, &path, body, self.options.patience, |why, pause| self.progress.wait(why, pause))
+        send::post(
+            self.client,
+            &path,
+            body,
+            self.options.patience,
+            |why, pause| self.progress.wait(why, pause),
+        )
     }
 
     /// Counts an answer; `line` is the line of a record by its index.
@@ -361,10 +472,15 @@ impl<'a> Run<'a> {
         self.state.accepted += answer.accepted;
         let unlisted = answer.rejected.saturating_sub(answer.errors.len() as u64);
         for reject in &answer.errors {
-            self.state.reject(&reject.reason, line(reject.index), &reject.detail);
+            self.state
+                .reject(&reject.reason, line(reject.index), &reject.detail);
         }
         if unlisted > 0 {
-            self.state.rejected.entry("not_listed".to_owned()).or_default().records += unlisted;
+            self.state
+                .rejected
+                .entry("not_listed".to_owned())
+                .or_default()
+                .records += unlisted;
         }
     }
 

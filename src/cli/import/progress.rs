@@ -20,9 +20,20 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(path: &Path, size: Option<u64>) -> Progress {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let terminal = std::io::stderr().is_terminal();
-        Progress { name, size, terminal, since: Instant::now(), drawn: None, before: None }
+        Progress {
+            name,
+            size,
+            terminal,
+            since: Instant::now(),
+            drawn: None,
+            before: None,
+        }
     }
 
     /// Draws the progress, not too often. `offset`: bytes of the content that are done.
@@ -34,13 +45,23 @@ impl Progress {
         }
         self.drawn = Some(Instant::now());
         let share = match self.size {
-            Some(size) => format!("{:3} %", (offset * 100).checked_div(size).unwrap_or(100).min(100)),
+            Some(size) => format!(
+                "{:3} %",
+                (offset * 100).checked_div(size).unwrap_or(100).min(100)
+            ),
             None => format!("{} MiB", offset >> 20),
         };
         let rate = (accepted - before) as f64 / self.since.elapsed().as_secs_f64().max(0.001);
-        let line = format!("{}: {share}, {accepted} readings, {rate:.0} readings/s", self.name);
+        let line = format!(
+            "{}: {share}, {accepted} readings, {rate:.0} readings/s",
+            self.name
+        );
         let mut out = std::io::stderr().lock();
-        let _ = if self.terminal { write!(out, "\r{line}\x1b[K") } else { writeln!(out, "{line}") };
+        let _ = if self.terminal {
+            write!(out, "\r{line}\x1b[K")
+        } else {
+            writeln!(out, "{line}")
+        };
         let _ = out.flush();
     }
 

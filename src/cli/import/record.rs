@@ -22,6 +22,7 @@ pub(super) struct LocalReject {
 
 /// The records of a file, in order.
 pub(super) trait Records {
-    /// Appends the next record to `out` as one line, unless it is rejected. `None`: the end of the file.
+    /// Appends the next record to `out` as one line, unless it is rejected. `None`: the end of the
+    /// file.
     fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>>;
 }

@@ -18,7 +18,18 @@ use super::source::{Input, Source, SourceError};
 use crate::decode::time;
 
 /// Texts of a cell without a value, in lower case.
-const NO_VALUE: [&str; 10] = ["", "null", "nan", "na", "n/a", "none", "nil", "unavailable", "unknown", "\\n"];
+const NO_VALUE: [&str; 10] = [
+    "",
+    "null",
+    "nan",
+    "na",
+    "n/a",
+    "none",
+    "nil",
+    "unavailable",
+    "unknown",
+    "\\n",
+];
 const SENSOR_NAMES: [&str; 4] = ["sensor_id", "sensor", "device_id", "device"];
 const TIME_NAMES: [&str; 5] = ["ts", "time", "timestamp", "datetime", "date"];
 
@@ -38,20 +49,24 @@ pub(super) struct CsvArgs {
     /// The column of the sensor id [default: sensor_id, sensor, device_id or device]
     #[arg(long, value_name = "COLUMN")]
     sensor: Option<String>,
-    /// The column of the time; repeated (date and time), they are joined by a space [default: ts, time, timestamp,
-    /// datetime or date]
+    /// The column of the time; repeated (date and time), they are joined by a space [default: ts,
+    /// time, timestamp, datetime or date]
     #[arg(long, value_name = "COLUMN")]
     time: Vec<String>,
-    /// How the time is written, such as '%d.%m.%Y %H:%M:%S' [default: RFC 3339 and its variants, or a number]
+    /// How the time is written, such as '%d.%m.%Y %H:%M:%S' [default: RFC 3339 and its variants, or
+    /// a number]
     #[arg(long, value_name = "FORMAT")]
     time_format: Option<String>,
-    /// The time zone of times without an offset, such as Europe/Berlin [default: limits.zone of the service]
+    /// The time zone of times without an offset, such as Europe/Berlin [default: limits.zone of the
+    /// service]
     #[arg(long, value_name = "ZONE", value_parser = zone)]
     zone: Option<Tz>,
-    /// A column of values, and its field if it is not the column's name; can be repeated [default: all other columns]
+    /// A column of values, and its field if it is not the column's name; can be repeated [default:
+    /// all other columns]
     #[arg(long = "value", value_name = "COLUMN[=FIELD]")]
     values: Vec<String>,
-    /// For one value per row: the column with the name of the field; --value is then the column of its value
+    /// For one value per row: the column with the name of the field; --value is then the column of
+    /// its value
     #[arg(long = "field", value_name = "COLUMN", requires = "values")]
     field: Option<String>,
     /// A column of tags; can be repeated
@@ -83,9 +98,22 @@ pub(super) enum MappingError {
     #[error("--delimiter: expected one ASCII character, or tab")]
     Delimiter,
     #[error("there is no column {column} ({option}); the header has: {columns}{hint}")]
-    Column { option: &'static str, column: String, columns: String, hint: &'static str },
-    #[error("the column of the {what} is not known; name it with {option}; the header has: {columns}{hint}")]
-    Unknown { what: &'static str, option: &'static str, columns: String, hint: &'static str },
+    Column {
+        option: &'static str,
+        column: String,
+        columns: String,
+        hint: &'static str,
+    },
+    #[error(
+        "the column of the {what} is not known; name it with {option}; the header has: \
+         {columns}{hint}"
+    )]
+    Unknown {
+        what: &'static str,
+        option: &'static str,
+        columns: String,
+        hint: &'static str,
+    },
     #[error("--time-format without an offset (%z) needs --zone")]
     Zone,
     #[error("with --field, expected one --value: the column of the value")]
@@ -105,7 +133,8 @@ pub(super) struct Mapping {
     args: CsvArgs,
 }
 
-/// Fails if one record takes more bytes than a line may have: a quote that is not closed takes the rest of the file.
+/// Fails if one record takes more bytes than a line may have: a quote that is not closed takes the
+/// rest of the file.
 struct Limited {
     reader: Box<dyn Read>,
     taken: Arc<AtomicU64>,
@@ -114,7 +143,9 @@ struct Limited {
 impl Read for Limited {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.taken.load(Ordering::Relaxed) > LINE_BYTES_MAX as u64 {
-            let text = format!("a row of more than {LINE_BYTES_MAX} bytes starts here; is a quote not closed?");
+            let text = format!(
+                "a row of more than {LINE_BYTES_MAX} bytes starts here; is a quote not closed?"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let n = self.reader.read(buffer)?;
@@ -139,7 +170,9 @@ impl CsvArgs {
             None if is_tsv => Ok(b'\t'),
             None => Ok(b','),
             Some("tab" | "\\t" | "\t") => Ok(b'\t'),
-            Some(text) if text.len() == 1 && text.is_ascii() && !text.contains(['"', '\n']) => Ok(text.as_bytes()[0]),
+            Some(text) if text.len() == 1 && text.is_ascii() && !text.contains(['"', '\n']) => {
+                Ok(text.as_bytes()[0])
+            }
             Some(_) => Err(MappingError::Delimiter),
         }
     }
@@ -154,21 +187,30 @@ impl CsvArgs {
 
 fn reader(source: Source, delimiter: u8) -> (csv::Reader<Limited>, Arc<AtomicU64>) {
     let taken = Arc::new(AtomicU64::new(0));
-    let limited = Limited { reader: source.reader, taken: taken.clone() };
+    let limited = Limited {
+        reader: source.reader,
+        taken: taken.clone(),
+    };
     let reader = csv::ReaderBuilder::new()
         .delimiter(delimiter)
         .has_headers(false)
         .flexible(true)
-        // A carriage return before it is cut from the last cell; as a part of the line's end it would be counted late.
+        // A carriage return before it is cut from the last cell; as a part of the line's end it
+        // would be counted late.
         .terminator(csv::Terminator::Any(b'\n'))
         .buffer_capacity(64 << 10)
         .from_reader(limited);
     (reader, taken)
 }
 
-/// Opens a file at `start` (offset and lines before it; the zero offset is its beginning) and reads its header.
-/// `has_sensor`: the sensor is given in another way.
-pub(super) fn open(input: &Input, start: (u64, u64), args: &CsvArgs, has_sensor: bool) -> Result<Rows, MappingError> {
+/// Opens a file at `start` (offset and lines before it; the zero offset is its beginning) and reads
+/// its header. `has_sensor`: the sensor is given in another way.
+pub(super) fn open(
+    input: &Input,
+    start: (u64, u64),
+    args: &CsvArgs,
+    has_sensor: bool,
+) -> Result<Rows, MappingError> {
     let delimiter = args.delimiter(input.file())?;
     let mut head = Lines::new(input.open(0, false)?, 0, None);
     head.skip(args.skip_lines)?;
@@ -178,7 +220,10 @@ pub(super) fn open(input: &Input, start: (u64, u64), args: &CsvArgs, has_sensor:
     header.read_byte_record(&mut record).map_err(io_error)?;
     let names: Vec<String> = match args.no_header {
         true => (1..=record.len()).map(|n| n.to_string()).collect(),
-        false => record.iter().map(|name| args.text(name).unwrap_or_default().trim().to_owned()).collect(),
+        false => record
+            .iter()
+            .map(|name| args.text(name).unwrap_or_default().trim().to_owned())
+            .collect(),
     };
     let mapping = mapping(&names, args, has_sensor)?;
     if !args.no_header {
@@ -188,7 +233,13 @@ pub(super) fn open(input: &Input, start: (u64, u64), args: &CsvArgs, has_sensor:
     let base = if start.0 > 0 { start } else { base };
     let (reader, taken) = reader(input.open(base.0, true)?, delimiter);
     // A file without rows after its header begins with a byte order mark at most.
-    Ok(Rows { reader, taken, base, mapping, record })
+    Ok(Rows {
+        reader,
+        taken,
+        base,
+        mapping,
+        record,
+    })
 }
 
 fn io_error(error: csv::Error) -> io::Error {
@@ -207,23 +258,49 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
         _ => "",
     };
     let find = |option: &'static str, column: &str| {
-        let by_number = || column.parse().ok().filter(|n| (1..=names.len()).contains(n)).map(|n: usize| n - 1);
-        names.iter().position(|name| name == column).or_else(by_number).ok_or_else(|| MappingError::Column {
-            option,
-            column: column.to_owned(),
-            columns: columns(),
-            hint,
+        let by_number = || {
+            column
+                .parse()
+                .ok()
+                .filter(|n| (1..=names.len()).contains(n))
+                .map(|n: usize| n - 1)
+        };
+        names
+            .iter()
+            .position(|name| name == column)
+            .or_else(by_number)
+            .ok_or_else(|| MappingError::Column {
+                option,
+                column: column.to_owned(),
+                columns: columns(),
+                hint,
+            })
+    };
+    let usual = |known: &[&str]| {
+        known.iter().find_map(|usual| {
+            names
+                .iter()
+                .position(|name| name.eq_ignore_ascii_case(usual))
         })
     };
-    let usual =
-        |known: &[&str]| known.iter().find_map(|usual| names.iter().position(|name| name.eq_ignore_ascii_case(usual)));
-    let unknown = |what, option| MappingError::Unknown { what, option, columns: columns(), hint };
+    let unknown = |what, option| MappingError::Unknown {
+        what,
+        option,
+        columns: columns(),
+        hint,
+    };
     let sensor = match &args.sensor {
         Some(column) => Some(find("--sensor", column)?),
         None if has_sensor => None,
-        None => Some(usual(&SENSOR_NAMES).ok_or_else(|| unknown("sensor id", "--sensor or --sensor-id"))?),
+        None => Some(
+            usual(&SENSOR_NAMES).ok_or_else(|| unknown("sensor id", "--sensor or --sensor-id"))?,
+        ),
     };
-    let mut time: Vec<usize> = args.time.iter().map(|column| find("--time", column)).collect::<Result<_, _>>()?;
+    let mut time: Vec<usize> = args
+        .time
+        .iter()
+        .map(|column| find("--time", column))
+        .collect::<Result<_, _>>()?;
     if time.is_empty() {
         time.push(usual(&TIME_NAMES).ok_or_else(|| unknown("time", "--time"))?);
     }
@@ -233,27 +310,57 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
                 (Err(_), Some((column, name))) => (find(option, column)?, name.to_owned()),
                 (found, _) => (found?, spec.clone()),
             };
-            Ok((column, if name == (column + 1).to_string() { names[column].clone() } else { name }))
+            Ok((
+                column,
+                if name == (column + 1).to_string() {
+                    names[column].clone()
+                } else {
+                    name
+                },
+            ))
         };
-        list.iter().map(one).collect::<Result<Vec<_>, MappingError>>()
+        list.iter()
+            .map(one)
+            .collect::<Result<Vec<_>, MappingError>>()
     };
     let tags = named("--tag", &args.tags)?;
     let mut values = named("--value", &args.values)?;
-    let field = args.field.as_ref().map(|column| find("--field", column)).transpose()?;
+    let field = args
+        .field
+        .as_ref()
+        .map(|column| find("--field", column))
+        .transpose()?;
     if field.is_some() && values.len() != 1 {
         return Err(MappingError::LongValue);
     }
     if values.is_empty() {
         let other = |i: &usize| {
-            Some(*i) != sensor && !time.contains(i) && !tags.iter().any(|(t, _)| t == i) && !names[*i].is_empty()
+            Some(*i) != sensor
+                && !time.contains(i)
+                && !tags.iter().any(|(t, _)| t == i)
+                && !names[*i].is_empty()
         };
-        values = (0..names.len()).filter(other).map(|i| (i, names[i].clone())).collect();
+        values = (0..names.len())
+            .filter(other)
+            .map(|i| (i, names[i].clone()))
+            .collect();
     }
-    let has_offset = args.time_format.as_ref().is_none_or(|f| ["%z", "%:z", "%#z", "%s"].iter().any(|o| f.contains(o)));
+    let has_offset = args
+        .time_format
+        .as_ref()
+        .is_none_or(|f| ["%z", "%:z", "%#z", "%s"].iter().any(|o| f.contains(o)));
     if !has_offset && args.zone.is_none() {
         return Err(MappingError::Zone);
     }
-    Ok(Mapping { columns: names.len(), sensor, time, values, field, tags, args: args.clone() })
+    Ok(Mapping {
+        columns: names.len(),
+        sensor,
+        time,
+        values,
+        field,
+        tags,
+        args: args.clone(),
+    })
 }
 
 impl Records for Rows {
@@ -261,8 +368,12 @@ impl Records for Rows {
         loop {
             let start = self.base.1 + self.reader.position().line();
             self.taken.store(0, Ordering::Relaxed);
-            let read = self.reader.read_byte_record(&mut self.record).map_err(io_error);
-            let read = read.map_err(|error| io::Error::new(error.kind(), format!("line {start}: {error}")))?;
+            let read = self
+                .reader
+                .read_byte_record(&mut self.record)
+                .map_err(io_error);
+            let read = read
+                .map_err(|error| io::Error::new(error.kind(), format!("line {start}: {error}")))?;
             if !read {
                 return Ok(None);
             }
@@ -288,8 +399,15 @@ impl Records for Rows {
 impl Mapping {
     fn reading(&self, row: &ByteRecord) -> Result<Map<String, Value>, LocalReject> {
         if row.len() != self.columns {
-            let detail = format!("the row has {} columns, the header {}", row.len(), self.columns);
-            return Err(LocalReject { reason: "wrong_columns", detail });
+            let detail = format!(
+                "the row has {} columns, the header {}",
+                row.len(),
+                self.columns
+            );
+            return Err(LocalReject {
+                reason: "wrong_columns",
+                detail,
+            });
         }
         let mut reading = Map::new();
         if let Some(sensor) = self.sensor {
@@ -322,18 +440,29 @@ impl Mapping {
 
     fn cell(&self, row: &ByteRecord, column: usize) -> Result<String, LocalReject> {
         let text = self.args.text(row.get(column).unwrap_or_default());
-        text.map(|text| text.trim().to_owned()).ok_or_else(|| LocalReject {
-            reason: "invalid_utf8",
-            detail: format!("column {} is not UTF-8; is the file in ISO 8859-1 (--latin1)?", column + 1),
-        })
+        text.map(|text| text.trim().to_owned())
+            .ok_or_else(|| LocalReject {
+                reason: "invalid_utf8",
+                detail: format!(
+                    "column {} is not UTF-8; is the file in ISO 8859-1 (--latin1)?",
+                    column + 1
+                ),
+            })
     }
 
     /// Adds the time, converted if the command line says how.
     fn time(&self, row: &ByteRecord, reading: &mut Map<String, Value>) -> Result<(), LocalReject> {
-        let parts: Vec<String> = self.time.iter().map(|column| self.cell(row, *column)).collect::<Result<_, _>>()?;
+        let parts: Vec<String> = self
+            .time
+            .iter()
+            .map(|column| self.cell(row, *column))
+            .collect::<Result<_, _>>()?;
         let text = parts.join(" ").trim().to_owned();
         if text.is_empty() {
-            return Err(LocalReject { reason: "missing_timestamp", detail: "the row has no time".into() });
+            return Err(LocalReject {
+                reason: "missing_timestamp",
+                detail: "the row has no time".into(),
+            });
         }
         let ms = match (&self.args.time_format, self.args.zone) {
             (None, Some(zone)) => time::parse_in(&text, zone),
@@ -341,8 +470,12 @@ impl Mapping {
             (Some(format), zone) => match formatted(&text, format, zone) {
                 Some(ms) => Some(ms),
                 None => {
-                    let detail = format!("the time {text:?} is not written as --time-format {format:?}");
-                    return Err(LocalReject { reason: "bad_timestamp", detail });
+                    let detail =
+                        format!("the time {text:?} is not written as --time-format {format:?}");
+                    return Err(LocalReject {
+                        reason: "bad_timestamp",
+                        detail,
+                    });
                 }
             },
         };
@@ -374,12 +507,20 @@ impl Mapping {
             true if text.contains(',') => text.replace('.', "").replace(',', "."),
             _ => text.to_owned(),
         };
-        let is_number = number.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
+        let is_number = number
+            .bytes()
+            .all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
         if !is_number {
             return Some(text.into());
         }
         let integer = number.parse::<i64>().ok().map(Value::from);
-        let double = || number.parse::<f64>().ok().filter(|v| v.is_finite()).map(Value::from);
+        let double = || {
+            number
+                .parse::<f64>()
+                .ok()
+                .filter(|v| v.is_finite())
+                .map(Value::from)
+        };
         Some(integer.or_else(double).unwrap_or_else(|| text.into()))
     }
 }
@@ -389,8 +530,9 @@ fn formatted(text: &str, format: &str, zone: Option<Tz>) -> Option<i64> {
     if let Ok(time) = DateTime::parse_from_str(text, format) {
         return Some(time.timestamp_millis());
     }
-    let local = NaiveDateTime::parse_from_str(text, format)
-        .or_else(|_| NaiveDate::parse_from_str(text, format).map(|date| date.and_time(chrono::NaiveTime::MIN)));
+    let local = NaiveDateTime::parse_from_str(text, format).or_else(|_| {
+        NaiveDate::parse_from_str(text, format).map(|date| date.and_time(chrono::NaiveTime::MIN))
+    });
     let local_ms = local.ok()?.and_utc().timestamp_millis();
     match zone {
         Some(zone) => time::in_zone(local_ms, zone),

@@ -14,7 +14,9 @@ struct Line {
 }
 
 fn args(line: &[&str]) -> CsvArgs {
-    Line::try_parse_from([&["import"], line].concat()).unwrap().csv
+    Line::try_parse_from([&["import"], line].concat())
+        .unwrap()
+        .csv
 }
 
 fn file(text: &[u8]) -> tempfile::NamedTempFile {
@@ -37,14 +39,24 @@ fn rows(text: &[u8], line: &[&str]) -> (Vec<Value>, Vec<(u64, &'static str)>) {
     };
     let (out, rejects) = read(&Input::File(file.path().into()));
     let piped = Input::standard(std::io::Cursor::new(text.to_vec())).unwrap();
-    assert_eq!(read(&piped), (out.clone(), rejects.clone()), "the same from standard input");
+    assert_eq!(
+        read(&piped),
+        (out.clone(), rejects.clone()),
+        "the same from standard input"
+    );
     let text = String::from_utf8(out).unwrap();
-    (text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), rejects)
+    (
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect(),
+        rejects,
+    )
 }
 
 #[test]
 fn a_usual_file_needs_no_option() {
-    let text = b"\xef\xbb\xbfsensor_id,time,temp,on,note,\r\nS1,2020-03-01T10:00:00Z,22.5,true,\"a, \"\"b\"\"\",\r\n\r\nS1,1583056860,NaN,,7,\r\n";
+    let text = b"\xef\xbb\xbfsensor_id,time,temp,on,note,\r\n\
+        S1,2020-03-01T10:00:00Z,22.5,true,\"a, \"\"b\"\"\",\r\n\r\nS1,1583056860,NaN,,7,\r\n";
     let (readings, rejects) = rows(text, &[]);
     assert_eq!(
         readings,
@@ -58,9 +70,28 @@ fn a_usual_file_needs_no_option() {
 
 #[test]
 fn a_german_export_with_preamble_two_time_columns_and_tags() {
-    let text = b"Export 2020\r\nG\xe4rtner\r\nMesser;Datum;Uhrzeit;Temp;Ort\r\nS1;29.03.2020;03:30:00;-1.234,5;S\xfcd\r\nS1;25.10.2020;02:30:00;7;\r\n";
-    let line = ["--delimiter", ";", "--skip-lines", "2", "--sensor", "Messer", "--time", "Datum", "--time", "Uhrzeit"];
-    let more = ["--time-format", "%d.%m.%Y %H:%M:%S", "--zone", "Europe/Berlin", "--decimal-comma", "--latin1"];
+    let text = b"Export 2020\r\nG\xe4rtner\r\nMesser;Datum;Uhrzeit;Temp;Ort\r\n\
+        S1;29.03.2020;03:30:00;-1.234,5;S\xfcd\r\nS1;25.10.2020;02:30:00;7;\r\n";
+    let line = [
+        "--delimiter",
+        ";",
+        "--skip-lines",
+        "2",
+        "--sensor",
+        "Messer",
+        "--time",
+        "Datum",
+        "--time",
+        "Uhrzeit",
+    ];
+    let more = [
+        "--time-format",
+        "%d.%m.%Y %H:%M:%S",
+        "--zone",
+        "Europe/Berlin",
+        "--decimal-comma",
+        "--latin1",
+    ];
     let names = ["--value", "Temp=temp", "--tag", "Ort=site"];
     let (readings, rejects) = rows(text, &[&line[..], &more, &names].concat());
     assert_eq!(
@@ -77,8 +108,21 @@ fn a_german_export_with_preamble_two_time_columns_and_tags() {
 #[test]
 fn one_value_per_row_and_columns_by_number() {
     let text = b"S1\t2020-03-01 10:00:00\ttemp\t22\n";
-    let line = ["--delimiter", "tab", "--no-header", "--sensor", "1", "--time", "2", "--zone", "UTC"];
-    let (readings, _) = rows(text, &[&line[..], &["--field", "3", "--value", "4"]].concat());
+    let line = [
+        "--delimiter",
+        "tab",
+        "--no-header",
+        "--sensor",
+        "1",
+        "--time",
+        "2",
+        "--zone",
+        "UTC",
+    ];
+    let (readings, _) = rows(
+        text,
+        &[&line[..], &["--field", "3", "--value", "4"]].concat(),
+    );
     let expected = json!({"sensor_id": "S1", "ts": 1_583_056_800_000_i64, "ts_unit": "ms", "values": {"temp": 22}});
     assert_eq!(readings, [expected]);
 }
@@ -87,24 +131,61 @@ fn one_value_per_row_and_columns_by_number() {
 fn a_bad_row_is_named_by_its_line_and_the_next_one_is_read() {
     let text = b"sensor_id,ts,temp,note\nS1,5\n\"S\n1\",6,1,\nS1,,1,\nS1,7,1,\xff\nS1,8,1,x\n";
     let (readings, rejects) = rows(text, &[]);
-    assert_eq!(rejects, [(2, "wrong_columns"), (5, "missing_timestamp"), (6, "invalid_utf8")]);
+    assert_eq!(
+        rejects,
+        [
+            (2, "wrong_columns"),
+            (5, "missing_timestamp"),
+            (6, "invalid_utf8")
+        ]
+    );
     assert_eq!(readings.len(), 2);
-    let (readings, rejects) =
-        rows(b"sensor_id,ts,temp\nS1,1.3.20,1\n", &["--time-format", "%d.%m.%Y", "--zone", "UTC"]);
+    let (readings, rejects) = rows(
+        b"sensor_id,ts,temp\nS1,1.3.20,1\n",
+        &["--time-format", "%d.%m.%Y", "--zone", "UTC"],
+    );
     assert!(readings.len() + rejects.len() == 1);
 }
 
 #[test]
 fn a_file_that_does_not_fit_the_mapping_is_refused_with_its_columns() {
     for (text, line, expected) in [
-        (&b"sensor;ts;temp\nS1;1;2\n"[..], &[][..], "add --delimiter ';'"),
-        (b"meter,ts,temp\n", &[], "--sensor or --sensor-id; the header has: meter, ts, temp"),
+        (
+            &b"sensor;ts;temp\nS1;1;2\n"[..],
+            &[][..],
+            "add --delimiter ';'",
+        ),
+        (
+            b"meter,ts,temp\n",
+            &[],
+            "--sensor or --sensor-id; the header has: meter, ts, temp",
+        ),
         (b"sensor_id,when,temp\n", &[], "name it with --time"),
-        (b"sensor_id,ts,temp\n", &["--value", "humid"], "no column humid (--value)"),
-        (b"sensor_id,ts,temp\n", &["--delimiter", ";;"], "--delimiter"),
-        (b"sensor_id,ts,temp\n", &["--time-format", "%d.%m.%Y"], "needs --zone"),
+        (
+            b"sensor_id,ts,temp\n",
+            &["--value", "humid"],
+            "no column humid (--value)",
+        ),
+        (
+            b"sensor_id,ts,temp\n",
+            &["--delimiter", ";;"],
+            "--delimiter",
+        ),
+        (
+            b"sensor_id,ts,temp\n",
+            &["--time-format", "%d.%m.%Y"],
+            "needs --zone",
+        ),
     ] {
-        let error = open(&Input::File(file(text).path().into()), (0, 0), &args(line), false).err().unwrap().to_string();
+        let error = open(
+            &Input::File(file(text).path().into()),
+            (0, 0),
+            &args(line),
+            false,
+        )
+        .err()
+        .unwrap()
+        .to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -118,7 +199,10 @@ fn a_quote_that_is_not_closed_ends_the_import_with_its_line_and_little_memory() 
     let mut out = vec![];
     rows.next(&mut out).unwrap().unwrap();
     let error = rows.next(&mut out).unwrap_err().to_string();
-    assert!(error.starts_with("line 3: ") && error.contains("quote"), "{error}");
+    assert!(
+        error.starts_with("line 3: ") && error.contains("quote"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -131,12 +215,21 @@ fn a_later_run_continues_where_a_row_ended_with_the_same_lines() {
     while let Some(record) = all.next(&mut out).unwrap() {
         ends.push((record.line, record.end));
     }
-    let mut rest = open(&Input::File(file.path().into()), ends[1].1, &args(&[]), false).unwrap();
+    let mut rest = open(
+        &Input::File(file.path().into()),
+        ends[1].1,
+        &args(&[]),
+        false,
+    )
+    .unwrap();
     let mut again = vec![];
     let mut out = vec![];
     while let Some(record) = rest.next(&mut out).unwrap() {
         again.push((record.line, record.end));
     }
     assert_eq!(again, ends[2..]);
-    assert_eq!(ends.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    assert_eq!(
+        ends.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+        [2, 3, 4, 5]
+    );
 }

@@ -37,13 +37,21 @@ pub(super) enum Sent {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     #[error("{base}: {status}: {text}")]
-    Refused { base: String, status: u16, text: String },
+    Refused {
+        base: String,
+        status: u16,
+        text: String,
+    },
     #[error("{base}: {text}; gave up after {}", crate::config::write_duration(*.after))]
-    GaveUp { base: String, text: String, after: Duration },
+    GaveUp {
+        base: String,
+        text: String,
+        after: Duration,
+    },
 }
 
-/// Posts `body` and repeats it while the service is busy, stopping or away, for at most `patience`. `on_wait` is called
-/// before each wait.
+/// Posts `body` and repeats it while the service is busy, stopping or away, for at most `patience`.
+/// `on_wait` is called before each wait.
 pub(super) fn post(
     client: &Client,
     path: &str,
@@ -58,9 +66,15 @@ pub(super) fn post(
             Ok(mut response) => match response.status().as_u16() {
                 413 => return Ok(Sent::TooLarge),
                 status @ (408 | 429 | 500..) => {
-                    let asked = response.headers().get("retry-after").and_then(|v| v.to_str().ok()?.parse().ok());
+                    let asked = response
+                        .headers()
+                        .get("retry-after")
+                        .and_then(|v| v.to_str().ok()?.parse().ok());
                     (
-                        format!("{status}: {}", error_detail(&body_text(&mut response, ANSWER_BYTES_MAX))),
+                        format!(
+                            "{status}: {}",
+                            error_detail(&body_text(&mut response, ANSWER_BYTES_MAX))
+                        ),
                         asked.map(Duration::from_secs),
                     )
                 }
@@ -70,7 +84,11 @@ pub(super) fn post(
         };
         let pause = asked.unwrap_or(wait).min(WAIT_MAX);
         if since.elapsed() + pause > patience {
-            return Err(SendError::GaveUp { base: client.base().to_owned(), text, after: since.elapsed() });
+            return Err(SendError::GaveUp {
+                base: client.base().to_owned(),
+                text,
+                after: since.elapsed(),
+            });
         }
         on_wait(&text, pause);
         std::thread::sleep(pause);
@@ -79,7 +97,11 @@ pub(super) fn post(
 }
 
 /// 200 and 400 have the same body, if it is about readings.
-fn answer(client: &Client, status: u16, response: &mut ureq::http::Response<ureq::Body>) -> Result<Answer, SendError> {
+fn answer(
+    client: &Client,
+    status: u16,
+    response: &mut ureq::http::Response<ureq::Body>,
+) -> Result<Answer, SendError> {
     let text = body_text(response, ANSWER_BYTES_MAX);
     serde_json::from_str(&text).map_err(|_| {
         let base = client.base().to_owned();

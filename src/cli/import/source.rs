@@ -1,5 +1,5 @@
-//! Opens a file of an import, or standard input: compressed or not, with or without a byte order mark, from a given
-//! offset on.
+//! Opens a file of an import, or standard input: compressed or not, with or without a byte order
+//! mark, from a given offset on.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -33,7 +33,8 @@ pub(super) struct Source {
 /// The source of an import.
 pub(super) enum Input {
     File(PathBuf),
-    /// Standard input can be read once. The bytes read to find the columns are kept until the rows are read.
+    /// Standard input can be read once. The bytes read to find the columns are kept until the rows
+    /// are read.
     Standard(Rc<RefCell<Standard>>),
 }
 
@@ -53,7 +54,11 @@ struct Replay {
 
 impl Read for Replay {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Standard { reader, kept, keeps } = &mut *self.standard.borrow_mut();
+        let Standard {
+            reader,
+            kept,
+            keeps,
+        } = &mut *self.standard.borrow_mut();
         if let Some(rest) = kept.get(self.at..).filter(|rest| !rest.is_empty()) {
             let n = rest.len().min(buffer.len());
             buffer[..n].copy_from_slice(&rest[..n]);
@@ -72,7 +77,11 @@ impl Read for Replay {
 impl Input {
     /// `-` is standard input.
     pub(super) fn new(path: &Path) -> Result<Input, SourceError> {
-        if path == Path::new("-") { Input::standard(io::stdin()) } else { Ok(Input::File(path.to_owned())) }
+        if path == Path::new("-") {
+            Input::standard(io::stdin())
+        } else {
+            Ok(Input::File(path.to_owned()))
+        }
     }
 
     pub(super) fn standard(mut reader: impl Read + 'static) -> Result<Input, SourceError> {
@@ -80,7 +89,11 @@ impl Input {
         (&mut reader).take(4).read_to_end(&mut head)?;
         let compression = compression_of(&head)?;
         let reader = decompressed(compression, Cursor::new(head).chain(reader))?;
-        Ok(Input::Standard(Rc::new(RefCell::new(Standard { reader, kept: vec![], keeps: true }))))
+        Ok(Input::Standard(Rc::new(RefCell::new(Standard {
+            reader,
+            kept: vec![],
+            keeps: true,
+        }))))
     }
 
     /// Opens the content at an offset. `is_last`: it is not opened again.
@@ -91,7 +104,13 @@ impl Input {
                 standard.borrow_mut().keeps = !is_last;
                 // The bytes before it were read, so they are kept.
                 let at = usize::try_from(offset).unwrap_or(usize::MAX);
-                at_start(Box::new(Replay { standard: standard.clone(), at }), offset)
+                at_start(
+                    Box::new(Replay {
+                        standard: standard.clone(),
+                        at,
+                    }),
+                    offset,
+                )
             }
         }
     }
@@ -124,18 +143,26 @@ fn compression_of(head: &[u8]) -> Result<Compression, SourceError> {
         [] => Err(SourceError::Empty),
         [0x1f, 0x8b, ..] => Ok(Compression::Gzip),
         [0x28, 0xb5, 0x2f, 0xfd] => Ok(Compression::Zstd),
-        [b'P', b'K', 3, 4] => {
-            Err(SourceError::Kind("a zip archive or an Excel workbook", "unpack it, or save the sheet as CSV"))
-        }
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
-            Err(SourceError::Kind("UTF-16", "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"))
-        }
-        b"BZh9" | [0xfd, b'7', b'z', b'X'] => Err(SourceError::Kind("compressed with bzip2 or xz", "unpack it")),
+        [b'P', b'K', 3, 4] => Err(SourceError::Kind(
+            "a zip archive or an Excel workbook",
+            "unpack it, or save the sheet as CSV",
+        )),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Err(SourceError::Kind(
+            "UTF-16",
+            "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW",
+        )),
+        b"BZh9" | [0xfd, b'7', b'z', b'X'] => Err(SourceError::Kind(
+            "compressed with bzip2 or xz",
+            "unpack it",
+        )),
         _ => Ok(Compression::None),
     }
 }
 
-fn decompressed(compression: Compression, reader: impl Read + 'static) -> io::Result<Box<dyn Read>> {
+fn decompressed(
+    compression: Compression,
+    reader: impl Read + 'static,
+) -> io::Result<Box<dyn Read>> {
     Ok(match compression {
         Compression::None => Box::new(reader),
         Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(reader))),
@@ -167,7 +194,10 @@ fn at_start(mut reader: Box<dyn Read>, offset: u64) -> Result<Source, SourceErro
     if head == b"\xef\xbb\xbf" {
         return Ok(Source { reader, offset: 3 });
     }
-    Ok(Source { reader: Box::new(Cursor::new(head).chain(reader)), offset: 0 })
+    Ok(Source {
+        reader: Box::new(Cursor::new(head).chain(reader)),
+        offset: 0,
+    })
 }
 
 /// The size of the content in bytes, for the progress; `None` if it is compressed.
@@ -176,8 +206,9 @@ pub(super) fn size(path: &Path) -> Result<Option<u64>, SourceError> {
     Ok(is_plain.then_some(std::fs::metadata(path)?.len()))
 }
 
-/// Recognises a file whose content before `offset` has not changed. Of a compressed file, nothing may have changed; to
-/// an uncompressed one, something may have been appended. `None`: the file is shorter than `offset`.
+/// Recognises a file whose content before `offset` has not changed. Of a compressed file, nothing
+/// may have changed; to an uncompressed one, something may have been appended. `None`: the file is
+/// shorter than `offset`.
 pub(super) fn fingerprint(path: &Path, offset: u64) -> Result<Option<String>, SourceError> {
     let is_plain = compression(path)? == Compression::None;
     let mut file = File::open(path)?;
@@ -191,7 +222,9 @@ pub(super) fn fingerprint(path: &Path, offset: u64) -> Result<Option<String>, So
     for from in [0, end.saturating_sub(COMPARED_BYTES)] {
         let mut part = vec![];
         file.seek(SeekFrom::Start(from))?;
-        (&mut file).take(COMPARED_BYTES.min(end - from)).read_to_end(&mut part)?;
+        (&mut file)
+            .take(COMPARED_BYTES.min(end - from))
+            .read_to_end(&mut part)?;
         hash.update(&part);
     }
     Ok(Some(format!("{:032x}", hash.digest128())))
@@ -221,7 +254,11 @@ mod tests {
         let text = "\u{feff}a,b\n1,2\n";
         let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
         gzip.write_all(text.as_bytes()).unwrap();
-        for bytes in [text.into(), gzip.finish().unwrap(), zstd::encode_all(text.as_bytes(), 1).unwrap()] {
+        for bytes in [
+            text.into(),
+            gzip.finish().unwrap(),
+            zstd::encode_all(text.as_bytes(), 1).unwrap(),
+        ] {
             let file = file(&bytes);
             assert_eq!(content(file.path(), 0), (3, "a,b\n1,2\n".into()));
             assert_eq!(content(file.path(), 7), (7, "1,2\n".into()));
@@ -234,7 +271,11 @@ mod tests {
         let text = format!("\u{feff}a,b\n{}", "1,2\n".repeat(100_000));
         let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
         gzip.write_all(text.as_bytes()).unwrap();
-        for bytes in [text.clone().into(), gzip.finish().unwrap(), zstd::encode_all(text.as_bytes(), 1).unwrap()] {
+        for bytes in [
+            text.clone().into(),
+            gzip.finish().unwrap(),
+            zstd::encode_all(text.as_bytes(), 1).unwrap(),
+        ] {
             let input = Input::standard(Cursor::new(bytes)).unwrap();
             let read = |offset, is_last, bytes| {
                 let source = input.open(offset, is_last).unwrap();
@@ -244,11 +285,23 @@ mod tests {
             };
             assert_eq!(read(0, false, 4), (3, "a,b\n".into()));
             assert_eq!(read(7, false, 50_000).1.len(), 50_000);
-            assert_eq!(read(7, true, u64::MAX), (7, text[7..].into()), "the whole rest, and each byte once");
-            let Input::Standard(standard) = &input else { panic!() };
-            assert!(standard.borrow().kept.len() < 60_000, "the rest is not kept");
+            assert_eq!(
+                read(7, true, u64::MAX),
+                (7, text[7..].into()),
+                "the whole rest, and each byte once"
+            );
+            let Input::Standard(standard) = &input else {
+                panic!()
+            };
+            assert!(
+                standard.borrow().kept.len() < 60_000,
+                "the rest is not kept"
+            );
         }
-        assert!(Input::standard(Cursor::new(b"PK\x03\x04")).is_err() && Input::standard(io::empty()).is_err());
+        assert!(
+            Input::standard(Cursor::new(b"PK\x03\x04")).is_err()
+                && Input::standard(io::empty()).is_err()
+        );
     }
 
     #[test]
@@ -268,8 +321,14 @@ mod tests {
     fn a_file_is_recognised_if_only_something_was_appended() {
         let before = file(b"one\ntwo\n");
         let known = fingerprint(before.path(), 8).unwrap();
-        assert_eq!(fingerprint(file(b"one\ntwo\nthree\n").path(), 8).unwrap(), known);
-        assert_ne!(fingerprint(file(b"one\n2wo\nthree\n").path(), 8).unwrap(), known);
+        assert_eq!(
+            fingerprint(file(b"one\ntwo\nthree\n").path(), 8).unwrap(),
+            known
+        );
+        assert_ne!(
+            fingerprint(file(b"one\n2wo\nthree\n").path(), 8).unwrap(),
+            known
+        );
         assert_eq!(fingerprint(file(b"one\n").path(), 8).unwrap(), None);
     }
 }

@@ -1,7 +1,8 @@
 //! What an import remembers of a file, so that a later run continues where this one ended.
 //!
-//! It is only a hint: each record is stored once, however often it is sent, because the service recognises a reading
-//! that it has stored. So the file is written after the service has acknowledged, and may be lost.
+//! It is only a hint: each record is stored once, however often it is sent, because the service
+//! recognises a reading that it has stored. So the file is written after the service has
+//! acknowledged, and may be lost.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -38,7 +39,10 @@ pub(super) struct State {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StateError {
     #[error("{}: {error}", path.display())]
-    Io { path: PathBuf, error: std::io::Error },
+    Io {
+        path: PathBuf,
+        error: std::io::Error,
+    },
     #[error("{}: not the state of an import; remove it, or use --restart", .0.display())]
     Content(PathBuf),
 }
@@ -57,9 +61,14 @@ impl State {
     /// `None`: there is none.
     pub(super) fn load(path: &Path) -> Result<Option<State>, StateError> {
         match std::fs::read(path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|_| StateError::Content(path.to_owned())),
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|_| StateError::Content(path.to_owned())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StateError::Io { path: path.to_owned(), error }),
+            Err(error) => Err(StateError::Io {
+                path: path.to_owned(),
+                error,
+            }),
         }
     }
 
@@ -73,12 +82,16 @@ impl State {
             file.sync_all()?;
             std::fs::rename(&new, path)
         };
-        write().map_err(|error| StateError::Io { path: path.to_owned(), error })
+        write().map_err(|error| StateError::Io {
+            path: path.to_owned(),
+            error,
+        })
     }
 
     pub(super) fn reject(&mut self, reason: &str, line: u64, detail: &str) {
         let rejected = self.rejected.entry(reason.to_owned()).or_default();
-        // Those that the service rejects and those that are not sent are counted one after the other.
+        // Those that the service rejects and those that are not sent are counted one after the
+        // other.
         if rejected.records == 0 || line < rejected.line {
             (rejected.line, rejected.detail) = (line, detail.to_owned());
         }

@@ -24,7 +24,11 @@ fn serve(answers: &[(u16, &str)]) -> Server {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let requests: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
-    let mut answers: Vec<(u16, String)> = answers.iter().rev().map(|(n, text)| (*n, (*text).to_owned())).collect();
+    let mut answers: Vec<(u16, String)> = answers
+        .iter()
+        .rev()
+        .map(|(n, text)| (*n, (*text).to_owned()))
+        .collect();
     let kept = requests.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -33,18 +37,31 @@ fn serve(answers: &[(u16, &str)]) -> Server {
             while stream.read_line(head.last_mut().unwrap()).unwrap() > 2 {
                 head.push(String::new());
             }
-            let length =
-                head.iter().find_map(|h| h.to_lowercase().strip_prefix("content-length: ")?.trim().parse().ok());
+            let length = head.iter().find_map(|h| {
+                h.to_lowercase()
+                    .strip_prefix("content-length: ")?
+                    .trim()
+                    .parse()
+                    .ok()
+            });
             let mut body = vec![0; length.unwrap()];
             stream.read_exact(&mut body).unwrap();
             let body = String::from_utf8(body).unwrap();
             let accepted = body.lines().count();
             kept.lock().unwrap().push((head[0].clone(), body));
-            let all = (200, format!("{{\"accepted\":{accepted},\"rejected\":0,\"errors\":[]}}"));
+            let all = (
+                200,
+                format!("{{\"accepted\":{accepted},\"rejected\":0,\"errors\":[]}}"),
+            );
             let (status, text) = answers.pop().unwrap_or(all);
-            let head =
-                format!("HTTP/1.1 {status} x\r\nretry-after: 0\r\nconnection: close\r\ncontent-length: {}", text.len());
-            stream.get_mut().write_all(format!("{head}\r\n\r\n{text}").as_bytes()).unwrap();
+            let head = format!(
+                "HTTP/1.1 {status} x\r\nretry-after: 0\r\nconnection: close\r\ncontent-length: {}",
+                text.len()
+            );
+            stream
+                .get_mut()
+                .write_all(format!("{head}\r\n\r\n{text}").as_bytes())
+                .unwrap();
         }
     });
     Server { addr, requests }
@@ -60,7 +77,12 @@ impl Server {
     }
 
     fn bodies(&self) -> Vec<String> {
-        self.requests.lock().unwrap().drain(..).map(|(_, body)| body).collect()
+        self.requests
+            .lock()
+            .unwrap()
+            .drain(..)
+            .map(|(_, body)| body)
+            .collect()
     }
 }
 
@@ -75,11 +97,22 @@ fn a_complete_file_is_not_sent_again_and_one_that_grew_only_from_there() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(&[]);
     let path = file(&dir, "a.ndjson", "{\"a\":1}\n{\"a\":2}\r\n{\"a\":3}");
-    let state = server.import(&path, &["--batch", "2", "--ts-unit", "ms", "--sensor-id", "S 1"]).unwrap();
+    let state = server
+        .import(
+            &path,
+            &["--batch", "2", "--ts-unit", "ms", "--sensor-id", "S 1"],
+        )
+        .unwrap();
     assert_eq!((state.accepted, state.lines, state.complete), (3, 2, true));
     let (head, body) = server.requests.lock().unwrap()[0].clone();
-    assert!(head.contains("/v1/readings?import=true&format=ndjson&ts_unit=ms&sensor_id=S%201"), "{head}");
-    assert_eq!((body.as_str(), server.bodies().len()), ("{\"a\":1}\n{\"a\":2}\n", 2));
+    assert!(
+        head.contains("/v1/readings?import=true&format=ndjson&ts_unit=ms&sensor_id=S%201"),
+        "{head}"
+    );
+    assert_eq!(
+        (body.as_str(), server.bodies().len()),
+        ("{\"a\":1}\n{\"a\":2}\n", 2)
+    );
     // The last line had no end, so it may have been cut.
     std::fs::write(&path, "{\"a\":1}\n{\"a\":2}\r\n{\"a\":30}\n").unwrap();
     let options = ["--ts-unit", "ms", "--sensor-id", "S 1"];
@@ -87,7 +120,9 @@ fn a_complete_file_is_not_sent_again_and_one_that_grew_only_from_there() {
     assert_eq!(server.bodies(), ["{\"a\":30}\n"]);
     server.import(&path, &options).unwrap();
     assert!(server.bodies().is_empty());
-    server.import(&path, &[&options[..], &["--restart"]].concat()).unwrap();
+    server
+        .import(&path, &[&options[..], &["--restart"]].concat())
+        .unwrap();
     assert_eq!(server.bodies().len(), 1);
 }
 
@@ -97,10 +132,19 @@ fn a_file_that_changed_or_was_cut_and_other_options_are_refused() {
     let server = serve(&[]);
     let path = file(&dir, "a.csv", "sensor_id,ts,t\nS1,1,1\nS1,2,2\n");
     server.import(&path, &[]).unwrap();
-    assert!(matches!(server.import(&path, &["--decimal-comma"]), Err(ImportError::OtherOptions)));
-    for text in ["sensor_id,ts,t\nS1,1,1\n", "sensor_id,ts,t\nS1,1,7\nS1,2,2\n"] {
+    assert!(matches!(
+        server.import(&path, &["--decimal-comma"]),
+        Err(ImportError::OtherOptions)
+    ));
+    for text in [
+        "sensor_id,ts,t\nS1,1,1\n",
+        "sensor_id,ts,t\nS1,1,7\nS1,2,2\n",
+    ] {
         std::fs::write(&path, text).unwrap();
-        assert!(matches!(server.import(&path, &[]), Err(ImportError::Changed)));
+        assert!(matches!(
+            server.import(&path, &[]),
+            Err(ImportError::Changed)
+        ));
     }
     server.import(&path, &["--restart"]).unwrap();
 }
@@ -110,30 +154,54 @@ fn rejects_are_counted_by_reason_with_the_first_line_by_service_and_client() {
     let answer = r#"{"accepted":1,"rejected":2,"errors":[{"index":1,"reason":"too_old","detail":"x"},{"index":2,"reason":"too_old","detail":"y"}]}"#;
     let dir = tempfile::tempdir().unwrap();
     let server = serve(&[(200, answer)]);
-    let path = file(&dir, "a.csv", "sensor_id,ts,t\nS1,1,1\nS1,2\nS1,3,2\nS1,4,2\n");
+    let path = file(
+        &dir,
+        "a.csv",
+        "sensor_id,ts,t\nS1,1,1\nS1,2\nS1,3,2\nS1,4,2\n",
+    );
     let state = server.import(&path, &[]).unwrap();
     let text = summary(&path, &state);
-    assert!(text.contains("1 readings accepted") && text.contains("3 rejected"), "{text}");
     assert!(
-        text.contains("2 too_old, first on line 4: x") && text.contains("1 wrong_columns, first on line 3"),
+        text.contains("1 readings accepted") && text.contains("3 rejected"),
+        "{text}"
+    );
+    assert!(
+        text.contains("2 too_old, first on line 4: x")
+            && text.contains("1 wrong_columns, first on line 3"),
         "{text}"
     );
 }
 
 #[test]
 fn a_busy_service_is_asked_again_a_large_batch_is_halved_and_a_refusal_ends_the_import() {
-    let answers = [(429, "{\"error\":{\"detail\":\"busy\"}}"), (413, ""), (503, "stopping")];
+    let answers = [
+        (429, "{\"error\":{\"detail\":\"busy\"}}"),
+        (413, ""),
+        (503, "stopping"),
+    ];
     let dir = tempfile::tempdir().unwrap();
     let server = serve(&answers);
     let path = file(&dir, "a.lp", "# c\na v=1 1\nb v=1 1\nc v=1 1\n");
     assert_eq!(server.import(&path, &[]).unwrap().accepted, 3);
     let all = "a v=1 1\nb v=1 1\nc v=1 1\n";
-    assert_eq!(server.bodies(), [all, all, "a v=1 1\n", "a v=1 1\n", "b v=1 1\nc v=1 1\n"]);
+    assert_eq!(
+        server.bodies(),
+        [all, all, "a v=1 1\n", "a v=1 1\n", "b v=1 1\nc v=1 1\n"]
+    );
     let server = serve(&[(401, "{\"error\":{\"detail\":\"token missing\"}}")]);
-    let error = server.import(&path, &["--restart"]).unwrap_err().to_string();
+    let error = server
+        .import(&path, &["--restart"])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("401: token missing"), "{error}");
-    let nothing = Server { addr: SocketAddr::from(([127, 0, 0, 1], 1)), requests: Arc::default() };
-    let error = nothing.import(&path, &["--restart", "--patience", "10ms"]).unwrap_err().to_string();
+    let nothing = Server {
+        addr: SocketAddr::from(([127, 0, 0, 1], 1)),
+        requests: Arc::default(),
+    };
+    let error = nothing
+        .import(&path, &["--restart", "--patience", "10ms"])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("gave up"), "{error}");
 }
 
@@ -146,9 +214,14 @@ fn a_file_in_another_format_is_one_payload_or_one_per_line() {
     server.import(&path, &[]).unwrap();
     assert_eq!(server.bodies(), ["[{\"a\":1},\n{\"a\":2}]\n"]);
     let path = file(&dir, "up.jsonl", "{\"a\":1}\n{\"a\":2}\n");
-    server.import(&path, &["--format", "ttn-v3", "--per-line"]).unwrap();
+    server
+        .import(&path, &["--format", "ttn-v3", "--per-line"])
+        .unwrap();
     assert_eq!(server.bodies(), ["{\"a\":1}\n", "{\"a\":2}\n"]);
-    let error = server.import(&file(&dir, "a.dat", "x"), &[]).unwrap_err().to_string();
+    let error = server
+        .import(&file(&dir, "a.dat", "x"), &[])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("--format"), "{error}");
 }
 
@@ -157,13 +230,21 @@ fn compressed_files_that_end_early_are_an_error_with_what_was_read_kept() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(&[]);
     let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
-    let lines: String = (0..20_000).map(|n| format!("{{\"n\":{}}}\n", n * 7919 % 10_007)).collect();
+    let lines: String = (0..20_000)
+        .map(|n| format!("{{\"n\":{}}}\n", n * 7919 % 10_007))
+        .collect();
     gzip.write_all(lines.as_bytes()).unwrap();
     let bytes = gzip.finish().unwrap();
     let path = dir.path().join("a.ndjson.gz");
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     let error = server.import(&path, &[]).unwrap_err().to_string();
-    assert!(error.starts_with("after line ") && !error.starts_with("after line 0:"), "{error}");
+    assert!(
+        error.starts_with("after line ") && !error.starts_with("after line 0:"),
+        "{error}"
+    );
     std::fs::write(&path, &bytes).unwrap();
-    assert_eq!(server.import(&path, &["--restart"]).unwrap().accepted, 20_000);
+    assert_eq!(
+        server.import(&path, &["--restart"]).unwrap().accepted,
+        20_000
+    );
 }

@@ -17,17 +17,29 @@ pub(super) enum CommandError {
     Config(#[from] config::ConfigErrors),
     #[error("no tokens file is configured; set http.tokens_file, or name the file with --file")]
     NoFile,
-    #[error("http.tokens_file and listen.mqtt.tokens_file are different files; name the one that is meant with --file")]
+    #[error(
+        "http.tokens_file and listen.mqtt.tokens_file are different files; name the one that is \
+         meant with --file"
+    )]
     TwoFiles,
     #[error(transparent)]
     Tokens(#[from] TokensError),
     #[error("{}: cannot {doing}: {source}", path.display())]
-    Io { doing: &'static str, path: PathBuf, source: std::io::Error },
-    #[error("a token with the id {0} exists; remove it first, or give it a new secret with `tokens rotate`")]
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error(
+        "a token with the id {0} exists; remove it first, or give it a new secret with `tokens \
+         rotate`"
+    )]
     Exists(String),
     #[error("there is no token with the id {0}")]
     Unknown(String),
-    #[error("the entry {0} is for a client certificate and has no secret; renew the certificate instead")]
+    #[error(
+        "the entry {0} is for a client certificate and has no secret; renew the certificate instead"
+    )]
     Certificate(String),
     #[error("`tokens` is not written as [[tokens]] tables; this command edits only those")]
     NotTables,
@@ -46,5 +58,9 @@ impl From<TomlError> for CommandError {
 
 pub(super) fn io(doing: &'static str, path: &Path) -> impl Fn(std::io::Error) -> CommandError {
     let path = path.to_owned();
-    move |source| CommandError::Io { doing, path: path.clone(), source }
+    move |source| CommandError::Io {
+        doing,
+        path: path.clone(),
+        source,
+    }
 }

@@ -9,14 +9,27 @@ use super::error::{CommandError, KEY, io};
 use crate::access::{GrantDefaults, LAST_USED_FILE, LastUsed, Tokens};
 use crate::config;
 
-/// When tokens were last used, from the files of all services; `None`, and a hint, if that is not known.
+/// When tokens were last used, from the files of all services; `None`, and a hint, if that is not
+/// known.
 pub(super) fn read_last_used(files: &[PathBuf], config: Option<&Path>) -> Option<LastUsed> {
     let files = match files {
         [] => {
             let loaded = config::load(config, config::environment());
-            let unknown =
-                |_| eprintln!("hourbucket: when tokens were last used is unknown: the configuration is not valid");
-            vec![loaded.map_err(unknown).ok()?.config.journal.dir.join(LAST_USED_FILE)]
+            let unknown = |_| {
+                eprintln!(
+                    "hourbucket: when tokens were last used is unknown: the configuration is not \
+                     valid"
+                )
+            };
+            vec![
+                loaded
+                    .map_err(unknown)
+                    .ok()?
+                    .config
+                    .journal
+                    .dir
+                    .join(LAST_USED_FILE),
+            ]
         }
         files => files.to_vec(),
     };
@@ -26,7 +39,10 @@ pub(super) fn read_last_used(files: &[PathBuf], config: Option<&Path>) -> Option
             (Ok(read), Some(newest)) => newest.merge(read),
             (Ok(read), None) => newest = Some(read),
             (Err(error), _) => {
-                eprintln!("hourbucket: when tokens were last used is unknown: cannot read {}: {error}", file.display());
+                eprintln!(
+                    "hourbucket: when tokens were last used is unknown: cannot read {}: {error}",
+                    file.display()
+                );
                 return None;
             }
         }
@@ -47,23 +63,43 @@ pub(super) fn list(
     let text = std::fs::read_to_string(path).map_err(io("read", path))?;
     Tokens::parse(KEY, &text, path, &GrantDefaults::unlimited())?;
     let table: toml::Table = text.parse().map_err(|_| CommandError::Syntax)?;
-    let entries = table.get("tokens").and_then(toml::Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let entries = table
+        .get("tokens")
+        .and_then(toml::Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     let of_entry = |entry: &toml::Table| -> Shown {
         // Everything but the hash.
-        entry.iter().filter(|(key, _)| *key != "sha256").map(|(key, value)| (key.clone(), shown(value))).collect()
+        entry
+            .iter()
+            .filter(|(key, _)| *key != "sha256")
+            .map(|(key, value)| (key.clone(), shown(value)))
+            .collect()
     };
-    let mut rows: Vec<Shown> = entries.iter().filter_map(toml::Value::as_table).map(of_entry).collect();
+    let mut rows: Vec<Shown> = entries
+        .iter()
+        .filter_map(toml::Value::as_table)
+        .map(of_entry)
+        .collect();
     if let Some(last_used) = last_used.filter(|_| all) {
         let known: HashSet<String> = rows.iter().map(|row| id(row).to_owned()).collect();
         let without_entry = |id: &str| match json!({ "id": id, "entry": false }) {
             Value::Object(row) => Some(row),
             _ => None,
         };
-        rows.extend(last_used.ids().filter(|id| !known.contains(*id)).filter_map(without_entry));
+        rows.extend(
+            last_used
+                .ids()
+                .filter(|id| !known.contains(*id))
+                .filter_map(without_entry),
+        );
     }
     for row in &mut rows {
-        let (key, time) = match last_used.map(|last_used| last_used.of(id(row)).ok_or_else(|| last_used.unused_since()))
-        {
+        let (key, time) = match last_used.map(|last_used| {
+            last_used
+                .of(id(row))
+                .ok_or_else(|| last_used.unused_since())
+        }) {
             None => ("last_used", None),
             Some(Ok(at)) => ("last_used", Some(at)),
             Some(Err(since)) => ("unused_since", Some(since)),
@@ -85,7 +121,11 @@ fn line(row: &Shown) -> String {
         Value::Null => format!("{key} = unknown"),
         value => format!("{key} = {value}"),
     };
-    let parts: Vec<String> = row.iter().filter(|(key, _)| *key != "id").map(part).collect();
+    let parts: Vec<String> = row
+        .iter()
+        .filter(|(key, _)| *key != "id")
+        .map(part)
+        .collect();
     format!("{:24} {}", id(row), parts.join(", "))
 }
 

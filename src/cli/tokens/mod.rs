@@ -1,12 +1,15 @@
-//! The commands `tokens add`, `list`, `revoke` and `rotate`: they edit a tokens file and keep its comments.
+//! The commands `tokens add`, `list`, `revoke` and `rotate`: they edit a tokens file and keep its
+//! comments.
 //!
-//! A change is written to a new file next to the old one, synced, and renamed over it, so that a service that reloads
-//! meanwhile reads either the old or the new one. A lock on the file keeps two commands from overwriting each other's
-//! change. A change that would make the file unusable is refused, and so is a change to an unusable file.
+//! A change is written to a new file next to the old one, synced, and renamed over it, so that a
+//! service that reloads meanwhile reads either the old or the new one. A lock on the file keeps two
+//! commands from overwriting each other's change. A change that would make the file unusable is
+//! refused, and so is a change to an unusable file.
 //!
 //! A secret is made here, printed once to standard output, and not kept: the file has its hash.
 //!
-//! `list` also shows when each token was last used, which the service keeps in a separate file next to its journal.
+//! `list` also shows when each token was last used, which the service keeps in a separate file next
+//! to its journal.
 
 mod error;
 mod list;
@@ -37,8 +40,8 @@ pub(crate) enum TokensCommand {
     Add {
         /// 1 to 64 of A-Z, a-z, 0-9, - and _
         id: String,
-        /// The entry is for the client certificate with this name, and has no secret; the id may have 128 characters,
-        /// also . : @ / | + =
+        /// The entry is for the client certificate with this name, and has no secret; the id may
+        /// have 128 characters, also . : @ / | + =
         #[arg(long)]
         certificate: bool,
         #[command(flatten)]
@@ -46,16 +49,18 @@ pub(crate) enum TokensCommand {
         #[command(flatten)]
         file: TokensFile,
     },
-    /// List the tokens with their rules and when they were last used; exit code 1 if the file cannot be used
+    /// List the tokens with their rules and when they were last used; exit code 1 if the file
+    /// cannot be used
     List {
         /// One JSON array
         #[arg(long)]
         json: bool,
-        /// Also those that were used and have no entry: names in JWTs and client certificates, and revoked tokens
+        /// Also those that were used and have no entry: names in JWTs and client certificates, and
+        /// revoked tokens
         #[arg(long)]
         all: bool,
-        /// Where a service keeps when they were last used; can be repeated, for several services; default:
-        /// last-used.json in journal.dir of the configuration
+        /// Where a service keeps when they were last used; can be repeated, for several services;
+        /// default: last-used.json in journal.dir of the configuration
         #[arg(long, value_name = "PATH")]
         last_used: Vec<PathBuf>,
         #[command(flatten)]
@@ -113,11 +118,23 @@ pub(crate) struct Rules {
 /// Runs a `tokens` command.
 pub(crate) fn run(command: &TokensCommand, config: Option<&Path>) -> ExitCode {
     let done = match command {
-        TokensCommand::Add { id, certificate: true, rules, file } => {
-            file.path(config).and_then(|path| add_certificate(&path, id, rules))
-        }
-        TokensCommand::Add { id, rules, file, .. } => file.path(config).and_then(|path| add(&path, id, rules)),
-        TokensCommand::List { json, all, last_used, file } => file.path(config).and_then(|path| {
+        TokensCommand::Add {
+            id,
+            certificate: true,
+            rules,
+            file,
+        } => file
+            .path(config)
+            .and_then(|path| add_certificate(&path, id, rules)),
+        TokensCommand::Add {
+            id, rules, file, ..
+        } => file.path(config).and_then(|path| add(&path, id, rules)),
+        TokensCommand::List {
+            json,
+            all,
+            last_used,
+            file,
+        } => file.path(config).and_then(|path| {
             let last_used = read_last_used(last_used, config);
             list(&path, *json, *all, last_used.as_ref())
         }),
@@ -128,7 +145,9 @@ pub(crate) fn run(command: &TokensCommand, config: Option<&Path>) -> ExitCode {
         Ok(lines) => {
             lines.iter().for_each(|line| print_line(line));
             if !matches!(command, TokensCommand::List { .. }) {
-                eprintln!("hourbucket: the file is changed; it applies when the service reloads (SIGHUP)");
+                eprintln!(
+                    "hourbucket: the file is changed; it applies when the service reloads (SIGHUP)"
+                );
             }
             ExitCode::SUCCESS
         }
@@ -192,11 +211,13 @@ fn revoke(path: &Path, id: &str) -> Result<Vec<String>, CommandError> {
     Ok(vec![])
 }
 
-/// Removes an entry with the comment directly above it. A comment that a blank line separates, such as the head of the
-/// file, stays.
+/// Removes an entry with the comment directly above it. A comment that a blank line separates, such
+/// as the head of the file, stays.
 fn remove(tokens: &mut ArrayOfTables, at: usize) {
     let above = |tokens: &ArrayOfTables, at| {
-        let prefix = tokens.get(at).and_then(|table| table.decor().prefix()?.as_str());
+        let prefix = tokens
+            .get(at)
+            .and_then(|table| table.decor().prefix()?.as_str());
         prefix.unwrap_or_default().to_owned()
     };
     let removed = above(tokens, at);
@@ -231,15 +252,21 @@ fn entry(id: &str, secret: Option<&str>, rules: &Rules) -> Result<Table, Command
         Some(secret) => table["sha256"] = value(hash_secret(secret)),
         None => table["certificate"] = value(true),
     }
-    for (key, patterns, is_none) in
-        [("write", &rules.write, rules.no_write), ("read", &rules.read, rules.no_read), ("via", &rules.via, false)]
-    {
+    for (key, patterns, is_none) in [
+        ("write", &rules.write, rules.no_write),
+        ("read", &rules.read, rules.no_read),
+        ("via", &rules.via, false),
+    ] {
         if is_none || !patterns.is_empty() {
             table[key] = value(Array::from_iter(patterns));
         }
     }
     if let Some(expires) = &rules.expires {
-        table["expires"] = value(expires.parse::<Datetime>().map_err(|_| CommandError::Expires)?);
+        table["expires"] = value(
+            expires
+                .parse::<Datetime>()
+                .map_err(|_| CommandError::Expires)?,
+        );
     }
     if let Some(note) = &rules.note {
         table["note"] = value(note);
@@ -251,7 +278,9 @@ fn entry(id: &str, secret: Option<&str>, rules: &Rules) -> Result<Table, Command
 }
 
 fn position(tokens: &ArrayOfTables, id: &str) -> Option<usize> {
-    tokens.iter().position(|table| table.get("id").and_then(Item::as_str) == Some(id))
+    tokens
+        .iter()
+        .position(|table| table.get("id").and_then(Item::as_str) == Some(id))
 }
 
 fn new_secret(path: &Path) -> Result<String, CommandError> {
@@ -288,8 +317,14 @@ fn edited(
         Tokens::parse(KEY, text, path, &GrantDefaults::unlimited())?;
     }
     let mut document: DocumentMut = text.parse()?;
-    let tokens = document.entry("tokens").or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
-    change(tokens.as_array_of_tables_mut().ok_or(CommandError::NotTables)?)?;
+    let tokens = document
+        .entry("tokens")
+        .or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
+    change(
+        tokens
+            .as_array_of_tables_mut()
+            .ok_or(CommandError::NotTables)?,
+    )?;
     let text = document.to_string();
     Tokens::parse(KEY, &text, path, &GrantDefaults::unlimited())?;
     Ok(text)
@@ -299,13 +334,21 @@ fn edited(
 fn locked(path: &Path, may_create: bool) -> Result<File, CommandError> {
     loop {
         let mut options = OpenOptions::new();
-        let file =
-            options.read(true).write(true).create(may_create).mode(0o600).open(path).map_err(io("open", path))?;
-        flock(&file, FlockOperation::LockExclusive).map_err(std::io::Error::from).map_err(io("lock", path))?;
+        let file = options
+            .read(true)
+            .write(true)
+            .create(may_create)
+            .mode(0o600)
+            .open(path)
+            .map_err(io("open", path))?;
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(std::io::Error::from)
+            .map_err(io("lock", path))?;
         let held = file.metadata().map_err(io("open", path))?;
         match std::fs::metadata(path) {
             Ok(named) if (held.dev(), held.ino()) == (named.dev(), named.ino()) => return Ok(file),
-            // The command before has put another file in its place, or has removed the one that it made for itself.
+            // The command before has put another file in its place, or has removed the one that it
+            // made for itself.
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(io("open", path)(error)),
@@ -321,11 +364,19 @@ fn replace(path: &Path, old: &File, text: &str) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let new = folder.join(format!(".{name}.{}", std::process::id()));
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
         let meta = old.metadata()?;
         let own = file.metadata()?;
         if (meta.uid(), meta.gid()) != (own.uid(), own.gid()) {
-            fchown(&file, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
+            fchown(
+                &file,
+                Some(Uid::from_raw(meta.uid())),
+                Some(Gid::from_raw(meta.gid())),
+            )?;
         }
         file.set_permissions(std::fs::Permissions::from_mode(meta.mode() & 0o777))?;
         file.write_all(text.as_bytes())?;

@@ -15,11 +15,26 @@ struct Line {
 /// Runs a command line on a file; returns what it prints.
 fn tokens(path: &Path, line: &str) -> Result<Vec<String>, String> {
     let words = ["tokens"].into_iter().chain(line.split_whitespace());
-    let done = match Line::try_parse_from(words).map_err(|error| error.to_string())?.command {
-        TokensCommand::Add { id, certificate: true, rules, .. } => add_certificate(path, &id, &rules),
+    let done = match Line::try_parse_from(words)
+        .map_err(|error| error.to_string())?
+        .command
+    {
+        TokensCommand::Add {
+            id,
+            certificate: true,
+            rules,
+            ..
+        } => add_certificate(path, &id, &rules),
         TokensCommand::Add { id, rules, .. } => add(path, &id, &rules),
-        TokensCommand::List { json, all, last_used, .. } => {
-            let last_used = last_used.first().and_then(|_| read_last_used(&last_used, None));
+        TokensCommand::List {
+            json,
+            all,
+            last_used,
+            ..
+        } => {
+            let last_used = last_used
+                .first()
+                .and_then(|_| read_last_used(&last_used, None));
             list(path, json, all, last_used.as_ref())
         }
         TokensCommand::Revoke { id, .. } => revoke(path, &id),
@@ -41,27 +56,55 @@ fn a_token_is_added_rotated_and_revoked_and_the_rest_of_the_file_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
     let first = tokens(&path, "add gw1").unwrap().remove(0);
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     assert_eq!((&first[..4], first.len()), ("gw1.", 4 + 2 * SECRET_BYTES));
-    let with_comment = format!("# Ours.\n\n# Of gw1.\n{}", std::fs::read_to_string(&path).unwrap());
+    let with_comment = format!(
+        "# Ours.\n\n# Of gw1.\n{}",
+        std::fs::read_to_string(&path).unwrap()
+    );
     std::fs::write(&path, with_comment).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-    let line = "add gw2 --write {id}-* --write x --no-read --via mqtt --expires 2999-01-31T00:00:00Z --note n --rate 5";
+    let line = "add gw2 --write {id}-* --write x --no-read --via mqtt --expires \
+        2999-01-31T00:00:00Z --note n --rate 5";
     let second = tokens(&path, line).unwrap().remove(0);
     let grant = of(&path, &second).unwrap();
-    assert!(grant.write.as_ref().unwrap().matches("gw2-1") && grant.read.as_ref().unwrap().is_none());
-    assert_eq!((grant.via.http, grant.quota.readings_per_second), (false, Some(5)));
+    assert!(
+        grant.write.as_ref().unwrap().matches("gw2-1") && grant.read.as_ref().unwrap().is_none()
+    );
+    assert_eq!(
+        (grant.via.http, grant.quota.readings_per_second),
+        (false, Some(5))
+    );
     let rotated = tokens(&path, "rotate gw2").unwrap().remove(0);
     assert!(rotated != second && of(&path, &second).is_none());
-    assert!(of(&path, &rotated).unwrap().write.is_some(), "the rules stay");
+    assert!(
+        of(&path, &rotated).unwrap().write.is_some(),
+        "the rules stay"
+    );
     tokens(&path, "revoke gw1").unwrap();
     assert!(of(&path, &first).is_none() && of(&path, &rotated).is_some());
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no other file is left");
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o640
+    );
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        1,
+        "no other file is left"
+    );
     let third = tokens(&path, "add gw3").unwrap().remove(0);
     let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.starts_with("# Ours.\n\n[[tokens]]\nid = \"gw2\"\n"), "{text}");
-    assert!(!text.contains(third.split_once('.').unwrap().1), "the secret is not kept");
+    assert!(
+        text.starts_with("# Ours.\n\n[[tokens]]\nid = \"gw2\"\n"),
+        "{text}"
+    );
+    assert!(
+        !text.contains(third.split_once('.').unwrap().1),
+        "the secret is not kept"
+    );
 }
 
 #[test]
@@ -71,10 +114,17 @@ fn the_list_shows_rules_and_no_hash() {
     tokens(&path, "add gw1 --write a* --expires 2999-01-31").unwrap();
     tokens(&path, "add gw2").unwrap();
     let lines = tokens(&path, "list").unwrap();
-    assert!(lines[0].starts_with("gw1 ") && lines[0].contains(r#"write = ["a*"]"#), "{lines:?}");
+    assert!(
+        lines[0].starts_with("gw1 ") && lines[0].contains(r#"write = ["a*"]"#),
+        "{lines:?}"
+    );
     assert!(lines[0].contains(r#"expires = "2999-01-31""#), "{lines:?}");
-    assert_eq!(lines[1].split_once(' ').map(|(id, rest)| (id, rest.trim())), Some(("gw2", "last_used = unknown")));
-    let json: serde_json::Value = serde_json::from_str(&tokens(&path, "list --json").unwrap()[0]).unwrap();
+    assert_eq!(
+        lines[1].split_once(' ').map(|(id, rest)| (id, rest.trim())),
+        Some(("gw2", "last_used = unknown"))
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&tokens(&path, "list --json").unwrap()[0]).unwrap();
     let expected = serde_json::json!({"id": "gw1", "write": ["a*"], "expires": "2999-01-31", "last_used": null});
     assert_eq!(json[0], expected);
     assert_eq!(json[1], serde_json::json!({"id": "gw2", "last_used": null}));
@@ -92,25 +142,37 @@ fn the_list_shows_when_each_token_was_last_used_of_several_services_the_newest()
         uses.iter().for_each(|(id, at_s)| used.set(id, *at_s));
         used.write(&path(name)).unwrap();
     };
-    write("one", 1_700_000_000, &[("gw1", 1_763_856_000), ("gone", 1_763_856_060)]);
+    write(
+        "one",
+        1_700_000_000,
+        &[("gw1", 1_763_856_000), ("gone", 1_763_856_060)],
+    );
     write("two", 1_700_000_060, &[("gw1", 1_763_856_120)]);
     let one = path("one").display().to_string();
     let two = path("two").display().to_string();
     let json = |line: &str| -> serde_json::Value {
-        serde_json::from_str(&tokens(&tokens_file, &format!("list --json {line}")).unwrap()[0]).unwrap()
+        serde_json::from_str(&tokens(&tokens_file, &format!("list --json {line}")).unwrap()[0])
+            .unwrap()
     };
     let of_one = json(&format!("--last-used {one}"));
     let unused = serde_json::json!({"id": "gw2", "unused_since": "2023-11-14T22:13:20Z"});
-    assert_eq!(of_one[0], serde_json::json!({"id": "gw1", "last_used": "2025-11-23T00:00:00Z"}));
+    assert_eq!(
+        of_one[0],
+        serde_json::json!({"id": "gw1", "last_used": "2025-11-23T00:00:00Z"})
+    );
     assert_eq!((&of_one[1], of_one.as_array().unwrap().len()), (&unused, 2));
     let of_both = json(&format!("--all --last-used {one} --last-used {two}"));
     assert_eq!(of_both[0]["last_used"], "2025-11-23T00:02:00Z");
     assert_eq!(of_both[1]["unused_since"], "2023-11-14T22:14:20Z");
-    let gone = serde_json::json!({"id": "gone", "entry": false, "last_used": "2025-11-23T00:01:00Z"});
+    let gone =
+        serde_json::json!({"id": "gone", "entry": false, "last_used": "2025-11-23T00:01:00Z"});
     assert_eq!(of_both[2], gone);
     // Half an answer could be taken for a whole one.
     assert_eq!(
-        json(&format!("--last-used {one} --last-used {}", path("none").display()))[0]["last_used"],
+        json(&format!(
+            "--last-used {one} --last-used {}",
+            path("none").display()
+        ))[0]["last_used"],
         serde_json::Value::Null
     );
 }
@@ -119,13 +181,35 @@ fn the_list_shows_when_each_token_was_last_used_of_several_services_the_newest()
 fn an_entry_for_a_certificate_has_no_secret() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
-    assert_eq!(tokens(&path, "add device-7.example --certificate --write {id}/*").unwrap(), [""; 0]);
+    assert_eq!(
+        tokens(&path, "add device-7.example --certificate --write {id}/*").unwrap(),
+        [""; 0]
+    );
     let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.contains("certificate = true") && !text.contains("sha256"), "{text}");
-    assert!(load(&path).grants().any(|grant| &*grant.id == "device-7.example"));
-    assert!(tokens(&path, "add device-7.example --certificate").unwrap_err().contains("exists"));
-    assert!(tokens(&path, "add device* --certificate").unwrap_err().contains("id of a certificate"));
-    assert!(tokens(&path, "rotate device-7.example").unwrap_err().contains("certificate"));
+    assert!(
+        text.contains("certificate = true") && !text.contains("sha256"),
+        "{text}"
+    );
+    assert!(
+        load(&path)
+            .grants()
+            .any(|grant| &*grant.id == "device-7.example")
+    );
+    assert!(
+        tokens(&path, "add device-7.example --certificate")
+            .unwrap_err()
+            .contains("exists")
+    );
+    assert!(
+        tokens(&path, "add device* --certificate")
+            .unwrap_err()
+            .contains("id of a certificate")
+    );
+    assert!(
+        tokens(&path, "rotate device-7.example")
+            .unwrap_err()
+            .contains("certificate")
+    );
 }
 
 #[test]
@@ -152,9 +236,16 @@ fn a_change_that_cannot_be_is_refused_and_changes_nothing() {
     }
     std::fs::write(&path, "[[tokens]]\nid = \"gw1\"\nsha256 = \"hunter2\"\n").unwrap();
     let refused = tokens(&path, "add gw2").unwrap_err();
-    assert!(refused.contains("entry 1 (gw1)") && !refused.contains("hunter2"), "{refused}");
+    assert!(
+        refused.contains("entry 1 (gw1)") && !refused.contains("hunter2"),
+        "{refused}"
+    );
     let none = dir.path().join("none.toml");
-    assert!(tokens(&none, "revoke gw1").unwrap_err().contains("cannot open"));
+    assert!(
+        tokens(&none, "revoke gw1")
+            .unwrap_err()
+            .contains("cannot open")
+    );
     assert!(tokens(&none, "add gw.1").is_err() && !none.exists());
 }
 

@@ -1,37 +1,39 @@
-//! `[formats.NAME]`: the language that describes where a vendor's JSON holds readings. It is parsed here once, and
-//! every problem is reported with its key. `decode::mapping` applies it.
+//! `[formats.NAME]`: the language that describes where a vendor's JSON holds readings. It is parsed
+//! here once, and every problem is reported with its key. `decode::mapping` applies it.
 //!
-//! **A message** is one JSON document: an object, an element of a top-level array, or one of several concatenated
-//! documents. So `each` never sees a top-level array: `each = "/*"` visits the members of each element. Only for a rule
-//! with the condition `{ at = "", kind = "array" }` the array itself is the message, if the rule matches.
-//! A payload that is not JSON (`21.5`, `ON`) counts as one scalar. The **rules** of a format are tried in
-//! order on each message, and the first match decides. A rule matches if its `topic` matches (a rule with a topic never
-//! matches if the topic is unknown, as over HTTP) and all conditions in `when` are true. A message that no rule matches
-//! is rejected, so that a wrong mapping is noticed. For messages that are known to carry no readings, write a rule with
-//! `skip = true`. Keys in `[formats.NAME]` itself apply to every rule that does not set them. Without `rules` they are
-//! the only rule.
+//! **A message** is one JSON document: an object, an element of a top-level array, or one of
+//! several concatenated documents. So `each` never sees a top-level array: `each = "/*"` visits the
+//! members of each element. Only for a rule with the condition `{ at = "", kind = "array" }` the
+//! array itself is the message, if the rule matches. A payload that is not JSON (`21.5`, `ON`)
+//! counts as one scalar. The **rules** of a format are tried in order on each message, and the
+//! first match decides. A rule matches if its `topic` matches (a rule with a topic never matches if
+//! the topic is unknown, as over HTTP) and all conditions in `when` are true. A message that no
+//! rule matches is rejected, so that a wrong mapping is noticed. For messages that are known to
+//! carry no readings, write a rule with `skip = true`. Keys in `[formats.NAME]` itself apply to
+//! every rule that does not set them. Without `rules` they are the only rule.
 //!
-//! A rule splits the message into **records** (`each`; by default the message is the only record) and skips those for
-//! which `where` is false. Each record yields one reading:
+//! A rule splits the message into **records** (`each`; by default the message is the only record)
+//! and skips those for which `where` is false. Each record yields one reading:
 //!
-//! - `id`, `time` and `tags` are *sources*: a place, or a text with `{name}` and `{/place}` in it, or a list of these,
-//!   of which the first one present is used.
-//! - `values` is a place, a list of places (the first one present is used), or a table of names and places. An object
-//!   or array at the place is flattened: the names of its members are joined by `separator`, elements of arrays are
-//!   written as `[0]`. A text that holds a JSON object, plain or in base64, counts as that object. A scalar is one
-//!   value, named by `field`. If the record itself holds the values, members used by `id`, `time` and `tags` are not
-//!   values.
-//! - `include` and `exclude` are globs over these names; `fields` renames, scales and converts the values that it
-//!   matches.
+//! - `id`, `time` and `tags` are *sources*: a place, or a text with `{name}` and `{/place}` in it,
+//!   or a list of these, of which the first one present is used.
+//! - `values` is a place, a list of places (the first one present is used), or a table of names and
+//!   places. An object or array at the place is flattened: the names of its members are joined by
+//!   `separator`, elements of arrays are written as `[0]`. A text that holds a JSON object, plain
+//!   or in base64, counts as that object. A scalar is one value, named by `field`. If the record
+//!   itself holds the values, members used by `id`, `time` and `tags` are not values.
+//! - `include` and `exclude` are globs over these names; `fields` renames, scales and converts the
+//!   values that it matches.
 //!
-//! **A place** is a JSON Pointer (RFC 6901) from the record, or with a leading `$` from the message. The step `*` is
-//! the first member. In `each`, both `*` and `{name}` are every member, and `{name}` also captures the member's key:
-//! `/data/tags/{sensor_id}`. **Names in braces** come from the topic template, from `each` and from the subscription's
-//! template. `sensor_id` and `field` have their meaning; the others become tags.
+//! **A place** is a JSON Pointer (RFC 6901) from the record, or with a leading `$` from the
+//! message. The step `*` is the first member. In `each`, both `*` and `{name}` are every member,
+//! and `{name}` also captures the member's key: `/data/tags/{sensor_id}`. **Names in braces** come
+//! from the topic template, from `each` and from the subscription's template. `sensor_id` and
+//! `field` have their meaning; the others become tags.
 //!
-//! **Non-values** never become values: null, the words nan, null, none, unavailable, unknown and undefined, and the
-//! entries of `none`. A record in which no value is left is neither a reading nor an error. A record without the place
-//! of the values is an error.
+//! **Non-values** never become values: null, the words nan, null, none, unavailable, unknown and
+//! undefined, and the entries of `none`. A record in which no value is left is neither a reading
+//! nor an error. A record without the place of the values is an error.
 
 mod place;
 pub(super) mod profiles;
@@ -48,8 +50,8 @@ pub(super) use read::{read, zone};
 
 use chrono_tz::Tz;
 
-/// Limits on formats in a configuration, rules in a format, and entries in any list of a rule. They are generous
-/// because operators, not senders, write them.
+/// Limits on formats in a configuration, rules in a format, and entries in any list of a rule. They
+/// are generous because operators, not senders, write them.
 const FORMATS_MAX: usize = 256;
 const RULES_MAX: usize = 64;
 const LIST_MAX: usize = 256;
@@ -74,7 +76,8 @@ pub struct Rule {
     pub when: Vec<Condition>,
     /// `skip`: the message carries no readings.
     pub skip: bool,
-    /// `each`: paths to the records, of which the first one present is used; empty: the message is the record.
+    /// `each`: paths to the records, of which the first one present is used; empty: the message is
+    /// the record.
     pub each: Vec<Each>,
     /// `where`: conditions on a record; other records are skipped.
     pub filter: Vec<Condition>,
@@ -84,8 +87,8 @@ pub struct Rule {
     pub time: Vec<TimeSource>,
     /// `zone` for times without one; absent: the zone of the subscription, or of `limits.zone`.
     pub zone: Option<Tz>,
-    /// `time_unreadable`: whether a time that cannot be parsed, or has no zone, rejects the reading (the default).
-    /// Otherwise the reading gets the time of receipt.
+    /// `time_unreadable`: whether a time that cannot be parsed, or has no zone, rejects the reading
+    /// (the default). Otherwise the reading gets the time of receipt.
     pub unreadable_refuses: bool,
     /// `values`
     pub values: Values,
@@ -107,7 +110,8 @@ pub struct Rule {
     pub texts: Texts,
     /// `none`: further non-values.
     pub none: Vec<Scalar>,
-    /// `tags`: name and source. The name `*` takes objects and makes all of their scalar members tags.
+    /// `tags`: name and source. The name `*` takes objects and makes all of their scalar members
+    /// tags.
     pub tags: Vec<(String, Vec<Source>)>,
     /// `fields`: the first match applies.
     pub fields: Vec<FieldRule>,
@@ -251,11 +255,14 @@ pub struct FieldRule {
 }
 
 impl Rule {
-    /// Whether a condition on the whole message names the kind `array`: then a top-level array is one message for this
-    /// rule.
+    /// Whether a condition on the whole message names the kind `array`: then a top-level array is
+    /// one message for this rule.
     pub fn takes_array(&self) -> bool {
-        let is_whole = |condition: &Condition| condition.at.iter().any(|place| place.steps.is_empty());
-        self.when.iter().any(|condition| is_whole(condition) && condition.kinds.contains(&Kind::Array))
+        let is_whole =
+            |condition: &Condition| condition.at.iter().any(|place| place.steps.is_empty());
+        self.when
+            .iter()
+            .any(|condition| is_whole(condition) && condition.kinds.contains(&Kind::Array))
     }
 }
 
@@ -268,17 +275,25 @@ impl Mapping {
     /// Whether no rule names the sensor, so that the subscription must.
     pub(super) fn never_names_a_sensor(&self) -> bool {
         let names = |rule: &Rule| {
-            let in_topic =
-                |topic: &String| topic.split('/').any(|level| matches!(level, "{sensor_id}" | "{sensor_id#}"));
+            let in_topic = |topic: &String| {
+                topic
+                    .split('/')
+                    .any(|level| matches!(level, "{sensor_id}" | "{sensor_id#}"))
+            };
             let in_each = |each: &Each| each.names().any(|name| name == "sensor_id");
             !rule.id.is_empty() || rule.topics.iter().any(in_topic) || rule.each.iter().any(in_each)
         };
         !self.rules.iter().any(|rule| !rule.skip && names(rule))
     }
 
-    /// Rules (counted from 0) whose id is the same text for every message, so that all devices would be one sensor.
+    /// Rules (counted from 0) whose id is the same text for every message, so that all devices
+    /// would be one sensor.
     pub(super) fn constant_ids(&self) -> impl Iterator<Item = usize> {
         let constant = |rule: &Rule| !rule.skip && rule.id.iter().any(Source::is_constant);
-        self.rules.iter().enumerate().filter(move |(_, rule)| constant(rule)).map(|(i, _)| i)
+        self.rules
+            .iter()
+            .enumerate()
+            .filter(move |(_, rule)| constant(rule))
+            .map(|(i, _)| i)
     }
 }

@@ -1,10 +1,12 @@
-//! Places in a payload, sources made of them, and globs over names: parsed from text into types that are always valid.
+//! Places in a payload, sources made of them, and globs over names: parsed from text into types
+//! that are always valid.
 
 /// A longer text is a mistake.
 const TEXT_MAX_BYTES: usize = 4096;
 const GLOB_MAX_BYTES: usize = 255;
 const GLOB_STARS_MAX: usize = 8;
-const NAME_RULE: &str = "a name must have 1 to 64 letters, digits, _ and -, and be none of ts, meta, _id";
+const NAME_RULE: &str =
+    "a name must have 1 to 64 letters, digits, _ and -, and be none of ts, meta, _id";
 
 /// Why a text is not a place, a path to records, a source or a glob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,8 +53,8 @@ pub enum Step {
     First,
 }
 
-/// A JSON Pointer (RFC 6901): `/rx/0/rssi` from the record, `$/gw_mac` from the message. An empty text is
-/// the record, `$` the message.
+/// A JSON Pointer (RFC 6901): `/rx/0/rssi` from the record, `$/gw_mac` from the message. An empty
+/// text is the record, `$` the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Starts at the message instead of the record.
@@ -81,8 +83,8 @@ pub enum Filter {
     Lower,
     /// `upper`
     Upper,
-    /// `eui`: eight bytes, as 16 hex digits (optionally with `-` or `:` between them) or as base64, converted to
-    /// lower-case hex.
+    /// `eui`: eight bytes, as 16 hex digits (optionally with `-` or `:` between them) or as base64,
+    /// converted to lower-case hex.
     Eui,
 }
 
@@ -112,42 +114,70 @@ impl Step {
             return Ok(Step::First);
         }
         // RFC 6901 §3: `~` only in `~0` and `~1`; §4: `~1` is replaced before `~0`.
-        if text.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
+        if text
+            .split('~')
+            .skip(1)
+            .any(|rest| !rest.starts_with(['0', '1']))
+        {
             return Err(InvalidPlace::Tilde(text.to_owned()));
         }
         let key = text.replace("~1", "/").replace("~0", "~");
-        let is_number = key.bytes().all(|b| b.is_ascii_digit()) && (key == "0" || !key.starts_with('0'));
+        let is_number =
+            key.bytes().all(|b| b.is_ascii_digit()) && (key == "0" || !key.starts_with('0'));
         let index = if is_number { key.parse().ok() } else { None };
-        Ok(Step::Key { key: key.into(), index })
+        Ok(Step::Key {
+            key: key.into(),
+            index,
+        })
     }
 }
 
 impl Place {
     pub(super) fn parse(text: &str) -> Result<Place, InvalidPlace> {
-        let (from_message, rest) = text.strip_prefix('$').map_or((false, text), |rest| (true, rest));
+        let (from_message, rest) = text
+            .strip_prefix('$')
+            .map_or((false, text), |rest| (true, rest));
         if text.len() > TEXT_MAX_BYTES {
             return Err(InvalidPlace::TooLong);
         }
         if rest.is_empty() {
-            return Ok(Place { from_message, steps: Vec::new() });
+            return Ok(Place {
+                from_message,
+                steps: Vec::new(),
+            });
         }
-        let steps = rest.strip_prefix('/').ok_or_else(|| InvalidPlace::PlaceStart(text.to_owned()))?;
+        let steps = rest
+            .strip_prefix('/')
+            .ok_or_else(|| InvalidPlace::PlaceStart(text.to_owned()))?;
         if steps.contains(['{', '}']) {
             return Err(InvalidPlace::BracesInPlace(text.to_owned()));
         }
-        Ok(Place { from_message, steps: steps.split('/').map(Step::parse).collect::<Result<_, _>>()? })
+        Ok(Place {
+            from_message,
+            steps: steps
+                .split('/')
+                .map(Step::parse)
+                .collect::<Result<_, _>>()?,
+        })
     }
 }
 
 impl Place {
-    /// The name of a value at this place after flattening its record; `None` if it depends on the record.
+    /// The name of a value at this place after flattening its record; `None` if it depends on the
+    /// record.
     pub(super) fn name(&self, separator: &str) -> Option<String> {
         let mut name = String::new();
         for step in &self.steps {
             match step {
-                Step::Key { index: Some(index), .. } => name += &format!("[{index}]"),
+                Step::Key {
+                    index: Some(index), ..
+                } => name += &format!("[{index}]"),
                 Step::Key { key, .. } => {
-                    let gap = if name.is_empty() || key.is_empty() { "" } else { separator };
+                    let gap = if name.is_empty() || key.is_empty() {
+                        ""
+                    } else {
+                        separator
+                    };
                     name.extend([gap, key]);
                 }
                 Step::First => return None,
@@ -166,10 +196,14 @@ impl Each {
         if text.is_empty() {
             return Ok(Each(Vec::new()));
         }
-        let rest = text.strip_prefix('/').ok_or_else(|| InvalidPlace::EachStart(text.to_owned()))?;
+        let rest = text
+            .strip_prefix('/')
+            .ok_or_else(|| InvalidPlace::EachStart(text.to_owned()))?;
         let mut steps = Vec::new();
         for part in rest.split('/') {
-            let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
+            let name = part
+                .strip_prefix('{')
+                .and_then(|part| part.strip_suffix('}'));
             steps.push(match name {
                 Some(name) if is_name(name) => EachStep::All(Some(name.into())),
                 Some(_) => return Err(InvalidPlace::Name(part.to_owned())),
@@ -195,7 +229,9 @@ impl Each {
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && !matches!(name, "ts" | "meta" | "_id")
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
 impl Source {
@@ -217,7 +253,9 @@ impl Source {
                 break;
             };
             let (before, after) = rest.split_at(open);
-            let close = after.find('}').ok_or_else(|| InvalidPlace::NotClosed(text.to_owned()))?;
+            let close = after
+                .find('}')
+                .ok_or_else(|| InvalidPlace::NotClosed(text.to_owned()))?;
             if before.contains('}') {
                 return Err(InvalidPlace::NotOpened(text.to_owned()));
             }
@@ -239,7 +277,11 @@ impl Source {
 impl Piece {
     /// The place in this piece, if any.
     pub(super) fn place(&self) -> Option<&Place> {
-        if let Piece::Place(place, _) = self { Some(place) } else { None }
+        if let Piece::Place(place, _) = self {
+            Some(place)
+        } else {
+            None
+        }
     }
 
     fn parse(text: &str) -> Result<Piece, InvalidPlace> {
@@ -281,8 +323,8 @@ impl Glob {
         self.0.matches(['*', '?']).eq(["*"])
     }
 
-    /// Whether a name matches. At most 8 `*`, and only the last one is retried: time is linear in the name times the
-    /// glob.
+    /// Whether a name matches. At most 8 `*`, and only the last one is retried: time is linear in
+    /// the name times the glob.
     pub fn matches(&self, name: &str) -> bool {
         let mut glob = &*self.0;
         let mut text = name;
@@ -308,7 +350,9 @@ impl Glob {
                 None if text.is_empty() => return true,
                 None => {}
             }
-            let Some((after_star, tried)) = retry else { return false };
+            let Some((after_star, tried)) = retry else {
+                return false;
+            };
             let mut rest = tried.chars();
             if rest.next().is_none() {
                 return false;
@@ -321,6 +365,7 @@ impl Glob {
     /// The text that the one `*` matches, in a name that matches.
     pub fn star<'n>(&self, name: &'n str) -> &'n str {
         let (head, tail) = self.0.split_once('*').unwrap_or((&self.0, ""));
-        name.get(head.len()..name.len().saturating_sub(tail.len())).unwrap_or("")
+        name.get(head.len()..name.len().saturating_sub(tail.len()))
+            .unwrap_or("")
     }
 }

@@ -1,5 +1,6 @@
-//! The mappings of `config/profiles/`, built in so that `format = "zigbee2mqtt"` works without copying a file. Their
-//! text is parsed like any configuration, once per process, when a mapping is first requested.
+//! The mappings of `config/profiles/`, built in so that `format = "zigbee2mqtt"` works without
+//! copying a file. Their text is parsed like any configuration, once per process, when a mapping is
+//! first requested.
 
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
@@ -36,14 +37,22 @@ profiles![
 
 /// The built-in mappings, sorted by name.
 pub fn shipped() -> &'static [Arc<Mapping>] {
-    static ALL: LazyLock<Vec<Arc<Mapping>>> =
-        LazyLock::new(|| PROFILES.iter().flat_map(|(name, text)| parse(name, text).0).collect());
+    static ALL: LazyLock<Vec<Arc<Mapping>>> = LazyLock::new(|| {
+        PROFILES
+            .iter()
+            .flat_map(|(name, text)| parse(name, text).0)
+            .collect()
+    });
     &ALL
 }
 
 /// Looks up a mapping by name: first in the configuration, then among the built-in ones.
 pub fn find(formats: &[Arc<Mapping>], name: &str) -> Option<Arc<Mapping>> {
-    formats.iter().chain(shipped()).find(|mapping| mapping.name == name).cloned()
+    formats
+        .iter()
+        .chain(shipped())
+        .find(|mapping| mapping.name == name)
+        .cloned()
 }
 
 /// Their names, sorted.
@@ -62,5 +71,8 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Arc<Mapping>>, Vec<String>) 
     let formats = read(&mut root);
     root.end();
     report.finish();
-    (formats, report.problems.iter().map(ToString::to_string).collect())
+    (
+        formats,
+        report.problems.iter().map(ToString::to_string).collect(),
+    )
 }

@@ -11,8 +11,8 @@ use super::super::topic::parse_template;
 use super::super::tree::{Entries, Node, Raw};
 use super::place::{Each, Glob, InvalidPlace, Piece, Place, Source};
 use super::{
-    Condition, FORMATS_MAX, FieldRule, Fraction, Kind, LIST_MAX, Mapping, RULES_MAX, Rule, Scalar, Texts, TimeSource,
-    TimeUnit, Type, Values,
+    Condition, FORMATS_MAX, FieldRule, Fraction, Kind, LIST_MAX, Mapping, RULES_MAX, Rule, Scalar,
+    Texts, TimeSource, TimeUnit, Type, Values,
 };
 
 /// The keys of a rule; `None` if not set.
@@ -46,19 +46,37 @@ struct Keys {
 pub(in super::super) fn read(root: &mut Section<'_>) -> Vec<Arc<Mapping>> {
     let found = root.named("formats");
     if found.len() > FORMATS_MAX {
-        root.report.bad("formats", Bad::new(format!("more than {FORMATS_MAX} formats"), "remove unused ones"));
+        root.report.bad(
+            "formats",
+            Bad::new(
+                format!("more than {FORMATS_MAX} formats"),
+                "remove unused ones",
+            ),
+        );
         return Vec::new();
     }
-    found.into_iter().map(|(name, path, entries)| Arc::new(mapping(&name, path, entries, root.report))).collect()
+    found
+        .into_iter()
+        .map(|(name, path, entries)| Arc::new(mapping(&name, path, entries, root.report)))
+        .collect()
 }
 
 fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> Mapping {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if name.is_empty() || name.len() > 64 || !name.bytes().all(good) {
         let advice = "use 1 to 64 letters, digits, _ and -";
-        report.bad(&path, Bad::new(format!("`{name}` is not a valid name of a format"), advice));
+        report.bad(
+            &path,
+            Bad::new(format!("`{name}` is not a valid name of a format"), advice),
+        );
     } else if FORMATS.contains(&name) {
-        report.bad(&path, Bad::new(format!("`{name}` is a built-in format"), "choose another name"));
+        report.bad(
+            &path,
+            Bad::new(
+                format!("`{name}` is a built-in format"),
+                "choose another name",
+            ),
+        );
     }
     let text = dump(&path, &entries);
     let mut s = Section::new(path.clone(), entries, report);
@@ -66,7 +84,13 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
     let found = s.sections("rules");
     if found.len() > RULES_MAX {
         let key = s.key("rules");
-        s.report.bad(&key, Bad::new(format!("more than {RULES_MAX} rules"), "split them into several formats"));
+        s.report.bad(
+            &key,
+            Bad::new(
+                format!("more than {RULES_MAX} rules"),
+                "split them into several formats",
+            ),
+        );
     }
     let mut rules = Vec::with_capacity(found.len().max(1));
     let mut takes_all: Option<usize> = None;
@@ -77,9 +101,12 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
         section.end();
         check(&path, &rule, s.report);
         if let Some(first) = takes_all {
-            let what =
-                format!("never reached: rule {first} matches every message, because it has no topic and no condition");
-            s.report.impossible(&[&path], what, "move it before that rule");
+            let what = format!(
+                "never reached: rule {first} matches every message, because it has no topic and no \
+                 condition"
+            );
+            s.report
+                .impossible(&[&path], what, "move it before that rule");
         }
         if rule.topics.is_empty() && rule.when.is_empty() {
             takes_all.get_or_insert(i);
@@ -92,7 +119,11 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
         rules.push(rule);
     }
     s.end();
-    Mapping { name: name.to_owned(), rules, text }
+    Mapping {
+        name: name.to_owned(),
+        rules,
+        text,
+    }
 }
 
 impl Keys {
@@ -126,7 +157,10 @@ impl Keys {
     }
 
     fn rule(self) -> Rule {
-        let with_unit = |t: TimeSource| TimeSource { unit: t.unit.or(self.time_unit), ..t };
+        let with_unit = |t: TimeSource| TimeSource {
+            unit: t.unit.or(self.time_unit),
+            ..t
+        };
         let mut rule = Rule {
             topics: self.topics.unwrap_or_default(),
             when: self.when.unwrap_or_default(),
@@ -134,12 +168,24 @@ impl Keys {
             each: self.each.unwrap_or_default(),
             filter: self.filter.unwrap_or_default(),
             id: self.id.unwrap_or_default(),
-            time: self.time.unwrap_or_default().into_iter().map(with_unit).collect(),
+            time: self
+                .time
+                .unwrap_or_default()
+                .into_iter()
+                .map(with_unit)
+                .collect(),
             zone: self.zone,
             unreadable_refuses: self.unreadable_refuses.unwrap_or(true),
-            values: self.values.unwrap_or_else(|| Values::At(vec![Place { from_message: false, steps: Vec::new() }])),
+            values: self.values.unwrap_or_else(|| {
+                Values::At(vec![Place {
+                    from_message: false,
+                    steps: Vec::new(),
+                }])
+            }),
             also: self.also.unwrap_or_default(),
-            field: self.field.unwrap_or_else(|| vec![Source::Joined(vec![Piece::Name("field".into(), None)])]),
+            field: self
+                .field
+                .unwrap_or_else(|| vec![Source::Joined(vec![Piece::Name("field".into(), None)])]),
             prefix: self.prefix,
             separator: self.separator.unwrap_or_else(|| "_".to_owned()),
             level_separator: self.level_separator.unwrap_or_else(|| "/".to_owned()),
@@ -159,14 +205,20 @@ impl Keys {
 /// The flattened names of the places in `id`, `time` and `tags` that are inside the record.
 fn used(rule: &Rule) -> Vec<String> {
     let times = rule.time.iter().map(|time| &time.source);
-    let tags = rule.tags.iter().filter(|(name, _)| name != "*").flat_map(|(_, sources)| sources);
+    let tags = rule
+        .tags
+        .iter()
+        .filter(|(name, _)| name != "*")
+        .flat_map(|(_, sources)| sources);
     let mut names = Vec::new();
     for source in rule.id.iter().chain(times).chain(tags) {
         let places: Vec<&Place> = match source {
             Source::Place(place) => vec![place],
             Source::Joined(pieces) => pieces.iter().filter_map(Piece::place).collect(),
         };
-        let within = places.into_iter().filter(|place| !place.from_message || rule.each.is_empty());
+        let within = places
+            .into_iter()
+            .filter(|place| !place.from_message || rule.each.is_empty());
         names.extend(within.filter_map(|place| place.name(&rule.separator)));
     }
     names.sort();
@@ -184,7 +236,8 @@ fn check(path: &str, rule: &Rule, report: &mut Report) {
     {
         report.impossible(
             &[&key("values")],
-            "a place that begins with $ is the same for every record, but each record has its own values",
+            "a place that begins with $ is the same for every record, but each record has its own \
+             values",
             "write a place inside the record, which begins with /, or a table of names and places",
         );
     }
@@ -202,7 +255,9 @@ fn keys(s: &mut Section<'_>) -> Keys {
         time: s.parse("time", times),
         time_unit: s.parse("time_unit", time_unit),
         zone: s.parse("zone", zone),
-        unreadable_refuses: s.parse("time_unreadable", |node| choice(node, &[("reject", true), ("receive", false)])),
+        unreadable_refuses: s.parse("time_unreadable", |node| {
+            choice(node, &[("reject", true), ("receive", false)])
+        }),
         values: s.parse("values", values),
         also: s.parse("also", also),
         field: s.parse("field", sources),
@@ -218,24 +273,30 @@ fn keys(s: &mut Section<'_>) -> Keys {
     }
 }
 
-const SOURCE: &str = "write a place such as \"/device/id\" (or \"$/device/id\" from the message), or a text with {name} or \
-                      {/place} in it";
+const SOURCE: &str = "write a place such as \"/device/id\" (or \"$/device/id\" from the message), \
+    or a text with {name} or {/place} in it";
 const PLACE: &str = "write a place such as \"/data/0\", or a list of them";
 const EACH: &str = "write where the records are, such as \"/history/*\" or \"/tags/{sensor_id}\"";
-const GLOB: &str = "write a list of globs over the fields' names, such as [\"temp*\", \"wifi_rssi\"]";
-const CONDITION: &str = "write a list such as [{ at = \"/type\", is = [\"up\"] }, { at = \"/object\", there = true }], with the keys \
-                         at, there, is, not and kind";
-const FIELDS: &str = "write a list such as [{ match = \"temp\", scale = 0.1 }], with the keys match, rename, type, words, none, \
-                      scale, offset, tag and unless";
-const TEXTS: &[(&str, Texts)] =
-    &[("keep", Texts::Keep), ("numbers", Texts::Numbers), ("only-numbers", Texts::OnlyNumbers), ("drop", Texts::Drop)];
+const GLOB: &str =
+    "write a list of globs over the fields' names, such as [\"temp*\", \"wifi_rssi\"]";
+const CONDITION: &str = "write a list such as [{ at = \"/type\", is = [\"up\"] }, { at = \
+    \"/object\", there = true }], with the keys at, there, is, not and kind";
+const FIELDS: &str = "write a list such as [{ match = \"temp\", scale = 0.1 }], with the keys \
+    match, rename, type, words, none, scale, offset, tag and unless";
+const TEXTS: &[(&str, Texts)] = &[
+    ("keep", Texts::Keep),
+    ("numbers", Texts::Numbers),
+    ("only-numbers", Texts::OnlyNumbers),
+    ("drop", Texts::Drop),
+];
 
 fn text<'n>(node: &'n Node, advice: &str) -> Result<&'n str, Bad> {
     node.text().ok_or_else(|| wrong(node, advice))
 }
 
 fn flag(node: &Node) -> Result<bool, Bad> {
-    node.flag().ok_or_else(|| wrong(node, "write true or false"))
+    node.flag()
+        .ok_or_else(|| wrong(node, "write true or false"))
 }
 
 /// The nodes of a list; a single node counts as a list of one.
@@ -254,20 +315,28 @@ fn items<'n>(node: &'n Node, advice: &str) -> Result<Vec<&'n Node>, Bad> {
 }
 
 /// Parses a text or a list of texts.
-fn parsed<T, E: Display>(node: &Node, advice: &str, parse: fn(&str) -> Result<T, E>) -> Result<Vec<T>, Bad> {
+fn parsed<T, E: Display>(
+    node: &Node,
+    advice: &str,
+    parse: fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, Bad> {
     let read = |item: &Node| parse(text(item, advice)?).map_err(|what| Bad::new(what, advice));
     items(node, advice)?.into_iter().map(read).collect()
 }
 
 fn choice<T: Copy>(node: &Node, choices: &[(&str, T)]) -> Result<T, Bad> {
     let found = choices.iter().find(|(name, _)| node.text() == Some(name));
-    found.map(|(_, value)| *value).ok_or_else(|| wrong(node, &one_of(choices.iter().map(|(name, _)| *name))))
+    found
+        .map(|(_, value)| *value)
+        .ok_or_else(|| wrong(node, &one_of(choices.iter().map(|(name, _)| *name))))
 }
 
 fn topics(node: &Node) -> Result<Vec<String>, Bad> {
-    parsed(node, "write a topic template such as \"gateway/{sensor_id}/up\", or a list of them", |text| {
-        parse_template(text).map(|_| text.to_owned())
-    })
+    parsed(
+        node,
+        "write a topic template such as \"gateway/{sensor_id}/up\", or a list of them",
+        |text| parse_template(text).map(|_| text.to_owned()),
+    )
 }
 
 fn source(text: &str) -> Result<Source, Bad> {
@@ -286,22 +355,36 @@ fn ids(node: &Node) -> Result<Vec<Source>, Bad> {
 }
 
 fn times(node: &Node) -> Result<Vec<TimeSource>, Bad> {
-    let advice = "write a place such as \"/time\", or a list in which one can be { at = \"/ts\", unit = \"s\" }";
+    let advice = "write a place such as \"/time\", or a list in which one can be { at = \"/ts\", \
+        unit = \"s\" }";
     let read = |item: &Node| match &item.value {
         Raw::Table(_) => {
             let mut table = Table::of(item, advice)?;
-            let at = table.get("at").ok_or_else(|| Bad::new("`at` is missing", advice))?;
+            let at = table
+                .get("at")
+                .ok_or_else(|| Bad::new("`at` is missing", advice))?;
             let source = source(text(at, SOURCE)?)?;
             let unit = table.get("unit").map(time_unit).transpose()?;
             table.end().map(|()| TimeSource { source, unit })
         }
-        _ => Ok(TimeSource { source: source(text(item, advice)?)?, unit: None }),
+        _ => Ok(TimeSource {
+            source: source(text(item, advice)?)?,
+            unit: None,
+        }),
     };
     items(node, advice)?.into_iter().map(read).collect()
 }
 
 fn time_unit(node: &Node) -> Result<TimeUnit, Bad> {
-    choice(node, &[("s", TimeUnit::S), ("ms", TimeUnit::Ms), ("us", TimeUnit::Us), ("ns", TimeUnit::Ns)])
+    choice(
+        node,
+        &[
+            ("s", TimeUnit::S),
+            ("ms", TimeUnit::Ms),
+            ("us", TimeUnit::Us),
+            ("ns", TimeUnit::Ns),
+        ],
+    )
 }
 
 /// A time zone by IANA name.
@@ -313,34 +396,57 @@ pub(in super::super) fn zone(node: &Node) -> Result<Tz, Bad> {
 fn separator(node: &Node) -> Result<String, Bad> {
     let advice = "write up to 8 bytes without `.`, `$` and NUL, such as \"_\" or \"/\"";
     let text = text(node, advice)?;
-    if text.len() > 8 || text.contains(['.', '$', '\0']) { Err(wrong(node, advice)) } else { Ok(text.to_owned()) }
+    if text.len() > 8 || text.contains(['.', '$', '\0']) {
+        Err(wrong(node, advice))
+    } else {
+        Ok(text.to_owned())
+    }
 }
 
 fn values(node: &Node) -> Result<Values, Bad> {
-    let Raw::Table(entries) = &node.value else { return parsed(node, PLACE, Place::parse).map(Values::At) };
+    let Raw::Table(entries) = &node.value else {
+        return parsed(node, PLACE, Place::parse).map(Values::At);
+    };
     if entries.is_empty() || entries.len() > LIST_MAX {
-        return Err(Bad::new(format!("found a table of {} names", entries.len()), format!("write 1 to {LIST_MAX}")));
+        return Err(Bad::new(
+            format!("found a table of {} names", entries.len()),
+            format!("write 1 to {LIST_MAX}"),
+        ));
     }
-    let read = |(name, node): (&String, &Node)| Ok((name.clone(), parsed(node, PLACE, Place::parse)?));
-    entries.iter().map(read).collect::<Result<_, Bad>>().map(Values::Named)
+    let read =
+        |(name, node): (&String, &Node)| Ok((name.clone(), parsed(node, PLACE, Place::parse)?));
+    entries
+        .iter()
+        .map(read)
+        .collect::<Result<_, Bad>>()
+        .map(Values::Named)
 }
 
 fn also(node: &Node) -> Result<Vec<(String, Vec<Place>)>, Bad> {
     match values(node)? {
         Values::Named(list) => Ok(list),
-        Values::At(_) => Err(wrong(node, "write a table of names and places such as { rssi = \"/rxInfo/0/rssi\" }")),
+        Values::At(_) => Err(wrong(
+            node,
+            "write a table of names and places such as { rssi = \"/rxInfo/0/rssi\" }",
+        )),
     }
 }
 
 fn tags(node: &Node) -> Result<Vec<(String, Vec<Source>)>, Bad> {
     let advice = "write a table such as { site = \"/location/site\", \"*\" = \"/labels\" }";
-    let Raw::Table(entries) = &node.value else { return Err(wrong(node, advice)) };
+    let Raw::Table(entries) = &node.value else {
+        return Err(wrong(node, advice));
+    };
     if entries.len() > 64 {
         return Err(Bad::new("more than 64 tags", advice));
     }
     let read = |(name, node): (&String, &Node)| {
         let found = sources(node)?;
-        if name == "*" && !found.iter().all(|source| matches!(source, Source::Place(_))) {
+        if name == "*"
+            && !found
+                .iter()
+                .all(|source| matches!(source, Source::Place(_)))
+        {
             return Err(Bad::new("`*` accepts places only", advice));
         }
         Ok((name.clone(), found))
@@ -350,7 +456,10 @@ fn tags(node: &Node) -> Result<Vec<(String, Vec<Source>)>, Bad> {
 
 fn scalars(node: &Node) -> Result<Vec<Scalar>, Bad> {
     let advice = "write a list of texts and numbers, such as [\"error\", -1000]";
-    items(node, advice)?.into_iter().map(|item| scalar(item).ok_or_else(|| wrong(item, advice))).collect()
+    items(node, advice)?
+        .into_iter()
+        .map(|item| scalar(item).ok_or_else(|| wrong(item, advice)))
+        .collect()
 }
 
 fn scalar(node: &Node) -> Option<Scalar> {
@@ -365,7 +474,9 @@ fn scalar(node: &Node) -> Option<Scalar> {
 
 fn number(node: &Node) -> Result<Fraction, Bad> {
     let found = node.number().filter(|n| n.is_finite());
-    found.map(Fraction).ok_or_else(|| wrong(node, "write a number such as 0.1 or -40"))
+    found
+        .map(Fraction)
+        .ok_or_else(|| wrong(node, "write a number such as 0.1 or -40"))
 }
 
 fn conditions(node: &Node) -> Result<Vec<Condition>, Bad> {
@@ -382,22 +493,47 @@ fn condition(node: &Node) -> Result<Condition, Bad> {
         ("scalar", Kind::Scalar),
     ];
     let mut table = Table::of(node, CONDITION)?;
-    let at = table.get("at").ok_or_else(|| Bad::new("`at` is missing", CONDITION))?;
-    let kinds = |node: &Node| items(node, CONDITION)?.into_iter().map(|item| choice(item, KINDS)).collect();
+    let at = table
+        .get("at")
+        .ok_or_else(|| Bad::new("`at` is missing", CONDITION))?;
+    let kinds = |node: &Node| {
+        items(node, CONDITION)?
+            .into_iter()
+            .map(|item| choice(item, KINDS))
+            .collect()
+    };
     let condition = Condition {
         at: parsed(at, PLACE, Place::parse)?,
         there: table.get("there").map(flag).transpose()?,
-        is: table.get("is").map(scalars).transpose()?.unwrap_or_default(),
-        not: table.get("not").map(scalars).transpose()?.unwrap_or_default(),
-        kinds: table.get("kind").map(kinds).transpose()?.unwrap_or_default(),
+        is: table
+            .get("is")
+            .map(scalars)
+            .transpose()?
+            .unwrap_or_default(),
+        not: table
+            .get("not")
+            .map(scalars)
+            .transpose()?
+            .unwrap_or_default(),
+        kinds: table
+            .get("kind")
+            .map(kinds)
+            .transpose()?
+            .unwrap_or_default(),
     };
     table.end()?;
     let is_checked = condition.there.is_some() || !condition.kinds.is_empty();
     if !is_checked && condition.is.is_empty() && condition.not.is_empty() {
-        return Err(Bad::new("the condition is without there, is, not and kind", CONDITION));
+        return Err(Bad::new(
+            "the condition is without there, is, not and kind",
+            CONDITION,
+        ));
     }
     if condition.there == Some(false) && (!condition.is.is_empty() || !condition.kinds.is_empty()) {
-        return Err(Bad::new("a place that is not there has no value and no kind", CONDITION));
+        return Err(Bad::new(
+            "a place that is not there has no value and no kind",
+            CONDITION,
+        ));
     }
     Ok(condition)
 }
@@ -407,40 +543,76 @@ fn fields(node: &Node) -> Result<Vec<FieldRule>, Bad> {
 }
 
 fn field(node: &Node) -> Result<FieldRule, Bad> {
-    const TYPES: &[(&str, Type)] = &[("number", Type::Number), ("bool", Type::Bool), ("text", Type::Text)];
+    const TYPES: &[(&str, Type)] = &[
+        ("number", Type::Number),
+        ("bool", Type::Bool),
+        ("text", Type::Text),
+    ];
     let mut table = Table::of(node, FIELDS)?;
-    let matches = table.get("match").ok_or_else(|| Bad::new("`match` is missing", FIELDS))?;
+    let matches = table
+        .get("match")
+        .ok_or_else(|| Bad::new("`match` is missing", FIELDS))?;
     let rule = FieldRule {
         matches: parsed(matches, GLOB, Glob::parse)?,
-        rename: table.get("rename").map(|node| text(node, FIELDS).map(str::to_owned)).transpose()?,
-        kind: table.get("type").map(|node| choice(node, TYPES)).transpose()?,
-        words: table.get("words").map(words).transpose()?.unwrap_or_default(),
-        none: table.get("none").map(scalars).transpose()?.unwrap_or_default(),
+        rename: table
+            .get("rename")
+            .map(|node| text(node, FIELDS).map(str::to_owned))
+            .transpose()?,
+        kind: table
+            .get("type")
+            .map(|node| choice(node, TYPES))
+            .transpose()?,
+        words: table
+            .get("words")
+            .map(words)
+            .transpose()?
+            .unwrap_or_default(),
+        none: table
+            .get("none")
+            .map(scalars)
+            .transpose()?
+            .unwrap_or_default(),
         scale: table.get("scale").map(number).transpose()?,
         offset: table.get("offset").map(number).transpose()?,
         tag: table.get("tag").map(flag).transpose()?.unwrap_or(false),
-        unless: table.get("unless").map(|node| parsed(node, PLACE, Place::parse)).transpose()?.unwrap_or_default(),
+        unless: table
+            .get("unless")
+            .map(|node| parsed(node, PLACE, Place::parse))
+            .transpose()?
+            .unwrap_or_default(),
     };
     table.end()?;
-    if rule.rename.as_ref().is_some_and(|to| to.contains('*')) && !rule.matches.iter().all(Glob::has_one_star) {
+    if rule.rename.as_ref().is_some_and(|to| to.contains('*'))
+        && !rule.matches.iter().all(Glob::has_one_star)
+    {
         return Err(Bad::new(
             "a * in `rename` refers to the one * of `match`, which must have exactly one and no ?",
             FIELDS,
         ));
     }
     if rule.scale.is_some_and(|scale| scale.0 == 0.0) {
-        return Err(Bad::new("a `scale` of 0 means that every value is the same", "use `exclude` to drop the field"));
+        return Err(Bad::new(
+            "a `scale` of 0 means that every value is the same",
+            "use `exclude` to drop the field",
+        ));
     }
     Ok(rule)
 }
 
 fn words(node: &Node) -> Result<Vec<(String, Scalar)>, Bad> {
     let advice = "write a table such as { OPEN = true, CLOSED = false }";
-    let Raw::Table(entries) = &node.value else { return Err(wrong(node, advice)) };
+    let Raw::Table(entries) = &node.value else {
+        return Err(wrong(node, advice));
+    };
     if entries.len() > LIST_MAX {
         return Err(Bad::new(format!("more than {LIST_MAX} words"), advice));
     }
-    let read = |(word, node): (&String, &Node)| Ok((word.clone(), scalar(node).ok_or_else(|| wrong(node, advice))?));
+    let read = |(word, node): (&String, &Node)| {
+        Ok((
+            word.clone(),
+            scalar(node).ok_or_else(|| wrong(node, advice))?,
+        ))
+    };
     entries.iter().map(read).collect()
 }
 
@@ -454,7 +626,11 @@ struct Table<'n> {
 impl<'n> Table<'n> {
     fn of(node: &'n Node, advice: &'static str) -> Result<Table<'n>, Bad> {
         match &node.value {
-            Raw::Table(entries) => Ok(Table { entries, taken: Vec::new(), advice }),
+            Raw::Table(entries) => Ok(Table {
+                entries,
+                taken: Vec::new(),
+                advice,
+            }),
             _ => Err(wrong(node, advice)),
         }
     }
@@ -466,7 +642,11 @@ impl<'n> Table<'n> {
 
     /// Reports unknown keys. Call it after every key has been read.
     fn end(self) -> Result<(), Bad> {
-        match self.entries.keys().find(|key| !self.taken.contains(&key.as_str())) {
+        match self
+            .entries
+            .keys()
+            .find(|key| !self.taken.contains(&key.as_str()))
+        {
             Some(key) => Err(Bad::new(format!("unknown key `{key}`"), self.advice)),
             None => Ok(()),
         }
@@ -481,9 +661,13 @@ fn dump(path: &str, entries: &Entries) -> String {
         text += &format!("{key} = {}\n", node.to_toml());
     }
     for (_, node) in rules {
-        let Raw::List(items) = &node.value else { continue };
+        let Raw::List(items) = &node.value else {
+            continue;
+        };
         for item in items {
-            let Raw::Table(entries) = &item.value else { continue };
+            let Raw::Table(entries) = &item.value else {
+                continue;
+            };
             text += &format!("\n[[{path}.rules]]\n");
             for (key, node) in entries {
                 text += &format!("{key} = {}\n", node.to_toml());

@@ -1,4 +1,5 @@
-//! Tests of the mapping language: refused mappings with the key named, and the meaning of its parts.
+//! Tests of the mapping language: refused mappings with the key named, and the meaning of its
+//! parts.
 
 use std::sync::Arc;
 
@@ -24,7 +25,10 @@ fn every_profile_is_read_without_a_problem() {
         assert!(problems.is_empty(), "{name}: {problems:#?}");
         assert_eq!(formats.len(), 1, "{name} holds one format");
         assert_eq!(mapping.name, *name, "the file is named like its format");
-        assert!(text.contains("[[mqtt.subscriptions]]"), "{name} shows how it is used");
+        assert!(
+            text.contains("[[mqtt.subscriptions]]"),
+            "{name} shows how it is used"
+        );
         assert!(mapping.constant_ids().next().is_none());
     }
     assert!(names().is_sorted() && names().count() == shipped().len());
@@ -33,10 +37,17 @@ fn every_profile_is_read_without_a_problem() {
 #[test]
 fn the_folder_has_no_profile_that_is_not_built_in() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/config/profiles");
-    let mut found: Vec<String> =
-        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut found: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     found.sort();
-    assert_eq!(found, names().map(|name| format!("{name}.toml")).collect::<Vec<_>>());
+    assert_eq!(
+        found,
+        names()
+            .map(|name| format!("{name}.toml"))
+            .collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -55,19 +66,35 @@ fn a_setting_that_cannot_work_is_refused_with_its_key() {
         ("time = { at = \"/a\", unit = \"h\" }", "time", "\"ns\""),
         ("time_unit = \"min\"", "time_unit", "\"ms\""),
         ("zone = \"Europe/Bielefeld\"", "zone", "IANA"),
-        ("time_unreadable = \"guess\"", "time_unreadable", "\"receive\""),
+        (
+            "time_unreadable = \"guess\"",
+            "time_unreadable",
+            "\"receive\"",
+        ),
         ("values = \"data\"", "values", "does not begin with /"),
         ("values = \"/a/{b}\"", "values", "braces"),
         ("values = {}", "values", "0 names"),
-        ("each = \"/a\"\nvalues = \"$/b\"", "values", "same for every record"),
+        (
+            "each = \"/a\"\nvalues = \"$/b\"",
+            "values",
+            "same for every record",
+        ),
         ("each = \"$/a/*\"", "each", "does not begin with /"),
         ("each = \"/{ts}\"", "each", "none of ts"),
         ("topic = \"a/#/b\"", "topic", "the whole last level"),
         ("topic = \"{a#}/{b#}\"", "topic", "several"),
         ("when = [{ at = \"/a\" }]", "when", "without there"),
         ("when = [{ is = [1] }]", "when", "`at` is missing"),
-        ("when = [{ at = \"/a\", there = false, is = [1] }]", "when", "not there"),
-        ("when = [{ at = \"/a\", kind = \"list\" }]", "when", "\"array\""),
+        (
+            "when = [{ at = \"/a\", there = false, is = [1] }]",
+            "when",
+            "not there",
+        ),
+        (
+            "when = [{ at = \"/a\", kind = \"list\" }]",
+            "when",
+            "\"array\"",
+        ),
         ("separator = \".\"", "separator", "without `.`"),
         ("include = []", "include", "list of 0"),
         ("exclude = [\"\"]", "exclude", "1 to 255"),
@@ -76,25 +103,54 @@ fn a_setting_that_cannot_work_is_refused_with_its_key() {
         ("tags = [\"a\"]", "tags", "a table"),
         ("tags = { \"*\" = \"{a}\" }", "tags", "places only"),
         ("fields = [{ scale = 2 }]", "fields", "`match` is missing"),
-        ("fields = [{ match = \"a\", scale = 0 }]", "fields", "every value is the same"),
-        ("fields = [{ match = \"a\", scale = nan }]", "fields", "a number"),
-        ("fields = [{ match = \"a?*\", rename = \"b*\" }]", "fields", "the one * of"),
-        ("fields = [{ match = \"a\", colour = 1 }]", "fields", "`colour`"),
-        ("fields = [{ match = \"a\", words = { a = [1] } }]", "fields", "a table such as"),
+        (
+            "fields = [{ match = \"a\", scale = 0 }]",
+            "fields",
+            "every value is the same",
+        ),
+        (
+            "fields = [{ match = \"a\", scale = nan }]",
+            "fields",
+            "a number",
+        ),
+        (
+            "fields = [{ match = \"a?*\", rename = \"b*\" }]",
+            "fields",
+            "the one * of",
+        ),
+        (
+            "fields = [{ match = \"a\", colour = 1 }]",
+            "fields",
+            "`colour`",
+        ),
+        (
+            "fields = [{ match = \"a\", words = { a = [1] } }]",
+            "fields",
+            "a table such as",
+        ),
         ("tiem = \"/a\"", "tiem", "did you mean `formats.x.time`"),
     ] {
         let found = problems(&format!("[formats.x]\n{line}\n"));
         assert_eq!(found.len(), 1, "{line}: {found:#?}");
-        assert!(found[0].contains(&format!("formats.x.{key}")), "{line}: {found:?}");
+        assert!(
+            found[0].contains(&format!("formats.x.{key}")),
+            "{line}: {found:?}"
+        );
         assert!(found[0].contains(part), "{line}: {found:?}");
     }
 }
 
 #[test]
 fn all_mistakes_are_reported_together_also_those_of_rules() {
-    let text = "[formats.json]\n[formats.\"a b\"]\n[[formats.c.rules]]\nid = 1\n[[formats.c.rules]]\ntime = 2\n";
+    let text = "[formats.json]\n[formats.\"a b\"]\n[[formats.c.rules]]\nid = 1\n\
+        [[formats.c.rules]]\ntime = 2\n";
     let found = problems(text);
-    let has = |part: &str| assert!(found.iter().any(|problem| problem.contains(part)), "{part}: {found:#?}");
+    let has = |part: &str| {
+        assert!(
+            found.iter().any(|problem| problem.contains(part)),
+            "{part}: {found:#?}"
+        )
+    };
     has("`json` is a built-in format");
     has("`a b` is not a valid name");
     has("formats.c.rules[0].id");
@@ -105,13 +161,25 @@ fn all_mistakes_are_reported_together_also_those_of_rules() {
 
 #[test]
 fn keys_of_the_format_hold_for_its_rules() {
-    let mapping =
-        one("[formats.x]\nseparator = \"/\"\ntime_unit = \"s\"\ntime = [\"/a\", { at = \"/b\", unit = \"ms\" }]\n\
-         [[formats.x.rules]]\ntopic = \"a/{sensor_id}\"\n[[formats.x.rules]]\nseparator = \"-\"\ntime = \"/c\"\n");
-    let [first, second] = &mapping.rules[..] else { panic!("{mapping:?}") };
-    assert_eq!((first.separator.as_str(), second.separator.as_str()), ("/", "-"));
-    assert_eq!(first.time.iter().map(|t| t.unit).collect::<Vec<_>>(), [Some(TimeUnit::S), Some(TimeUnit::Ms)]);
-    assert_eq!(second.time.iter().map(|t| t.unit).collect::<Vec<_>>(), [Some(TimeUnit::S)]);
+    let mapping = one("[formats.x]\nseparator = \"/\"\ntime_unit = \"s\"\n\
+         time = [\"/a\", { at = \"/b\", unit = \"ms\" }]\n\
+         [[formats.x.rules]]\ntopic = \"a/{sensor_id}\"\n[[formats.x.rules]]\nseparator = \"-\"\n\
+         time = \"/c\"\n");
+    let [first, second] = &mapping.rules[..] else {
+        panic!("{mapping:?}")
+    };
+    assert_eq!(
+        (first.separator.as_str(), second.separator.as_str()),
+        ("/", "-")
+    );
+    assert_eq!(
+        first.time.iter().map(|t| t.unit).collect::<Vec<_>>(),
+        [Some(TimeUnit::S), Some(TimeUnit::Ms)]
+    );
+    assert_eq!(
+        second.time.iter().map(|t| t.unit).collect::<Vec<_>>(),
+        [Some(TimeUnit::S)]
+    );
     assert!(mapping.has_topics() && second.topics.is_empty());
 }
 
@@ -142,7 +210,11 @@ fn globs_match() {
         ("[0]", "[0]", true),
         ("A", "a", false),
     ] {
-        assert_eq!(Glob::parse(glob).unwrap().matches(name), matches, "{glob} {name}");
+        assert_eq!(
+            Glob::parse(glob).unwrap().matches(name),
+            matches,
+            "{glob} {name}"
+        );
     }
     let glob = Glob::parse("BME280_*").unwrap();
     assert!(glob.has_one_star());
@@ -151,13 +223,29 @@ fn globs_match() {
 
 #[test]
 fn places_are_json_pointers() {
-    let key = |key: &str, index| Step::Key { key: key.into(), index };
+    let key = |key: &str, index| Step::Key {
+        key: key.into(),
+        index,
+    };
     let steps = |text: &str| Place::parse(text).unwrap().steps;
-    assert_eq!(steps("/a~1b/m~0n/~01"), [key("a/b", None), key("m~n", None), key("~1", None)]);
-    assert_eq!(steps("/rx/0/007/*"), [key("rx", None), key("0", Some(0)), key("007", None), Step::First]);
+    assert_eq!(
+        steps("/a~1b/m~0n/~01"),
+        [key("a/b", None), key("m~n", None), key("~1", None)]
+    );
+    assert_eq!(
+        steps("/rx/0/007/*"),
+        [
+            key("rx", None),
+            key("0", Some(0)),
+            key("007", None),
+            Step::First
+        ]
+    );
     assert_eq!(steps("/"), [key("", None)]);
     assert_eq!(steps(""), []);
-    assert!(Place::parse("$/a").unwrap().from_message && Place::parse("$").unwrap().steps.is_empty());
+    assert!(
+        Place::parse("$/a").unwrap().from_message && Place::parse("$").unwrap().steps.is_empty()
+    );
 }
 
 #[test]

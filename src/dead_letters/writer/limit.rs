@@ -1,11 +1,12 @@
 //! The size of the collection of dead letters, kept below `dead_letters.max_bytes`.
 //!
-//! The size is the store's own count plus the bytes that this process has stored since. The count is queried when these
-//! reach a fraction of the limit ([`LOOK_AFTER`]), once a minute ([`LOOK_EVERY`]), and before anything is removed. So
-//! writes of other instances, purges and expiry are included, and nothing is removed because of an estimate. After each
-//! batch of dead letters the oldest ones are removed for up to [`KEEP_FOR`], which removes many times the size of a
-//! batch, even of small ones. So a collection at its limit stays near it however fast dead letters arrive, and the next
-//! batch waits no longer than that.
+//! The size is the store's own count plus the bytes that this process has stored since. The count
+//! is queried when these reach a fraction of the limit ([`LOOK_AFTER`]), once a minute
+//! ([`LOOK_EVERY`]), and before anything is removed. So writes of other instances, purges and
+//! expiry are included, and nothing is removed because of an estimate. After each batch of dead
+//! letters the oldest ones are removed for up to [`KEEP_FOR`], which removes many times the size of
+//! a batch, even of small ones. So a collection at its limit stays near it however fast dead
+//! letters arrive, and the next batch waits no longer than that.
 
 use std::time::Duration;
 
@@ -45,7 +46,15 @@ impl Limit {
         metrics::dead_letters_max_bytes(bytes_max);
         let removed = Evicted::default();
         let due_at = Instant::now();
-        Limit { bytes_max, bytes: 0, since: 0, due_at, removed, logged_at: None, warned: LogLimit::default() }
+        Limit {
+            bytes_max,
+            bytes: 0,
+            since: 0,
+            due_at,
+            removed,
+            logged_at: None,
+            warned: LogLimit::default(),
+        }
     }
 
     /// Adds bytes that this process has stored.
@@ -66,8 +75,8 @@ impl Limit {
         Instant::now() >= self.due_at
     }
 
-    /// Queries the store's count, and removes the oldest dead letters if it is above the limit. A failure is retried
-    /// with the next batch or interval.
+    /// Queries the store's count, and removes the oldest dead letters if it is above the limit. A
+    /// failure is retried with the next batch or interval.
     pub(super) async fn keep(&mut self, flusher: &Flusher, permit: Permit) {
         let until = Instant::now() + KEEP_FOR;
         self.due_at = Instant::now() + LOOK_EVERY;
@@ -85,11 +94,17 @@ impl Limit {
     }
 
     /// One query and one removal; `false` if more are needed.
-    async fn look_and_remove(&mut self, flusher: &Flusher, permit: &Permit) -> Result<bool, StoreError> {
+    async fn look_and_remove(
+        &mut self,
+        flusher: &Flusher,
+        permit: &Permit,
+    ) -> Result<bool, StoreError> {
         (self.bytes, self.since) = (flusher.dead_letter_bytes(permit).await?, 0);
         let mut done = true;
         if self.bytes > self.bytes_max {
-            let removed = flusher.evict_dead_letters(permit, self.bytes - self.bytes_max).await?;
+            let removed = flusher
+                .evict_dead_letters(permit, self.bytes - self.bytes_max)
+                .await?;
             self.bytes = self.bytes.saturating_sub(removed.bytes);
             done = self.bytes <= self.bytes_max || removed.exhausted;
             self.note(removed);
@@ -113,8 +128,15 @@ impl Limit {
         if removed.dead_letters > 0 {
             self.removed.until_ms = removed.until_ms;
         }
-        if self.removed.dead_letters > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
-            let Evicted { dead_letters, bytes, until_ms, .. } = std::mem::take(&mut self.removed);
+        if self.removed.dead_letters > 0
+            && self.logged_at.is_none_or(|at| at.elapsed() >= LOG_EVERY)
+        {
+            let Evicted {
+                dead_letters,
+                bytes,
+                until_ms,
+                ..
+            } = std::mem::take(&mut self.removed);
             self.logged_at = Some(Instant::now());
             tracing::warn!(
                 dead_letters,

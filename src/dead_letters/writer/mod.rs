@@ -1,24 +1,27 @@
-//! Writes dead letters to the store: collects them into batches, keeps them until they are stored, then acknowledges.
+//! Writes dead letters to the store: collects them into batches, keeps them until they are stored,
+//! then acknowledges.
 //!
-//! **Memory.** A delivery waits in [`DeadLetters::send`] until its bytes fit into [`IN_FLIGHT_BYTES_MAX`], and releases
-//! them when all its dead letters are stored. So the dead letters in memory are bounded in bytes while MongoDB is
-//! unavailable. Further callers wait; the journal is the buffer.
+//! **Memory.** A delivery waits in [`DeadLetters::send`] until its bytes fit into
+//! [`IN_FLIGHT_BYTES_MAX`], and releases them when all its dead letters are stored. So the dead
+//! letters in memory are bounded in bytes while MongoDB is unavailable. Further callers wait; the
+//! journal is the buffer.
 //!
-//! **A batch that fails** is retried after a backoff, without a permit meanwhile. If one dead letter may have caused
-//! the failure (no answer in time, or an error for the batch as a whole), the next batch has half as many, down to one.
-//! Each success doubles that number again.
+//! **A batch that fails** is retried after a backoff, without a permit meanwhile. If one dead
+//! letter may have caused the failure (no answer in time, or an error for the batch as a whole),
+//! the next batch has half as many, down to one. Each success doubles that number again.
 //!
 //! **A dead letter that fails alone** does not delay the others:
-//! - If it was refused, comes from a sender and is large, its beginning ([`CUT_BYTES`]) is stored instead, with the
-//!   store's error in `detail`.
-//! - Otherwise it is set aside, as long as those have at most [`RETRY_BYTES_MAX`], and retried alone every
-//!   [`RETRY_AFTER`]. It is not acknowledged, so the journal keeps it too.
-//! - Beyond that limit, refused dead letters of senders are given up, oldest first: counted (`cause="refused"`),
-//!   logged, then acknowledged. Nothing else is ever given up. Dead letters with acknowledged readings stay. One
-//!   without an answer stays at the front of the queue, since data must not be lost because the store does not answer.
+//! - If it was refused, comes from a sender and is large, its beginning ([`CUT_BYTES`]) is stored
+//!   instead, with the store's error in `detail`.
+//! - Otherwise it is set aside, as long as those have at most [`RETRY_BYTES_MAX`], and retried
+//!   alone every [`RETRY_AFTER`]. It is not acknowledged, so the journal keeps it too.
+//! - Beyond that limit, refused dead letters of senders are given up, oldest first: counted
+//!   (`cause="refused"`), logged, then acknowledged. Nothing else is ever given up. Dead letters
+//!   with acknowledged readings stay. One without an answer stays at the front of the queue, since
+//!   data must not be lost because the store does not answer.
 //!
-//! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after each batch and once a
-//! minute ([`limit`]). Acknowledgements do not wait for it.
+//! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after
+//! each batch and once a minute ([`limit`]). Acknowledgements do not wait for it.
 
 mod limit;
 mod log_limit;
@@ -43,7 +46,8 @@ use log_limit::LogLimit;
 /// Maximum dead letters of one command, and bytes after which no more are added.
 const BATCH_DEAD_LETTERS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// Maximum bytes of dead letters in memory, including those not sent yet. A larger delivery waits until it is alone.
+/// Maximum bytes of dead letters in memory, including those not sent yet. A larger delivery waits
+/// until it is alone.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of dead letters set aside, before refused ones of senders are given up.
 const RETRY_BYTES_MAX: usize = 4 << 20;
@@ -99,8 +103,8 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// A handle, and the task for the caller to spawn. At most `queue_max` deliveries are queued; the collection is
-    /// kept below `stored_bytes_max`.
+    /// A handle, and the task for the caller to spawn. At most `queue_max` deliveries are queued;
+    /// the collection is kept below `stored_bytes_max`.
     pub fn new(
         flusher: Flusher,
         queue_max: usize,
@@ -108,20 +112,32 @@ impl DeadLetters {
     ) -> (DeadLetters, impl Future<Output = ()> + Send) {
         let (tx, rx) = mpsc::channel(queue_max);
         let writer = DeadLetterWriter::new(flusher, Limit::new(stored_bytes_max));
-        (DeadLetters { deliveries: tx, room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)) }, writer.run(rx))
+        (
+            DeadLetters {
+                deliveries: tx,
+                room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)),
+            },
+            writer.run(rx),
+        )
     }
 
-    /// Sends dead letters as soon as there is room for them; `acks` are delivered when the store has them.
+    /// Sends dead letters as soon as there is room for them; `acks` are delivered when the store
+    /// has them.
     pub async fn send(&self, dead_letters: Vec<DeadLetter>, acks: Acks) {
         if dead_letters.is_empty() {
             return acks.delivered();
         }
         let bytes: usize = dead_letters.iter().map(DeadLetter::memory_bytes).sum();
         let wanted = bytes.min(IN_FLIGHT_BYTES_MAX) as u32;
-        // The semaphore is never closed, and the receiver lives as long as the service. After its end the
-        // acknowledgements are dropped, which reports *not delivered*.
-        let Ok(room) = self.room.clone().acquire_many_owned(wanted).await else { return };
-        let _ = self.deliveries.send((dead_letters, Delivery { acks, room })).await;
+        // The semaphore is never closed, and the receiver lives as long as the service. After its
+        // end the acknowledgements are dropped, which reports *not delivered*.
+        let Ok(room) = self.room.clone().acquire_many_owned(wanted).await else {
+            return;
+        };
+        let _ = self
+            .deliveries
+            .send((dead_letters, Delivery { acks, room }))
+            .await;
     }
 
     /// Like [`DeadLetters::send`], for one acknowledgement.
@@ -175,7 +191,9 @@ impl DeadLetterWriter {
             if !self.queue.is_empty() {
                 self.send_batch().await;
                 if self.limit.is_due() {
-                    self.limit.keep(&self.flusher, self.flusher.permit().await).await;
+                    self.limit
+                        .keep(&self.flusher, self.flusher.permit().await)
+                        .await;
                 }
             }
             if !self.retries.is_empty() && Instant::now() >= self.retry_at {
@@ -189,7 +207,8 @@ impl DeadLetterWriter {
                         Some(delivery) => self.take(delivery),
                         None => open = false,
                     },
-                    // There is no permit before the store is prepared, and the task must be able to end before that.
+                    // There is no permit before the store is prepared, and the task must be able to
+                    // end before that.
                     permit = self.flusher.permit(), if due && open => self.limit.keep(&self.flusher, permit).await,
                     () = tokio::time::sleep_until(due_at), if !due && open => {}
                     () = tokio::time::sleep_until(self.retry_at), if !self.retries.is_empty() => {}
@@ -201,7 +220,11 @@ impl DeadLetterWriter {
 
     fn take(&mut self, (dead_letters, delivery): (Vec<DeadLetter>, Delivery)) {
         let of = Arc::new(delivery);
-        let queued = |dead_letter| QueuedDeadLetter { dead_letter, of: of.clone(), state: State::New };
+        let queued = |dead_letter| QueuedDeadLetter {
+            dead_letter,
+            of: of.clone(),
+            state: State::New,
+        };
         self.queue.extend(dead_letters.into_iter().map(queued));
     }
 
@@ -209,7 +232,8 @@ impl DeadLetterWriter {
     async fn send_batch(&mut self) {
         let mut n = 0;
         let mut bytes = 0;
-        while n < self.queue.len().min(self.dead_letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX) {
+        while n < self.queue.len().min(self.dead_letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX)
+        {
             bytes += self.queue[n].dead_letter.memory_bytes();
             n += 1;
         }
@@ -230,13 +254,23 @@ impl DeadLetterWriter {
     }
 
     /// Sends one command, under a permit.
-    async fn send(&mut self, batch: &[QueuedDeadLetter]) -> Result<Vec<DeadLetterWritten>, StoreError> {
+    async fn send(
+        &mut self,
+        batch: &[QueuedDeadLetter],
+    ) -> Result<Vec<DeadLetterWritten>, StoreError> {
         let dead_letters: Vec<DeadLetter> = batch.iter().map(|l| l.dead_letter.clone()).collect();
         let permit = self.flusher.permit().await;
         let answers = self.flusher.write_dead_letters(permit, &dead_letters).await;
         if let Ok(answers) = &answers {
-            let stored = dead_letters.iter().zip(answers).filter(|(_, kept)| **kept == DeadLetterWritten::Done);
-            self.limit.stored(stored.map(|(dead_letter, _)| dead_letter.memory_bytes() as u64).sum());
+            let stored = dead_letters
+                .iter()
+                .zip(answers)
+                .filter(|(_, kept)| **kept == DeadLetterWritten::Done);
+            self.limit.stored(
+                stored
+                    .map(|(dead_letter, _)| dead_letter.memory_bytes() as u64)
+                    .sum(),
+            );
         }
         answers
     }
@@ -253,16 +287,22 @@ impl DeadLetterWriter {
                 if dead_letter.dead_letter.is_own() || is_small || dead_letter.state == State::Cut {
                     self.retry_later(dead_letter, State::Refused, &detail);
                 } else {
-                    let cut =
-                        dead_letter.dead_letter.cut(CUT_BYTES, &format!("the store refused it in full: {detail}"));
-                    self.queue.push_front(QueuedDeadLetter { dead_letter: cut, state: State::Cut, ..dead_letter });
+                    let cut = dead_letter.dead_letter.cut(
+                        CUT_BYTES,
+                        &format!("the store refused it in full: {detail}"),
+                    );
+                    self.queue.push_front(QueuedDeadLetter {
+                        dead_letter: cut,
+                        state: State::Cut,
+                        ..dead_letter
+                    });
                 }
             }
         }
     }
 
-    /// Returns a batch without answers to the front of the queue, unless it is a single dead letter that may be the
-    /// cause.
+    /// Returns a batch without answers to the front of the queue, unless it is a single dead letter
+    /// that may be the cause.
     fn failed(&mut self, mut batch: Vec<QueuedDeadLetter>, error: &StoreError) {
         // No dead letter causes these: there is no server, or none that accepts writes.
         let is_for_all = error.is_away() || error.kind() == StoreErrorKind::WriteConcern;
@@ -276,11 +316,17 @@ impl DeadLetterWriter {
         if !is_for_all {
             self.dead_letters_max = (batch.len() / 2).max(1);
         }
-        batch.into_iter().rev().for_each(|dead_letter| self.queue.push_front(dead_letter));
+        batch
+            .into_iter()
+            .rev()
+            .for_each(|dead_letter| self.queue.push_front(dead_letter));
     }
 
     fn retry_bytes(&self) -> usize {
-        self.retries.iter().map(|l| l.dead_letter.memory_bytes()).sum()
+        self.retries
+            .iter()
+            .map(|l| l.dead_letter.memory_bytes())
+            .sum()
     }
 
     fn retry_later(&mut self, dead_letter: QueuedDeadLetter, state: State, why: &str) {
@@ -290,29 +336,51 @@ impl DeadLetterWriter {
         if dead_letter.state != state
             && let Some(more) = self.retried_log.due()
         {
-            let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
-            tracing::error!(%source, %topic, %reason, more, error = why, "dead letter not stored; retrying");
+            let DeadLetter {
+                source,
+                topic,
+                reason,
+                ..
+            } = &dead_letter.dead_letter;
+            tracing::error!(%source, %topic, %reason, more, error = why, "dead letter not stored; \
+                retrying");
         }
-        self.retries.push_back(QueuedDeadLetter { state, ..dead_letter });
+        self.retries.push_back(QueuedDeadLetter {
+            state,
+            ..dead_letter
+        });
         let may_drop = |l: &QueuedDeadLetter| l.state == State::Refused && !l.dead_letter.is_own();
         while self.retry_bytes() > RETRY_BYTES_MAX
             && let Some(first) = self.retries.iter().position(may_drop)
             && let Some(dead_letter) = self.retries.remove(first)
         {
             if let Some(more) = self.dropped_log.due() {
-                let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
-                tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead letter: store refuses it");
+                let DeadLetter {
+                    source,
+                    topic,
+                    reason,
+                    ..
+                } = &dead_letter.dead_letter;
+                tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead \
+                    letter: store refuses it");
             }
             metrics::dead_letters_dropped("refused", 1);
             dead_letter.done();
         }
     }
 
-    /// Retries one dead letter that was set aside; after a success the next one follows immediately.
+    /// Retries one dead letter that was set aside; after a success the next one follows
+    /// immediately.
     async fn send_retry(&mut self) {
-        let Some(dead_letter) = self.retries.pop_front() else { return };
+        let Some(dead_letter) = self.retries.pop_front() else {
+            return;
+        };
         let one = [dead_letter];
-        let answer = self.send(&one).await.ok().and_then(|mut answers| answers.pop());
+        let answer = self
+            .send(&one)
+            .await
+            .ok()
+            .and_then(|mut answers| answers.pop());
         let [dead_letter] = one;
         if answer != Some(DeadLetterWritten::Done) {
             self.retry_at = Instant::now() + RETRY_AFTER;

@@ -28,10 +28,23 @@ impl Rig {
     /// A task before a store that is not prepared yet.
     fn closed(stored_bytes_max: usize) -> Rig {
         let store = Arc::new(MemoryStore::new());
-        let backoff = Backoff { min: Duration::from_secs(1), max: Duration::from_secs(1) };
-        let flusher = Flusher::new(store.clone(), backoff, crate::model::Span::HOUR, Arc::new(|_| {}));
+        let backoff = Backoff {
+            min: Duration::from_secs(1),
+            max: Duration::from_secs(1),
+        };
+        let flusher = Flusher::new(
+            store.clone(),
+            backoff,
+            crate::model::Span::HOUR,
+            Arc::new(|_| {}),
+        );
         let (dead, task) = DeadLetters::new(flusher.clone(), 64, stored_bytes_max as u64);
-        Rig { store, flusher, dead, task: tokio::spawn(task) }
+        Rig {
+            store,
+            flusher,
+            dead,
+            task: tokio::spawn(task),
+        }
     }
 
     fn new(stored_bytes_max: usize) -> Rig {
@@ -47,16 +60,31 @@ impl Rig {
     }
 
     fn stored(&self) -> BTreeSet<String> {
-        self.store.pages().dead.iter().map(|dead_letter| dead_letter.topic.clone()).collect()
+        self.store
+            .pages()
+            .dead
+            .iter()
+            .map(|dead_letter| dead_letter.topic.clone())
+            .collect()
     }
 }
 
 fn dead_letter(source: &str, n: i64, bytes: usize) -> DeadLetter {
-    DeadLetter::keep(n, source, format!("{source}/{n}"), &vec![b'x'; bytes], "test", "why")
+    DeadLetter::keep(
+        n,
+        source,
+        format!("{source}/{n}"),
+        &vec![b'x'; bytes],
+        "test",
+        "why",
+    )
 }
 
 fn names(source: &str, numbers: impl IntoIterator<Item = i64>) -> BTreeSet<String> {
-    numbers.into_iter().map(|n| format!("{source}/{n}")).collect()
+    numbers
+        .into_iter()
+        .map(|n| format!("{source}/{n}"))
+        .collect()
 }
 
 async fn outcome(wait: AckWaiter) -> Option<AckOutcome> {
@@ -65,8 +93,17 @@ async fn outcome(wait: AckWaiter) -> Option<AckOutcome> {
 
 #[test]
 fn only_dead_letters_with_acknowledged_readings_are_outside_of_the_eviction_index() {
-    for source in [Source::Mqtt, Source::MqttDirect, Source::Http, Source::Replay] {
-        assert!(source.label() < OWN_SOURCE, "{}: neither expires nor is evicted", source.label());
+    for source in [
+        Source::Mqtt,
+        Source::MqttDirect,
+        Source::Http,
+        Source::Replay,
+    ] {
+        assert!(
+            source.label() < OWN_SOURCE,
+            "{}: neither expires nor is evicted",
+            source.label()
+        );
     }
     assert_eq!(Source::Store.label(), OWN_SOURCE);
 }
@@ -80,19 +117,26 @@ async fn dead_letters_in_memory_are_bounded_in_bytes_while_the_store_is_unreacha
     let (ack, wait) = Ack::channel();
     let sender = tokio::spawn(async move {
         for n in 0..40 {
-            dead.send_one(vec![dead_letter("mqtt", n, MIB)], ack.clone()).await;
+            dead.send_one(vec![dead_letter("mqtt", n, MIB)], ack.clone())
+                .await;
             count.fetch_add(1, Ordering::Relaxed);
         }
         ack.delivered();
     });
     tokio::time::sleep(LONG_ENOUGH).await;
-    assert_eq!(sent.load(Ordering::Relaxed), IN_FLIGHT_BYTES_MAX / MIB - 1, "each has a little more than its payload");
+    assert_eq!(
+        sent.load(Ordering::Relaxed),
+        IN_FLIGHT_BYTES_MAX / MIB - 1,
+        "each has a little more than its payload"
+    );
     rig.flusher.open(1);
     sender.await.unwrap();
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored().len(), 40);
     // One that is larger than all the room there is.
-    let wait = rig.send((0..20).map(|n| dead_letter("http", n, MIB)).collect()).await;
+    let wait = rig
+        .send((0..20).map(|n| dead_letter("http", n, MIB)).collect())
+        .await;
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
 }
 
@@ -101,82 +145,158 @@ async fn it_ends_even_if_the_store_was_never_prepared() {
     let Rig { dead, task, .. } = Rig::closed(1 << 30);
     tokio::time::sleep(LONG_ENOUGH).await;
     drop(dead);
-    tokio::time::timeout(LONG_ENOUGH, task).await.expect("nothing is left to do").unwrap();
+    tokio::time::timeout(LONG_ENOUGH, task)
+        .await
+        .expect("nothing is left to do")
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_permit_is_held_while_it_waits() {
     let rig = Rig::new(1 << 30);
-    rig.store.set_script(Box::new(|| (Fault::NotApplied, Duration::from_millis(1))));
+    rig.store
+        .set_script(Box::new(|| (Fault::NotApplied, Duration::from_millis(1))));
     let wait = rig.send(vec![dead_letter("mqtt", 1, 10)]).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     for _ in 0..20 {
         let begun = Instant::now();
         drop(rig.flusher.permit().await);
-        assert!(begun.elapsed() < Duration::from_millis(10), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_millis(10),
+            "{:?}",
+            begun.elapsed()
+        );
         tokio::time::sleep(Duration::from_millis(97)).await;
     }
-    rig.store.set_script(Box::new(|| (Fault::None, Duration::ZERO)));
+    rig.store
+        .set_script(Box::new(|| (Fault::None, Duration::ZERO)));
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_letter_that_hangs_is_found_and_delays_no_other() {
     let rig = Rig::new(1 << 30);
-    rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/321" { Verdict::Hangs } else { Verdict::Takes }));
-    let others = rig.send((0..300).map(|n| dead_letter("mqtt", n, 10)).collect()).await;
-    let with_it = rig.send((300..900).map(|n| dead_letter("mqtt", n, 10)).collect()).await;
+    rig.store.set_judge(Box::new(|l| {
+        if l.topic == "mqtt/321" {
+            Verdict::Hangs
+        } else {
+            Verdict::Takes
+        }
+    }));
+    let others = rig
+        .send((0..300).map(|n| dead_letter("mqtt", n, 10)).collect())
+        .await;
+    let with_it = rig
+        .send((300..900).map(|n| dead_letter("mqtt", n, 10)).collect())
+        .await;
     let later = rig.send(vec![dead_letter("mqtt", 900, 10)]).await;
     assert_eq!(outcome(others).await, Some(AckOutcome::Delivered));
     assert_eq!(outcome(later).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored(), names("mqtt", (0..=900).filter(|n| *n != 321)));
-    let Rig { store, dead, task, .. } = rig;
+    let Rig {
+        store, dead, task, ..
+    } = rig;
     assert_eq!(store.pages().dead.len(), 900, "none is stored twice");
     drop(dead);
     let still = tokio::time::timeout(LONG_ENOUGH, with_it.outcome());
-    assert!(still.await.is_err() && !task.is_finished(), "not acknowledged, and tried again");
+    assert!(
+        still.await.is_err() && !task.is_finished(),
+        "not acknowledged, and tried again"
+    );
     store.set_judge(Box::new(|_| Verdict::Takes));
-    tokio::time::timeout(LONG_ENOUGH, task).await.expect("all is stored").unwrap();
+    tokio::time::timeout(LONG_ENOUGH, task)
+        .await
+        .expect("all is stored")
+        .unwrap();
     assert_eq!(store.pages().dead.len(), 901);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_large_refused_dead_letter_is_stored_in_part_and_marked() {
     let rig = Rig::new(1 << 30);
-    rig.store.set_judge(Box::new(|l| if l.payload.len() > MIB / 2 { Verdict::Refuses } else { Verdict::Takes }));
-    let wait =
-        rig.send(vec![dead_letter("http", 1, 10), dead_letter("http", 2, MIB), dead_letter("http", 3, 10)]).await;
+    rig.store.set_judge(Box::new(|l| {
+        if l.payload.len() > MIB / 2 {
+            Verdict::Refuses
+        } else {
+            Verdict::Takes
+        }
+    }));
+    let wait = rig
+        .send(vec![
+            dead_letter("http", 1, 10),
+            dead_letter("http", 2, MIB),
+            dead_letter("http", 3, 10),
+        ])
+        .await;
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     let dead = rig.store.pages().dead.clone();
     let part = dead.iter().find(|l| l.topic == "http/2").unwrap();
-    assert_eq!((dead.len(), part.payload.len(), part.is_complete()), (3, CUT_BYTES, false));
+    assert_eq!(
+        (dead.len(), part.payload.len(), part.is_complete()),
+        (3, CUT_BYTES, false)
+    );
     assert_eq!(
         part.detail,
-        "why; the store refused it in full: scripted refusal; the first 16384 of 1048576 bytes are kept"
+        "why; the store refused it in full: scripted refusal; the first 16384 of 1048576 bytes are \
+         kept"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_dead_letters_with_acknowledged_readings_are_never_dropped() {
     let rig = Rig::new(1 << 30);
-    rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/0" { Verdict::Takes } else { Verdict::Refuses }));
-    let own = rig.send((0..2).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect()).await;
+    rig.store.set_judge(Box::new(|l| {
+        if l.topic == "mqtt/0" {
+            Verdict::Takes
+        } else {
+            Verdict::Refuses
+        }
+    }));
+    let own = rig
+        .send((0..2).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect())
+        .await;
     let mut from_senders = vec![];
     for round in 0..30 {
-        from_senders
-            .push(rig.send((0..20).map(|n| dead_letter("mqtt", 1 + round * 20 + n, CUT_BYTES)).collect()).await);
+        from_senders.push(
+            rig.send(
+                (0..20)
+                    .map(|n| dead_letter("mqtt", 1 + round * 20 + n, CUT_BYTES))
+                    .collect(),
+            )
+            .await,
+        );
     }
     let good = rig.send(vec![dead_letter("mqtt", 0, 10)]).await;
-    assert_eq!(outcome(good).await, Some(AckOutcome::Delivered), "it does not wait for those");
+    assert_eq!(
+        outcome(good).await,
+        Some(AckOutcome::Delivered),
+        "it does not wait for those"
+    );
     let first = outcome(from_senders.remove(0)).await;
-    assert_eq!(first, Some(AckOutcome::Delivered), "given up: there are more than {RETRY_BYTES_MAX} bytes of them");
-    assert_eq!(outcome(from_senders.pop().unwrap()).await, None, "the last ones are still tried");
+    assert_eq!(
+        first,
+        Some(AckOutcome::Delivered),
+        "given up: there are more than {RETRY_BYTES_MAX} bytes of them"
+    );
+    assert_eq!(
+        outcome(from_senders.pop().unwrap()).await,
+        None,
+        "the last ones are still tried"
+    );
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
     assert_eq!(outcome(own).await, Some(AckOutcome::Delivered));
     let stored = rig.stored();
-    assert!(names(OWN_SOURCE, 0..2).is_subset(&stored) && names("mqtt", 590..=600).is_subset(&stored));
+    assert!(
+        names(OWN_SOURCE, 0..2).is_subset(&stored) && names("mqtt", 590..=600).is_subset(&stored)
+    );
     assert!(!stored.contains("mqtt/1"));
-    let whole = rig.store.pages().dead.iter().filter(|l| l.is_own()).all(|l| l.is_complete() && l.payload.len() == MIB);
+    let whole = rig
+        .store
+        .pages()
+        .dead
+        .iter()
+        .filter(|l| l.is_own())
+        .all(|l| l.is_complete() && l.payload.len() == MIB);
     assert!(whole, "acknowledged readings are never cut");
 }
 
@@ -184,7 +304,9 @@ async fn refused_dead_letters_with_acknowledged_readings_are_never_dropped() {
 async fn nothing_is_lost_while_the_store_does_not_answer() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|_| Verdict::Hangs));
-    let wait = rig.send((0..12).map(|n| dead_letter("mqtt", n, MIB)).collect()).await;
+    let wait = rig
+        .send((0..12).map(|n| dead_letter("mqtt", n, MIB)).collect())
+        .await;
     tokio::time::sleep(10 * LONG_ENOUGH).await;
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
@@ -196,17 +318,28 @@ async fn the_oldest_dead_letters_of_senders_are_evicted_and_no_more_than_needed(
     let rig = Rig::new(4 * MIB);
     // Not in the order of their receipt.
     for n in [5, 3, 9, 1, 7] {
-        rig.send(vec![dead_letter("mqtt", n, MIB / 2), dead_letter(OWN_SOURCE, n, MIB / 20)]).await;
+        rig.send(vec![
+            dead_letter("mqtt", n, MIB / 2),
+            dead_letter(OWN_SOURCE, n, MIB / 20),
+        ])
+        .await;
     }
     tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(rig.stored().len(), 10, "2.75 MiB are below the limit");
-    rig.send((20..24).map(|n| dead_letter("http", n, MIB / 2)).collect()).await;
+    rig.send((20..24).map(|n| dead_letter("http", n, MIB / 2)).collect())
+        .await;
     tokio::time::sleep(LONG_ENOUGH).await;
     let kept = names(OWN_SOURCE, [1, 3, 5, 7, 9]).into_iter();
-    let kept: BTreeSet<String> = kept.chain(names("mqtt", [5, 7, 9])).chain(names("http", 20..24)).collect();
+    let kept: BTreeSet<String> = kept
+        .chain(names("mqtt", [5, 7, 9]))
+        .chain(names("http", 20..24))
+        .collect();
     assert_eq!(rig.stored(), kept);
     // Another instance has stored some, and this one nothing since.
-    rig.store.pages().dead.extend((30..34).map(|n| dead_letter("mqtt", n, MIB / 2)));
+    rig.store
+        .pages()
+        .dead
+        .extend((30..34).map(|n| dead_letter("mqtt", n, MIB / 2)));
     tokio::time::sleep(LONG_ENOUGH).await;
     let bytes = rig.store.pages().dead_letter_bytes() as usize;
     assert!((3 * MIB..=4 * MIB).contains(&bytes), "{bytes}");
@@ -216,7 +349,10 @@ async fn the_oldest_dead_letters_of_senders_are_evicted_and_no_more_than_needed(
 #[tokio::test(start_paused = true)]
 async fn many_small_dead_letters_are_evicted_as_fast_as_large_ones_arrive() {
     let rig = Rig::new(4 * MIB);
-    rig.store.pages().dead.extend((0..8000).map(|n| dead_letter("mqtt", n, 100)));
+    rig.store
+        .pages()
+        .dead
+        .extend((0..8000).map(|n| dead_letter("mqtt", n, 100)));
     for n in 0..40 {
         let wait = rig.send(vec![dead_letter("http", 10_000 + n, MIB)]).await;
         assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
@@ -224,14 +360,20 @@ async fn many_small_dead_letters_are_evicted_as_fast_as_large_ones_arrive() {
         assert!(bytes <= 4 * MIB + BATCH_BYTES_MAX, "{bytes} after {n}");
     }
     tokio::time::sleep(LONG_ENOUGH).await;
-    assert_eq!(rig.stored(), names("http", 10_037..10_040), "three of a little more than 1 MiB");
+    assert_eq!(
+        rig.stored(),
+        names("http", 10_037..10_040),
+        "three of a little more than 1 MiB"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn acknowledged_readings_stay_when_they_alone_are_above_the_limit() {
     let rig = Rig::new(2 * MIB);
-    rig.send((0..5).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect()).await;
-    rig.send((0..5).map(|n| dead_letter("mqtt", n, 100)).collect()).await;
+    rig.send((0..5).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect())
+        .await;
+    rig.send((0..5).map(|n| dead_letter("mqtt", n, 100)).collect())
+        .await;
     tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(rig.stored(), names(OWN_SOURCE, 0..5));
 }

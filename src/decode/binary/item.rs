@@ -55,7 +55,8 @@ impl Item<'_> {
 #[derive(Debug)]
 pub(in crate::decode) struct Items<'de, S> {
     source: S,
-    /// The open containers while skipping: the number of values left in each; `None`: up to a break.
+    /// The open containers while skipping: the number of values left in each; `None`: up to a
+    /// break.
     open: Vec<Option<u64>>,
     payload: std::marker::PhantomData<&'de [u8]>,
     /// The tag before the last head.
@@ -64,7 +65,12 @@ pub(in crate::decode) struct Items<'de, S> {
 
 impl<'de, S: Source<'de>> Items<'de, S> {
     pub(in crate::decode) fn new(source: S) -> Items<'de, S> {
-        Items { source, open: Vec::new(), payload: std::marker::PhantomData, tag: None }
+        Items {
+            source,
+            open: Vec::new(),
+            payload: std::marker::PhantomData,
+            tag: None,
+        }
     }
 
     pub(in crate::decode) fn at(&self) -> usize {
@@ -76,7 +82,10 @@ impl<'de, S: Source<'de>> Items<'de, S> {
     }
 
     fn malformed(&self, kind: MalformedKind) -> Malformed {
-        Malformed { at: self.source.at(), kind }
+        Malformed {
+            at: self.source.at(),
+            kind,
+        }
     }
 
     /// The next head that is not a tag. Of several tags, the innermost one with a meaning applies.
@@ -136,7 +145,9 @@ impl<'de, S: Source<'de>> Items<'de, S> {
             Head::Bool(v) => Item::Bool(v),
             Head::Int(v) => Item::Int(v),
             Head::Double(v) => Item::Double(v),
-            Head::Text(bytes) => std::str::from_utf8(bytes).map_or(Item::BadText, |text| Item::Text(text.into())),
+            Head::Text(bytes) => {
+                std::str::from_utf8(bytes).map_or(Item::BadText, |text| Item::Text(text.into()))
+            }
             Head::Bytes(bytes) => Item::Bytes(bytes.into()),
             Head::Chunked { text } => self.pieces(text)?,
             Head::Array(len) => Item::Nested("an array", self.pass_over(len)?),
@@ -147,12 +158,15 @@ impl<'de, S: Source<'de>> Items<'de, S> {
         })
     }
 
-    /// A text or bytes in chunks. Each chunk must be complete and of the same type (RFC 8949 §3.2.3).
+    /// A text or bytes in chunks. Each chunk must be complete and of the same type (RFC 8949
+    /// §3.2.3).
     fn pieces(&mut self, text: bool) -> Result<Item<'de>, Malformed> {
         let mut whole = Vec::new();
         while !self.source.eat_break() {
             match (self.source.head()?, text) {
-                (Head::Text(piece), true) | (Head::Bytes(piece), false) => whole.extend_from_slice(piece),
+                (Head::Text(piece), true) | (Head::Bytes(piece), false) => {
+                    whole.extend_from_slice(piece)
+                }
                 _ => return Err(self.malformed(MalformedKind::ChunkType)),
             }
         }
@@ -198,8 +212,8 @@ impl<'de, S: Source<'de>> Items<'de, S> {
     }
 }
 
-/// The number of values in a map with this number of pairs. An impossible length hits the end of the payload in any
-/// case.
+/// The number of values in a map with this number of pairs. An impossible length hits the end of
+/// the payload in any case.
 fn doubled(len: Option<u64>) -> Option<u64> {
     len.map(|n| n.saturating_mul(2))
 }
@@ -207,16 +221,20 @@ fn doubled(len: Option<u64>) -> Option<u64> {
 fn tagged<'de>(item: Item<'de>, tag: Option<u64>) -> Item<'de> {
     match (tag, item) {
         // Other numbers are not times: they stay what they are.
-        (Some(TAG_EPOCH), Item::Int(v)) => i64::try_from(v).map_or(Item::Int(v), |v| Item::Time(Time::Seconds(v))),
+        (Some(TAG_EPOCH), Item::Int(v)) => {
+            i64::try_from(v).map_or(Item::Int(v), |v| Item::Time(Time::Seconds(v)))
+        }
         (Some(TAG_EPOCH), Item::Double(v)) if v.is_finite() => Item::Time(Time::SecondsDouble(v)),
         (Some(TAG_BIGNUM), Item::Bytes(bytes)) => bignum(&bytes).map_or(Item::HugeInt, Item::Int),
-        (Some(TAG_NEGATIVE_BIGNUM), Item::Bytes(bytes)) => bignum(&bytes).map_or(Item::HugeInt, |v| Item::Int(-1 - v)),
+        (Some(TAG_NEGATIVE_BIGNUM), Item::Bytes(bytes)) => {
+            bignum(&bytes).map_or(Item::HugeInt, |v| Item::Int(-1 - v))
+        }
         (_, item) => item,
     }
 }
 
-/// Milliseconds, cut towards the past. MessagePack's timestamps reach further than 64 bits of milliseconds, and every
-/// limit for times ends before.
+/// Milliseconds, cut towards the past. MessagePack's timestamps reach further than 64 bits of
+/// milliseconds, and every limit for times ends before.
 fn saturated_ms(nanos: i128) -> i64 {
     let ms = nanos.div_euclid(1_000_000);
     i64::try_from(ms).unwrap_or(if ms < 0 { i64::MIN } else { i64::MAX })
@@ -231,9 +249,9 @@ fn bignum(bytes: &[u8]) -> Option<i128> {
 /// `mantissa * 10^exponent`, rounded once.
 fn decimal(exponent: &Item<'_>, mantissa: &Item<'_>) -> Item<'static> {
     match (exponent, mantissa) {
-        (Item::Int(exponent), Item::Int(mantissa)) => {
-            format!("{mantissa}e{exponent}").parse().map_or(Item::Other("a decimal fraction"), Item::Double)
-        }
+        (Item::Int(exponent), Item::Int(mantissa)) => format!("{mantissa}e{exponent}")
+            .parse()
+            .map_or(Item::Other("a decimal fraction"), Item::Double),
         _ => Item::Other("a decimal fraction"),
     }
 }

@@ -1,16 +1,18 @@
-//! The native format in CBOR (RFC 8949) and MessagePack: one object, an array of objects, or concatenated objects (a
-//! CBOR sequence, RFC 8742; MessagePack values are concatenated in the same way).
+//! The native format in CBOR (RFC 8949) and MessagePack: one object, an array of objects, or
+//! concatenated objects (a CBOR sequence, RFC 8742; MessagePack values are concatenated in the same
+//! way).
 //!
-//! `source` defines heads (type and length of a value, or a small value itself), `cbor` and `msgpack` read them, `item`
-//! builds values from heads, `native` reports an object to `super::reading`, and this module walks over a payload. The
-//! readers are written here, some hundred lines each. The available libraries return owned trees without a limit
-//! (ciborium, rmpv), or a serde interface that hides details needed here (integers beyond 64 bits, tags, bytes, error
+//! `source` defines heads (type and length of a value, or a small value itself), `cbor` and
+//! `msgpack` read them, `item` builds values from heads, `native` reports an object to
+//! `super::reading`, and this module walks over a payload. The readers are written here, some
+//! hundred lines each. The available libraries return owned trees without a limit (ciborium, rmpv),
+//! or a serde interface that hides details needed here (integers beyond 64 bits, tags, bytes, error
 //! positions).
 //!
-//! Both formats declare the length of every value, so a wrong reading is skipped exactly and rejects only itself.
-//! Malformed data has no known end: it and the rest of the payload are one reject. Only flattened values recurse, at
-//! most `DEPTH_MAX` levels; skipped values may be at most [`item::SKIP_DEPTH_MAX`] levels deep, and no allocation
-//! trusts a length that the payload claims.
+//! Both formats declare the length of every value, so a wrong reading is skipped exactly and
+//! rejects only itself. Malformed data has no known end: it and the rest of the payload are one
+//! reject. Only flattened values recurse, at most `DEPTH_MAX` levels; skipped values may be at most
+//! [`item::SKIP_DEPTH_MAX`] levels deep, and no allocation trusts a length that the payload claims.
 
 mod cbor;
 mod item;
@@ -33,12 +35,22 @@ use super::token::Token;
 use super::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
-pub(super) fn decode_cbor(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+pub(super) fn decode_cbor(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
     Walk::new(Cbor::new(payload), cx, out, rejects).run();
 }
 
 /// Decodes a payload in MessagePack.
-pub(super) fn decode_msgpack(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+pub(super) fn decode_msgpack(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
     Walk::new(MessagePack::new(payload), cx, out, rejects).run();
 }
 
@@ -53,16 +65,30 @@ struct Walk<'a, 'de, S> {
 }
 
 impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
-    fn new(source: S, cx: &'a Context<'a>, out: &'a mut BatchBuilder, rejects: &'a mut Rejects) -> Walk<'a, 'de, S> {
+    fn new(
+        source: S,
+        cx: &'a Context<'a>,
+        out: &'a mut BatchBuilder,
+        rejects: &'a mut Rejects,
+    ) -> Walk<'a, 'de, S> {
         let decoder = ReadingDecoder::new(cx, out);
         let items = Items::new(source);
-        Walk { items, decoder, rejects, quota: Quota::new(cx.limits), index: 0 }
+        Walk {
+            items,
+            decoder,
+            rejects,
+            quota: Quota::new(cx.limits),
+            index: 0,
+        }
     }
 
     fn run(mut self) {
         if let Err(e) = self.payload() {
             self.decoder.abort();
-            let detail = format!("invalid {} {e}; the rest of the payload is skipped", S::NAME);
+            let detail = format!(
+                "invalid {} {e}; the rest of the payload is skipped",
+                S::NAME
+            );
             self.rejects.push(self.index, S::REASON, detail);
         }
         self.rejects.leave_out(self.decoder.take_left_out());
@@ -71,7 +97,8 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
 
     fn payload(&mut self) -> Result<(), Malformed> {
         if self.items.is_at_end() {
-            self.rejects.push(0, RejectReason::EmptyPayload, "the payload is empty");
+            self.rejects
+                .push(0, RejectReason::EmptyPayload, "the payload is empty");
             return Ok(());
         }
         match self.items.head()? {
@@ -94,7 +121,8 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
         }
     }
 
-    /// Reads the values after the first object. Any other values between two objects are one reject.
+    /// Reads the values after the first object. Any other values between two objects are one
+    /// reject.
     fn sequence(&mut self) -> Result<(), Malformed> {
         let mut other_from = None;
         while !self.items.is_at_end() {

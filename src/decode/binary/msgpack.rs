@@ -1,4 +1,5 @@
-//! Reads MessagePack, one head at a time (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
+//! Reads MessagePack, one head at a time
+//! (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
 
 use super::source::{Bytes, Head, Malformed, MalformedKind, Source};
 use crate::decode::{RejectReason, decimal};
@@ -29,7 +30,11 @@ impl<'de> MessagePack<'de> {
     fn extension(&mut self, len: u64) -> Result<Head<'de>, Malformed> {
         let [kind] = self.0.array()?;
         let bytes = self.0.take(len)?;
-        let time = if kind.cast_signed() == TIMESTAMP { timestamp(bytes) } else { None };
+        let time = if kind.cast_signed() == TIMESTAMP {
+            timestamp(bytes)
+        } else {
+            None
+        };
         Ok(time.map_or(Head::Other("an extension"), Head::Time))
     }
 }
@@ -155,11 +160,17 @@ mod tests {
             (&[0xcc, 0xff], Head::Int(255)),
             (&[0xcd, 1, 0], Head::Int(256)),
             (&[0xce, 0xff, 0xff, 0xff, 0xff], Head::Int(u32::MAX.into())),
-            (&[0xcf, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Head::Int(u64::MAX.into())),
+            (
+                &[0xcf, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+                Head::Int(u64::MAX.into()),
+            ),
             (&[0xd0, 0x80], Head::Int(-128)),
             (&[0xd1, 0x80, 0], Head::Int(-32768)),
             (&[0xd2, 0x80, 0, 0, 0], Head::Int(i32::MIN.into())),
-            (&[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0], Head::Int(i64::MIN.into())),
+            (
+                &[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0],
+                Head::Int(i64::MIN.into()),
+            ),
             (&[0xca, 0x41, 0xac, 0, 0], Head::Double(21.5)),
             (&[0xca, 0x41, 0xb3, 0x33, 0x33], Head::Double(22.4)),
             (&[0xcb, 0x40, 0x35, 0x80, 0, 0, 0, 0, 0], Head::Double(21.5)),
@@ -182,16 +193,37 @@ mod tests {
             (&[0xd4, 5, 0], Head::Other("an extension")),
             (&[0xc7, 0, 5], Head::Other("an extension")),
             (&[0xd6, 0xff, 0, 0, 0, 1], Head::Time(1_000_000_000)),
-            (&[0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1], Head::Time(1_000_000_001)),
-            (&[0xc7, 12, 0xff, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Head::Time(-999_999_999)),
-            (&[0xd7, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1], Head::Other("an extension")),
+            (
+                &[0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1],
+                Head::Time(1_000_000_001),
+            ),
+            (
+                &[
+                    0xc7, 12, 0xff, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                ],
+                Head::Time(-999_999_999),
+            ),
+            (
+                &[0xd7, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1],
+                Head::Other("an extension"),
+            ),
             (&[0xd4, 0xff, 0], Head::Other("an extension")),
         ] {
             assert_eq!(one(bytes), Ok(head), "{bytes:x?}");
         }
         assert_eq!(one(&[0xc1]), Err(MalformedKind::NeverUsed));
-        for bytes in [&[][..], &[0xa2, b'a'], &[0xdb, 0xff, 0xff, 0xff, 0xff], &[0xd6, 0xff, 0], &[0xcd, 1]] {
-            assert_eq!(one(bytes), Err(MalformedKind::EndsInsideValue), "{bytes:x?}");
+        for bytes in [
+            &[][..],
+            &[0xa2, b'a'],
+            &[0xdb, 0xff, 0xff, 0xff, 0xff],
+            &[0xd6, 0xff, 0],
+            &[0xcd, 1],
+        ] {
+            assert_eq!(
+                one(bytes),
+                Err(MalformedKind::EndsInsideValue),
+                "{bytes:x?}"
+            );
         }
     }
 }

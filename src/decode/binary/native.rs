@@ -55,7 +55,9 @@ fn members<'de, S: Source<'de>>(
             }
         };
         match (role, items.head()?) {
-            (Some(Role::Object(part)), Head::Map(len)) => object(items, len, part, level + 1, reading)?,
+            (Some(Role::Object(part)), Head::Map(len)) => {
+                object(items, len, part, level + 1, reading)?
+            }
             (role, head) => member(items, head, role, level, reading)?,
         }
     }
@@ -73,7 +75,10 @@ fn member<'de, S: Source<'de>>(
 ) -> Result<(), Malformed> {
     // A tagged array may be a number.
     let nests = matches!(head, Head::Map(_) | Head::Array(_)) && !items.is_tagged();
-    match (head, role.filter(|_| nests).and_then(|role| reading.nest(role))) {
+    match (
+        head,
+        role.filter(|_| nests).and_then(|role| reading.nest(role)),
+    ) {
         (Head::Map(len), Some(open)) => members(items, len, open, level + 1, reading),
         (Head::Array(mut left), Some(open)) => {
             let mut index = 0;
@@ -94,11 +99,19 @@ fn member<'de, S: Source<'de>>(
 }
 
 /// Reports a value. With no role its reading is rejected already.
-fn value<'de>(item: Item<'de>, level: usize, role: Option<Role>, reading: &mut ReadingDecoder<'_, 'de>) {
+fn value<'de>(
+    item: Item<'de>,
+    level: usize,
+    role: Option<Role>,
+    reading: &mut ReadingDecoder<'_, 'de>,
+) {
     match (&item, role) {
         // The limit of the parser of JSON.
         (Item::Nested(_, depth), _) if level + depth > DEPTH_MAX => {
-            let detail = format!("nested {} levels deep; at most {DEPTH_MAX} are allowed", level + depth);
+            let detail = format!(
+                "nested {} levels deep; at most {DEPTH_MAX} are allowed",
+                level + depth
+            );
             reading.fail(Fault::new(RejectReason::TooDeep, detail));
         }
         (_, Some(role)) => reading.take(role, Token::from(item)),

@@ -1,4 +1,5 @@
-//! The common parts of the readers of CBOR and MessagePack: the heads of values, and the bytes that they are read from.
+//! The common parts of the readers of CBOR and MessagePack: the heads of values, and the bytes that
+//! they are read from.
 
 use crate::decode::RejectReason;
 

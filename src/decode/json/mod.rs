@@ -1,9 +1,11 @@
-//! The native format in JSON: one object, an array of objects, or concatenated objects (NDJSON or without separators).
+//! The native format in JSON: one object, an array of objects, or concatenated objects (NDJSON or
+//! without separators).
 //!
-//! This module walks the array, and serde_json parses one element at a time at the current position. So there is one
-//! pass, and committed readings are never undone. A broken element rejects only itself: it is parsed again the exact
-//! way (see `native`). If it is not JSON at all, [`super::split`] finds the start of the next one. Every byte
-//! is read a bounded number of times, for any payload.
+//! This module walks the array, and serde_json parses one element at a time at the current
+//! position. So there is one pass, and committed readings are never undone. A broken element
+//! rejects only itself: it is parsed again the exact way (see `native`). If it is not JSON at all,
+//! [`super::split`] finds the start of the next one. Every byte is read a bounded number of times,
+//! for any payload.
 
 mod native;
 mod template;
@@ -22,11 +24,18 @@ use super::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
 /// Decodes an object, an array, or concatenated objects.
-pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+pub(super) fn decode(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
     let bytes = bare(payload);
     let mut walk = Walk::new(bytes, cx, out, rejects);
     match bytes.first() {
-        None => walk.rejects.push(0, RejectReason::EmptyPayload, "the payload is empty"),
+        None => walk
+            .rejects
+            .push(0, RejectReason::EmptyPayload, "the payload is empty"),
         Some(b'[') => walk.array(),
         Some(b'{') => walk.stream(),
         // Neither; the reject of the element names the type found.
@@ -36,11 +45,17 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
 }
 
 /// Decodes one object per line.
-pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+pub(super) fn decode_lines(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
     let bytes = bare(payload);
     let mut walk = Walk::new(bytes, cx, out, rejects);
     if bytes.is_empty() {
-        walk.rejects.push(0, RejectReason::EmptyPayload, "the payload is empty");
+        walk.rejects
+            .push(0, RejectReason::EmptyPayload, "the payload is empty");
     }
     let mut at = 0;
     while at < bytes.len() {
@@ -54,7 +69,8 @@ pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuil
     walk.close();
 }
 
-/// Strips the byte order mark that some editors write, the NUL that some C programs send, and white space.
+/// Strips the byte order mark that some editors write, the NUL that some C programs send, and white
+/// space.
 fn bare(payload: &[u8]) -> &[u8] {
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
@@ -93,7 +109,15 @@ impl<'a, 'de> Walk<'a, 'de> {
     ) -> Walk<'a, 'de> {
         let decoder = ReadingDecoder::new(cx, out);
         let templates = cx.tags.is_empty().then(|| Templates::new(bytes));
-        Walk { bytes, decoder, templates, rejects, quota: Quota::new(cx.limits), index: 0, exact: false }
+        Walk {
+            bytes,
+            decoder,
+            templates,
+            rejects,
+            quota: Quota::new(cx.limits),
+            index: 0,
+            exact: false,
+        }
     }
 
     fn array(&mut self) {
@@ -104,7 +128,10 @@ impl<'a, 'de> Walk<'a, 'de> {
         let mut guessed = false;
         loop {
             if at == self.bytes.len() {
-                self.reject(RejectReason::InvalidJson, "the array ends after a comma; expected a reading");
+                self.reject(
+                    RejectReason::InvalidJson,
+                    "the array ends after a comma; expected a reading",
+                );
                 return;
             }
             let ended = self.element(at, Within::Array, guessed);
@@ -118,7 +145,10 @@ impl<'a, 'de> Walk<'a, 'de> {
                 None => {
                     // If the last element is broken too, its reject is enough.
                     if !ended.broken {
-                        self.reject(RejectReason::InvalidJson, "the array is not closed; more readings may be missing");
+                        self.reject(
+                            RejectReason::InvalidJson,
+                            "the array is not closed; more readings may be missing",
+                        );
                     }
                     return;
                 }
@@ -134,7 +164,10 @@ impl<'a, 'de> Walk<'a, 'de> {
                 let ended = self.element(at, Within::Stream, guessed);
                 (at, guessed) = (skip_space(self.bytes, ended.at), ended.guessed);
             } else {
-                let end = self.bytes[at..].iter().position(|b| *b == b'{').map_or(self.bytes.len(), |n| at + n);
+                let end = self.bytes[at..]
+                    .iter()
+                    .position(|b| *b == b'{')
+                    .map_or(self.bytes.len(), |n| at + n);
                 self.reject_trailing(at, end);
                 (at, guessed) = (end, true);
             }
@@ -150,7 +183,9 @@ impl<'a, 'de> Walk<'a, 'de> {
 
     fn reject_trailing(&mut self, at: usize, end: usize) {
         let text = &self.bytes[at..end];
-        self.reject_with(RejectReason::TrailingData, || format!("unexpected data at byte {at}: {}", near(text, 0)));
+        self.reject_with(RejectReason::TrailingData, || {
+            format!("unexpected data at byte {at}: {}", near(text, 0))
+        });
     }
 
     /// Rejects the element at the current index.
@@ -161,7 +196,11 @@ impl<'a, 'de> Walk<'a, 'de> {
 
     /// The same, with a detail that is formatted only if it is kept.
     fn reject_with(&mut self, reason: RejectReason, detail: impl FnOnce() -> String) {
-        let detail = if self.rejects.is_full() { String::new() } else { detail() };
+        let detail = if self.rejects.is_full() {
+            String::new()
+        } else {
+            detail()
+        };
         self.reject(reason, detail);
     }
 
@@ -187,7 +226,8 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.index += 1;
     }
 
-    /// Accepts the reading at `at` if it matches the template of an earlier one and `ends` accepts its end.
+    /// Accepts the reading at `at` if it matches the template of an earlier one and `ends` accepts
+    /// its end.
     fn take_like(&mut self, at: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let used = self.templates.as_mut()?.take(at, &mut self.decoder, ends)?;
         self.quota.took();
@@ -221,9 +261,16 @@ impl<'a, 'de> Walk<'a, 'de> {
             result = self.attempt(line, true);
         }
         match result {
-            Ok(used) if used == line.len() && self.depth_allowed(line) => self.finish(at..end, false),
+            Ok(used) if used == line.len() && self.depth_allowed(line) => {
+                self.finish(at..end, false)
+            }
             Ok(used) => self.broken(line, used, None, split::extent(line, Within::Stream).depth),
-            Err(e) => self.broken(line, offset(line, &e), Some(&e), split::extent(line, Within::Stream).depth),
+            Err(e) => self.broken(
+                line,
+                offset(line, &e),
+                Some(&e),
+                split::extent(line, Within::Stream).depth,
+            ),
         }
     }
 
@@ -233,14 +280,29 @@ impl<'a, 'de> Walk<'a, 'de> {
         let rest = &bytes[at..];
         if self.is_full() {
             let extent = split::extent(rest, within);
-            return Ended { at: at + extent.end, guessed: extent.guessed, broken: false };
+            return Ended {
+                at: at + extent.end,
+                guessed: extent.guessed,
+                broken: false,
+            };
         }
         if let Some(b',' | b']') = rest.first() {
-            self.reject(RejectReason::InvalidJson, "expected a reading between two commas, or after the last comma");
-            return Ended { at, guessed: false, broken: true };
+            self.reject(
+                RejectReason::InvalidJson,
+                "expected a reading between two commas, or after the last comma",
+            );
+            return Ended {
+                at,
+                guessed: false,
+                broken: true,
+            };
         }
         if !guessed && let Some(n) = self.take_like(at, |n| ends_well(&rest[n..], within)) {
-            return Ended { at: at + n, guessed: false, broken: false };
+            return Ended {
+                at: at + n,
+                guessed: false,
+                broken: false,
+            };
         }
         let mut result = self.attempt(rest, false);
         if let Err(e) = &result {
@@ -254,7 +316,11 @@ impl<'a, 'de> Walk<'a, 'de> {
         let (error_at, error) = match result {
             Ok(n) if ends_well(&rest[n..], within) && self.depth_allowed(&rest[..n]) => {
                 self.finish(at..at + n, guessed);
-                return Ended { at: at + n, guessed: false, broken: false };
+                return Ended {
+                    at: at + n,
+                    guessed: false,
+                    broken: false,
+                };
             }
             Ok(n) => (n, None),
             Err(e) => {
@@ -267,24 +333,38 @@ impl<'a, 'de> Walk<'a, 'de> {
         };
         let extent = split::extent(rest, within);
         self.broken(&rest[..extent.end], error_at, error.as_ref(), extent.depth);
-        Ended { at: at + extent.end, guessed: extent.guessed, broken: true }
+        Ended {
+            at: at + extent.end,
+            guessed: extent.guessed,
+            broken: true,
+        }
     }
 
     /// Rejects an element that was cut inside a string, after `n` bytes.
     fn cut(&mut self, at: usize, n: usize, error: &serde_json::Error) -> Ended {
         self.broken(&self.bytes[at..at + n], n, Some(error), 0);
-        Ended { at: at + n, guessed: true, broken: true }
+        Ended {
+            at: at + n,
+            guessed: true,
+            broken: true,
+        }
     }
 
-    /// Whether the last parsed element is not too deep. The parser checks this, unless it skipped members the exact
-    /// way.
+    /// Whether the last parsed element is not too deep. The parser checks this, unless it skipped
+    /// members the exact way.
     fn depth_allowed(&self, element: &[u8]) -> bool {
         !self.exact || split::extent(element, Within::Stream).depth <= DEPTH_MAX
     }
 
-    /// Rejects an element that is not JSON, with the most specific reason. Without an error, the reading itself was
-    /// complete.
-    fn broken(&mut self, chunk: &[u8], error_at: usize, error: Option<&serde_json::Error>, depth: usize) {
+    /// Rejects an element that is not JSON, with the most specific reason. Without an error, the
+    /// reading itself was complete.
+    fn broken(
+        &mut self,
+        chunk: &[u8],
+        error_at: usize,
+        error: Option<&serde_json::Error>,
+        depth: usize,
+    ) {
         if depth > DEPTH_MAX {
             let detail = || format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed");
             return self.reject_with(RejectReason::TooDeep, detail);
@@ -296,7 +376,8 @@ impl<'a, 'de> Walk<'a, 'de> {
         if let Some(word) = not_finite(chunk, error_at) {
             let detail = || {
                 format!(
-                    "{word} is not a number in JSON; send null or leave it out (byte {error_at}: {})",
+                    "{word} is not a number in JSON; send null or leave it out (byte {error_at}: \
+                     {})",
                     near(chunk, error_at)
                 )
             };
@@ -309,8 +390,8 @@ impl<'a, 'de> Walk<'a, 'de> {
     }
 }
 
-/// Whether an element may end before `rest`. In an array it may also end before the next object: a missing comma is
-/// tolerated.
+/// Whether an element may end before `rest`. In an array it may also end before the next object: a
+/// missing comma is tolerated.
 fn ends_well(rest: &[u8], within: Within) -> bool {
     match rest.get(skip_space(rest, 0)) {
         None | Some(b'{') => true,
@@ -329,16 +410,25 @@ fn may_be_exact(error: &serde_json::Error) -> bool {
 fn offset(bytes: &[u8], error: &serde_json::Error) -> usize {
     let line = match error.line().saturating_sub(1) {
         0 => 0,
-        lines => bytes.iter().enumerate().filter(|(_, b)| **b == b'\n').nth(lines - 1).map_or(0, |(i, _)| i + 1),
+        lines => bytes
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| **b == b'\n')
+            .nth(lines - 1)
+            .map_or(0, |(i, _)| i + 1),
     };
     // Columns count from 1.
     (line + error.column().saturating_sub(1)).min(bytes.len())
 }
 
-/// The parser's message without line and column, which count from the element and not from the payload.
+/// The parser's message without line and column, which count from the element and not from the
+/// payload.
 fn text(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.split(" at line ").next().unwrap_or_default().to_owned()
+    text.split(" at line ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The bytes around an offset, for people.
@@ -351,9 +441,20 @@ fn near(bytes: &[u8], at: usize) -> String {
 fn not_finite(bytes: &[u8], error_at: usize) -> Option<&'static str> {
     let is_word = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+');
     let head = bytes.get(..error_at)?;
-    let begin = error_at - head.iter().rev().take(10).take_while(|b| is_word(b)).count();
+    let begin = error_at
+        - head
+            .iter()
+            .rev()
+            .take(10)
+            .take_while(|b| is_word(b))
+            .count();
     let word: &[u8] = &bytes[begin..];
     let word = &word[..word.iter().take(10).take_while(|b| is_word(b)).count()];
-    let word = word.strip_prefix(b"-").or(word.strip_prefix(b"+")).unwrap_or(word);
-    ["NaN", "Infinity", "Inf"].into_iter().find(|w| word.eq_ignore_ascii_case(w.as_bytes()))
+    let word = word
+        .strip_prefix(b"-")
+        .or(word.strip_prefix(b"+"))
+        .unwrap_or(word);
+    ["NaN", "Infinity", "Inf"]
+        .into_iter()
+        .find(|w| word.eq_ignore_ascii_case(w.as_bytes()))
 }

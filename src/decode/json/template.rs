@@ -44,11 +44,16 @@ pub(super) struct Templates<'de> {
 
 impl<'de> Templates<'de> {
     pub(super) fn new(payload: &'de [u8]) -> Templates<'de> {
-        Templates { payload, text: "", templates: template::Templates::default() }
+        Templates {
+            payload,
+            text: "",
+            templates: template::Templates::default(),
+        }
     }
 
-    /// Commits the reading at `at` if it matches a template and `ends` accepts its end. Returns its length in bytes.
-    /// Returns `None`, and commits nothing, if the reading must be decoded in full.
+    /// Commits the reading at `at` if it matches a template and `ends` accepts its end. Returns its
+    /// length in bytes. Returns `None`, and commits nothing, if the reading must be decoded in
+    /// full.
     // Inside its callers, its loop has fewer registers: 1 % more instructions for each reading.
     #[inline(never)]
     pub(super) fn take(
@@ -58,7 +63,8 @@ impl<'de> Templates<'de> {
         ends: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let text = self.text.get(at..)?;
-        self.templates.find(|template| template.fill(text, decoder, &ends))
+        self.templates
+            .find(|template| template.fill(text, decoder, &ends))
     }
 
     /// Learns the layout of the reading in `place`, which was just decoded and committed.
@@ -72,7 +78,11 @@ impl<'de> Templates<'de> {
                 Err(_) => return self.templates.give_up(),
             }
         }
-        self.templates.learn(self.text.get(place).and_then(|text| Scan::new(text, decoder).template()));
+        self.templates.learn(
+            self.text
+                .get(place)
+                .and_then(|text| Scan::new(text, decoder).template()),
+        );
     }
 }
 
@@ -98,13 +108,16 @@ impl Template {
             match (*slot, token) {
                 (Slot::Sensor, Simple::Str(id)) => sensor_id = Some(id),
                 (Slot::Time, value) => ts = Some(time_token(value)?),
-                (Slot::MaybeTime, value) => ts = Some(time_token(value).filter(|token| decoder.is_time(token))?),
+                (Slot::MaybeTime, value) => {
+                    ts = Some(time_token(value).filter(|token| decoder.is_time(token))?)
+                }
                 (Slot::Tag(place), Simple::Str(text)) => tags[usize::from(place)].1 = text,
                 (Slot::Value, value) => decoder.next_value(value)?,
                 _ => return None,
             }
         }
-        (ends(at) && decoder.commit_like(sensor_id?, ts.as_ref(), &mut tags, &self.tag_keys)).then_some(at)
+        (ends(at) && decoder.commit_like(sensor_id?, ts.as_ref(), &mut tags, &self.tag_keys))
+            .then_some(at)
     }
 }
 
@@ -133,8 +146,8 @@ fn token(text: &str, at: usize) -> Option<(Simple<'_>, usize)> {
     }
 }
 
-/// Bytes that stand for themselves in a string: not the closing quote, an escape or a control character. (Non-ASCII
-/// bytes qualify, because UTF-8 is checked for the whole payload.)
+/// Bytes that stand for themselves in a string: not the closing quote, an escape or a control
+/// character. (Non-ASCII bytes qualify, because UTF-8 is checked for the whole payload.)
 const PLAIN: [bool; 256] = {
     let mut plain = [true; 256];
     let mut control = 0;
@@ -147,14 +160,18 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// A number of at most 18 digits without an exponent, and its length. A number with a decimal point must be exact in
-/// [`decimal::exact`].
+/// A number of at most 18 digits without an exponent, and its length. A number with a decimal point
+/// must be exact in [`decimal::exact`].
 fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     let negative = bytes[0] == b'-';
     let begin = usize::from(negative);
     let mut digits = 0u64;
     let mut at = begin;
-    while let Some(digit) = bytes.get(at).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
+    while let Some(digit) = bytes
+        .get(at)
+        .map(|b| b.wrapping_sub(b'0'))
+        .filter(|d| *d < 10)
+    {
         digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));
         at += 1;
     }
@@ -164,7 +181,8 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     }
     let next = bytes.get(at);
     if next != Some(&b'.') {
-        // Not the end: an exponent or other characters follow. A minus zero is left to the exact way.
+        // Not the end: an exponent or other characters follow. A minus zero is left to the exact
+        // way.
         let ends = matches!(next, Some(b',' | b'}' | b']' | b' '));
         let value = digits as i64;
         return (ends && !(negative && digits == 0))
@@ -172,7 +190,11 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     }
     at += 1;
     let point = at;
-    while let Some(digit) = bytes.get(at).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
+    while let Some(digit) = bytes
+        .get(at)
+        .map(|b| b.wrapping_sub(b'0'))
+        .filter(|d| *d < 10)
+    {
         digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));
         at += 1;
     }
@@ -204,12 +226,27 @@ struct Scan<'b, 'x, 'a> {
 impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
     fn new(text: &'b str, decoder: &'x ReadingDecoder<'a, 'b>) -> Scan<'b, 'x, 'a> {
         let schema = decoder.committed_schema();
-        let template = Template { parts: Parts::default(), tag_keys: vec![], schema };
+        let template = Template {
+            parts: Parts::default(),
+            tag_keys: vec![],
+            schema,
+        };
         let sensor = false;
         let time = false;
         let values = false;
         let loose = false;
-        Scan { text, decoder, at: 0, from: 0, template, sensor, time, values, loose, tags: vec![] }
+        Scan {
+            text,
+            decoder,
+            at: 0,
+            from: 0,
+            template,
+            sensor,
+            time,
+            values,
+            loose,
+            tags: vec![],
+        }
     }
 
     fn template(mut self) -> Option<Template> {
@@ -219,7 +256,11 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
             return None;
         }
         self.part(Slot::End, self.at)?;
-        let Scan { mut template, mut tags, .. } = self;
+        let Scan {
+            mut template,
+            mut tags,
+            ..
+        } = self;
         tags.sort();
         let mut slots: Vec<&mut Slot> = template.parts.slots_mut().collect();
         for (place, (_, part)) in tags.iter().enumerate() {
@@ -250,7 +291,9 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
             Role::TimeUnit => None,
             Role::Object(Part::Tags) => self.object(|scan, key| {
                 // A renamed key would sort differently.
-                let plain = !key.is_empty() && !key.contains(['.', '$']) && !matches!(key, "ts" | "meta" | "_id");
+                let plain = !key.is_empty()
+                    && !key.contains(['.', '$'])
+                    && !matches!(key, "ts" | "meta" | "_id");
                 scan.tags.push((key.into(), scan.template.parts.len()));
                 scan.slot(Slot::Tag(0)).filter(|()| plain)
             }),
@@ -274,7 +317,9 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
         }
         loop {
             self.space();
-            let Some((Simple::Str(key), end)) = token(self.text, self.at) else { return None };
+            let Some((Simple::Str(key), end)) = token(self.text, self.at) else {
+                return None;
+            };
             self.at = end;
             self.literal(b':')?;
             self.space();
@@ -291,7 +336,8 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
         }
     }
 
-    /// A value, or those inside of it. Only a reading whose nested values are flattened is scanned to its end.
+    /// A value, or those inside of it. Only a reading whose nested values are flattened is scanned
+    /// to its end.
     fn value(&mut self) -> Option<()> {
         let flattens = self.decoder.native().nested == Nested::Flatten;
         match self.text.as_bytes().get(self.at)? {
@@ -325,7 +371,9 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
     }
 
     fn part(&mut self, slot: Slot, end: usize) -> Option<()> {
-        self.template.parts.push(self.text.as_bytes().get(self.from..end)?, slot)
+        self.template
+            .parts
+            .push(self.text.as_bytes().get(self.from..end)?, slot)
     }
 
     fn literal(&mut self, byte: u8) -> Option<()> {
@@ -350,9 +398,21 @@ mod tests {
             number(text.as_bytes()).map(|(value, n)| (value, &text[n..]))
         }
         assert_eq!(parsed("12,"), Some((Simple::Int(12), ",")));
-        assert_eq!(parsed("-999999999999999999}"), Some((Simple::Int(-999_999_999_999_999_999), "}")));
+        assert_eq!(
+            parsed("-999999999999999999}"),
+            Some((Simple::Int(-999_999_999_999_999_999), "}"))
+        );
         assert_eq!(parsed("0 "), Some((Simple::Int(0), " ")));
-        for v in [0.5f64, 22.4, -0.001, 54.99999, 900719925474.25, 0.1234567890123456, 123456.7, 1e-17] {
+        for v in [
+            0.5f64,
+            22.4,
+            -0.001,
+            54.99999,
+            900719925474.25,
+            0.1234567890123456,
+            123456.7,
+            1e-17,
+        ] {
             let text = format!("{v:?}}}");
             if let Some((Simple::Double(parsed), _)) = parsed(&text) {
                 assert_eq!(parsed.to_bits(), v.to_bits(), "{text}");
@@ -360,11 +420,26 @@ mod tests {
                 assert!(text.contains('e') || text.len() > 17, "{text}");
             }
         }
-        for text in
-            ["-0,", "-0.0,", "01,", "1.,", ".5,", "1e3,", "1.5e3,", "1234567890123456789,", "1", "1x", "-", "- 1,"]
-        {
+        for text in [
+            "-0,",
+            "-0.0,",
+            "01,",
+            "1.,",
+            ".5,",
+            "1e3,",
+            "1.5e3,",
+            "1234567890123456789,",
+            "1",
+            "1x",
+            "-",
+            "- 1,",
+        ] {
             assert_eq!(parsed(text), None, "{text}");
         }
-        assert_eq!(parsed("9007199254740993.5,"), None, "its digits do not fit a double exactly");
+        assert_eq!(
+            parsed("9007199254740993.5,"),
+            None,
+            "its digits do not fit a double exactly"
+        );
     }
 }

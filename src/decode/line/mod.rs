@@ -1,17 +1,18 @@
-//! InfluxDB line protocol: `measurement[,tag=value…] field=value[,field=value…] [time]`, one reading per line.
+//! InfluxDB line protocol: `measurement[,tag=value…] field=value[,field=value…] [time]`, one
+//! reading per line.
 //!
-//! The sensor is the value of the tag that `line.sensor_id_tag` names; this tag is then not stored as a tag. If it is
-//! missing, the sensor comes from the topic. Otherwise the sensor is the series itself: measurement and sorted tags as
-//! in `cpu,cpu=cpu0,host=a`, with `\` before each `,`, `=` and `\` of a name, so that two series never become one
-//! sensor. The other tags are tags.
+//! The sensor is the value of the tag that `line.sensor_id_tag` names; this tag is then not stored
+//! as a tag. If it is missing, the sensor comes from the topic. Otherwise the sensor is the series
+//! itself: measurement and sorted tags as in `cpu,cpu=cpu0,host=a`, with `\` before each `,`, `=`
+//! and `\` of a name, so that two series never become one sensor. The other tags are tags.
 //!
-//! A well-formed line is decoded in one pass. Its names and texts are borrowed from the payload unless they contain
-//! escapes, so it allocates nothing. A malformed line rejects only itself: `scan::line_end` finds its end, which is not
-//! obvious only if a quoted text spans several lines.
+//! A well-formed line is decoded in one pass. Its names and texts are borrowed from the payload
+//! unless they contain escapes, so it allocates nothing. A malformed line rejects only itself:
+//! `scan::line_end` finds its end, which is not obvious only if a quoted text spans several lines.
 //!
-//! The decoder rejects what InfluxDB rejects: a tag without a value, a line without a field. It accepts what any of
-//! InfluxDB's parsers accepts: texts with line breaks, exponents without a sign, `=` in a tag's value, carriage
-//! returns, a byte order mark.
+//! The decoder rejects what InfluxDB rejects: a tag without a value, a line without a field. It
+//! accepts what any of InfluxDB's parsers accepts: texts with line breaks, exponents without a
+//! sign, `=` in a tag's value, carriage returns, a byte order mark.
 
 mod scan;
 mod series;
@@ -34,7 +35,12 @@ use super::template::Templates;
 use super::{Context, RejectReason, time};
 use crate::model::{BatchBuilder, ValueRef};
 
-pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+pub(super) fn decode(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     match std::str::from_utf8(bytes) {
@@ -43,22 +49,34 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
     }
 }
 
-/// The physical lines of a payload that the indexes of rejects name, without line ends, each cut after `chars_max`
-/// characters.
-pub fn quote_lines(payload: &[u8], indexes: impl Iterator<Item = usize>, chars_max: usize) -> Vec<String> {
+/// The physical lines of a payload that the indexes of rejects name, without line ends, each cut
+/// after `chars_max` characters.
+pub fn quote_lines(
+    payload: &[u8],
+    indexes: impl Iterator<Item = usize>,
+    chars_max: usize,
+) -> Vec<String> {
     let mut lines = payload.split(|b| *b == b'\n').enumerate();
     let mut quoted = Vec::new();
     for index in indexes {
-        let line = lines.by_ref().find(|(i, _)| *i == index).map_or(&b""[..], |(_, line)| line);
+        let line = lines
+            .by_ref()
+            .find(|(i, _)| *i == index)
+            .map_or(&b""[..], |(_, line)| line);
         // A character has at most four bytes, so the rest of a long line is not needed.
         let head = &line[..line.len().min(chars_max.saturating_mul(4))];
-        quoted.push(String::from_utf8_lossy(head.trim_ascii_end()).chars().take(chars_max).collect());
+        quoted.push(
+            String::from_utf8_lossy(head.trim_ascii_end())
+                .chars()
+                .take(chars_max)
+                .collect(),
+        );
     }
     quoted
 }
 
-/// The text with a `?` for every byte that is not UTF-8. All lines keep their positions, and only lines with such bytes
-/// are rejected.
+/// The text with a `?` for every byte that is not UTF-8. All lines keep their positions, and only
+/// lines with such bytes are rejected.
 fn patched(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -72,8 +90,8 @@ fn bad(detail: impl Into<Cow<'static, str>>) -> Fault {
     Fault::new(RejectReason::InvalidLine, detail)
 }
 
-/// Converts offsets to line numbers, from 0. Counting continues from the previous call, because most payloads have no
-/// line to report.
+/// Converts offsets to line numbers, from 0. Counting continues from the previous call, because
+/// most payloads have no line to report.
 #[derive(Debug, Default)]
 struct LineNumbers {
     at: usize,
@@ -108,7 +126,12 @@ struct Walk<'a, 't> {
 }
 
 impl<'a, 't> Walk<'a, 't> {
-    fn new(text: &'t str, original: Option<&'t [u8]>, cx: &'a Context<'a>, out: &'a mut BatchBuilder) -> Walk<'a, 't> {
+    fn new(
+        text: &'t str,
+        original: Option<&'t [u8]>,
+        cx: &'a Context<'a>,
+        out: &'a mut BatchBuilder,
+    ) -> Walk<'a, 't> {
         let id = String::new();
         let name = String::new();
         let templates = Templates::default();
@@ -126,7 +149,8 @@ impl<'a, 't> Walk<'a, 't> {
             templates,
             slots,
         };
-        // Lines that get more tags from the context, or that must be checked for invalid UTF-8, do not use templates.
+        // Lines that get more tags from the context, or that must be checked for invalid UTF-8, do
+        // not use templates.
         if original.is_some() || !cx.tags.is_empty() {
             walk.templates.give_up();
         }
@@ -157,8 +181,11 @@ impl<'a, 't> Walk<'a, 't> {
                         self.out.abort();
                         let line = lines.of(bytes, begin);
                         let is_listed = !rejects.is_full();
-                        let detail =
-                            if is_listed { format!("line {}: {}", line + 1, fault.detail) } else { String::new() };
+                        let detail = if is_listed {
+                            format!("line {}: {}", line + 1, fault.detail)
+                        } else {
+                            String::new()
+                        };
                         rejects.push(line, fault.reason, detail);
                         scan::line_end(bytes, begin)
                     }
@@ -167,17 +194,25 @@ impl<'a, 't> Walk<'a, 't> {
             at = end + 1;
         }
         quota.close_with(rejects, |n, from, max| {
-            format!("line {}: {n} lines, starting with this one, exceed the limit of {max} in one payload", from + 1)
+            format!(
+                "line {}: {n} lines, starting with this one, exceed the limit of {max} in one \
+                payload",
+                from + 1
+            )
         });
     }
 
-    /// Decodes the line at `begin`. Returns its end: the offset of its line break or the end of the payload.
+    /// Decodes the line at `begin`. Returns its end: the offset of its line break or the end of the
+    /// payload.
     fn reading(&mut self, begin: usize) -> Result<usize, Fault> {
         let text = self.text;
         let cx = self.cx;
         let out = &mut *self.out;
         let id = &mut self.id;
-        if let Some(end) = self.templates.find(|template| template.fill(text, begin, cx, out, id)) {
+        if let Some(end) = self
+            .templates
+            .find(|template| template.fill(text, begin, cx, out, id))
+        {
             return Ok(end);
         }
         self.out.begin();
@@ -187,13 +222,23 @@ impl<'a, 't> Walk<'a, 't> {
         let at = self.series(begin)?;
         let at = self.fields(at)?;
         let (stamp, end) = self.time(at)?;
-        if self.original.is_some_and(|bytes| std::str::from_utf8(&bytes[begin..end]).is_err()) {
-            return Err(Fault::new(RejectReason::InvalidUtf8, "the line is not UTF-8"));
+        if self
+            .original
+            .is_some_and(|bytes| std::str::from_utf8(&bytes[begin..end]).is_err())
+        {
+            return Err(Fault::new(
+                RejectReason::InvalidUtf8,
+                "the line is not UTF-8",
+            ));
         }
-        // No line follows the last one, so nothing is learned from it. The keys are copied because the commit sorts the
-        // tags.
+        // No line follows the last one, so nothing is learned from it. The keys are copied because
+        // the commit sorts the tags.
         let learns = self.templates.learns() && end < self.text.len();
-        let keys = if learns { self.tags.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
+        let keys = if learns {
+            self.tags.iter().map(|(key, _)| key.clone()).collect()
+        } else {
+            Vec::new()
+        };
         self.commit(stamp)?;
         if learns {
             self.learn(begin, keys);
@@ -235,7 +280,10 @@ impl<'a, 't> Walk<'a, 't> {
         while bytes.get(at) == Some(&b',') {
             let key = Word::read(text, at + 1, &TAG_KEY);
             if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
-                let detail = format!("after {} a tag is expected, as name=value", excerpt(&text[word.start..at]));
+                let detail = format!(
+                    "after {} a tag is expected, as name=value",
+                    excerpt(&text[word.start..at])
+                );
                 return Err(bad(detail));
             }
             let value = Word::read(text, key.end + 1, &TAG_VALUE);
@@ -252,7 +300,8 @@ impl<'a, 't> Walk<'a, 't> {
                     return Err(twice(&key));
                 }
             } else if self.tags.len() < tags_max {
-                self.slots.push((Slot::Tag(self.tags.len() as u8), begin, at));
+                self.slots
+                    .push((Slot::Tag(self.tags.len() as u8), begin, at));
                 self.tags.push((key, value));
             } else {
                 return Err(names::too_many_tags(tags_max));
@@ -268,26 +317,38 @@ impl<'a, 't> Walk<'a, 't> {
         let limits = self.cx.limits;
         let mut at = scan::skip_blank(bytes, at);
         if matches!(bytes.get(at), None | Some(b'\n')) {
-            return Err(bad(format!("no field after {}", excerpt(&self.measurement))));
+            return Err(bad(format!(
+                "no field after {}",
+                excerpt(&self.measurement)
+            )));
         }
         loop {
             let key = Word::read(text, at, &FIELD_KEY);
             if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
-                return Err(bad(format!("{} is not a field; expected name=value", excerpt(scan::rest(text, at)))));
+                return Err(bad(format!(
+                    "{} is not a field; expected name=value",
+                    excerpt(scan::rest(text, at))
+                )));
             }
             let key_end = key.end;
             let key = key.text(&FIELD_KEY);
             let owned;
             let (value, end) = if bytes.get(key_end + 1) == Some(&b'"') {
                 let (content, end) = scan::quoted(text, key_end + 1).ok_or_else(|| {
-                    bad(format!("the text of {} is not closed, or followed by other characters", excerpt(&key)))
+                    bad(format!(
+                        "the text of {} is not closed, or followed by other characters",
+                        excerpt(&key)
+                    ))
                 })?;
                 names::check_text(&key, &content, limits)?;
                 owned = content;
                 (ValueRef::Str(&owned), end)
             } else {
                 let (literal, end) = scan::bare(text, key_end + 1);
-                (scan::value(literal).map_err(|reason| unusable(reason, &key, literal))?, end)
+                (
+                    scan::value(literal).map_err(|reason| unusable(reason, &key, literal))?,
+                    end,
+                )
             };
             let name: &str = if self.cx.line.field_prefix {
                 self.name.clear();
@@ -296,7 +357,12 @@ impl<'a, 't> Walk<'a, 't> {
             } else {
                 &key
             };
-            add_value(self.out, &names::name(name, limits)?, value, limits.fields_max)?;
+            add_value(
+                self.out,
+                &names::name(name, limits)?,
+                value,
+                limits.fields_max,
+            )?;
             self.slots.push((Slot::Value, key_end + 1, end));
             if bytes.get(end) != Some(&b',') {
                 return Ok(end);
@@ -319,7 +385,10 @@ impl<'a, 't> Walk<'a, 't> {
         if matches!(bytes.get(end), None | Some(b'\n')) {
             return Ok(((ts_ms, Origin::Sender), end));
         }
-        Err(bad(format!("unexpected {} after the time", excerpt(scan::rest(self.text, end)))))
+        Err(bad(format!(
+            "unexpected {} after the time",
+            excerpt(scan::rest(self.text, end))
+        )))
     }
 
     fn commit(&mut self, stamp: Stamp) -> Result<(), Fault> {
@@ -336,7 +405,10 @@ impl<'a, 't> Walk<'a, 't> {
         };
         names::check_sensor_id(id, limits).map_err(|fault| match fault.reason {
             RejectReason::SensorIdTooLong if self.sensor.is_none() && cx.sensor_id.is_none() => {
-                let detail = format!("{}; set line.sensor_id_tag to use a tag instead", fault.detail);
+                let detail = format!(
+                    "{}; set line.sensor_id_tag to use a tag instead",
+                    fault.detail
+                );
                 Fault::new(fault.reason, detail)
             }
             _ => fault,
@@ -351,17 +423,24 @@ impl<'a, 't> Walk<'a, 't> {
     }
 }
 
-/// Senders that follow InfluxDB's advice sort their tags, so one comparison per tag is usually enough.
+/// Senders that follow InfluxDB's advice sort their tags, so one comparison per tag is usually
+/// enough.
 fn unique(tags: &[(Cow<'_, str>, Cow<'_, str>)]) -> Result<(), Fault> {
     if tags.is_sorted_by(|(a, _), (b, _)| a < b) {
         return Ok(());
     }
-    let again = tags.iter().enumerate().find(|(i, (key, _))| tags[..*i].iter().any(|(k, _)| k == key));
+    let again = tags
+        .iter()
+        .enumerate()
+        .find(|(i, (key, _))| tags[..*i].iter().any(|(k, _)| k == key));
     again.map_or(Ok(()), |(_, (key, _))| Err(twice(key)))
 }
 
 fn twice(key: &str) -> Fault {
-    Fault::new(RejectReason::DuplicateKey, format!("duplicate tag {}", excerpt(key)))
+    Fault::new(
+        RejectReason::DuplicateKey,
+        format!("duplicate tag {}", excerpt(key)),
+    )
 }
 
 fn unusable(reason: RejectReason, key: &str, literal: &str) -> Fault {
@@ -369,7 +448,9 @@ fn unusable(reason: RejectReason, key: &str, literal: &str) -> Fault {
     let literal = excerpt(literal);
     let detail = match reason {
         RejectReason::IntegerOutOfRange => {
-            format!("{key}: {literal} exceeds a signed 64-bit integer, the largest that MongoDB has")
+            format!(
+                "{key}: {literal} exceeds a signed 64-bit integer, the largest that MongoDB has"
+            )
         }
         RejectReason::NotFinite => format!("{key}: {literal} is not a finite number"),
         _ => format!("{key}: {literal} is neither a number, a boolean nor a quoted text"),

@@ -1,7 +1,8 @@
 //! The tokens of line protocol: their ends, escapes and numbers.
 //!
-//! A backslash escapes only characters that would otherwise end the word; before any other character it is literal. In
-//! a quoted text it escapes the quote and itself. A line break ends everything except a quoted text.
+//! A backslash escapes only characters that would otherwise end the word; before any other
+//! character it is literal. In a quoted text it escapes the quote and itself. A line break ends
+//! everything except a quoted text.
 
 use std::borrow::Cow;
 
@@ -59,18 +60,29 @@ impl<'t> Word<'t> {
                 Class::Plain => end += 1,
                 Class::End => break,
                 Class::Backslash => {
-                    let escapes = bytes.get(end + 1).is_some_and(|next| kind.escapes.contains(next));
+                    let escapes = bytes
+                        .get(end + 1)
+                        .is_some_and(|next| kind.escapes.contains(next));
                     has_escapes |= escapes;
                     end += 1 + usize::from(escapes);
                 }
             }
         }
-        Word { start, end, raw: &text[start..end], has_escapes }
+        Word {
+            start,
+            end,
+            raw: &text[start..end],
+            has_escapes,
+        }
     }
 
     /// The text with escapes resolved.
     pub(super) fn text(&self, kind: &Kind) -> Cow<'t, str> {
-        if self.has_escapes { Cow::Owned(unescaped(self.raw, kind.escapes)) } else { Cow::Borrowed(self.raw) }
+        if self.has_escapes {
+            Cow::Owned(unescaped(self.raw, kind.escapes))
+        } else {
+            Cow::Borrowed(self.raw)
+        }
     }
 }
 
@@ -79,7 +91,10 @@ fn unescaped(raw: &str, escapes: &[u8]) -> String {
     let mut text = String::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.find('\\') {
-        let escapes = rest.as_bytes().get(at + 1).is_some_and(|next| escapes.contains(next));
+        let escapes = rest
+            .as_bytes()
+            .get(at + 1)
+            .is_some_and(|next| escapes.contains(next));
         text.push_str(&rest[..at + usize::from(!escapes)]);
         let next = at + 1;
         if escapes {
@@ -91,12 +106,16 @@ fn unescaped(raw: &str, escapes: &[u8]) -> String {
     text
 }
 
-/// The quoted text whose opening quote is at `open`, and the offset after it; `None` if it is not closed or another
-/// character follows immediately.
+/// The quoted text whose opening quote is at `open`, and the offset after it; `None` if it is not
+/// closed or another character follows immediately.
 pub(super) fn quoted(text: &str, open: usize) -> Option<(Cow<'_, str>, usize)> {
     let (close, has_escapes) = closing_quote(text.as_bytes(), open)?;
     let raw = &text[open + 1..close];
-    let content = if has_escapes { Cow::Owned(unescaped(raw, b"\"\\")) } else { Cow::Borrowed(raw) };
+    let content = if has_escapes {
+        Cow::Owned(unescaped(raw, b"\"\\"))
+    } else {
+        Cow::Borrowed(raw)
+    };
     ends_value(text.as_bytes().get(close + 1)).then_some((content, close + 1))
 }
 
@@ -132,7 +151,10 @@ pub(super) fn bare(text: &str, at: usize) -> (&str, usize) {
 /// The end of the word at `start`, if it contains no backslash.
 pub(super) fn plain_word(bytes: &[u8], start: usize, kind: &Kind) -> Option<usize> {
     let rest = bytes.get(start..)?;
-    let n = rest.iter().position(|b| kind.classes[usize::from(*b)] != Class::Plain).unwrap_or(rest.len());
+    let n = rest
+        .iter()
+        .position(|b| kind.classes[usize::from(*b)] != Class::Plain)
+        .unwrap_or(rest.len());
     (rest.get(n) != Some(&b'\\')).then_some(start + n)
 }
 
@@ -140,7 +162,11 @@ pub(super) fn plain_word(bytes: &[u8], start: usize, kind: &Kind) -> Option<usiz
 fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
     let mut n = 0u64;
     let mut end = at;
-    while let Some(digit) = bytes.get(end).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
+    while let Some(digit) = bytes
+        .get(end)
+        .map(|b| b.wrapping_sub(b'0'))
+        .filter(|d| *d < 10)
+    {
         if end - at == 19 {
             break;
         }
@@ -154,11 +180,14 @@ fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
 pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let (n, end) = digits(bytes, at);
     let whole = end > at && ends_value(bytes.get(end));
-    whole.then(|| i64::try_from(n).ok()).flatten().map(|n| (n, end))
+    whole
+        .then(|| i64::try_from(n).ok())
+        .flatten()
+        .map(|n| (n, end))
 }
 
-/// The number at `at` in its usual notation, and its end, in one pass. The result equals that of [`value`]; `None` for
-/// any other notation.
+/// The number at `at` in its usual notation, and its end, in one pass. The result equals that of
+/// [`value`]; `None` for any other notation.
 pub(super) fn simple(bytes: &[u8], at: usize) -> Option<(ValueRef<'static>, usize)> {
     let negative = bytes.get(at) == Some(&b'-');
     let begin = at + usize::from(negative);
@@ -199,7 +228,11 @@ pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, RejectReason> {
                 return Ok(ValueRef::Double(v));
             }
             let v: f64 = literal.parse().map_err(|_| RejectReason::InvalidLine)?;
-            if v.is_finite() { Ok(ValueRef::Double(v)) } else { Err(RejectReason::NotFinite) }
+            if v.is_finite() {
+                Ok(ValueRef::Double(v))
+            } else {
+                Err(RejectReason::NotFinite)
+            }
         }
         // Unsigned integers are stored as signed ones, because BSON has no other 64-bit integer.
         Some(b'i' | b'u') => suffixed(literal),
@@ -245,7 +278,11 @@ fn suffixed(literal: &str) -> Result<ValueRef<'static>, RejectReason> {
     digits.parse().map(ValueRef::Int).map_err(|_| {
         let digits = digits.strip_prefix(['-', '+']).unwrap_or(digits);
         let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        if is_number { RejectReason::IntegerOutOfRange } else { RejectReason::InvalidLine }
+        if is_number {
+            RejectReason::IntegerOutOfRange
+        } else {
+            RejectReason::InvalidLine
+        }
     })
 }
 
@@ -256,12 +293,18 @@ fn word(literal: &str) -> Result<ValueRef<'static>, RejectReason> {
         _ => {}
     }
     let unsigned = literal.strip_prefix(['-', '+']).unwrap_or(literal);
-    let not_finite = ["nan", "inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word));
-    Err(if not_finite { RejectReason::NotFinite } else { RejectReason::InvalidLine })
+    let not_finite = ["nan", "inf", "infinity"]
+        .iter()
+        .any(|word| unsigned.eq_ignore_ascii_case(word));
+    Err(if not_finite {
+        RejectReason::NotFinite
+    } else {
+        RejectReason::InvalidLine
+    })
 }
 
-/// The offset of the first byte from `at` on that is not a blank. A carriage return is a blank, because it precedes a
-/// line break.
+/// The offset of the first byte from `at` on that is not a blank. A carriage return is a blank,
+/// because it precedes a line break.
 pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\r')) {
         at += 1;
@@ -271,7 +314,10 @@ pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
 
 /// The offset of the next line break, or the end.
 pub(super) fn newline(bytes: &[u8], at: usize) -> usize {
-    bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n)
+    bytes[at..]
+        .iter()
+        .position(|b| *b == b'\n')
+        .map_or(bytes.len(), |n| at + n)
 }
 
 /// The number of line breaks.
@@ -284,9 +330,10 @@ pub(super) fn rest(text: &str, at: usize) -> &str {
     text[at..newline(text.as_bytes(), at)].trim_end()
 }
 
-/// The end of a malformed line. A text starts after `="`, and its line breaks belong to it. But if the text is not
-/// properly closed, the quote itself is the error, and the next line break ends the line. Linear over all lines of a
-/// payload, because a quote after `=` also closes any text that started before it.
+/// The end of a malformed line. A text starts after `="`, and its line breaks belong to it. But if
+/// the text is not properly closed, the quote itself is the error, and the next line break ends the
+/// line. Linear over all lines of a payload, because a quote after `=` also closes any text that
+/// started before it.
 pub(super) fn line_end(bytes: &[u8], begin: usize) -> usize {
     let mut at = begin;
     while let Some(&b) = bytes.get(at) {
@@ -313,16 +360,22 @@ mod tests {
         let mut in_one_pass = 0;
         let mut others = 0;
         for _ in 0..200_000 {
-            let literal: Vec<u8> = (0..rng.usize(1..22)).map(|_| alphabet[rng.usize(..alphabet.len())]).collect();
+            let literal: Vec<u8> = (0..rng.usize(1..22))
+                .map(|_| alphabet[rng.usize(..alphabet.len())])
+                .collect();
             let literal = String::from_utf8(literal).unwrap();
             for end in ["", ",", " ", "\n", "x"] {
                 let text = format!("{literal}{end}");
                 match (simple(text.as_bytes(), 0), value(&literal)) {
-                    (Some((ValueRef::Double(a), n)), Ok(ValueRef::Double(b))) if n == literal.len() && end != "x" => {
+                    (Some((ValueRef::Double(a), n)), Ok(ValueRef::Double(b)))
+                        if n == literal.len() && end != "x" =>
+                    {
                         assert_eq!(a.to_bits(), b.to_bits(), "{literal}");
                         in_one_pass += 1;
                     }
-                    (Some((ValueRef::Int(a), n)), Ok(ValueRef::Int(b))) if n == literal.len() && end != "x" => {
+                    (Some((ValueRef::Int(a), n)), Ok(ValueRef::Int(b)))
+                        if n == literal.len() && end != "x" =>
+                    {
                         assert_eq!(a, b, "{literal}");
                         in_one_pass += 1;
                     }
@@ -334,19 +387,33 @@ mod tests {
                 }
             }
         }
-        assert!(in_one_pass > 50_000 && others > 50_000, "{in_one_pass} {others}");
+        assert!(
+            in_one_pass > 50_000 && others > 50_000,
+            "{in_one_pass} {others}"
+        );
     }
 
     #[test]
     fn common_numbers_are_read_in_one_pass() {
-        for (text, expected) in [("52.31854,", 52.31854), ("-0.5 ", -0.5), ("221\n", 221.0), ("5.", 5.0), ("0.1", 0.1)]
-        {
+        for (text, expected) in [
+            ("52.31854,", 52.31854),
+            ("-0.5 ", -0.5),
+            ("221\n", 221.0),
+            ("5.", 5.0),
+            ("0.1", 0.1),
+        ] {
             assert_eq!(
                 simple(text.as_bytes(), 0),
-                Some((ValueRef::Double(expected), text.trim_end_matches([',', ' ', '\n']).len()))
+                Some((
+                    ValueRef::Double(expected),
+                    text.trim_end_matches([',', ' ', '\n']).len()
+                ))
             );
         }
         assert_eq!(simple(b"-17i,", 0), Some((ValueRef::Int(-17), 4)));
-        assert_eq!(integer(b"1700000000000000000", 0), Some((1_700_000_000_000_000_000, 19)));
+        assert_eq!(
+            integer(b"1700000000000000000", 0),
+            Some((1_700_000_000_000_000_000, 19))
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The sensor's id of a series: measurement and tags as one text, with escapes, so that two series never become one
-//! sensor.
+//! The sensor's id of a series: measurement and tags as one text, with escapes, so that two series
+//! never become one sensor.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,11 @@ use std::borrow::Cow;
 const ID_ESCAPED: [char; 3] = ['\\', ',', '='];
 
 /// Writes a series as a sensor's id.
-pub(in crate::decode) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
+pub(in crate::decode) fn write_id(
+    id: &mut String,
+    measurement: &str,
+    tags: &[(Cow<'_, str>, Cow<'_, str>)],
+) {
     id.clear();
     push_escaped(id, measurement);
     for (key, value) in tags {

@@ -14,7 +14,8 @@ use crate::model::{BatchBuilder, ValueRef};
 pub(super) enum Slot {
     /// The value of the tag that names the sensor.
     Sensor,
-    /// The value of a tag, with its index in the line, or among the stored tags, which are sorted by key.
+    /// The value of a tag, with its index in the line, or among the stored tags, which are sorted
+    /// by key.
     Tag(u8),
     /// A field's value.
     Value,
@@ -28,8 +29,9 @@ pub(super) enum Slot {
 enum Id {
     Tag,
     Topic,
-    /// Measurement and tags: the text before each tag's value, in the order of the id, and the tag's index among the
-    /// stored ones. (Values in slots are unescaped, so they contain no character that ends a word.)
+    /// Measurement and tags: the text before each tag's value, in the order of the id, and the
+    /// tag's index among the stored ones. (Values in slots are unescaped, so they contain no
+    /// character that ends a word.)
     Series {
         begin: String,
         tags: Vec<(String, u8)>,
@@ -45,7 +47,8 @@ pub(super) struct Template {
     schema: u32,
 }
 
-/// A decoded line, the source of a template. `slots` are in order of position; a tag's slot holds its index in `keys`.
+/// A decoded line, the source of a template. `slots` are in order of position; a tag's slot holds
+/// its index in `keys`.
 pub(super) struct Line<'l, 't> {
     pub(super) text: &'t str,
     pub(super) begin: usize,
@@ -91,14 +94,26 @@ impl Template {
                 };
                 let mut begin = String::new();
                 push_escaped(&mut begin, line.measurement);
-                Id::Series { begin, tags: by_raw.into_iter().map(before).collect() }
+                Id::Series {
+                    begin,
+                    tags: by_raw.into_iter().map(before).collect(),
+                }
             }
         };
-        let tag_keys = stored.into_iter().map(|i| line.keys[i].1.as_ref().into()).collect();
-        Some(Template { parts, tag_keys, id, schema: line.schema })
+        let tag_keys = stored
+            .into_iter()
+            .map(|i| line.keys[i].1.as_ref().into())
+            .collect();
+        Some(Template {
+            parts,
+            tag_keys,
+            id,
+            schema: line.schema,
+        })
     }
 
-    /// Commits the line at `begin` if it matches this template, and returns its end. `series` is a buffer for an id.
+    /// Commits the line at `begin` if it matches this template, and returns its end. `series` is a
+    /// buffer for an id.
     pub(super) fn fill(
         &self,
         text: &str,
@@ -117,7 +132,9 @@ impl Template {
         for (literal, slot) in self.parts.iter() {
             at = literal_end(bytes, at, literal)?;
             match *slot {
-                Slot::Sensor => (sensor, at) = tag_value(text, at).map(|(value, end)| (Some(value), end))?,
+                Slot::Sensor => {
+                    (sensor, at) = tag_value(text, at).map(|(value, end)| (Some(value), end))?
+                }
                 Slot::Tag(place) => (tags[usize::from(place)].1, at) = tag_value(text, at)?,
                 Slot::Value => {
                     let (value, end) = value(text, at, limits)?;
@@ -159,7 +176,9 @@ impl Template {
 /// A tag's value, if it has no escapes.
 fn tag_value(text: &str, at: usize) -> Option<(&str, usize)> {
     let end = scan::plain_word(text.as_bytes(), at, &TAG_VALUE)?;
-    text.get(at..end).filter(|value| !value.is_empty()).map(|value| (value, end))
+    text.get(at..end)
+        .filter(|value| !value.is_empty())
+        .map(|value| (value, end))
 }
 
 /// A field's value, if it can be borrowed.

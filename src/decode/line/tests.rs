@@ -12,7 +12,12 @@ use crate::model::{Reading, Value};
 /// 2024-03-01T11:00:00Z
 const NOW: i64 = 1_709_290_800_000;
 
-fn run_with(payload: &[u8], limits: &Limits, line: &Line, ts_unit: Option<TsUnit>) -> (Vec<Reading>, Rejects) {
+fn run_with(
+    payload: &[u8],
+    limits: &Limits,
+    line: &Line,
+    ts_unit: Option<TsUnit>,
+) -> (Vec<Reading>, Rejects) {
     let cx = Context {
         limits,
         line,
@@ -27,7 +32,12 @@ fn run_with(payload: &[u8], limits: &Limits, line: &Line, ts_unit: Option<TsUnit
     let mut rejects = Rejects::new();
     decode(Format::Line, payload, &cx, &mut out, &mut rejects);
     for reject in rejects.list() {
-        assert!(reject.detail.starts_with(&format!("line {}: ", reject.index + 1)), "{reject:?}");
+        assert!(
+            reject
+                .detail
+                .starts_with(&format!("line {}: ", reject.index + 1)),
+            "{reject:?}"
+        );
         assert!(reject.detail.len() < 500, "{reject:?}");
     }
     (out.finish().to_readings(), rejects)
@@ -35,12 +45,19 @@ fn run_with(payload: &[u8], limits: &Limits, line: &Line, ts_unit: Option<TsUnit
 
 fn wide() -> Limits {
     let ever = Duration::from_secs(400 * 365 * 86_400);
-    Limits { past: ever, future: ever, ..limits() }
+    Limits {
+        past: ever,
+        future: ever,
+        ..limits()
+    }
 }
 
 fn run(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
     let (readings, rejects) = run_with(payload.as_ref(), &wide(), &line(), Some(TsUnit::Ns));
-    (readings, rejects.list().iter().map(|r| (r.index, r.reason)).collect())
+    (
+        readings,
+        rejects.list().iter().map(|r| (r.index, r.reason)).collect(),
+    )
 }
 
 fn only(payload: &str) -> Reading {
@@ -97,7 +114,11 @@ fn values() {
             format!("m f={literal}\r\n"),
             format!("m f={literal},z=1 1"),
         ] {
-            assert_eq!(format!("{:?}", only(&line).values["f"]), format!("{value:?}"), "{line}");
+            assert_eq!(
+                format!("{:?}", only(&line).values["f"]),
+                format!("{value:?}"),
+                "{line}"
+            );
         }
     }
 }
@@ -109,27 +130,65 @@ fn names_and_their_escapes() {
         (r"my\ cpu v=1", "my cpu", vec![]),
         (r"a\,b\=c v=1", r"a\,b\\\=c", vec![]),
         (r"a=b v=1", r"a\=b", vec![]),
-        ("cpu,host=a,cpu=cpu0 v=1", "cpu,cpu=cpu0,host=a", vec![("cpu", "cpu0"), ("host", "a")]),
-        (r"cpu,ho\=st=localhost v=1", r"cpu,ho\=st=localhost", vec![("ho=st", "localhost")]),
-        (r"cpu,ho\st=localhost v=1", r"cpu,ho\\st=localhost", vec![(r"ho\st", "localhost")]),
-        (r"cpu,host=two\\\ words v=1", r"cpu,host=two\\\\ words", vec![("host", r"two\\ words")]),
-        (r"cpu,fo\ o=ba\,r v=1", r"cpu,fo o=ba\,r", vec![("fo o", "ba,r")]),
+        (
+            "cpu,host=a,cpu=cpu0 v=1",
+            "cpu,cpu=cpu0,host=a",
+            vec![("cpu", "cpu0"), ("host", "a")],
+        ),
+        (
+            r"cpu,ho\=st=localhost v=1",
+            r"cpu,ho\=st=localhost",
+            vec![("ho=st", "localhost")],
+        ),
+        (
+            r"cpu,ho\st=localhost v=1",
+            r"cpu,ho\\st=localhost",
+            vec![(r"ho\st", "localhost")],
+        ),
+        (
+            r"cpu,host=two\\\ words v=1",
+            r"cpu,host=two\\\\ words",
+            vec![("host", r"two\\ words")],
+        ),
+        (
+            r"cpu,fo\ o=ba\,r v=1",
+            r"cpu,fo o=ba\,r",
+            vec![("fo o", "ba,r")],
+        ),
         ("cpu,k=a=b v=1", r"cpu,k=a\=b", vec![("k", "a=b")]),
-        ("cpu,a.b=1,$c=2,ts=3 v=1", "cpu,$c=2,a.b=1,ts=3", vec![("_c", "2"), ("_ts", "3"), ("a_b", "1")]),
-        ("cpu,k=\u{1F36D} v=1", "cpu,k=\u{1F36D}", vec![("k", "\u{1F36D}")]),
+        (
+            "cpu,a.b=1,$c=2,ts=3 v=1",
+            "cpu,$c=2,a.b=1,ts=3",
+            vec![("_c", "2"), ("_ts", "3"), ("a_b", "1")],
+        ),
+        (
+            "cpu,k=\u{1F36D} v=1",
+            "cpu,k=\u{1F36D}",
+            vec![("k", "\u{1F36D}")],
+        ),
         (r#"cpu,k="x" v=1"#, r#"cpu,k="x""#, vec![("k", "\"x\"")]),
     ] {
         let reading = only(line);
-        assert_eq!((reading.sensor_id.as_str(), pairs(&reading.tags)), (id, tags), "{line}");
+        assert_eq!(
+            (reading.sensor_id.as_str(), pairs(&reading.tags)),
+            (id, tags),
+            "{line}"
+        );
     }
     let fields = only(r#"m va\ lue=1,a\,b=2,c\=d=3,e\f=4,"g"=5,h.i=6,ts=7"#);
     let names: Vec<&str> = fields.values.keys().map(String::as_str).collect();
-    assert_eq!(names, ["\"g\"", "_ts", "a,b", "c=d", r"e\f", "h_i", "va lue"]);
+    assert_eq!(
+        names,
+        ["\"g\"", "_ts", "a,b", "c=d", r"e\f", "h_i", "va lue"]
+    );
 }
 
 #[test]
 fn the_sensor_is_a_tag_the_topics_or_the_series() {
-    let host = Line { sensor_id_tag: "host".into(), field_prefix: false };
+    let host = Line {
+        sensor_id_tag: "host".into(),
+        field_prefix: false,
+    };
     let limits = wide();
     let decoded = |payload: &str, sensor_id: Option<&str>, line: &Line| {
         let tags = [("site", "north")];
@@ -145,31 +204,82 @@ fn the_sensor_is_a_tag_the_topics_or_the_series() {
         };
         let mut out = BatchBuilder::new(64);
         let mut rejects = Rejects::new();
-        decode(Format::Line, payload.as_bytes(), &cx, &mut out, &mut rejects);
+        decode(
+            Format::Line,
+            payload.as_bytes(),
+            &cx,
+            &mut out,
+            &mut rejects,
+        );
         (out.finish().to_readings(), rejects)
     };
     for (payload, topic, id, tags) in [
-        ("cpu,host=a,cpu=1 v=1", None, "a", vec![("cpu", "1"), ("site", "north")]),
-        ("cpu,cpu=1,host=a v=1", Some("T"), "a", vec![("cpu", "1"), ("site", "north")]),
-        ("cpu,cpu=1 v=1", Some("T"), "T", vec![("cpu", "1"), ("site", "north")]),
-        ("cpu,site=south v=1", None, "cpu,site=south", vec![("site", "south")]),
+        (
+            "cpu,host=a,cpu=1 v=1",
+            None,
+            "a",
+            vec![("cpu", "1"), ("site", "north")],
+        ),
+        (
+            "cpu,cpu=1,host=a v=1",
+            Some("T"),
+            "a",
+            vec![("cpu", "1"), ("site", "north")],
+        ),
+        (
+            "cpu,cpu=1 v=1",
+            Some("T"),
+            "T",
+            vec![("cpu", "1"), ("site", "north")],
+        ),
+        (
+            "cpu,site=south v=1",
+            None,
+            "cpu,site=south",
+            vec![("site", "south")],
+        ),
     ] {
         let (readings, _) = decoded(payload, topic, &host);
-        assert_eq!((readings[0].sensor_id.as_str(), pairs(&readings[0].tags)), (id, tags), "{payload}");
+        assert_eq!(
+            (readings[0].sensor_id.as_str(), pairs(&readings[0].tags)),
+            (id, tags),
+            "{payload}"
+        );
     }
-    assert_eq!(decoded("cpu,host=a,host=b v=1", None, &host).1.list()[0].reason, RejectReason::DuplicateKey);
-    assert_eq!(decoded("cpu v=1", Some(""), &host).1.list()[0].reason, RejectReason::EmptySensorId);
+    assert_eq!(
+        decoded("cpu,host=a,host=b v=1", None, &host).1.list()[0].reason,
+        RejectReason::DuplicateKey
+    );
+    assert_eq!(
+        decoded("cpu v=1", Some(""), &host).1.list()[0].reason,
+        RejectReason::EmptySensorId
+    );
     let long = format!("cpu,a={0},b={0} v=1", "x".repeat(200));
     let reject = &decoded(&long, None, &host).1.list()[0].clone();
     assert!(
-        reject.reason == RejectReason::SensorIdTooLong && reject.detail.contains("line.sensor_id_tag"),
+        reject.reason == RejectReason::SensorIdTooLong
+            && reject.detail.contains("line.sensor_id_tag"),
         "{reject:?}"
     );
 
-    let prefixed = Line { field_prefix: true, ..host };
-    let (readings, _) = decoded("disk,host=a used=1,free=2\nmem,host=a used=3\nm\\ x.y,host=a z=1", None, &prefixed);
+    let prefixed = Line {
+        field_prefix: true,
+        ..host
+    };
+    let (readings, _) = decoded(
+        "disk,host=a used=1,free=2\nmem,host=a used=3\nm\\ x.y,host=a z=1",
+        None,
+        &prefixed,
+    );
     let names: Vec<Vec<&String>> = readings.iter().map(|r| r.values.keys().collect()).collect();
-    assert_eq!(names, [vec!["disk_free", "disk_used"], vec!["mem_used"], vec!["m x_y_z"]]);
+    assert_eq!(
+        names,
+        [
+            vec!["disk_free", "disk_used"],
+            vec!["mem_used"],
+            vec!["m x_y_z"]
+        ]
+    );
     assert_eq!(only("cpu,sensor_id=S1,site=n v=1").sensor_id, "S1");
 }
 
@@ -186,10 +296,18 @@ fn two_series_are_never_one_sensor() {
         r"m,a=b\,c=d v=1",
         r"m,a=b\\,c=d v=1",
     ];
-    let ids: std::collections::BTreeSet<String> = lines.iter().map(|line| only(line).sensor_id).collect();
-    assert_eq!(ids.len(), lines.len() - 1, "only `b\\=c` and `b=c` are the same value: {ids:?}");
+    let ids: std::collections::BTreeSet<String> =
+        lines.iter().map(|line| only(line).sensor_id).collect();
+    assert_eq!(
+        ids.len(),
+        lines.len() - 1,
+        "only `b\\=c` and `b=c` are the same value: {ids:?}"
+    );
     assert_eq!(only(lines[4]).sensor_id, only(r"m,a=b=c v=1").sensor_id);
-    assert_eq!(only("m,b=2,a=1 v=1").sensor_id, only("m,a=1,b=2 v=1").sensor_id);
+    assert_eq!(
+        only("m,b=2,a=1 v=1").sensor_id,
+        only("m,a=1,b=2 v=1").sensor_id
+    );
 }
 
 #[test]
@@ -223,34 +341,78 @@ fn times_and_their_units() {
         ("5000000000000000", 5_000_000_000),
         ("1709290800000000000", NOW),
     ] {
-        assert_eq!(at(&format!("m v=1 {time}"), None), ms, "{time} by magnitude");
+        assert_eq!(
+            at(&format!("m v=1 {time}"), None),
+            ms,
+            "{time} by magnitude"
+        );
     }
     let reading = only("m v=1");
     assert!(reading.receipt_time && reading.ts_ms == NOW && !only("m v=1 1").receipt_time);
-    for time in ["1.5", "1e9", "x", "0x10", "99999999999999999999", "1i", "\"1\"", "+"] {
-        assert_eq!(run(format!("m v=1 {time}")).1, [(0, RejectReason::BadTimestamp)], "{time}");
+    for time in [
+        "1.5",
+        "1e9",
+        "x",
+        "0x10",
+        "99999999999999999999",
+        "1i",
+        "\"1\"",
+        "+",
+    ] {
+        assert_eq!(
+            run(format!("m v=1 {time}")).1,
+            [(0, RejectReason::BadTimestamp)],
+            "{time}"
+        );
     }
-    let (readings, rejects) = run_with(b"m v=1 1\nm v=1 4709290800000000000", &limits(), &line(), Some(TsUnit::Ns));
+    let (readings, rejects) = run_with(
+        b"m v=1 1\nm v=1 4709290800000000000",
+        &limits(),
+        &line(),
+        Some(TsUnit::Ns),
+    );
     let reasons: Vec<_> = rejects.list().iter().map(|r| r.reason).collect();
-    assert_eq!((readings.len(), &reasons[..]), (0, &[RejectReason::TooOld, RejectReason::TooFarAhead][..]));
+    assert_eq!(
+        (readings.len(), &reasons[..]),
+        (0, &[RejectReason::TooOld, RejectReason::TooFarAhead][..])
+    );
 }
 
 #[test]
 fn blanks_comments_and_line_ends() {
-    for payload in ["", "\n\n\n", "# nothing\n  # here\r\n\t\r\n", "\u{feff}", "\0", "   "] {
+    for payload in [
+        "",
+        "\n\n\n",
+        "# nothing\n  # here\r\n\t\r\n",
+        "\u{feff}",
+        "\0",
+        "   ",
+    ] {
         assert_eq!(run(payload), (vec![], vec![]), "{payload:?}");
     }
-    let payload = "\u{feff}# \"comment\nm v=1 1\r\n\r\n  m   v=2   2  \n\tm v=3 3\t\n#m v=9 9\nm v=4 4\n\0";
+    let payload =
+        "\u{feff}# \"comment\nm v=1 1\r\n\r\n  m   v=2   2  \n\tm v=3 3\t\n#m v=9 9\nm v=4 4\n\0";
     let (readings, rejects) = run(payload);
     let values: Vec<_> = readings.iter().map(|r| &r.values["v"]).collect();
-    assert_eq!(values, [1.0, 2.0, 3.0, 4.0].map(Value::Double).iter().collect::<Vec<_>>());
+    assert_eq!(
+        values,
+        [1.0, 2.0, 3.0, 4.0]
+            .map(Value::Double)
+            .iter()
+            .collect::<Vec<_>>()
+    );
     assert_eq!(rejects, []);
 }
 
 #[test]
 fn bad_lines_and_what_they_get() {
     use RejectReason::*;
-    let many = |n: usize| (0..n).map(|i| format!("f{i}=1")).collect::<Vec<_>>().join(",");
+    let many = |n: usize| {
+        (0..n)
+            .map(|i| format!("f{i}=1"))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
     let table = [
         ("cpu", InvalidLine),
         ("cpu ", InvalidLine),
@@ -302,18 +464,34 @@ fn bad_lines_and_what_they_get() {
         (format!("cpu {}=1", long(129)), NameTooLong),
         (format!("cpu,{}=1 v=1", long(129)), NameTooLong),
         (format!("cpu v=\"{}\"", long(1025)), StringTooLong),
-        (format!("cpu,sensor_id=S,a={} v=1", long(1025)), StringTooLong),
+        (
+            format!("cpu,sensor_id=S,a={} v=1", long(1025)),
+            StringTooLong,
+        ),
         (format!("{} v=1", long(257)), SensorIdTooLong),
         ("c\0pu v=1".to_owned(), SensorIdHasNul),
     ];
-    let table = table.iter().map(|(line, reason)| ((*line).to_owned(), *reason)).chain(longer);
+    let table = table
+        .iter()
+        .map(|(line, reason)| ((*line).to_owned(), *reason))
+        .chain(longer);
     for (line, reason) in table {
         let (readings, rejects) = run(&line);
-        assert_eq!((readings.len(), &rejects[..]), (0, &[(0, reason)][..]), "{line}");
+        assert_eq!(
+            (readings.len(), &rejects[..]),
+            (0, &[(0, reason)][..]),
+            "{line}"
+        );
         // It does not affect its neighbours or their line numbers.
-        let (readings, rejects) = run(format!("a v=1 1\r\n\n{line}\nb v=1,s=\"2\n3\" 2\r\n{line}\nc v=3"));
+        let (readings, rejects) = run(format!(
+            "a v=1 1\r\n\n{line}\nb v=1,s=\"2\n3\" 2\r\n{line}\nc v=3"
+        ));
         let ids: Vec<&str> = readings.iter().map(|r| r.sensor_id.as_str()).collect();
-        assert_eq!((ids, &rejects[..]), (vec!["a", "b", "c"], &[(2, reason), (5, reason)][..]), "{line}");
+        assert_eq!(
+            (ids, &rejects[..]),
+            (vec!["a", "b", "c"], &[(2, reason), (5, reason)][..]),
+            "{line}"
+        );
     }
 }
 
@@ -326,27 +504,55 @@ fn a_multi_line_text_belongs_to_its_line_even_if_that_is_bad() {
     // An unclosed quote rejects its line, but not the next one.
     let (readings, rejects) = run("a v=\"x\nb s=\"y\"\nc v=\"z");
     assert_eq!((readings.len(), readings[0].sensor_id.as_str()), (1, "b"));
-    assert_eq!(rejects, [(0, RejectReason::InvalidLine), (2, RejectReason::InvalidLine)]);
+    assert_eq!(
+        rejects,
+        [
+            (0, RejectReason::InvalidLine),
+            (2, RejectReason::InvalidLine)
+        ]
+    );
 }
 
 #[test]
 fn a_line_that_is_not_utf8_is_rejected_alone() {
-    let (readings, rejects) = run(b"a v=1\nb,t=\xff v=1\nc s=\"\xe9\",v=1\n# \xff\nd s=\"\xc3\xa9\"\n\xff\n");
+    let (readings, rejects) =
+        run(b"a v=1\nb,t=\xff v=1\nc s=\"\xe9\",v=1\n# \xff\nd s=\"\xc3\xa9\"\n\xff\n");
     let ids: Vec<&str> = readings.iter().map(|r| r.sensor_id.as_str()).collect();
-    assert_eq!((ids, readings[1].values["s"].clone()), (vec!["a", "d"], Value::Str("é".into())));
+    assert_eq!(
+        (ids, readings[1].values["s"].clone()),
+        (vec!["a", "d"], Value::Str("é".into()))
+    );
     assert_eq!(
         rejects,
-        [(1, RejectReason::InvalidUtf8), (2, RejectReason::InvalidUtf8), (5, RejectReason::InvalidLine)]
+        [
+            (1, RejectReason::InvalidUtf8),
+            (2, RejectReason::InvalidUtf8),
+            (5, RejectReason::InvalidLine)
+        ]
     );
 }
 
 #[test]
 fn readings_beyond_the_limit_of_a_payload_are_counted() {
-    let limits = Limits { batch_max_readings: 2, ..wide() };
-    let (readings, rejects) = run_with(b"a v=1\nbad\nb v=1\n# c\nc v=\"1\n2\"\nd\ne v=1", &limits, &line(), None);
+    let limits = Limits {
+        batch_max_readings: 2,
+        ..wide()
+    };
+    let (readings, rejects) = run_with(
+        b"a v=1\nbad\nb v=1\n# c\nc v=\"1\n2\"\nd\ne v=1",
+        &limits,
+        &line(),
+        None,
+    );
     assert_eq!((readings.len(), rejects.total()), (2, 4));
     let list: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
-    assert_eq!(list, [(1, RejectReason::InvalidLine), (4, RejectReason::TooManyReadings)]);
+    assert_eq!(
+        list,
+        [
+            (1, RejectReason::InvalidLine),
+            (4, RejectReason::TooManyReadings)
+        ]
+    );
 }
 
 #[test]
@@ -357,16 +563,23 @@ fn lines_are_quoted_by_their_number() {
     assert_eq!(quote_lines("üüüü".as_bytes(), [0].into_iter(), 3), ["üüü"]);
 }
 
-/// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work takes a second.
+/// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work
+/// takes a second.
 #[test]
 fn hostile_payloads_take_linear_time() {
     let fill = |piece: &str| piece.repeat((2 << 20) / piece.len());
     for (what, payload) in [
         ("lines without fields", fill("a\n")),
         ("texts that are not closed", fill("a b=\"\n")),
-        ("texts that are not closed, behind escapes", fill("a b=\"\\\n")),
+        (
+            "texts that are not closed, behind escapes",
+            fill("a b=\"\\\n"),
+        ),
         ("texts that end where another begins", fill("a b=\"x\nc\n")),
-        ("lines with a text behind a fault", fill("a b=x,c=\"y\",d=\"\n")),
+        (
+            "lines with a text behind a fault",
+            fill("a b=x,c=\"y\",d=\"\n"),
+        ),
         ("one line of many fields", format!("a {}b=1", fill("b=1,"))),
         ("one line of many tags", format!("a{} b=1", fill(",b=1"))),
         ("one line of escapes", format!("a {}", fill("\\ "))),

@@ -1,6 +1,6 @@
-//! Finds the messages in a payload: an object, the elements of an array, concatenated documents, or a payload that is
-//! not JSON and counts as one scalar. This module walks the array, so that only one element is in memory as a tree at a
-//! time.
+//! Finds the messages in a payload: an object, the elements of an array, concatenated documents, or
+//! a payload that is not JSON and counts as one scalar. This module walks the array, so that only
+//! one element is in memory as a tree at a time.
 
 use std::fmt;
 
@@ -16,7 +16,8 @@ use crate::decode::scalar;
 use crate::decode::split::{self, Within, skip_space};
 use crate::decode::token::Token;
 
-/// Limit on members and elements of one message, on all levels together: their tree is many times larger than the text.
+/// Limit on members and elements of one message, on all levels together: their tree is many times
+/// larger than the text.
 pub(super) const MEMBERS_MAX: usize = 500_000;
 const TOO_MANY: &str = "more than 500000 members in one message";
 
@@ -35,7 +36,10 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
             Ok(token) => take(Ok(of_token(&token))),
             Err(fault) => take(Err(fault)),
         },
-        None => take(Err(Fault::new(RejectReason::EmptyPayload, "the payload is empty"))),
+        None => take(Err(Fault::new(
+            RejectReason::EmptyPayload,
+            "the payload is empty",
+        ))),
     }
 }
 
@@ -47,7 +51,11 @@ pub(super) fn whole_array(payload: &[u8]) -> Option<Value> {
         return None;
     }
     let mut parser = serde_json::Deserializer::from_slice(bytes);
-    let value = Tree { left: &mut MEMBERS_MAX.clone() }.deserialize(&mut parser).ok()?;
+    let value = Tree {
+        left: &mut MEMBERS_MAX.clone(),
+    }
+    .deserialize(&mut parser)
+    .ok()?;
     parser.end().is_ok().then_some(value)
 }
 
@@ -66,7 +74,11 @@ pub(super) fn within(text: &str) -> Option<Value> {
 
 fn object(bytes: &[u8]) -> Option<Value> {
     let mut parser = serde_json::Deserializer::from_slice(bytes);
-    let value = Tree { left: &mut MEMBERS_MAX.clone() }.deserialize(&mut parser).ok()?;
+    let value = Tree {
+        left: &mut MEMBERS_MAX.clone(),
+    }
+    .deserialize(&mut parser)
+    .ok()?;
     (parser.end().is_ok() && value.is_object()).then_some(value)
 }
 
@@ -76,13 +88,16 @@ fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
         return trailing(bytes, at + 1, take);
     }
     loop {
-        let Some(next) = element(bytes, at, Within::Array, take) else { return };
+        let Some(next) = element(bytes, at, Within::Array, take) else {
+            return;
+        };
         at = skip_space(bytes, next);
         match bytes.get(at) {
             Some(b',') => at = skip_space(bytes, at + 1),
             Some(b']') => return trailing(bytes, at + 1, take),
             _ => {
-                let what = "the array is not closed or a comma is missing; the rest of the payload is skipped";
+                let what = "the array is not closed or a comma is missing; the rest of the payload \
+                    is skipped";
                 return take(Err(Fault::new(RejectReason::InvalidJson, what)));
             }
         }
@@ -94,7 +109,9 @@ fn stream(bytes: &[u8], mut at: usize, take: &mut impl FnMut(Result<Value, Fault
         if bytes[at] != b'{' {
             return trailing(bytes, at, take);
         }
-        let Some(next) = element(bytes, at, Within::Stream, take) else { return };
+        let Some(next) = element(bytes, at, Within::Stream, take) else {
+            return;
+        };
         at = skip_space(bytes, next);
     }
 }
@@ -108,17 +125,30 @@ fn trailing(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)
 }
 
 /// Parses the element at `at` and returns its end; `None` if the end is unknown.
-fn element(bytes: &[u8], at: usize, within: Within, take: &mut impl FnMut(Result<Value, Fault>)) -> Option<usize> {
+fn element(
+    bytes: &[u8],
+    at: usize,
+    within: Within,
+    take: &mut impl FnMut(Result<Value, Fault>),
+) -> Option<usize> {
     let rest = &bytes[at..];
     let mut parser = serde_json::Deserializer::from_slice(rest);
-    match (Tree { left: &mut MEMBERS_MAX.clone() }).deserialize(&mut parser) {
+    match (Tree {
+        left: &mut MEMBERS_MAX.clone(),
+    })
+    .deserialize(&mut parser)
+    {
         Ok(value) => {
             take(Ok(value));
             Some(at + parser.into_iter::<serde::de::IgnoredAny>().byte_offset())
         }
         Err(error) => {
             let extent = split::extent(rest, within);
-            take(Err(fault(&rest[..extent.end.min(rest.len())], &error, extent.depth)));
+            take(Err(fault(
+                &rest[..extent.end.min(rest.len())],
+                &error,
+                extent.depth,
+            )));
             (!extent.guessed && extent.end > 0).then_some(at + extent.end)
         }
     }
@@ -129,11 +159,17 @@ fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
     if depth > split::DEPTH_MAX {
         return Fault::new(
             RejectReason::TooDeep,
-            format!("nested {depth} levels deep; at most {} are allowed", split::DEPTH_MAX),
+            format!(
+                "nested {depth} levels deep; at most {} are allowed",
+                split::DEPTH_MAX
+            ),
         );
     }
     if let Err(e) = std::str::from_utf8(element) {
-        return Fault::new(RejectReason::InvalidUtf8, format!("not UTF-8 at byte {} of the message", e.valid_up_to()));
+        return Fault::new(
+            RejectReason::InvalidUtf8,
+            format!("not UTF-8 at byte {} of the message", e.valid_up_to()),
+        );
     }
     let text = error.to_string();
     // Remove line and column, which count from the element and not from the payload.
@@ -141,17 +177,27 @@ fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
     if text == TOO_MANY {
         return Fault::new(RejectReason::TooManyFields, TOO_MANY);
     }
-    let before = element.split(|b| *b == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1);
+    let before = element
+        .split(|b| *b == b'\n')
+        .take(error.line().saturating_sub(1))
+        .map(|line| line.len() + 1);
     let at = (before.sum::<usize>() + error.column().saturating_sub(1)).min(element.len());
-    let around = String::from_utf8_lossy(&element[at.saturating_sub(8)..element.len().min(at + 8)]).to_lowercase();
-    let is_number = text == "number out of range" || ["nan", "inf"].iter().any(|word| around.contains(word));
+    let around = String::from_utf8_lossy(&element[at.saturating_sub(8)..element.len().min(at + 8)])
+        .to_lowercase();
+    let is_number =
+        text == "number out of range" || ["nan", "inf"].iter().any(|word| around.contains(word));
     let near = near(element, at);
     if is_number {
-        let detail =
-            format!("NaN and infinities are not numbers in JSON; send null or leave it out (byte {at}: {near})");
+        let detail = format!(
+            "NaN and infinities are not numbers in JSON; send null or leave it out (byte {at}: \
+             {near})"
+        );
         return Fault::new(RejectReason::NotFinite, detail);
     }
-    Fault::new(RejectReason::InvalidJson, format!("{text} at byte {at}: {near}"))
+    Fault::new(
+        RejectReason::InvalidJson,
+        format!("{text} at byte {at}: {near}"),
+    )
 }
 
 /// The bytes around an offset, for people.
@@ -171,8 +217,8 @@ fn of_token(token: &Token<'_>) -> Value {
     }
 }
 
-/// Builds a tree and counts its members. Integers beyond signed 64 bit become doubles. For a duplicate key the last one
-/// counts, as in most parsers that device makers test with.
+/// Builds a tree and counts its members. Integers beyond signed 64 bit become doubles. For a
+/// duplicate key the last one counts, as in most parsers that device makers test with.
 struct Tree<'l> {
     left: &'l mut usize,
 }
@@ -181,7 +227,10 @@ impl<'de> DeserializeSeed<'de> for Tree<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        *self.left = self.left.checked_sub(1).ok_or_else(|| D::Error::custom(TOO_MANY))?;
+        *self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| D::Error::custom(TOO_MANY))?;
         deserializer.deserialize_any(self)
     }
 }
@@ -219,7 +268,9 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut elements = Vec::new();
-        while let Some(value) = seq.next_element_seed(Tree { left: &mut *self.left })? {
+        while let Some(value) = seq.next_element_seed(Tree {
+            left: &mut *self.left,
+        })? {
             elements.push(value);
         }
         Ok(Value::Array(elements))
@@ -228,7 +279,9 @@ impl<'de> Visitor<'de> for Tree<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut members = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            let value = map.next_value_seed(Tree { left: &mut *self.left })?;
+            let value = map.next_value_seed(Tree {
+                left: &mut *self.left,
+            })?;
             members.insert(key, value);
         }
         Ok(Value::Object(members))

@@ -20,7 +20,8 @@ pub(super) struct Fields<'x, 'm, 't> {
     pub(super) around: Around<'x, 'm>,
     pub(super) out: &'x mut BatchBuilder,
     pub(super) tags: &'t mut Tags<'m>,
-    /// Whether the record itself is flattened, including the members that `id`, `time` and `tags` use.
+    /// Whether the record itself is flattened, including the members that `id`, `time` and `tags`
+    /// use.
     pub(super) is_whole: bool,
 }
 
@@ -36,7 +37,8 @@ impl Fields<'_, '_, '_> {
         match value {
             Value::Object(members) => {
                 for (key, value) in members {
-                    // An empty key adds nothing to the name: Tasmota's meters put all their values under an empty key.
+                    // An empty key adds nothing to the name: Tasmota's meters put all their values
+                    // under an empty key.
                     if !path.is_empty() && !key.is_empty() {
                         path.push_str(&self.rule.separator);
                     }
@@ -63,7 +65,8 @@ impl Fields<'_, '_, '_> {
 
     fn scalar(&mut self, name: &str, value: &Value) -> Result<(), Fault> {
         let rule = self.rule;
-        let any = |globs: &[crate::config::mapping::Glob]| globs.iter().any(|glob| glob.matches(name));
+        let any =
+            |globs: &[crate::config::mapping::Glob]| globs.iter().any(|glob| glob.matches(name));
         if (!rule.include.is_empty() && !any(&rule.include)) || any(&rule.exclude) {
             return Ok(());
         }
@@ -77,13 +80,20 @@ impl Fields<'_, '_, '_> {
             Some((field, glob)) => (Some(field), Some(glob)),
             None => (None, None),
         };
-        let is_there = |place: &Place| find(place, self.around.record, self.around.message).is_some();
+        let is_there =
+            |place: &Place| find(place, self.around.record, self.around.message).is_some();
         if field.is_some_and(|field| field.unless.iter().any(is_there)) {
             return Ok(());
         }
         let own_none = field.map_or(&[][..], |field| &field.none);
         let is_none = |text: &str| is_no_value(text.trim());
-        if value.as_str().is_some_and(is_none) || rule.none.iter().chain(own_none).any(|none| equal(none, value)) {
+        if value.as_str().is_some_and(is_none)
+            || rule
+                .none
+                .iter()
+                .chain(own_none)
+                .any(|none| equal(none, value))
+        {
             return Ok(());
         }
         let renamed = match (field.and_then(|field| field.rename.as_deref()), glob) {
@@ -92,9 +102,13 @@ impl Fields<'_, '_, '_> {
         };
         if field.is_some_and(|field| field.tag) {
             let text = scalar_text(value).unwrap_or_default();
-            return self.tags.push(&renamed, Cow::Owned(text.into_owned()), self.around.cx);
+            return self
+                .tags
+                .push(&renamed, Cow::Owned(text.into_owned()), self.around.cx);
         }
-        let Some(value) = converted(value, field, rule.texts) else { return Ok(()) };
+        let Some(value) = converted(value, field, rule.texts) else {
+            return Ok(());
+        };
         let limits = self.around.cx.limits;
         let value = match (&value, field) {
             (Token::Str(text), _) => {
@@ -110,12 +124,21 @@ impl Fields<'_, '_, '_> {
             (Token::Double(n), None) => ValueRef::Double(*n),
             _ => return Ok(()),
         };
-        add_value(self.out, &names::name(&renamed, limits)?, value, limits.fields_max)
+        add_value(
+            self.out,
+            &names::name(&renamed, limits)?,
+            value,
+            limits.fields_max,
+        )
     }
 }
 
 /// The value to store, before scaling; `None` if it is dropped.
-fn converted<'v>(value: &'v Value, field: Option<&'v FieldRule>, texts: Texts) -> Option<Token<'v>> {
+fn converted<'v>(
+    value: &'v Value,
+    field: Option<&'v FieldRule>,
+    texts: Texts,
+) -> Option<Token<'v>> {
     let token = match value {
         Value::String(text) => {
             let word = field.and_then(|field| field.words.iter().find(|(word, _)| word == text));
@@ -128,7 +151,9 @@ fn converted<'v>(value: &'v Value, field: Option<&'v FieldRule>, texts: Texts) -
             }
         }
         Value::Bool(flag) => Token::Bool(*flag),
-        Value::Number(n) => n.as_i64().map_or_else(|| n.as_f64().map(Token::Double), |n| Some(Token::Int(n)))?,
+        Value::Number(n) => n
+            .as_i64()
+            .map_or_else(|| n.as_f64().map(Token::Double), |n| Some(Token::Int(n)))?,
         Value::Null | Value::Object(_) | Value::Array(_) => return None,
     };
     match (field.and_then(|field| field.kind), token) {
@@ -140,7 +165,9 @@ fn converted<'v>(value: &'v Value, field: Option<&'v FieldRule>, texts: Texts) -
         (Some(Type::Number), token) => Some(token),
         (None, Token::Str(text)) => match texts {
             Texts::Keep => Some(Token::Str(text)),
-            Texts::Numbers => number(text.trim()).filter(|_| !is_code(&text)).or(Some(Token::Str(text))),
+            Texts::Numbers => number(text.trim())
+                .filter(|_| !is_code(&text))
+                .or(Some(Token::Str(text))),
             Texts::OnlyNumbers => number(text.trim()),
             Texts::Drop => None,
         },
@@ -170,7 +197,11 @@ fn boolean(token: &Token<'_>) -> Option<bool> {
         Token::Bool(flag) => Some(*flag),
         Token::Int(n @ 0..=1) => Some(*n == 1),
         Token::Str(text) => {
-            let any = |words: &[&str]| words.iter().any(|word| text.trim().eq_ignore_ascii_case(word));
+            let any = |words: &[&str]| {
+                words
+                    .iter()
+                    .any(|word| text.trim().eq_ignore_ascii_case(word))
+            };
             if any(&["on", "true", "yes", "open", "1"]) {
                 Some(true)
             } else {
@@ -181,15 +212,23 @@ fn boolean(token: &Token<'_>) -> Option<bool> {
     }
 }
 
-/// Applies `scale` and `offset`. A scale such as 0.1 becomes a division by 10, which yields the intended decimals.
+/// Applies `scale` and `offset`. A scale such as 0.1 becomes a division by 10, which yields the
+/// intended decimals.
 fn scaled(n: f64, field: &FieldRule, name: &str) -> Result<f64, Fault> {
     let scale = field.scale.map_or(1.0, |scale| scale.0);
     let divisor = (1.0 / scale).round();
-    let product = if scale.abs() < 1.0 && 1.0 / divisor == scale { n / divisor } else { n * scale };
+    let product = if scale.abs() < 1.0 && 1.0 / divisor == scale {
+        n / divisor
+    } else {
+        n * scale
+    };
     let sum = product + field.offset.map_or(0.0, |offset| offset.0);
     if sum.is_finite() {
         return Ok(sum);
     }
-    let detail = format!("{} exceeds the range of a double after scaling", excerpt(name));
+    let detail = format!(
+        "{} exceeds the range of a double after scaling",
+        excerpt(name)
+    );
     Err(Fault::new(RejectReason::NotFinite, detail))
 }

@@ -1,13 +1,15 @@
-//! Applies `[formats.NAME]` to payloads; [`crate::config::mapping`] describes the language and its rules.
+//! Applies `[formats.NAME]` to payloads; [`crate::config::mapping`] describes the language and its
+//! rules.
 //!
-//! `document` finds the messages in a payload, `place` looks up values in a message, `record` builds a reading from a
-//! record, `field` a value from a member, and `tags` collects the reading's tags. Mappings are parsed at startup: a
-//! message costs parsing it into a tree and looking up the places that the rule names, and no lookup by the format's
-//! name.
+//! `document` finds the messages in a payload, `place` looks up values in a message, `record`
+//! builds a reading from a record, `field` a value from a member, and `tags` collects the reading's
+//! tags. Mappings are parsed at startup: a message costs parsing it into a tree and looking up the
+//! places that the rule names, and no lookup by the format's name.
 //!
-//! Limits: a message has at most [`document::MEMBERS_MAX`] members and 127 levels, a payload at most
-//! `limits.batch_max_readings` readings, and each reading has the usual limits. A fault in a record rejects that
-//! record. A fault in the JSON rejects the message, and also the following ones if their start cannot be found.
+//! Limits: a message has at most [`document::MEMBERS_MAX`] members and 127 levels, a payload at
+//! most `limits.batch_max_readings` readings, and each reading has the usual limits. A fault in a
+//! record rejects that record. A fault in the JSON rejects the message, and also the following ones
+//! if their start cannot be found.
 
 mod document;
 mod field;
@@ -44,9 +46,18 @@ pub(super) struct Mapper {
 impl Mapper {
     pub(super) fn new(spec: Arc<Mapping>) -> Mapper {
         // The configuration has already refused invalid templates.
-        let templates = |rule: &Rule| rule.topics.iter().filter_map(|text| TopicTemplate::parse(text).ok()).collect();
+        let templates = |rule: &Rule| {
+            rule.topics
+                .iter()
+                .filter_map(|text| TopicTemplate::parse(text).ok())
+                .collect()
+        };
         let takes_arrays = spec.rules.iter().any(Rule::takes_array);
-        Mapper { topics: spec.rules.iter().map(templates).collect(), spec, takes_arrays }
+        Mapper {
+            topics: spec.rules.iter().map(templates).collect(),
+            spec,
+            takes_arrays,
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -66,7 +77,15 @@ impl Mapper {
         out: &mut BatchBuilder,
         rejects: &mut Rejects,
     ) {
-        let mut run = Run { mapper: self, topic, cx, out, rejects, index: 0, quota: Quota::new(cx.limits) };
+        let mut run = Run {
+            mapper: self,
+            topic,
+            cx,
+            out,
+            rejects,
+            index: 0,
+            quota: Quota::new(cx.limits),
+        };
         // A top-level array is one message if a rule requires that; otherwise each element is one.
         if self.takes_arrays
             && let Some(array) = document::whole_array(payload)
@@ -84,8 +103,8 @@ impl Mapper {
 }
 
 impl Mapper {
-    /// The first rule that matches a message, with what its topic template captures. `whole_array`: the message is a
-    /// top-level array, and the rule must require that.
+    /// The first rule that matches a message, with what its topic template captures. `whole_array`:
+    /// the message is a top-level array, and the rule must require that.
     fn rule<'r, 't>(
         &'r self,
         message: &Value,
@@ -95,16 +114,27 @@ impl Mapper {
     where
         'r: 't,
     {
-        self.spec.rules.iter().zip(&self.topics).find_map(|(rule, templates)| {
-            if whole_array && !rule.takes_array() {
-                return None;
-            }
-            let captured = match (templates.is_empty(), topic) {
-                (true, _) => None,
-                (false, topic) => Some(templates.iter().find_map(|template| template.capture(topic?))?),
-            };
-            rule.when.iter().all(|condition| holds(condition, message, message)).then_some((rule, captured))
-        })
+        self.spec
+            .rules
+            .iter()
+            .zip(&self.topics)
+            .find_map(|(rule, templates)| {
+                if whole_array && !rule.takes_array() {
+                    return None;
+                }
+                let captured = match (templates.is_empty(), topic) {
+                    (true, _) => None,
+                    (false, topic) => Some(
+                        templates
+                            .iter()
+                            .find_map(|template| template.capture(topic?))?,
+                    ),
+                };
+                rule.when
+                    .iter()
+                    .all(|condition| holds(condition, message, message))
+                    .then_some((rule, captured))
+            })
     }
 }
 
@@ -115,36 +145,62 @@ impl Mapper {
     /// The topics that rules for readings expect, for a message that none matches.
     fn expected_topics(&self, topic_is_missing: bool) -> String {
         let rules = self.spec.rules.iter().filter(|rule| !rule.skip);
-        let mut topics: Vec<&str> = rules.flat_map(|rule| &rule.topics).map(String::as_str).collect();
+        let mut topics: Vec<&str> = rules
+            .flat_map(|rule| &rule.topics)
+            .map(String::as_str)
+            .collect();
         let total = topics.len();
         topics.truncate(TOPICS_LISTED_MAX);
-        let more = if total > topics.len() { " and others" } else { "" };
+        let more = if total > topics.len() {
+            " and others"
+        } else {
+            ""
+        };
         match (topics.is_empty(), topic_is_missing) {
             (true, _) => String::new(),
-            (false, true) => format!("; its rules need the topic, such as {}{more}", topics.join(", ")),
+            (false, true) => format!(
+                "; its rules need the topic, such as {}{more}",
+                topics.join(", ")
+            ),
             (false, false) => format!("; it expects the topics {}{more}", topics.join(", ")),
         }
     }
 
     /// The rule for the first message of a payload.
     pub(super) fn first_rule(&self, payload: &[u8], topic: Option<&str>) -> Option<FirstRule> {
-        let position = |rule: &Rule| self.spec.rules.iter().position(|other| std::ptr::eq(other, rule));
+        let position = |rule: &Rule| {
+            self.spec
+                .rules
+                .iter()
+                .position(|other| std::ptr::eq(other, rule))
+        };
         let mut found: Option<usize> = None;
         let array = document::whole_array(payload).filter(|_| self.takes_arrays);
-        if let Some((rule, _)) = array.as_ref().and_then(|array| self.rule(array, topic, true)) {
+        if let Some((rule, _)) = array
+            .as_ref()
+            .and_then(|array| self.rule(array, topic, true))
+        {
             found = position(rule);
         }
         if found.is_none() {
             document::read(payload, |message| {
-                let rule = message.ok().and_then(|message| self.rule(&message, topic, false).map(|(rule, _)| rule));
+                let rule = message
+                    .ok()
+                    .and_then(|message| self.rule(&message, topic, false).map(|(rule, _)| rule));
                 found = found.or_else(|| rule.and_then(position));
             });
         }
         let index = found?;
         let rule = &self.spec.rules[index];
-        let is_member = |condition: &Condition| condition.at.iter().any(|place| !place.steps.is_empty());
+        let is_member =
+            |condition: &Condition| condition.at.iter().any(|place| !place.steps.is_empty());
         let is_specific = !rule.topics.is_empty() || rule.when.iter().any(is_member);
-        Some(FirstRule { number: index + 1, topics: rule.topics.clone(), skips: rule.skip, is_specific })
+        Some(FirstRule {
+            number: index + 1,
+            topics: rule.topics.clone(),
+            skips: rule.skip,
+            is_specific,
+        })
     }
 }
 
@@ -209,7 +265,13 @@ impl Run<'_, '_> {
     }
 
     /// Descends to the records; as deep as `each` has steps.
-    fn walk<'m>(&mut self, case: Case<'_, 'm>, steps: &[EachStep], value: &'m Value, names: &mut Names<'m>) {
+    fn walk<'m>(
+        &mut self,
+        case: Case<'_, 'm>,
+        steps: &[EachStep],
+        value: &'m Value,
+        names: &mut Names<'m>,
+    ) {
         let Some((step, rest)) = steps.split_first() else {
             return self.record(case, names, value);
         };
@@ -229,7 +291,11 @@ impl Run<'_, '_> {
             (EachStep::All(name), Value::Array(elements)) => {
                 for (i, value) in elements.iter().enumerate() {
                     // Formatted only if it is captured.
-                    let key = if name.is_some() { Cow::Owned(i.to_string()) } else { Cow::Borrowed("") };
+                    let key = if name.is_some() {
+                        Cow::Owned(i.to_string())
+                    } else {
+                        Cow::Borrowed("")
+                    };
                     names.push(name.as_deref(), key);
                     self.walk(case, rest, value, names);
                     names.pop(name.as_deref());
@@ -245,7 +311,11 @@ impl Run<'_, '_> {
             return;
         }
         let Case { rule, message } = case;
-        if !rule.filter.iter().all(|condition| holds(condition, record, message)) {
+        if !rule
+            .filter
+            .iter()
+            .all(|condition| holds(condition, record, message))
+        {
             self.index += 1;
             return;
         }
@@ -271,7 +341,8 @@ impl Run<'_, '_> {
     }
 }
 
-/// Whether the records of this candidate are present: a value at the place, or a container at the first `*`.
+/// Whether the records of this candidate are present: a value at the place, or a container at the
+/// first `*`.
 fn is_there(each: &Each, message: &Value) -> bool {
     let mut value = message;
     for step in &each.0 {

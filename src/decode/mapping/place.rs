@@ -11,8 +11,8 @@ use crate::decode::Context;
 use crate::decode::token::Token;
 use crate::decode::topic::Captured;
 
-/// Longer texts are not used in ids and tags: `limits.string_max_bytes` is at most this, and a long text of the message
-/// must not be copied for each of its records.
+/// Longer texts are not used in ids and tags: `limits.string_max_bytes` is at most this, and a long
+/// text of the message must not be copied for each of its records.
 const TEXT_MAX_BYTES: usize = 16_384;
 
 /// Follows one step.
@@ -29,20 +29,30 @@ pub(super) fn step<'v>(step: &Step, value: &'v Value) -> Option<&'v Value> {
 /// The value at a place; null counts as absent.
 pub(super) fn find<'v>(place: &Place, record: &'v Value, message: &'v Value) -> Option<&'v Value> {
     let from = if place.from_message { message } else { record };
-    place.steps.iter().try_fold(from, |value, s| step(s, value)).filter(|value| !value.is_null())
+    place
+        .steps
+        .iter()
+        .try_fold(from, |value, s| step(s, value))
+        .filter(|value| !value.is_null())
 }
 
 /// Whether a condition is true.
 pub(super) fn holds(condition: &Condition, record: &Value, message: &Value) -> bool {
-    let found = condition.at.iter().find_map(|place| find(place, record, message));
-    if condition.there.is_some_and(|there| there != found.is_some()) {
+    let found = condition
+        .at
+        .iter()
+        .find_map(|place| find(place, record, message));
+    if condition
+        .there
+        .is_some_and(|there| there != found.is_some())
+    {
         return false;
     }
     if found.is_some_and(|value| condition.not.iter().any(|scalar| equal(scalar, value))) {
         return false;
     }
-    let is =
-        condition.is.is_empty() || found.is_some_and(|value| condition.is.iter().any(|scalar| equal(scalar, value)));
+    let is = condition.is.is_empty()
+        || found.is_some_and(|value| condition.is.iter().any(|scalar| equal(scalar, value)));
     let kind = condition.kinds.is_empty()
         || found.is_some_and(|value| condition.kinds.iter().any(|kind| is_kind(*kind, value)));
     is && kind
@@ -69,8 +79,8 @@ pub(super) fn equal(scalar: &Scalar, value: &Value) -> bool {
     }
 }
 
-/// The values of the names in braces. Looked up first among the keys that `each` captured, then in the subscription's
-/// template, then in the rule's own.
+/// The values of the names in braces. Looked up first among the keys that `each` captured, then in
+/// the subscription's template, then in the rule's own.
 pub(super) struct Names<'m> {
     sensor_id: Option<&'m str>,
     field: Option<&'m str>,
@@ -80,7 +90,11 @@ pub(super) struct Names<'m> {
 }
 
 impl<'m> Names<'m> {
-    pub(super) fn new(captured: Option<Captured<'m>>, separator: &str, cx: &Context<'m>) -> Names<'m> {
+    pub(super) fn new(
+        captured: Option<Captured<'m>>,
+        separator: &str,
+        cx: &Context<'m>,
+    ) -> Names<'m> {
         let mut topic = Vec::new();
         if let Some(captured) = captured {
             let joined = |text: &'m str| match separator {
@@ -91,9 +105,19 @@ impl<'m> Names<'m> {
             };
             topic.extend(captured.sensor_id.map(|text| ("sensor_id", joined(text))));
             topic.extend(captured.field.map(|text| ("field", joined(text))));
-            topic.extend(captured.tags.into_iter().map(|(name, text)| (name, joined(text))));
+            topic.extend(
+                captured
+                    .tags
+                    .into_iter()
+                    .map(|(name, text)| (name, joined(text))),
+            );
         }
-        Names { sensor_id: cx.sensor_id, field: cx.field, topic, keys: Vec::new() }
+        Names {
+            sensor_id: cx.sensor_id,
+            field: cx.field,
+            topic,
+            keys: Vec::new(),
+        }
     }
 
     /// Adds a key on the path that `each` follows.
@@ -111,21 +135,40 @@ impl<'m> Names<'m> {
     }
 
     pub(super) fn get(&self, name: &str, cx: &Context<'m>) -> Option<&str> {
-        let key = self.keys.iter().rev().find(|(n, _)| n == name).map(|(_, key)| &**key);
+        let key = self
+            .keys
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|(_, key)| &**key);
         let subscribed = || match name {
             "sensor_id" => self.sensor_id,
             "field" => self.field,
-            _ => cx.tags.iter().find(|(n, _)| *n == name).map(|(_, text)| *text),
+            _ => cx
+                .tags
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, text)| *text),
         };
-        let of_topic = || self.topic.iter().find(|(n, _)| *n == name).map(|(_, text)| &**text);
+        let of_topic = || {
+            self.topic
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, text)| &**text)
+        };
         key.or_else(subscribed).or_else(of_topic)
     }
 
     /// The names that become tags: all except the sensor's id and the field.
     pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
-        let keys = self.keys.iter().rev().map(|(name, text)| (name.as_str(), &**text));
+        let keys = self
+            .keys
+            .iter()
+            .rev()
+            .map(|(name, text)| (name.as_str(), &**text));
         let topic = self.topic.iter().map(|(name, text)| (*name, &**text));
-        keys.chain(topic).filter(|(name, _)| !matches!(*name, "sensor_id" | "field"))
+        keys.chain(topic)
+            .filter(|(name, _)| !matches!(*name, "sensor_id" | "field"))
     }
 }
 
@@ -144,7 +187,10 @@ impl<'x, 'm> Around<'x, 'm> {
     where
         'm: 'x,
     {
-        sources.iter().find_map(|source| self.source(source)).filter(|text| text.len() <= TEXT_MAX_BYTES)
+        sources
+            .iter()
+            .find_map(|source| self.source(source))
+            .filter(|text| text.len() <= TEXT_MAX_BYTES)
     }
 
     /// The value of a source, as text.
@@ -175,7 +221,10 @@ impl<'x, 'm> Around<'x, 'm> {
         let (text, filter) = match piece {
             Piece::Text(text) => (Cow::Borrowed(&**text), None),
             Piece::Name(name, filter) => (Cow::Borrowed(self.names.get(name, self.cx)?), *filter),
-            Piece::Place(place, filter) => (scalar_text(find(place, self.record, self.message)?)?, *filter),
+            Piece::Place(place, filter) => (
+                scalar_text(find(place, self.record, self.message)?)?,
+                *filter,
+            ),
         };
         if text.is_empty() || text.len() > TEXT_MAX_BYTES {
             return None;
@@ -197,7 +246,9 @@ impl<'x, 'm> Around<'x, 'm> {
             Source::Place(place) => Some(match find(place, self.record, self.message)? {
                 Value::String(text) => Token::Str(Cow::Borrowed(text)),
                 Value::Bool(flag) => Token::Bool(*flag),
-                Value::Number(n) => n.as_i64().map_or_else(|| Token::Double(n.as_f64().unwrap_or(0.0)), Token::Int),
+                Value::Number(n) => n
+                    .as_i64()
+                    .map_or_else(|| Token::Double(n.as_f64().unwrap_or(0.0)), Token::Int),
                 Value::Object(_) => Token::NotScalar("an object"),
                 Value::Array(_) => Token::NotScalar("an array"),
                 Value::Null => return None,
@@ -217,8 +268,8 @@ pub(super) fn scalar_text(value: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The eight bytes of an EUI-64 as lower-case hex: from hex, optionally with `-` or `:` between the bytes, or from
-/// base64.
+/// The eight bytes of an EUI-64 as lower-case hex: from hex, optionally with `-` or `:` between the
+/// bytes, or from base64.
 fn eui(text: &str) -> Option<String> {
     let hex: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
     if hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()) {

@@ -1,5 +1,5 @@
-//! Builds one reading from one record: first its values, because a record without any is not a reading, regardless of
-//! other faults; then the sensor, the time and the tags.
+//! Builds one reading from one record: first its values, because a record without any is not a
+//! reading, regardless of other faults; then the sensor, the time and the tags.
 
 use std::borrow::Cow;
 
@@ -36,9 +36,20 @@ pub(super) fn read<'m>(
     out: &mut BatchBuilder,
 ) -> Result<bool, Fault> {
     let Case { rule, message } = case;
-    let around = Around { names, record, message, cx };
+    let around = Around {
+        names,
+        record,
+        message,
+        cx,
+    };
     let mut tags = Tags::default();
-    let mut fields = Fields { rule, around, out, tags: &mut tags, is_whole: false };
+    let mut fields = Fields {
+        rule,
+        around,
+        out,
+        tags: &mut tags,
+        is_whole: false,
+    };
     values(rule, around, &mut fields)?;
     also(rule, around, &mut fields)?;
     if out.value_count() == 0 {
@@ -64,10 +75,23 @@ pub(super) fn read<'m>(
 }
 
 /// Adds the values to the reading.
-fn values(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) -> Result<(), Fault> {
-    let prefix = rule.prefix.as_ref().and_then(|source| around.source(source)).unwrap_or_default();
+fn values(
+    rule: &Rule,
+    around: Around<'_, '_>,
+    fields: &mut Fields<'_, '_, '_>,
+) -> Result<(), Fault> {
+    let prefix = rule
+        .prefix
+        .as_ref()
+        .and_then(|source| around.source(source))
+        .unwrap_or_default();
     let at = |place| Some((place, find(place, around.record, around.message)?));
-    let missing = || Fault::new(RejectReason::NoValues, "nothing found at the place in `values`");
+    let missing = || {
+        Fault::new(
+            RejectReason::NoValues,
+            "nothing found at the place in `values`",
+        )
+    };
     match &rule.values {
         Values::At(places) => {
             // A null at the place means "no value", which is not an error.
@@ -90,7 +114,8 @@ fn values(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) 
             for (name, places) in list {
                 let found = places.iter().find_map(|place| {
                     let value = find(place, around.record, around.message)?;
-                    // Values of the message are read for every record, so large ones are not copied from it.
+                    // Values of the message are read for every record, so large ones are not copied
+                    // from it.
                     (!place.from_message || scalar_text(value).is_some()).then_some(value)
                 });
                 any |= found.is_some() || places.iter().any(|place| is_null(place, around));
@@ -103,14 +128,17 @@ fn values(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) 
     }
 }
 
-/// Adds the values besides those of `values`. They are not measurements, so they alone do not make a reading.
+/// Adds the values besides those of `values`. They are not measurements, so they alone do not make
+/// a reading.
 fn also(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) -> Result<(), Fault> {
     if fields.out.value_count() == 0 {
         return Ok(());
     }
     fields.is_whole = false;
     for (name, places) in &rule.also {
-        let found = places.iter().find_map(|place| find(place, around.record, around.message));
+        let found = places
+            .iter()
+            .find_map(|place| find(place, around.record, around.message));
         if let Some(value) = found.filter(|value| scalar_text(value).is_some()) {
             fields.flatten(name, value)?;
         }
@@ -119,8 +147,16 @@ fn also(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) ->
 }
 
 fn is_null(place: &Place, around: Around<'_, '_>) -> bool {
-    let from = if place.from_message { around.message } else { around.record };
-    place.steps.iter().try_fold(from, |value, step| super::place::step(step, value)).is_some_and(Value::is_null)
+    let from = if place.from_message {
+        around.message
+    } else {
+        around.record
+    };
+    place
+        .steps
+        .iter()
+        .try_fold(from, |value, step| super::place::step(step, value))
+        .is_some_and(Value::is_null)
 }
 
 /// A value without a name.
@@ -141,17 +177,24 @@ fn scalar(
 impl Rule {
     /// Joins two parts of a name, with the separator if both are present.
     pub(super) fn joined<'n>(&self, prefix: &str, name: &'n str) -> Cow<'n, str> {
-        if prefix.is_empty() { Cow::Borrowed(name) } else { format!("{prefix}{}{name}", self.separator).into() }
+        if prefix.is_empty() {
+            Cow::Borrowed(name)
+        } else {
+            format!("{prefix}{}{name}", self.separator).into()
+        }
     }
 }
 
-/// The time: the first candidate that is a time. An unreadable one counts only if there is no other.
+/// The time: the first candidate that is a time. An unreadable one counts only if there is no
+/// other.
 fn when(rule: &Rule, around: Around<'_, '_>) -> Result<Stamp, Fault> {
     let cx = around.cx;
     let mut unreadable = None;
     let mut unset = None;
     for candidate in &rule.time {
-        let Some(token) = around.token(&candidate.source) else { continue };
+        let Some(token) = around.token(&candidate.source) else {
+            continue;
+        };
         let unit = candidate.unit.map(|unit| match unit {
             TimeUnit::S => TsUnit::S,
             TimeUnit::Ms => TsUnit::Ms,
@@ -186,11 +229,24 @@ fn labels(rule: &Rule, around: Around<'_, '_>, tags: &mut Tags<'_>) -> Result<()
             tags.push(name, Cow::Owned(text.into_owned()), cx)?;
         }
     }
-    for source in rule.tags.iter().filter(|(name, _)| name == "*").flat_map(|(_, sources)| sources) {
-        let Source::Place(place) = source else { continue };
-        let Some(Value::Object(members)) = find(place, around.record, around.message) else { continue };
+    for source in rule
+        .tags
+        .iter()
+        .filter(|(name, _)| name == "*")
+        .flat_map(|(_, sources)| sources)
+    {
+        let Source::Place(place) = source else {
+            continue;
+        };
+        let Some(Value::Object(members)) = find(place, around.record, around.message) else {
+            continue;
+        };
         if members.len() > LABELS_MAX {
-            let detail = format!("{} members in the object of the tags {}", members.len(), excerpt("*"));
+            let detail = format!(
+                "{} members in the object of the tags {}",
+                members.len(),
+                excerpt("*")
+            );
             return Err(Fault::new(RejectReason::TooManyTags, detail));
         }
         for (name, value) in members {

@@ -12,7 +12,12 @@ pub(super) struct Tags<'m> {
 }
 
 impl<'m> Tags<'m> {
-    pub(super) fn push(&mut self, name: &str, text: Cow<'m, str>, cx: &Context<'_>) -> Result<(), Fault> {
+    pub(super) fn push(
+        &mut self,
+        name: &str,
+        text: Cow<'m, str>,
+        cx: &Context<'_>,
+    ) -> Result<(), Fault> {
         names::check_text(name, &text, cx.limits)?;
         let name = names::name(name, cx.limits)?;
         if self.list.iter().any(|(other, _)| *other == name) {

@@ -1,9 +1,10 @@
-//! `ExportMetricsServiceRequest` in JSON (OTLP specification, "JSON Protobuf Encoding"): lowerCamelCase names, unknown
-//! members ignored, 64-bit integers as text or number, `null` as absent.
+//! `ExportMetricsServiceRequest` in JSON (OTLP specification, "JSON Protobuf Encoding"):
+//! lowerCamelCase names, unknown members ignored, 64-bit integers as text or number, `null` as
+//! absent.
 //!
-//! Each level is first cut out as raw text and then parsed, because data that concerns all parts of a message (the
-//! resource, the metric's name) may come after them. So the text is scanned about eight times, and no tree of it is
-//! ever built.
+//! Each level is first cut out as raw text and then parsed, because data that concerns all parts of
+//! a message (the resource, the metric's name) may come after them. So the text is scanned about
+//! eight times, and no tree of it is ever built.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -67,19 +68,26 @@ pub(super) fn read(payload: &str, points: &mut Points<'_>) -> Result<(), Error> 
     each(request.resource_metrics, &mut |raw| {
         let metrics: ResourceMetrics<'_> = object(Some(raw))?;
         if metrics.before_0_15.is_some() {
-            let what = "instrumentationLibraryMetrics is the format used before OTLP 0.15; update the sender";
+            let what = "instrumentationLibraryMetrics is the format used before OTLP 0.15; update \
+                the sender";
             return Err(Error::custom(what));
         }
         let resource = object::<Resource<'_>>(metrics.resource)?;
         let mut attributes = Attributes::default();
         read_attributes(resource.attributes, &mut attributes)?;
         each(metrics.scope_metrics, &mut |raw| {
-            each(object::<ScopeMetrics<'_>>(Some(raw))?.metrics, &mut |raw| read_metric(raw, &attributes, points))
+            each(object::<ScopeMetrics<'_>>(Some(raw))?.metrics, &mut |raw| {
+                read_metric(raw, &attributes, points)
+            })
         })
     })
 }
 
-fn read_metric(raw: &RawValue, resource: &Attributes<'_>, points: &mut Points<'_>) -> Result<(), Error> {
+fn read_metric(
+    raw: &RawValue,
+    resource: &Attributes<'_>,
+    points: &mut Points<'_>,
+) -> Result<(), Error> {
     let metric: Metric<'_> = object(Some(raw))?;
     points.metric(&text(metric.name)?);
     for data in [metric.gauge, metric.sum].into_iter().flatten() {
@@ -91,9 +99,11 @@ fn read_metric(raw: &RawValue, resource: &Attributes<'_>, points: &mut Points<'_
             Ok(())
         })?;
     }
-    for (data, parts) in
-        [(metric.histogram, "buckets"), (metric.exponential_histogram, "buckets"), (metric.summary, "quantiles")]
-    {
+    for (data, parts) in [
+        (metric.histogram, "buckets"),
+        (metric.exponential_histogram, "buckets"),
+        (metric.summary, "quantiles"),
+    ] {
         each(object::<Data<'_>>(data)?.data_points, &mut |raw| {
             match read_distribution(raw) {
                 Ok(point) => points.distribution(resource, &point, parts),
@@ -107,12 +117,18 @@ fn read_metric(raw: &RawValue, resource: &Attributes<'_>, points: &mut Points<'_
 
 fn read_point(raw: &RawValue) -> Result<Point<'_>, Error> {
     let data: DataPoint<'_> = object(Some(raw))?;
-    let mut point = Point { time_ns: unsigned(data.time)?, flags: unsigned(data.flags)?, ..Point::default() };
+    let mut point = Point {
+        time_ns: unsigned(data.time)?,
+        flags: unsigned(data.flags)?,
+        ..Point::default()
+    };
     if let Some(raw) = present(data.double) {
         point.value = Some(Number::Double(double(raw)?));
     }
     if let Some(raw) = present(data.int) {
-        let int = unquoted(raw)?.parse().map_err(|_| Error::custom("asInt is not a 64-bit integer"))?;
+        let int = unquoted(raw)?
+            .parse()
+            .map_err(|_| Error::custom("asInt is not a 64-bit integer"))?;
         point.value = Some(Number::Int(int));
     }
     read_attributes(data.attributes, &mut point.attributes)?;
@@ -172,7 +188,8 @@ fn present(raw: Raw<'_>) -> Raw<'_> {
     raw.filter(|raw| raw.get() != "null")
 }
 
-/// Parses an object; an absent one is empty. (Checks for `{`, because serde would also parse a struct from an array.)
+/// Parses an object; an absent one is empty. (Checks for `{`, because serde would also parse a
+/// struct from an array.)
 fn object<'d, T: Deserialize<'d> + Default>(raw: Raw<'d>) -> Result<T, Error> {
     match present(raw) {
         None => Ok(T::default()),
@@ -190,24 +207,45 @@ fn text(raw: Raw<'_>) -> Result<Cow<'_, str>, Error> {
 
 /// The literal of a number, which may be written as a text.
 fn unquoted(raw: &RawValue) -> Result<Cow<'_, str>, Error> {
-    if raw.get().starts_with('"') { text(Some(raw)) } else { Ok(Cow::Borrowed(raw.get())) }
+    if raw.get().starts_with('"') {
+        text(Some(raw))
+    } else {
+        Ok(Cow::Borrowed(raw.get()))
+    }
 }
 
 /// Zero if absent. Senders in JavaScript write times as numbers with a fraction or exponent.
 fn unsigned(raw: Raw<'_>) -> Result<u64, Error> {
-    let Some(raw) = present(raw) else { return Ok(0) };
+    let Some(raw) = present(raw) else {
+        return Ok(0);
+    };
     let literal = unquoted(raw)?;
-    let rounded = || literal.parse::<f64>().ok().filter(|v| (0.0..1.8e19).contains(v)).map(|v| v as u64);
-    literal.parse().ok().or_else(rounded).ok_or_else(|| Error::custom("time or flags are not a 64-bit integer"))
+    let rounded = || {
+        literal
+            .parse::<f64>()
+            .ok()
+            .filter(|v| (0.0..1.8e19).contains(v))
+            .map(|v| v as u64)
+    };
+    literal
+        .parse()
+        .ok()
+        .or_else(rounded)
+        .ok_or_else(|| Error::custom("time or flags are not a 64-bit integer"))
 }
 
 /// A number, or one of the texts `NaN`, `Infinity` and `-Infinity`.
 fn double(raw: &RawValue) -> Result<f64, Error> {
-    unquoted(raw)?.parse().map_err(|_| Error::custom("a double is not a number"))
+    unquoted(raw)?
+        .parse()
+        .map_err(|_| Error::custom("a double is not a number"))
 }
 
 /// Calls `f` with each element; an absent array has none.
-fn each<'d>(raw: Raw<'d>, f: &mut dyn FnMut(&'d RawValue) -> Result<(), Error>) -> Result<(), Error> {
+fn each<'d>(
+    raw: Raw<'d>,
+    f: &mut dyn FnMut(&'d RawValue) -> Result<(), Error>,
+) -> Result<(), Error> {
     struct Elements<'f, 'd>(&'f mut dyn FnMut(&'d RawValue) -> Result<(), Error>);
 
     impl<'d> Visitor<'d> for Elements<'_, 'd> {

@@ -1,17 +1,20 @@
 //! OpenTelemetry metrics (OTLP), in protobuf or JSON: each data point becomes a reading.
 //!
-//! - field: the metric's name (`system.memory.usage` becomes `system_memory_usage`: names contain no dots), its value
-//!   an integer or a double. Monotonicity and temporality of sums are not stored.
+//! - field: the metric's name (`system.memory.usage` becomes `system_memory_usage`: names contain
+//!   no dots), its value an integer or a double. Monotonicity and temporality of sums are not
+//!   stored.
 //! - time: `timeUnixNano`; 0 means none, so the time of receipt is used.
-//! - sensor: the first of `otlp.sensor_id_attributes` that the point or its resource has; else the topic's; else
-//!   `otlp.sensor_id_default`. With `otlp.point_attributes = "sensor_id"` the point's attributes are appended.
+//! - sensor: the first of `otlp.sensor_id_attributes` that the point or its resource has; else the
+//!   topic's; else `otlp.sensor_id_default`. With `otlp.point_attributes = "sensor_id"` the point's
+//!   attributes are appended.
 //! - tags: the attributes of the point and of its resource, if they are texts, numbers or booleans.
-//! - A point of a histogram or summary becomes the fields `NAME_count`, `NAME_sum`, `NAME_min` and `NAME_max`, as far
-//!   as it has them; its buckets and quantiles are left out, counted and reported.
+//! - A point of a histogram or summary becomes the fields `NAME_count`, `NAME_sum`, `NAME_min` and
+//!   `NAME_max`, as far as it has them; its buckets and quantiles are left out, counted and
+//!   reported.
 //! - A point with the flag for no recorded value is skipped.
 //!
-//! `proto` and `json` read the two encodings, `points` builds readings. A malformed payload is rejected as a whole, as
-//! the specification requires, and yields no reading.
+//! `proto` and `json` read the two encodings, `points` builds readings. A malformed payload is
+//! rejected as a whole, as the specification requires, and yields no reading.
 
 mod json;
 mod points;
@@ -34,8 +37,8 @@ pub enum Encoding {
     Json,
 }
 
-/// Decodes an `ExportMetricsServiceRequest`. An empty one, or one with only unknown members, yields neither readings
-/// nor rejects.
+/// Decodes an `ExportMetricsServiceRequest`. An empty one, or one with only unknown members, yields
+/// neither readings nor rejects.
 pub(super) fn decode(
     encoding: Encoding,
     payload: &[u8],
@@ -47,12 +50,22 @@ pub(super) fn decode(
     let mark = out.mark();
     let mut points = Points::new(otlp, cx, out, rejects);
     let malformed = match (encoding, std::str::from_utf8(payload)) {
-        (Encoding::Protobuf, _) => proto::read(payload, &mut points)
-            .map_err(|e| (RejectReason::InvalidProtobuf, format!("not an ExportMetricsServiceRequest: {e}"))),
-        (Encoding::Json, Ok(text)) => json::read(text, &mut points).map_err(|e| {
-            (RejectReason::InvalidJson, format!("not an ExportMetricsServiceRequest: {}", json::message(&e)))
+        (Encoding::Protobuf, _) => proto::read(payload, &mut points).map_err(|e| {
+            (
+                RejectReason::InvalidProtobuf,
+                format!("not an ExportMetricsServiceRequest: {e}"),
+            )
         }),
-        (Encoding::Json, Err(_)) => Err((RejectReason::InvalidUtf8, "the body is not UTF-8".to_owned())),
+        (Encoding::Json, Ok(text)) => json::read(text, &mut points).map_err(|e| {
+            (
+                RejectReason::InvalidJson,
+                format!("not an ExportMetricsServiceRequest: {}", json::message(&e)),
+            )
+        }),
+        (Encoding::Json, Err(_)) => Err((
+            RejectReason::InvalidUtf8,
+            "the body is not UTF-8".to_owned(),
+        )),
     };
     match malformed {
         Ok(()) => points.finish(),

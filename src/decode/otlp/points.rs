@@ -17,13 +17,13 @@ const ATTRIBUTES_MAX: usize = 128;
 const NO_RECORDED_VALUE: u64 = 1;
 
 /// The remark for the sender if points are indistinguishable.
-const INDISTINCT: &str = "points of one metric and time differ only in their attributes, which are tags here, so they \
-                          are indistinguishable readings of one sensor; to make each series a sensor, set \
-                          otlp.point_attributes = \"sensor_id\"";
+const INDISTINCT: &str = "points of one metric and time differ only in their attributes, which are \
+    tags here, so they are indistinguishable readings of one sensor; to make each series a sensor, \
+    set otlp.point_attributes = \"sensor_id\"";
 
 /// The remark for the sender if a histogram or summary is not stored as a whole.
-const BUCKETS: &str =
-    "of histograms and summaries count, sum, min and max are stored; their buckets and quantiles are not";
+const BUCKETS: &str = "of histograms and summaries count, sum, min and max are stored; their \
+    buckets and quantiles are not";
 
 /// The value of a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,7 +42,8 @@ pub(super) struct Point<'d> {
     pub(super) attributes: Attributes<'d>,
 }
 
-/// The stored part of a `HistogramDataPoint`, `ExponentialHistogramDataPoint` or `SummaryDataPoint`.
+/// The stored part of a `HistogramDataPoint`, `ExponentialHistogramDataPoint` or
+/// `SummaryDataPoint`.
 #[derive(Debug, Default)]
 pub(super) struct Distribution<'d> {
     /// 0 if unknown.
@@ -116,7 +117,18 @@ impl<'a> Points<'a> {
         rejects: &'a mut Rejects,
     ) -> Points<'a> {
         let (metric, id, last) = Default::default();
-        Points { otlp, cx, out, rejects, index: 0, readings: 0, beyond: 0, metric, id, last }
+        Points {
+            otlp,
+            cx,
+            out,
+            rejects,
+            index: 0,
+            readings: 0,
+            beyond: 0,
+            metric,
+            id,
+            last,
+        }
     }
 
     /// Sets the metric of the following points.
@@ -131,9 +143,17 @@ impl<'a> Points<'a> {
         self.add(point.flags, |points| points.reading(resource, point));
     }
 
-    /// Adds a point of a histogram or summary: its count, sum, minimum and maximum. `parts` names the omitted parts.
-    pub(super) fn distribution(&mut self, resource: &Attributes<'_>, point: &Distribution<'_>, parts: &str) {
-        let added = self.add(point.flags, |points| points.distribution_reading(resource, point));
+    /// Adds a point of a histogram or summary: its count, sum, minimum and maximum. `parts` names
+    /// the omitted parts.
+    pub(super) fn distribution(
+        &mut self,
+        resource: &Attributes<'_>,
+        point: &Distribution<'_>,
+        parts: &str,
+    ) {
+        let added = self.add(point.flags, |points| {
+            points.distribution_reading(resource, point)
+        });
         if added && point.parts > 0 {
             let mut left_out = LeftOut::default();
             left_out.add(&format!("{} ({parts})", self.metric), point.parts);
@@ -170,7 +190,8 @@ impl<'a> Points<'a> {
     /// Rejects a malformed point in JSON.
     pub(super) fn unreadable(&mut self, error: &str) {
         let detail = format!("a point of {}: {error}", excerpt(&self.metric));
-        self.rejects.push(self.index, RejectReason::InvalidJson, detail);
+        self.rejects
+            .push(self.index, RejectReason::InvalidJson, detail);
         self.index += 1;
     }
 
@@ -178,47 +199,81 @@ impl<'a> Points<'a> {
     pub(super) fn finish(self) {
         if self.beyond > 0 {
             let max = self.cx.limits.batch_max_readings;
-            let detail = format!("{} points exceed the limit of {max} in one request", self.beyond);
-            self.rejects.push_many(max, self.beyond, RejectReason::TooManyReadings, detail);
+            let detail = format!(
+                "{} points exceed the limit of {max} in one request",
+                self.beyond
+            );
+            self.rejects
+                .push_many(max, self.beyond, RejectReason::TooManyReadings, detail);
         }
     }
 
     fn reading(&mut self, resource: &Attributes<'_>, point: &Point<'_>) -> Result<(), Fault> {
         let limits = self.cx.limits;
         if self.metric.is_empty() {
-            return Err(Fault::new(RejectReason::MissingField, "the metric has no name"));
+            return Err(Fault::new(
+                RejectReason::MissingField,
+                "the metric has no name",
+            ));
         }
         let value = match point.value {
             Some(Number::Int(v)) => ValueRef::Int(v),
             Some(Number::Double(v)) if v.is_finite() => ValueRef::Double(v),
             Some(Number::Double(v)) => {
-                let detail = format!("{} is {v}, which is not a finite number", excerpt(&self.metric));
+                let detail = format!(
+                    "{} is {v}, which is not a finite number",
+                    excerpt(&self.metric)
+                );
                 return Err(Fault::new(RejectReason::NotFinite, detail));
             }
             None => {
-                let detail = format!("{} has a point without asDouble or asInt", excerpt(&self.metric));
+                let detail = format!(
+                    "{} has a point without asDouble or asInt",
+                    excerpt(&self.metric)
+                );
                 return Err(Fault::new(RejectReason::NoValues, detail));
             }
         };
-        add_value(self.out, &names::name(&self.metric, limits)?, value, limits.fields_max)?;
+        add_value(
+            self.out,
+            &names::name(&self.metric, limits)?,
+            value,
+            limits.fields_max,
+        )?;
         self.commit(resource, point.time_ns, &point.attributes)
     }
 
-    fn distribution_reading(&mut self, resource: &Attributes<'_>, point: &Distribution<'_>) -> Result<(), Fault> {
+    fn distribution_reading(
+        &mut self,
+        resource: &Attributes<'_>,
+        point: &Distribution<'_>,
+    ) -> Result<(), Fault> {
         let limits = self.cx.limits;
         if self.metric.is_empty() {
-            return Err(Fault::new(RejectReason::MissingField, "the metric has no name"));
+            return Err(Fault::new(
+                RejectReason::MissingField,
+                "the metric has no name",
+            ));
         }
         let mut add = |name: &str, value| {
             let name = format!("{}_{name}", self.metric);
-            add_value(self.out, &names::name(&name, limits)?, value, limits.fields_max)
+            add_value(
+                self.out,
+                &names::name(&name, limits)?,
+                value,
+                limits.fields_max,
+            )
         };
         let count = i64::try_from(point.count).map_err(|_| {
-            let detail = format!("the count of {} exceeds a signed 64-bit integer", excerpt(&self.metric));
+            let detail = format!(
+                "the count of {} exceeds a signed 64-bit integer",
+                excerpt(&self.metric)
+            );
             Fault::new(RejectReason::IntegerOutOfRange, detail)
         })?;
         add("count", ValueRef::Int(count))?;
-        // The sum of measurements that can be negative is absent; with NaN among them it is not a number.
+        // The sum of measurements that can be negative is absent; with NaN among them it is not a
+        // number.
         for (name, value) in [("sum", point.sum), ("min", point.min), ("max", point.max)] {
             if let Some(value) = value.filter(|v| v.is_finite()) {
                 add(name, ValueRef::Double(value))?;
@@ -227,7 +282,12 @@ impl<'a> Points<'a> {
         self.commit(resource, point.time_ns, &point.attributes)
     }
 
-    fn commit(&mut self, resource: &Attributes<'_>, time_ns: u64, own: &Attributes<'_>) -> Result<(), Fault> {
+    fn commit(
+        &mut self,
+        resource: &Attributes<'_>,
+        time_ns: u64,
+        own: &Attributes<'_>,
+    ) -> Result<(), Fault> {
         let stamp = match time_ns {
             0 => (self.cx.received_at_ms, Origin::Receipt),
             ns => (time::of_unix_nanos(ns, self.cx)?, Origin::Sender),
@@ -246,17 +306,25 @@ impl<'a> Points<'a> {
         let default = Some(self.otlp.sensor_id_default.as_str()).filter(|id| !id.is_empty());
         let Some(id) = named.map(|(_, id)| id).or(self.cx.sensor_id).or(default) else {
             let keys = keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let detail =
-                format!("none of otlp.sensor_id_attributes ({keys}) is present, and otlp.sensor_id_default is empty");
+            let detail = format!(
+                "none of otlp.sensor_id_attributes ({keys}) is present, and otlp.sensor_id_default \
+                 is empty"
+            );
             return Err(Fault::new(RejectReason::MissingSensorId, detail));
         };
         self.id.clear();
         match self.otlp.point_attributes {
             PointAttributes::Tags => self.id.push_str(id),
-            PointAttributes::SensorId if own.beyond => return Err(names::too_many_tags(ATTRIBUTES_MAX)),
+            PointAttributes::SensorId if own.beyond => {
+                return Err(names::too_many_tags(ATTRIBUTES_MAX));
+            }
             PointAttributes::SensorId => {
-                let mut rest: Vec<_> =
-                    own.list.iter().filter(|(k, _)| named.is_none_or(|(key, _)| k != key)).cloned().collect();
+                let mut rest: Vec<_> = own
+                    .list
+                    .iter()
+                    .filter(|(k, _)| named.is_none_or(|(key, _)| k != key))
+                    .cloned()
+                    .collect();
                 rest.sort_unstable();
                 line::write_id(&mut self.id, id, &rest);
             }
@@ -269,7 +337,11 @@ impl<'a> Points<'a> {
         if own.list.is_empty() || self.otlp.point_attributes == PointAttributes::SensorId {
             return;
         }
-        if self.last.as_ref().is_some_and(|(ts, id)| *ts == ts_ms && *id == self.id) {
+        if self
+            .last
+            .as_ref()
+            .is_some_and(|(ts, id)| *ts == ts_ms && *id == self.id)
+        {
             self.rejects.remark(INDISTINCT);
         }
         let mut id = self.last.take().map(|(_, id)| id).unwrap_or_default();
@@ -278,17 +350,24 @@ impl<'a> Points<'a> {
     }
 }
 
-/// The point's attributes, then the resource's, as far as they can be tags. Attributes that are too long, or too many,
-/// are dropped, because the value matters more. Of two with the same name the first is kept.
+/// The point's attributes, then the resource's, as far as they can be tags. Attributes that are too
+/// long, or too many, are dropped, because the value matters more. Of two with the same name the
+/// first is kept.
 fn tags<'t>(
     own: &'t Attributes<'_>,
     resource: &'t Attributes<'_>,
     cx: &Context<'_>,
 ) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
     let mut tags: Vec<(Cow<'t, str>, Cow<'t, str>)> = vec![];
-    let max = cx.limits.tags_max.min(TAGS_MAX).saturating_sub(cx.tags.len());
+    let max = cx
+        .limits
+        .tags_max
+        .min(TAGS_MAX)
+        .saturating_sub(cx.tags.len());
     for (key, value) in own.list.iter().chain(&resource.list) {
-        let Ok(name) = names::name(key, cx.limits) else { continue };
+        let Ok(name) = names::name(key, cx.limits) else {
+            continue;
+        };
         let too_long = value.len() > cx.limits.string_max_bytes;
         if tags.len() >= max || too_long || tags.iter().any(|(taken, _)| *taken == name) {
             continue;

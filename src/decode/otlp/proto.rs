@@ -1,8 +1,8 @@
 //! `ExportMetricsServiceRequest` in protobuf. Field numbers are those of opentelemetry-proto 1.x,
 //! `collector/metrics/v1`, `metrics/v1`, `resource/v1` and `common/v1`.
 //!
-//! Fields of a message can have any order. So data that concerns all parts (the resource, the metric's name) is read
-//! first, in a separate pass.
+//! Fields of a message can have any order. So data that concerns all parts (the resource, the
+//! metric's name) is read first, in a separate pass.
 
 use super::points::{Attributes, Distribution, Number, Point, Points};
 use crate::decode::protobuf::{FieldValue, Fields, Malformed};
@@ -29,8 +29,8 @@ fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), InvalidReq
     for field in Fields::new(bytes) {
         match field? {
             (1, message) => attributes(message.bytes()?, 1, &mut resource)?,
-            // `instrumentation_library_metrics` was removed in 0.15. Without this check an older sender would get a
-            // success answer.
+            // `instrumentation_library_metrics` was removed in 0.15. Without this check an older
+            // sender would get a success answer.
             (1000, _) => return Err(InvalidRequest::BeforeOtlp0_15),
             _ => {}
         }
@@ -47,7 +47,11 @@ fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), InvalidReq
     Ok(())
 }
 
-fn read_metric(bytes: &[u8], resource: &Attributes<'_>, points: &mut Points<'_>) -> Result<(), Malformed> {
+fn read_metric(
+    bytes: &[u8],
+    resource: &Attributes<'_>,
+    points: &mut Points<'_>,
+) -> Result<(), Malformed> {
     let mut name = "";
     for field in Fields::new(bytes) {
         if let (1, text) = field? {
@@ -121,7 +125,9 @@ fn read_exponential(bytes: &[u8]) -> Result<Distribution<'_>, Malformed> {
                 for field in Fields::new(buckets.bytes()?) {
                     match field? {
                         // Each varint ends with a byte below 0x80.
-                        (2, FieldValue::Bytes(counts)) => point.parts += counts.iter().filter(|b| **b < 0x80).count(),
+                        (2, FieldValue::Bytes(counts)) => {
+                            point.parts += counts.iter().filter(|b| **b < 0x80).count()
+                        }
                         (2, _) => point.parts += 1,
                         _ => {}
                     }
@@ -164,7 +170,11 @@ fn read_summary(bytes: &[u8]) -> Result<Distribution<'_>, Malformed> {
 }
 
 /// Reads the attributes of a message, which are in the field `number`.
-fn attributes<'d>(bytes: &'d [u8], number: u32, into: &mut Attributes<'d>) -> Result<(), Malformed> {
+fn attributes<'d>(
+    bytes: &'d [u8],
+    number: u32,
+    into: &mut Attributes<'d>,
+) -> Result<(), Malformed> {
     for field in Fields::new(bytes) {
         let (n, pair) = field?;
         if n == number {

@@ -18,7 +18,10 @@ fn read_with(otlp: &Otlp, encoding: Encoding, payload: &[u8]) -> (Vec<Reading>, 
     let mut rejects = Rejects::new();
     decode(encoding, payload, otlp, &cx, &mut out, &mut rejects);
     for reject in rejects.list() {
-        assert!(!reject.detail.is_empty() && reject.detail.len() < 700, "{reject:?}");
+        assert!(
+            !reject.detail.is_empty() && reject.detail.len() < 700,
+            "{reject:?}"
+        );
     }
     (out.finish().to_readings(), rejects)
 }
@@ -28,7 +31,11 @@ fn json(payload: &str) -> (Vec<Reading>, Rejects) {
 }
 
 fn reasons_of(rejects: &Rejects) -> Vec<(usize, &'static str)> {
-    rejects.list().iter().map(|r| (r.index, r.reason.as_str())).collect()
+    rejects
+        .list()
+        .iter()
+        .map(|r| (r.index, r.reason.as_str()))
+        .collect()
 }
 
 const T_NS: u64 = 1_709_290_799_123_999_999;
@@ -68,27 +75,54 @@ fn pair(key: &str, any: &[u8]) -> Vec<u8> {
     [field(1, key.as_bytes()), field(2, any)].concat()
 }
 
-/// The same as [`in_json`], with the resource after its metrics and the name after its data, which is allowed.
+/// The same as [`in_json`], with the resource after its metrics and the name after its data, which
+/// is allowed.
 fn in_protobuf() -> Vec<u8> {
     let text = |text: &str| field(1, text.as_bytes());
     let resource = field(1, &pair("host.name", &text("edge-7")));
-    let resource = [resource, field(1, &pair("cores", &[0x18, 4])), field(1, &pair("x", &field(5, b"")))].concat();
+    let resource = [
+        resource,
+        field(1, &pair("cores", &[0x18, 4])),
+        field(1, &pair("x", &field(5, b""))),
+    ]
+    .concat();
     let own = field(7, &pair("room", &text("north")));
     let temperature = [fixed(3, T_NS), fixed(4, 21.5f64.to_bits()), own].concat();
-    let gauge = [field(5, &field(1, &temperature)), field(1, b"room.temperature")].concat();
+    let gauge = [
+        field(5, &field(1, &temperature)),
+        field(1, b"room.temperature"),
+    ]
+    .concat();
     let count = [fixed(3, T_NS), fixed(6, (-7i64).cast_unsigned())].concat();
     let ended = [fixed(3, T_NS), vec![0x40, 0x01]].concat();
     let sum = [field(1, &count), field(1, &ended), vec![0x10, 2, 0x18, 1]].concat();
-    let sum = [field(1, b"door.count"), field(2, b"how often"), field(7, &sum)].concat();
+    let sum = [
+        field(1, b"door.count"),
+        field(2, b"how often"),
+        field(7, &sum),
+    ]
+    .concat();
     let others = [
-        [field(1, b"h"), field(9, &[field(1, b""), field(1, b"")].concat())].concat(),
+        [
+            field(1, b"h"),
+            field(9, &[field(1, b""), field(1, b"")].concat()),
+        ]
+        .concat(),
         [field(1, b"e"), field(10, &field(1, b""))].concat(),
         [field(1, b"s"), field(11, &field(1, b""))].concat(),
     ];
     let mut metrics = vec![gauge, sum];
     metrics.extend(others);
     let scope: Vec<u8> = metrics.iter().flat_map(|metric| field(2, metric)).collect();
-    field(1, &[field(2, &[field(1, b""), scope].concat()), field(1, &resource), field(3, b"schema")].concat())
+    field(
+        1,
+        &[
+            field(2, &[field(1, b""), scope].concat()),
+            field(1, &resource),
+            field(3, b"schema"),
+        ]
+        .concat(),
+    )
 }
 
 fn in_json() -> String {
@@ -111,8 +145,13 @@ fn in_json() -> String {
 #[test]
 fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
     let (readings, rejects) = json(&in_json());
-    let [temperature, contact, histograms @ ..] = &readings[..] else { panic!("{readings:?}") };
-    assert_eq!((temperature.sensor_id.as_str(), temperature.ts_ms), ("edge-7", (T_NS / 1_000_000) as i64));
+    let [temperature, contact, histograms @ ..] = &readings[..] else {
+        panic!("{readings:?}")
+    };
+    assert_eq!(
+        (temperature.sensor_id.as_str(), temperature.ts_ms),
+        ("edge-7", (T_NS / 1_000_000) as i64)
+    );
     assert_eq!(temperature.values["room_temperature"], Value::Double(21.5));
     assert_eq!(
         temperature.tags.clone().into_iter().collect::<Vec<_>>(),
@@ -122,18 +161,34 @@ fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
             ("room".to_owned(), "north".to_owned()),
         ]
     );
-    assert_eq!((&contact.values["door_count"], contact.receipt_time), (&Value::Int(-7), false));
+    assert_eq!(
+        (&contact.values["door_count"], contact.receipt_time),
+        (&Value::Int(-7), false)
+    );
     // Points without anything in them.
-    let counts = |r: &Reading| r.values.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>();
+    let counts = |r: &Reading| {
+        r.values
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect::<Vec<_>>()
+    };
     let zero = |name: &str| vec![(name.to_owned(), Value::Int(0))];
     assert_eq!(
         histograms.iter().map(counts).collect::<Vec<_>>(),
-        [zero("h_count"), zero("h_count"), zero("e_count"), zero("s_count")]
+        [
+            zero("h_count"),
+            zero("h_count"),
+            zero("e_count"),
+            zero("s_count")
+        ]
     );
     assert_eq!((rejects.total(), rejects.remarked()), (0, None));
 
     let (same, same_rejects) = read_with(&settings(), Encoding::Protobuf, &in_protobuf());
-    assert_eq!((same, reasons_of(&same_rejects)), (readings, reasons_of(&rejects)));
+    assert_eq!(
+        (same, reasons_of(&same_rejects)),
+        (readings, reasons_of(&rejects))
+    );
 }
 
 #[test]
@@ -142,7 +197,9 @@ fn the_sensor_is_the_first_attribute_that_is_there() {
     let id = |otlp: &Otlp, resource: &str, own: &str| {
         let payload = request(resource, &gauge("m", &point(own)));
         let (mut readings, rejects) = read_with(otlp, Encoding::Json, payload.as_bytes());
-        readings.pop().map_or_else(|| rejects.list()[0].reason.to_string(), |r| r.sensor_id)
+        readings
+            .pop()
+            .map_or_else(|| rejects.list()[0].reason.to_string(), |r| r.sensor_id)
     };
     let host = attribute("host.name", "edge");
     let service = attribute("service.name", "meter");
@@ -156,7 +213,14 @@ fn the_sensor_is_the_first_attribute_that_is_there() {
     otlp.point_attributes = PointAttributes::SensorId;
     let own = [attribute("state", "idle"), attribute("cpu", "0,1")].join(",");
     assert_eq!(id(&otlp, &host, &own), "edge,cpu=0\\,1,state=idle");
-    assert_eq!(id(&otlp, &host, &[attribute("sensor_id", "S1"), attribute("cpu", "0")].join(",")), "S1,cpu=0");
+    assert_eq!(
+        id(
+            &otlp,
+            &host,
+            &[attribute("sensor_id", "S1"), attribute("cpu", "0")].join(",")
+        ),
+        "S1,cpu=0"
+    );
     let many: Vec<String> = (0..129).map(|i| attribute(&format!("k{i}"), "")).collect();
     assert_eq!(id(&otlp, &host, &many.join(",")), "too_many_tags");
 }
@@ -164,7 +228,10 @@ fn the_sensor_is_the_first_attribute_that_is_there() {
 #[test]
 fn points_that_cannot_be_distinguished_are_reported() {
     let point = |cpu: &str, ns: u64| {
-        format!("{{\"attributes\":[{}],\"timeUnixNano\":\"{ns}\",\"asInt\":1}}", attribute("cpu", cpu))
+        format!(
+            "{{\"attributes\":[{}],\"timeUnixNano\":\"{ns}\",\"asInt\":1}}",
+            attribute("cpu", cpu)
+        )
     };
     let remark = |otlp: &Otlp, points: &[String]| {
         let payload = request("", &gauge("m", &points.join(",")));
@@ -173,8 +240,14 @@ fn points_that_cannot_be_distinguished_are_reported() {
         rejects.remarked()
     };
     let mut otlp = settings();
-    assert!(remark(&otlp, &[point("0", T_NS), point("1", T_NS)]).is_some_and(|r| r.contains("otlp.point_attributes")));
-    assert_eq!(remark(&otlp, &[point("0", T_NS), point("0", T_NS + 1_000_000)]), None);
+    assert!(
+        remark(&otlp, &[point("0", T_NS), point("1", T_NS)])
+            .is_some_and(|r| r.contains("otlp.point_attributes"))
+    );
+    assert_eq!(
+        remark(&otlp, &[point("0", T_NS), point("0", T_NS + 1_000_000)]),
+        None
+    );
     otlp.point_attributes = PointAttributes::SensorId;
     assert_eq!(remark(&otlp, &[point("0", T_NS), point("1", T_NS)]), None);
 }
@@ -195,7 +268,10 @@ fn a_bad_point_rejects_only_itself() {
     ];
     let (readings, rejects) = json(&request("", &gauge("m", &points.join(","))));
     assert_eq!(
-        readings.iter().map(|r| (&r.values["m"], r.ts_ms)).collect::<Vec<_>>(),
+        readings
+            .iter()
+            .map(|r| (&r.values["m"], r.ts_ms))
+            .collect::<Vec<_>>(),
         [(&Value::Int(2), NOW), (&Value::Int(3), NOW - 1000)]
     );
     let expected = [
@@ -208,17 +284,32 @@ fn a_bad_point_rejects_only_itself() {
         "invalid_json",
         "invalid_json",
     ];
-    assert_eq!(reasons_of(&rejects), expected.into_iter().enumerate().collect::<Vec<_>>());
+    assert_eq!(
+        reasons_of(&rejects),
+        expected.into_iter().enumerate().collect::<Vec<_>>()
+    );
 
     let long = "v".repeat(2000);
-    let (readings, rejects) = json(&request(&attribute("cmd", &long), &gauge("m", r#"{"asInt":1}"#)));
+    let (readings, rejects) = json(&request(
+        &attribute("cmd", &long),
+        &gauge("m", r#"{"asInt":1}"#),
+    ));
     assert!(
         rejects.is_empty() && readings[0].tags.is_empty(),
         "an attribute that cannot be a tag rejects no reading: {rejects:?}"
     );
-    let (readings, rejects) =
-        json(&request("", &[gauge("", r#"{"asInt":1}"#), gauge("m", &[r#"{"asInt":1}"#; 8].join(","))].join(",")));
-    assert_eq!((readings.len(), reasons_of(&rejects)), (6, vec![(0, "missing_field"), (6, "too_many_readings")]));
+    let (readings, rejects) = json(&request(
+        "",
+        &[
+            gauge("", r#"{"asInt":1}"#),
+            gauge("m", &[r#"{"asInt":1}"#; 8].join(",")),
+        ]
+        .join(","),
+    ));
+    assert_eq!(
+        (readings.len(), reasons_of(&rejects)),
+        (6, vec![(0, "missing_field"), (6, "too_many_readings")])
+    );
     assert_eq!(rejects.total(), 3);
 }
 
@@ -232,37 +323,71 @@ fn malformed_payloads_give_nothing_and_empty_ones_are_accepted() {
         r#"{"resourceMetrics":[{"scopeMetrics":[{}]}]}"#,
     ] {
         let (readings, rejects) = json(empty);
-        assert!(readings.is_empty() && rejects.is_empty(), "{empty}: {rejects:?}");
+        assert!(
+            readings.is_empty() && rejects.is_empty(),
+            "{empty}: {rejects:?}"
+        );
     }
     let good = gauge("m", r#"{"asInt":1}"#);
     for (bad, reason) in [
         ("", "invalid_json"),
         ("[]", "invalid_json"),
         (r#"{"resourceMetrics":"x"}"#, "invalid_json"),
-        (r#"{"resourceMetrics":[{"instrumentationLibraryMetrics":[]}]}"#, "invalid_json"),
-        (&request("", &format!("{good},{{\"name\":5}}")), "invalid_json"),
-        (&request("", &format!("{good},{{\"name\":\"n\",\"sum\":[]}}")), "invalid_json"),
+        (
+            r#"{"resourceMetrics":[{"instrumentationLibraryMetrics":[]}]}"#,
+            "invalid_json",
+        ),
+        (
+            &request("", &format!("{good},{{\"name\":5}}")),
+            "invalid_json",
+        ),
+        (
+            &request("", &format!("{good},{{\"name\":\"n\",\"sum\":[]}}")),
+            "invalid_json",
+        ),
         (&request("", &good)[1..], "invalid_json"),
-        (&format!("{{\"resourceMetrics\":\"{}\"}}", "x".repeat(5000)), "invalid_json"),
+        (
+            &format!("{{\"resourceMetrics\":\"{}\"}}", "x".repeat(5000)),
+            "invalid_json",
+        ),
     ] {
         let (readings, rejects) = json(bad);
-        assert_eq!((readings.len(), reasons_of(&rejects)), (0, vec![(0, reason)]), "{bad}");
+        assert_eq!(
+            (readings.len(), reasons_of(&rejects)),
+            (0, vec![(0, reason)]),
+            "{bad}"
+        );
     }
     let (readings, rejects) = read_with(&settings(), Encoding::Json, b"{\"a\":\"\xff\"}");
-    assert_eq!((readings.len(), reasons_of(&rejects)), (0, vec![(0, "invalid_utf8")]));
+    assert_eq!(
+        (readings.len(), reasons_of(&rejects)),
+        (0, vec![(0, "invalid_utf8")])
+    );
 
     let whole = in_protobuf();
     for end in 1..whole.len() {
         let (readings, rejects) = read_with(&settings(), Encoding::Protobuf, &whole[..end]);
-        assert_eq!((readings.len(), reasons_of(&rejects)), (0, vec![(0, "invalid_protobuf")]), "{end}");
+        assert_eq!(
+            (readings.len(), reasons_of(&rejects)),
+            (0, vec![(0, "invalid_protobuf")]),
+            "{end}"
+        );
     }
-    // Unknown fields and groups are ignored: here field 1999 and the group 4, empty, after the resource metrics.
+    // Unknown fields and groups are ignored: here field 1999 and the group 4, empty, after the
+    // resource metrics.
     let unknown = [&whole[..], &[0xfa, 0x7c, 0x01, 0xff], &[0x23, 0x24]].concat();
     let (readings, _) = read_with(&settings(), Encoding::Protobuf, &unknown);
-    assert_eq!(readings, read_with(&settings(), Encoding::Protobuf, &whole).0);
+    assert_eq!(
+        readings,
+        read_with(&settings(), Encoding::Protobuf, &whole).0
+    );
     assert!(!readings.is_empty());
-    let (readings, rejects) = read_with(&settings(), Encoding::Protobuf, &field(1, &[0xc2, 0x3e, 0]));
-    assert!(readings.is_empty() && rejects.list()[0].detail.contains("0.15"), "{rejects:?}");
+    let (readings, rejects) =
+        read_with(&settings(), Encoding::Protobuf, &field(1, &[0xc2, 0x3e, 0]));
+    assert!(
+        readings.is_empty() && rejects.list()[0].detail.contains("0.15"),
+        "{rejects:?}"
+    );
     assert!(read_with(&settings(), Encoding::Protobuf, b"").1.is_empty());
 }
 
@@ -289,26 +414,71 @@ fn histograms_keep_count_sum_min_and_max_and_name_what_is_dropped() {
         .map(|(part, value)| (format!("{name}_{part}"), value))
         .to_vec()
     };
-    let values: Vec<Vec<(String, Value)>> = readings.iter().map(|r| r.values.clone().into_iter().collect()).collect();
-    assert_eq!(values, [stored("h"), stored("e"), stored("s"), vec![("n_count".to_owned(), Value::Int(1))]]);
+    let values: Vec<Vec<(String, Value)>> = readings
+        .iter()
+        .map(|r| r.values.clone().into_iter().collect())
+        .collect();
+    assert_eq!(
+        values,
+        [
+            stored("h"),
+            stored("e"),
+            stored("s"),
+            vec![("n_count".to_owned(), Value::Int(1))]
+        ]
+    );
     let names = ["h (buckets)", "e (buckets)", "s (quantiles)"];
-    assert_eq!((rejects.left_out().total(), rejects.left_out().names()), (6, &names.map(str::to_owned)[..]));
-    assert!(rejects.is_empty() && rejects.remarked().is_some_and(|remark| remark.contains("buckets")));
+    assert_eq!(
+        (rejects.left_out().total(), rejects.left_out().names()),
+        (6, &names.map(str::to_owned)[..])
+    );
+    assert!(
+        rejects.is_empty()
+            && rejects
+                .remarked()
+                .is_some_and(|remark| remark.contains("buckets"))
+    );
 
     // The same in protobuf.
-    let fixed = |number: u32, bits: u64| [&[(number << 3 | 1) as u8][..], &bits.to_le_bytes()].concat();
+    let fixed =
+        |number: u32, bits: u64| [&[(number << 3 | 1) as u8][..], &bits.to_le_bytes()].concat();
     let double = |number: u32, v: f64| fixed(number, v.to_bits());
     let common = [fixed(3, T_NS), fixed(4, 5), double(5, 7.5)].concat();
     let counts = [1u64.to_le_bytes(), 4u64.to_le_bytes()].concat();
-    let histogram = [&common[..], &field(6, &counts), &double(11, 0.5), &double(12, 4.0)].concat();
-    let exponential =
-        [&common[..], &field(8, &field(2, &[0xac, 0x02, 2, 3])), &double(12, 0.5), &double(13, 4.0)].concat();
+    let histogram = [
+        &common[..],
+        &field(6, &counts),
+        &double(11, 0.5),
+        &double(12, 4.0),
+    ]
+    .concat();
+    let exponential = [
+        &common[..],
+        &field(8, &field(2, &[0xac, 0x02, 2, 3])),
+        &double(12, 0.5),
+        &double(13, 4.0),
+    ]
+    .concat();
     let quantile = |at: f64, value: f64| field(6, &[double(1, at), double(2, value)].concat());
-    let summary = [&common[..], &quantile(0.0, 0.5), &quantile(0.9, 3.0), &quantile(1.0, 4.0)].concat();
+    let summary = [
+        &common[..],
+        &quantile(0.0, 0.5),
+        &quantile(0.9, 3.0),
+        &quantile(1.0, 4.0),
+    ]
+    .concat();
     let metric = |name: &str, number, point: &[u8]| {
-        field(2, &[field(1, name.as_bytes()), field(number, &field(1, point))].concat())
+        field(
+            2,
+            &[field(1, name.as_bytes()), field(number, &field(1, point))].concat(),
+        )
     };
-    let scope = [metric("h", 9, &histogram), metric("e", 10, &exponential), metric("s", 11, &summary)].concat();
+    let scope = [
+        metric("h", 9, &histogram),
+        metric("e", 10, &exponential),
+        metric("s", 11, &summary),
+    ]
+    .concat();
     let request = field(1, &field(2, &scope));
     let (same, same_rejects) = read_with(&settings(), Encoding::Protobuf, &request);
     assert_eq!(format!("{same:?}"), format!("{:?}", &readings[..3]));

@@ -1,20 +1,22 @@
 //! Prometheus remote write: samples become readings, those of one sensor and time together.
 //!
-//! - field: the label `__name__` (`node:load.1` becomes `node:load_1`: names contain no dots); its value a double.
-//! - sensor: the values of the labels `remote_write.sensor_id_labels` that the series has, joined by `/`. With
-//!   `remote_write.other_labels = "sensor_id"` the other labels are appended, so that every series is a field of a
-//!   separate sensor.
+//! - field: the label `__name__` (`node:load.1` becomes `node:load_1`: names contain no dots); its
+//!   value a double.
+//! - sensor: the values of the labels `remote_write.sensor_id_labels` that the series has, joined
+//!   by `/`. With `remote_write.other_labels = "sensor_id"` the other labels are appended, so that
+//!   every series is a field of a separate sensor.
 //! - tags: every label but `__name__`.
-//! - Stale markers are skipped; they end a series and have no value. Other values that are not finite are rejected, and
-//!   every native histogram. Metadata and exemplars are ignored.
+//! - Stale markers are skipped; they end a series and have no value. Other values that are not
+//!   finite are rejected, and every native histogram. Metadata and exemplars are ignored.
 //!
-//! Samples of one sensor, time and set of tags become one reading, or several if there are more than
-//! `limits.fields_max`. The fields are sorted by name. So a request that is sent again yields the same readings,
-//! regardless of the order of its series, and nothing is stored twice. Samples that come in other requests are other
-//! readings.
+//! Samples of one sensor, time and set of tags become one reading, or several if there are more
+//! than `limits.fields_max`. The fields are sorted by name. So a request that is sent again yields
+//! the same readings, regardless of the order of its series, and nothing is stored twice. Samples
+//! that come in other requests are other readings.
 //!
-//! A malformed payload is rejected as a whole, as the specification requires, and yields no reading.
-//! Specifications: prometheus.io/docs/specs/prw/remote_write_spec and remote_write_spec_2_0.
+//! A malformed payload is rejected as a whole, as the specification requires, and yields no
+//! reading. Specifications: prometheus.io/docs/specs/prw/remote_write_spec and
+//! remote_write_spec_2_0.
 
 mod samples;
 #[cfg(test)]
@@ -73,7 +75,11 @@ pub(super) fn decode(
     match read {
         Ok(()) => samples.commit(out),
         Err(error) => {
-            rejects.push(0, RejectReason::InvalidProtobuf, format!("not a remote write request: {error}"));
+            rejects.push(
+                0,
+                RejectReason::InvalidProtobuf,
+                format!("not a remote write request: {error}"),
+            );
         }
     }
 }
@@ -123,16 +129,24 @@ fn read_v2<'d>(payload: &'d [u8], samples: &mut Samples<'_, 'd>) -> Result<(), I
         let mut name = None;
         for field in Fields::new(series) {
             let mut add = |reference: u64| {
-                let symbol = usize::try_from(reference).ok().and_then(|i| symbols.get(i)).copied();
+                let symbol = usize::try_from(reference)
+                    .ok()
+                    .and_then(|i| symbols.get(i))
+                    .copied();
                 let symbol = symbol.ok_or(InvalidRequest::NoSymbol)?;
                 match name.take() {
                     None => name = Some(symbol),
-                    Some(name) => samples.label(Label { name, value: symbol }),
+                    Some(name) => samples.label(Label {
+                        name,
+                        value: symbol,
+                    }),
                 }
                 Ok::<(), InvalidRequest>(())
             };
             match field? {
-                (1, FieldValue::Bytes(packed)) => super::protobuf::packed(packed).try_for_each(|n| add(n?))?,
+                (1, FieldValue::Bytes(packed)) => {
+                    super::protobuf::packed(packed).try_for_each(|n| add(n?))?
+                }
                 (1, one) => add(one.varint()?)?,
                 _ => {}
             }
@@ -146,7 +160,11 @@ fn read_v2<'d>(payload: &'d [u8], samples: &mut Samples<'_, 'd>) -> Result<(), I
 }
 
 /// Samples (field 2) and histograms of a series whose labels are known.
-fn read_samples(series: &[u8], histograms: u32, samples: &mut Samples<'_, '_>) -> Result<(), Malformed> {
+fn read_samples(
+    series: &[u8],
+    histograms: u32,
+    samples: &mut Samples<'_, '_>,
+) -> Result<(), Malformed> {
     let mut unsupported = 0;
     for field in Fields::new(series) {
         match field? {

@@ -64,9 +64,23 @@ pub(super) struct Samples<'a, 'd> {
 }
 
 impl<'a, 'd> Samples<'a, 'd> {
-    pub(super) fn new(settings: &'a RemoteWrite, cx: &'a Context<'a>, rejects: &'a mut Rejects) -> Samples<'a, 'd> {
+    pub(super) fn new(
+        settings: &'a RemoteWrite,
+        cx: &'a Context<'a>,
+        rejects: &'a mut Rejects,
+    ) -> Samples<'a, 'd> {
         let (index, series, list, sensors, known) = Default::default();
-        Samples { settings, cx, rejects, quota: Quota::new(cx.limits), index, series, list, sensors, known }
+        Samples {
+            settings,
+            cx,
+            rejects,
+            quota: Quota::new(cx.limits),
+            index,
+            series,
+            list,
+            sensors,
+            known,
+        }
     }
 
     /// Begins the next series.
@@ -100,9 +114,18 @@ impl<'a, 'd> Samples<'a, 'd> {
     /// Rejects the native histograms of the series.
     pub(super) fn histograms(&mut self, count: usize) {
         if count > 0 {
-            let name = self.series.labels.iter().find(|label| label.name == NAME).map_or("", |label| label.value);
-            let detail = format!("{} is a native histogram; only numbers are supported", excerpt(name));
-            self.rejects.push_many(self.index, count, RejectReason::UnsupportedMetric, detail);
+            let name = self
+                .series
+                .labels
+                .iter()
+                .find(|label| label.name == NAME)
+                .map_or("", |label| label.value);
+            let detail = format!(
+                "{} is a native histogram; only numbers are supported",
+                excerpt(name)
+            );
+            self.rejects
+                .push_many(self.index, count, RejectReason::UnsupportedMetric, detail);
             self.index += count;
         }
     }
@@ -117,11 +140,20 @@ impl<'a, 'd> Samples<'a, 'd> {
             }
         };
         if !value.is_finite() {
-            let detail = format!("{} is {value}, which is not a finite number", excerpt(field));
+            let detail = format!(
+                "{} is {value}, which is not a finite number",
+                excerpt(field)
+            );
             return Err(Fault::new(RejectReason::NotFinite, detail));
         }
         let ts_ms = time::accepted(i128::from(ts_ms), self.cx)?;
-        self.list.push(Sample { sensor, ts_ms, field, bits: value.to_bits(), index });
+        self.list.push(Sample {
+            sensor,
+            ts_ms,
+            field,
+            bits: value.to_bits(),
+            index,
+        });
         Ok(())
     }
 
@@ -133,10 +165,16 @@ impl<'a, 'd> Samples<'a, 'd> {
         let mut labels = self.series.labels.clone();
         labels.sort_unstable();
         if let Some(pair) = labels.windows(2).find(|pair| pair[0].name == pair[1].name) {
-            return Err(Fault::new(RejectReason::DuplicateKey, format!("duplicate label {}", excerpt(pair[0].name))));
+            return Err(Fault::new(
+                RejectReason::DuplicateKey,
+                format!("duplicate label {}", excerpt(pair[0].name)),
+            ));
         }
         let Some(at) = labels.iter().position(|label| label.name == NAME) else {
-            return Err(Fault::new(RejectReason::MissingField, "the series has no label __name__"));
+            return Err(Fault::new(
+                RejectReason::MissingField,
+                "the series has no label __name__",
+            ));
         };
         let field = labels.remove(at).value;
         if let Some(known) = self.known.get(&labels) {
@@ -152,7 +190,10 @@ impl<'a, 'd> Samples<'a, 'd> {
     fn sensor_id(&self, labels: &[Label<'_>]) -> Result<String, Fault> {
         let names = &self.settings.sensor_id_labels;
         let mut id = String::new();
-        for label in names.iter().filter_map(|name| labels.iter().find(|label| label.name == name)) {
+        for label in names
+            .iter()
+            .filter_map(|name| labels.iter().find(|label| label.name == name))
+        {
             if !id.is_empty() {
                 id.push(SEPARATOR);
             }
@@ -163,12 +204,18 @@ impl<'a, 'd> Samples<'a, 'd> {
         }
         if id.is_empty() {
             let names = names.join(", ");
-            let detail = format!("the series has none of the labels remote_write.sensor_id_labels ({names})");
+            let detail = format!(
+                "the series has none of the labels remote_write.sensor_id_labels ({names})"
+            );
             return Err(Fault::new(RejectReason::MissingSensorId, detail));
         }
         if self.settings.other_labels == PointAttributes::SensorId {
-            let others = labels.iter().filter(|label| !names.iter().any(|name| name == label.name));
-            let others: Vec<_> = others.map(|label| (Cow::Borrowed(label.name), Cow::Borrowed(label.value))).collect();
+            let others = labels
+                .iter()
+                .filter(|label| !names.iter().any(|name| name == label.name));
+            let others: Vec<_> = others
+                .map(|label| (Cow::Borrowed(label.name), Cow::Borrowed(label.value)))
+                .collect();
             let mut whole = String::new();
             line::write_id(&mut whole, &id, &others);
             return Ok(whole);
@@ -187,7 +234,9 @@ impl<'a, 'd> Samples<'a, 'd> {
         for of_sensor in list.chunk_by(|a, b| a.sensor == b.sensor) {
             let labels = &self.sensors[of_sensor[0].sensor as usize];
             // Checked before.
-            let Ok(id) = self.sensor_id(labels) else { continue };
+            let Ok(id) = self.sensor_id(labels) else {
+                continue;
+            };
             let tags = tags(labels, self.cx);
             for at_one_time in of_sensor.chunk_by(|a, b| a.ts_ms == b.ts_ms) {
                 self.readings(&id, &tags, at_one_time, out);
@@ -195,20 +244,36 @@ impl<'a, 'd> Samples<'a, 'd> {
         }
     }
 
-    /// Builds as few readings as possible from samples of one time: another one if a field has several values, or if
-    /// there are too many fields.
-    fn readings(&mut self, id: &str, tags: &Tags<'_>, samples: &[Sample<'_>], out: &mut BatchBuilder) {
+    /// Builds as few readings as possible from samples of one time: another one if a field has
+    /// several values, or if there are too many fields.
+    fn readings(
+        &mut self,
+        id: &str,
+        tags: &Tags<'_>,
+        samples: &[Sample<'_>],
+        out: &mut BatchBuilder,
+    ) {
         let fields_max = self.cx.limits.fields_max;
         let mut rest = samples;
         while !rest.is_empty() {
-            let distinct = rest.windows(2).take_while(|pair| pair[0].field != pair[1].field).count() + 1;
+            let distinct = rest
+                .windows(2)
+                .take_while(|pair| pair[0].field != pair[1].field)
+                .count()
+                + 1;
             let (now, later) = rest.split_at(distinct.min(fields_max.max(1)));
             rest = later;
             self.reading(id, tags, now, out);
         }
     }
 
-    fn reading(&mut self, id: &str, tags: &Tags<'_>, samples: &[Sample<'_>], out: &mut BatchBuilder) {
+    fn reading(
+        &mut self,
+        id: &str,
+        tags: &Tags<'_>,
+        samples: &[Sample<'_>],
+        out: &mut BatchBuilder,
+    ) {
         let limits = self.cx.limits;
         out.begin();
         let mut added = vec![];
@@ -220,23 +285,34 @@ impl<'a, 'd> Samples<'a, 'd> {
                 Err(fault) => self.rejects.fault(sample.index, fault),
             }
         }
-        let Some(first) = added.first() else { return out.abort() };
-        if let Err(fault) = names::commit(out, id, (samples[0].ts_ms, Origin::Sender), tags, self.cx) {
+        let Some(first) = added.first() else {
+            return out.abort();
+        };
+        if let Err(fault) =
+            names::commit(out, id, (samples[0].ts_ms, Origin::Sender), tags, self.cx)
+        {
             out.abort();
-            self.rejects.push_many(*first, added.len(), fault.reason, fault.detail);
+            self.rejects
+                .push_many(*first, added.len(), fault.reason, fault.detail);
         }
     }
 }
 
 type Tags<'t> = [(Cow<'t, str>, Cow<'t, str>)];
 
-/// The labels, as far as they can be tags. Labels that are too long, or too many, are dropped, because the value
-/// matters more. Of two with the same stored name the first is kept.
+/// The labels, as far as they can be tags. Labels that are too long, or too many, are dropped,
+/// because the value matters more. Of two with the same stored name the first is kept.
 fn tags<'t>(labels: &[Label<'t>], cx: &Context<'_>) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
     let mut tags: Vec<(Cow<'t, str>, Cow<'t, str>)> = vec![];
-    let max = cx.limits.tags_max.min(TAGS_MAX).saturating_sub(cx.tags.len());
+    let max = cx
+        .limits
+        .tags_max
+        .min(TAGS_MAX)
+        .saturating_sub(cx.tags.len());
     for label in labels {
-        let Ok(name) = names::name(label.name, cx.limits) else { continue };
+        let Ok(name) = names::name(label.name, cx.limits) else {
+            continue;
+        };
         let too_long = label.value.len() > cx.limits.string_max_bytes;
         if tags.len() >= max || too_long || tags.iter().any(|(taken, _)| *taken == name) {
             continue;

@@ -7,14 +7,23 @@ use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
-pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+pub(in crate::decode) fn decode(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
     if payload.is_empty() {
         return rejects.push(0, RejectReason::EmptyPayload, "the payload is empty");
     }
-    let mut walk = Walk { items: Items::new(Cbor::new(payload)), pack: Pack::new(cx, out, rejects) };
+    let mut walk = Walk {
+        items: Items::new(Cbor::new(payload)),
+        pack: Pack::new(cx, out, rejects),
+    };
     if let Err(e) = walk.payload() {
         let detail = format!("invalid CBOR {e}; the rest of the payload is skipped");
-        walk.pack.reject(Fault::new(RejectReason::InvalidCbor, detail));
+        walk.pack
+            .reject(Fault::new(RejectReason::InvalidCbor, detail));
     }
     walk.pack.finish();
 }
@@ -27,7 +36,10 @@ struct Walk<'a, 'de> {
 impl Walk<'_, '_> {
     fn payload(&mut self) -> Result<(), Malformed> {
         let Head::Array(len) = self.items.head()? else {
-            self.pack.reject(Fault::new(RejectReason::InvalidSenml, "a pack must be an array of records"));
+            self.pack.reject(Fault::new(
+                RejectReason::InvalidSenml,
+                "a pack must be an array of records",
+            ));
             return Ok(());
         };
         let mut record = Record::default();
@@ -42,7 +54,10 @@ impl Walk<'_, '_> {
                             (Item::Int(label), item) => record.put_number(label, item),
                             (Item::Text(label), item) => record.put(&label, item),
                             (other, _) => {
-                                let detail = format!("a label must be a number or a text, not {}", other.name());
+                                let detail = format!(
+                                    "a label must be a number or a text, not {}",
+                                    other.name()
+                                );
                                 record.fail(Fault::new(RejectReason::WrongType, detail));
                             }
                         }
@@ -58,7 +73,8 @@ impl Walk<'_, '_> {
         }
         if !self.items.is_at_end() {
             let detail = format!("unexpected data at byte {}", self.items.at());
-            self.pack.reject(Fault::new(RejectReason::TrailingData, detail));
+            self.pack
+                .reject(Fault::new(RejectReason::TrailingData, detail));
         }
         Ok(())
     }

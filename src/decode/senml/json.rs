@@ -1,5 +1,6 @@
-//! A pack in JSON. This module walks the array, and serde_json parses one record at a time, as in `super::super::json`.
-//! Members of a record are taken as raw text, so that numbers keep their literals.
+//! A pack in JSON. This module walks the array, and serde_json parses one record at a time, as in
+//! `super::super::json`. Members of a record are taken as raw text, so that numbers keep their
+//! literals.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,18 +19,32 @@ use crate::decode::token::Token;
 use crate::decode::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
-pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
-    // As in native JSON, skip a byte order mark, white space, and the NUL that some C programs send.
+pub(in crate::decode) fn decode(
+    payload: &[u8],
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+    rejects: &mut Rejects,
+) {
+    // As in native JSON, skip a byte order mark, white space, and the NUL that some C programs
+    // send.
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii();
     match bytes.first() {
         None => rejects.push(0, RejectReason::EmptyPayload, "the payload is empty"),
         Some(b'[') => {
-            let mut walk = Walk { bytes, pack: Pack::new(cx, out, rejects), record: Record::default() };
+            let mut walk = Walk {
+                bytes,
+                pack: Pack::new(cx, out, rejects),
+                record: Record::default(),
+            };
             walk.array();
             walk.pack.finish();
         }
-        Some(_) => rejects.push(0, RejectReason::InvalidSenml, "a pack must be an array of records"),
+        Some(_) => rejects.push(
+            0,
+            RejectReason::InvalidSenml,
+            "a pack must be an array of records",
+        ),
     }
 }
 
@@ -74,7 +89,12 @@ impl<'de> Walk<'_, 'de> {
         let mut parser = serde_json::Deserializer::from_slice(rest);
         let result = RecordSeed(&mut self.record).deserialize(&mut parser);
         let used = parser.into_iter::<IgnoredAny>().byte_offset();
-        let ends_well = |n: usize| matches!(rest.get(skip_space(rest, n)), None | Some(b',' | b']' | b'{'));
+        let ends_well = |n: usize| {
+            matches!(
+                rest.get(skip_space(rest, n)),
+                None | Some(b',' | b']' | b'{')
+            )
+        };
         match result {
             Ok(()) if ends_well(used) => {
                 self.pack.take(&mut self.record);
@@ -83,7 +103,9 @@ impl<'de> Walk<'_, 'de> {
             result => {
                 let extent = split::extent(rest, Within::Array);
                 // At least one byte, so that the walk makes progress after two commas.
-                let end = extent.end.max(usize::from(!matches!(rest.first(), Some(b',' | b']'))));
+                let end = extent
+                    .end
+                    .max(usize::from(!matches!(rest.first(), Some(b',' | b']'))));
                 if extent.guessed || may_have_bases(&rest[..end]) {
                     self.pack.lose_bases();
                 }
@@ -96,14 +118,30 @@ impl<'de> Walk<'_, 'de> {
     /// Rejects a record that is not JSON.
     fn broken(&mut self, chunk: &[u8], error: Option<serde_json::Error>, depth: usize) {
         let fault = if depth > DEPTH_MAX {
-            Fault::new(RejectReason::TooDeep, format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed"))
+            Fault::new(
+                RejectReason::TooDeep,
+                format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed"),
+            )
         } else if let Err(e) = std::str::from_utf8(chunk) {
-            Fault::new(RejectReason::InvalidUtf8, format!("not UTF-8 at byte {} of the record", e.valid_up_to()))
+            Fault::new(
+                RejectReason::InvalidUtf8,
+                format!("not UTF-8 at byte {} of the record", e.valid_up_to()),
+            )
         } else {
-            let what = error.map_or_else(|| "unexpected data after the record".to_owned(), |e| e.to_string());
+            let what = error.map_or_else(
+                || "unexpected data after the record".to_owned(),
+                |e| e.to_string(),
+            );
             // Remove serde_json's position, which counts from the record.
-            let what = what.split(" at line ").next().unwrap_or_default().to_owned();
-            Fault::new(RejectReason::InvalidJson, format!("{what}: {}", excerpt(&String::from_utf8_lossy(chunk))))
+            let what = what
+                .split(" at line ")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            Fault::new(
+                RejectReason::InvalidJson,
+                format!("{what}: {}", excerpt(&String::from_utf8_lossy(chunk))),
+            )
         };
         self.pack.reject(fault);
     }
@@ -111,16 +149,21 @@ impl<'de> Walk<'_, 'de> {
     fn trailing(&mut self, at: usize) {
         let at = skip_space(self.bytes, at);
         if at < self.bytes.len() {
-            self.pack.reject(Fault::new(RejectReason::TrailingData, format!("unexpected data at byte {at}")));
+            self.pack.reject(Fault::new(
+                RejectReason::TrailingData,
+                format!("unexpected data at byte {at}"),
+            ));
         }
     }
 
     fn reject(&mut self, detail: &'static str) {
-        self.pack.reject(Fault::new(RejectReason::InvalidJson, detail));
+        self.pack
+            .reject(Fault::new(RejectReason::InvalidJson, detail));
     }
 }
 
-/// Whether unreadable bytes may have held a base field. With escapes a base field can be written in many ways.
+/// Whether unreadable bytes may have held a base field. With escapes a base field can be written in
+/// many ways.
 fn may_have_bases(chunk: &[u8]) -> bool {
     chunk.contains(&b'\\') || chunk.windows(2).any(|pair| pair == b"\"b")
 }
@@ -137,9 +180,13 @@ fn item(raw: &str) -> Item<'_> {
         [b'n', ..] => Item::Null,
         [b't', ..] => Item::Bool(true),
         [b'f', ..] => Item::Bool(false),
-        // Without escapes the text is the part between the quotes; the parser has checked its end and its bytes.
-        [b'"', text @ .., b'"'] if !text.contains(&b'\\') => Item::Text(Cow::Borrowed(&raw[1..raw.len() - 1])),
-        [b'"', ..] => serde_json::from_str::<String>(raw).map_or(Item::BadText, |text| Item::Text(text.into())),
+        // Without escapes the text is the part between the quotes; the parser has checked its end
+        // and its bytes.
+        [b'"', text @ .., b'"'] if !text.contains(&b'\\') => {
+            Item::Text(Cow::Borrowed(&raw[1..raw.len() - 1]))
+        }
+        [b'"', ..] => serde_json::from_str::<String>(raw)
+            .map_or(Item::BadText, |text| Item::Text(text.into())),
         _ => match Token::number(raw) {
             Some(Token::Int(v)) => Item::Int(i128::from(v)),
             Some(Token::Double(v)) => Item::Double(v),
@@ -153,7 +200,10 @@ struct RecordSeed<'x, 'de>(&'x mut Record<'de>);
 
 impl RecordSeed<'_, '_> {
     fn not_an_object<E: Error>(self, what: &str) -> Result<(), E> {
-        self.0.fail(Fault::new(RejectReason::NotAnObject, format!("a record must be an object, not {what}")));
+        self.0.fail(Fault::new(
+            RejectReason::NotAnObject,
+            format!("a record must be an object, not {what}"),
+        ));
         Ok(())
     }
 }
@@ -175,7 +225,8 @@ impl<'de> Visitor<'de> for RecordSeed<'_, 'de> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(Key(label)) = map.next_key::<Key<'de>>()? {
-            self.0.put(&label, item(map.next_value::<&'de RawValue>()?.get()));
+            self.0
+                .put(&label, item(map.next_value::<&'de RawValue>()?.get()));
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
-//! Resolves records against their bases, collects them, and builds readings at the end of the pack. Only then it is
-//! known that nothing forbids processing the pack, and which names have several units.
+//! Resolves records against their bases, collects them, and builds readings at the end of the pack.
+//! Only then it is known that nothing forbids processing the pack, and which names have several
+//! units.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -47,7 +48,10 @@ impl<T> Base<T> {
         match self {
             Base::Is(value) => Ok(value),
             Base::Lost(index) => {
-                let detail = format!("it depends on `{}`, which is invalid in record {index}", label.name());
+                let detail = format!(
+                    "it depends on `{}`, which is invalid in record {index}",
+                    label.name()
+                );
                 Err(bad(detail))
             }
         }
@@ -97,7 +101,11 @@ pub(super) struct Pack<'a, 'de> {
 }
 
 impl<'a, 'de> Pack<'a, 'de> {
-    pub(super) fn new(cx: &'a Context<'a>, out: &'a mut BatchBuilder, rejects: &'a mut Rejects) -> Pack<'a, 'de> {
+    pub(super) fn new(
+        cx: &'a Context<'a>,
+        out: &'a mut BatchBuilder,
+        rejects: &'a mut Rejects,
+    ) -> Pack<'a, 'de> {
         Pack {
             cx,
             out,
@@ -122,8 +130,8 @@ impl<'a, 'de> Pack<'a, 'de> {
         self.index += 1;
     }
 
-    /// Marks all bases as lost: the record at the current index, which is about to be rejected, may have had unreadable
-    /// base fields.
+    /// Marks all bases as lost: the record at the current index, which is about to be rejected, may
+    /// have had unreadable base fields.
     pub(super) fn lose_bases(&mut self) {
         self.base_name = Base::Lost(self.index);
         self.base_time_us = Base::Lost(self.index);
@@ -175,7 +183,8 @@ impl<'a, 'de> Pack<'a, 'de> {
         self.quota.close("records", self.rejects);
     }
 
-    /// Applies the record's base fields. They apply from this record on, even if the record has other faults.
+    /// Applies the record's base fields. They apply from this record on, even if the record has
+    /// other faults.
     fn take_bases(&mut self, record: &mut Record<'de>) -> Result<(), Fault> {
         let mut first = None;
         let lost = self.index;
@@ -210,13 +219,31 @@ impl<'a, 'de> Pack<'a, 'de> {
         if let Some(unit) = &unit {
             names::check_text("u", unit, self.cx.limits)?;
         }
-        let own_us = record.take(Label::Time).map_or(Ok(0), |item| micros(Label::Time, &item))?;
-        let time = self.time(self.base_time_us.get(Label::BaseTime)?.saturating_add(own_us))?;
-        Ok(Resolved { index: self.index, name, time, unit, value, sum, by_unit: false })
+        let own_us = record
+            .take(Label::Time)
+            .map_or(Ok(0), |item| micros(Label::Time, &item))?;
+        let time = self.time(
+            self.base_time_us
+                .get(Label::BaseTime)?
+                .saturating_add(own_us),
+        )?;
+        Ok(Resolved {
+            index: self.index,
+            name,
+            time,
+            unit,
+            value,
+            sum,
+            by_unit: false,
+        })
     }
 
-    /// The record's value and sum, with their bases added (§4.5.4). A base alone is not a value: nothing was measured.
-    fn values(&self, record: &mut Record<'de>) -> Result<(Option<Value<'de>>, Option<Number>), Fault> {
+    /// The record's value and sum, with their bases added (§4.5.4). A base alone is not a value:
+    /// nothing was measured.
+    fn values(
+        &self,
+        record: &mut Record<'de>,
+    ) -> Result<(Option<Value<'de>>, Option<Number>), Fault> {
         let given = Label::VALUES.into_iter().filter(|label| record.has(*label));
         if given.count() > 1 {
             return Err(bad("more than one of v, vs, vb and vd"));
@@ -224,11 +251,16 @@ impl<'a, 'de> Pack<'a, 'de> {
         let plus = |base: &Option<Number>, own: Number| base.map_or(own, |base| base.plus(own));
         let mut value = None;
         for label in Label::VALUES {
-            let Some(item) = record.take(label) else { continue };
+            let Some(item) = record.take(label) else {
+                continue;
+            };
             value = Some(match label {
                 Label::Value => {
                     let own = number(label, &item)?;
-                    Value::Number(finite(label, plus(self.base_value.get(Label::BaseValue)?, own))?)
+                    Value::Number(finite(
+                        label,
+                        plus(self.base_value.get(Label::BaseValue)?, own),
+                    )?)
                 }
                 Label::BoolValue => match item {
                     Item::Bool(v) => Value::Bool(v),
@@ -247,19 +279,27 @@ impl<'a, 'de> Pack<'a, 'de> {
         let sum = match record.take(Label::Sum) {
             Some(item) => {
                 let own = number(Label::Sum, &item)?;
-                Some(finite(Label::Sum, plus(self.base_sum.get(Label::BaseSum)?, own))?)
+                Some(finite(
+                    Label::Sum,
+                    plus(self.base_sum.get(Label::BaseSum)?, own),
+                )?)
             }
             None => None,
         };
         if value.is_none() && sum.is_none() {
-            return Err(Fault::new(RejectReason::NoValues, "the record has none of v, vs, vb, vd and s"));
+            return Err(Fault::new(
+                RejectReason::NoValues,
+                "the record has none of v, vs, vb, vd and s",
+            ));
         }
         Ok((value, sum))
     }
 
     fn name(&self, record: &mut Record<'de>) -> Result<Cow<'de, str>, Fault> {
         let base = self.base_name.get(Label::BaseName)?;
-        let own = record.take(Label::Name).map_or(Ok(Cow::Borrowed("")), |item| text(Label::Name, item))?;
+        let own = record
+            .take(Label::Name)
+            .map_or(Ok(Cow::Borrowed("")), |item| text(Label::Name, item))?;
         let name = match (&**base, &*own) {
             (_, "") => base.clone(),
             ("", _) => own,
@@ -284,14 +324,17 @@ impl<'a, 'de> Pack<'a, 'de> {
         match sum_us {
             0 => Ok((self.cx.received_at_ms, Origin::Receipt)),
             us if us < RELATIVE_BELOW_US => {
-                let ms = us.saturating_add(i128::from(self.cx.received_at_ms) * 1000).div_euclid(1000);
+                let ms = us
+                    .saturating_add(i128::from(self.cx.received_at_ms) * 1000)
+                    .div_euclid(1000);
                 Ok((time::accepted(ms, self.cx)?, Origin::Sender))
             }
             us => time::resolve(Some(&Token::integer(us)), Some(TsUnit::Us), self.cx),
         }
     }
 
-    /// Builds readings from records with the same sensor and time, in the order of their first records.
+    /// Builds readings from records with the same sensor and time, in the order of their first
+    /// records.
     fn commit(&mut self) {
         let mut records = std::mem::take(&mut self.records);
         mark_units(&mut records);
@@ -300,9 +343,13 @@ impl<'a, 'de> Pack<'a, 'de> {
         let time = |r: &Resolved<'de>| r.time;
         records.sort_by(|a, b| {
             let sensors = a.name[sensor(a)].cmp(&b.name[sensor(b)]);
-            sensors.then(time(a).cmp(&time(b))).then(a.index.cmp(&b.index))
+            sensors
+                .then(time(a).cmp(&time(b)))
+                .then(a.index.cmp(&b.index))
         });
-        let same = |a: &Resolved<'de>, b: &Resolved<'de>| time(a) == time(b) && (by_topic || a.name == b.name);
+        let same = |a: &Resolved<'de>, b: &Resolved<'de>| {
+            time(a) == time(b) && (by_topic || a.name == b.name)
+        };
         let mut groups: Vec<&[Resolved<'de>]> = records.chunk_by(same).collect();
         groups.sort_by_key(|group| group.first().map(|r| r.index));
         for group in groups {
@@ -310,8 +357,8 @@ impl<'a, 'de> Pack<'a, 'de> {
         }
     }
 
-    /// Commits records of one sensor and time as one reading, or as several if a field occurs twice or there are too
-    /// many.
+    /// Commits records of one sensor and time as one reading, or as several if a field occurs twice
+    /// or there are too many.
     fn group(&mut self, group: &[Resolved<'de>]) {
         self.out.begin();
         let mut reading: Vec<&Resolved<'de>> = Vec::new();
@@ -325,15 +372,17 @@ impl<'a, 'de> Pack<'a, 'de> {
                 }
             };
             let is_full = used.len() + fields.len() > self.cx.limits.fields_max;
-            if !reading.is_empty() && (is_full || fields.iter().any(|(name, _)| used.contains(name))) {
+            if !reading.is_empty()
+                && (is_full || fields.iter().any(|(name, _)| used.contains(name)))
+            {
                 self.reading(&reading);
                 reading.clear();
                 used.clear();
             }
             reading.push(record);
-            let added = fields
-                .iter()
-                .try_for_each(|(name, value)| add_value(self.out, name, *value, self.cx.limits.fields_max));
+            let added = fields.iter().try_for_each(|(name, value)| {
+                add_value(self.out, name, *value, self.cx.limits.fields_max)
+            });
             if let Err(fault) = added {
                 self.out.begin();
                 reject_all(self.rejects, &reading, &fault);
@@ -396,8 +445,14 @@ impl<'a, 'de> Pack<'a, 'de> {
         let Some(first) = records.first() else { return };
         let sensor_id = self.cx.sensor_id.unwrap_or(&first.name);
         // A unit describes the sensor only if all its values are of one quantity.
-        let unit = records.iter().filter(|r| !r.by_unit && self.own_name(r).is_empty()).find_map(|r| r.unit.clone());
-        let tags: Vec<(Cow<'_, str>, Cow<'_, str>)> = unit.map(|unit| (Cow::Borrowed("u"), unit)).into_iter().collect();
+        let unit = records
+            .iter()
+            .filter(|r| !r.by_unit && self.own_name(r).is_empty())
+            .find_map(|r| r.unit.clone());
+        let tags: Vec<(Cow<'_, str>, Cow<'_, str>)> = unit
+            .map(|unit| (Cow::Borrowed("u"), unit))
+            .into_iter()
+            .collect();
         let out = &mut *self.out;
         let committed = names::check_sensor_id(sensor_id, self.cx.limits)
             .and_then(|()| names::commit(out, sensor_id, first.time, &tags, self.cx));
@@ -426,7 +481,10 @@ fn mark_units(records: &mut [Resolved<'_>]) {
     if units.values().all(|(_, several)| !several) {
         return;
     }
-    let marks: Vec<bool> = records.iter().map(|r| units.get(&*r.name).is_some_and(|(_, several)| *several)).collect();
+    let marks: Vec<bool> = records
+        .iter()
+        .map(|r| units.get(&*r.name).is_some_and(|(_, several)| *several))
+        .collect();
     for (record, mark) in records.iter_mut().zip(marks) {
         record.by_unit = mark;
     }
@@ -440,15 +498,25 @@ fn understood(record: &mut Record<'_>) -> Result<(), Fault> {
     }
     match record.version() {
         None | Some(Item::Int(1..=VERSION)) => Ok(()),
-        Some(Item::Int(v)) => Err(bad(format!("bver is {v}; versions 1 to {VERSION} are supported"))),
-        Some(other) => Err(bad(format!("bver must be a positive integer, not {}", other.name()))),
+        Some(Item::Int(v)) => Err(bad(format!(
+            "bver is {v}; versions 1 to {VERSION} are supported"
+        ))),
+        Some(other) => Err(bad(format!(
+            "bver must be a positive integer, not {}",
+            other.name()
+        ))),
     }
 }
 
 /// §4.5.1: `A-Z`, `a-z`, `0-9` and `-:./_`, starting with an alphanumeric character.
 fn check_name(name: &str) -> Result<(), Fault> {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b':' | b'.' | b'/' | b'_');
-    if name.bytes().all(good) && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric) {
+    if name.bytes().all(good)
+        && name
+            .as_bytes()
+            .first()
+            .is_some_and(u8::is_ascii_alphanumeric)
+    {
         return Ok(());
     }
     Err(bad(format!(
@@ -465,7 +533,10 @@ fn wrong(label: Label, wanted: &str, item: &Item<'_>) -> Fault {
     let label = label.name();
     match item {
         Item::BadText => Fault::new(RejectReason::InvalidUtf8, format!("`{label}` is not UTF-8")),
-        _ => Fault::new(RejectReason::WrongType, format!("`{label}` must be {wanted}, not {}", item.name())),
+        _ => Fault::new(
+            RejectReason::WrongType,
+            format!("`{label}` must be {wanted}, not {}", item.name()),
+        ),
     }
 }
 
@@ -482,7 +553,9 @@ fn number(label: Label, item: &Item<'_>) -> Result<Number, Fault> {
         Fault::new(RejectReason::IntegerOutOfRange, detail)
     };
     match item {
-        Item::Int(v) => i64::try_from(*v).map(Number::Int).map_err(|_| out_of_range()),
+        Item::Int(v) => i64::try_from(*v)
+            .map(Number::Int)
+            .map_err(|_| out_of_range()),
         Item::HugeInt => Err(out_of_range()),
         Item::Double(v) => finite(label, Number::Double(*v)),
         other => Err(wrong(label, "a number", other)),
@@ -490,18 +563,25 @@ fn number(label: Label, item: &Item<'_>) -> Result<Number, Fault> {
 }
 
 fn finite(label: Label, v: Number) -> Result<Number, Fault> {
-    let not_finite = || Fault::new(RejectReason::NotFinite, format!("`{}` is not a finite number", label.name()));
+    let not_finite = || {
+        Fault::new(
+            RejectReason::NotFinite,
+            format!("`{}` is not a finite number", label.name()),
+        )
+    };
     v.as_f64().is_finite().then_some(v).ok_or_else(not_finite)
 }
 
-/// A time in seconds, converted to microseconds: a double of today's seconds has a resolution of a quarter of one.
+/// A time in seconds, converted to microseconds: a double of today's seconds has a resolution of a
+/// quarter of one.
 fn micros(label: Label, item: &Item<'_>) -> Result<i128, Fault> {
     match item {
         Item::Int(v) => Ok(v.saturating_mul(1_000_000)),
         Item::Double(v) if v.is_finite() => Ok((v * 1e6).round() as i128),
-        Item::Double(_) | Item::HugeInt => {
-            Err(Fault::new(RejectReason::BadTimestamp, format!("`{}` is not a time", label.name())))
-        }
+        Item::Double(_) | Item::HugeInt => Err(Fault::new(
+            RejectReason::BadTimestamp,
+            format!("`{}` is not a time", label.name()),
+        )),
         other => Err(wrong(label, "a number of seconds", other)),
     }
 }

@@ -83,7 +83,9 @@ impl<'de> Record<'de> {
     pub(super) fn put(&mut self, label: &str, item: Item<'de>) {
         match LABELS.iter().find(|(_, name, _)| *name == label) {
             Some((label, _, _)) => self.put_known(*label, item),
-            None if label.ends_with('_') => drop(self.mandatory.get_or_insert_with(|| excerpt(label))),
+            None if label.ends_with('_') => {
+                self.mandatory.get_or_insert_with(|| excerpt(label));
+            }
             None => {}
         }
     }
@@ -98,9 +100,13 @@ impl<'de> Record<'de> {
     fn put_known(&mut self, label: Label, item: Item<'de>) {
         let field = &mut self.fields[label as usize];
         if field.is_some() {
-            // Neither value is reliable. Following records that depend on a base field must see that.
+            // Neither value is reliable. Following records that depend on a base field must see
+            // that.
             *field = Some(Item::Other("given twice"));
-            self.fail(Fault::new(RejectReason::DuplicateKey, format!("duplicate `{}`", label.name())));
+            self.fail(Fault::new(
+                RejectReason::DuplicateKey,
+                format!("duplicate `{}`", label.name()),
+            ));
         } else if item != Item::Null {
             *field = Some(item);
         }
@@ -134,7 +140,11 @@ impl<'de> Record<'de> {
     /// Whether it has only base fields. Such a record is valid, but not a measurement.
     pub(super) fn is_only_bases(&self) -> bool {
         let some_base = Label::BASES.iter().any(|base| self.has(*base)) || self.has(BaseVersion);
-        some_base && LABELS.iter().filter(|(_, _, n)| *n >= 0).all(|(label, _, _)| !self.has(*label))
+        some_base
+            && LABELS
+                .iter()
+                .filter(|(_, _, n)| *n >= 0)
+                .all(|(label, _, _)| !self.has(*label))
     }
 }
 

@@ -1,5 +1,6 @@
-//! The definitions in births: for each node and device the names and types of its metrics, found by alias and by name.
-//! They are sorted lists instead of maps, because they are built once per birth and there may be very many of them.
+//! The definitions in births: for each node and device the names and types of its metrics, found by
+//! alias and by name. They are sorted lists instead of maps, because they are built once per birth
+//! and there may be very many of them.
 
 /// Metrics kept for one birth.
 pub(super) const METRICS_MAX: usize = 65_536;
@@ -61,7 +62,10 @@ impl Births {
         let mut aliases: Vec<(u64, Option<u32>)> = Vec::new();
         let mut definitions: Vec<Definition> = Vec::with_capacity(metrics.len());
         for (definition, alias) in metrics {
-            match definitions.last_mut().filter(|last| last.name == definition.name) {
+            match definitions
+                .last_mut()
+                .filter(|last| last.name == definition.name)
+            {
                 Some(last) => *last = definition,
                 None => definitions.push(definition),
             }
@@ -76,18 +80,29 @@ impl Births {
             }
             same
         });
-        Births { definitions: definitions.into(), aliases: aliases.into() }
+        Births {
+            definitions: definitions.into(),
+            aliases: aliases.into(),
+        }
     }
 
     /// Looks up an alias, if the birth assigned it.
     pub(super) fn alias(&self, alias: u64) -> Option<Alias<'_>> {
-        let found = self.aliases.binary_search_by_key(&alias, |(alias, _)| *alias).ok()?;
-        Some(self.aliases[found].1.map_or(Alias::Ambiguous, |i| Alias::Metric(&self.definitions[i as usize])))
+        let found = self
+            .aliases
+            .binary_search_by_key(&alias, |(alias, _)| *alias)
+            .ok()?;
+        Some(self.aliases[found].1.map_or(Alias::Ambiguous, |i| {
+            Alias::Metric(&self.definitions[i as usize])
+        }))
     }
 
     /// The type of a metric, if the birth defined it.
     pub(super) fn datatype(&self, name: &str) -> Option<u64> {
-        let found = self.definitions.binary_search_by(|d| (*d.name).cmp(name)).ok()?;
+        let found = self
+            .definitions
+            .binary_search_by(|d| (*d.name).cmp(name))
+            .ok()?;
         self.definitions[found].datatype
     }
 
@@ -111,25 +126,40 @@ impl Births {
         let mut definitions = Vec::new();
         for _ in 0..from.u32()? {
             let name = from.text()?;
-            definitions.push(Definition { name, datatype: Some(from.u64()?).filter(|datatype| *datatype != NONE) });
+            definitions.push(Definition {
+                name,
+                datatype: Some(from.u64()?).filter(|datatype| *datatype != NONE),
+            });
         }
         let mut aliases = Vec::new();
         for _ in 0..from.u32()? {
             let alias = from.u64()?;
             let index = from.u64()?;
-            let index = if index == NONE { None } else { Some(u32::try_from(index).ok()?) };
+            let index = if index == NONE {
+                None
+            } else {
+                Some(u32::try_from(index).ok()?)
+            };
             if index.is_some_and(|index| index as usize >= definitions.len()) {
                 return None;
             }
             aliases.push((alias, index));
         }
-        let sorted = definitions.is_sorted_by(|a, b| a.name < b.name) && aliases.is_sorted_by(|a, b| a.0 < b.0);
-        sorted.then(|| Births { definitions: definitions.into(), aliases: aliases.into() })
+        let sorted = definitions.is_sorted_by(|a, b| a.name < b.name)
+            && aliases.is_sorted_by(|a, b| a.0 < b.0);
+        sorted.then(|| Births {
+            definitions: definitions.into(),
+            aliases: aliases.into(),
+        })
     }
 
     /// Approximate memory in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let names: usize = self.definitions.iter().map(|d| d.name.len() + size_of::<Definition>()).sum();
+        let names: usize = self
+            .definitions
+            .iter()
+            .map(|d| d.name.len() + size_of::<Definition>())
+            .sum();
         names + size_of_val(&*self.aliases)
     }
 }
@@ -140,7 +170,15 @@ mod tests {
 
     #[test]
     fn metrics_are_found_by_alias_and_name() {
-        let define = |name: &str, datatype, alias| (Definition { name: name.into(), datatype }, alias);
+        let define = |name: &str, datatype, alias| {
+            (
+                Definition {
+                    name: name.into(),
+                    datatype,
+                },
+                alias,
+            )
+        };
         let births = Births::new(vec![
             define("b", Some(3), Some(7)),
             define("a", None, Some(9)),
@@ -155,8 +193,14 @@ mod tests {
             Some(Alias::Ambiguous) => Some("?"),
             None => None,
         };
-        assert_eq!([7, 9, 10, 5, 1].map(name), [Some("b"), Some("a"), Some("a"), Some("?"), None]);
-        assert_eq!(["a", "b", "c", "x"].map(|n| births.datatype(n)), [Some(4), Some(3), Some(9), None]);
+        assert_eq!(
+            [7, 9, 10, 5, 1].map(name),
+            [Some("b"), Some("a"), Some("a"), Some("?"), None]
+        );
+        assert_eq!(
+            ["a", "b", "c", "x"].map(|n| births.datatype(n)),
+            [Some(4), Some(3), Some(9), None]
+        );
         assert!(births.bytes() > 0 && Births::default().bytes() == 0);
     }
 }

@@ -1,8 +1,10 @@
-//! The births as bytes, so that they survive a restart of the service: magic number, for each node its id, session
-//! number and births, for each of its devices the same, and a checksum. All numbers are little-endian.
+//! The births as bytes, so that they survive a restart of the service: magic number, for each node
+//! its id, session number and births, for each of its devices the same, and a checksum. All numbers
+//! are little-endian.
 //!
-//! The births of a node that was reborn while the service was away are old. So the first data message of each restored
-//! node requests a rebirth, although its aliases resolve. Sequence numbers are not kept: they change with each message.
+//! The births of a node that was reborn while the service was away are old. So the first data
+//! message of each restored node requests a rebirth, although its aliases resolve. Sequence numbers
+//! are not kept: they change with each message.
 
 use std::collections::HashMap;
 
@@ -67,7 +69,16 @@ fn read_node(rest: &mut Source<'_>) -> Option<(Box<str>, Node)> {
     for _ in 0..rest.u32()? {
         devices.insert(rest.text()?, Births::read(rest)?);
     }
-    Some((id, Node { own, devices, bd_seq, is_restored: true, ..Node::default() }))
+    Some((
+        id,
+        Node {
+            own,
+            devices,
+            bd_seq,
+            is_restored: true,
+            ..Node::default()
+        },
+    ))
 }
 
 fn put_text(text: &str, out: &mut Vec<u8>) {

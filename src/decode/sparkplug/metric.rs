@@ -1,5 +1,5 @@
-//! A payload and its metrics as written (`sparkplug_b.proto` of the specification, version 3.0, §6.4), and the
-//! conversion of a value once its type is known.
+//! A payload and its metrics as written (`sparkplug_b.proto` of the specification, version 3.0,
+//! §6.4), and the conversion of a value once its type is known.
 
 use crate::decode::names::excerpt;
 use crate::decode::protobuf::{FieldValue, Fields, Malformed, put_bytes, put_varint};
@@ -7,7 +7,8 @@ use crate::decode::rejects::Fault;
 use crate::decode::{RejectReason, decimal};
 use crate::model::ValueRef;
 
-/// The `uuid` of a compressed payload. Its metrics only name the algorithm. Not in the specification.
+/// The `uuid` of a compressed payload. Its metrics only name the algorithm. Not in the
+/// specification.
 const COMPRESSED: &[u8] = b"SPBV1.0_COMPRESSED";
 
 #[derive(Debug, Default)]
@@ -80,7 +81,9 @@ impl<'a> Metric<'a> {
                 (12, FieldValue::Fixed32(bits)) => {
                     metric.value = Some(Raw::Double(decimal::shortest(f32::from_bits(bits))))
                 }
-                (13, FieldValue::Fixed64(bits)) => metric.value = Some(Raw::Double(f64::from_bits(bits))),
+                (13, FieldValue::Fixed64(bits)) => {
+                    metric.value = Some(Raw::Double(f64::from_bits(bits)))
+                }
                 (14, FieldValue::Varint(v)) => metric.value = Some(Raw::Bool(v != 0)),
                 (15, FieldValue::Bytes(text)) => metric.value = Some(Raw::Text(text)),
                 (16, FieldValue::Bytes(_)) => metric.value = Some(Raw::Other("bytes or an array")),
@@ -96,7 +99,11 @@ impl<'a> Metric<'a> {
     /// The name, if there is one.
     pub(super) fn name(&self) -> Result<Option<&'a str>, Fault> {
         let utf8 = |bytes| std::str::from_utf8(bytes);
-        let name = self.name.filter(|name| !name.is_empty()).map(utf8).transpose();
+        let name = self
+            .name
+            .filter(|name| !name.is_empty())
+            .map(utf8)
+            .transpose();
         name.map_err(|_| Fault::new(RejectReason::InvalidUtf8, "the metric's name is not UTF-8"))
     }
 
@@ -123,7 +130,8 @@ impl<'a> Metric<'a> {
     }
 }
 
-/// The payload that requests births from a node (§6.4.22): the metric `Node Control/Rebirth`, a boolean, true.
+/// The payload that requests births from a node (§6.4.22): the metric `Node Control/Rebirth`, a
+/// boolean, true.
 pub(super) fn rebirth(now_ms: i64) -> Vec<u8> {
     let now = u64::try_from(now_ms).unwrap_or_default();
     let mut metric = Vec::new();
@@ -195,9 +203,16 @@ fn integer(datatype: Option<u64>) -> Option<(u32, bool)> {
 const BOOLEAN: u64 = 11;
 
 /// Converts a value according to its type.
-pub(super) fn value<'a>(name: &str, raw: Raw<'a>, datatype: Option<u64>) -> Result<ValueRef<'a>, NoValue> {
+pub(super) fn value<'a>(
+    name: &str,
+    raw: Raw<'a>,
+    datatype: Option<u64>,
+) -> Result<ValueRef<'a>, NoValue> {
     let out_of_range = |v: u64| {
-        let detail = format!("{}: {v} exceeds the range of its type, or a signed 64-bit integer", excerpt(name));
+        let detail = format!(
+            "{}: {v} exceeds the range of its type, or a signed 64-bit integer",
+            excerpt(name)
+        );
         NoValue::Fault(Fault::new(RejectReason::IntegerOutOfRange, detail))
     };
     match raw {
@@ -208,20 +223,28 @@ pub(super) fn value<'a>(name: &str, raw: Raw<'a>, datatype: Option<u64>) -> Resu
             Err(NoValue::Fault(Fault::new(RejectReason::NotFinite, detail)))
         }
         Raw::Text(bytes) => std::str::from_utf8(bytes).map(ValueRef::Str).map_err(|_| {
-            NoValue::Fault(Fault::new(RejectReason::InvalidUtf8, format!("{} is not UTF-8", excerpt(name))))
+            NoValue::Fault(Fault::new(
+                RejectReason::InvalidUtf8,
+                format!("{} is not UTF-8", excerpt(name)),
+            ))
         }),
         Raw::Other(what) => {
             let detail = format!("{} is {what}; this type is not supported", excerpt(name));
-            Err(NoValue::Fault(Fault::new(RejectReason::UnsupportedType, detail)))
+            Err(NoValue::Fault(Fault::new(
+                RejectReason::UnsupportedType,
+                detail,
+            )))
         }
         Raw::Int(v) | Raw::Long(v) if datatype == Some(BOOLEAN) => Ok(ValueRef::Bool(v != 0)),
         Raw::Int(v) | Raw::Long(v) => {
             let width = if matches!(raw, Raw::Int(_)) { 32 } else { 64 };
             match integer(datatype) {
-                Some((bits, true)) => signed(v, bits).map(ValueRef::Int).ok_or_else(|| out_of_range(v)),
-                Some((bits, false)) if bits == 64 || v >> bits == 0 => {
-                    i64::try_from(v).map(ValueRef::Int).map_err(|_| out_of_range(v))
-                }
+                Some((bits, true)) => signed(v, bits)
+                    .map(ValueRef::Int)
+                    .ok_or_else(|| out_of_range(v)),
+                Some((bits, false)) if bits == 64 || v >> bits == 0 => i64::try_from(v)
+                    .map(ValueRef::Int)
+                    .map_err(|_| out_of_range(v)),
                 Some(_) => Err(out_of_range(v)),
                 // Below the sign bit all types agree.
                 None if v >> (width - 1) == 0 => Ok(ValueRef::Int(v as i64)),
@@ -231,8 +254,8 @@ pub(super) fn value<'a>(name: &str, raw: Raw<'a>, datatype: Option<u64>) -> Resu
     }
 }
 
-/// Decodes a signed number. Negative numbers are two's complement in an unsigned field; some senders use the width of
-/// the type, others the width of the field.
+/// Decodes a signed number. Negative numbers are two's complement in an unsigned field; some
+/// senders use the width of the type, others the width of the field.
 fn signed(v: u64, bits: u32) -> Option<i64> {
     [bits, 32, 64].into_iter().find_map(|field| {
         let shift = 64 - field;
@@ -286,8 +309,14 @@ mod tests {
         ] {
             assert_eq!(int(raw, datatype), expected, "{raw:?} {datatype}");
         }
-        assert!(matches!(value("v", Raw::Int(1), Some(BOOLEAN)), Ok(ValueRef::Bool(true))));
-        assert!(matches!(value("v", Raw::Int(0x7fff_ffff), None), Ok(ValueRef::Int(0x7fff_ffff))));
+        assert!(matches!(
+            value("v", Raw::Int(1), Some(BOOLEAN)),
+            Ok(ValueRef::Bool(true))
+        ));
+        assert!(matches!(
+            value("v", Raw::Int(0x7fff_ffff), None),
+            Ok(ValueRef::Int(0x7fff_ffff))
+        ));
         for raw in [Raw::Int(0xffff_fffb), Raw::Long(u64::MAX)] {
             assert!(matches!(value("v", raw, None), Err(NoValue::UnknownType)));
         }
@@ -295,19 +324,37 @@ mod tests {
 
     #[test]
     fn floats_are_what_the_node_shows() {
-        for (v, expected) in
-            [(12.3f32, 12.3), (0.1, 0.1), (-0.0, -0.0), (1e30, 1e30), (f32::MAX, 3.4028235e38), (7.0, 7.0)]
-        {
-            assert_eq!(decimal::shortest(v).to_bits(), f64::to_bits(expected), "{v}");
+        for (v, expected) in [
+            (12.3f32, 12.3),
+            (0.1, 0.1),
+            (-0.0, -0.0),
+            (1e30, 1e30),
+            (f32::MAX, 3.4028235e38),
+            (7.0, 7.0),
+        ] {
+            assert_eq!(
+                decimal::shortest(v).to_bits(),
+                f64::to_bits(expected),
+                "{v}"
+            );
         }
-        assert!(decimal::shortest(f32::NAN).is_nan() && decimal::shortest(f32::NEG_INFINITY) == f64::NEG_INFINITY);
+        assert!(
+            decimal::shortest(f32::NAN).is_nan()
+                && decimal::shortest(f32::NEG_INFINITY) == f64::NEG_INFINITY
+        );
     }
 
     #[test]
     fn quality_is_found_among_the_properties() {
         let property = |v: u8| [&[0x12, 4, 0x08, 3, 0x18, v][..]].concat();
         let key = |k: &str| [&[0x0a, k.len() as u8][..], k.as_bytes()].concat();
-        let set = [key("engUnit"), key("Quality"), vec![0x12, 2, 0x42, 0], property(0)].concat();
+        let set = [
+            key("engUnit"),
+            key("Quality"),
+            vec![0x12, 2, 0x42, 0],
+            property(0),
+        ]
+        .concat();
         assert_eq!(quality(&set), Ok(Some(0)));
         assert_eq!(quality(&[key("engUnit"), property(0)].concat()), Ok(None));
         assert_eq!(quality(&key("Quality")), Ok(None));

@@ -1,28 +1,33 @@
-//! Sparkplug B (Eclipse Sparkplug 3.0): metrics of edge nodes and their devices, on topics `spBv1.0/…`.
+//! Sparkplug B (Eclipse Sparkplug 3.0): metrics of edge nodes and their devices, on topics
+//! `spBv1.0/…`.
 //!
-//! The sensor is `group/node`, or `group/node/device`; the field is the metric's name. Metrics of one message with the
-//! same time form one reading; a metric's own time overrides that of the message. The values in births are readings
-//! too. Null and transient values are not stored, nor are metrics of the protocol itself (`bdSeq`, `Node Control/…`,
-//! `Device Control/…`, `_types_/…`). Bytes, arrays, DataSets, Templates and values of bad or stale quality are
-//! rejected.
+//! The sensor is `group/node`, or `group/node/device`; the field is the metric's name. Metrics of
+//! one message with the same time form one reading; a metric's own time overrides that of the
+//! message. The values in births are readings too. Null and transient values are not stored, nor
+//! are metrics of the protocol itself (`bdSeq`, `Node Control/…`, `Device Control/…`, `_types_/…`).
+//! Bytes, arrays, DataSets, Templates and values of bad or stale quality are rejected.
 //!
-//! **State.** A data message names metrics by alias, and does not declare whether a number is signed: both are in the
-//! preceding birth. So the definitions in births are kept for each node and each of its devices, up to [`BYTES_MAX`] in
-//! total. A birth beyond that limit is rejected (its readings are accepted). An alias is looked up first in the
-//! device's birth, then in its node's. An NBIRTH clears all definitions of its node, including devices (§6.4.20). So
-//! does an NDEATH with the same `bdSeq`, because the next birth may assign other aliases, and may be lost: births are
-//! sent with QoS 0.
+//! **State.** A data message names metrics by alias, and does not declare whether a number is
+//! signed: both are in the preceding birth. So the definitions in births are kept for each node and
+//! each of its devices, up to [`BYTES_MAX`] in total. A birth beyond that limit is rejected (its
+//! readings are accepted). An alias is looked up first in the device's birth, then in its node's.
+//! An NBIRTH clears all definitions of its node, including devices (§6.4.20). So does an NDEATH
+//! with the same `bdSeq`, because the next birth may assign other aliases, and may be lost: births
+//! are sent with QoS 0.
 //!
-//! **No guessing.** A metric with an unknown alias, or with a number of unknown signedness, is rejected. Its message
-//! becomes a dead letter for inspection, although it cannot be replayed without the birth. The service then requests a
-//! rebirth ([`Rebirth`]); it also does so after a gap in `seq`, because the missing message may have been a birth. A
-//! repeated `seq` is a repeated message. After a start, births are unknown or from before it, so every node that uses
-//! aliases gets one request; each node gets at most one per [`REBIRTH_EVERY_MS`].
+//! **No guessing.** A metric with an unknown alias, or with a number of unknown signedness, is
+//! rejected. Its message becomes a dead letter for inspection, although it cannot be replayed
+//! without the birth. The service then requests a rebirth ([`Rebirth`]); it also does so after a
+//! gap in `seq`, because the missing message may have been a birth. A repeated `seq` is a repeated
+//! message. After a start, births are unknown or from before it, so every node that uses aliases
+//! gets one request; each node gets at most one per [`REBIRTH_EVERY_MS`].
 //!
-//! **Connections.** If the broker did not keep the session, births may have been missed: [`Sparkplug::forget`]. If it
-//! did, it repeats unacknowledged messages, with older sequence numbers: [`Sparkplug::reconnected`].
+//! **Connections.** If the broker did not keep the session, births may have been missed:
+//! [`Sparkplug::forget`]. If it did, it repeats unacknowledged messages, with older sequence
+//! numbers: [`Sparkplug::reconnected`].
 //!
-//! **Restart.** The births can be kept as bytes: [`Sparkplug::to_bytes`], [`Sparkplug::from_bytes`].
+//! **Restart.** The births can be kept as bytes: [`Sparkplug::to_bytes`],
+//! [`Sparkplug::from_bytes`].
 //!
 //! All messages of a node must arrive here, in order: shared subscriptions cannot be used.
 
@@ -47,12 +52,13 @@ use super::rejects::{Fault, Rejects};
 use super::{Context, RejectReason, protobuf};
 use crate::model::BatchBuilder;
 
-/// The name of the format in settings. It is not a [`super::Format`], because those decode each payload independently.
+/// The name of the format in settings. It is not a [`super::Format`], because those decode each
+/// payload independently.
 pub const NAME: &str = "sparkplug";
 /// Memory limit for the definitions in births.
 pub const BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Limit on nodes and devices in memory. A node entry also records the last rebirth request. Beyond the limit, entries
-/// that only record a request are removed, and unknown nodes get no request.
+/// Limit on nodes and devices in memory. A node entry also records the last rebirth request. Beyond
+/// the limit, entries that only record a request are removed, and unknown nodes get no request.
 pub const NODES_MAX: usize = 100_000;
 /// The shortest time between two rebirth requests to a node.
 pub const REBIRTH_EVERY_MS: i64 = 60_000;
@@ -102,7 +108,12 @@ struct Node {
 
 impl Node {
     fn bytes(&self) -> usize {
-        self.own.bytes() + self.devices.iter().map(|(name, births)| name.len() + births.bytes()).sum::<usize>()
+        self.own.bytes()
+            + self
+                .devices
+                .iter()
+                .map(|(name, births)| name.len() + births.bytes())
+                .sum::<usize>()
     }
 
     fn is_unknown(&self) -> bool {
@@ -113,13 +124,17 @@ impl Node {
     fn misses_some(&mut self, seq: Option<u64>, connection: u32) -> bool {
         let is_first = std::mem::replace(&mut self.connection, connection) != connection;
         // A message without a valid number gives no information about others.
-        let Some(seq) = seq.and_then(|seq| u8::try_from(seq).ok()) else { return false };
-        let Some(last) = self.seq.replace(seq) else { return false };
+        let Some(seq) = seq.and_then(|seq| u8::try_from(seq).ok()) else {
+            return false;
+        };
+        let Some(last) = self.seq.replace(seq) else {
+            return false;
+        };
         match seq.wrapping_sub(last.wrapping_add(1)) {
             // In order, or the last message repeated.
             0 | 255 => false,
-            // An older number. On the first message of a connection this is normal: unacknowledged messages are
-            // repeated.
+            // An older number. On the first message of a connection this is normal: unacknowledged
+            // messages are repeated.
             128.. => !is_first,
             _ => true,
         }
@@ -149,7 +164,11 @@ impl Sparkplug {
     pub fn forget(&mut self) {
         let connection = self.connection;
         let changes = self.changes + u64::from(self.bytes > 0);
-        *self = Sparkplug { connection, changes, ..Sparkplug::default() };
+        *self = Sparkplug {
+            connection,
+            changes,
+            ..Sparkplug::default()
+        };
     }
 
     /// A number that grows with each change of the births.
@@ -157,14 +176,15 @@ impl Sparkplug {
         self.changes
     }
 
-    /// Marks the start of a new connection, on which unacknowledged messages of the last one are repeated.
+    /// Marks the start of a new connection, on which unacknowledged messages of the last one are
+    /// repeated.
     pub fn reconnected(&mut self) {
         self.connection = self.connection.wrapping_add(1);
     }
 
-    /// Decodes a message: appends its readings to `out` and its rejects, each with the index of its metric, to
-    /// `rejects`. Ignores sensor and field of the context. A repeated message changes nothing. Returns a rebirth
-    /// request to send, if any.
+    /// Decodes a message: appends its readings to `out` and its rejects, each with the index of its
+    /// metric, to `rejects`. Ignores sensor and field of the context. A repeated message changes
+    /// nothing. Returns a rebirth request to send, if any.
     pub fn decode(
         &mut self,
         topic: &str,
@@ -185,13 +205,17 @@ impl Sparkplug {
         let payload = match Payload::read(payload) {
             Ok(payload) => payload,
             Err(e) => {
-                rejects.push(0, RejectReason::InvalidSparkplug, format!("the payload is not a Sparkplug message: {e}"));
+                rejects.push(
+                    0,
+                    RejectReason::InvalidSparkplug,
+                    format!("the payload is not a Sparkplug message: {e}"),
+                );
                 return None;
             }
         };
         if payload.is_compressed {
-            let detail =
-                "the payload is compressed, which the specification does not know; switch that off in the node";
+            let detail = "the payload is compressed, which the specification does not know; switch \
+                that off in the node";
             rejects.push(0, RejectReason::InvalidSparkplug, detail);
             return None;
         }
@@ -204,7 +228,8 @@ impl Sparkplug {
                     let is_restored = std::mem::take(&mut node.is_restored);
                     let gap = node.misses_some(payload.seq, self.connection);
                     let missing = gap.then_some("messages of the node are missing");
-                    missing.or(is_restored.then_some("the births of the node are from before the service started"))
+                    missing.or(is_restored
+                        .then_some("the births of the node are from before the service started"))
                 })
             }
         };
@@ -234,7 +259,8 @@ impl Sparkplug {
                     Some(device) => self.device_birth(&node, device, births, payload.seq),
                 };
                 if !kept || payload.metrics.len() > METRICS_MAX {
-                    let detail = "the memory limit for births is reached, so the aliases of this birth stay unknown";
+                    let detail = "the memory limit for births is reached, so the aliases of this \
+                        birth stay unknown";
                     rejects.push(payload.metrics.len(), RejectReason::TooManyMetrics, detail);
                 }
             }
@@ -243,7 +269,13 @@ impl Sparkplug {
         self.ask(&address, &node, cx.received_at_ms, ask?)
     }
 
-    fn node_birth(&mut self, id: &str, births: Births, seq: Option<u64>, bd_seq: Option<u64>) -> bool {
+    fn node_birth(
+        &mut self,
+        id: &str,
+        births: Births,
+        seq: Option<u64>,
+        bd_seq: Option<u64>,
+    ) -> bool {
         let asked_ms = self.nodes.get(id).and_then(|node| node.asked_ms);
         self.remove(id);
         self.changes += 1;
@@ -253,7 +285,17 @@ impl Sparkplug {
         self.bytes += own.bytes();
         if self.nodes.len() + self.devices < NODES_MAX {
             let connection = self.connection;
-            self.nodes.insert(id.into(), Node { own, seq, bd_seq, asked_ms, connection, ..Node::default() });
+            self.nodes.insert(
+                id.into(),
+                Node {
+                    own,
+                    seq,
+                    bd_seq,
+                    asked_ms,
+                    connection,
+                    ..Node::default()
+                },
+            );
         }
         has_room
     }
@@ -278,7 +320,10 @@ impl Sparkplug {
     }
 
     fn device_death(&mut self, id: &str, device: &str) {
-        let births = self.nodes.get_mut(id).and_then(|node| node.devices.remove(device));
+        let births = self
+            .nodes
+            .get_mut(id)
+            .and_then(|node| node.devices.remove(device));
         if let Some(births) = births {
             self.bytes -= device.len() + births.bytes();
             self.devices -= 1;
@@ -287,7 +332,9 @@ impl Sparkplug {
     }
 
     fn node_death(&mut self, id: &str, payload: &Payload<'_>) {
-        let Some(node) = self.nodes.get(id) else { return };
+        let Some(node) = self.nodes.get(id) else {
+            return;
+        };
         let asked_ms = node.asked_ms;
         // A death of an older session, which the broker detected late, does not end this one.
         if let (Some(in_birth), Some(in_death)) = (node.bd_seq, bd_seq(payload))
@@ -297,7 +344,14 @@ impl Sparkplug {
         }
         self.remove(id);
         // The last request is kept, so that a node with problems does not get repeated requests.
-        self.nodes.insert(id.into(), Node { asked_ms, connection: self.connection, ..Node::default() });
+        self.nodes.insert(
+            id.into(),
+            Node {
+                asked_ms,
+                connection: self.connection,
+                ..Node::default()
+            },
+        );
     }
 
     fn remove(&mut self, id: &str) {
@@ -316,20 +370,39 @@ impl Sparkplug {
         self.nodes.len() + self.devices + 2 <= NODES_MAX && self.bytes + bytes <= BYTES_MAX
     }
 
-    fn ask(&mut self, address: &Address<'_>, id: &str, now_ms: i64, why: &'static str) -> Option<Rebirth> {
+    fn ask(
+        &mut self,
+        address: &Address<'_>,
+        id: &str,
+        now_ms: i64,
+        why: &'static str,
+    ) -> Option<Rebirth> {
         if !self.nodes.contains_key(id) {
             if !self.has_room(0) {
                 return None;
             }
-            self.nodes.insert(id.into(), Node { connection: self.connection, ..Node::default() });
+            self.nodes.insert(
+                id.into(),
+                Node {
+                    connection: self.connection,
+                    ..Node::default()
+                },
+            );
         }
         let node = self.nodes.get_mut(id)?;
         // If the clock was set back, the interval must not be extended.
-        if node.asked_ms.is_some_and(|asked| (asked..asked + REBIRTH_EVERY_MS).contains(&now_ms)) {
+        if node
+            .asked_ms
+            .is_some_and(|asked| (asked..asked + REBIRTH_EVERY_MS).contains(&now_ms))
+        {
             return None;
         }
         node.asked_ms = Some(now_ms);
-        Some(Rebirth { topic: address.command_topic(), payload: metric::rebirth(now_ms), why })
+        Some(Rebirth {
+            topic: address.command_topic(),
+            payload: metric::rebirth(now_ms),
+            why,
+        })
     }
 }
 
@@ -339,13 +412,21 @@ fn is_protocol(name: &str) -> bool {
 }
 
 fn malformed(e: protobuf::Malformed) -> Fault {
-    Fault::new(RejectReason::InvalidSparkplug, format!("the metric is malformed: {e}"))
+    Fault::new(
+        RejectReason::InvalidSparkplug,
+        format!("the metric is malformed: {e}"),
+    )
 }
 
 /// The session number in a death.
 fn bd_seq(payload: &Payload<'_>) -> Option<u64> {
-    let metrics = payload.metrics.iter().filter_map(|bytes| Metric::read(bytes).ok());
-    metrics.filter(|metric| metric.name().is_ok_and(|name| name == Some(BD_SEQ))).find_map(|metric| metric.whole())
+    let metrics = payload
+        .metrics
+        .iter()
+        .filter_map(|bytes| Metric::read(bytes).ok());
+    metrics
+        .filter(|metric| metric.name().is_ok_and(|name| name == Some(BD_SEQ)))
+        .find_map(|metric| metric.whole())
 }
 
 /// Decodes a birth: its values, its definitions, and the session number.
@@ -356,7 +437,10 @@ fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births,
         let result = (|| {
             let metric = Metric::read(bytes).map_err(malformed)?;
             let Some(name) = metric.name()? else {
-                return Err(Fault::new(RejectReason::InvalidSparkplug, "a metric in a birth has no name"));
+                return Err(Fault::new(
+                    RejectReason::InvalidSparkplug,
+                    "a metric in a birth has no name",
+                ));
             };
             if name == BD_SEQ {
                 bd_seq = metric.whole();
@@ -365,7 +449,10 @@ fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births,
                 return Ok(());
             }
             if definitions.len() < METRICS_MAX {
-                let definition = Definition { name: name.into(), datatype: metric.datatype };
+                let definition = Definition {
+                    name: name.into(),
+                    datatype: metric.datatype,
+                };
                 definitions.push((definition, metric.alias));
             }
             match gathered.take(index, name, &metric, metric.datatype) {
@@ -381,7 +468,8 @@ fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births,
     (Births::new(definitions), bd_seq)
 }
 
-/// Decodes a metric of a data message. If its birth is missing, rejects it and returns `UnknownType`.
+/// Decodes a metric of a data message. If its birth is missing, rejects it and returns
+/// `UnknownType`.
 fn data<'a>(
     bytes: &'a [u8],
     node: Option<&'a Node>,
@@ -396,7 +484,10 @@ fn data<'a>(
             Some(Alias::Metric(definition)) => (&*definition.name, definition.datatype),
             Some(Alias::Ambiguous) => {
                 let detail = format!("the birth assigned the alias {alias} to several metrics");
-                return Err(NoValue::Fault(Fault::new(RejectReason::UnknownMetric, detail)));
+                return Err(NoValue::Fault(Fault::new(
+                    RejectReason::UnknownMetric,
+                    detail,
+                )));
             }
             None if metric.raw().is_none() || metric.is_transient => return Ok(()),
             None => {
@@ -407,7 +498,10 @@ fn data<'a>(
         },
         (None, None) => {
             let detail = "the metric has neither a name nor an alias";
-            return Err(NoValue::Fault(Fault::new(RejectReason::InvalidSparkplug, detail)));
+            return Err(NoValue::Fault(Fault::new(
+                RejectReason::InvalidSparkplug,
+                detail,
+            )));
         }
     };
     if is_protocol(name) {
@@ -421,6 +515,9 @@ fn data<'a>(
 }
 
 fn unknown_type(name: &str) -> Fault {
-    let detail = format!("{}: the number may be negative, and no known birth defines its type", excerpt(name));
+    let detail = format!(
+        "{}: the number may be negative, and no known birth defines its type",
+        excerpt(name)
+    );
     Fault::new(RejectReason::UnknownMetric, detail)
 }

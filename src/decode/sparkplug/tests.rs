@@ -51,13 +51,18 @@ fn payload(seq: Option<u64>, metrics: &[M]) -> Vec<u8> {
     let mut bytes = vec![];
     put_varint(1, NOW as u64, &mut bytes);
     metrics.iter().for_each(|m| put_bytes(2, &m.0, &mut bytes));
-    seq.into_iter().for_each(|seq| put_varint(3, seq, &mut bytes));
+    seq.into_iter()
+        .for_each(|seq| put_varint(3, seq, &mut bytes));
     bytes
 }
 
-/// The result of a message: each reading as sensor, time from now and values; the reasons of rejects; the reason of a
-/// rebirth request.
-type Decoded = (Vec<(String, i64, Vec<(String, Value)>)>, Vec<(usize, RejectReason)>, bool);
+/// The result of a message: each reading as sensor, time from now and values; the reasons of
+/// rejects; the reason of a rebirth request.
+type Decoded = (
+    Vec<(String, i64, Vec<(String, Value)>)>,
+    Vec<(usize, RejectReason)>,
+    bool,
+);
 
 struct Rig {
     state: Sparkplug,
@@ -66,16 +71,25 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
-        Rig { state: Sparkplug::new(), now_ms: NOW }
+        Rig {
+            state: Sparkplug::new(),
+            now_ms: NOW,
+        }
     }
 
     fn run(&mut self, topic: &str, payload: &[u8]) -> (Vec<Reading>, Rejects, Option<Rebirth>) {
         let limits = limits();
         let line = line();
-        let cx = Context { received_at_ms: self.now_ms, tags: &[("site", "north")], ..bare(&limits, &line) };
+        let cx = Context {
+            received_at_ms: self.now_ms,
+            tags: &[("site", "north")],
+            ..bare(&limits, &line)
+        };
         let mut out = BatchBuilder::new(limits.fields_max);
         let mut rejects = Rejects::new();
-        let rebirth = self.state.decode(topic, payload, &cx, &mut out, &mut rejects);
+        let rebirth = self
+            .state
+            .decode(topic, payload, &cx, &mut out, &mut rejects);
         (out.finish().to_readings(), rejects, rebirth)
     }
 
@@ -87,12 +101,20 @@ impl Rig {
         let (readings, rejects, rebirth) = self.run(&topic, &payload(seq.into(), metrics));
         let short = |r: Reading| (r.sensor_id, r.ts_ms - NOW, r.values.into_iter().collect());
         let reasons = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
-        (readings.into_iter().map(short).collect(), reasons, rebirth.is_some())
+        (
+            readings.into_iter().map(short).collect(),
+            reasons,
+            rebirth.is_some(),
+        )
     }
 }
 
 fn one(sensor: &str, name: &str, value: Value) -> Decoded {
-    (vec![(sensor.into(), 0, vec![(name.into(), value)])], vec![], false)
+    (
+        vec![(sensor.into(), 0, vec![(name.into(), value)])],
+        vec![],
+        false,
+    )
 }
 
 fn nothing() -> Decoded {
@@ -116,14 +138,36 @@ fn birth_metrics() -> Vec<M> {
 fn births_define_names_and_types_of_later_metrics() {
     let mut rig = Rig::new();
     let (readings, rejects, asked) = rig.send("NBIRTH", 0, &birth_metrics());
-    let values = vec![("level".to_owned(), Value::Int(3)), ("temp".to_owned(), Value::Double(21.5))];
-    assert_eq!((readings, rejects, asked), (vec![("G/N".to_owned(), 0, values)], vec![], false));
-    let device = [M::named("temp").varint(2, 3).is(INT32).varint(10, 0xffff_fffb)];
-    assert_eq!(rig.send("DBIRTH D", 1, &device), one("G/N/D", "temp", Value::Int(-5)));
-    assert_eq!(rig.send("NDATA", 2, &[M::alias(2).varint(10, 0xffff_fff0)]), one("G/N", "level", Value::Int(-16)));
-    assert_eq!(rig.send("DDATA D", 3, &[M::alias(3).varint(10, 0xffff_fff0)]), one("G/N/D", "temp", Value::Int(-16)));
-    // From the node's birth if the device's birth has no such alias; a name also identifies the type.
-    assert_eq!(rig.send("DDATA D", 4, &[M::alias(1).double(1.0)]), one("G/N/D", "temp", Value::Double(1.0)));
+    let values = vec![
+        ("level".to_owned(), Value::Int(3)),
+        ("temp".to_owned(), Value::Double(21.5)),
+    ];
+    assert_eq!(
+        (readings, rejects, asked),
+        (vec![("G/N".to_owned(), 0, values)], vec![], false)
+    );
+    let device = [M::named("temp")
+        .varint(2, 3)
+        .is(INT32)
+        .varint(10, 0xffff_fffb)];
+    assert_eq!(
+        rig.send("DBIRTH D", 1, &device),
+        one("G/N/D", "temp", Value::Int(-5))
+    );
+    assert_eq!(
+        rig.send("NDATA", 2, &[M::alias(2).varint(10, 0xffff_fff0)]),
+        one("G/N", "level", Value::Int(-16))
+    );
+    assert_eq!(
+        rig.send("DDATA D", 3, &[M::alias(3).varint(10, 0xffff_fff0)]),
+        one("G/N/D", "temp", Value::Int(-16))
+    );
+    // From the node's birth if the device's birth has no such alias; a name also identifies the
+    // type.
+    assert_eq!(
+        rig.send("DDATA D", 4, &[M::alias(1).double(1.0)]),
+        one("G/N/D", "temp", Value::Double(1.0))
+    );
     assert_eq!(
         rig.send("NDATA", 5, &[M::named("level").varint(10, u32::MAX.into())]),
         one("G/N", "level", Value::Int(-1))
@@ -134,46 +178,92 @@ fn births_define_names_and_types_of_later_metrics() {
         one("G/N", "level", Value::Int(u32::MAX.into()))
     );
     // A device may reuse its node's aliases.
-    rig.send("DBIRTH E", 7, &[M::named("x").varint(2, 1).is(DOUBLE).double(0.5)]);
-    assert_eq!(rig.send("DDATA E", 8, &[M::alias(1).double(1.0)]), one("G/N/E", "x", Value::Double(1.0)));
-    assert_eq!(rig.send("NDATA", 9, &[M::alias(1).double(1.0)]), one("G/N", "temp", Value::Double(1.0)));
+    rig.send(
+        "DBIRTH E",
+        7,
+        &[M::named("x").varint(2, 1).is(DOUBLE).double(0.5)],
+    );
+    assert_eq!(
+        rig.send("DDATA E", 8, &[M::alias(1).double(1.0)]),
+        one("G/N/E", "x", Value::Double(1.0))
+    );
+    assert_eq!(
+        rig.send("NDATA", 9, &[M::alias(1).double(1.0)]),
+        one("G/N", "temp", Value::Double(1.0))
+    );
 }
 
 #[test]
 fn without_a_birth_nothing_is_guessed_and_a_rebirth_is_requested() {
     let mut rig = Rig::new();
-    assert_eq!(rig.send("NDATA", 5, &[M::alias(1).double(1.0)]), unknown(true));
+    assert_eq!(
+        rig.send("NDATA", 5, &[M::alias(1).double(1.0)]),
+        unknown(true)
+    );
     // Once a minute for each node, regardless of its state.
     rig.now_ms += REBIRTH_EVERY_MS - 1;
-    assert_eq!(rig.send("NDATA", 6, &[M::alias(1).double(1.0)]), unknown(false));
-    assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 7)]), nothing());
-    assert_eq!(rig.send("NDATA", 6, &[M::alias(1).double(1.0)]), unknown(false));
+    assert_eq!(
+        rig.send("NDATA", 6, &[M::alias(1).double(1.0)]),
+        unknown(false)
+    );
+    assert_eq!(
+        rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 7)]),
+        nothing()
+    );
+    assert_eq!(
+        rig.send("NDATA", 6, &[M::alias(1).double(1.0)]),
+        unknown(false)
+    );
     rig.now_ms += 1;
-    assert_eq!(rig.send("NDATA", 7, &[M::named("v").varint(10, 1 << 31)]), unknown(true));
+    assert_eq!(
+        rig.send("NDATA", 7, &[M::named("v").varint(10, 1 << 31)]),
+        unknown(true)
+    );
     // A clock that was set back does not suppress requests.
     rig.now_ms -= 10_000_000;
     assert!(rig.send("DDATA D", 8, &[M::alias(1).double(1.0)]).2);
     // A metric with its name, and an unambiguous type, needs no birth.
     rig.now_ms = NOW;
-    assert_eq!(rig.send("DDATA D", 9, &[M::named("v").double(1.0)]), one("G/N/D", "v", Value::Double(1.0)));
-    assert_eq!(rig.send("NDATA", 10, &[M::named("v").varint(10, 7)]), one("G/N", "v", Value::Int(7)));
-    assert_eq!(rig.send("NDATA", 11, &[M::alias(1).varint(7, 1)]), nothing());
+    assert_eq!(
+        rig.send("DDATA D", 9, &[M::named("v").double(1.0)]),
+        one("G/N/D", "v", Value::Double(1.0))
+    );
+    assert_eq!(
+        rig.send("NDATA", 10, &[M::named("v").varint(10, 7)]),
+        one("G/N", "v", Value::Int(7))
+    );
+    assert_eq!(
+        rig.send("NDATA", 11, &[M::alias(1).varint(7, 1)]),
+        nothing()
+    );
     rig.send("NBIRTH", 0, &birth_metrics());
-    assert_eq!(rig.send("NDATA", 1, &[M::alias(1).double(1.0)]), one("G/N", "temp", Value::Double(1.0)));
+    assert_eq!(
+        rig.send("NDATA", 1, &[M::alias(1).double(1.0)]),
+        one("G/N", "temp", Value::Double(1.0))
+    );
     rig.now_ms += REBIRTH_EVERY_MS;
-    assert_eq!(rig.send("NDATA", 2, &[M::alias(9).double(1.0)]), unknown(true));
+    assert_eq!(
+        rig.send("NDATA", 2, &[M::alias(9).double(1.0)]),
+        unknown(true)
+    );
 }
 
 #[test]
 fn the_rebirth_command_matches_the_specification() {
     let mut rig = Rig::new();
-    let (_, _, rebirth) = rig.run("spBv1.0/My Group/DDATA/N 1/D", &payload(Some(1), &[M::alias(1).double(1.0)]));
+    let (_, _, rebirth) = rig.run(
+        "spBv1.0/My Group/DDATA/N 1/D",
+        &payload(Some(1), &[M::alias(1).double(1.0)]),
+    );
     let rebirth = rebirth.unwrap();
     assert_eq!(rebirth.topic, "spBv1.0/My Group/NCMD/N 1");
     let read = Payload::read(&rebirth.payload).unwrap();
     let metric = Metric::read(read.metrics[0]).unwrap();
     assert_eq!((read.timestamp, read.metrics.len()), (Some(NOW as u64), 1));
-    assert_eq!((metric.name().unwrap(), metric.datatype), (Some("Node Control/Rebirth"), Some(11)));
+    assert_eq!(
+        (metric.name().unwrap(), metric.datatype),
+        (Some("Node Control/Rebirth"), Some(11))
+    );
     assert_eq!(metric.raw(), Some(metric::Raw::Bool(true)));
 }
 
@@ -192,10 +282,17 @@ fn packet_numbers_wrap_repeat_and_have_gaps() {
     assert_eq!(rig.send("NDATA", 6, &data), good);
     // Devices share the sequence of their node, including deaths.
     rig.now_ms += REBIRTH_EVERY_MS;
-    rig.send("DBIRTH D", 7, &[M::named("x").varint(2, 3).is(DOUBLE).double(0.5)]);
+    rig.send(
+        "DBIRTH D",
+        7,
+        &[M::named("x").varint(2, 3).is(DOUBLE).double(0.5)],
+    );
     assert_eq!(rig.send("DDEATH D", 8, &[]), nothing());
     assert_eq!(rig.send("NDATA", 9, &data), good);
-    assert_eq!(rig.send("DDATA D", 10, &[M::alias(3).double(1.0)]), unknown(true));
+    assert_eq!(
+        rig.send("DDATA D", 10, &[M::alias(3).double(1.0)]),
+        unknown(true)
+    );
     rig.now_ms += REBIRTH_EVERY_MS;
     assert!(rig.send("DDEATH D", 12, &[]).2);
     // On a new connection unacknowledged messages are repeated; a gap is a gap there too.
@@ -222,16 +319,41 @@ fn a_birth_or_death_invalidates_the_previous_names() {
     rig.send("NBIRTH", 0, &birth_metrics());
     rig.send("DBIRTH D", 1, &device);
     // The death of an earlier session arrives late.
-    assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 6)]), nothing());
-    assert_eq!(rig.send("NDATA", 2, &data), one("G/N", "temp", Value::Double(1.0)));
-    rig.send("NBIRTH", 0, &[M::named("hum").varint(2, 1).is(DOUBLE).double(60.0)]);
-    assert_eq!(rig.send("NDATA", 1, &data), one("G/N", "hum", Value::Double(1.0)));
-    assert_eq!(rig.send("DDATA D", 2, &[M::alias(3).double(1.0)]), unknown(true));
+    assert_eq!(
+        rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 6)]),
+        nothing()
+    );
+    assert_eq!(
+        rig.send("NDATA", 2, &data),
+        one("G/N", "temp", Value::Double(1.0))
+    );
+    rig.send(
+        "NBIRTH",
+        0,
+        &[M::named("hum").varint(2, 1).is(DOUBLE).double(60.0)],
+    );
+    assert_eq!(
+        rig.send("NDATA", 1, &data),
+        one("G/N", "hum", Value::Double(1.0))
+    );
+    assert_eq!(
+        rig.send("DDATA D", 2, &[M::alias(3).double(1.0)]),
+        unknown(true)
+    );
     rig.send("DBIRTH D", 3, &device);
-    assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 8)]), nothing());
+    assert_eq!(
+        rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 8)]),
+        nothing()
+    );
     assert_eq!(rig.send("NDATA", 4, &data), unknown(false));
-    assert_eq!(rig.send("DDATA D", 5, &[M::alias(3).double(1.0)]), unknown(false));
-    assert_eq!((rig.state.bytes, rig.state.devices, rig.state.nodes.len()), (0, 0, 1));
+    assert_eq!(
+        rig.send("DDATA D", 5, &[M::alias(3).double(1.0)]),
+        unknown(false)
+    );
+    assert_eq!(
+        (rig.state.bytes, rig.state.devices, rig.state.nodes.len()),
+        (0, 0, 1)
+    );
     rig.send("NBIRTH", 0, &birth_metrics());
     rig.state.forget();
     assert_eq!(rig.send("NDATA", 1, &data), unknown(true));
@@ -250,15 +372,28 @@ fn times_of_metrics_and_of_the_message() {
         M::named("b").double(6.0),
     ];
     let (readings, rejects, _) = rig.send("NDATA", 1, &metrics);
-    let names = |r: &(String, i64, Vec<(String, Value)>)| (r.1, r.2.iter().map(|(n, _)| n.clone()).collect::<String>());
+    let names = |r: &(String, i64, Vec<(String, Value)>)| {
+        (r.1, r.2.iter().map(|(n, _)| n.clone()).collect::<String>())
+    };
     let seen: Vec<_> = readings.iter().map(names).collect();
-    assert_eq!(seen, [(-86_400_000, "ad".into()), (-5, "b".into()), (0, "bc".into()), (0, "b".into())]);
+    assert_eq!(
+        seen,
+        [
+            (-86_400_000, "ad".into()),
+            (-5, "b".into()),
+            (0, "bc".into()),
+            (0, "b".into())
+        ]
+    );
     assert_eq!(rejects, [(5, RejectReason::TooOld)]);
     // No time at all: the time of receipt is used. The topic's tags apply to the sensor.
     let mut bare = vec![];
     put_bytes(2, &M::named("a").double(1.0).0, &mut bare);
     let (readings, _, _) = rig.run("spBv1.0/G/NDATA/N", &bare);
-    assert_eq!((readings[0].receipt_time, readings[0].tags["site"].as_str()), (true, "north"));
+    assert_eq!(
+        (readings[0].receipt_time, readings[0].tags["site"].as_str()),
+        (true, "north")
+    );
 }
 
 #[test]
@@ -272,40 +407,103 @@ fn non_values_never_become_values() {
         (M::named("v").varint(6, 1).double(1.0), None),
         (M::named("bdSeq").varint(11, 1), None),
         (M::named("Node Control/Scan Rate").varint(11, 1), None),
-        (M::named("v").double(f64::NAN), Some(RejectReason::NotFinite)),
-        (M::named("v").is(8).varint(11, u64::MAX), Some(RejectReason::IntegerOutOfRange)),
-        (M::named("v").bytes(15, b"\xff"), Some(RejectReason::InvalidUtf8)),
-        (M::named("v").bytes(15, &[b'x'; 2000]), Some(RejectReason::StringTooLong)),
-        (M::named("v").bytes(16, b"x"), Some(RejectReason::UnsupportedType)),
-        (M::named("v").bytes(17, b""), Some(RejectReason::UnsupportedType)),
-        (M::named("v").bytes(18, b""), Some(RejectReason::UnsupportedType)),
-        (M::named(&"n".repeat(200)).double(1.0), Some(RejectReason::NameTooLong)),
-        (M(b"\x0a\x01\xff".to_vec()).double(1.0), Some(RejectReason::InvalidUtf8)),
-        (M(b"\x0a\x09".to_vec()), Some(RejectReason::InvalidSparkplug)),
-        (M::default().double(1.0), Some(RejectReason::InvalidSparkplug)),
         (
-            M::named("v").bytes(9, b"\x0a\x07Quality\x12\x04\x08\x03\x18\x00").double(1.0),
+            M::named("v").double(f64::NAN),
+            Some(RejectReason::NotFinite),
+        ),
+        (
+            M::named("v").is(8).varint(11, u64::MAX),
+            Some(RejectReason::IntegerOutOfRange),
+        ),
+        (
+            M::named("v").bytes(15, b"\xff"),
+            Some(RejectReason::InvalidUtf8),
+        ),
+        (
+            M::named("v").bytes(15, &[b'x'; 2000]),
+            Some(RejectReason::StringTooLong),
+        ),
+        (
+            M::named("v").bytes(16, b"x"),
+            Some(RejectReason::UnsupportedType),
+        ),
+        (
+            M::named("v").bytes(17, b""),
+            Some(RejectReason::UnsupportedType),
+        ),
+        (
+            M::named("v").bytes(18, b""),
+            Some(RejectReason::UnsupportedType),
+        ),
+        (
+            M::named(&"n".repeat(200)).double(1.0),
+            Some(RejectReason::NameTooLong),
+        ),
+        (
+            M(b"\x0a\x01\xff".to_vec()).double(1.0),
+            Some(RejectReason::InvalidUtf8),
+        ),
+        (
+            M(b"\x0a\x09".to_vec()),
+            Some(RejectReason::InvalidSparkplug),
+        ),
+        (
+            M::default().double(1.0),
+            Some(RejectReason::InvalidSparkplug),
+        ),
+        (
+            M::named("v")
+                .bytes(9, b"\x0a\x07Quality\x12\x04\x08\x03\x18\x00")
+                .double(1.0),
             Some(RejectReason::BadQuality),
         ),
         (
-            M::named("v").bytes(9, b"\x0a\x07Quality\x12\x05\x08\x03\x18\xf4\x03").double(1.0),
+            M::named("v")
+                .bytes(9, b"\x0a\x07Quality\x12\x05\x08\x03\x18\xf4\x03")
+                .double(1.0),
             Some(RejectReason::BadQuality),
         ),
     ] {
         let (readings, rejects, _) = rig.send("NDATA", None, &[metric.clone(), good.clone()]);
-        assert_eq!(readings, one("G/N", "good", Value::Double(1.0)).0, "{:x?}", metric.0);
-        assert_eq!(rejects, reason.map(|reason| (0, reason)).into_iter().collect::<Vec<_>>(), "{:x?}", metric.0);
+        assert_eq!(
+            readings,
+            one("G/N", "good", Value::Double(1.0)).0,
+            "{:x?}",
+            metric.0
+        );
+        assert_eq!(
+            rejects,
+            reason
+                .map(|reason| (0, reason))
+                .into_iter()
+                .collect::<Vec<_>>(),
+            "{:x?}",
+            metric.0
+        );
     }
-    let fine = M::named("v").bytes(9, b"\x0a\x07Quality\x12\x05\x08\x03\x18\xc0\x01").double(1.0);
-    assert_eq!(rig.send("NDATA", None, &[fine]), one("G/N", "v", Value::Double(1.0)));
+    let fine = M::named("v")
+        .bytes(9, b"\x0a\x07Quality\x12\x05\x08\x03\x18\xc0\x01")
+        .double(1.0);
+    assert_eq!(
+        rig.send("NDATA", None, &[fine]),
+        one("G/N", "v", Value::Double(1.0))
+    );
 }
 
 #[test]
 fn messages_without_sparkplug_metrics() {
     let mut rig = Rig::new();
     for (topic, payload, reason) in [
-        ("spBv1.0/G/NDATA/N", &b"{\"online\":true}"[..], Some(RejectReason::InvalidSparkplug)),
-        ("custom/device/status", b"\x08\x01", Some(RejectReason::TopicMismatch)),
+        (
+            "spBv1.0/G/NDATA/N",
+            &b"{\"online\":true}"[..],
+            Some(RejectReason::InvalidSparkplug),
+        ),
+        (
+            "custom/device/status",
+            b"\x08\x01",
+            Some(RejectReason::TopicMismatch),
+        ),
         ("spBv1.0/STATE/host", b"{\"online\":true}", None),
         ("spBv1.0/G/NCMD/N", b"\x08\x01", None),
         ("spBv1.0/G/NDATA/N", b"", None),
@@ -316,17 +514,35 @@ fn messages_without_sparkplug_metrics() {
     }
     let long = format!("spBv1.0/{}/NDATA/N", "g".repeat(300));
     let (readings, rejects, _) = rig.run(&long, &payload(None, &[M::named("v").double(1.0)]));
-    assert_eq!((readings.len(), rejects.list()[0].reason), (0, RejectReason::SensorIdTooLong));
+    assert_eq!(
+        (readings.len(), rejects.list()[0].reason),
+        (0, RejectReason::SensorIdTooLong)
+    );
 }
 
 #[test]
 fn too_many_metrics_for_one_reading_become_several_readings() {
     let mut rig = Rig::new();
-    let metrics: Vec<M> =
-        (0..150).map(|i| M::named(&format!("m{i}")).varint(2, i).is(DOUBLE).double(i as f64)).collect();
+    let metrics: Vec<M> = (0..150)
+        .map(|i| {
+            M::named(&format!("m{i}"))
+                .varint(2, i)
+                .is(DOUBLE)
+                .double(i as f64)
+        })
+        .collect();
     let (readings, rejects, _) = rig.send("NBIRTH", 0, &metrics);
-    assert_eq!((readings.iter().map(|r| r.2.len()).collect::<Vec<_>>(), rejects), (vec![64, 64, 22], vec![]));
-    assert_eq!(rig.send("NDATA", 1, &[M::alias(149).double(1.0)]), one("G/N", "m149", Value::Double(1.0)));
+    assert_eq!(
+        (
+            readings.iter().map(|r| r.2.len()).collect::<Vec<_>>(),
+            rejects
+        ),
+        (vec![64, 64, 22], vec![])
+    );
+    assert_eq!(
+        rig.send("NDATA", 1, &[M::alias(149).double(1.0)]),
+        one("G/N", "m149", Value::Double(1.0))
+    );
 }
 
 #[test]
@@ -336,14 +552,26 @@ fn a_birth_without_free_memory_is_reported_and_its_values_count() {
     rig.state.bytes += BYTES_MAX;
     let device = [M::named("x").varint(2, 3).is(DOUBLE).double(0.5)];
     let (readings, rejects, _) = rig.send("DBIRTH D", 1, &device);
-    assert_eq!((readings.len(), rejects), (1, vec![(1, RejectReason::TooManyMetrics)]));
+    assert_eq!(
+        (readings.len(), rejects),
+        (1, vec![(1, RejectReason::TooManyMetrics)])
+    );
     let (readings, rejects, _) = rig.send("NBIRTH", 0, &birth_metrics());
-    assert_eq!((readings.len(), rejects), (1, vec![(4, RejectReason::TooManyMetrics)]));
+    assert_eq!(
+        (readings.len(), rejects),
+        (1, vec![(4, RejectReason::TooManyMetrics)])
+    );
     assert_eq!(rig.state.bytes, BYTES_MAX);
     // Nodes without definitions are removed to free space.
     let mut rig = Rig::new();
     for i in 0..NODES_MAX {
-        rig.state.nodes.insert(i.to_string().into(), Node { asked_ms: Some(NOW), ..Node::default() });
+        rig.state.nodes.insert(
+            i.to_string().into(),
+            Node {
+                asked_ms: Some(NOW),
+                ..Node::default()
+            },
+        );
     }
     assert_eq!(rig.send("NBIRTH", 0, &birth_metrics()).1, []);
     assert_eq!(rig.state.nodes.len(), 1);
@@ -362,7 +590,10 @@ fn unknown_fields_and_groups_are_ignored() {
     let mut metric = M::named("temp").is(DOUBLE).double(1.0);
     metric.0.extend([0xa3, 0x01, 0x08, 0x05]);
     let (readings, rejects, _) = rig.send("NDATA", 1, &[metric]);
-    assert_eq!((readings.len(), rejects), (0, vec![(0, RejectReason::InvalidSparkplug)]));
+    assert_eq!(
+        (readings.len(), rejects),
+        (0, vec![(0, RejectReason::InvalidSparkplug)])
+    );
 }
 
 #[test]
@@ -373,16 +604,33 @@ fn births_survive_a_restart_and_are_asked_for_once() {
     rig.send("DBIRTH D", 1, &device);
     assert_eq!(rig.state.changes(), 2);
     let kept = rig.state.to_bytes();
-    let mut rig = Rig { state: Sparkplug::from_bytes(&kept).unwrap(), now_ms: NOW };
+    let mut rig = Rig {
+        state: Sparkplug::from_bytes(&kept).unwrap(),
+        now_ms: NOW,
+    };
     rig.state.reconnected();
-    // The aliases resolve, negative numbers too. The node may have been reborn meanwhile, so it is asked.
-    let (readings, rejects, asked) = rig.send("NDATA", 57, &[M::alias(2).varint(10, u64::from(u32::MAX))]);
-    assert_eq!((readings, rejects, asked), (one("G/N", "level", Value::Int(-1)).0, vec![], true));
-    assert_eq!(rig.send("DDATA D", 58, &[M::alias(9).double(2.5)]), one("G/N/D", "speed", Value::Double(2.5)));
-    assert_eq!(rig.send("NDATA", 59, &[M::alias(1).double(22.0)]), one("G/N", "temp", Value::Double(22.0)));
+    // The aliases resolve, negative numbers too. The node may have been reborn meanwhile, so it is
+    // asked.
+    let (readings, rejects, asked) =
+        rig.send("NDATA", 57, &[M::alias(2).varint(10, u64::from(u32::MAX))]);
+    assert_eq!(
+        (readings, rejects, asked),
+        (one("G/N", "level", Value::Int(-1)).0, vec![], true)
+    );
+    assert_eq!(
+        rig.send("DDATA D", 58, &[M::alias(9).double(2.5)]),
+        one("G/N/D", "speed", Value::Double(2.5))
+    );
+    assert_eq!(
+        rig.send("NDATA", 59, &[M::alias(1).double(22.0)]),
+        one("G/N", "temp", Value::Double(22.0))
+    );
     assert_eq!(rig.state.to_bytes().len(), kept.len());
     rig.state.forget();
-    assert_eq!(rig.send("NDATA", 60, &[M::alias(1).double(22.0)]).1, unknown(true).1);
+    assert_eq!(
+        rig.send("NDATA", 60, &[M::alias(1).double(22.0)]).1,
+        unknown(true).1
+    );
 }
 
 #[test]
@@ -402,7 +650,12 @@ fn damaged_births_are_refused() {
     body[at..at + 8].copy_from_slice(&99u64.to_le_bytes());
     let crc = crc32c::crc32c(&body).to_le_bytes();
     assert!(Sparkplug::from_bytes(&[&body[..], &crc].concat()).is_err());
-    assert!(Sparkplug::from_bytes(&Sparkplug::new().to_bytes()).unwrap().to_bytes() == Sparkplug::new().to_bytes());
+    assert!(
+        Sparkplug::from_bytes(&Sparkplug::new().to_bytes())
+            .unwrap()
+            .to_bytes()
+            == Sparkplug::new().to_bytes()
+    );
 }
 
 #[test]
@@ -415,5 +668,9 @@ fn a_compressed_payload_is_rejected_and_none_of_it_is_stored() {
     let (readings, rejects, rebirth) = rig.run("spBv1.0/G/NDATA/N", &compressed);
     assert_eq!((readings, rebirth), (vec![], None));
     assert_eq!(rejects.list()[0].reason, RejectReason::InvalidSparkplug);
-    assert!(rejects.list()[0].detail.contains("compressed"), "{:?}", rejects.list());
+    assert!(
+        rejects.list()[0].detail.contains("compressed"),
+        "{:?}",
+        rejects.list()
+    );
 }

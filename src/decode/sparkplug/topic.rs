@@ -1,4 +1,5 @@
-//! Topics of Sparkplug B: `spBv1.0/group/type/node`, followed by the device for messages of a device (§4).
+//! Topics of Sparkplug B: `spBv1.0/group/type/node`, followed by the device for messages of a
+//! device (§4).
 
 const NAMESPACE: &str = "spBv1.0";
 
@@ -53,7 +54,12 @@ impl<'t> Address<'t> {
             ("NCMD" | "DCMD", _) => return Ok(None),
             _ => return Err(InvalidTopic),
         };
-        Ok(Some(Address { kind, group, node, device }))
+        Ok(Some(Address {
+            kind,
+            group,
+            node,
+            device,
+        }))
     }
 
     /// `group/node`. Levels contain no `/`, so the result is unique.
@@ -81,13 +87,22 @@ mod tests {
 
     #[test]
     fn topics_are_parsed() {
-        let parse = |topic| Address::parse(topic).map(|a| a.map(|a| (a.kind, a.sensor_id(), a.command_topic())));
+        let parse = |topic| {
+            Address::parse(topic).map(|a| a.map(|a| (a.kind, a.sensor_id(), a.command_topic())))
+        };
         let ok = |kind, id: &str| Ok(Some((kind, id.to_owned(), "spBv1.0/G/NCMD/N".to_owned())));
         assert_eq!(parse("spBv1.0/G/NBIRTH/N"), ok(Kind::NodeBirth, "G/N"));
         assert_eq!(parse("spBv1.0/G/DDATA/N/D 1"), ok(Kind::Data, "G/N/D 1"));
         assert_eq!(parse("spBv1.0/G/NDATA/N/D"), ok(Kind::Data, "G/N/D"));
-        assert_eq!(parse("spBv1.0/G/DDEATH/N/D"), ok(Kind::DeviceDeath, "G/N/D"));
-        for topic in ["spBv1.0/STATE/host", "spBv1.0/G/NCMD/N", "spBv1.0/G/DCMD/N/D"] {
+        assert_eq!(
+            parse("spBv1.0/G/DDEATH/N/D"),
+            ok(Kind::DeviceDeath, "G/N/D")
+        );
+        for topic in [
+            "spBv1.0/STATE/host",
+            "spBv1.0/G/NCMD/N",
+            "spBv1.0/G/DCMD/N/D",
+        ] {
             assert_eq!(parse(topic), Ok(None), "{topic}");
         }
         for topic in [

@@ -1,21 +1,24 @@
 //! The limits of one address on a port: its connections, and its failed authentications.
 //!
-//! Many devices can share an address (NAT), among them one with a wrong token. So an address whose authentications fail
-//! too often is not locked out: it is *paused*. While the pause lasts,
-//! - a request with a valid token is served as always: tokens are checked first, on every connection;
-//! - a request whose token is wrong again is refused without further work, and loses its connection;
-//! - only a few of the address's open connections may have shown no valid token yet. That ends a flood of connections
-//!   and handshakes, and still lets the other devices of the address connect.
+//! Many devices can share an address (NAT), among them one with a wrong token. So an address whose
+//! authentications fail too often is not locked out: it is *paused*. While the pause lasts,
+//! - a request with a valid token is served as always: tokens are checked first, on every
+//!   connection;
+//! - a request whose token is wrong again is refused without further work, and loses its
+//!   connection;
+//! - only a few of the address's open connections may have shown no valid token yet. That ends a
+//!   flood of connections and handshakes, and still lets the other devices of the address connect.
 //!
-//! Memory is bounded: addresses with open connections by the limit on connections, the others by [`REMEMBERED_MAX`].
-//! Pure: the time is an argument.
+//! Memory is bounded: addresses with open connections by the limit on connections, the others by
+//! [`REMEMBERED_MAX`]. Pure: the time is an argument.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::HashMap;
 
 use crate::config::Connections;
 
-/// Addresses without an open connection whose failures are remembered. Beyond it, those with the oldest are forgotten.
+/// Addresses without an open connection whose failures are remembered. Beyond it, those with the
+/// oldest are forgotten.
 const REMEMBERED_MAX: usize = 4096;
 /// The period over which failures are counted.
 const WINDOW_MS: u64 = 60_000;
@@ -95,16 +98,32 @@ pub(crate) struct AddressLimits {
 
 impl AddressLimits {
     pub(crate) fn new(is_exempt: fn(IpAddr) -> bool) -> AddressLimits {
-        AddressLimits { entries: HashMap::new(), remembered: 0, turn: 0, is_exempt }
+        AddressLimits {
+            entries: HashMap::new(),
+            remembered: 0,
+            turn: 0,
+            is_exempt,
+        }
     }
 
     /// Whether an address may open another connection.
-    pub(crate) fn admits(&self, ip: IpAddr, settings: &Connections, now_ms: u64) -> Result<(), Refusal> {
-        let Some(entry) = self.entries.get(&AddressKey::of(ip)) else { return Ok(()) };
+    pub(crate) fn admits(
+        &self,
+        ip: IpAddr,
+        settings: &Connections,
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
+        let Some(entry) = self.entries.get(&AddressKey::of(ip)) else {
+            return Ok(());
+        };
         if now_ms < entry.paused_until_ms && entry.unproven >= UNPROVEN_MAX {
             return Err(Refusal::Paused);
         }
-        if entry.open as usize >= settings.per_address() { Err(Refusal::AddressLimit) } else { Ok(()) }
+        if entry.open as usize >= settings.per_address() {
+            Err(Refusal::AddressLimit)
+        } else {
+            Ok(())
+        }
     }
 
     /// Counts a connection that was opened.
@@ -131,7 +150,9 @@ impl AddressLimits {
     /// Counts a connection that was closed. `is_proven`: it had shown a valid token.
     pub(crate) fn closed(&mut self, ip: IpAddr, is_proven: bool, now_ms: u64) {
         let key = AddressKey::of(ip);
-        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
         entry.open = entry.open.saturating_sub(1);
         if !is_proven {
             entry.unproven = entry.unproven.saturating_sub(1);
@@ -151,9 +172,14 @@ impl AddressLimits {
         }
     }
 
-    /// Counts a failed authentication on an open connection. Returns how long the address is still paused, in
-    /// milliseconds, if it is, and whether this failure has paused it.
-    pub(crate) fn failed(&mut self, ip: IpAddr, settings: &Connections, now_ms: u64) -> Option<(u64, bool)> {
+    /// Counts a failed authentication on an open connection. Returns how long the address is still
+    /// paused, in milliseconds, if it is, and whether this failure has paused it.
+    pub(crate) fn failed(
+        &mut self,
+        ip: IpAddr,
+        settings: &Connections,
+        now_ms: u64,
+    ) -> Option<(u64, bool)> {
         let entry = self.entries.get_mut(&AddressKey::of(ip))?;
         if now_ms < entry.paused_until_ms {
             return Some((entry.paused_until_ms - now_ms, false));
@@ -182,7 +208,13 @@ impl AddressLimits {
         }
         if !self.entries.contains_key(&AddressKey::of(ip)) {
             self.turn += 1;
-            self.entries.insert(AddressKey::of(ip), Entry { turn: self.turn, ..Entry::default() });
+            self.entries.insert(
+                AddressKey::of(ip),
+                Entry {
+                    turn: self.turn,
+                    ..Entry::default()
+                },
+            );
             self.remembered += 1;
         }
         let failed = self.failed(ip, settings, now_ms);
@@ -192,17 +224,23 @@ impl AddressLimits {
         failed
     }
 
-    /// Forgets entries that no longer count; if that is not enough, a quarter of the rest, so that a flood of addresses
-    /// does not search all of them for each.
+    /// Forgets entries that no longer count; if that is not enough, a quarter of the rest, so that
+    /// a flood of addresses does not search all of them for each.
     fn forget(&mut self, now_ms: u64) {
-        self.entries.retain(|_, entry| entry.open > 0 || entry.is_memorable(now_ms));
-        let mut turns: Vec<u64> =
-            self.entries.values().filter(|entry| entry.open == 0).map(|entry| entry.turn).collect();
+        self.entries
+            .retain(|_, entry| entry.open > 0 || entry.is_memorable(now_ms));
+        let mut turns: Vec<u64> = self
+            .entries
+            .values()
+            .filter(|entry| entry.open == 0)
+            .map(|entry| entry.turn)
+            .collect();
         if turns.len() > REMEMBERED_MAX / 4 * 3 {
             let oldest = turns.len() - REMEMBERED_MAX / 4 * 3;
             let (_, line, _) = turns.select_nth_unstable(oldest - 1);
             let line = *line;
-            self.entries.retain(|_, entry| entry.open > 0 || entry.turn > line);
+            self.entries
+                .retain(|_, entry| entry.open > 0 || entry.turn > line);
             turns.truncate(turns.len() - oldest);
         }
         self.remembered = turns.len();
@@ -226,7 +264,12 @@ mod tests {
     }
 
     fn settings() -> Connections {
-        Connections { max: 40, per_address_max: 0, failed_auth_max: 3, failed_auth_pause: Duration::from_secs(30) }
+        Connections {
+            max: 40,
+            per_address_max: 0,
+            failed_auth_max: 3,
+            failed_auth_pause: Duration::from_secs(30),
+        }
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -243,9 +286,22 @@ mod tests {
             limits.opened(a);
         }
         assert_eq!(limits.admits(a, &settings, 0), Err(Refusal::AddressLimit));
-        assert_eq!(limits.admits(mapped, &settings, 0), Err(Refusal::AddressLimit));
+        assert_eq!(
+            limits.admits(mapped, &settings, 0),
+            Err(Refusal::AddressLimit)
+        );
         assert_eq!(limits.admits(b, &settings, 0), Ok(()));
-        assert_eq!(limits.admits(a, &Connections { per_address_max: 11, ..settings }, 0), Ok(()));
+        assert_eq!(
+            limits.admits(
+                a,
+                &Connections {
+                    per_address_max: 11,
+                    ..settings
+                },
+                0
+            ),
+            Ok(())
+        );
         limits.closed(mapped, false, 0);
         assert_eq!(limits.admits(a, &settings, 0), Ok(()));
         (0..9).for_each(|_| limits.closed(a, false, 0));
@@ -257,11 +313,20 @@ mod tests {
         let mut limits = limits();
         let settings = settings();
         (0..10).for_each(|i| limits.opened(ip(&format!("2001:db8::{i}:1"))));
-        assert_eq!(limits.admits(ip("2001:db8:0:0:ffff::9"), &settings, 0), Err(Refusal::AddressLimit));
+        assert_eq!(
+            limits.admits(ip("2001:db8:0:0:ffff::9"), &settings, 0),
+            Err(Refusal::AddressLimit)
+        );
         assert_eq!(limits.admits(ip("2001:db8:0:1::9"), &settings, 0), Ok(()));
         for here in ["127.0.0.1", "::1"].map(ip) {
             (0..100).for_each(|_| limits.opened(here));
-            assert_eq!((limits.admits(here, &settings, 0), limits.failed(here, &settings, 0)), (Ok(()), None));
+            assert_eq!(
+                (
+                    limits.admits(here, &settings, 0),
+                    limits.failed(here, &settings, 0)
+                ),
+                (Ok(()), None)
+            );
             limits.closed(here, false, 0);
         }
         assert_eq!(limits.entries.len(), 1);
@@ -279,17 +344,27 @@ mod tests {
         assert_eq!([60_000, 60_001, 60_002].map(&mut failed), [None; 3]);
         assert_eq!(
             [60_003, 60_004, 90_002].map(&mut failed),
-            [Some((30_000, true)), Some((29_999, false)), Some((1, false))]
+            [
+                Some((30_000, true)),
+                Some((29_999, false)),
+                Some((1, false))
+            ]
         );
         assert_eq!(failed(90_003), None, "the pause is over");
-        let off = Connections { failed_auth_max: 0, ..settings };
+        let off = Connections {
+            failed_auth_max: 0,
+            ..settings
+        };
         assert!((0..1000).all(|_| limits.failed(a, &off, 100_000).is_none()));
     }
 
     #[test]
     fn of_a_paused_address_a_few_connections_may_still_prove_themselves() {
         let mut limits = limits();
-        let settings = Connections { max: 400, ..settings() };
+        let settings = Connections {
+            max: 400,
+            ..settings()
+        };
         let a = ip("192.0.2.1");
         // Good devices of the same address.
         for _ in 0..20 {
@@ -297,14 +372,23 @@ mod tests {
             limits.proved(a);
         }
         limits.opened(a);
-        assert_eq!((0..4).filter_map(|_| limits.failed(a, &settings, 0)).count(), 1);
+        assert_eq!(
+            (0..4)
+                .filter_map(|_| limits.failed(a, &settings, 0))
+                .count(),
+            1
+        );
         for _ in 1..UNPROVEN_MAX {
             limits.admits(a, &settings, 1).unwrap();
             limits.opened(a);
         }
         assert_eq!(limits.admits(a, &settings, 1), Err(Refusal::Paused));
         limits.proved(a);
-        assert_eq!(limits.admits(a, &settings, 1), Ok(()), "a good device has connected meanwhile");
+        assert_eq!(
+            limits.admits(a, &settings, 1),
+            Ok(()),
+            "a good device has connected meanwhile"
+        );
         limits.opened(a);
         assert_eq!(limits.admits(a, &settings, 29_999), Err(Refusal::Paused));
         assert_eq!(limits.admits(a, &settings, 30_000), Ok(()));
@@ -312,7 +396,13 @@ mod tests {
         limits.closed(a, false, 2);
         (0..21).for_each(|_| limits.closed(a, true, 2));
         (0..UNPROVEN_MAX - 1).for_each(|_| limits.closed(a, false, 2));
-        assert_eq!((limits.remembered, limits.entries[&AddressKey::of(a)].unproven), (1, 0));
+        assert_eq!(
+            (
+                limits.remembered,
+                limits.entries[&AddressKey::of(a)].unproven
+            ),
+            (1, 0)
+        );
         limits.opened(a);
         assert_eq!(limits.failed(a, &settings, 10_000), Some((20_000, false)));
     }
@@ -332,10 +422,18 @@ mod tests {
         }
         assert!(limits.entries.contains_key(&AddressKey::of(nth(19_999))));
         assert!(!limits.entries.contains_key(&AddressKey::of(nth(0))));
-        assert!(limits.entries.contains_key(&AddressKey::of(nth(u32::MAX >> 9))), "it is connected");
+        assert!(
+            limits
+                .entries
+                .contains_key(&AddressKey::of(nth(u32::MAX >> 9))),
+            "it is connected"
+        );
         for i in 0..20_000 {
             limits.failed_unconnected(nth(i), &settings, 0);
-            assert!(limits.entries.len() <= REMEMBERED_MAX + 1 && limits.entries.len() == limits.remembered + 1);
+            assert!(
+                limits.entries.len() <= REMEMBERED_MAX + 1
+                    && limits.entries.len() == limits.remembered + 1
+            );
         }
         // Entries that no longer count are removed before that.
         for i in 0..REMEMBERED_MAX as u32 / 2 {
@@ -343,6 +441,9 @@ mod tests {
             limits.failed(nth(i), &settings, 100_000);
             limits.closed(nth(i), false, 100_000);
         }
-        assert!((0..REMEMBERED_MAX as u32 / 2).all(|i| limits.entries.contains_key(&AddressKey::of(nth(i)))));
+        assert!(
+            (0..REMEMBERED_MAX as u32 / 2)
+                .all(|i| limits.entries.contains_key(&AddressKey::of(nth(i))))
+        );
     }
 }

@@ -1,13 +1,14 @@
-//! The open connections of a port: how many there may be, in total and per address, and which one makes room for
-//! another. All three ports use this.
+//! The open connections of a port: how many there may be, in total and per address, and which one
+//! makes room for another. All three ports use this.
 //!
-//! When a port is full, the connection that has waited longest for a request is cut, so that idle connections, however
-//! many, keep no others out. The same applies within an address that has all of its connections. A connection with a
-//! request in progress is never cut; if all have one, the new connection is refused. For MQTT, a device is in progress
-//! from its CONNECT on.
+//! When a port is full, the connection that has waited longest for a request is cut, so that idle
+//! connections, however many, keep no others out. The same applies within an address that has all
+//! of its connections. A connection with a request in progress is never cut; if all have one, the
+//! new connection is refused. For MQTT, a device is in progress from its CONNECT on.
 //!
-//! A connection that is cut gives up its place immediately, and notices a moment later. If a request was complete
-//! before that, it keeps its place, and the port has one connection more than its limit until it ends.
+//! A connection that is cut gives up its place immediately, and notices a moment later. If a
+//! request was complete before that, it keeps its place, and the port has one connection more than
+//! its limit until it ends.
 
 pub(crate) mod address_limits;
 pub(crate) mod phase;
@@ -27,8 +28,9 @@ use self::phase::{Doing, Phase};
 use crate::config::{Connections, Proxies};
 use crate::model::Clock;
 
-/// A port with more connections than this is searched for idle ones at most once in [`SEARCH_EVERY_MS`] if that is
-/// repeated for each new connection: for an address that has all of its connections, or if there were no idle ones.
+/// A port with more connections than this is searched for idle ones at most once in
+/// [`SEARCH_EVERY_MS`] if that is repeated for each new connection: for an address that has all of
+/// its connections, or if there were no idle ones.
 const SEARCHED_FREELY: usize = 256;
 const SEARCH_EVERY_MS: u64 = 10;
 /// A search finds this part of the connections, so that the next new connections need none.
@@ -65,7 +67,8 @@ struct IdleConnections {
 
 struct Entry {
     peer: SocketAddr,
-    /// Whether the limits of an address apply: not to a trusted proxy, whose connections are those of many.
+    /// Whether the limits of an address apply: not to a trusted proxy, whose connections are those
+    /// of many.
     is_counted: bool,
     phase: Phase,
     /// Changed under the lock.
@@ -93,7 +96,11 @@ fn is_exempt(ip: IpAddr) -> bool {
 }
 
 impl OpenConnections {
-    pub(crate) fn new(settings: Connections, proxies: Proxies, clock: Arc<dyn Clock>) -> OpenConnections {
+    pub(crate) fn new(
+        settings: Connections,
+        proxies: Proxies,
+        clock: Arc<dyn Clock>,
+    ) -> OpenConnections {
         let state = State {
             settings,
             proxies: Arc::new(proxies),
@@ -102,7 +109,10 @@ impl OpenConnections {
             placed: 0,
             idle: IdleConnections::default(),
         };
-        OpenConnections(Arc::new(Inner { clock, state: Mutex::new(state) }))
+        OpenConnections(Arc::new(Inner {
+            clock,
+            state: Mutex::new(state),
+        }))
     }
 
     /// Applies from the next connection and the next failure on.
@@ -115,11 +125,19 @@ impl OpenConnections {
         self.lock(|state| state.proxies.clone())
     }
 
-    /// An authentication has failed that came through a trusted proxy. Like [`Place::failed`], for this address.
+    /// An authentication has failed that came through a trusted proxy. Like [`Place::failed`], for
+    /// this address.
     pub(crate) fn failed_behind_proxy(&self, ip: IpAddr) -> Option<Pause> {
         let now_ms = self.now_ms();
-        let failed = self.lock(|state| state.addresses.failed_unconnected(ip, &state.settings, now_ms));
-        failed.map(|(left_ms, is_new)| Pause { left: Duration::from_millis(left_ms), is_new })
+        let failed = self.lock(|state| {
+            state
+                .addresses
+                .failed_unconnected(ip, &state.settings, now_ms)
+        });
+        failed.map(|(left_ms, is_new)| Pause {
+            left: Duration::from_millis(left_ms),
+            is_new,
+        })
     }
 
     /// Gives a new connection a place. It waits for its first request.
@@ -129,12 +147,21 @@ impl OpenConnections {
             let is_counted = !state.proxies.trusts(peer.ip());
             let phase = Phase::waiting(now_ms);
             let is_proven = AtomicBool::new(false);
-            let entry = Arc::new(Entry { peer, is_counted, phase, is_proven });
+            let entry = Arc::new(Entry {
+                peer,
+                is_counted,
+                phase,
+                is_proven,
+            });
             state.make_room(&entry, now_ms)?;
             state.entered(&entry);
             Ok((entry.clone(), state.list.insert(entry)))
         })?;
-        Ok(Place { of: self.clone(), entry, key })
+        Ok(Place {
+            of: self.clone(),
+            entry,
+            key,
+        })
     }
 
     fn now_ms(&self) -> u64 {
@@ -169,14 +196,17 @@ impl State {
         Ok(())
     }
 
-    /// Cuts the connection that has been idle for longest, of an address or of all. False if none is idle.
+    /// Cuts the connection that has been idle for longest, of an address or of all. False if none
+    /// is idle.
     fn cut_one(&mut self, of: Option<AddressKey>, now_ms: u64) -> bool {
         let mut may_search = true;
         loop {
             if self.idle.of == of
                 && let Some((since_ms, key)) = self.idle.found.pop_front()
             {
-                let Some(entry) = self.list.get(key) else { continue };
+                let Some(entry) = self.list.get(key) else {
+                    continue;
+                };
                 if entry.phase.cut(since_ms) {
                     let entry = entry.clone();
                     self.left(&entry, now_ms);
@@ -201,7 +231,8 @@ impl State {
             .list
             .iter()
             .filter_map(|(key, entry)| {
-                let is_meant = of.is_none_or(|of| entry.is_counted && AddressKey::of(entry.peer.ip()) == of);
+                let is_meant =
+                    of.is_none_or(|of| entry.is_counted && AddressKey::of(entry.peer.ip()) == of);
                 match entry.phase.now() {
                     Doing::Waiting { since_ms, .. } if is_meant => Some((since_ms, key)),
                     _ => None,
@@ -214,7 +245,12 @@ impl State {
             found.truncate(most);
         }
         found.sort_unstable();
-        self.idle = IdleConnections { of, is_none: found.is_empty(), found: found.into(), searched_ms: now_ms };
+        self.idle = IdleConnections {
+            of,
+            is_none: found.is_empty(),
+            found: found.into(),
+            searched_ms: now_ms,
+        };
     }
 
     /// A connection has got a place.
@@ -229,7 +265,11 @@ impl State {
     fn left(&mut self, entry: &Entry, now_ms: u64) {
         self.placed -= 1;
         if entry.is_counted {
-            self.addresses.closed(entry.peer.ip(), entry.is_proven.load(Ordering::Relaxed), now_ms);
+            self.addresses.closed(
+                entry.peer.ip(),
+                entry.is_proven.load(Ordering::Relaxed),
+                now_ms,
+            );
         }
     }
 }
@@ -268,7 +308,9 @@ impl Place {
             return;
         }
         self.of.lock(|state| {
-            if !self.entry.is_proven.swap(true, Ordering::Relaxed) && self.entry.phase.now() != Doing::Cut {
+            if !self.entry.is_proven.swap(true, Ordering::Relaxed)
+                && self.entry.phase.now() != Doing::Cut
+            {
                 state.addresses.proved(self.entry.peer.ip());
             }
         });
@@ -280,8 +322,15 @@ impl Place {
             return None;
         }
         let now_ms = self.of.now_ms();
-        let failed = self.of.lock(|state| state.addresses.failed(self.entry.peer.ip(), &state.settings, now_ms));
-        failed.map(|(left_ms, is_new)| Pause { left: Duration::from_millis(left_ms), is_new })
+        let failed = self.of.lock(|state| {
+            state
+                .addresses
+                .failed(self.entry.peer.ip(), &state.settings, now_ms)
+        });
+        failed.map(|(left_ms, is_new)| Pause {
+            left: Duration::from_millis(left_ms),
+            is_new,
+        })
     }
 }
 
@@ -308,7 +357,10 @@ mod tests {
 
     impl Clock for SetClock {
         fn now(&self) -> Now {
-            Now { wall_ms: 0, mono_ms: *self.0.lock().unwrap() }
+            Now {
+                wall_ms: 0,
+                mono_ms: *self.0.lock().unwrap(),
+            }
         }
     }
 
@@ -320,11 +372,22 @@ mod tests {
     impl Rig {
         fn new(max: usize, per_address_max: usize) -> Rig {
             let pause = Duration::from_secs(30);
-            let settings = Connections { max, per_address_max, failed_auth_max: 3, failed_auth_pause: pause };
+            let settings = Connections {
+                max,
+                per_address_max,
+                failed_auth_max: 3,
+                failed_auth_pause: pause,
+            };
             let clock = Arc::new(SetClock(Mutex::new(1)));
             let trusted = [Network::parse("198.51.100.0/24").unwrap()].into();
-            let proxies = Proxies { trusted, header: ProxyHeader::ProxyV2 };
-            Rig { open: OpenConnections::new(settings, proxies, clock.clone()), clock }
+            let proxies = Proxies {
+                trusted,
+                header: ProxyHeader::ProxyV2,
+            };
+            Rig {
+                open: OpenConnections::new(settings, proxies, clock.clone()),
+                clock,
+            }
         }
 
         /// A connection from host `n`, a millisecond after the one before it.
@@ -367,7 +430,10 @@ mod tests {
         let f = rig.enter(6).unwrap();
         assert!(is_cut(&b));
         drop((a, b, d, e, f));
-        assert_eq!(rig.open.lock(|state| (state.placed, state.list.len())), (0, 0));
+        assert_eq!(
+            rig.open.lock(|state| (state.placed, state.list.len())),
+            (0, 0)
+        );
         assert!(rig.enter(1).is_ok());
     }
 
@@ -404,7 +470,10 @@ mod tests {
         let rig = Rig::new(8, 2);
         let of_proxy = |n: u8| rig.open.enter(SocketAddr::from(([198, 51, 100, n], 1000)));
         let mut places: Vec<Place> = (0..6).map(|_| of_proxy(1).unwrap()).collect();
-        assert!((0..100).all(|_| places[0].failed().is_none()), "it is not paused");
+        assert!(
+            (0..100).all(|_| places[0].failed().is_none()),
+            "it is not paused"
+        );
         places.extend([rig.enter(1).unwrap(), rig.enter(1).unwrap()]);
         places.iter().for_each(Place::begin);
         assert_eq!(rig.enter(1).err(), Some(Refusal::AddressLimit));
@@ -412,8 +481,19 @@ mod tests {
         // Nothing of it stays when its connections end, even if it is no longer trusted.
         let Connections { max, .. } = rig.open.lock(|state| state.settings);
         let pause = Duration::from_secs(30);
-        let settings = Connections { max, per_address_max: 2, failed_auth_max: 3, failed_auth_pause: pause };
-        rig.open.put(settings, Proxies { trusted: [].into(), header: ProxyHeader::ProxyV2 });
+        let settings = Connections {
+            max,
+            per_address_max: 2,
+            failed_auth_max: 3,
+            failed_auth_pause: pause,
+        };
+        rig.open.put(
+            settings,
+            Proxies {
+                trusted: [].into(),
+                header: ProxyHeader::ProxyV2,
+            },
+        );
         drop(places);
         assert_eq!(rig.placed(), 0);
         let a = of_proxy(1).unwrap();
@@ -428,11 +508,24 @@ mod tests {
         let rig = Rig::new(100, 100);
         let ip: IpAddr = "192.0.2.9".parse().unwrap();
         assert!((0..3).all(|_| rig.open.failed_behind_proxy(ip).is_none()));
-        assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(true));
-        assert_eq!(rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new), Some(false));
-        assert_eq!(rig.open.failed_behind_proxy("192.0.2.8".parse().unwrap()), None, "only this one");
+        assert_eq!(
+            rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new),
+            Some(true)
+        );
+        assert_eq!(
+            rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new),
+            Some(false)
+        );
+        assert_eq!(
+            rig.open.failed_behind_proxy("192.0.2.8".parse().unwrap()),
+            None,
+            "only this one"
+        );
         // Its own connection meets the same pause.
-        assert_eq!(rig.enter(9).unwrap().failed().map(|pause| pause.is_new), Some(false));
+        assert_eq!(
+            rig.enter(9).unwrap().failed().map(|pause| pause.is_new),
+            Some(false)
+        );
     }
 
     #[test]
@@ -445,9 +538,16 @@ mod tests {
         let first = searched();
         new.extend((1..n / FOUND_PART).map(|_| rig.enter(2).unwrap()));
         assert_eq!(searched(), first);
-        assert!(places[..n / FOUND_PART].iter().all(is_cut), "the longest idle of all");
+        assert!(
+            places[..n / FOUND_PART].iter().all(is_cut),
+            "the longest idle of all"
+        );
         assert!(!places[n / FOUND_PART..].iter().any(is_cut));
-        places.iter().chain(&new).filter(|place| !is_cut(place)).for_each(Place::begin);
+        places
+            .iter()
+            .chain(&new)
+            .filter(|place| !is_cut(place))
+            .for_each(Place::begin);
         assert_eq!(rig.enter(3).err(), Some(Refusal::Limit));
         let last = searched();
         assert!((1..SEARCH_EVERY_MS).all(|_| rig.enter(3).is_err()) && searched() == last);
@@ -461,7 +561,13 @@ mod tests {
         let rig = Rig::new(100, 100);
         let a = rig.enter(1).unwrap();
         assert!((0..3).all(|_| a.failed().is_none()));
-        assert_eq!(a.failed(), Some(Pause { left: Duration::from_secs(30), is_new: true }));
+        assert_eq!(
+            a.failed(),
+            Some(Pause {
+                left: Duration::from_secs(30),
+                is_new: true
+            })
+        );
         let mut more: Vec<Place> = std::iter::from_fn(|| rig.enter(1).ok()).collect();
         assert_eq!((more.len(), rig.enter(1).err()), (7, Some(Refusal::Paused)));
         more[0].proved();
@@ -474,6 +580,9 @@ mod tests {
         // The proven one was cut, too; it cannot prove itself once more.
         more.iter().for_each(Place::proved);
         drop((a, more));
-        assert_eq!(std::iter::from_fn(|| rig.enter(1).ok().map(std::mem::forget)).count(), 8);
+        assert_eq!(
+            std::iter::from_fn(|| rig.enter(1).ok().map(std::mem::forget)).count(),
+            8
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What a connection is doing, in one word, so that its stream, its requests and the list of open connections agree on
-//! it without a lock.
+//! What a connection is doing, in one word, so that its stream, its requests and the list of open
+//! connections agree on it without a lock.
 //!
 //! ```text
 //!            first byte           head complete
@@ -49,14 +49,20 @@ pub(crate) struct Phase {
 impl Phase {
     /// A new connection, which waits for the head of its first request.
     pub(crate) fn waiting(now_ms: u64) -> Phase {
-        Phase { word: AtomicU64::new(word(now_ms, true)), waiting: AtomicWaker::new() }
+        Phase {
+            word: AtomicU64::new(word(now_ms, true)),
+            waiting: AtomicWaker::new(),
+        }
     }
 
     pub(crate) fn now(&self) -> Doing {
         match self.word.load(Ordering::Acquire) {
             BUSY => Doing::Busy,
             CUT => Doing::Cut,
-            word => Doing::Waiting { since_ms: word >> 1, is_head: word & 1 == 1 },
+            word => Doing::Waiting {
+                since_ms: word >> 1,
+                is_head: word & 1 == 1,
+            },
         }
     }
 
@@ -78,14 +84,24 @@ impl Phase {
     /// Bytes have arrived. The first of a request begin its head. False if the connection was cut.
     pub(crate) fn received(&self, now_ms: u64) -> bool {
         let is_idle = |now: u64| now != BUSY && now & 1 == 0;
-        self.change(|now| if is_idle(now) { word(now_ms, true) } else { now })
+        self.change(|now| {
+            if is_idle(now) {
+                word(now_ms, true)
+            } else {
+                now
+            }
+        })
     }
 
     /// Cuts the connection if it still waits since then.
     pub(crate) fn cut(&self, since_ms: u64) -> bool {
         let cut = [word(since_ms, false), word(since_ms, true)]
             .into_iter()
-            .any(|before| self.word.compare_exchange(before, CUT, Ordering::AcqRel, Ordering::Acquire).is_ok());
+            .any(|before| {
+                self.word
+                    .compare_exchange(before, CUT, Ordering::AcqRel, Ordering::Acquire)
+                    .is_ok()
+            });
         if cut {
             self.waiting.wake();
         }
@@ -100,13 +116,19 @@ impl Phase {
     /// Ready as soon as the connection is cut. One task at a time can wait for it.
     pub(crate) fn poll_cut(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.waiting.register(cx.waker());
-        if self.now() == Doing::Cut { Poll::Ready(()) } else { Poll::Pending }
+        if self.now() == Doing::Cut {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Changes the word unless the connection is cut.
     fn change(&self, to: impl Fn(u64) -> u64) -> bool {
         let to = |now| (now != CUT).then(|| to(now));
-        self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, to).is_ok()
+        self.word
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, to)
+            .is_ok()
     }
 }
 
@@ -121,19 +143,40 @@ mod tests {
     #[test]
     fn a_connection_waits_hears_works_and_rests() {
         let phase = Phase::waiting(5);
-        assert_eq!(phase.now(), Doing::Waiting { since_ms: 5, is_head: true });
+        assert_eq!(
+            phase.now(),
+            Doing::Waiting {
+                since_ms: 5,
+                is_head: true
+            }
+        );
         assert!(phase.received(7));
         assert_eq!(
             phase.now(),
-            Doing::Waiting { since_ms: 5, is_head: true },
+            Doing::Waiting {
+                since_ms: 5,
+                is_head: true
+            },
             "the time of a head does not start anew"
         );
         assert!(phase.begin() && phase.received(8));
         assert_eq!(phase.now(), Doing::Busy, "a body");
         phase.rest(9);
-        assert_eq!(phase.now(), Doing::Waiting { since_ms: 9, is_head: false });
+        assert_eq!(
+            phase.now(),
+            Doing::Waiting {
+                since_ms: 9,
+                is_head: false
+            }
+        );
         assert!(phase.received(12));
-        assert_eq!(phase.now(), Doing::Waiting { since_ms: 12, is_head: true });
+        assert_eq!(
+            phase.now(),
+            Doing::Waiting {
+                since_ms: 12,
+                is_head: true
+            }
+        );
     }
 
     #[test]

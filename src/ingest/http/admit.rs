@@ -1,5 +1,5 @@
-//! Middleware for every request: records metrics for every outcome, and on a route admits or refuses the request before
-//! its body is read.
+//! Middleware for every request: records metrics for every outcome, and on a route admits or
+//! refuses the request before its body is read.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ use crate::decode::Formats;
 use crate::model::Clock;
 use crate::telemetry::metrics;
 
-/// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is never sent.
+/// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is
+/// never sent.
 const SENDER_LEFT: u16 = 499;
 
 /// How often a closed admission is checked again.
@@ -48,18 +49,20 @@ pub(super) struct Shared {
     pub(super) admission: Admission,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) credentials: Option<Arc<Credentials>>,
-    /// One permit per request whose body has arrived, until its answer is made; `http.concurrency_max` in total.
+    /// One permit per request whose body has arrived, until its answer is made;
+    /// `http.concurrency_max` in total.
     pub(super) running: Arc<Semaphore>,
     pub(super) bodies: BodyBudget,
     pub(super) stopping: Arc<AtomicBool>,
 }
 
 impl Shared {
-    /// Admits a request before its body is read, at the cost of at most one hash; returns its sender. `check` verifies
-    /// the token; it is called only if credentials are configured.
+    /// Admits a request before its body is read, at the cost of at most one hash; returns its
+    /// sender. `check` verifies the token; it is called only if credentials are configured.
     ///
-    /// A body that is still arriving takes no permit: its sender decides how long that lasts. [`Shared::start`] takes
-    /// it. The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
+    /// A body that is still arriving takes no permit: its sender decides how long that lasts.
+    /// [`Shared::start`] takes it. The hand-over checks admission again. Checking both here saves
+    /// sending, reading and decoding the body.
     pub(super) fn admit(
         &self,
         peer: Option<&Peer>,
@@ -68,10 +71,15 @@ impl Shared {
         let sender = self.open(peer, check)?;
         self.admission.check()?;
         drop(hold(peer, sender.0.as_ref())?);
-        if self.running.available_permits() > 0 { Ok(sender) } else { Err(IngestError::Concurrency) }
+        if self.running.available_permits() > 0 {
+            Ok(sender)
+        } else {
+            Err(IngestError::Concurrency)
+        }
     }
 
-    /// Like [`Shared::admit`], for senders that send only once: they wait for room in [`Shared::start_patiently`].
+    /// Like [`Shared::admit`], for senders that send only once: they wait for room in
+    /// [`Shared::start_patiently`].
     pub(super) fn open(
         &self,
         peer: Option<&Peer>,
@@ -80,30 +88,49 @@ impl Shared {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
-        let Some(credentials) = &self.credentials else { return Ok(Sender(None)) };
-        let grant = judge(peer, identify(credentials, peer, check).map_err(IngestError::from))?;
+        let Some(credentials) = &self.credentials else {
+            return Ok(Sender(None));
+        };
+        let grant = judge(
+            peer,
+            identify(credentials, peer, check).map_err(IngestError::from),
+        )?;
         let now = self.clock.now();
-        grant.check_sender(Protocol::Http, now.wall_ms).map_err(|denied| {
-            let error = IngestError::Denied(denied);
-            peer.inspect(|peer| peer.denied(&grant, error.reason()));
-            error
-        })?;
+        grant
+            .check_sender(Protocol::Http, now.wall_ms)
+            .map_err(|denied| {
+                let error = IngestError::Denied(denied);
+                peer.inspect(|peer| peer.denied(&grant, error.reason()));
+                error
+            })?;
         grant.usage.note_used(now.wall_ms);
-        grant.check_quota(now).map_err(|exceeded| over_quota(peer, &grant, exceeded))?;
+        grant
+            .check_quota(now)
+            .map_err(|exceeded| over_quota(peer, &grant, exceeded))?;
         Ok(Sender(Some(grant)))
     }
 
-    /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`: otherwise the sender
-    /// would have to send the whole body again.
+    /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`:
+    /// otherwise the sender would have to send the whole body again.
     pub(super) async fn start(&self, parts: &Parts) -> Result<Running, IngestError> {
         let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
-        let permit = self.room(self.running.clone().acquire_owned(), self.cfg.queue_timeout).await?;
-        Ok(Running { _permit: permit, _held: held })
+        let permit = self
+            .room(self.running.clone().acquire_owned(), self.cfg.queue_timeout)
+            .await?;
+        Ok(Running {
+            _permit: permit,
+            _held: held,
+        })
     }
 
-    /// Like [`Shared::start`], but waits up to `patience`, for open admission too. Returned permits go to waiting
-    /// requests first, so new requests of senders that retry by themselves come second.
-    pub(super) async fn start_patiently(&self, parts: &Parts, patience: Duration) -> Result<Running, IngestError> {
+    /// Like [`Shared::start`], but waits up to `patience`, for open admission too. Returned permits
+    /// go to waiting requests first, so new requests of senders that retry by themselves come
+    /// second.
+    pub(super) async fn start_patiently(
+        &self,
+        parts: &Parts,
+        patience: Duration,
+    ) -> Result<Running, IngestError> {
         let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
         let admitted = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
@@ -113,7 +140,10 @@ impl Shared {
         };
         let permit = self.room(admitted, patience).await?;
         self.admission.check()?;
-        Ok(Running { _permit: permit, _held: held })
+        Ok(Running {
+            _permit: permit,
+            _held: held,
+        })
     }
 
     async fn room(
@@ -126,34 +156,62 @@ impl Shared {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
-        let late = |_| self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from);
+        let late = |_| {
+            self.admission
+                .check()
+                .err()
+                .map_or(IngestError::Concurrency, IngestError::from)
+        };
         permit.map_err(late)?.map_err(|_| IngestError::Concurrency)
     }
 }
 
 /// Counts the request for its sender.
 fn hold(peer: Option<&Peer>, sender: Option<&Arc<Grant>>) -> Result<Option<Held>, IngestError> {
-    let held = |grant: &Arc<Grant>| grant.usage.request(&grant.quota).map_err(|e| over_quota(peer, grant, e));
+    let held = |grant: &Arc<Grant>| {
+        grant
+            .usage
+            .request(&grant.quota)
+            .map_err(|e| over_quota(peer, grant, e))
+    };
     sender.map(held).transpose()
 }
 
 /// Middleware of the routes: tokens, open admission, concurrency.
-pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(Peer::of(request.extensions()), |credentials| credentials.check(request.headers())) {
+pub(super) async fn admit(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match shared.admit(Peer::of(request.extensions()), |credentials| {
+        credentials.check(request.headers())
+    }) {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => error.into_response(),
     }
 }
 
-/// Outermost middleware: counts the request, and turns a panic into an answer instead of a broken connection.
+/// Outermost middleware: counts the request, and turns a panic into an answer instead of a broken
+/// connection.
 pub(super) async fn observe(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
-    let route = matched.and_then(|path| ROUTES.into_iter().find(|route| *route == path.as_str().trim_end_matches('/')));
-    let mut seen = RequestGuard { route: route.unwrap_or(UNMATCHED), status: SENDER_LEFT, since: Instant::now() };
+    let route = matched.and_then(|path| {
+        ROUTES
+            .into_iter()
+            .find(|route| *route == path.as_str().trim_end_matches('/'))
+    });
+    let mut seen = RequestGuard {
+        route: route.unwrap_or(UNMATCHED),
+        status: SENDER_LEFT,
+        since: Instant::now(),
+    };
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
-            tracing::error!(route = seen.route, "request handler panicked; this is a bug, please report it");
+            tracing::error!(
+                route = seen.route,
+                "request handler panicked; this is a bug, please report it"
+            );
             IngestError::Internal.into_response()
         }
     };
@@ -177,7 +235,10 @@ impl Drop for RequestGuard {
 
 /// For paths that match no route.
 pub(super) async fn not_found(uri: Uri) -> Response {
-    IngestError::NotFound { is_device_api: uri.path().starts_with(DEVICE_API) }.into_response()
+    IngestError::NotFound {
+        is_device_api: uri.path().starts_with(DEVICE_API),
+    }
+    .into_response()
 }
 
 /// For methods that a route does not support; axum adds the header Allow.

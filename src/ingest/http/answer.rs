@@ -37,7 +37,10 @@ pub(super) struct Accepted {
 
 impl Accepted {
     pub(super) fn of(batch: &ReadingBatch) -> Accepted {
-        Accepted { readings: batch.len(), retimed: batch.retimed() }
+        Accepted {
+            readings: batch.len(),
+            retimed: batch.retimed(),
+        }
     }
 }
 
@@ -51,33 +54,53 @@ struct Error<'a> {
 /// 200 if any reading was accepted, otherwise 400. `errors` lists the rejects that the decoder kept
 /// ([`crate::decode::KEPT_MAX`]), enough for each reading of a usual batch; `rejected` counts all.
 ///
-/// A body without any reading (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the error `no_readings`.
-/// 2xx means that readings are safe, and a sender that believes it sent some must not get it.
+/// A body without any reading (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the
+/// error `no_readings`. 2xx means that readings are safe, and a sender that believes it sent some
+/// must not get it.
 pub(super) fn readings(accepted: Accepted, rejects: &Rejects) -> Response {
     let mut answer = answer(accepted, rejects);
     if accepted.readings == 0 && rejects.is_empty() {
-        answer.errors.push(Error { index: 0, reason: "no_readings", detail: "the body contains no readings" });
+        answer.errors.push(Error {
+            index: 0,
+            reason: "no_readings",
+            detail: "the body contains no readings",
+        });
     }
-    let status = if accepted.readings > 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    let status = if accepted.readings > 0 {
+        StatusCode::OK
+    } else {
+        StatusCode::BAD_REQUEST
+    };
     json(status, &answer)
 }
 
-/// The answer to a hook. Always 2xx, because no hook sender retries. 202 if no reading was accepted and the body is
-/// kept as a dead letter.
+/// The answer to a hook. Always 2xx, because no hook sender retries. 202 if no reading was accepted
+/// and the body is kept as a dead letter.
 pub(super) fn hook(accepted: Accepted, rejects: &Rejects, kept: bool) -> Response {
-    let status = if accepted.readings == 0 && kept { StatusCode::ACCEPTED } else { StatusCode::OK };
+    let status = if accepted.readings == 0 && kept {
+        StatusCode::ACCEPTED
+    } else {
+        StatusCode::OK
+    };
     json(status, &answer(accepted, rejects))
 }
 
 impl<'a> Error<'a> {
     fn of(reject: &'a Reject) -> Error<'a> {
-        Error { index: reject.index, reason: reject.reason.as_str(), detail: &reject.detail }
+        Error {
+            index: reject.index,
+            reason: reject.reason.as_str(),
+            detail: &reject.detail,
+        }
     }
 }
 
 impl<'a> LeftOutParts<'a> {
     fn of(left_out: &'a LeftOut) -> LeftOutParts<'a> {
-        LeftOutParts { count: left_out.total(), names: left_out.names() }
+        LeftOutParts {
+            count: left_out.total(),
+            names: left_out.names(),
+        }
     }
 }
 
@@ -87,7 +110,9 @@ fn answer(accepted: Accepted, rejects: &Rejects) -> Answer<'_> {
         rejected: rejects.total(),
         errors: rejects.list().iter().map(Error::of).collect(),
         retimed: accepted.retimed,
-        left_out: Some(rejects.left_out()).filter(|left_out| left_out.total() > 0).map(LeftOutParts::of),
+        left_out: Some(rejects.left_out())
+            .filter(|left_out| left_out.total() > 0)
+            .map(LeftOutParts::of),
     }
 }
 
@@ -97,10 +122,13 @@ fn is_zero(n: &usize) -> bool {
 
 /// A response with a JSON body.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    // Texts and numbers under fixed names: this cannot fail. If it did, the status would still be right.
+    // Texts and numbers under fixed names: this cannot fail. If it did, the status would still be
+    // right.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

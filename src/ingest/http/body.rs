@@ -1,11 +1,14 @@
-//! Reads a request's body within its limits: size, time, rate, and the memory of all bodies together.
+//! Reads a request's body within its limits: size, time, rate, and the memory of all bodies
+//! together.
 //!
-//! `http.body_max_bytes` limits one body and `http.connections_max` their number, but their product is gigabytes. So
-//! all bodies in progress share a [`BodyBudget`] (`http.bodies_max_bytes`). A body that exceeds the remaining budget is
-//! refused (429); it does not wait, because it would hold memory meanwhile.
+//! `http.body_max_bytes` limits one body and `http.connections_max` their number, but their product
+//! is gigabytes. So all bodies in progress share a [`BodyBudget`] (`http.bodies_max_bytes`). A body
+//! that exceeds the remaining budget is refused (429); it does not wait, because it would hold
+//! memory meanwhile.
 //!
-//! A body has `http.body_grace` and a second for each `http.body_rate_min` bytes that have arrived, but not more than
-//! `http.body_timeout`. So a sender on a bad radio link is left alone, and one that only holds the connection is not.
+//! A body has `http.body_grace` and a second for each `http.body_rate_min` bytes that have arrived,
+//! but not more than `http.body_timeout`. So a sender on a bad radio link is left alone, and one
+//! that only holds the connection is not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +26,8 @@ use crate::config;
 
 /// The budget has room for this many bodies of the largest size, regardless of the settings.
 const LARGEST_BODIES: u64 = 4;
-/// Upper limit of the initial allocation for a body; a longer body grows as it arrives. As many bodies as connections
-/// can be arriving.
+/// Upper limit of the initial allocation for a body; a longer body grows as it arrives. As many
+/// bodies as connections can be arriving.
 const EXPECTED_BYTES_MAX: u64 = 64 << 10;
 /// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
 const UNIT_BYTES: u64 = 1024;
@@ -52,7 +55,10 @@ impl ReceivedBody {
 
     /// The same with the sender of its request.
     pub(super) fn sent_by(self, parts: &Parts) -> ReceivedBody {
-        let held = BodyPermit { sender: Sender::of(parts).cloned(), ..self.held };
+        let held = BodyPermit {
+            sender: Sender::of(parts).cloned(),
+            ..self.held
+        };
         ReceivedBody { held, ..self }
     }
 }
@@ -61,24 +67,40 @@ impl BodyBudget {
     pub(super) fn new(cfg: &config::Http) -> BodyBudget {
         let largest = cfg.body_max_bytes.saturating_mul(LARGEST_BODIES);
         let units = cfg.bodies_max_bytes.max(largest).div_ceil(UNIT_BYTES);
-        BodyBudget(Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS))))
+        BodyBudget(Arc::new(Semaphore::new(
+            usize::try_from(units)
+                .unwrap_or(usize::MAX)
+                .min(Semaphore::MAX_PERMITS),
+        )))
     }
 
     fn hold(&self) -> BodyPermit {
-        BodyPermit { budget: self.clone(), permit: None, sender: None }
+        BodyPermit {
+            budget: self.clone(),
+            permit: None,
+            sender: None,
+        }
     }
 }
 
 impl BodyPermit {
     /// Acquires from the budget until the permit covers `bytes`.
     pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), IngestError> {
-        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64;
+        let held = self
+            .permit
+            .as_ref()
+            .map_or(0, OwnedSemaphorePermit::num_permits) as u64;
         let missing = bytes.div_ceil(UNIT_BYTES).saturating_sub(held);
         if missing == 0 {
             return Ok(());
         }
         let missing = u32::try_from(missing).map_err(|_| IngestError::Memory)?;
-        let more = self.budget.0.clone().try_acquire_many_owned(missing).map_err(|_| IngestError::Memory)?;
+        let more = self
+            .budget
+            .0
+            .clone()
+            .try_acquire_many_owned(missing)
+            .map_err(|_| IngestError::Memory)?;
         match &mut self.permit {
             Some(permit) => permit.merge(more),
             None => self.permit = Some(more),
@@ -106,28 +128,57 @@ pub(super) struct BodyLimits {
 
 impl BodyLimits {
     pub(super) fn of(cfg: &config::Http) -> BodyLimits {
-        let config::Http { body_max_bytes, body_timeout, body_grace, body_rate_min, .. } = *cfg;
-        BodyLimits { bytes_max: body_max_bytes, timeout: body_timeout, grace: body_grace, rate_min: body_rate_min }
+        let config::Http {
+            body_max_bytes,
+            body_timeout,
+            body_grace,
+            body_rate_min,
+            ..
+        } = *cfg;
+        BodyLimits {
+            bytes_max: body_max_bytes,
+            timeout: body_timeout,
+            grace: body_grace,
+            rate_min: body_rate_min,
+        }
     }
 
     pub(super) fn at_most(self, bytes_max: u64) -> BodyLimits {
-        BodyLimits { bytes_max: bytes_max.min(self.bytes_max), ..self }
+        BodyLimits {
+            bytes_max: bytes_max.min(self.bytes_max),
+            ..self
+        }
     }
 
-    /// How long a body may take after this many bytes have arrived, and the error if it takes longer.
+    /// How long a body may take after this many bytes have arrived, and the error if it takes
+    /// longer.
     fn patience(&self, bytes: usize) -> (Duration, IngestError) {
         let per_byte = 1.0 / self.rate_min.max(1) as f64;
         let by_rate = self.grace + Duration::from_secs_f64(bytes as f64 * per_byte);
         if self.rate_min > 0 && by_rate < self.timeout {
-            (by_rate, IngestError::BodyTooSlow { rate_min: self.rate_min })
+            (
+                by_rate,
+                IngestError::BodyTooSlow {
+                    rate_min: self.rate_min,
+                },
+            )
         } else {
-            (self.timeout, IngestError::BodyTimeout { seconds: self.timeout.as_secs_f64() })
+            (
+                self.timeout,
+                IngestError::BodyTimeout {
+                    seconds: self.timeout.as_secs_f64(),
+                },
+            )
         }
     }
 }
 
 /// Reads the body.
-pub(super) async fn receive(body: Body, limits: &BodyLimits, budget: &BodyBudget) -> Result<ReceivedBody, IngestError> {
+pub(super) async fn receive(
+    body: Body,
+    limits: &BodyLimits,
+    budget: &BodyBudget,
+) -> Result<ReceivedBody, IngestError> {
     let bytes_max = limits.bytes_max;
     if body.size_hint().lower() > bytes_max {
         return Err(IngestError::TooLarge { limit: bytes_max });
@@ -135,13 +186,20 @@ pub(super) async fn receive(body: Body, limits: &BodyLimits, budget: &BodyBudget
     // The announced length, up to a size that is cheap to allocate even if no body follows.
     let expected = body.size_hint().lower().min(EXPECTED_BYTES_MAX) as usize;
     let mut stream = body.into_data_stream();
-    let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold() };
+    let mut received = ReceivedBody {
+        bytes: Vec::new(),
+        held: budget.hold(),
+    };
     let since = Instant::now();
     loop {
         let (patience, late) = limits.patience(received.bytes.len());
         let next = tokio::time::timeout_at(since + patience, stream.next()).await;
-        let Some(chunk) = next.map_err(|_| late)? else { return Ok(received) };
-        let chunk = chunk.map_err(|e| IngestError::BodyBroken { detail: e.to_string() })?;
+        let Some(chunk) = next.map_err(|_| late)? else {
+            return Ok(received);
+        };
+        let chunk = chunk.map_err(|e| IngestError::BodyBroken {
+            detail: e.to_string(),
+        })?;
         let bytes = (received.bytes.len() + chunk.len()) as u64;
         if bytes > bytes_max {
             return Err(IngestError::TooLarge { limit: bytes_max });
@@ -176,23 +234,35 @@ mod tests {
     }
 
     fn budget(bodies_max_bytes: u64, body_max_bytes: u64) -> BodyBudget {
-        BodyBudget::new(&config::Http { bodies_max_bytes, body_max_bytes, ..config::Config::default().http })
+        BodyBudget::new(&config::Http {
+            bodies_max_bytes,
+            body_max_bytes,
+            ..config::Config::default().http
+        })
     }
 
     #[test]
     fn four_of_the_largest_bodies_have_room() {
-        assert_eq!(budget(1 << 20, 8 << 20).0.available_permits() as u64 * UNIT_BYTES, 32 << 20);
+        assert_eq!(
+            budget(1 << 20, 8 << 20).0.available_permits() as u64 * UNIT_BYTES,
+            32 << 20
+        );
     }
 
-    /// Receives a body of `n` bytes that arrives at this rate, in parts with a pause of a second between them; returns
-    /// how long that took, and the reason if it was refused.
+    /// Receives a body of `n` bytes that arrives at this rate, in parts with a pause of a second
+    /// between them; returns how long that took, and the reason if it was refused.
     async fn arriving(n: usize, bytes_per_second: usize) -> (u64, Option<&'static str>) {
         let parts = futures_util::stream::unfold(n, move |left| async move {
             let part = left.min(bytes_per_second);
             if part > 0 && left < n {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            (part > 0).then(|| (Ok::<_, std::convert::Infallible>(vec![0; part]), left - part))
+            (part > 0).then(|| {
+                (
+                    Ok::<_, std::convert::Infallible>(vec![0; part]),
+                    left - part,
+                )
+            })
         });
         let cfg = config::Config::default().http;
         let since = Instant::now();
@@ -202,7 +272,10 @@ mod tests {
         if let Ok(received) = &received {
             assert_eq!(received.bytes.len(), n);
         }
-        (since.elapsed().as_secs(), received.err().map(|error| error.reason()))
+        (
+            since.elapsed().as_secs(),
+            received.err().map(|error| error.reason()),
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -214,6 +287,9 @@ mod tests {
         assert_eq!(arriving(15_000, 1000).await, (14, None));
         assert_eq!(arriving(6000, 300).await, (19, None));
         // Regardless of the rate, not forever.
-        assert_eq!(arriving(1_000_000, 10_000).await, (30, Some("body_timeout")));
+        assert_eq!(
+            arriving(1_000_000, 10_000).await,
+            (30, Some("body_timeout"))
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The service that handles the requests of one connection, and the acceptor of connections without TLS.
+//! The service that handles the requests of one connection, and the acceptor of connections without
+//! TLS.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,10 +21,17 @@ use super::port::{Connection, Port};
 use super::timed_stream::TimedStream;
 
 /// Puts the time limits on the stream of a connection, whose requests the routes handle.
-pub(super) fn serve<S>(connection: Arc<Connection>, stream: S, routes: Current) -> (TimedStream<S>, Requests) {
+pub(super) fn serve<S>(
+    connection: Arc<Connection>,
+    stream: S,
+    routes: Current,
+) -> (TimedStream<S>, Requests) {
     connection.place.phase().start_over(connection.now_ms());
     let times = *connection.port.times.now();
-    (TimedStream::new(stream, connection.clone(), times), Requests { routes, connection })
+    (
+        TimedStream::new(stream, connection.clone(), times),
+        Requests { routes, connection },
+    )
 }
 
 /// Accepts connections up to a limit.
@@ -33,7 +41,8 @@ pub(super) struct Limited(pub(super) Arc<Port>);
 impl Accept<TcpStream, Current> for Limited {
     type Stream = TimedStream<TcpStream>;
     type Service = Requests;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(TimedStream<TcpStream>, Requests)>> + Send>>;
+    type Future =
+        Pin<Box<dyn Future<Output = io::Result<(TimedStream<TcpStream>, Requests)>> + Send>>;
 
     fn accept(&self, mut stream: TcpStream, routes: Current) -> Self::Future {
         let port = self.0.clone();
@@ -67,7 +76,10 @@ where
         let peer = Peer::new(self.connection.clone(), request.headers());
         request.extensions_mut().insert(peer);
         let working = Working::begin(&self.connection);
-        Answering { response: self.routes.call(request), working: Some(working) }
+        Answering {
+            response: self.routes.call(request),
+            working: Some(working),
+        }
     }
 }
 
@@ -97,9 +109,14 @@ impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answer
     type Output = Result<Response<WatchedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Poll::Ready(Ok(response)) = Pin::new(&mut self.response).poll(cx) else { return Poll::Pending };
+        let Poll::Ready(Ok(response)) = Pin::new(&mut self.response).poll(cx) else {
+            return Poll::Pending;
+        };
         let working = self.working.take();
-        Poll::Ready(Ok(response.map(|body| WatchedBody { body, _working: working })))
+        Poll::Ready(Ok(response.map(|body| WatchedBody {
+            body,
+            _working: working,
+        })))
     }
 }
 
@@ -113,7 +130,10 @@ impl HttpBody for WatchedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 

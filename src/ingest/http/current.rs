@@ -9,7 +9,8 @@ use axum::http::Request;
 use tokio::sync::watch;
 use tower::Service;
 
-/// The current routes, for the requests of one connection. A request keeps the routes that it started with.
+/// The current routes, for the requests of one connection. A request keeps the routes that it
+/// started with.
 #[derive(Debug, Clone)]
 pub(super) struct Current {
     pub(super) routes: watch::Receiver<Router>,

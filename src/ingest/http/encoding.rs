@@ -1,8 +1,8 @@
 //! Content-Encoding: its name, and decompression that stops at a limit. Pure.
 //!
-//! Decompression stops as soon as the output exceeds the limit, so a decompression bomb costs the limit in memory and
-//! no more. A body that is truncated, or has trailing bytes, is refused as a whole: a truncated body must not pass for
-//! a short one.
+//! Decompression stops as soon as the output exceeds the limit, so a decompression bomb costs the
+//! limit in memory and no more. A body that is truncated, or has trailing bytes, is refused as a
+//! whole: a truncated body must not pass for a short one.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -13,8 +13,8 @@ use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
 use super::error::IngestError;
 
-/// Largest zstd window, 8 MiB: RFC 9659 §3 limits senders to it. It limits how much memory a frame can make the decoder
-/// allocate.
+/// Largest zstd window, 8 MiB: RFC 9659 §3 limits senders to it. It limits how much memory a frame
+/// can make the decoder allocate.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// How a body is compressed.
@@ -36,11 +36,13 @@ pub(crate) enum DecompressError {
 }
 
 impl Encoding {
-    /// The one encoding that the headers name. Chains of encodings are refused: no sender needs them, and each step
-    /// would multiply the effect of a decompression bomb.
+    /// The one encoding that the headers name. Chains of encodings are refused: no sender needs
+    /// them, and each step would multiply the effect of a decompression bomb.
     pub(super) fn of(headers: &HeaderMap) -> Result<Encoding, IngestError> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
-        let Some(first) = values.next() else { return Ok(Encoding::Identity) };
+        let Some(first) = values.next() else {
+            return Ok(Encoding::Identity);
+        };
         let name = first.to_str().unwrap_or("?").trim();
         let encoding = match name.to_ascii_lowercase().as_str() {
             "" | "identity" => Some(Encoding::Identity),
@@ -52,10 +54,12 @@ impl Encoding {
         };
         match (encoding, values.next()) {
             (Some(encoding), None) => Ok(encoding),
-            (_, None) => Err(IngestError::Encoding { given: name.to_owned() }),
-            (_, Some(next)) => {
-                Err(IngestError::Encoding { given: format!("{name}, {}", next.to_str().unwrap_or("?")) })
-            }
+            (_, None) => Err(IngestError::Encoding {
+                given: name.to_owned(),
+            }),
+            (_, Some(next)) => Err(IngestError::Encoding {
+                given: format!("{name}, {}", next.to_str().unwrap_or("?")),
+            }),
         }
     }
 
@@ -74,10 +78,15 @@ impl Encoding {
         let inflated = match self {
             Encoding::Identity if body.len() as u64 > limit => Err(DecompressError::TooLarge),
             Encoding::Identity => return Ok(Cow::Borrowed(body)),
-            Encoding::Gzip => whole(read_all(MultiGzDecoder::new(body), limit)?, |d| d.into_inner()),
+            Encoding::Gzip => whole(read_all(MultiGzDecoder::new(body), limit)?, |d| {
+                d.into_inner()
+            }),
             Encoding::Zstd => {
-                let mut decoder = zstd::Decoder::with_buffer(body).map_err(DecompressError::Corrupt)?;
-                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(DecompressError::Corrupt)?;
+                let mut decoder =
+                    zstd::Decoder::with_buffer(body).map_err(DecompressError::Corrupt)?;
+                decoder
+                    .window_log_max(ZSTD_WINDOW_LOG_MAX)
+                    .map_err(DecompressError::Corrupt)?;
                 // Continues from frame to frame until the input ends, so no bytes can be left.
                 read_all(decoder, limit).map(|(out, _)| out)
             }
@@ -88,10 +97,15 @@ impl Encoding {
     }
 }
 
-/// `deflate` is the zlib format (RFC 9110 §8.4.1.2), but some senders omit its wrapper, and nearly every server accepts
-/// both. A few raw streams start with bytes that look like a zlib header; they fail as zlib and are read again as raw.
+/// `deflate` is the zlib format (RFC 9110 §8.4.1.2), but some senders omit its wrapper, and nearly
+/// every server accepts both. A few raw streams start with bytes that look like a zlib header; they
+/// fail as zlib and are read again as raw.
 fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
-    let raw = || whole(read_all(DeflateDecoder::new(body), limit)?, |d| d.into_inner());
+    let raw = || {
+        whole(read_all(DeflateDecoder::new(body), limit)?, |d| {
+            d.into_inner()
+        })
+    };
     // RFC 1950 §2.2: method 8, and both bytes as one number divisible by 31.
     let looks_like_zlib = matches!(body, [cmf, flags, ..]
         if cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flags]).is_multiple_of(31));
@@ -110,24 +124,33 @@ fn inflate_snappy(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
     if snap::raw::decompress_len(body).map_err(corrupt)? as u64 > limit {
         return Err(DecompressError::TooLarge);
     }
-    snap::raw::Decoder::new().decompress_vec(body).map_err(corrupt)
+    snap::raw::Decoder::new()
+        .decompress_vec(body)
+        .map_err(corrupt)
 }
 
 fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), DecompressError> {
     let mut out = Vec::new();
     // One byte more than allowed distinguishes a body that is too large from one that fits exactly.
     let mut reader = reader.take(limit.saturating_add(1));
-    reader.read_to_end(&mut out).map_err(DecompressError::Corrupt)?;
+    reader
+        .read_to_end(&mut out)
+        .map_err(DecompressError::Corrupt)?;
     if out.len() as u64 > limit {
         return Err(DecompressError::TooLarge);
     }
     Ok((out, reader.into_inner()))
 }
 
-fn whole<'a, R>((out, reader): (Vec<u8>, R), rest: impl FnOnce(R) -> &'a [u8]) -> Result<Vec<u8>, DecompressError> {
+fn whole<'a, R>(
+    (out, reader): (Vec<u8>, R),
+    rest: impl FnOnce(R) -> &'a [u8],
+) -> Result<Vec<u8>, DecompressError> {
     match rest(reader) {
         [] => Ok(out),
-        _ => Err(DecompressError::Corrupt(io::Error::other("trailing bytes after the end of the compressed data"))),
+        _ => Err(DecompressError::Corrupt(io::Error::other(
+            "trailing bytes after the end of the compressed data",
+        ))),
     }
 }
 
@@ -167,7 +190,10 @@ mod tests {
             (Encoding::Zstd, zstd::encode_all(TEXT, 3).unwrap()),
             (Encoding::Deflate, zlib(TEXT)),
             (Encoding::Deflate, raw(TEXT)),
-            (Encoding::Snappy, snap::raw::Encoder::new().compress_vec(TEXT).unwrap()),
+            (
+                Encoding::Snappy,
+                snap::raw::Encoder::new().compress_vec(TEXT).unwrap(),
+            ),
         ]
     }
 
@@ -175,8 +201,18 @@ mod tests {
     fn each_encoding_gives_back_what_went_in_and_not_a_byte_beyond_the_limit() {
         for (encoding, packed) in samples() {
             let limit = TEXT.len() as u64;
-            assert_eq!(encoding.inflate(&packed, limit).unwrap(), TEXT, "{encoding:?}");
-            assert!(matches!(encoding.inflate(&packed, limit - 1), Err(DecompressError::TooLarge)), "{encoding:?}");
+            assert_eq!(
+                encoding.inflate(&packed, limit).unwrap(),
+                TEXT,
+                "{encoding:?}"
+            );
+            assert!(
+                matches!(
+                    encoding.inflate(&packed, limit - 1),
+                    Err(DecompressError::TooLarge)
+                ),
+                "{encoding:?}"
+            );
         }
     }
 
@@ -192,16 +228,29 @@ mod tests {
             }
             let longer = [&packed[..], b"rest"].concat();
             let inflated = encoding.inflate(&longer, 1000);
-            assert!(matches!(inflated, Err(DecompressError::Corrupt(_))), "{encoding:?}: {inflated:?}");
+            assert!(
+                matches!(inflated, Err(DecompressError::Corrupt(_))),
+                "{encoding:?}: {inflated:?}"
+            );
         }
     }
 
     #[test]
     fn several_members_and_frames_are_one_body() {
         let members = [gzip(TEXT), gzip(TEXT)].concat();
-        assert_eq!(Encoding::Gzip.inflate(&members, 1000).unwrap(), [TEXT, TEXT].concat());
-        let frames = [zstd::encode_all(TEXT, 3).unwrap(), zstd::encode_all(TEXT, 3).unwrap()].concat();
-        assert_eq!(Encoding::Zstd.inflate(&frames, 1000).unwrap(), [TEXT, TEXT].concat());
+        assert_eq!(
+            Encoding::Gzip.inflate(&members, 1000).unwrap(),
+            [TEXT, TEXT].concat()
+        );
+        let frames = [
+            zstd::encode_all(TEXT, 3).unwrap(),
+            zstd::encode_all(TEXT, 3).unwrap(),
+        ]
+        .concat();
+        assert_eq!(
+            Encoding::Zstd.inflate(&frames, 1000).unwrap(),
+            [TEXT, TEXT].concat()
+        );
     }
 
     #[test]
@@ -212,21 +261,35 @@ mod tests {
             (Encoding::Deflate, zlib(&zeros)),
             (Encoding::Deflate, raw(&zeros)),
             (Encoding::Zstd, zstd::encode_all(&zeros[..], 3).unwrap()),
-            (Encoding::Snappy, snap::raw::Encoder::new().compress_vec(&zeros).unwrap()),
+            (
+                Encoding::Snappy,
+                snap::raw::Encoder::new().compress_vec(&zeros).unwrap(),
+            ),
         ] {
-            assert!(matches!(encoding.inflate(&packed, 1 << 20), Err(DecompressError::TooLarge)), "{encoding:?}");
+            assert!(
+                matches!(
+                    encoding.inflate(&packed, 1 << 20),
+                    Err(DecompressError::TooLarge)
+                ),
+                "{encoding:?}"
+            );
         }
         let mut encoder = zstd::Encoder::new(vec![], 3).unwrap();
         encoder.window_log(27).unwrap();
         encoder.write_all(&zeros[..1 << 20]).unwrap();
         let packed = encoder.finish().unwrap();
-        assert!(matches!(Encoding::Zstd.inflate(&packed, 8 << 20), Err(DecompressError::Corrupt(_))));
+        assert!(matches!(
+            Encoding::Zstd.inflate(&packed, 8 << 20),
+            Err(DecompressError::Corrupt(_))
+        ));
     }
 
     #[test]
     fn one_known_encoding_is_taken_and_no_chain() {
         let of = |values: &[&'static str]| {
-            let pairs = values.iter().map(|v| (CONTENT_ENCODING, HeaderValue::from_static(v)));
+            let pairs = values
+                .iter()
+                .map(|v| (CONTENT_ENCODING, HeaderValue::from_static(v)));
             Encoding::of(&HeaderMap::from_iter(pairs)).ok()
         };
         assert_eq!(of(&[]), Some(Encoding::Identity));

@@ -1,11 +1,13 @@
-//! Every reason for which a request is refused: one variant per decision, one exhaustive match to a status.
+//! Every reason for which a request is refused: one variant per decision, one exhaustive match to a
+//! status.
 //!
-//! A refusal means that nothing of the request is in the pipeline. The exceptions are [`IngestError::AckTimeout`] and
-//! [`IngestError::NotDelivered`], which come after the hand-over: the readings may still be stored. When the sender
-//! sends them again, they are recognised as duplicates, unless they have no timestamp.
+//! A refusal means that nothing of the request is in the pipeline. The exceptions are
+//! [`IngestError::AckTimeout`] and [`IngestError::NotDelivered`], which come after the hand-over:
+//! the readings may still be stored. When the sender sends them again, they are recognised as
+//! duplicates, unless they have no timestamp.
 //!
-//! The text says what is wrong, where, and what to do. It never contains a secret, and therefore neither path nor
-//! method: some senders have their token in the path.
+//! The text says what is wrong, where, and what to do. It never contains a secret, and therefore
+//! neither path nor method: some senders have their token in the path.
 
 use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -22,13 +24,13 @@ use crate::admission::AdmissionError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IngestError {
     #[error(
-        "token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in place of `Bearer`, or HTTP \
-         Basic with id and secret)"
+        "token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in \
+         place of `Bearer`, or HTTP Basic with id and secret)"
     )]
     NoToken,
     #[error(
-        "malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of `Bearer`, or HTTP Basic \
-         with id and secret)"
+        "malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of \
+         `Bearer`, or HTTP Basic with id and secret)"
     )]
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
@@ -53,30 +55,42 @@ pub(crate) enum IngestError {
     NoFormat { advice: String },
     #[error("too many failed authentications from this address; try again with a valid token")]
     Paused { seconds: u64 },
-    #[error("unsupported Content-Type {given:?}; expected application/x-protobuf or application/json")]
+    #[error(
+        "unsupported Content-Type {given:?}; expected application/x-protobuf or application/json"
+    )]
     NotOtlp { given: String },
     #[error(
-        "unsupported Content-Type {given:?}; expected application/x-protobuf, with proto=prometheus.WriteRequest or \
-         proto=io.prometheus.write.v2.Request"
+        "unsupported Content-Type {given:?}; expected application/x-protobuf, with \
+         proto=prometheus.WriteRequest or proto=io.prometheus.write.v2.Request"
     )]
     NotRemoteWrite { given: String },
     #[error("method not allowed at this path; the header Allow lists the allowed methods")]
     Method,
     #[error("invalid URL query: {detail}; {known}")]
     Query { detail: String, known: &'static str },
-    #[error("query not supported; query MongoDB instead (here CREATE DATABASE does nothing, SHOW DATABASES is empty)")]
+    #[error(
+        "query not supported; query MongoDB instead (here CREATE DATABASE does nothing, SHOW \
+         DATABASES is empty)"
+    )]
     NoQueries,
-    #[error("unsupported Content-Type {given:?}{}; expected one of {}; without the header the body is read as JSON",
+    #[error("unsupported Content-Type {given:?}{}; expected one of {}; without the header the body \
+        is read as JSON",
         curl_hint(given), media_types().collect::<Vec<_>>().join(", "))]
     MediaType { given: String },
     #[error("unsupported Content-Encoding {given:?}; expected one of {}", ENCODINGS.join(", "))]
     Encoding { given: String },
     #[error("the body is larger than {limit} bytes as sent; send the readings in several requests")]
     TooLarge { limit: u64 },
-    #[error("the body is larger than {limit} bytes after decompression; send the readings in several requests")]
+    #[error(
+        "the body is larger than {limit} bytes after decompression; send the readings in several \
+         requests"
+    )]
     TooLargeDecompressed { limit: u64 },
     #[error("the body cannot be decompressed as {encoding}: {detail}")]
-    Corrupt { encoding: &'static str, detail: String },
+    Corrupt {
+        encoding: &'static str,
+        detail: String,
+    },
     #[error("the body did not arrive within {seconds} s")]
     BodyTimeout { seconds: f64 },
     #[error("the body arrived at less than {rate_min} bytes per second")]
@@ -89,21 +103,29 @@ pub(crate) enum IngestError {
     Memory,
     #[error(transparent)]
     Admission(#[from] AdmissionError),
-    #[error("no acknowledgement within {seconds} s; send the readings again, those with a timestamp are stored once")]
+    #[error(
+        "no acknowledgement within {seconds} s; send the readings again, those with a timestamp \
+         are stored once"
+    )]
     AckTimeout { seconds: f64 },
-    #[error("the readings were not stored; send them again, those with a timestamp are stored once")]
+    #[error(
+        "the readings were not stored; send them again, those with a timestamp are stored once"
+    )]
     NotDelivered,
     #[error(
-        "internal error; see the log of the service; send the readings again, those with a timestamp are stored once"
+        "internal error; see the log of the service; send the readings again, those with a \
+         timestamp are stored once"
     )]
     Internal,
 }
 
 /// The supported part of ThingsBoard's device API.
-const DEVICE_API: &str = "of ThingsBoard's device API only telemetry is supported, not attributes, RPC or claims";
+const DEVICE_API: &str =
+    "of ThingsBoard's device API only telemetry is supported, not attributes, RPC or claims";
 
-/// Seconds until the sender should try again. Queues drain within a second. A full journal waits for the store. A
-/// service that stops is replaced within seconds. A service that has failed waits for an operator or a supervisor.
+/// Seconds until the sender should try again. Queues drain within a second. A full journal waits
+/// for the store. A service that stops is replaced within seconds. A service that has failed waits
+/// for an operator or a supervisor.
 pub(super) const RETRY_BUSY_S: u64 = 1;
 const RETRY_FULL_S: u64 = 10;
 const RETRY_STOPPING_S: u64 = 5;
@@ -112,7 +134,9 @@ const RETRY_BROKEN_S: u64 = 30;
 impl IngestError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => StatusCode::UNAUTHORIZED,
+            IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => {
+                StatusCode::UNAUTHORIZED
+            }
             IngestError::Jwt(_) | IngestError::Denied(Denied::Expired | Denied::NotYetValid) => {
                 StatusCode::UNAUTHORIZED
             }
@@ -126,16 +150,25 @@ impl IngestError {
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. }
             | IngestError::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            IngestError::Quota(_) | IngestError::Concurrency | IngestError::Memory | IngestError::Paused { .. } => {
+            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => {
+                StatusCode::REQUEST_TIMEOUT
+            }
+            IngestError::Quota(_)
+            | IngestError::Concurrency
+            | IngestError::Memory
+            | IngestError::Paused { .. } => StatusCode::TOO_MANY_REQUESTS,
+            IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
-            IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
             IngestError::Admission(AdmissionError::Stopping | AdmissionError::Broken) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            IngestError::AckTimeout { .. } | IngestError::NotDelivered => StatusCode::SERVICE_UNAVAILABLE,
+            IngestError::AckTimeout { .. } | IngestError::NotDelivered => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             IngestError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -158,16 +191,20 @@ impl IngestError {
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method => "method_not_allowed",
             IngestError::Query { .. } | IngestError::NoQueries => "bad_query",
-            IngestError::MediaType { .. } | IngestError::NotOtlp { .. } | IngestError::NotRemoteWrite { .. } => {
-                "unsupported_content_type"
-            }
+            IngestError::MediaType { .. }
+            | IngestError::NotOtlp { .. }
+            | IngestError::NotRemoteWrite { .. } => "unsupported_content_type",
             IngestError::Encoding { .. } => "unsupported_content_encoding",
-            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => "body_too_large",
+            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => {
+                "body_too_large"
+            }
             IngestError::Corrupt { .. } => "bad_compression",
             IngestError::BodyTimeout { .. } => "body_timeout",
             IngestError::BodyTooSlow { .. } => "body_too_slow",
             IngestError::BodyBroken { .. } => "body_broken",
-            IngestError::Concurrency | IngestError::Memory | IngestError::Admission(AdmissionError::Busy) => "busy",
+            IngestError::Concurrency
+            | IngestError::Memory
+            | IngestError::Admission(AdmissionError::Busy) => "busy",
             IngestError::Admission(AdmissionError::Full) => "journal_full",
             IngestError::Admission(AdmissionError::Stopping) => "stopping",
             IngestError::Admission(AdmissionError::Broken) => "broken",
@@ -179,10 +216,12 @@ impl IngestError {
 
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            IngestError::Concurrency | IngestError::Memory | IngestError::Admission(AdmissionError::Busy) => {
-                Some(RETRY_BUSY_S)
+            IngestError::Concurrency
+            | IngestError::Memory
+            | IngestError::Admission(AdmissionError::Busy) => Some(RETRY_BUSY_S),
+            IngestError::Quota(exceeded) => {
+                Some((exceeded.retry_after.as_secs_f64().ceil() as u64).max(1))
             }
-            IngestError::Quota(exceeded) => Some((exceeded.retry_after.as_secs_f64().ceil() as u64).max(1)),
             IngestError::Paused { seconds } => Some(*seconds),
             IngestError::Admission(AdmissionError::Full) => Some(RETRY_FULL_S),
             IngestError::Admission(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
@@ -195,12 +234,19 @@ impl IngestError {
     /// Adds Retry-After, WWW-Authenticate, Accept-Encoding or Connection.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
         if let Some(base) = self.retry_after_s() {
-            // Random, up to twice the base: senders that were refused together should not return together.
-            headers.insert(RETRY_AFTER, HeaderValue::from(base + fastrand::u64(0..=base)));
+            // Random, up to twice the base: senders that were refused together should not return
+            // together.
+            headers.insert(
+                RETRY_AFTER,
+                HeaderValue::from(base + fastrand::u64(0..=base)),
+            );
         }
         match self {
             IngestError::NoToken | IngestError::MalformedToken => {
-                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hourbucket\""));
+                headers.insert(
+                    WWW_AUTHENTICATE,
+                    HeaderValue::from_static("Bearer realm=\"hourbucket\""),
+                );
             }
             IngestError::WrongToken
             | IngestError::Jwt(_)
@@ -210,9 +256,13 @@ impl IngestError {
             }
             // RFC 9110 §15.5.16: lists the accepted encodings.
             IngestError::Encoding { .. } => {
-                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
+                headers.insert(
+                    ACCEPT_ENCODING,
+                    HeaderValue::from_static("gzip, zstd, deflate"),
+                );
             }
-            // The rest of the body may still arrive on this connection, or the next server has another address.
+            // The rest of the body may still arrive on this connection, or the next server has
+            // another address.
             IngestError::Paused { .. }
             | IngestError::BodyTimeout { .. }
             | IngestError::BodyTooSlow { .. }
@@ -237,15 +287,21 @@ fn curl_hint(given: &str) -> &'static str {
 fn denied_text(denied: Denied) -> &'static str {
     match denied {
         Denied::Expired => "token expired; use a new one",
-        Denied::NotYetValid => "token not valid yet (`nbf`); compare the clocks of its issuer and of this machine",
+        Denied::NotYetValid => {
+            "token not valid yet (`nbf`); compare the clocks of its issuer and of this machine"
+        }
         Denied::Protocol => "this token may not be used over HTTP (`via` in the tokens file)",
-        Denied::Write => "this token may not write readings (`write` in the tokens file, or the JWT's claim, is empty)",
+        Denied::Write => {
+            "this token may not write readings (`write` in the tokens file, or the JWT's claim, is \
+             empty)"
+        }
     }
 }
 
 impl IntoResponse for IngestError {
     fn into_response(self) -> Response {
-        let body = serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
+        let body =
+            serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
         let mut response = json(self.status(), &body);
         self.add_headers(response.headers_mut());
         response

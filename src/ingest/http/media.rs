@@ -7,16 +7,26 @@ use super::accepted::MEDIA_TYPES;
 use super::error::IngestError;
 use crate::decode::Format;
 
-/// The format that Content-Type names; JSON if the header is missing. Parameters (`charset=utf-8`) are ignored: the
-/// decoder accepts UTF-8 only and rejects anything else with a reason.
+/// The format that Content-Type names; JSON if the header is missing. Parameters (`charset=utf-8`)
+/// are ignored: the decoder accepts UTF-8 only and rejects anything else with a reason.
 pub(super) fn format_of(headers: &HeaderMap) -> Result<Format, IngestError> {
-    let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(Format::Json) };
-    let essence = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let Some(given) = headers.get(CONTENT_TYPE) else {
+        return Ok(Format::Json);
+    };
+    let essence = given
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     MEDIA_TYPES
         .iter()
         .find(|(name, _)| essence.eq_ignore_ascii_case(name))
         .map(|(_, format)| *format)
-        .ok_or_else(|| IngestError::MediaType { given: String::from_utf8_lossy(given.as_bytes()).into_owned() })
+        .ok_or_else(|| IngestError::MediaType {
+            given: String::from_utf8_lossy(given.as_bytes()).into_owned(),
+        })
 }
 
 #[cfg(test)]
@@ -24,14 +34,18 @@ mod tests {
     use super::*;
 
     fn format(value: &'static str) -> Option<Format> {
-        let headers = HeaderMap::from_iter([(CONTENT_TYPE, axum::http::HeaderValue::from_static(value))]);
+        let headers =
+            HeaderMap::from_iter([(CONTENT_TYPE, axum::http::HeaderValue::from_static(value))]);
         format_of(&headers).ok()
     }
 
     #[test]
     fn the_media_type_is_read_without_case_and_parameters() {
         assert_eq!(format("application/json"), Some(Format::Json));
-        assert_eq!(format("Application/JSON; charset=utf-8"), Some(Format::Json));
+        assert_eq!(
+            format("Application/JSON; charset=utf-8"),
+            Some(Format::Json)
+        );
         assert_eq!(format("application/x-ndjson"), Some(Format::Ndjson));
         assert_eq!(format("application/jsonl ;x=y"), Some(Format::Ndjson));
         assert_eq!(format("application/senml+json"), Some(Format::Senml));

@@ -2,26 +2,31 @@
 //!
 //! A request passes these steps, in this order:
 //! - `foreign`: without tokens, refuses requests of web pages of other sites.
-//! - `admit`: metrics, token, open admission, and whether there is room among the concurrent requests.
+//! - `admit`: metrics, token, open admission, and whether there is room among the concurrent
+//!   requests.
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
-//! - `body`: reads the body within its limits. Only then does the request count as running (`http.concurrency_max`).
-//! - `pipeline`: decompression (`encoding`), decoding, admission ([`crate::admission`]), and the wait for the
-//!   acknowledgement.
+//! - `body`: reads the body within its limits. Only then does the request count as running
+//!   (`http.concurrency_max`).
+//! - `pipeline`: decompression (`encoding`), decoding, admission ([`crate::admission`]), and the
+//!   wait for the acknowledgement.
 //!
 //! Every refusal is one variant of `IngestError` with its status.
 //!
 //! Invariants:
 //! - 2xx is sent only after every accepted reading of the request was acknowledged as delivered.
-//! - A refused request leaves nothing in the pipeline, unless the refusal came after the hand-over (no
-//!   acknowledgement). It is safe to send such a request again, because readings with a timestamp are stored once.
-//! - A request uses at most twice `http.body_max_bytes` (and a zstd window of at most 8 MiB while it is decompressed).
-//!   All bodies together use at most the budget of `body`. Each step has a time limit.
+//! - A refused request leaves nothing in the pipeline, unless the refusal came after the hand-over
+//!   (no acknowledgement). It is safe to send such a request again, because readings with a
+//!   timestamp are stored once.
+//! - A request uses at most twice `http.body_max_bytes` (and a zstd window of at most 8 MiB while
+//!   it is decompressed). All bodies together use at most the budget of `body`. Each step has a
+//!   time limit.
 //!
-//! Shutdown has two steps, so that senders get an answer for as long as possible. First the app closes admission
-//! ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while requests that are already handed over
-//! get their acknowledgement. Then the token given to [`HttpIngest::serve`] is cancelled, which closes the port:
-//! running requests get the rest of the deadline, new ones still get 503, and the socket closes when no request is
-//! left. The port does not wait for a body that is still arriving: its readings would be refused.
+//! Shutdown has two steps, so that senders get an answer for as long as possible. First the app
+//! closes admission ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while
+//! requests that are already handed over get their acknowledgement. Then the token given to
+//! [`HttpIngest::serve`] is cancelled, which closes the port: running requests get the rest of the
+//! deadline, new ones still get 503, and the socket closes when no request is left. The port does
+//! not wait for a body that is still arriving: its readings would be refused.
 
 mod accepted;
 mod admit;
@@ -97,9 +102,10 @@ pub enum HttpError {
     Tokens(#[from] TokensError),
     /// The port would accept readings from any host that can reach the machine.
     #[error(
-        "http.listen: {0} is not a loopback address and no tokens are configured; set http.tokens_file, listen on \
-         127.0.0.1, require client certificates (http.tls.client_ca_file), or set http.allow_anonymous = true to \
-         accept readings from any sender"
+        "http.listen: {0} is not a loopback address and no tokens are configured; set \
+         http.tokens_file, listen on 127.0.0.1, require client certificates \
+         (http.tls.client_ca_file), or set http.allow_anonymous = true to accept readings from any \
+         sender"
     )]
     Anonymous(SocketAddr),
     /// The certificates are not usable.
@@ -129,8 +135,9 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// Applies the settings from the next request on, those of connections from the next connection on. Running
-    /// requests keep the settings they started with. The number of concurrent requests does not change.
+    /// Applies the settings from the next request on, those of connections from the next connection
+    /// on. Running requests keep the settings they started with. The number of concurrent requests
+    /// does not change.
     pub(crate) fn put(
         &mut self,
         cfg: &config::Http,
@@ -141,7 +148,11 @@ impl Renewal {
         // Running requests hold permits of the budget that they were counted in.
         let sizes = |cfg: &config::Http| (cfg.body_max_bytes, cfg.bodies_max_bytes);
         let is_same = sizes(&before.cfg) == sizes(cfg);
-        let bodies = if is_same { before.bodies.clone() } else { BodyBudget::new(cfg) };
+        let bodies = if is_same {
+            before.bodies.clone()
+        } else {
+            BodyBudget::new(cfg)
+        };
         let shared = Shared {
             cfg: cfg.clone(),
             formats: Formats::new(&decoding),
@@ -154,7 +165,8 @@ impl Renewal {
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
-        self.port.set(cfg.connections, cfg.proxies.clone(), cfg.times);
+        self.port
+            .set(cfg.connections, cfg.proxies.clone(), cfg.times);
         // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
     }
@@ -164,14 +176,18 @@ impl Renewal {
 ///
 /// # Errors
 /// The tokens file cannot be read or is not valid.
-pub(crate) fn credentials(cfg: &config::Http, grants: &GrantDefaults) -> Result<Option<Arc<Credentials>>, TokensError> {
+pub(crate) fn credentials(
+    cfg: &config::Http,
+    grants: &GrantDefaults,
+) -> Result<Option<Arc<Credentials>>, TokensError> {
     let path = cfg.tokens_file.as_deref();
     let by_certificate = cfg.tls.is_identity();
     Ok(Credentials::load("http.tokens_file", path, by_certificate, grants)?.map(Arc::new))
 }
 
-/// The credentials of the admin port: its own certificates, or the tokens and JWTs of HTTP writers. `of_writers`:
-/// theirs, if they are loaded; the file is not read again then, so that both ports have the same tokens.
+/// The credentials of the admin port: its own certificates, or the tokens and JWTs of HTTP writers.
+/// `of_writers`: theirs, if they are loaded; the file is not read again then, so that both ports
+/// have the same tokens.
 ///
 /// # Errors
 /// See [`credentials`].
@@ -189,8 +205,8 @@ pub(crate) fn reader_credentials(
     Ok(credentials.map(Arc::new))
 }
 
-/// Checks the certificates of a port; returns a short text with their expiry. `None`: the port has no TLS. `now_s`:
-/// seconds since 1970.
+/// Checks the certificates of a port; returns a short text with their expiry. `None`: the port has
+/// no TLS. `now_s`: seconds since 1970.
 ///
 /// # Errors
 /// A certificate or key cannot be used.
@@ -206,13 +222,16 @@ pub(crate) async fn open_tls(
     on_tls: &OnTls,
 ) -> Result<Option<Certificates>, TlsError> {
     match Files::of_http(tls) {
-        Some(files) => Certificates::open(port, files, clock.clone(), on_tls.clone()).await.map(Some),
+        Some(files) => Certificates::open(port, files, clock.clone(), on_tls.clone())
+            .await
+            .map(Some),
         None => Ok(None),
     }
 }
 
 impl HttpIngest {
-    /// Reads the tokens and opens the port. Connections wait in the kernel until [`HttpIngest::serve`].
+    /// Reads the tokens and opens the port. Connections wait in the kernel until
+    /// [`HttpIngest::serve`].
     ///
     /// # Errors
     /// The tokens or the address cannot be used. Nothing is open then.
@@ -225,7 +244,10 @@ impl HttpIngest {
         grants: &GrantDefaults,
     ) -> Result<HttpIngest, HttpError> {
         let credentials = credentials(cfg, grants)?;
-        if credentials.is_none() && !cfg.is_guarded() && !cfg.listen.ip().to_canonical().is_loopback() {
+        if credentials.is_none()
+            && !cfg.is_guarded()
+            && !cfg.listen.ip().to_canonical().is_loopback()
+        {
             return Err(HttpError::Anonymous(cfg.listen));
         }
         let certificates = open_tls("http", &cfg.tls, &clock, on_tls).await?;
@@ -236,12 +258,39 @@ impl HttpIngest {
         let stopping = Arc::new(AtomicBool::new(false));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
-        let shared =
-            Arc::new(Shared { cfg, decoding, formats, admission, clock, credentials, running, bodies, stopping });
+        let shared = Arc::new(Shared {
+            cfg,
+            decoding,
+            formats,
+            admission,
+            clock,
+            credentials,
+            running,
+            bodies,
+            stopping,
+        });
         let routes = watch::Sender::new(router(shared.clone()));
-        let config::Http { connections, times, proxies, .. } = &shared.cfg;
-        let port = Port::new("http", shared.clock.clone(), *connections, proxies.clone(), *times);
-        Ok(HttpIngest { listener, addr, shared, routes, port, certificates })
+        let config::Http {
+            connections,
+            times,
+            proxies,
+            ..
+        } = &shared.cfg;
+        let port = Port::new(
+            "http",
+            shared.clock.clone(),
+            *connections,
+            proxies.clone(),
+            *times,
+        );
+        Ok(HttpIngest {
+            listener,
+            addr,
+            shared,
+            routes,
+            port,
+            certificates,
+        })
     }
 
     /// The bound address; differs from the setting if the setting has port 0.
@@ -258,17 +307,33 @@ impl HttpIngest {
         let shared = self.shared.clone();
         let routes = self.routes.clone();
         let port = self.port.1.clone();
-        Renewal { shared, routes, port, certificates: self.certificates.clone() }
+        Renewal {
+            shared,
+            routes,
+            port,
+            certificates: self.certificates.clone(),
+        }
     }
 
-    /// Serves until `shutdown` is cancelled, then completes running requests for at most `deadline`, then closes all
-    /// connections. Requests can be left unanswered only if their readings are not acknowledged yet; their senders send
-    /// again.
+    /// Serves until `shutdown` is cancelled, then completes running requests for at most
+    /// `deadline`, then closes all connections. Requests can be left unanswered only if their
+    /// readings are not acknowledged yet; their senders send again.
     ///
     /// # Errors
     /// The socket failed.
-    pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
-        let HttpIngest { listener, addr, shared, routes, port: (port, _), certificates } = self;
+    pub async fn serve(
+        self,
+        shutdown: CancellationToken,
+        deadline: Duration,
+    ) -> std::io::Result<()> {
+        let HttpIngest {
+            listener,
+            addr,
+            shared,
+            routes,
+            port: (port, _),
+            certificates,
+        } = self;
         let credentials = shared.credentials.as_deref();
         let tokens = credentials.and_then(Credentials::tokens);
         let jwt = credentials.is_some_and(Credentials::accepts_jwt);
@@ -277,16 +342,26 @@ impl HttpIngest {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
         let handle = Handle::new();
-        let server = server::serve(listener, routes.subscribe(), port, handle.clone(), certificates);
+        let server = server::serve(
+            listener,
+            routes.subscribe(),
+            port,
+            handle.clone(),
+            certificates,
+        );
         let stop = async {
             shutdown.cancelled().await;
             shared.stopping.store(true, Ordering::Release);
-            // All permits are available only when no request is running; new ones do not acquire any.
+            // All permits are available only when no request is running; new ones do not acquire
+            // any.
             let all = u32::try_from(shared.cfg.concurrency_max).unwrap_or(u32::MAX);
             let idle = tokio::time::timeout(deadline, shared.running.acquire_many(all)).await;
             if idle.is_err() {
                 let running = shared.cfg.concurrency_max - shared.running.available_permits();
-                tracing::warn!(running, "requests not completed by the deadline; their senders send again");
+                tracing::warn!(
+                    running,
+                    "requests not completed by the deadline; their senders send again"
+                );
             }
             handle.graceful_shutdown(Some(LAST_ANSWERS));
         };
@@ -300,7 +375,10 @@ impl HttpIngest {
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route(READINGS, post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit)))
+        .route(
+            READINGS,
+            post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit)),
+        )
         .merge(hooks::routes(&shared))
         .merge(otlp::routes(&shared))
         .merge(remote_write::routes(&shared))
@@ -314,9 +392,16 @@ fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// Middleware of every path. Tokens and client certificates are something that a page of another site does not have.
-async fn refuse_foreign(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let Shared { cfg, credentials, .. } = &*shared;
+/// Middleware of every path. Tokens and client certificates are something that a page of another
+/// site does not have.
+async fn refuse_foreign(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Shared {
+        cfg, credentials, ..
+    } = &*shared;
     if credentials.is_some() || cfg.tls.is_gate() {
         return next.run(request).await;
     }
@@ -328,7 +413,8 @@ async fn refuse_foreign(State(shared): State<Arc<Shared>>, request: Request, nex
             let path = request.uri().path();
             match influx::Dialect::of_path(path) {
                 Some(dialect) => dialect.refuse(&error),
-                None => otlp::refuse_at(path, request.headers(), &error).unwrap_or_else(|| error.into_response()),
+                None => otlp::refuse_at(path, request.headers(), &error)
+                    .unwrap_or_else(|| error.into_response()),
             }
         }
     }

@@ -1,10 +1,13 @@
-//! `POST /v1/metrics`: OpenTelemetry metrics (OTLP/HTTP, opentelemetry.io/docs/specs/otlp/#otlphttp).
+//! `POST /v1/metrics`: OpenTelemetry metrics (OTLP/HTTP,
+//! opentelemetry.io/docs/specs/otlp/#otlphttp).
 //!
 //! The answers follow the specification, in the encoding of the request:
-//! - 200 with an empty `ExportMetricsServiceResponse`, or with the number of rejected data points and the reasons.
-//! - 400 with a `google.rpc.Status` for a body that is not a valid request; the sender drops it. Every other refusal
-//!   has one, too.
-//! - 429 and 503 with Retry-After; the sender retries only these, so a body that arrived too slowly is 503 here.
+//! - 200 with an empty `ExportMetricsServiceResponse`, or with the number of rejected data points
+//!   and the reasons.
+//! - 400 with a `google.rpc.Status` for a body that is not a valid request; the sender drops it.
+//!   Every other refusal has one, too.
+//! - 429 and 503 with Retry-After; the sender retries only these, so a body that arrived too slowly
+//!   is 503 here.
 
 use std::sync::Arc;
 
@@ -33,17 +36,25 @@ use crate::decode::{RejectReason, Rejects, protobuf};
 const DETAILS_MAX: usize = 3;
 
 /// Reasons which mean that a body is not a valid request.
-const MALFORMED: [RejectReason; 3] =
-    [RejectReason::InvalidProtobuf, RejectReason::InvalidJson, RejectReason::InvalidUtf8];
+const MALFORMED: [RejectReason; 3] = [
+    RejectReason::InvalidProtobuf,
+    RejectReason::InvalidJson,
+    RejectReason::InvalidUtf8,
+];
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    Router::new().route(METRICS, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
+    Router::new().route(
+        METRICS,
+        post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
+    )
 }
 
 /// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let encoding = encoding_of(request.headers()).unwrap_or(Encoding::Json);
-    match shared.admit(Peer::of(request.extensions()), |credentials| credentials.check(request.headers())) {
+    match shared.admit(Peer::of(request.extensions()), |credentials| {
+        credentials.check(request.headers())
+    }) {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => refuse(encoding, &error),
     }
@@ -62,7 +73,13 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 
 /// `None` if Content-Type is missing or unknown: such a body is not read.
 fn encoding_of(headers: &HeaderMap) -> Option<Encoding> {
-    let essence = headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim();
+    let essence = headers
+        .get(CONTENT_TYPE)?
+        .to_str()
+        .ok()?
+        .split(';')
+        .next()?
+        .trim();
     match essence.to_ascii_lowercase().as_str() {
         "application/x-protobuf" | "application/protobuf" => Some(Encoding::Protobuf),
         "application/json" => Some(Encoding::Json),
@@ -82,14 +99,37 @@ async fn taken(
     body: Body,
     encoding: Option<Encoding>,
 ) -> Result<Accepted, IngestError> {
-    let given = || String::from_utf8_lossy(parts.headers.get(CONTENT_TYPE).map_or(b"", |v| v.as_bytes())).into_owned();
-    let decoder = shared.formats.otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
+    let given = || {
+        String::from_utf8_lossy(
+            parts
+                .headers
+                .get(CONTENT_TYPE)
+                .map_or(b"", |v| v.as_bytes()),
+        )
+        .into_owned()
+    };
+    let decoder = shared
+        .formats
+        .otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
     let encoding = encoding::Encoding::of(&parts.headers)?;
     let origin = Origin::default();
-    let options = DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin };
+    let options = DecodeOptions {
+        decoder,
+        encoding,
+        ts_unit: None,
+        quoting: false,
+        origin,
+    };
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
-        pipeline::decode(shared, received, options).await?;
+    let (
+        DecodedBody {
+            batch,
+            rejects,
+            received_at_ms,
+            ..
+        },
+        held,
+    ) = pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
     let accepted = batch.len();
     pipeline::deliver(shared, batch, held).await?;
@@ -98,12 +138,19 @@ async fn taken(
 
 fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     let Accepted { accepted, rejects } = taken;
-    let is_malformed = rejects.by_reason().iter().any(|(reason, _)| MALFORMED.contains(reason));
+    let is_malformed = rejects
+        .by_reason()
+        .iter()
+        .any(|(reason, _)| MALFORMED.contains(reason));
     if *accepted == 0 && is_malformed {
         return status(encoding, StatusCode::BAD_REQUEST, &details(rejects));
     }
-    // If no point was rejected, the message is a warning (opentelemetry-proto, ExportMetricsPartialSuccess).
-    let message = rejects.remarked().map(str::to_owned).filter(|_| rejects.is_empty());
+    // If no point was rejected, the message is a warning (opentelemetry-proto,
+    // ExportMetricsPartialSuccess).
+    let message = rejects
+        .remarked()
+        .map(str::to_owned)
+        .filter(|_| rejects.is_empty());
     let message = message.unwrap_or_else(|| details(rejects));
     if rejects.is_empty() && message.is_empty() {
         return match encoding {
@@ -114,7 +161,9 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     let body = match encoding {
         Encoding::Json => {
             let partial = json!({ "rejectedDataPoints": rejects.total().to_string(), "errorMessage": message });
-            json!({ "partialSuccess": partial }).to_string().into_bytes()
+            json!({ "partialSuccess": partial })
+                .to_string()
+                .into_bytes()
         }
         Encoding::Protobuf => {
             let mut partial = vec![];
@@ -128,7 +177,8 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     response(encoding, StatusCode::OK, body)
 }
 
-/// The answer to a request that is refused before its token is checked; `None`: the path is not this protocol's.
+/// The answer to a request that is refused before its token is checked; `None`: the path is not
+/// this protocol's.
 pub(super) fn refuse_at(path: &str, headers: &HeaderMap, error: &IngestError) -> Option<Response> {
     (path == METRICS).then(|| refuse(encoding_of(headers).unwrap_or(Encoding::Json), error))
 }
@@ -141,7 +191,9 @@ fn refuse(encoding: Encoding, error: &IngestError) -> Response {
     let mut response = status(encoding, code, &error.to_string());
     error.add_headers(response.headers_mut());
     if code == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
     }
     response
 }
@@ -157,7 +209,9 @@ fn status(encoding: Encoding, code: StatusCode, message: &str) -> Response {
         _ => 3,
     };
     let body = match encoding {
-        Encoding::Json => json!({ "code": grpc, "message": message }).to_string().into_bytes(),
+        Encoding::Json => json!({ "code": grpc, "message": message })
+            .to_string()
+            .into_bytes(),
         Encoding::Protobuf => {
             let mut body = vec![];
             protobuf::put_varint(1, grpc, &mut body);
@@ -175,13 +229,24 @@ fn response(encoding: Encoding, code: StatusCode, body: Vec<u8>) -> Response {
     };
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = code;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
 /// The first rejects, as one line of text.
 fn details(rejects: &Rejects) -> String {
-    let first: Vec<&str> = rejects.list().iter().take(DETAILS_MAX).map(|reject| reject.detail.as_str()).collect();
-    let more = if rejects.list().len() > first.len() { "; and others" } else { "" };
+    let first: Vec<&str> = rejects
+        .list()
+        .iter()
+        .take(DETAILS_MAX)
+        .map(|reject| reject.detail.as_str())
+        .collect();
+    let more = if rejects.list().len() > first.len() {
+        "; and others"
+    } else {
+        ""
+    };
     format!("{}{more}", first.join("; "))
 }

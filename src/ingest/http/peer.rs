@@ -1,4 +1,5 @@
-//! The connection that a request came on: its sender, and the effect of its token's check on that address.
+//! The connection that a request came on: its sender, and the effect of its token's check on that
+//! address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +25,10 @@ impl Peer {
     /// Who sends a request with these headers.
     pub(super) fn new(connection: Arc<Connection>, headers: &HeaderMap) -> Peer {
         let asks_for = connection.asks_for(headers);
-        Peer { connection, asks_for }
+        Peer {
+            connection,
+            asks_for,
+        }
     }
 
     fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {
@@ -41,7 +45,8 @@ impl Peer {
         extensions.get()
     }
 
-    /// The request is refused, so its connection may be cut for another one while the body is discarded.
+    /// The request is refused, so its connection may be cut for another one while the body is
+    /// discarded.
     pub(super) fn refused(&self) {
         self.connection.rest();
     }
@@ -49,25 +54,35 @@ impl Peer {
     /// Counts and logs that a valid token is refused: it has expired, or is not for this.
     pub(crate) fn denied(&self, grant: &Grant, reason: &'static str) {
         metrics::auth_failure(self.connection.port.name, reason);
-        self.audit(AuditKind::AuthFailed, reason).token(&grant.id).record();
+        self.audit(AuditKind::AuthFailed, reason)
+            .token(&grant.id)
+            .record();
     }
 
     /// Logs that a sender has reached its quota.
     pub(super) fn over_quota(&self, grant: &Grant, exceeded: QuotaExceeded) {
-        self.audit(AuditKind::QuotaExceeded, exceeded.limit.as_str()).token(&grant.id).record();
+        self.audit(AuditKind::QuotaExceeded, exceeded.limit.as_str())
+            .token(&grant.id)
+            .record();
     }
 
     /// Logs a query with a token.
     pub(crate) fn queried(&self, grant: &Grant, path: &str, status: u16) {
         let event = self.audit(AuditKind::Query, "token");
-        AuditEvent { status: Some(status), ..event }.token(&grant.id).detail(path).record();
+        AuditEvent {
+            status: Some(status),
+            ..event
+        }
+        .token(&grant.id)
+        .detail(path)
+        .record();
     }
 
-    /// Notes the result of the check of a token, and returns it. If the token is wrong and the address is paused, the
-    /// error is another one.
+    /// Notes the result of the check of a token, and returns it. If the token is wrong and the
+    /// address is paused, the error is another one.
     ///
-    /// A request without a token counts and is logged, but is not an attempt to guess one: some clients send each
-    /// request without it first.
+    /// A request without a token counts and is logged, but is not an attempt to guess one: some
+    /// clients send each request without it first.
     fn judge<T>(&self, checked: Result<T, IngestError>) -> Result<T, IngestError> {
         let error = match checked {
             Ok(passed) => {
@@ -82,13 +97,19 @@ impl Peer {
             IngestError::Jwt(fault) => fault.is_forged(),
             other => return Err(other),
         };
-        let paused = self.connection.unauthorized(self.asks_for, error.reason(), is_guess);
+        let paused = self
+            .connection
+            .unauthorized(self.asks_for, error.reason(), is_guess);
         Err(paused.map_or(error, |seconds| IngestError::Paused { seconds }))
     }
 }
 
 /// Counts and logs that a sender has reached its quota, and returns the error.
-pub(super) fn over_quota(peer: Option<&Peer>, grant: &Grant, exceeded: QuotaExceeded) -> IngestError {
+pub(super) fn over_quota(
+    peer: Option<&Peer>,
+    grant: &Grant,
+    exceeded: QuotaExceeded,
+) -> IngestError {
     metrics::quota_exceeded(exceeded.limit.as_str());
     if let Some(peer) = peer {
         peer.over_quota(grant, exceeded);
@@ -97,7 +118,10 @@ pub(super) fn over_quota(peer: Option<&Peer>, grant: &Grant, exceeded: QuotaExce
 }
 
 /// Like [`Peer::judge`], for a request that may have none.
-pub(super) fn judge<T>(peer: Option<&Peer>, checked: Result<T, IngestError>) -> Result<T, IngestError> {
+pub(super) fn judge<T>(
+    peer: Option<&Peer>,
+    checked: Result<T, IngestError>,
+) -> Result<T, IngestError> {
     match peer {
         Some(peer) => peer.judge(checked),
         None => checked,

@@ -1,8 +1,9 @@
-//! The request pipeline, the same for every route: receive the body, decode it, count, hand over, wait for the
-//! acknowledgement.
+//! The request pipeline, the same for every route: receive the body, decode it, count, hand over,
+//! wait for the acknowledgement.
 //!
-//! The sender may disconnect at any point. Before the hand-over, nothing was accepted; after it, the readings continue
-//! through the pipeline. `accepted` counts delivered batches, whether or not the sender is still connected.
+//! The sender may disconnect at any point. Before the hand-over, nothing was accepted; after it,
+//! the readings continue through the pipeline. `accepted` counts delivered batches, whether or not
+//! the sender is still connected.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,8 +24,8 @@ use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{rejected, tail};
 
-/// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that blocks the thread for
-/// about a millisecond. Larger bodies are decoded on a blocking thread.
+/// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that
+/// blocks the thread for about a millisecond. Larger bodies are decoded on a blocking thread.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
 
 /// Characters of a line that an answer quotes.
@@ -53,8 +54,8 @@ pub(super) struct Origin {
     pub(super) field: Option<String>,
     /// If anything is rejected, the body is returned, decompressed.
     pub(super) keeping: bool,
-    /// An import: `limits.import_past` in place of `limits.past`, and each reading needs its own time, because it may
-    /// be sent again days later.
+    /// An import: `limits.import_past` in place of `limits.past`, and each reading needs its own
+    /// time, because it may be sent again days later.
     pub(super) importing: bool,
 }
 
@@ -70,15 +71,20 @@ pub(super) struct DecodedBody {
     pub(super) kept: Option<Vec<u8>>,
 }
 
-/// Receives the body of a request whose head is valid. The permit is to be held until the answer is made.
-pub(super) async fn arrive(shared: &Shared, parts: &Parts, body: Body) -> Result<(ReceivedBody, Running), IngestError> {
+/// Receives the body of a request whose head is valid. The permit is to be held until the answer is
+/// made.
+pub(super) async fn arrive(
+    shared: &Shared,
+    parts: &Parts,
+    body: Body,
+) -> Result<(ReceivedBody, Running), IngestError> {
     let received = receive(body, &BodyLimits::of(&shared.cfg), &shared.bodies).await?;
     let running = shared.start(parts).await?;
     Ok((received.sent_by(parts), running))
 }
 
-/// Decodes a body that has arrived: inline, or on a blocking thread if it is large. Also returns the body's part of the
-/// budget, to be dropped when its readings are counted elsewhere.
+/// Decodes a body that has arrived: inline, or on a blocking thread if it is large. Also returns
+/// the body's part of the budget, to be dropped when its readings are counted elsewhere.
 pub(super) async fn decode(
     shared: &Shared,
     received: ReceivedBody,
@@ -100,10 +106,20 @@ pub(super) async fn decode_within(
     let ReceivedBody { bytes, held } = received;
     let sender = held.sender.clone();
     let body_bytes = bytes.len();
-    let work = DecodeJob { body: bytes, options, sender: sender.clone(), received_at_ms, decoding, fields, bytes_max };
+    let work = DecodeJob {
+        body: bytes,
+        options,
+        sender: sender.clone(),
+        received_at_ms,
+        decoding,
+        fields,
+        bytes_max,
+    };
     let (decoded, held) = work.run(held).await?;
     if let Some(grant) = sender {
-        grant.usage.charge(&grant.quota, decoded.batch.len(), body_bytes);
+        grant
+            .usage
+            .charge(&grant.quota, decoded.batch.len(), body_bytes);
     }
     Ok((decoded, held))
 }
@@ -120,19 +136,30 @@ struct DecodeJob {
 }
 
 impl DecodeJob {
-    /// Decodes inline if the body is small, also after decompression; otherwise on a blocking thread. The budget permit
-    /// moves to that thread: if the sender disconnects, the work still runs to its end.
+    /// Decodes inline if the body is small, also after decompression; otherwise on a blocking
+    /// thread. The budget permit moves to that thread: if the sender disconnects, the work still
+    /// runs to its end.
     async fn run(self, mut held: BodyPermit) -> Result<(DecodedBody, BodyPermit), IngestError> {
         let bytes = self.body.len() as u64;
         let encoding = self.options.encoding;
         let bytes_max = self.bytes_max;
-        let inflated_max = |limit: u64| if encoding == Encoding::Identity { 0 } else { limit };
+        let inflated_max = |limit: u64| {
+            if encoding == Encoding::Identity {
+                0
+            } else {
+                limit
+            }
+        };
         let inline_max = INLINE_BYTES_MAX.min(bytes_max);
         if bytes <= inline_max {
             held.grow_to(bytes + inflated_max(inline_max))?;
             match self.decode(inline_max) {
                 Err(DecompressError::TooLarge) if inline_max < bytes_max => {}
-                done => return done.map(|decoded| (decoded, held)).map_err(|e| refuse(e, encoding, bytes_max)),
+                done => {
+                    return done
+                        .map(|decoded| (decoded, held))
+                        .map_err(|e| refuse(e, encoding, bytes_max));
+                }
             }
         }
         held.grow_to(bytes + inflated_max(bytes_max))?;
@@ -141,7 +168,9 @@ impl DecodeJob {
             tracing::error!(error = %e, "decoding a body panicked; this is a bug, please report it");
             IngestError::Internal
         })?;
-        decoded.map(|decoded| (decoded, held)).map_err(|e| refuse(e, encoding, bytes_max))
+        decoded
+            .map(|decoded| (decoded, held))
+            .map_err(|e| refuse(e, encoding, bytes_max))
     }
 
     fn decode(&self, inflated_max: u64) -> Result<DecodedBody, DecompressError> {
@@ -149,7 +178,10 @@ impl DecodeJob {
         let importing = self.options.origin.importing;
         let of_import = importing.then(|| {
             let limits = &self.decoding.limits;
-            Limits { past: limits.import_past.max(limits.past), ..limits.clone() }
+            Limits {
+                past: limits.import_past.max(limits.past),
+                ..limits.clone()
+            }
         });
         let usual = Context::of_http(&self.decoding, self.received_at_ms);
         let context = Context {
@@ -162,33 +194,63 @@ impl DecodeJob {
         let topic = self.options.origin.topic.as_deref();
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
         if let Some(fields) = &self.fields {
-            builder.guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
+            builder
+                .guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
         }
         if importing {
             builder.require_own_time();
         }
-        Grant::apply(self.sender.as_ref(), self.decoding.sender_tag.as_ref(), &mut builder);
+        Grant::apply(
+            self.sender.as_ref(),
+            self.decoding.sender_tag.as_ref(),
+            &mut builder,
+        );
         let mut rejects = Rejects::new();
-        self.options.decoder.decode(&payload, topic, &context, &mut builder, &mut rejects);
+        self.options
+            .decoder
+            .decode(&payload, topic, &context, &mut builder, &mut rejects);
         let indexes = rejects.list().iter().map(|reject| reject.index);
-        let quoted =
-            if self.options.quoting { decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX) } else { vec![] };
-        let kept = (self.options.origin.keeping && !rejects.is_empty()).then(|| payload.into_owned());
-        Ok(DecodedBody { batch: builder.finish(), rejects, quoted, received_at_ms: self.received_at_ms, kept })
+        let quoted = if self.options.quoting {
+            decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX)
+        } else {
+            vec![]
+        };
+        let kept =
+            (self.options.origin.keeping && !rejects.is_empty()).then(|| payload.into_owned());
+        Ok(DecodedBody {
+            batch: builder.finish(),
+            rejects,
+            quoted,
+            received_at_ms: self.received_at_ms,
+            kept,
+        })
     }
 }
 
 fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError {
     match error {
         DecompressError::TooLarge => IngestError::TooLargeDecompressed { limit },
-        DecompressError::Corrupt(e) => IngestError::Corrupt { encoding: encoding.name(), detail: e.to_string() },
+        DecompressError::Corrupt(e) => IngestError::Corrupt {
+            encoding: encoding.name(),
+            detail: e.to_string(),
+        },
     }
 }
 
-/// Counts the readings that arrived, once for the whole body. `sender` names the sender in the report of rejects.
-pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce() -> String, at_ms: i64) {
+/// Counts the readings that arrived, once for the whole body. `sender` names the sender in the
+/// report of rejects.
+pub(super) fn count(
+    batch: &ReadingBatch,
+    rejects: &Rejects,
+    sender: impl FnOnce() -> String,
+    at_ms: i64,
+) {
     metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
-    metrics::altered(Source::Http, batch.retimed() as u64, rejects.left_out().total() as u64);
+    metrics::altered(
+        Source::Http,
+        batch.retimed() as u64,
+        rejects.left_out().total() as u64,
+    );
     for (reason, n) in rejects.by_reason() {
         metrics::rejected(Source::Http, reason.as_str(), *n as u64);
     }
@@ -197,13 +259,30 @@ pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce
     }
     let sender = sender();
     for (reason, n) in rejects.by_reason() {
-        let detail = rejects.list().iter().rev().find(|r| r.reason == *reason).map_or("", |r| &r.detail);
-        rejected::note(Source::Http, &sender, reason.as_str(), *n as u64, detail, at_ms);
+        let detail = rejects
+            .list()
+            .iter()
+            .rev()
+            .find(|r| r.reason == *reason)
+            .map_or("", |r| &r.detail);
+        rejected::note(
+            Source::Http,
+            &sender,
+            reason.as_str(),
+            *n as u64,
+            detail,
+            at_ms,
+        );
     }
 }
 
-/// Hands the readings over, all or none, and waits until they are acknowledged. Does nothing for an empty batch.
-pub(super) async fn deliver(shared: &Shared, batch: ReadingBatch, held: BodyPermit) -> Result<(), IngestError> {
+/// Hands the readings over, all or none, and waits until they are acknowledged. Does nothing for an
+/// empty batch.
+pub(super) async fn deliver(
+    shared: &Shared,
+    batch: ReadingBatch,
+    held: BodyPermit,
+) -> Result<(), IngestError> {
     deliver_with(shared, batch, vec![], held, shared.cfg.queue_timeout).await
 }
 
@@ -219,7 +298,8 @@ pub(super) async fn deliver_with(
         return Ok(());
     }
     let wait = hand_over(shared, batch, dead, held.sender.as_ref(), patience).await?;
-    // From here on the readings count against the next stage's memory, not against the budget of bodies.
+    // From here on the readings count against the next stage's memory, not against the budget of
+    // bodies.
     drop(held);
     acknowledged(shared, wait).await
 }
@@ -231,9 +311,9 @@ async fn hand_over(
     sender: Option<&Arc<Grant>>,
     patience: Duration,
 ) -> Result<AckWaiter, IngestError> {
-    // Counted with the outcome, not by this request, which may have been dropped by then. At rest, the accepted count
-    // must equal the stored count, whether or not the sender has waited. Readings that the journal had no room for
-    // count as neither.
+    // Counted with the outcome, not by this request, which may have been dropped by then. At rest,
+    // the accepted count must equal the stored count, whether or not the sender has waited.
+    // Readings that the journal had no room for count as neither.
     let readings = batch.len() as u64;
     let shown = tail::readings(Source::Http, &batch);
     let since = Instant::now();
@@ -252,7 +332,9 @@ async fn hand_over(
         }
         shared.admission.submit(ingest_batch).await
     };
-    tokio::time::timeout(patience, submit).await.unwrap_or(Err(AdmissionError::Busy))?;
+    tokio::time::timeout(patience, submit)
+        .await
+        .unwrap_or(Err(AdmissionError::Busy))?;
     Ok(wait)
 }
 
@@ -262,14 +344,19 @@ async fn acknowledged(shared: &Shared, wait: AckWaiter) -> Result<(), IngestErro
     match tokio::time::timeout(timeout, wait.outcome()).await {
         Ok(AckOutcome::Delivered) => Ok(()),
         // The ingest batch that finds the journal full is the one that closes admission.
-        Ok(AckOutcome::NotDelivered) => {
-            Err(shared.admission.check().err().map_or(IngestError::NotDelivered, IngestError::from))
-        }
-        Err(_) => Err(IngestError::AckTimeout { seconds: timeout.as_secs_f64() }),
+        Ok(AckOutcome::NotDelivered) => Err(shared
+            .admission
+            .check()
+            .err()
+            .map_or(IngestError::NotDelivered, IngestError::from)),
+        Err(_) => Err(IngestError::AckTimeout {
+            seconds: timeout.as_secs_f64(),
+        }),
     }
 }
 
-/// Counts one request in the gauge of waiting requests until dropped, also if the sender disconnects.
+/// Counts one request in the gauge of waiting requests until dropped, also if the sender
+/// disconnects.
 struct Pending;
 
 impl Pending {

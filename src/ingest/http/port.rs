@@ -1,4 +1,5 @@
-//! An HTTP port and one of its connections: what the acceptors, the stream and the service of a connection share.
+//! An HTTP port and one of its connections: what the acceptors, the stream and the service of a
+//! connection share.
 
 use std::convert::Infallible;
 use std::io;
@@ -64,12 +65,25 @@ impl Port {
         let (setter, times) = Live::new(times);
         let connections = OpenConnections::new(connections, proxies, clock.clone());
         let stuck_log = LineLimit::new("peers that take nothing");
-        let port = Port { name, clock, times, connections: connections.clone(), stuck_log };
-        (Arc::new(port), PortSetter { times: setter, connections })
+        let port = Port {
+            name,
+            clock,
+            times,
+            connections: connections.clone(),
+            stuck_log,
+        };
+        (
+            Arc::new(port),
+            PortSetter {
+                times: setter,
+                connections,
+            },
+        )
     }
 
-    /// Gives a new connection its place, or refuses it. Behind a proxy with the PROXY protocol the place is that of the
-    /// address that the proxy names; while its header arrives, that of the proxy.
+    /// Gives a new connection its place, or refuses it. Behind a proxy with the PROXY protocol the
+    /// place is that of the address that the proxy names; while its header arrives, that of the
+    /// proxy.
     pub(super) async fn enter(
         self: &Arc<Port>,
         stream: &mut TcpStream,
@@ -151,17 +165,31 @@ impl Connection {
     fn new(port: Arc<Port>, place: Place) -> Arc<Connection> {
         metrics::http_connections_change(port.name, 1);
         let proxies = port.connections.proxies();
-        let is_trusted = proxies.header != ProxyHeader::ProxyV2 && proxies.trusts(place.peer().ip());
-        Arc::new(Connection { port, place, proxies: is_trusted.then_some(proxies), client: OnceLock::new() })
+        let is_trusted =
+            proxies.header != ProxyHeader::ProxyV2 && proxies.trusts(place.peer().ip());
+        Arc::new(Connection {
+            port,
+            place,
+            proxies: is_trusted.then_some(proxies),
+            client: OnceLock::new(),
+        })
     }
 
     /// The client of a trusted proxy.
     pub(super) fn asks_for(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let proxies = self.proxies.as_ref()?;
         let is_rfc_7239 = proxies.header == ProxyHeader::Forwarded;
-        let name = if is_rfc_7239 { FORWARDED } else { X_FORWARDED_FOR };
+        let name = if is_rfc_7239 {
+            FORWARDED
+        } else {
+            X_FORWARDED_FOR
+        };
         // A header that is not ASCII names no one.
-        let values: Vec<&str> = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default()).collect();
+        let values: Vec<&str> = headers
+            .get_all(name)
+            .iter()
+            .map(|value| value.to_str().unwrap_or_default())
+            .collect();
         forwarded::client(values.into_iter(), is_rfc_7239, |ip| proxies.trusts(ip))
     }
 
@@ -185,14 +213,25 @@ impl Connection {
     }
 
     /// An event of the audit log about the peer, or about the client of a proxy.
-    pub(super) fn audit(&self, asks_for: Option<IpAddr>, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {
+    pub(super) fn audit(
+        &self,
+        asks_for: Option<IpAddr>,
+        kind: AuditKind,
+        reason: &'static str,
+    ) -> AuditEvent<'static> {
         let peer = asks_for.map_or_else(|| self.place.peer(), |ip| SocketAddr::new(ip, 0));
         AuditEvent::new(kind, self.port.name, peer, reason)
     }
 
-    /// Counts and logs a failed authentication, of the peer, or of the client of a proxy. `is_guess`: it counts towards
-    /// a pause of the address. Returns the seconds that the address is paused for, if it is.
-    pub(super) fn unauthorized(&self, asks_for: Option<IpAddr>, reason: &'static str, is_guess: bool) -> Option<u64> {
+    /// Counts and logs a failed authentication, of the peer, or of the client of a proxy.
+    /// `is_guess`: it counts towards a pause of the address. Returns the seconds that the address
+    /// is paused for, if it is.
+    pub(super) fn unauthorized(
+        &self,
+        asks_for: Option<IpAddr>,
+        reason: &'static str,
+        is_guess: bool,
+    ) -> Option<u64> {
         metrics::auth_failure(self.port.name, reason);
         self.audit(asks_for, AuditKind::AuthFailed, reason).record();
         let pause = match asks_for {

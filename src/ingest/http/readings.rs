@@ -1,8 +1,8 @@
 //! `POST /v1/readings`: the native format, or any other with `format=NAME`.
 //!
-//! The life of a request: headers and query are parsed, the body arrives, is decompressed and decoded, its readings
-//! pass admission in one ingest batch, and the answer waits for their acknowledgement. `pipeline` does everything from
-//! the body on.
+//! The life of a request: headers and query are parsed, the body arrives, is decompressed and
+//! decoded, its readings pass admission in one ingest batch, and the answer waits for their
+//! acknowledgement. `pipeline` does everything from the body on.
 
 use std::sync::Arc;
 
@@ -23,14 +23,23 @@ use crate::decode::{UnknownFormat, UnknownName};
 
 pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    take(&shared, &parts, body).await.unwrap_or_else(IntoResponse::into_response)
+    take(&shared, &parts, body)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, IngestError> {
     let options = decode_options(shared, parts)?;
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
-        pipeline::decode(shared, received, options).await?;
+    let (
+        DecodedBody {
+            batch,
+            rejects,
+            received_at_ms,
+            ..
+        },
+        held,
+    ) = pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
     let accepted = Accepted::of(&batch);
     pipeline::deliver(shared, batch, held).await?;
@@ -53,13 +62,17 @@ struct Params {
 /// Reads headers and query. A format in the query overrides Content-Type.
 fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, IngestError> {
     let query = Query::<Params>::try_from_uri(&parts.uri);
-    let known = "expected ts_unit (one of s, ms, us, ns), format, topic, sensor_id or import (true or false)";
+    let known = "expected ts_unit (one of s, ms, us, ns), format, topic, sensor_id or import (true \
+        or false)";
     let error = |detail| IngestError::Query { detail, known };
     let Query(params) = query.map_err(|e| error(e.body_text()))?;
     let ts_unit = params.ts_unit.map(|name| name.parse()).transpose();
     let ts_unit = ts_unit.map_err(|e: UnknownName| error(e.to_string()))?;
     let decoder = match params.format {
-        Some(name) => shared.formats.get(&name).map_err(|e: UnknownFormat| error(e.to_string()))?,
+        Some(name) => shared
+            .formats
+            .get(&name)
+            .map_err(|e: UnknownFormat| error(e.to_string()))?,
         None => media::format_of(&parts.headers)?.into(),
     };
     let ts_unit = ts_unit.or(decoder.ts_unit_usual());

@@ -1,9 +1,9 @@
 //! Middleware of both HTTP ports that discards the rest of a refused request's body.
 //!
-//! If a server answers and closes while the sender is still writing, the kernel discards the answer (RST), and the
-//! sender sees a broken pipe instead of "413". So the rest of the body is read before the answer is sent, within
-//! limits. Two bodies are not read: one whose sender waits for "100 Continue", so that it need not send it; and one
-//! that the handler has waited for in vain.
+//! If a server answers and closes while the sender is still writing, the kernel discards the answer
+//! (RST), and the sender sees a broken pipe instead of "413". So the rest of the body is read
+//! before the answer is sent, within limits. Two bodies are not read: one whose sender waits for
+//! "100 Continue", so that it need not send it; and one that the handler has waited for in vain.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -25,7 +25,8 @@ use super::peer::Peer;
 const DISCARDED_BYTES_MAX: u64 = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The middleware. The handlers drop the body of a request that they refuse, wherever they are with it.
+/// The middleware. The handlers drop the body of a request that they refuse, wherever they are with
+/// it.
 pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
@@ -33,7 +34,14 @@ pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
     let peer = Peer::of(request.extensions()).cloned();
     let has_begun = !asks_before_sending(request.headers());
     let (to, mut rest) = oneshot::channel();
-    let request = request.map(|body| Body::new(Returned { body, to: Some(to), has_begun, is_awaited: false }));
+    let request = request.map(|body| {
+        Body::new(Returned {
+            body,
+            to: Some(to),
+            has_begun,
+            is_awaited: false,
+        })
+    });
     let response = next.run(request).await;
     let is_refused = response.status().is_client_error() || response.status().is_server_error();
     if is_refused && let Ok(body) = rest.try_recv() {
@@ -47,7 +55,9 @@ pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
 
 /// Whether the sender waits for "100 Continue" before it sends the body.
 fn asks_before_sending(headers: &HeaderMap) -> bool {
-    headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+    headers
+        .get(EXPECT)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 async fn discard(body: Body) {
@@ -92,7 +102,10 @@ impl HttpBody for Returned {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         (self.has_begun, self.is_awaited) = (true, frame.is_pending());
         frame

@@ -1,13 +1,15 @@
 //! `POST /api/v1/write`: Prometheus remote write 1.0 and 2.0.
 //!
-//! The statuses follow from how its senders react (prometheus.io/docs/specs/prw/remote_write_spec_2_0, "Retries"):
+//! The statuses follow from how its senders react
+//! (prometheus.io/docs/specs/prw/remote_write_spec_2_0, "Retries"):
 //! - 204: every sample is durable. Stale markers and exact repetitions count as written.
-//! - 400: some samples or histograms, or the whole request, can never be accepted; the others are durable. The sender
-//!   must not send them again.
-//! - 503 with Retry-After, also when other routes answer 408 or 429: Prometheus drops samples on 429 unless
-//!   `retry_on_http_429` is set, and on every other 4xx.
+//! - 400: some samples or histograms, or the whole request, can never be accepted; the others are
+//!   durable. The sender must not send them again.
+//! - 503 with Retry-After, also when other routes answer 408 or 429: Prometheus drops samples on
+//!   429 unless `retry_on_http_429` is set, and on every other 4xx.
 //!
-//! Each answer to a request that was read has the number of samples written, as version 2.0 requires.
+//! Each answer to a request that was read has the number of samples written, as version 2.0
+//! requires.
 
 use std::sync::Arc;
 
@@ -35,12 +37,17 @@ use crate::decode::remote_write::Message;
 const DETAILS_MAX: usize = 3;
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    Router::new().route(REMOTE_WRITE, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
+    Router::new().route(
+        REMOTE_WRITE,
+        post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
+    )
 }
 
 /// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(Peer::of(request.extensions()), |tokens| tokens.check(request.headers())) {
+    match shared.admit(Peer::of(request.extensions()), |tokens| {
+        tokens.check(request.headers())
+    }) {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => refuse(&error),
     }
@@ -48,16 +55,28 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
 
 async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    taken(&shared, &parts, body).await.unwrap_or_else(|error| refuse(&error))
+    taken(&shared, &parts, body)
+        .await
+        .unwrap_or_else(|error| refuse(&error))
 }
 
 async fn taken(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, IngestError> {
     let options = decode_options(shared, &parts.headers)?;
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
-        pipeline::decode(shared, received, options).await?;
+    let (
+        DecodedBody {
+            batch,
+            rejects,
+            received_at_ms,
+            ..
+        },
+        held,
+    ) = pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
-    let samples = batch.iter().map(|(_, reading)| batch.schema(reading.schema).len()).sum::<usize>();
+    let samples = batch
+        .iter()
+        .map(|(_, reading)| batch.schema(reading.schema).len())
+        .sum::<usize>();
     pipeline::deliver(shared, batch, held).await?;
     Ok(answer(samples + rejects.skipped(), &rejects))
 }
@@ -66,23 +85,38 @@ fn decode_options(shared: &Shared, headers: &HeaderMap) -> Result<DecodeOptions,
     let decoder = shared.formats.remote_write(message_of(headers)?);
     let encoding = encoding_of(headers)?;
     let origin = Origin::default();
-    Ok(DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin })
+    Ok(DecodeOptions {
+        decoder,
+        encoding,
+        ts_unit: None,
+        quoting: false,
+        origin,
+    })
 }
 
-/// Version 1.0 without the parameter `proto`, as the specification requires, and without Content-Type.
+/// Version 1.0 without the parameter `proto`, as the specification requires, and without
+/// Content-Type.
 fn message_of(headers: &HeaderMap) -> Result<Message, IngestError> {
-    let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(Message::V1) };
+    let Some(given) = headers.get(CONTENT_TYPE) else {
+        return Ok(Message::V1);
+    };
     let text = given.to_str().unwrap_or("?").to_ascii_lowercase();
     let mut parts = text.split(';').map(str::trim);
     let is_protobuf = parts.next() == Some("application/x-protobuf");
-    match (is_protobuf, parts.find_map(|part| part.strip_prefix("proto="))) {
+    match (
+        is_protobuf,
+        parts.find_map(|part| part.strip_prefix("proto=")),
+    ) {
         (true, None | Some("prometheus.writerequest")) => Ok(Message::V1),
         (true, Some("io.prometheus.write.v2.request")) => Ok(Message::V2),
-        _ => Err(IngestError::NotRemoteWrite { given: String::from_utf8_lossy(given.as_bytes()).into_owned() }),
+        _ => Err(IngestError::NotRemoteWrite {
+            given: String::from_utf8_lossy(given.as_bytes()).into_owned(),
+        }),
     }
 }
 
-/// Snappy, which the specification requires, or an encoding of the other routes: vmagent sends zstd.
+/// Snappy, which the specification requires, or an encoding of the other routes: vmagent sends
+/// zstd.
 fn encoding_of(headers: &HeaderMap) -> Result<Encoding, IngestError> {
     match headers.get(CONTENT_ENCODING) {
         Some(given) if given.as_bytes().eq_ignore_ascii_case(b"snappy") => Ok(Encoding::Snappy),
@@ -100,20 +134,26 @@ fn answer(written: usize, rejects: &Rejects) -> Response {
         ("x-prometheus-remote-write-histograms-written", 0),
         ("x-prometheus-remote-write-exemplars-written", 0),
     ] {
-        response.headers_mut().insert(name, HeaderValue::from(count));
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from(count));
     }
     response
 }
 
 fn refuse(error: &IngestError) -> Response {
     let status = match error.status() {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         status => status,
     };
     let mut response = text(status, error.to_string());
     error.add_headers(response.headers_mut());
     if status == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
     }
     response
 }
@@ -123,14 +163,30 @@ fn text(status: StatusCode, body: String) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     if !is_empty {
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        response.headers_mut().insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        );
     }
     response
 }
 
 /// How many were rejected and the first of them, as one line of text.
 fn details(rejects: &Rejects) -> String {
-    let first: Vec<&str> = rejects.list().iter().take(DETAILS_MAX).map(|reject| reject.detail.as_str()).collect();
-    let more = if rejects.list().len() > first.len() { "; and others" } else { "" };
-    format!("{} rejected, the others are stored: {}{more}", rejects.total(), first.join("; "))
+    let first: Vec<&str> = rejects
+        .list()
+        .iter()
+        .take(DETAILS_MAX)
+        .map(|reject| reject.detail.as_str())
+        .collect();
+    let more = if rejects.list().len() > first.len() {
+        "; and others"
+    } else {
+        ""
+    };
+    format!(
+        "{} rejected, the others are stored: {}{more}",
+        rejects.total(),
+        first.join("; ")
+    )
 }

@@ -20,12 +20,31 @@ pub(super) const PING: &str = "/ping";
 pub(super) const HEALTH: &str = "/health";
 
 /// Every route, as in the metrics label `route` and in the API description.
-pub const ROUTES: [&str; 11] =
-    [READINGS, HOOKS, METRICS, REMOTE_WRITE, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3, QUERY, PING, HEALTH];
+pub const ROUTES: [&str; 11] = [
+    READINGS,
+    HOOKS,
+    METRICS,
+    REMOTE_WRITE,
+    TELEMETRY,
+    WRITE_V2,
+    WRITE_V1,
+    WRITE_V3,
+    QUERY,
+    PING,
+    HEALTH,
+];
 
 /// The routes that accept readings, for error messages.
-pub(super) const WRITE_ROUTES: [&str; 8] =
-    [READINGS, HOOKS, METRICS, REMOTE_WRITE, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3];
+pub(super) const WRITE_ROUTES: [&str; 8] = [
+    READINGS,
+    HOOKS,
+    METRICS,
+    REMOTE_WRITE,
+    TELEMETRY,
+    WRITE_V2,
+    WRITE_V1,
+    WRITE_V3,
+];
 
 /// The label `route` of a request that matches no route.
 pub(super) const UNMATCHED: &str = "unmatched";

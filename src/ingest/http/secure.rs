@@ -1,8 +1,9 @@
 //! TLS on an HTTP port, before the first byte of a request.
 //!
-//! A connection has `header_timeout` for its handshake, and counts toward the port's connection limit from its start.
-//! At most [`HANDSHAKES_MAX`] handshakes run their expensive part concurrently; the others wait within the same time
-//! limit. A client that speaks plain HTTP gets an error answer in plain HTTP.
+//! A connection has `header_timeout` for its handshake, and counts toward the port's connection
+//! limit from its start. At most [`HANDSHAKES_MAX`] handshakes run their expensive part
+//! concurrently; the others wait within the same time limit. A client that speaks plain HTTP gets
+//! an error answer in plain HTTP.
 
 use std::io;
 use std::pin::Pin;
@@ -21,17 +22,17 @@ use super::timed_stream::TimedStream;
 use crate::ingest::tls::{Certificates, ClientCertificate, TlsStream};
 use crate::telemetry::metrics;
 
-/// Concurrent handshakes. A core does some thousands a second, so a storm of reconnects is over in seconds, and these
-/// use a few megabytes.
+/// Concurrent handshakes. A core does some thousands a second, so a storm of reconnects is over in
+/// seconds, and these use a few megabytes.
 const HANDSHAKES_MAX: usize = 512;
 
-/// How much of a plain request is read and discarded, and for how long. Otherwise the kernel discards the answer.
+/// How much of a plain request is read and discarded, and for how long. Otherwise the kernel
+/// discards the answer.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 const PLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The answer to a plain HTTP request.
-const PLAIN_BODY: &str =
-    r#"{"error":{"reason":"tls_required","detail":"this port requires TLS; use https:// instead of http://"}}"#;
+const PLAIN_BODY: &str = r#"{"error":{"reason":"tls_required","detail":"this port requires TLS; use https:// instead of http://"}}"#;
 
 /// Accepts connections and performs the TLS handshake.
 #[derive(Clone)]
@@ -43,20 +44,30 @@ pub(super) struct Secured {
 
 impl Secured {
     pub(super) fn new(port: Arc<Port>, certificates: Certificates) -> Secured {
-        Secured { port, certificates, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)) }
+        Secured {
+            port,
+            certificates,
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+        }
     }
 
-    async fn shake_hands(&self, mut stream: TcpStream) -> Result<(TlsStream, Option<ClientCertificate>), Failed> {
+    async fn shake_hands(
+        &self,
+        mut stream: TcpStream,
+    ) -> Result<(TlsStream, Option<ClientCertificate>), Failed> {
         let mut first = [0];
         if stream.peek(&mut first).await.is_ok_and(|n| n == 1) && first[0].is_ascii_alphabetic() {
             // HTTP methods start with an alphabetic byte; a TLS handshake record starts with 22.
             let _ = tokio::time::timeout(PLAIN_TIMEOUT, refuse_plain(&mut stream)).await;
             return Err(Failed("plain_http"));
         }
-        self.certificates.accept(stream, self.handshakes.acquire()).await.map_err(|error| {
-            tracing::debug!(%error, "TLS handshake failed");
-            Failed("failed")
-        })
+        self.certificates
+            .accept(stream, self.handshakes.acquire())
+            .await
+            .map_err(|error| {
+                tracing::debug!(%error, "TLS handshake failed");
+                Failed("failed")
+            })
     }
 }
 
@@ -66,7 +77,8 @@ struct Failed(&'static str);
 impl Accept<TcpStream, Current> for Secured {
     type Stream = TimedStream<TlsStream>;
     type Service = Requests;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(TimedStream<TlsStream>, Requests)>> + Send>>;
+    type Future =
+        Pin<Box<dyn Future<Output = io::Result<(TimedStream<TlsStream>, Requests)>> + Send>>;
 
     fn accept(&self, mut stream: TcpStream, routes: Current) -> Self::Future {
         let this = self.clone();
@@ -98,8 +110,11 @@ impl Accept<TcpStream, Current> for Secured {
 
 /// Sends the error in plain HTTP.
 async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
-    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: ";
-    stream.write_all(format!("{head}{}\r\n\r\n{PLAIN_BODY}", PLAIN_BODY.len()).as_bytes()).await?;
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n\
+        content-length: ";
+    stream
+        .write_all(format!("{head}{}\r\n\r\n{PLAIN_BODY}", PLAIN_BODY.len()).as_bytes())
+        .await?;
     stream.shutdown().await?;
     let mut left = vec![0; PLAIN_BYTES_MAX];
     // Until the sender closes its side, or has sent too much.

@@ -23,12 +23,21 @@ impl Sender {
 
     /// The sender of an admitted request.
     pub(super) fn of(parts: &Parts) -> Option<&Arc<Grant>> {
-        parts.extensions.get::<Sender>().and_then(|Sender(grant)| grant.as_ref())
+        parts
+            .extensions
+            .get::<Sender>()
+            .and_then(|Sender(grant)| grant.as_ref())
     }
 }
 
 /// The sender of a request for display: the id of its token, else the route.
 pub(super) fn shown_sender(parts: &Parts) -> String {
-    let route = || parts.extensions.get::<MatchedPath>().map_or(UNMATCHED, |path| path.as_str()).to_owned();
+    let route = || {
+        parts
+            .extensions
+            .get::<MatchedPath>()
+            .map_or(UNMATCHED, |path| path.as_str())
+            .to_owned()
+    };
     Sender::of(parts).map_or_else(route, |grant| grant.id.to_string())
 }

@@ -1,7 +1,8 @@
 //! The listening socket and the HTTP/1 settings, shared by both HTTP ports.
 //!
-//! HTTP/1 only. A server that also supports HTTP/2 waits for its preface without a timeout, so a slow client could hold
-//! the connection open forever; and no common sender needs HTTP/2. With TLS, ALPN announces HTTP/1.1 to the client.
+//! HTTP/1 only. A server that also supports HTTP/2 waits for its preface without a timeout, so a
+//! slow client could hold the connection open forever; and no common sender needs HTTP/2. With TLS,
+//! ALPN announces HTTP/1.1 to the client.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -25,13 +26,13 @@ use super::port::Port;
 use super::secure::Secured;
 use crate::ingest::tls::Certificates;
 
-/// Largest head of a request, and the maximum that is read ahead of a body (hyper's default is 400 KiB). With
-/// 8192 connections (`http.connections_max`) that is at most 512 MiB.
+/// Largest head of a request, and the maximum that is read ahead of a body (hyper's default is 400
+/// KiB). With 8192 connections (`http.connections_max`) that is at most 512 MiB.
 const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 
-/// hyper's own limit for a head, which includes the time that a connection is idle. The limits are those of
-/// [`super::timed_stream`], at most 10 minutes and an hour; but hyper reads again when a response is done, which starts
-/// them, only if it has its own limit.
+/// hyper's own limit for a head, which includes the time that a connection is idle. The limits are
+/// those of [`super::timed_stream`], at most 10 minutes and an hour; but hyper reads again when a
+/// response is done, which starts them, only if it has its own limit.
 const HYPER_HEADER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Why a port cannot be opened.
@@ -48,12 +49,14 @@ pub struct BindError {
 
 /// Opens the port; `key` is the setting that gives its address.
 pub(crate) async fn bind(addr: SocketAddr, key: &'static str) -> Result<TcpListener, BindError> {
-    TcpListener::bind(addr).await.map_err(|source| BindError { key, addr, source })
+    TcpListener::bind(addr)
+        .await
+        .map_err(|source| BindError { key, addr, source })
 }
 
-/// Serves until `handle` requests a shutdown and the last connection has ended. The limits of a connection are those of
-/// [`super::timed_stream`]; a handshake has the limit of a head. A request is handled by the routes that are current
-/// when it arrives.
+/// Serves until `handle` requests a shutdown and the last connection has ended. The limits of a
+/// connection are those of [`super::timed_stream`]; a handshake has the limit of a head. A request
+/// is handled by the routes that are current when it arrives.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: watch::Receiver<Router>,
@@ -64,7 +67,15 @@ pub(crate) async fn serve(
     let serve = async {
         match certificates {
             None => serve_with(listener, Limited(port.clone()), routes, handle).await,
-            Some(certificates) => serve_with(listener, Secured::new(port.clone(), certificates), routes, handle).await,
+            Some(certificates) => {
+                serve_with(
+                    listener,
+                    Secured::new(port.clone(), certificates),
+                    routes,
+                    handle,
+                )
+                .await
+            }
         }
     };
     let served = tokio::select! {
@@ -86,9 +97,19 @@ where
     A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
 {
     // The order matters: `acceptor` resets `http1_only` (axum-server 0.8).
-    let mut server = Server::<SocketAddr>::from_listener(listener).acceptor(acceptor).http1_only();
+    let mut server = Server::<SocketAddr>::from_listener(listener)
+        .acceptor(acceptor)
+        .http1_only();
     let mut http1 = server.http_builder().http1();
-    http1.timer(TokioTimer::new()).header_read_timeout(HYPER_HEADER_TIMEOUT).max_buf_size(READ_BUFFER_BYTES_MAX);
-    let connection = service_fn(move |peer| ready(Ok::<_, Infallible>(Current { routes: routes.clone(), peer })));
+    http1
+        .timer(TokioTimer::new())
+        .header_read_timeout(HYPER_HEADER_TIMEOUT)
+        .max_buf_size(READ_BUFFER_BYTES_MAX);
+    let connection = service_fn(move |peer| {
+        ready(Ok::<_, Infallible>(Current {
+            routes: routes.clone(),
+            peer,
+        }))
+    });
     server.handle(handle).serve(connection).await
 }

@@ -1,11 +1,13 @@
 //! `POST /api/v1/{token}/telemetry`: ThingsBoard's device API.
 //!
-//! The token in the URL is the credential and identifies the device: the sensor is the id of the entry in
-//! `http.tokens_file` with that token. The token is `id.secret`, or the secret alone for devices whose token was issued
-//! by ThingsBoard. If no tokens are configured, the token itself is the sensor id. The mapping `thingsboard-telemetry`
-//! decodes the body. As shipped, it takes no sensor id from the body, so a device can only send its own readings.
+//! The token in the URL is the credential and identifies the device: the sensor is the id of the
+//! entry in `http.tokens_file` with that token. The token is `id.secret`, or the secret alone for
+//! devices whose token was issued by ThingsBoard. If no tokens are configured, the token itself is
+//! the sensor id. The mapping `thingsboard-telemetry` decodes the body. As shipped, it takes no
+//! sensor id from the body, so a device can only send its own readings.
 //!
-//! The answers are ThingsBoard's: 200 without a body, 400, 401. In addition 429 and 503, as on the other routes.
+//! The answers are ThingsBoard's: 200 without a body, 400, 401. In addition 429 and 503, as on the
+//! other routes.
 
 use std::sync::Arc;
 
@@ -31,7 +33,10 @@ use super::tokens::TokenFault;
 const PROFILE: &str = "thingsboard-telemetry";
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    Router::new().route(TELEMETRY, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
+    Router::new().route(
+        TELEMETRY,
+        post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
+    )
 }
 
 /// The sensor that sent the request.
@@ -45,11 +50,14 @@ async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match shared
-        .admit(Peer::of(request.extensions()), |credentials| credentials.of_token(&token).ok_or(TokenFault::Wrong))
-    {
+    match shared.admit(Peer::of(request.extensions()), |credentials| {
+        credentials.of_token(&token).ok_or(TokenFault::Wrong)
+    }) {
         Ok(sender) => {
-            let device = sender.0.as_ref().map_or(token, |grant| grant.id.to_string());
+            let device = sender
+                .0
+                .as_ref()
+                .map_or(token, |grant| grant.id.to_string());
             request.extensions_mut().insert(Device(device));
             sender.run(request, next).await
         }
@@ -61,25 +69,55 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (mut parts, body) = request.into_parts();
     let device = parts.extensions.remove::<Device>();
     match device {
-        Some(Device(device)) => taken(&shared, &parts, body, device).await.unwrap_or_else(IntoResponse::into_response),
+        Some(Device(device)) => taken(&shared, &parts, body, device)
+            .await
+            .unwrap_or_else(IntoResponse::into_response),
         // `admit` always inserts it.
         None => IngestError::Internal.into_response(),
     }
 }
 
-async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, IngestError> {
+async fn taken(
+    shared: &Shared,
+    parts: &Parts,
+    body: Body,
+    device: String,
+) -> Result<Response, IngestError> {
     let encoding = Encoding::of(&parts.headers)?;
-    let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
+    let decoder = shared
+        .formats
+        .get(PROFILE)
+        .map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
     let ts_unit = decoder.ts_unit_usual();
-    let origin = Origin { sensor_id: Some(device.clone()), ..Origin::default() };
-    let options = DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin };
+    let origin = Origin {
+        sensor_id: Some(device.clone()),
+        ..Origin::default()
+    };
+    let options = DecodeOptions {
+        decoder,
+        encoding,
+        ts_unit,
+        quoting: false,
+        origin,
+    };
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
-        pipeline::decode(shared, received, options).await?;
+    let (
+        DecodedBody {
+            batch,
+            rejects,
+            received_at_ms,
+            ..
+        },
+        held,
+    ) = pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || device, received_at_ms);
     let accepted = batch.len();
     pipeline::deliver(shared, batch, held).await?;
     // An empty object or list contains no readings and is not an error.
     let is_fine = accepted > 0 || rejects.is_empty();
-    Ok(if is_fine { Response::new(Body::empty()) } else { answer::readings(Accepted::default(), &rejects) })
+    Ok(if is_fine {
+        Response::new(Body::empty())
+    } else {
+        answer::readings(Accepted::default(), &rejects)
+    })
 }

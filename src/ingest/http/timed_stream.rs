@@ -1,16 +1,17 @@
 //! The stream of an HTTP connection with its time limits.
 //!
-//! - A request's head must be complete within `header_timeout` of its first byte; a connection's first head, of the
-//!   opening of the connection (with TLS: of the end of the handshake).
-//! - Between requests a connection may be idle for `keep_alive`. hyper's `header_read_timeout` does not distinguish the
-//!   two: it runs from the end of the previous response.
-//! - A write may be pending for `write_timeout` without progress. Then the peer reads nothing, and the response, with
-//!   everything that it holds, is dropped.
+//! - A request's head must be complete within `header_timeout` of its first byte; a connection's
+//!   first head, of the opening of the connection (with TLS: of the end of the handshake).
+//! - Between requests a connection may be idle for `keep_alive`. hyper's `header_read_timeout` does
+//!   not distinguish the two: it runs from the end of the previous response.
+//! - A write may be pending for `write_timeout` without progress. Then the peer reads nothing, and
+//!   the response, with everything that it holds, is dropped.
 //!
 //! - A connection whose client certificate is revoked or expires fails immediately.
 //!
-//! While a request is in progress reads have no limit here: a body has its own ([`super::body`]). A read that exceeds
-//! its limit looks like the end of the stream, so the remaining bytes are sent, and TLS is closed in order.
+//! While a request is in progress reads have no limit here: a body has its own ([`super::body`]). A
+//! read that exceeds its limit looks like the end of the stream, so the remaining bytes are sent,
+//! and TLS is closed in order.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -30,7 +31,8 @@ pub(super) struct TimedStream<S> {
     stream: S,
     connection: Arc<Connection>,
     times: HttpTimes,
-    /// Wakes a connection that waits for a request, at its limit or earlier: not reset for each request.
+    /// Wakes a connection that waits for a request, at its limit or earlier: not reset for each
+    /// request.
     reading: Option<Pin<Box<Sleep>>>,
     /// The limit of the write that is pending.
     writing: Option<Pin<Box<Sleep>>>,
@@ -43,15 +45,27 @@ type Revoked = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<S> TimedStream<S> {
     pub(super) fn new(stream: S, connection: Arc<Connection>, times: HttpTimes) -> TimedStream<S> {
-        let revoked = connection.client.get().map(|client| Box::pin(client.clone().ended()) as Revoked);
-        TimedStream { stream, connection, times, reading: None, writing: None, is_over: false, revoked }
+        let revoked = connection
+            .client
+            .get()
+            .map(|client| Box::pin(client.clone().ended()) as Revoked);
+        TimedStream {
+            stream,
+            connection,
+            times,
+            reading: None,
+            writing: None,
+            is_over: false,
+            revoked,
+        }
     }
 
     /// Fails once the client's certificate is no longer valid, also while a request is in progress.
     fn check_client(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let is_revoked = |revoked: &mut Revoked| revoked.as_mut().poll(cx).is_ready();
         if self.revoked.as_mut().is_some_and(is_revoked) {
-            // A future must not be polled again after its end; the connection is dropped with the error.
+            // A future must not be polled again after its end; the connection is dropped with the
+            // error.
             self.revoked = None;
             let _ = self.over("certificate");
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -59,7 +73,8 @@ impl<S> TimedStream<S> {
         Ok(())
     }
 
-    /// Whether the wait for a request is over, because of its limit or because the connection was cut.
+    /// Whether the wait for a request is over, because of its limit or because the connection was
+    /// cut.
     fn poll_end_of_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.connection.place.phase().poll_cut(cx).is_ready() {
@@ -68,13 +83,23 @@ impl<S> TimedStream<S> {
             let Doing::Waiting { since_ms, is_head } = self.connection.place.phase().now() else {
                 return Poll::Pending;
             };
-            let limit = if is_head { self.times.header_timeout } else { self.times.keep_alive };
+            let limit = if is_head {
+                self.times.header_timeout
+            } else {
+                self.times.keep_alive
+            };
             let waited = Duration::from_millis(self.connection.now_ms().saturating_sub(since_ms));
             let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                return self.over(if is_head { "header_timeout" } else { "keep_alive" });
+                return self.over(if is_head {
+                    "header_timeout"
+                } else {
+                    "keep_alive"
+                });
             };
             let at = Instant::now() + left;
-            let timer = self.reading.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            let timer = self
+                .reading
+                .get_or_insert_with(|| Box::pin(sleep_until(at)));
             if timer.is_elapsed() || timer.deadline() > at {
                 timer.as_mut().reset(at);
             }
@@ -91,7 +116,11 @@ impl<S> TimedStream<S> {
     }
 
     /// The result of a write, or an error if it has been pending for too long.
-    fn limited<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn limited<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.writing = None;
             return written;
@@ -107,13 +136,22 @@ impl<S> TimedStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         this.check_client(cx)?;
         let before = buf.filled().len();
         match Pin::new(&mut this.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
-                if !this.connection.place.phase().received(this.connection.now_ms()) {
+                if !this
+                    .connection
+                    .place
+                    .phase()
+                    .received(this.connection.now_ms())
+                {
                     // Its place is given away already.
                     buf.set_filled(before);
                     return this.over("evicted").map(Ok);
@@ -127,7 +165,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.check_client(cx)?;
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.limited(cx, written)
@@ -172,11 +214,28 @@ mod tests {
 
     /// A connection that has just been opened, and its peer. Up to 64 bytes wait between them.
     fn pair() -> (TimedStream<DuplexStream>, DuplexStream) {
-        let times = HttpTimes { header_timeout: 10 * SECOND, keep_alive: 75 * SECOND, write_timeout: 10 * SECOND };
+        let times = HttpTimes {
+            header_timeout: 10 * SECOND,
+            keep_alive: 75 * SECOND,
+            write_timeout: 10 * SECOND,
+        };
         let http = Config::default().http;
-        let (port, _) = Port::new("http", Arc::new(SystemClock::new()), http.connections, http.proxies, times);
+        let (port, _) = Port::new(
+            "http",
+            Arc::new(SystemClock::new()),
+            http.connections,
+            http.proxies,
+            times,
+        );
         let (stream, peer) = duplex(64);
-        (TimedStream::new(stream, port.entered(([127, 0, 0, 1], 1).into()).unwrap(), times), peer)
+        (
+            TimedStream::new(
+                stream,
+                port.entered(([127, 0, 0, 1], 1).into()).unwrap(),
+                times,
+            ),
+            peer,
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -189,9 +248,14 @@ mod tests {
             tokio::time::sleep(9 * SECOND).await;
             peer.read_exact(&mut [0; 64]).await.unwrap();
         }
-        let written = timeout(100 * SECOND, writing).await.expect("the write is pending for ever");
+        let written = timeout(100 * SECOND, writing)
+            .await
+            .expect("the write is pending for ever");
         let error = written.unwrap().unwrap_err();
-        assert_eq!((error.kind(), since.elapsed().as_secs()), (io::ErrorKind::TimedOut, 55));
+        assert_eq!(
+            (error.kind(), since.elapsed().as_secs()),
+            (io::ErrorKind::TimedOut, 55)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -224,7 +288,8 @@ mod tests {
     async fn a_connection_that_is_cut_ends_and_what_has_arrived_is_not_read() {
         let (mut stream, mut peer) = pair();
         let connection = stream.connection.clone();
-        let reading = tokio::spawn(async move { (stream.read(&mut [0; 64]).await.unwrap(), stream) });
+        let reading =
+            tokio::spawn(async move { (stream.read(&mut [0; 64]).await.unwrap(), stream) });
         tokio::task::yield_now().await;
         assert!(connection.place.phase().cut(0));
         let (n, mut stream) = reading.await.unwrap();

@@ -1,4 +1,5 @@
-//! What a connected device may do, and for how long: its grant, which a reload can change or end and which can expire.
+//! What a connected device may do, and for how long: its grant, which a reload can change or end
+//! and which can expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,12 +41,17 @@ impl Authorization {
     /// # Errors
     /// The sender has as many connections as it may have.
     pub(super) fn hold(&self) -> Result<Option<Held>, QuotaExceeded> {
-        self.grant.as_ref().map(|grant| grant.usage.connection(&grant.quota)).transpose()
+        self.grant
+            .as_ref()
+            .map(|grant| grant.usage.connection(&grant.quota))
+            .transpose()
     }
 
     /// How long the device must not be read, because its sender has reached its quota.
     pub(super) fn pause(&self, now: Now) -> Option<QuotaExceeded> {
-        self.grant.as_ref().and_then(|grant| grant.check_quota(now).err())
+        self.grant
+            .as_ref()
+            .and_then(|grant| grant.check_quota(now).err())
     }
 
     /// The id of the sender; empty without credentials.
@@ -67,7 +73,9 @@ impl Authorization {
             };
         }
         if let Some(grant) = &self.grant {
-            grant.check_sender(Protocol::Mqtt, now_ms).map_err(close_reason)?;
+            grant
+                .check_sender(Protocol::Mqtt, now_ms)
+                .map_err(close_reason)?;
         }
         Ok(self.grant.as_ref())
     }
@@ -80,8 +88,10 @@ impl Authorization {
                 Ok(grant) => grant.and_then(|grant| grant.expires_ms),
                 Err(reason) => return reason,
             };
-            let left_ms = expires_ms.map_or(i64::MAX, |expires_ms| expires_ms.saturating_sub(now_ms));
-            let wait = Duration::from_millis(u64::try_from(left_ms).unwrap_or_default()).min(CHECK_EVERY);
+            let left_ms =
+                expires_ms.map_or(i64::MAX, |expires_ms| expires_ms.saturating_sub(now_ms));
+            let wait =
+                Duration::from_millis(u64::try_from(left_ms).unwrap_or_default()).min(CHECK_EVERY);
             tokio::select! {
                 () = self.live.wait_for_change() => {}
                 () = tokio::time::sleep(wait), if expires_ms.is_some() => {}
@@ -106,11 +116,16 @@ mod tests {
 
     fn tokens(entries: &[(&str, &str, &str)]) -> Credentials {
         let entry = |(id, secret, rules): &(&str, &str, &str)| {
-            format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n", hash_secret(secret))
+            format!(
+                "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n",
+                hash_secret(secret)
+            )
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), entries.iter().map(entry).collect::<String>()).unwrap();
-        Credentials::load("x", Some(file.path()), false, &GrantDefaults::unlimited()).unwrap().unwrap()
+        Credentials::load("x", Some(file.path()), false, &GrantDefaults::unlimited())
+            .unwrap()
+            .unwrap()
     }
 
     fn of_d1(live: &LiveCredentials) -> Authorization {
@@ -122,18 +137,31 @@ mod tests {
         let (setter, live) = Live::new(Some(tokens(&[("d1", "s", "")])));
         let mut one = of_d1(&live);
         assert!(one.current(0).unwrap().unwrap().write.is_none());
-        setter.set(Some(tokens(&[("d1", "s", "write = [\"a\"]"), ("d2", "s", "")])));
+        setter.set(Some(tokens(&[
+            ("d1", "s", "write = [\"a\"]"),
+            ("d2", "s", ""),
+        ])));
         assert!(one.current(0).unwrap().unwrap().write.is_some());
         let kept = one.clone();
-        for after in
-            [("d2", "s", ""), ("d1", "rotated", ""), ("d1", "s", "via = [\"http\"]"), ("d1", "s", "write = []")]
-        {
+        for after in [
+            ("d2", "s", ""),
+            ("d1", "rotated", ""),
+            ("d1", "s", "via = [\"http\"]"),
+            ("d1", "s", "write = []"),
+        ] {
             setter.set(Some(tokens(&[after])));
-            assert_eq!(kept.clone().current(0).err(), Some(CloseReason::Revoked), "{after:?}");
+            assert_eq!(
+                kept.clone().current(0).err(),
+                Some(CloseReason::Revoked),
+                "{after:?}"
+            );
         }
         setter.set(None);
         let mut anonymous = kept;
-        assert!(anonymous.current(0).unwrap().is_none(), "no tokens any more");
+        assert!(
+            anonymous.current(0).unwrap().is_none(),
+            "no tokens any more"
+        );
         setter.set(Some(tokens(&[("d1", "s", "")])));
         assert_eq!(anonymous.current(0).err(), Some(CloseReason::Revoked));
     }
@@ -143,7 +171,10 @@ mod tests {
 
     impl Clock for SetClock {
         fn now(&self) -> Now {
-            Now { wall_ms: self.0.load(Ordering::Relaxed), mono_ms: 0 }
+            Now {
+                wall_ms: self.0.load(Ordering::Relaxed),
+                mono_ms: 0,
+            }
         }
     }
 

@@ -1,15 +1,16 @@
-//! Collects the messages of many connections into ingest batches, so that ten thousand devices with a reading each do
-//! not make ten thousand entries in the journal.
+//! Collects the messages of many connections into ingest batches, so that ten thousand devices with
+//! a reading each do not make ten thousand entries in the journal.
 //!
-//! A batcher is one task. A hash of its client id assigns each device to one batcher, so its messages stay in order. A
-//! batcher hands over an ingest batch when it is full, when fewer than two are in flight (one in progress and one
-//! queued keep the next stage busy) and no more messages are expected soon ([`CommitDelay`]), or when its first message
-//! has waited for [`LINGER`]. So a lone device is answered immediately, and many devices, which together send all the
-//! time, share the work of an ingest batch and its sync; their PUBACKs leave together.
+//! A batcher is one task. A hash of its client id assigns each device to one batcher, so its
+//! messages stay in order. A batcher hands over an ingest batch when it is full, when fewer than
+//! two are in flight (one in progress and one queued keep the next stage busy) and no more messages
+//! are expected soon ([`CommitDelay`]), or when its first message has waited for [`LINGER`]. So a
+//! lone device is answered immediately, and many devices, which together send all the time, share
+//! the work of an ingest batch and its sync; their PUBACKs leave together.
 //!
-//! Full: the submit task waits for the next stage, then the batcher stops taking messages, then its queue is full and
-//! the connections stop reading. Nothing is dropped. If the next stage is closed permanently, the collected messages
-//! are not delivered, and their connections end.
+//! Full: the submit task waits for the next stage, then the batcher stops taking messages, then its
+//! queue is full and the connections stop reading. Nothing is dropped. If the next stage is closed
+//! permanently, the collected messages are not delivered, and their connections end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,8 @@ use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{rejected, tail};
 
-/// Messages that may wait for a batcher. Their bytes are bounded over all batchers ([`super::shared::BYTES_MAX`]).
+/// Messages that may wait for a batcher. Their bytes are bounded over all batchers
+/// ([`super::shared::BYTES_MAX`]).
 pub(super) const QUEUE_MAX: usize = 1024;
 /// Ingest batches that may wait for the next stage, of 256 KiB each.
 const BATCHES_MAX: usize = 4;
@@ -127,7 +129,11 @@ impl Batcher {
     pub(super) async fn run(mut self, admission: Admission) {
         let taken = Arc::new(Notify::new());
         let (queue, ingest_batches) = mpsc::channel(BATCHES_MAX);
-        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit(ingest_batches, admission, taken.clone())));
+        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit(
+            ingest_batches,
+            admission,
+            taken.clone(),
+        )));
         let mut open = true;
         loop {
             self.hand_over_if_wanted(&queue, open);
@@ -169,8 +175,14 @@ impl Batcher {
 
     /// After which time the current ingest batch may have to be handed over.
     fn look_again(&self) -> Option<Duration> {
-        let late = LINGER.checked_sub(self.since?.elapsed()).filter(|left| !left.is_zero());
-        let delay = if self.on_their_way < 2 { self.delay() } else { None };
+        let late = LINGER
+            .checked_sub(self.since?.elapsed())
+            .filter(|left| !left.is_zero());
+        let delay = if self.on_their_way < 2 {
+            self.delay()
+        } else {
+            None
+        };
         late.min(delay).or(late)
     }
 
@@ -195,8 +207,19 @@ impl Batcher {
         let before = self.collector.readings();
         let is_refused = match self.collector.take(&incoming.message, now_ms) {
             Ok(Take::Refused(detail)) => {
-                let id = incoming.message.sender.as_ref().map_or("", |grant| &*grant.id);
-                rejected::note(Source::MqttDirect, id, RejectReason::NotAllowed.as_str(), 1, &detail, now_ms);
+                let id = incoming
+                    .message
+                    .sender
+                    .as_ref()
+                    .map_or("", |grant| &*grant.id);
+                rejected::note(
+                    Source::MqttDirect,
+                    id,
+                    RejectReason::NotAllowed.as_str(),
+                    1,
+                    &detail,
+                    now_ms,
+                );
                 true
             }
             Ok(Take::Accepted(_) | Take::Skipped) => false,
@@ -211,7 +234,11 @@ impl Batcher {
         self.messages += 1;
         if let Some(grant) = &incoming.message.sender {
             // The connection has charged the bytes and one reading.
-            grant.usage.charge(&grant.quota, (self.collector.readings() - before).saturating_sub(1), 0);
+            grant.usage.charge(
+                &grant.quota,
+                (self.collector.readings() - before).saturating_sub(1),
+                0,
+            );
             self.charge(grant, incoming.message.payload.len() as u64);
         }
         // Its bytes count in the ingest batch from now on.
@@ -220,18 +247,29 @@ impl Batcher {
         let Some((acks, number)) = from else { return };
         match self.runs.last_mut() {
             Some(run)
-                if run.first + run.count == number && run.is_refused == is_refused && run.acks.same_channel(&acks) =>
+                if run.first + run.count == number
+                    && run.is_refused == is_refused
+                    && run.acks.same_channel(&acks) =>
             {
                 run.count += 1
             }
-            _ => self.runs.push(Run { acks, first: number, count: 1, is_refused }),
+            _ => self.runs.push(Run {
+                acks,
+                first: number,
+                count: 1,
+                is_refused,
+            }),
         }
     }
 
     /// Notes the sender of a message for its share of the journal.
     fn charge(&mut self, grant: &Grant, bytes: u64) {
         let account = grant.usage.account();
-        match self.senders.iter_mut().find(|(known, _)| known.key() == account.key()) {
+        match self
+            .senders
+            .iter_mut()
+            .find(|(known, _)| known.key() == account.key())
+        {
             Some((_, sum)) => *sum += bytes,
             None => self.senders.push((account.clone(), bytes)),
         }
@@ -263,7 +301,14 @@ impl Batcher {
     }
 
     fn ingest_batch(&mut self) -> IngestBatch {
-        let CollectedBatch { batch, dead, rejected, left_out, empty, .. } = self.collector.finish();
+        let CollectedBatch {
+            batch,
+            dead,
+            rejected,
+            left_out,
+            empty,
+            ..
+        } = self.collector.finish();
         let runs = std::mem::take(&mut self.runs);
         let messages = std::mem::take(&mut self.messages);
         self.on_their_way += 1;
@@ -282,25 +327,48 @@ impl Batcher {
                 metrics::accepted(Source::MqttDirect, accepted);
                 shown.send();
                 metrics::acknowledged(Source::MqttDirect, since.elapsed().as_secs_f64());
-                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason.as_str(), *n));
+                rejected.0.iter().for_each(|(reason, n)| {
+                    metrics::rejected(Source::MqttDirect, reason.as_str(), *n)
+                });
             }
             // If the batcher has ended, no receiver is left.
-            let _ = settled.send(BatchOutcome { runs, messages, outcome });
+            let _ = settled.send(BatchOutcome {
+                runs,
+                messages,
+                outcome,
+            });
         });
         let mut ingest_batch = IngestBatch::new(batch, dead, ack);
         ingest_batch.senders = std::mem::take(&mut self.senders);
         ingest_batch
     }
 
-    fn settle(&mut self, BatchOutcome { runs, messages, outcome }: BatchOutcome) {
+    fn settle(
+        &mut self,
+        BatchOutcome {
+            runs,
+            messages,
+            outcome,
+        }: BatchOutcome,
+    ) {
         self.delay.note_outstanding(self.outstanding());
         self.on_their_way -= 1;
         self.messages_on_their_way -= messages;
         metrics::acks_pending_change(Source::MqttDirect, -(expecting(&runs) as i64));
         for run in runs {
             // If the connection has ended, its device sends unacknowledged messages again.
-            let Run { acks, first, count, is_refused } = run;
-            let _ = acks.send(AckResult { first, count, outcome, is_refused });
+            let Run {
+                acks,
+                first,
+                count,
+                is_refused,
+            } = run;
+            let _ = acks.send(AckResult {
+                first,
+                count,
+                outcome,
+                is_refused,
+            });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Connected clients: a second connection of the same client closes the first (MQTT-3.1.4-3).
 //!
-//! A client is identified by token and client id together, so that no device can disconnect another one by using its
-//! name.
+//! A client is identified by token and client id together, so that no device can disconnect another
+//! one by using its name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,11 @@ impl Clients {
         if let Some(before) = before {
             before.cancel();
         }
-        Registration { clients: self.clone(), key, taken_over }
+        Registration {
+            clients: self.clone(),
+            key,
+            taken_over,
+        }
     }
 
     // Each entry is valid by itself, so the lock stays usable after a panic.
@@ -61,7 +65,10 @@ mod tests {
         let other = clients.enter("u", "a");
         let second = clients.enter("t", "a");
         assert!(first.taken_over.is_cancelled() && !second.taken_over.is_cancelled());
-        assert!(!other.taken_over.is_cancelled(), "another token's device with the same name");
+        assert!(
+            !other.taken_over.is_cancelled(),
+            "another token's device with the same name"
+        );
         drop(first);
         assert_eq!(clients.lock(|c| c.len()), 2, "the entry is the second's");
         drop((second, other));

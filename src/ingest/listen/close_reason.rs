@@ -1,4 +1,5 @@
-//! Why a connection ended: the metric label, the reason code of MQTT 5, and the text for the log and the device.
+//! Why a connection ended: the metric label, the reason code of MQTT 5, and the text for the log
+//! and the device.
 
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
@@ -61,7 +62,9 @@ impl CloseReason {
             CloseReason::Left | CloseReason::Lost | CloseReason::Stuck => None,
             CloseReason::Silent => Some(Reason::KeepAliveTimeout),
             CloseReason::TakenOver => Some(Reason::SessionTakenOver),
-            CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate => Some(Reason::NotAuthorized),
+            CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate => {
+                Some(Reason::NotAuthorized)
+            }
             CloseReason::Stopped => Some(Reason::ServerShuttingDown),
             CloseReason::NotDelivered => Some(Reason::ServerBusy),
             CloseReason::Slow => Some(Reason::QuotaExceeded),
@@ -71,16 +74,23 @@ impl CloseReason {
 
     /// Why this side closes it, for the log and the device; `None` if the device did.
     pub(super) fn text(self, settings: &ListenMqtt) -> Option<String> {
-        let ListenMqtt { packet_max_bytes, window, .. } = settings;
+        let ListenMqtt {
+            packet_max_bytes,
+            window,
+            ..
+        } = settings;
         Some(match self {
             CloseReason::Left | CloseReason::Lost => return None,
-            CloseReason::Silent => "no packet received for one and a half times the keep-alive".into(),
+            CloseReason::Silent => {
+                "no packet received for one and a half times the keep-alive".into()
+            }
             CloseReason::Stuck => "the device does not read what is sent to it".into(),
             CloseReason::TakenOver => "the same client has connected again".into(),
             CloseReason::Revoked => "the token was revoked, replaced or restricted".into(),
             CloseReason::Expired => "the token has expired".into(),
             CloseReason::Certificate => {
-                "the client certificate was revoked, has expired, or is of a CA that was removed".into()
+                "the client certificate was revoked, has expired, or is of a CA that was removed"
+                    .into()
             }
             CloseReason::Stopped => "the service is stopping".into(),
             CloseReason::NotDelivered => "a message was not delivered; send it again".into(),
@@ -89,15 +99,18 @@ impl CloseReason {
                 format!("a packet other than PUBLISH exceeds packet_max_bytes = {packet_max_bytes}")
             }
             CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => {
-                format!("more than {window} messages wait for their acknowledgement (receive maximum)")
+                format!(
+                    "more than {window} messages wait for their acknowledgement (receive \
+                    maximum)"
+                )
             }
             CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed MQTT packet".into(),
             CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {
                 "topic alias or empty topic; topic aliases are not supported".into()
             }
             CloseReason::ProtocolError(_) => {
-                "a packet that a device must not send at this point, a property that occurs twice, or a response topic \
-                 with a wildcard"
+                "a packet that a device must not send at this point, a property that occurs twice, \
+                 or a response topic with a wildcard"
                     .into()
             }
         })

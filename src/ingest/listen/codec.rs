@@ -1,5 +1,6 @@
-//! The packets of MQTT 3.1.1 and 5 in common types, as far as a publishing device uses them. rumqttc's codecs parse and
-//! write the bytes; this module and [`super::connection`] define what a packet means.
+//! The packets of MQTT 3.1.1 and 5 in common types, as far as a publishing device uses them.
+//! rumqttc's codecs parse and write the bytes; this module and [`super::connection`] define what a
+//! packet means.
 
 use bytes::{Bytes, BytesMut};
 use rumqttc_v4::mqttbytes as m4;
@@ -26,7 +27,8 @@ pub(super) struct Publish {
     pub(super) id: u16,
     pub(super) has_alias: bool,
     pub(super) properties: Vec<(String, String)>,
-    /// Bytes in memory that topic and payload hold: their own, or those of the packet whose parts they are.
+    /// Bytes in memory that topic and payload hold: their own, or those of the packet whose parts
+    /// they are.
     pub(super) held_bytes: usize,
     /// Set if the message was skipped; topic and payload are then the kept parts.
     pub(super) oversize: Option<Oversize>,
@@ -43,7 +45,11 @@ pub(super) struct Oversize {
 impl Publish {
     /// Memory in addition to the struct itself.
     pub(super) fn memory_bytes(&self) -> usize {
-        let texts: usize = self.properties.iter().map(|(name, value)| name.capacity() + value.capacity()).sum();
+        let texts: usize = self
+            .properties
+            .iter()
+            .map(|(name, value)| name.capacity() + value.capacity())
+            .sum();
         self.held_bytes + texts + self.properties.capacity() * size_of::<(String, String)>()
     }
 }
@@ -85,8 +91,8 @@ pub(super) enum Reply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProtocolError(pub(super) Reason);
 
-/// Parses the next packet if it has arrived completely; removes used bytes from `buf`. [`super::frames`] has checked
-/// its size before.
+/// Parses the next packet if it has arrived completely; removes used bytes from `buf`.
+/// [`super::frames`] has checked its size before.
 pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet>, ProtocolError> {
     match version {
         Version::V4 => match m4::v4::Packet::read(buf, usize::MAX) {
@@ -151,8 +157,8 @@ fn of_v5(packet: m5::v5::Packet) -> Packet {
 
 /// Appends a reply.
 pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
-    // The codecs refuse packets that are too long or have packet id 0. A reply is neither, because it answers a packet
-    // that was parsed.
+    // The codecs refuse packets that are too long or have packet id 0. A reply is neither, because
+    // it answers a packet that was parsed.
     match version {
         Version::V4 => {
             let _ = to_v4(reply).write(out, usize::MAX);
@@ -163,8 +169,9 @@ pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
     }
 }
 
-/// Appends DISCONNECT with a Reason String if the packet then has at most `bytes_max` bytes (MQTT-3.14.2-3), else
-/// without. With MQTT 3.1.1 a server cannot send this packet: nothing is written.
+/// Appends DISCONNECT with a Reason String if the packet then has at most `bytes_max` bytes
+/// (MQTT-3.14.2-3), else without. With MQTT 3.1.1 a server cannot send this packet: nothing is
+/// written.
 pub(super) fn write_disconnect(
     version: Version,
     reason: Reason,
@@ -182,9 +189,19 @@ pub(super) fn write_disconnect(
         user_properties: vec![],
         server_reference: None,
     });
-    let with_words = P::Disconnect(Disconnect { reason_code: reason, properties });
-    let bare = P::Disconnect(Disconnect { reason_code: reason, properties: None });
-    let packet = if with_words.size() <= bytes_max { with_words } else { bare };
+    let with_words = P::Disconnect(Disconnect {
+        reason_code: reason,
+        properties,
+    });
+    let bare = P::Disconnect(Disconnect {
+        reason_code: reason,
+        properties: None,
+    });
+    let packet = if with_words.size() <= bytes_max {
+        with_words
+    } else {
+        bare
+    };
     let _ = packet.write(out, None);
 }
 
@@ -202,29 +219,43 @@ fn to_v4(reply: Reply) -> m4::v4::Packet {
 
 fn to_v5(reply: Reply) -> m5::v5::Packet {
     use m5::v5::{
-        Packet as P, PubAck, PubAckReason, PubComp, PubCompReason, PubRec, PubRecReason, SubAck, SubscribeReasonCode,
-        UnsubAck, UnsubAckReason,
+        Packet as P, PubAck, PubAckReason, PubComp, PubCompReason, PubRec, PubRecReason, SubAck,
+        SubscribeReasonCode, UnsubAck, UnsubAckReason,
     };
     match reply {
         Reply::PubAck(id) => P::PubAck(PubAck::new(id, None)),
-        Reply::PubAckRefused(id) => {
-            P::PubAck(PubAck { pkid: id, reason: PubAckReason::NotAuthorized, properties: None })
-        }
+        Reply::PubAckRefused(id) => P::PubAck(PubAck {
+            pkid: id,
+            reason: PubAckReason::NotAuthorized,
+            properties: None,
+        }),
         Reply::PubRec(id) => P::PubRec(PubRec::new(id, None)),
-        Reply::PubRecRefused(id) => {
-            P::PubRec(PubRec { pkid: id, reason: PubRecReason::NotAuthorized, properties: None })
-        }
+        Reply::PubRecRefused(id) => P::PubRec(PubRec {
+            pkid: id,
+            reason: PubRecReason::NotAuthorized,
+            properties: None,
+        }),
         Reply::PubComp(id) => P::PubComp(PubComp::new(id, None)),
-        Reply::PubCompUnknown(id) => {
-            P::PubComp(PubComp { pkid: id, reason: PubCompReason::PacketIdentifierNotFound, properties: None })
-        }
+        Reply::PubCompUnknown(id) => P::PubComp(PubComp {
+            pkid: id,
+            reason: PubCompReason::PacketIdentifierNotFound,
+            properties: None,
+        }),
         Reply::SubAck(id, n) => {
             let return_codes = vec![SubscribeReasonCode::NotAuthorized; n];
-            P::SubAck(SubAck { pkid: id, return_codes, properties: None })
+            P::SubAck(SubAck {
+                pkid: id,
+                return_codes,
+                properties: None,
+            })
         }
         Reply::UnsubAck(id, n) => {
             let reasons = vec![UnsubAckReason::NoSubscriptionExisted; n];
-            P::UnsubAck(UnsubAck { pkid: id, reasons, properties: None })
+            P::UnsubAck(UnsubAck {
+                pkid: id,
+                reasons,
+                properties: None,
+            })
         }
         Reply::Pong => P::PingResp,
     }
@@ -249,12 +280,24 @@ mod tests {
             ],
         };
         let rest: &[&[u8]] = match version {
-            Version::V4 => &[b"\x82\x06\x00\x01\x00\x01a\x00", b"\xa2\x05\x00\x02\x00\x01a", b"\xc0\x00", b"\xe0\x00"],
-            Version::V5 => {
-                &[b"\x82\x07\x00\x01\x00\x00\x01a\x00", b"\xa2\x06\x00\x02\x00\x00\x01a", b"\xc0\x00", b"\xe0\x00"]
-            }
+            Version::V4 => &[
+                b"\x82\x06\x00\x01\x00\x01a\x00",
+                b"\xa2\x05\x00\x02\x00\x01a",
+                b"\xc0\x00",
+                b"\xe0\x00",
+            ],
+            Version::V5 => &[
+                b"\x82\x07\x00\x01\x00\x00\x01a\x00",
+                b"\xa2\x06\x00\x02\x00\x00\x01a",
+                b"\xc0\x00",
+                b"\xe0\x00",
+            ],
         };
-        publish.iter().chain(rest).map(|bytes| bytes.to_vec()).collect()
+        publish
+            .iter()
+            .chain(rest)
+            .map(|bytes| bytes.to_vec())
+            .collect()
     }
 
     #[test]
@@ -275,32 +318,68 @@ mod tests {
             }
         }
         let mut bytes = BytesMut::from(&samples(Version::V5)[2][..]);
-        let Ok(Some(Packet::Publish(publish))) = read(Version::V5, &mut bytes) else { panic!("a PUBLISH") };
+        let Ok(Some(Packet::Publish(publish))) = read(Version::V5, &mut bytes) else {
+            panic!("a PUBLISH")
+        };
         assert_eq!(publish.properties, [("k".to_owned(), "v".to_owned())]);
-        assert_eq!((&publish.topic[..], &publish.payload[..], publish.qos, publish.id), (&b"a"[..], &b"hi"[..], 1, 1));
+        assert_eq!(
+            (
+                &publish.topic[..],
+                &publish.payload[..],
+                publish.qos,
+                publish.id
+            ),
+            (&b"a"[..], &b"hi"[..], 1, 1)
+        );
     }
 
     #[test]
     fn subscriptions_are_refused_in_each_protocols_words() {
-        for (version, suback) in
-            [(Version::V4, &b"\x90\x04\x00\x07\x80\x80"[..]), (Version::V5, b"\x90\x05\x00\x07\x00\x87\x87")]
-        {
+        for (version, suback) in [
+            (Version::V4, &b"\x90\x04\x00\x07\x80\x80"[..]),
+            (Version::V5, b"\x90\x05\x00\x07\x00\x87\x87"),
+        ] {
             let mut out = BytesMut::new();
             write(version, Reply::SubAck(7, 2), &mut out);
             assert_eq!(out, suback);
             out.clear();
-            write_disconnect(version, Reason::ServerShuttingDown, Some("why"), 11, &mut out);
-            let with_words: &[u8] = if version == Version::V4 { b"" } else { b"\xe0\x08\x8b\x06\x1f\x00\x03why" };
+            write_disconnect(
+                version,
+                Reason::ServerShuttingDown,
+                Some("why"),
+                11,
+                &mut out,
+            );
+            let with_words: &[u8] = if version == Version::V4 {
+                b""
+            } else {
+                b"\xe0\x08\x8b\x06\x1f\x00\x03why"
+            };
             assert_eq!(out, with_words);
             out.clear();
-            write_disconnect(version, Reason::ServerShuttingDown, Some("why"), 9, &mut out);
-            assert_eq!(out, if version == Version::V4 { &b""[..] } else { b"\xe0\x02\x8b\x00" }, "it does not fit");
+            write_disconnect(
+                version,
+                Reason::ServerShuttingDown,
+                Some("why"),
+                9,
+                &mut out,
+            );
+            assert_eq!(
+                out,
+                if version == Version::V4 {
+                    &b""[..]
+                } else {
+                    b"\xe0\x02\x8b\x00"
+                },
+                "it does not fit"
+            );
         }
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
-        /// Any bytes are a packet, a part of one or an error: no panic, and no loop without progress.
+        /// Any bytes are a packet, a part of one or an error: no panic, and no loop without
+        /// progress.
         #[test]
         fn any_bytes_end(
             which in any::<prop::sample::Index>(),

@@ -1,5 +1,5 @@
-//! CONNECT and its answer: who connects, whether they may send, and with which parameters. Pure except for the hash of
-//! a secret.
+//! CONNECT and its answer: who connects, whether they may send, and with which parameters. Pure
+//! except for the hash of a secret.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,11 +16,13 @@ use crate::access::{CredentialFault, Credentials, Denied, Grant, JwtFault, Proto
 use crate::config::ListenMqtt;
 use crate::ingest::tls::ClientCertificate;
 
-/// The largest CONNECT that is read: ids and secrets are short, and the device is not authenticated yet.
+/// The largest CONNECT that is read: ids and secrets are short, and the device is not authenticated
+/// yet.
 pub(super) const CONNECT_BYTES_MAX: u32 = 16 * 1024;
 /// The longest client id.
 pub(super) const CLIENT_ID_MAX_BYTES: usize = 256;
-/// The part after a `.` in a password is treated as a token's secret, unless it is shorter than this.
+/// The part after a `.` in a password is treated as a token's secret, unless it is shorter than
+/// this.
 const SECRET_MIN_BYTES: usize = 4;
 /// Shown instead of a client id that contains a secret.
 const HIDDEN_ID: &str = "(holds a secret)";
@@ -48,16 +50,26 @@ pub(super) struct ConnectRequest {
 impl ConnectRequest {
     /// The client id for display: a device may have put its secret into it.
     pub(super) fn shown_id(&self) -> &str {
-        let password = self.password.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
+        let password = self
+            .password
+            .as_deref()
+            .and_then(|bytes| std::str::from_utf8(bytes).ok());
         // Without a password the user name may be the whole token.
         let user = self.user.as_deref().filter(|_| password.is_none());
         let is_held = |secret: &str| !secret.is_empty() && self.client_id.contains(secret);
         // If it is `id.secret`, the second half is the secret as well.
         let is_secret = [password, user].into_iter().flatten().any(|whole| {
-            let half = whole.split_once('.').map(|(_, secret)| secret).filter(|half| half.len() >= SECRET_MIN_BYTES);
+            let half = whole
+                .split_once('.')
+                .map(|(_, secret)| secret)
+                .filter(|half| half.len() >= SECRET_MIN_BYTES);
             is_held(whole) || half.is_some_and(is_held)
         });
-        if is_secret { HIDDEN_ID } else { &self.client_id }
+        if is_secret {
+            HIDDEN_ID
+        } else {
+            &self.client_id
+        }
     }
 }
 
@@ -99,22 +111,26 @@ pub(super) enum ConnectError {
     #[error("{}", CredentialFault::NoIdentity)]
     NoIdentity,
     #[error(
-        "the client id is not that of the certificate; expected the identity in the certificate, also followed by one of \
-         - _ . : / and more, or no client id"
+        "the client id is not that of the certificate; expected the identity in the certificate, \
+         also followed by one of - _ . : / and more, or no client id"
     )]
     ForeignClientId,
     #[error("the token has expired; use a new one")]
     Expired,
-    #[error("the token is not valid yet (`nbf`); compare the clocks of its issuer and of the service")]
+    #[error(
+        "the token is not valid yet (`nbf`); compare the clocks of its issuer and of the service"
+    )]
     NotYetValid,
     #[error(
-        "the token may not be used over MQTT, or may not write readings (`via` and `write` in the tokens file, or the \
-         JWT's claim)"
+        "the token may not be used over MQTT, or may not write readings (`via` and `write` in the \
+         tokens file, or the JWT's claim)"
     )]
     NotAllowed,
     #[error("too many connections with this token (`connections_max` of its quota)")]
     Quota,
-    #[error("a property of CONNECT or of its will occurs twice, or its response topic has a wildcard")]
+    #[error(
+        "a property of CONNECT or of its will occurs twice, or its response topic has a wildcard"
+    )]
     Properties,
     #[error("MQTT 5 authentication methods are not supported; use user name and password")]
     Method,
@@ -151,14 +167,19 @@ impl ConnectError {
     }
 }
 
-/// The protocol level of a CONNECT, once its first bytes have arrived: fixed header, name, level (MQTT 3.1.1 §3.1.2).
+/// The protocol level of a CONNECT, once its first bytes have arrived: fixed header, name, level
+/// (MQTT 3.1.1 §3.1.2).
 fn level(bytes: &[u8]) -> Result<Option<u8>, ConnectError> {
     if bytes.first().is_some_and(|first| *first != 0x10) {
         return Err(ConnectError::NotMqtt);
     }
     // The remaining length has up to four bytes, the last of which is below 128.
     let Some(end) = bytes.iter().skip(1).take(4).position(|byte| *byte < 0x80) else {
-        return if bytes.len() > 4 { Err(ConnectError::NotMqtt) } else { Ok(None) };
+        return if bytes.len() > 4 {
+            Err(ConnectError::NotMqtt)
+        } else {
+            Ok(None)
+        };
     };
     let rest = &bytes[end + 2..];
     match rest {
@@ -182,7 +203,9 @@ pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, Connect
         Some(5) => {
             check_v5(buf)?;
             match m5::v5::Packet::read(buf, Some(CONNECT_BYTES_MAX)) {
-                Ok(m5::v5::Packet::Connect(connect, _will, auth)) => Ok(Some(hello_v5(connect, auth))),
+                Ok(m5::v5::Packet::Connect(connect, _will, auth)) => {
+                    Ok(Some(hello_v5(connect, auth)))
+                }
                 Err(m5::Error::InsufficientBytes(_)) => Ok(None),
                 Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
             }
@@ -193,11 +216,16 @@ pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, Connect
 
 /// Checks the properties of a CONNECT that has arrived completely.
 fn check_v5(buf: &[u8]) -> Result<(), ConnectError> {
-    let whole = Head::read(buf).ok().flatten().and_then(|head| buf[head.bytes..].get(..head.rest));
-    whole.map_or(Ok(()), strict::check_connect).map_err(|ProtocolError(reason)| match reason {
-        m5::v5::DisconnectReasonCode::ProtocolError => ConnectError::Properties,
-        _ => ConnectError::NotMqtt,
-    })
+    let whole = Head::read(buf)
+        .ok()
+        .flatten()
+        .and_then(|head| buf[head.bytes..].get(..head.rest));
+    whole
+        .map_or(Ok(()), strict::check_connect)
+        .map_err(|ProtocolError(reason)| match reason {
+            m5::v5::DisconnectReasonCode::ProtocolError => ConnectError::Properties,
+            _ => ConnectError::NotMqtt,
+        })
 }
 
 fn hello_v4(connect: m4::v4::Connect) -> ConnectRequest {
@@ -205,7 +233,9 @@ fn hello_v4(connect: m4::v4::Connect) -> ConnectRequest {
     let (user, password) = match connect.auth {
         ConnectAuth::None => (None, None),
         ConnectAuth::Username { username } => (Some(username), None),
-        ConnectAuth::UsernamePassword { username, password } => (Some(username), Some(password.to_vec())),
+        ConnectAuth::UsernamePassword { username, password } => {
+            (Some(username), Some(password.to_vec()))
+        }
     };
     ConnectRequest {
         version: Version::V4,
@@ -227,7 +257,9 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectReque
         ConnectAuth::None => (None, None),
         ConnectAuth::Username { username } => (Some(username), None),
         ConnectAuth::Password { password } => (None, Some(password.to_vec())),
-        ConnectAuth::UsernamePassword { username, password } => (Some(username), Some(password.to_vec())),
+        ConnectAuth::UsernamePassword { username, password } => {
+            (Some(username), Some(password.to_vec()))
+        }
     };
     let properties = connect.properties.as_ref();
     ConnectRequest {
@@ -238,14 +270,15 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectReque
         user,
         password,
         has_method: properties.is_some_and(|p| p.authentication_method.is_some()),
-        wants_session: properties.is_some_and(|p| p.session_expiry_interval.is_some_and(|seconds| seconds > 0)),
+        wants_session: properties
+            .is_some_and(|p| p.session_expiry_interval.is_some_and(|seconds| seconds > 0)),
         wants_reason_string: properties.is_none_or(|p| p.request_problem_info != Some(0)),
         packet_bytes_max: properties.and_then(|p| p.max_packet_size),
     }
 }
 
-/// The grant of the device, if it allows to send over MQTT now: by its certificate if that is the identity (user name
-/// and password have no meaning then), else by user name and password.
+/// The grant of the device, if it allows to send over MQTT now: by its certificate if that is the
+/// identity (user name and password have no meaning then), else by user name and password.
 pub(super) fn authenticate(
     request: &ConnectRequest,
     certificate: Option<&ClientCertificate>,
@@ -256,33 +289,43 @@ pub(super) fn authenticate(
         None => grant(request, credentials)?,
         Some(kind) => {
             let name = certificate.and_then(|certificate| certificate.name(kind));
-            let grant = credentials.of_certificate(name.as_deref()).map_err(|_| ConnectError::NoIdentity)?;
+            let grant = credentials
+                .of_certificate(name.as_deref())
+                .map_err(|_| ConnectError::NoIdentity)?;
             if !belongs(&request.client_id, &grant.id) {
                 return Err(ConnectError::ForeignClientId);
             }
             grant
         }
     };
-    grant.check_sender(Protocol::Mqtt, now_ms).map_err(|denied| match denied {
-        Denied::Expired => ConnectError::Expired,
-        Denied::NotYetValid => ConnectError::NotYetValid,
-        Denied::Protocol | Denied::Write => ConnectError::NotAllowed,
-    })?;
+    grant
+        .check_sender(Protocol::Mqtt, now_ms)
+        .map_err(|denied| match denied {
+            Denied::Expired => ConnectError::Expired,
+            Denied::NotYetValid => ConnectError::NotYetValid,
+            Denied::Protocol | Denied::Write => ConnectError::NotAllowed,
+        })?;
     grant.usage.note_used(now_ms);
     Ok(grant)
 }
 
-/// Whether a device with this identity may use the client id. So no device appears under the name of another one. (It
-/// could not take over its session anyway: that needs the same identity.)
+/// Whether a device with this identity may use the client id. So no device appears under the name
+/// of another one. (It could not take over its session anyway: that needs the same identity.)
 fn belongs(client_id: &str, identity: &str) -> bool {
     let rest = client_id.strip_prefix(identity);
-    client_id.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_', '.', ':', '/']))
+    client_id.is_empty()
+        || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_', '.', ':', '/']))
 }
 
-/// The grant of the credentials in user name and password. Accepted forms: id and secret; `id.secret` or a JWT as
-/// password of any user; either as user name, for devices with a single field.
+/// The grant of the credentials in user name and password. Accepted forms: id and secret;
+/// `id.secret` or a JWT as password of any user; either as user name, for devices with a single
+/// field.
 fn grant(request: &ConnectRequest, credentials: &Credentials) -> Result<Arc<Grant>, ConnectError> {
-    let text = |bytes: &Option<Vec<u8>>| bytes.as_deref().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+    let text = |bytes: &Option<Vec<u8>>| {
+        bytes
+            .as_deref()
+            .and_then(|bytes| String::from_utf8(bytes.to_vec()).ok())
+    };
     let password = text(&request.password);
     let user = request.user.as_deref().filter(|user| !user.is_empty());
     if let (Some(user), Some(password)) = (user, &password)
@@ -307,15 +350,16 @@ pub(super) fn check(request: &ConnectRequest) -> Result<(), ConnectError> {
         return Err(ConnectError::Method);
     }
     // MQTT-3.1.3-8: with 3.1.1 a device without a client id cannot request a session.
-    let is_nameless = request.client_id.is_empty() && request.version == Version::V4 && !request.clean;
+    let is_nameless =
+        request.client_id.is_empty() && request.version == Version::V4 && !request.clean;
     if is_nameless || request.client_id.len() > CLIENT_ID_MAX_BYTES {
         return Err(ConnectError::ClientId);
     }
     Ok(())
 }
 
-/// Admits a device with the token of this id, and makes the answer. `name` creates a client id for a device that sends
-/// none.
+/// Admits a device with the token of this id, and makes the answer. `name` creates a client id for
+/// a device that sends none.
 pub(super) fn admit(
     request: &ConnectRequest,
     token: &str,
@@ -325,7 +369,11 @@ pub(super) fn admit(
 ) -> (Client, BytesMut) {
     let named = request.client_id.is_empty().then(name);
     let keep_alive_max = u16::try_from(settings.keep_alive_max.as_secs()).unwrap_or(u16::MAX);
-    let keep_alive = if request.keep_alive == 0 { keep_alive_max } else { request.keep_alive.min(keep_alive_max) };
+    let keep_alive = if request.keep_alive == 0 {
+        keep_alive_max
+    } else {
+        request.keep_alive.min(keep_alive_max)
+    };
     let mut out = BytesMut::new();
     // As in `codec::write`: the codec cannot refuse this packet.
     match request.version {
@@ -344,10 +392,13 @@ pub(super) fn admit(
                 shared_subscription_available: Some(0),
                 ..no_properties()
             };
-            let _ = connack_v5(m5::v5::ConnectReturnCode::Success, Some(properties)).write(&mut out);
+            let _ =
+                connack_v5(m5::v5::ConnectReturnCode::Success, Some(properties)).write(&mut out);
         }
     }
-    let shown = named.clone().unwrap_or_else(|| request.shown_id().to_owned());
+    let shown = named
+        .clone()
+        .unwrap_or_else(|| request.shown_id().to_owned());
     let client = Client {
         version: request.version,
         token: token.to_owned(),
@@ -356,13 +407,22 @@ pub(super) fn admit(
         shown,
         peer,
         wants_reason_string: request.wants_reason_string,
-        packet_bytes_max: request.packet_bytes_max.map_or(usize::MAX, |bytes| bytes as usize),
+        packet_bytes_max: request
+            .packet_bytes_max
+            .map_or(usize::MAX, |bytes| bytes as usize),
     };
     (client, out)
 }
 
-fn connack_v5(code: m5::v5::ConnectReturnCode, properties: Option<m5::v5::ConnAckProperties>) -> m5::v5::ConnAck {
-    m5::v5::ConnAck { session_present: false, code, properties }
+fn connack_v5(
+    code: m5::v5::ConnectReturnCode,
+    properties: Option<m5::v5::ConnAckProperties>,
+) -> m5::v5::ConnAck {
+    m5::v5::ConnAck {
+        session_present: false,
+        code,
+        properties,
+    }
 }
 
 fn no_properties() -> m5::v5::ConnAckProperties {
@@ -387,7 +447,8 @@ fn no_properties() -> m5::v5::ConnAckProperties {
     }
 }
 
-/// The answer to a refused device; empty if it does not speak MQTT. `version` is `None` if it is unknown.
+/// The answer to a refused device; empty if it does not speak MQTT. `version` is `None` if it is
+/// unknown.
 pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut {
     use m4::v4::ConnectReturnCode as C4;
     use m5::v5::ConnectReturnCode as C5;
@@ -395,24 +456,32 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
     let (v4, v5) = match error {
         ConnectError::NotMqtt => return out,
         ConnectError::Version => (C4::RefusedProtocolVersion, C5::UnsupportedProtocolVersion),
-        ConnectError::ClientId | ConnectError::ForeignClientId => (C4::BadClientId, C5::ClientIdentifierNotValid),
+        ConnectError::ClientId | ConnectError::ForeignClientId => {
+            (C4::BadClientId, C5::ClientIdentifierNotValid)
+        }
         ConnectError::NoCredentials
         | ConnectError::NoIdentity
         | ConnectError::Expired
         | ConnectError::NotYetValid
         | ConnectError::NotAllowed => (C4::NotAuthorized, C5::NotAuthorized),
-        ConnectError::WrongCredentials | ConnectError::Jwt(_) => (C4::BadUserNamePassword, C5::BadUserNamePassword),
+        ConnectError::WrongCredentials | ConnectError::Jwt(_) => {
+            (C4::BadUserNamePassword, C5::BadUserNamePassword)
+        }
         ConnectError::Quota => (C4::ServiceUnavailable, C5::QuotaExceeded),
         // Only MQTT 5 has properties, so the version is known.
         ConnectError::Properties => (C4::NotAuthorized, C5::ProtocolError),
         ConnectError::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
     };
-    let version = if error == ConnectError::Properties { Some(Version::V5) } else { version };
+    let version = if error == ConnectError::Properties {
+        Some(Version::V5)
+    } else {
+        version
+    };
     let _ = match version {
         Some(Version::V5) => connack_v5(v5, None).write(&mut out),
-        Some(Version::V4) | None => {
-            m4::v4::ConnAck::new(v4, false).write(&mut out).map_err(|_| m5::Error::MalformedPacket)
-        }
+        Some(Version::V4) | None => m4::v4::ConnAck::new(v4, false)
+            .write(&mut out)
+            .map_err(|_| m5::Error::MalformedPacket),
     };
     out
 }
@@ -425,9 +494,18 @@ mod tests {
 
     fn tokens() -> Credentials {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("s.1"))).unwrap();
+        std::fs::write(
+            file.path(),
+            format!(
+                "[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n",
+                hash_secret("s.1")
+            ),
+        )
+        .unwrap();
         let grants = GrantDefaults::unlimited();
-        Credentials::load("listen.mqtt.tokens_file", Some(file.path()), false, &grants).unwrap().unwrap()
+        Credentials::load("listen.mqtt.tokens_file", Some(file.path()), false, &grants)
+            .unwrap()
+            .unwrap()
     }
 
     fn request(user: Option<&str>, password: Option<&str>) -> ConnectRequest {
@@ -445,16 +523,24 @@ mod tests {
         }
     }
 
-    const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+    const PEER: SocketAddr =
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
     #[test]
     fn a_secret_is_not_shown_even_in_a_client_id() {
         let shown = |id: &str, user, password| {
-            let request = ConnectRequest { client_id: id.into(), ..request(user, password) };
+            let request = ConnectRequest {
+                client_id: id.into(),
+                ..request(user, password)
+            };
             request.shown_id().to_owned()
         };
         assert_eq!(shown("pump-1", Some("d1"), Some("geheim.1")), "pump-1");
-        assert_eq!(shown("d1", Some("d1"), Some("geheim")), "d1", "the id of a token is not a secret");
+        assert_eq!(
+            shown("d1", Some("d1"), Some("geheim")),
+            "d1",
+            "the id of a token is not a secret"
+        );
         assert_eq!(shown("pump-geheim", Some("d1"), Some("geheim")), HIDDEN_ID);
         assert_eq!(shown("geheim", Some("any"), Some("d1.geheim")), HIDDEN_ID);
         assert_eq!(shown("d1.geheim", Some("d1.geheim"), None), HIDDEN_ID);
@@ -465,7 +551,9 @@ mod tests {
     #[test]
     fn a_token_is_user_name_and_password_or_the_password_alone() {
         let tokens = tokens();
-        let id = |user, password| grant(&request(user, password), &tokens).map(|grant| grant.id.to_string());
+        let id = |user, password| {
+            grant(&request(user, password), &tokens).map(|grant| grant.id.to_string())
+        };
         for (user, password) in [
             (Some("d1"), Some("s.1")),
             (Some("anyone"), Some("d1.s.1")),
@@ -473,7 +561,11 @@ mod tests {
             (Some(""), Some("d1.s.1")),
             (Some("d1.s.1"), None),
         ] {
-            assert_eq!(id(user, password), Ok("d1".to_owned()), "{user:?} {password:?}");
+            assert_eq!(
+                id(user, password),
+                Ok("d1".to_owned()),
+                "{user:?} {password:?}"
+            );
         }
         for (user, password) in [
             (Some("d1"), Some("s")),
@@ -482,14 +574,25 @@ mod tests {
             (None, Some("x")),
             (Some("d1"), Some("")),
         ] {
-            assert_eq!(id(user, password), Err(ConnectError::WrongCredentials), "{user:?} {password:?}");
+            assert_eq!(
+                id(user, password),
+                Err(ConnectError::WrongCredentials),
+                "{user:?} {password:?}"
+            );
         }
         assert_eq!(id(None, None), Err(ConnectError::NoCredentials));
     }
 
     #[test]
     fn a_client_id_belongs_to_the_identity_that_it_begins_with() {
-        let all = [("", true), ("pump", true), ("pump-1", true), ("pump/1", true), ("pump1", false), ("Pump", false)];
+        let all = [
+            ("", true),
+            ("pump", true),
+            ("pump-1", true),
+            ("pump/1", true),
+            ("pump1", false),
+            ("Pump", false),
+        ];
         for (id, is_own) in all {
             assert_eq!(belongs(id, "pump"), is_own, "{id}");
         }
@@ -500,18 +603,32 @@ mod tests {
         let mut settings = Config::default().listen.mqtt;
         settings.keep_alive_max = Duration::from_secs(100);
         let silence = |keep_alive| {
-            let request = ConnectRequest { keep_alive, ..request(None, None) };
-            admit(&request, "", &settings, PEER, || "x".into()).0.silence_max.as_secs()
+            let request = ConnectRequest {
+                keep_alive,
+                ..request(None, None)
+            };
+            admit(&request, "", &settings, PEER, || "x".into())
+                .0
+                .silence_max
+                .as_secs()
         };
         assert_eq!((silence(60), silence(0), silence(1000)), (90, 150, 150));
         let nameless = |version, clean| {
-            let request = ConnectRequest { client_id: String::new(), version, clean, ..request(None, None) };
+            let request = ConnectRequest {
+                client_id: String::new(),
+                version,
+                clean,
+                ..request(None, None)
+            };
             check(&request).map(|()| admit(&request, "", &settings, PEER, || "named".into()).0.id)
         };
         assert_eq!(nameless(Version::V5, false), Ok("named".into()));
         assert_eq!(nameless(Version::V4, true), Ok("named".into()));
         assert_eq!(nameless(Version::V4, false), Err(ConnectError::ClientId));
-        let long = ConnectRequest { client_id: "x".repeat(257), ..request(None, None) };
+        let long = ConnectRequest {
+            client_id: "x".repeat(257),
+            ..request(None, None)
+        };
         assert_eq!(check(&long), Err(ConnectError::ClientId));
     }
 
@@ -522,7 +639,14 @@ mod tests {
             assert_eq!(read(&mut BytesMut::from(&v4[..cut])), Ok(None), "{cut}");
         }
         let request = read(&mut BytesMut::from(&v4[..])).unwrap().unwrap();
-        assert_eq!((request.version, request.client_id.as_str(), request.keep_alive), (Version::V4, "c", 60));
+        assert_eq!(
+            (
+                request.version,
+                request.client_id.as_str(),
+                request.keep_alive
+            ),
+            (Version::V4, "c", 60)
+        );
         let mut level_3 = *v4;
         level_3[8] = 3;
         for (bytes, error) in [
@@ -536,14 +660,32 @@ mod tests {
         ] {
             assert_eq!(read(&mut BytesMut::from(bytes)), Err(error), "{bytes:x?}");
         }
-        assert_eq!(&refuse(None, ConnectError::Version)[..], b"\x20\x02\x00\x01");
-        assert_eq!(&refuse(Some(Version::V5), ConnectError::WrongCredentials)[..], b"\x20\x03\x00\x86\x00");
+        assert_eq!(
+            &refuse(None, ConnectError::Version)[..],
+            b"\x20\x02\x00\x01"
+        );
+        assert_eq!(
+            &refuse(Some(Version::V5), ConnectError::WrongCredentials)[..],
+            b"\x20\x03\x00\x86\x00"
+        );
     }
 
     /// A CONNECT of MQTT 5 with these properties, and with a will that has these.
     fn connect_v5(properties: &[u8], will: Option<&[u8]>) -> Vec<u8> {
         let flags = if will.is_some() { 0x06 } else { 0x02 };
-        let mut rest = vec![0, 4, b'M', b'Q', b'T', b'T', 5, flags, 0, 60, properties.len() as u8];
+        let mut rest = vec![
+            0,
+            4,
+            b'M',
+            b'Q',
+            b'T',
+            b'T',
+            5,
+            flags,
+            0,
+            60,
+            properties.len() as u8,
+        ];
         rest.extend_from_slice(properties);
         rest.extend_from_slice(b"\x00\x01c");
         if let Some(will) = will {
@@ -558,14 +700,30 @@ mod tests {
     fn a_property_of_connect_or_will_that_may_occur_once_occurs_once() {
         let read = |bytes: &[u8]| read(&mut BytesMut::from(bytes)).map(|request| request.is_some());
         // MQTT 5 §3.1.2.11, all but those of authentication; a user property may be repeated.
-        let once: [&[u8]; 6] =
-            [&[0x11, 0, 0, 0, 9], &[0x21, 0, 9], &[0x27, 0, 0, 1, 0], &[0x22, 0, 9], &[0x19, 1], &[0x17, 1]];
+        let once: [&[u8]; 6] = [
+            &[0x11, 0, 0, 0, 9],
+            &[0x21, 0, 9],
+            &[0x27, 0, 0, 1, 0],
+            &[0x22, 0, 9],
+            &[0x19, 1],
+            &[0x17, 1],
+        ];
         let user = b"\x26\x00\x01k\x00\x01v";
         let all = [&once.concat()[..], user, user].concat();
         assert_eq!(read(&connect_v5(&all, None)), Ok(true));
         // §3.1.3.2.
-        let of_will: [&[u8]; 3] = [&[0x18, 0, 0, 0, 1], &[0x02, 0, 0, 0, 1], &[0x08, 0, 1, b'r']];
-        assert_eq!(read(&connect_v5(&[], Some(&[&of_will.concat()[..], user, user].concat()))), Ok(true));
+        let of_will: [&[u8]; 3] = [
+            &[0x18, 0, 0, 0, 1],
+            &[0x02, 0, 0, 0, 1],
+            &[0x08, 0, 1, b'r'],
+        ];
+        assert_eq!(
+            read(&connect_v5(
+                &[],
+                Some(&[&of_will.concat()[..], user, user].concat())
+            )),
+            Ok(true)
+        );
         for property in once {
             let bytes = connect_v5(&property.repeat(2), None);
             assert_eq!(read(&bytes), Err(ConnectError::Properties), "{property:x?}");
@@ -574,13 +732,22 @@ mod tests {
             }
         }
         for property in of_will {
-            assert_eq!(read(&connect_v5(&[], Some(&property.repeat(2)))), Err(ConnectError::Properties));
+            assert_eq!(
+                read(&connect_v5(&[], Some(&property.repeat(2)))),
+                Err(ConnectError::Properties)
+            );
         }
-        assert_eq!(read(&connect_v5(&[], Some(&[0x08, 0, 1, b'#']))), Err(ConnectError::Properties));
+        assert_eq!(
+            read(&connect_v5(&[], Some(&[0x08, 0, 1, b'#']))),
+            Err(ConnectError::Properties)
+        );
         // A property that extends beyond the properties.
         let mut overrun = connect_v5(&[0x26, 0, 1, b'k', 0, 1, b'v'], None);
         overrun[12] -= 1;
         assert_eq!(read(&overrun), Err(ConnectError::NotMqtt));
-        assert_eq!(&refuse(None, ConnectError::Properties)[..], b"\x20\x03\x00\x82\x00");
+        assert_eq!(
+            &refuse(None, ConnectError::Properties)[..],
+            b"\x20\x03\x00\x82\x00"
+        );
     }
 }

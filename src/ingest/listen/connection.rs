@@ -1,8 +1,10 @@
-//! One connection after CONNECT: reads packets, passes messages to its batcher, acknowledges safe messages.
+//! One connection after CONNECT: reads packets, passes messages to its batcher, acknowledges safe
+//! messages.
 //!
-//! It handles one message at a time. A message without room (the window or the total budget is full) is held, and
-//! nothing more is read meanwhile. So TCP slows the device down, and nothing is dropped. Acknowledgements are still
-//! sent. The same applies to a large packet without room in its budget.
+//! It handles one message at a time. A message without room (the window or the total budget is
+//! full) is held, and nothing more is read meanwhile. So TCP slows the device down, and nothing is
+//! dropped. Acknowledgements are still sent. The same applies to a large packet without room in its
+//! budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +42,8 @@ pub(super) const OUT_BYTES_MAX: usize = 16 * 1024;
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Time limit for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Memory of a message in addition to its bytes: its entry in a batcher's queue, and its state in the connection and
-/// the ingest batch until it is acknowledged.
+/// Memory of a message in addition to its bytes: its entry in a batcher's queue, and its state in
+/// the connection and the ingest batch until it is acknowledged.
 const MESSAGE_BYTES: usize = size_of::<Incoming>() + 128;
 
 /// A large packet that is being buffered or skipped.
@@ -57,7 +59,8 @@ struct Held {
     /// Why it is not decoded.
     refused: Option<RefusedMessage>,
     sender: Option<Arc<Grant>>,
-    /// The budget that it was buffered in; returned when its bytes are counted as a waiting message.
+    /// The budget that it was buffered in; returned when its bytes are counted as a waiting
+    /// message.
     _gathered: Option<OwnedSemaphorePermit>,
 }
 
@@ -127,8 +130,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Serves the connection until it ends.
-    pub(super) async fn serve(mut self, place: Registration, certificate: Option<ClientCertificate>) -> CloseReason {
-        let revoked = self.authorization.clone().ended(self.shared.deps.clock.clone());
+    pub(super) async fn serve(
+        mut self,
+        place: Registration,
+        certificate: Option<ClientCertificate>,
+    ) -> CloseReason {
+        let revoked = self
+            .authorization
+            .clone()
+            .ended(self.shared.deps.clock.clone());
         let certificate_ended = async {
             match certificate {
                 Some(certificate) => certificate.ended().await,
@@ -147,20 +157,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let text = end.text(&self.shared.settings);
         match (&text, end) {
-            (Some(text), CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate) => {
-                self.audit(AuditKind::AccessEnded, end.label()).detail(text).record();
+            (
+                Some(text),
+                CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate,
+            ) => {
+                self.audit(AuditKind::AccessEnded, end.label())
+                    .detail(text)
+                    .record();
             }
-            (Some(text), _) => self.shared.logs.disconnected(&self.client, end.label(), text),
+            (Some(text), _) => self
+                .shared
+                .logs
+                .disconnected(&self.client, end.label(), text),
             (None, _) => {}
         }
         // Messages that are safe by now are still acknowledged, unless the device has left.
-        if !matches!(end, CloseReason::Left | CloseReason::Lost | CloseReason::Stuck) {
+        if !matches!(
+            end,
+            CloseReason::Left | CloseReason::Lost | CloseReason::Stuck
+        ) {
             self.send_disconnect(end, text).await;
         }
         end
     }
 
-    async fn run(&mut self, taken_over: &CancellationToken) -> Result<std::convert::Infallible, CloseReason> {
+    async fn run(
+        &mut self,
+        taken_over: &CancellationToken,
+    ) -> Result<std::convert::Infallible, CloseReason> {
         let shared = self.shared.clone();
         loop {
             let mut paused = self.paused_until();
@@ -178,12 +202,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if is_more {
                 continue;
             }
-            let may_read = self.held.is_none() && self.wanted.is_none() && !self.stopping && paused.is_none();
-            let has_window = self.held.as_ref().is_some_and(|held| self.has_window(&held.publish));
+            let may_read =
+                self.held.is_none() && self.wanted.is_none() && !self.stopping && paused.is_none();
+            let has_window = self
+                .held
+                .as_ref()
+                .is_some_and(|held| self.has_window(&held.publish));
             let silence = self.last_received + self.client.silence_max;
             let late = self.large.as_ref().map_or(silence, |large| large.until);
             if may_read {
-                self.buf.reserve(self.frames.missing(&self.buf).max(READ_BYTES));
+                self.buf
+                    .reserve(self.frames.missing(&self.buf).max(READ_BYTES));
             }
             tokio::select! {
                 biased;
@@ -226,11 +255,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// An event of the audit log about this device.
     fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'_> {
-        let Client { peer, token, shown, .. } = &self.client;
-        AuditEvent::new(kind, NAME, *peer, reason).token(token).client(shown)
+        let Client {
+            peer, token, shown, ..
+        } = &self.client;
+        AuditEvent::new(kind, NAME, *peer, reason)
+            .token(token)
+            .client(shown)
     }
 
-    /// Until when the device is not read because its sender has reached its quota. Counts each pause once.
+    /// Until when the device is not read because its sender has reached its quota. Counts each
+    /// pause once.
     fn paused_until(&mut self) -> Option<Instant> {
         let pause = self.authorization.pause(self.shared.deps.clock.now());
         if let Some(exceeded) = &pause
@@ -256,7 +290,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.frames.next(&mut self.buf).map_err(fault)? {
                 Next::More => break,
                 Next::OversizePacket(bytes) => {
-                    match self.shared.large.clone().try_acquire_many_owned(large_weight(Some(bytes))) {
+                    match self
+                        .shared
+                        .large
+                        .clone()
+                        .try_acquire_many_owned(large_weight(Some(bytes)))
+                    {
                         Ok(permit) => self.gather(bytes, Some(permit)),
                         Err(_) => self.wanted = Some(bytes),
                     }
@@ -274,19 +313,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Starts to buffer a large packet.
     fn gather(&mut self, bytes: usize, permit: Option<OwnedSemaphorePermit>) {
         self.frames.gather(bytes);
-        self.large = Some(OversizePacket { permit, until: large_until(bytes, &self.shared.settings) });
+        self.large = Some(OversizePacket {
+            permit,
+            until: large_until(bytes, &self.shared.settings),
+        });
     }
 
-    /// Skips a message that is too large. It does not wait for room to keep a part of it, because the device's other
-    /// messages wait after it.
+    /// Skips a message that is too large. It does not wait for room to keep a part of it, because
+    /// the device's other messages wait after it.
     fn skip(&mut self, bytes: usize) -> Result<(), ProtocolError> {
-        let permit = self.shared.large.clone().try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES))).ok();
-        self.frames.skip(&mut self.buf, if permit.is_some() { frames::KEPT_BYTES } else { 0 })?;
-        self.large = Some(OversizePacket { permit, until: large_until(bytes, &self.shared.settings) });
+        let permit = self
+            .shared
+            .large
+            .clone()
+            .try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES)))
+            .ok();
+        self.frames.skip(
+            &mut self.buf,
+            if permit.is_some() {
+                frames::KEPT_BYTES
+            } else {
+                0
+            },
+        )?;
+        self.large = Some(OversizePacket {
+            permit,
+            until: large_until(bytes, &self.shared.settings),
+        });
         Ok(())
     }
 
-    fn packet(&mut self, packet: Packet, gathered: Option<OwnedSemaphorePermit>) -> Result<(), CloseReason> {
+    fn packet(
+        &mut self,
+        packet: Packet,
+        gathered: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), CloseReason> {
         match packet {
             Packet::Publish(publish) => self.publish(publish, gathered)?,
             Packet::PubRel(id) if self.exchanges.release(id) => self.reply(Reply::PubComp(id)),
@@ -300,13 +361,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    fn publish(&mut self, publish: Publish, gathered: Option<OwnedSemaphorePermit>) -> Result<(), CloseReason> {
+    fn publish(
+        &mut self,
+        publish: Publish,
+        gathered: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), CloseReason> {
         if publish.has_alias || publish.topic.is_empty() {
-            // None were offered (MQTT 5 §3.3.2.3.4), and without an alias a topic has at least one character.
+            // None were offered (MQTT 5 §3.3.2.3.4), and without an alias a topic has at least one
+            // character.
             return Err(CloseReason::ProtocolError(Reason::TopicAliasInvalid));
         }
-        let topic =
-            std::str::from_utf8(&publish.topic).map_err(|_| CloseReason::ProtocolError(Reason::MalformedPacket))?;
+        let topic = std::str::from_utf8(&publish.topic)
+            .map_err(|_| CloseReason::ProtocolError(Reason::MalformedPacket))?;
         if publish.qos == 2 {
             match self.exchanges.publish(publish.id) {
                 Sent::First => {}
@@ -317,14 +383,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
         }
-        // MQTT 5 §3.3.4: accepted messages and those that wait for PUBREL together must not exceed the receive maximum.
-        let is_beyond = self.inflight.len() + self.exchanges.recorded() >= usize::from(self.shared.settings.window);
+        // MQTT 5 §3.3.4: accepted messages and those that wait for PUBREL together must not exceed
+        // the receive maximum.
+        let is_beyond = self.inflight.len() + self.exchanges.recorded()
+            >= usize::from(self.shared.settings.window);
         if publish.qos > 0 && self.client.version == Version::V5 && is_beyond {
             return Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded));
         }
         let refused = error(&publish, topic, &self.shared.settings);
         if let Some(RefusedMessage { reason, detail, .. }) = &refused {
-            self.shared.logs.unwanted(&self.client, topic, *reason, detail);
+            self.shared
+                .logs
+                .unwanted(&self.client, topic, *reason, detail);
         } else if !self.shared.is_wanted(topic) {
             self.shared.logs.unwanted(
                 &self.client,
@@ -341,7 +411,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             grant.usage.charge(&grant.quota, 1, publish.memory_bytes());
             self.paused_until();
         }
-        self.held = Some(Held { publish, refused, sender, _gathered: gathered });
+        self.held = Some(Held {
+            publish,
+            refused,
+            sender,
+            _gathered: gathered,
+        });
         self.pass_on_at_once();
         Ok(())
     }
@@ -350,9 +425,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn pass_on_at_once(&mut self) {
         let batcher = self.batcher.clone();
         let Some(held) = self.held.take() else { return };
-        let permit = self.shared.bytes.clone().try_acquire_many_owned(weight(&held)).ok();
+        let permit = self
+            .shared
+            .bytes
+            .clone()
+            .try_acquire_many_owned(weight(&held))
+            .ok();
         let permit = permit.and_then(|permit| Some((permit, try_queue(&held)?)));
-        match (self.has_window(&held.publish), permit, batcher.try_reserve()) {
+        match (
+            self.has_window(&held.publish),
+            permit,
+            batcher.try_reserve(),
+        ) {
             (true, Some(permit), Ok(slot)) => {
                 let incoming = self.incoming(held, permit);
                 slot.send(incoming);
@@ -361,17 +445,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Whether one more message may be in flight. (A device with MQTT 5 has respected the limit, or is disconnected.)
+    /// Whether one more message may be in flight. (A device with MQTT 5 has respected the limit, or
+    /// is disconnected.)
     fn has_window(&self, publish: &Publish) -> bool {
         publish.qos == 0 || self.inflight.len() < usize::from(self.shared.settings.window)
     }
 
-    fn incoming(&mut self, Held { publish, refused, sender, .. }: Held, permit: Permits) -> Incoming {
-        let from = receipt(&publish).map(|receipt| (self.acks.clone(), self.inflight.push(receipt)));
+    fn incoming(
+        &mut self,
+        Held {
+            publish,
+            refused,
+            sender,
+            ..
+        }: Held,
+        permit: Permits,
+    ) -> Incoming {
+        let from =
+            receipt(&publish).map(|receipt| (self.acks.clone(), self.inflight.push(receipt)));
         let can_refuse = publish.qos > 0 && self.client.version == Version::V5;
-        let Publish { topic, payload, properties, .. } = publish;
-        let message = Message { topic, payload, properties, refused, sender, can_refuse, ..Message::default() };
-        Incoming { message, from, permit }
+        let Publish {
+            topic,
+            payload,
+            properties,
+            ..
+        } = publish;
+        let message = Message {
+            topic,
+            payload,
+            properties,
+            refused,
+            sender,
+            can_refuse,
+            ..Message::default()
+        };
+        Incoming {
+            message,
+            from,
+            permit,
+        }
     }
 
     fn settle(&mut self, result: AckResult) {
@@ -383,7 +495,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Acknowledges safe messages, and checks whether the connection must end.
     fn acknowledge(&mut self) -> Result<(), CloseReason> {
-        while let Some(Released { receipt, is_refused }) = self.inflight.release() {
+        while let Some(Released {
+            receipt,
+            is_refused,
+        }) = self.inflight.release()
+        {
             let reply = match receipt {
                 Reply::PubAck(id) if is_refused => Reply::PubAckRefused(id),
                 Reply::PubRec(id) if is_refused => {
@@ -436,17 +552,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends the remaining replies and DISCONNECT, and closes without cutting off bytes that the device has not read
-    /// yet.
+    /// Sends the remaining replies and DISCONNECT, and closes without cutting off bytes that the
+    /// device has not read yet.
     async fn send_disconnect(mut self, end: CloseReason, text: Option<String>) {
         if let Some(reason) = end.reason() {
             let text = text.filter(|_| self.client.wants_reason_string);
-            let Client { version, packet_bytes_max, .. } = self.client;
-            codec::write_disconnect(version, reason, text.as_deref(), packet_bytes_max, &mut self.out);
+            let Client {
+                version,
+                packet_bytes_max,
+                ..
+            } = self.client;
+            codec::write_disconnect(
+                version,
+                reason,
+                text.as_deref(),
+                packet_bytes_max,
+                &mut self.out,
+            );
         }
         let sent = async {
             self.flush().await?;
-            self.stream.shutdown().await.map_err(|_| CloseReason::Lost)?;
+            self.stream
+                .shutdown()
+                .await
+                .map_err(|_| CloseReason::Lost)?;
             // Closing with unread bytes would reset the connection and lose the bytes just sent.
             let mut scrap = [0; 1024];
             while self.stream.read(&mut scrap).await.is_ok_and(|n| n > 0) {}
@@ -485,7 +614,10 @@ fn try_queue(held: &Held) -> Option<Option<OwnedSemaphorePermit>> {
 
 /// The part of the waiting-bytes budget that a message uses.
 fn weight(held: &Held) -> u32 {
-    let detail = held.refused.as_ref().map_or(0, |refused| refused.detail.capacity());
+    let detail = held
+        .refused
+        .as_ref()
+        .map_or(0, |refused| refused.detail.capacity());
     let bytes = held.publish.memory_bytes() + detail + MESSAGE_BYTES;
     u32::try_from(bytes.min(BYTES_MAX)).unwrap_or(u32::MAX)
 }
@@ -497,25 +629,50 @@ fn large_weight(bytes: Option<usize>) -> u32 {
 
 /// When a large packet must be complete. A slower device would hold room that others wait for.
 fn large_until(bytes: usize, settings: &ListenMqtt) -> Instant {
-    Instant::now() + settings.packet_grace + Duration::from_secs(bytes as u64 / settings.packet_rate_min)
+    Instant::now()
+        + settings.packet_grace
+        + Duration::from_secs(bytes as u64 / settings.packet_rate_min)
 }
 
 /// Why a message is not decoded, regardless of its topic.
 fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<RefusedMessage> {
-    let ListenMqtt { topic_max_bytes, packet_max_bytes, .. } = settings;
-    let payload_bytes = publish.oversize.map_or(publish.payload.len(), |oversize| oversize.payload_bytes);
+    let ListenMqtt {
+        topic_max_bytes,
+        packet_max_bytes,
+        ..
+    } = settings;
+    let payload_bytes = publish
+        .oversize
+        .map_or(publish.payload.len(), |oversize| oversize.payload_bytes);
     if let Some(oversize) = publish.oversize {
-        let mut detail =
-            format!("a packet of {} bytes exceeds packet_max_bytes = {packet_max_bytes}", oversize.packet_bytes);
+        let mut detail = format!(
+            "a packet of {} bytes exceeds packet_max_bytes = {packet_max_bytes}",
+            oversize.packet_bytes
+        );
         if topic.len() < oversize.topic_bytes {
-            detail += &format!("; of its topic of {} bytes, {} are kept", oversize.topic_bytes, topic.len());
+            detail += &format!(
+                "; of its topic of {} bytes, {} are kept",
+                oversize.topic_bytes,
+                topic.len()
+            );
         }
-        return Some(RefusedMessage { reason: RejectReason::PayloadTooLarge, detail, payload_bytes });
+        return Some(RefusedMessage {
+            reason: RejectReason::PayloadTooLarge,
+            detail,
+            payload_bytes,
+        });
     }
     let is_long = topic.len() > *topic_max_bytes;
     is_long.then(|| {
-        let detail = format!("a topic of {} bytes exceeds topic_max_bytes = {topic_max_bytes}", topic.len());
-        RefusedMessage { reason: RejectReason::TopicTooLong, detail, payload_bytes }
+        let detail = format!(
+            "a topic of {} bytes exceeds topic_max_bytes = {topic_max_bytes}",
+            topic.len()
+        );
+        RefusedMessage {
+            reason: RejectReason::TopicTooLong,
+            detail,
+            payload_bytes,
+        }
     })
 }
 
@@ -552,7 +709,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Delivers all accepted messages.
     pub(super) fn deliver_all(&mut self) {
         let outcome = crate::ack::AckOutcome::Delivered;
-        self.settle(AckResult { first: 0, count: 1000, outcome, is_refused: false });
+        self.settle(AckResult {
+            first: 0,
+            count: 1000,
+            outcome,
+            is_refused: false,
+        });
         assert_eq!(self.acknowledge(), Ok(()));
     }
 }

@@ -1,8 +1,9 @@
-//! The packet ids of one connection that are in an exchange of QoS 2 (MQTT 3.1.1 §4.3.3, MQTT 5 §4.3.3), from PUBLISH
-//! to PUBREL. Pure.
+//! The packet ids of one connection that are in an exchange of QoS 2 (MQTT 3.1.1 §4.3.3, MQTT 5
+//! §4.3.3), from PUBLISH to PUBREL. Pure.
 //!
-//! A PUBLISH with an id that is in an exchange is the same message again, and is not accepted a second time. Memory:
-//! one bit per id in two sets, so 16 KiB once a device has used QoS 2, however many ids it leaves open.
+//! A PUBLISH with an id that is in an exchange is the same message again, and is not accepted a
+//! second time. Memory: one bit per id in two sets, so 16 KiB once a device has used QoS 2, however
+//! many ids it leaves open.
 
 /// A set of packet ids.
 type Ids = Box<[u64; 1024]>;
@@ -28,12 +29,17 @@ pub(super) struct Exchanges {
 }
 
 fn has(ids: &Option<Ids>, id: u16) -> bool {
-    ids.as_ref().is_some_and(|ids| ids[usize::from(id) / 64] >> (id % 64) & 1 == 1)
+    ids.as_ref()
+        .is_some_and(|ids| ids[usize::from(id) / 64] >> (id % 64) & 1 == 1)
 }
 
 fn set(ids: &mut Option<Ids>, id: u16, on: bool) {
     let result = &mut ids.get_or_insert_with(|| Box::new([0; 1024]))[usize::from(id) / 64];
-    if on { *result |= 1 << (id % 64) } else { *result &= !(1 << (id % 64)) }
+    if on {
+        *result |= 1 << (id % 64)
+    } else {
+        *result &= !(1 << (id % 64))
+    }
 }
 
 impl Exchanges {

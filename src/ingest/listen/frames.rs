@@ -7,13 +7,14 @@
 //!             └─ more, any other packet ───────> error 0x95
 //! ```
 //!
-//! So the memory of a connection between packets is small, regardless of earlier packets: a large packet takes over the
-//! buffer that it arrived in, and a small one is copied out of it. [`Publish::memory_bytes`] is the memory that a
-//! message holds. User properties that no rule needs are dropped here, so they use memory only while their packet is
-//! parsed.
+//! So the memory of a connection between packets is small, regardless of earlier packets: a large
+//! packet takes over the buffer that it arrived in, and a small one is copied out of it.
+//! [`Publish::memory_bytes`] is the memory that a message holds. User properties that no rule needs
+//! are dropped here, so they use memory only while their packet is parsed.
 //!
-//! MQTT allows a receiver to read and discard a message that it does not want, and to acknowledge it. If the connection
-//! were closed instead, the device would reconnect with the same message, and no message after it would ever arrive.
+//! MQTT allows a receiver to read and discard a message that it does not want, and to acknowledge
+//! it. If the connection were closed instead, the device would reconnect with the same message, and
+//! no message after it would ever arrive.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 use super::codec::{self, Packet, ProtocolError, Publish, Version};
 use super::strict;
 
-/// A packet of at most this size is buffered without reserving room. A connection holds at most this many bytes (and
-/// one read) by itself.
+/// A packet of at most this size is buffered without reserving room. A connection holds at most
+/// this many bytes (and one read) by itself.
 pub(super) const SMALL_BYTES: usize = 4096;
 /// Payload bytes that are kept of a skipped message.
 pub(super) const KEPT_BYTES: usize = 16 * 1024;
@@ -81,34 +82,54 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn read(buf: &[u8]) -> Result<Option<Head>, ProtocolError> {
-        let Some((&first, lengths)) = buf.split_first() else { return Ok(None) };
+        let Some((&first, lengths)) = buf.split_first() else {
+            return Ok(None);
+        };
         let mut rest = 0usize;
         let mut shift = 0;
         for (at, byte) in lengths.iter().take(4).enumerate() {
             rest |= usize::from(byte & 0x7f) << shift;
             if *byte < 0x80 {
-                return Ok(Some(Head { first, bytes: at + 2, rest }));
+                return Ok(Some(Head {
+                    first,
+                    bytes: at + 2,
+                    rest,
+                }));
             }
             shift += 7;
         }
-        if lengths.len() < 4 { Ok(None) } else { Err(ProtocolError(Reason::MalformedPacket)) }
+        if lengths.len() < 4 {
+            Ok(None)
+        } else {
+            Err(ProtocolError(Reason::MalformedPacket))
+        }
     }
 }
 
 impl Frames {
     /// The state before the first byte.
     pub(super) fn new(version: Version, limits: Limits) -> Frames {
-        Frames { version, limits, state: State::Between }
+        Frames {
+            version,
+            limits,
+            state: State::Between,
+        }
     }
 
     /// Parses the next packet; removes used bytes from `buf`.
     pub(super) fn next(&mut self, buf: &mut BytesMut) -> Result<Next, ProtocolError> {
         if let State::Between = self.state {
-            let Some(head) = Head::read(buf)? else { return Ok(Next::More) };
+            let Some(head) = Head::read(buf)? else {
+                return Ok(Next::More);
+            };
             let bytes = head.bytes + head.rest;
             if bytes > self.limits.packet_bytes_max {
                 let is_message = head.first >> 4 == PUBLISH;
-                return if is_message { Ok(Next::Oversize(bytes)) } else { Err(ProtocolError(Reason::PacketTooLarge)) };
+                return if is_message {
+                    Ok(Next::Oversize(bytes))
+                } else {
+                    Err(ProtocolError(Reason::PacketTooLarge))
+                };
             }
             if bytes > SMALL_BYTES {
                 return Ok(Next::OversizePacket(bytes));
@@ -117,7 +138,9 @@ impl Frames {
         }
         match &mut self.state {
             State::Skipping(skip) => {
-                let Some(publish) = skip.feed(buf)? else { return Ok(Next::More) };
+                let Some(publish) = skip.feed(buf)? else {
+                    return Ok(Next::More);
+                };
                 self.state = State::Between;
                 Ok(Next::Packet(Packet::Publish(publish)))
             }
@@ -136,9 +159,20 @@ impl Frames {
     }
 
     /// Continues after [`Next::Oversize`]; keeps at most `kept_bytes_max` bytes of the payload.
-    pub(super) fn skip(&mut self, buf: &mut BytesMut, kept_bytes_max: usize) -> Result<(), ProtocolError> {
-        let Some(head) = Head::read(buf)? else { return Ok(()) };
-        self.state = State::Skipping(Box::new(Skip::new(self.version, head, &self.limits, kept_bytes_max)?));
+    pub(super) fn skip(
+        &mut self,
+        buf: &mut BytesMut,
+        kept_bytes_max: usize,
+    ) -> Result<(), ProtocolError> {
+        let Some(head) = Head::read(buf)? else {
+            return Ok(());
+        };
+        self.state = State::Skipping(Box::new(Skip::new(
+            self.version,
+            head,
+            &self.limits,
+            kept_bytes_max,
+        )?));
         buf.advance(head.bytes);
         Ok(())
     }
@@ -162,7 +196,9 @@ impl Frames {
             strict::check(self.version, head.first, &whole[head.bytes..])?;
         }
         // If the codec needs more, inner lengths are wrong.
-        match codec::read(self.version, &mut whole)?.ok_or(ProtocolError(Reason::MalformedPacket))? {
+        match codec::read(self.version, &mut whole)?
+            .ok_or(ProtocolError(Reason::MalformedPacket))?
+        {
             Packet::Publish(publish) => Ok(Packet::Publish(self.compact(publish, bytes))),
             other => Ok(other),
         }
@@ -223,7 +259,12 @@ struct Skip {
 }
 
 impl Skip {
-    fn new(version: Version, head: Head, limits: &Limits, kept_bytes_max: usize) -> Result<Skip, ProtocolError> {
+    fn new(
+        version: Version,
+        head: Head,
+        limits: &Limits,
+        kept_bytes_max: usize,
+    ) -> Result<Skip, ProtocolError> {
         let qos = (head.first >> 1) & 3;
         let is_dup = head.first & 8 != 0;
         if qos == 3 || (qos == 0 && is_dup) {
@@ -250,23 +291,32 @@ impl Skip {
         loop {
             self.part = match self.part {
                 Part::TopicLength => {
-                    let Some(length) = self.number(buf)? else { return Ok(None) };
+                    let Some(length) = self.number(buf)? else {
+                        return Ok(None);
+                    };
                     self.topic_bytes = usize::from(length);
                     Part::Topic(self.within(usize::from(length))?)
                 }
                 Part::Topic(left) => {
                     let bytes = self.take(buf, left);
                     let room = self.topic_bytes_max - self.topic.len();
-                    self.topic.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                    self.topic
+                        .extend_from_slice(&bytes[..bytes.len().min(room)]);
                     if bytes.len() < left {
                         self.part = Part::Topic(left - bytes.len());
                         return Ok(None);
                     }
                     self.check_topic()?;
-                    if self.qos > 0 { Part::Id } else { self.after_id() }
+                    if self.qos > 0 {
+                        Part::Id
+                    } else {
+                        self.after_id()
+                    }
                 }
                 Part::Id => {
-                    let Some(id) = self.number(buf)? else { return Ok(None) };
+                    let Some(id) = self.number(buf)? else {
+                        return Ok(None);
+                    };
                     if id == 0 {
                         return Err(ProtocolError(Reason::MalformedPacket));
                     }
@@ -275,7 +325,9 @@ impl Skip {
                 }
                 Part::PropertiesLength(value, shift) => {
                     self.within(1)?;
-                    let Some(&byte) = self.take(buf, 1).first() else { return Ok(None) };
+                    let Some(&byte) = self.take(buf, 1).first() else {
+                        return Ok(None);
+                    };
                     let value = value | usize::from(byte & 0x7f) << shift;
                     match byte {
                         0..0x80 => Part::Properties(self.within(value)?),
@@ -295,7 +347,8 @@ impl Skip {
                     let bytes = self.take(buf, self.left);
                     self.payload_bytes += bytes.len();
                     let room = self.kept_bytes_max - self.payload.len();
-                    self.payload.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                    self.payload
+                        .extend_from_slice(&bytes[..bytes.len().min(room)]);
                     return Ok((self.left == 0).then(|| self.publish()));
                 }
             };
@@ -311,7 +364,11 @@ impl Skip {
 
     /// Checks a length field: returns it if the packet has that many bytes left.
     fn within(&self, bytes: usize) -> Result<usize, ProtocolError> {
-        if bytes <= self.left { Ok(bytes) } else { Err(ProtocolError(Reason::MalformedPacket)) }
+        if bytes <= self.left {
+            Ok(bytes)
+        } else {
+            Err(ProtocolError(Reason::MalformedPacket))
+        }
     }
 
     /// Removes up to `most` bytes from the buffer.
@@ -335,7 +392,11 @@ impl Skip {
         if self.topic_bytes == 0 {
             // Only a topic alias could replace it, and none is offered.
             let is_v5 = self.version == Version::V5;
-            return Err(ProtocolError(if is_v5 { Reason::TopicAliasInvalid } else { Reason::MalformedPacket }));
+            return Err(ProtocolError(if is_v5 {
+                Reason::TopicAliasInvalid
+            } else {
+                Reason::MalformedPacket
+            }));
         }
         let is_cut = self.topic.len() < self.topic_bytes;
         if let Err(error) = std::str::from_utf8(&self.topic) {
@@ -344,8 +405,15 @@ impl Skip {
             }
             self.topic.truncate(error.valid_up_to());
         }
-        let is_wrong = self.topic.iter().any(|byte| matches!(byte, b'+' | b'#' | 0));
-        if is_wrong { Err(ProtocolError(Reason::MalformedPacket)) } else { Ok(()) }
+        let is_wrong = self
+            .topic
+            .iter()
+            .any(|byte| matches!(byte, b'+' | b'#' | 0));
+        if is_wrong {
+            Err(ProtocolError(Reason::MalformedPacket))
+        } else {
+            Ok(())
+        }
     }
 
     fn publish(&mut self) -> Publish {

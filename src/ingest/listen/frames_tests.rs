@@ -7,7 +7,11 @@ use proptest::prelude::*;
 use super::*;
 
 fn limits(packet_bytes_max: usize) -> Limits {
-    Limits { packet_bytes_max, topic_bytes_max: 64, user_properties: Arc::from(["site".to_owned(), "rack".to_owned()]) }
+    Limits {
+        packet_bytes_max,
+        topic_bytes_max: 64,
+        user_properties: Arc::from(["site".to_owned(), "rack".to_owned()]),
+    }
 }
 
 /// The bytes of a packet: fixed head and rest.
@@ -30,14 +34,22 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
 }
 
-fn publish(version: Version, qos: u8, topic: &str, properties: &[(&str, &str)], payload: &[u8]) -> Vec<u8> {
+fn publish(
+    version: Version,
+    qos: u8,
+    topic: &str,
+    properties: &[(&str, &str)],
+    payload: &[u8],
+) -> Vec<u8> {
     let mut rest = text(topic);
     if qos > 0 {
         rest.extend([0, 7]);
     }
     if version == Version::V5 {
-        let properties: Vec<u8> =
-            properties.iter().flat_map(|(k, v)| [vec![0x26], text(k), text(v)].concat()).collect();
+        let properties: Vec<u8> = properties
+            .iter()
+            .flat_map(|(k, v)| [vec![0x26], text(k), text(v)].concat())
+            .collect();
         rest.extend(&packet(0, &properties)[1..]);
     }
     rest.extend_from_slice(payload);
@@ -45,7 +57,11 @@ fn publish(version: Version, qos: u8, topic: &str, properties: &[(&str, &str)], 
 }
 
 /// All packets parsed from these pieces, and the error at their end.
-fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Option<ProtocolError>) {
+fn read(
+    version: Version,
+    limits: Limits,
+    pieces: &[&[u8]],
+) -> (Vec<Packet>, Option<ProtocolError>) {
     let mut frames = Frames::new(version, limits.clone());
     let mut buf = BytesMut::new();
     let mut packets = vec![];
@@ -112,26 +128,66 @@ proptest! {
 fn what_a_message_holds_is_counted_and_no_more_than_it_needs() {
     // Fifty thousand empty properties: 5 bytes each as sent, 48 in memory.
     let empty = vec![("", ""); 50_000];
-    let many: Vec<(&str, &str)> = [("site", ""), ("site", "north"), ("site", "south"), ("other", "x")].repeat(1000);
-    for (properties, payload, kept) in
-        [(&empty[..], 2, 0), (&many, 2, 1), (&many, 200_000, 1), (&[("rack", "r"), ("site", "s")], 2, 2)]
-    {
+    let many: Vec<(&str, &str)> = [
+        ("site", ""),
+        ("site", "north"),
+        ("site", "south"),
+        ("other", "x"),
+    ]
+    .repeat(1000);
+    for (properties, payload, kept) in [
+        (&empty[..], 2, 0),
+        (&many, 2, 1),
+        (&many, 200_000, 1),
+        (&[("rack", "r"), ("site", "s")], 2, 2),
+    ] {
         let bytes = publish(Version::V5, 1, "a/b", properties, &vec![b'x'; payload]);
         let (packets, fault) = read(Version::V5, limits(1 << 20), &[&bytes]);
         assert_eq!(fault, None);
-        let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
-        assert_eq!((publish.properties.len(), publish.payload.len()), (kept, payload));
-        assert_eq!(publish.properties.capacity(), kept, "no capacity is left for the dropped ones");
+        let Packet::Publish(publish) = &packets[0] else {
+            panic!("{packets:?}")
+        };
+        assert_eq!(
+            (publish.properties.len(), publish.payload.len()),
+            (kept, payload)
+        );
+        assert_eq!(
+            publish.properties.capacity(),
+            kept,
+            "no capacity is left for the dropped ones"
+        );
         let own = publish.topic.len() + payload + kept * (size_of::<(String, String)>() + 2);
-        assert!(publish.memory_bytes() >= own, "{} of {own}", publish.memory_bytes());
+        assert!(
+            publish.memory_bytes() >= own,
+            "{} of {own}",
+            publish.memory_bytes()
+        );
         // A large payload holds the packet that it arrived in, a small one only its own bytes.
-        let most = if payload > SMALL_BYTES { bytes.len() + 200 } else { own + 20 };
-        assert!(publish.memory_bytes() <= most, "{} of {most}", publish.memory_bytes());
+        let most = if payload > SMALL_BYTES {
+            bytes.len() + 200
+        } else {
+            own + 20
+        };
+        assert!(
+            publish.memory_bytes() <= most,
+            "{} of {most}",
+            publish.memory_bytes()
+        );
         assert_eq!(publish.topic.is_unique(), payload <= SMALL_BYTES);
     }
-    let (packets, _) = read(Version::V5, limits(1 << 20), &[&publish(Version::V5, 1, "a", &many, b"")]);
-    let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
-    assert_eq!(publish.properties, [("site".to_owned(), "north".to_owned())], "the first that is not empty");
+    let (packets, _) = read(
+        Version::V5,
+        limits(1 << 20),
+        &[&publish(Version::V5, 1, "a", &many, b"")],
+    );
+    let Packet::Publish(publish) = &packets[0] else {
+        panic!("{packets:?}")
+    };
+    assert_eq!(
+        publish.properties,
+        [("site".to_owned(), "north".to_owned())],
+        "the first that is not empty"
+    );
 }
 
 #[test]
@@ -142,10 +198,18 @@ fn a_large_packet_leaves_no_large_buffer_behind() {
     let mut frames = Frames::new(Version::V4, limits(1 << 20));
     let mut buf = BytesMut::from(&stream[..]);
     assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)));
-    assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)), "not before room is reserved");
+    assert_eq!(
+        frames.next(&mut buf),
+        Ok(Next::OversizePacket(large)),
+        "not before room is reserved"
+    );
     frames.gather(large);
-    assert!(matches!(frames.next(&mut buf), Ok(Next::Packet(Packet::Publish(_)))));
-    // The packet is dropped, so its memory would be kept only if the buffer still held a part of it.
+    assert!(matches!(
+        frames.next(&mut buf),
+        Ok(Next::Packet(Packet::Publish(_)))
+    ));
+    // The packet is dropped, so its memory would be kept only if the buffer still held a part of
+    // it.
     buf.reserve(SMALL_BYTES);
     assert!(buf.capacity() < 3 * SMALL_BYTES, "{}", buf.capacity());
     assert_eq!(frames.next(&mut buf), Ok(Next::Packet(Packet::Ping)));
@@ -159,14 +223,23 @@ fn a_message_that_is_too_large_is_known_by_its_first_bytes() {
         let bytes = publish(version, 2, &topic, &[("site", "north")], &payload);
         let (packets, fault) = read(version, limits(8_000), &[&bytes]);
         assert_eq!((packets.len(), fault), (1, None));
-        let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
+        let Packet::Publish(publish) = &packets[0] else {
+            panic!("{packets:?}")
+        };
         assert_eq!((publish.qos, publish.id, publish.has_alias), (2, 7, false));
         assert_eq!(&publish.payload[..], &payload[..KEPT_BYTES]);
         // 64 bytes may be kept, and no partial character.
-        assert_eq!(std::str::from_utf8(&publish.topic), Ok("ü".repeat(32).as_str()));
+        assert_eq!(
+            std::str::from_utf8(&publish.topic),
+            Ok("ü".repeat(32).as_str())
+        );
         let oversize = publish.oversize.unwrap();
         assert_eq!(
-            (oversize.packet_bytes, oversize.topic_bytes, oversize.payload_bytes),
+            (
+                oversize.packet_bytes,
+                oversize.topic_bytes,
+                oversize.payload_bytes
+            ),
             (bytes.len(), 100, payload.len())
         );
         assert_eq!(publish.memory_bytes(), KEPT_BYTES + 64);
@@ -183,34 +256,93 @@ fn lengths_that_lie_are_faults() {
         // No QoS 3, and no dup flag with QoS 0.
         (Version::V4, 0x36, long(&text("a")), Reason::MalformedPacket),
         (Version::V4, 0x38, long(&text("a")), Reason::MalformedPacket),
-        // A topic longer than the packet, an empty one, one with a wildcard, one with NUL, and none.
-        (Version::V4, 0x30, long(&[0xff, 0xff]), Reason::MalformedPacket),
+        // A topic longer than the packet, an empty one, one with a wildcard, one with NUL, and
+        // none.
+        (
+            Version::V4,
+            0x30,
+            long(&[0xff, 0xff]),
+            Reason::MalformedPacket,
+        ),
         (Version::V4, 0x30, long(&text("")), Reason::MalformedPacket),
-        (Version::V5, 0x30, long(&text("")), Reason::TopicAliasInvalid),
-        (Version::V4, 0x30, long(&text("a/#")), Reason::MalformedPacket),
-        (Version::V4, 0x30, long(&text("a\0")), Reason::MalformedPacket),
-        (Version::V4, 0x30, long(&[0, 2, 0xff, 0xff]), Reason::MalformedPacket),
+        (
+            Version::V5,
+            0x30,
+            long(&text("")),
+            Reason::TopicAliasInvalid,
+        ),
+        (
+            Version::V4,
+            0x30,
+            long(&text("a/#")),
+            Reason::MalformedPacket,
+        ),
+        (
+            Version::V4,
+            0x30,
+            long(&text("a\0")),
+            Reason::MalformedPacket,
+        ),
+        (
+            Version::V4,
+            0x30,
+            long(&[0, 2, 0xff, 0xff]),
+            Reason::MalformedPacket,
+        ),
         // A packet id of 0.
-        (Version::V4, 0x32, long(&[&text("a")[..], &[0, 0]].concat()), Reason::MalformedPacket),
+        (
+            Version::V4,
+            0x32,
+            long(&[&text("a")[..], &[0, 0]].concat()),
+            Reason::MalformedPacket,
+        ),
         // Properties longer than the packet, and a length of five bytes.
-        (Version::V5, 0x30, long(&[&text("a")[..], &[0xff, 0xff, 0x7f]].concat()), Reason::MalformedPacket),
-        (Version::V5, 0x30, long(&[&text("a")[..], &[0xff; 5]].concat()), Reason::MalformedPacket),
+        (
+            Version::V5,
+            0x30,
+            long(&[&text("a")[..], &[0xff, 0xff, 0x7f]].concat()),
+            Reason::MalformedPacket,
+        ),
+        (
+            Version::V5,
+            0x30,
+            long(&[&text("a")[..], &[0xff; 5]].concat()),
+            Reason::MalformedPacket,
+        ),
     ] {
         let bytes = packet(first, &rest);
-        assert_eq!(read(version, limits(8_000), &[&bytes]).1, Some(ProtocolError(reason)), "{:x?}", &bytes[..12]);
+        assert_eq!(
+            read(version, limits(8_000), &[&bytes]).1,
+            Some(ProtocolError(reason)),
+            "{:x?}",
+            &bytes[..12]
+        );
     }
     // A property that extends beyond the properties, into the payload.
-    let overrun = packet(0x30, &[&text("a")[..], &[5, 0x26, 0, 0, 0, 2], b"21.5"].concat());
-    assert_eq!(read(Version::V5, limits(8_000), &[&overrun]).1, Some(ProtocolError(Reason::MalformedPacket)));
+    let overrun = packet(
+        0x30,
+        &[&text("a")[..], &[5, 0x26, 0, 0, 0, 2], b"21.5"].concat(),
+    );
     assert_eq!(
-        read(Version::V4, limits(8_000), &[&[0x30, 0xff, 0xff, 0xff, 0xff]]).1,
+        read(Version::V5, limits(8_000), &[&overrun]).1,
+        Some(ProtocolError(Reason::MalformedPacket))
+    );
+    assert_eq!(
+        read(
+            Version::V4,
+            limits(8_000),
+            &[&[0x30, 0xff, 0xff, 0xff, 0xff]]
+        )
+        .1,
         Some(ProtocolError(Reason::MalformedPacket))
     );
 }
 
 /// A complete MQTT 5 packet that is refused, and why.
 fn fault_v5(bytes: &[u8]) -> Option<Reason> {
-    read(Version::V5, limits(8_000), &[bytes]).1.map(|ProtocolError(reason)| reason)
+    read(Version::V5, limits(8_000), &[bytes])
+        .1
+        .map(|ProtocolError(reason)| reason)
 }
 
 #[test]
@@ -228,14 +360,29 @@ fn a_property_that_may_occur_once_occurs_once() {
         packet(0x30, &[&text("a")[..], length, b"21.5"].concat())
     };
     let user = [&[0x26][..], &text("k"), &text("v")].concat();
-    assert_eq!(fault_v5(&publish(&[once.concat(), user.repeat(3)].concat())), None, "user properties may be repeated");
+    assert_eq!(
+        fault_v5(&publish(&[once.concat(), user.repeat(3)].concat())),
+        None,
+        "user properties may be repeated"
+    );
     for property in once {
-        assert_eq!(fault_v5(&publish(&property.repeat(2))), Some(Reason::ProtocolError), "{property:x?}");
+        assert_eq!(
+            fault_v5(&publish(&property.repeat(2))),
+            Some(Reason::ProtocolError),
+            "{property:x?}"
+        );
         let apart = [property, &user, property].concat();
-        assert_eq!(fault_v5(&publish(&apart)), Some(Reason::ProtocolError), "{property:x?}");
+        assert_eq!(
+            fault_v5(&publish(&apart)),
+            Some(Reason::ProtocolError),
+            "{property:x?}"
+        );
     }
     // A topic alias is not offered either way (0x94 for one).
-    assert_eq!(fault_v5(&publish(&[0x23, 0, 1, 0x23, 0, 1])), Some(Reason::ProtocolError));
+    assert_eq!(
+        fault_v5(&publish(&[0x23, 0, 1, 0x23, 0, 1])),
+        Some(Reason::ProtocolError)
+    );
     // Only a server sends it (MQTT-3.3.4-6).
     assert_eq!(fault_v5(&publish(&[0x0b, 1])), Some(Reason::ProtocolError));
 
@@ -258,9 +405,16 @@ fn a_property_that_may_occur_once_occurs_once() {
 #[test]
 fn a_response_topic_has_no_wildcard() {
     // MQTT-3.3.2-14.
-    for (topic, fault) in [("a/b", None), ("a/+", Some(Reason::ProtocolError)), ("#", Some(Reason::ProtocolError))] {
+    for (topic, fault) in [
+        ("a/b", None),
+        ("a/+", Some(Reason::ProtocolError)),
+        ("#", Some(Reason::ProtocolError)),
+    ] {
         let property = [&[0x08][..], &text(topic)].concat();
-        let bytes = packet(0x30, &[&text("a")[..], &packet(0, &property)[1..], b"1"].concat());
+        let bytes = packet(
+            0x30,
+            &[&text("a")[..], &packet(0, &property)[1..], b"1"].concat(),
+        );
         assert_eq!(fault_v5(&bytes), fault, "{topic}");
     }
 }
@@ -268,12 +422,20 @@ fn a_response_topic_has_no_wildcard() {
 #[test]
 fn packets_that_are_only_a_head_have_nothing_behind_it() {
     // PINGREQ (§3.12), PINGRESP (§3.13); DISCONNECT of 3.1.1 (§3.14).
-    for (version, first) in
-        [(Version::V4, 0xc0), (Version::V5, 0xc0), (Version::V4, 0xd0), (Version::V5, 0xd0), (Version::V4, 0xe0)]
-    {
+    for (version, first) in [
+        (Version::V4, 0xc0),
+        (Version::V5, 0xc0),
+        (Version::V4, 0xd0),
+        (Version::V5, 0xd0),
+        (Version::V4, 0xe0),
+    ] {
         for rest in [&[0][..], b"abc", &[0; 5000]] {
             let (packets, fault) = read(version, limits(8_000), &[&packet(first, rest)]);
-            assert_eq!((packets.len(), fault), (0, Some(ProtocolError(Reason::MalformedPacket))), "{first:x}");
+            assert_eq!(
+                (packets.len(), fault),
+                (0, Some(ProtocolError(Reason::MalformedPacket))),
+                "{first:x}"
+            );
         }
         assert_eq!(read(version, limits(8_000), &[&[first, 0]]).1, None);
     }

@@ -1,8 +1,9 @@
 //! The messages of one connection that wait for their acknowledgement. Pure.
 //!
-//! They are acknowledged in order of receipt (MQTT-4.6.0-2), regardless of the order in which their ingest batches are
-//! settled. Messages after one that was not delivered are not acknowledged: the messages before it are, then the
-//! connection ends and the device sends the rest again. Bounded by the window, which the owner enforces.
+//! They are acknowledged in order of receipt (MQTT-4.6.0-2), regardless of the order in which their
+//! ingest batches are settled. Messages after one that was not delivered are not acknowledged: the
+//! messages before it are, then the connection ends and the device sends the rest again. Bounded by
+//! the window, which the owner enforces.
 
 use std::collections::VecDeque;
 
@@ -42,21 +43,30 @@ pub(super) struct Released<T> {
 
 impl<T> Default for InFlight<T> {
     fn default() -> InFlight<T> {
-        InFlight { first: 0, waiting: VecDeque::new() }
+        InFlight {
+            first: 0,
+            waiting: VecDeque::new(),
+        }
     }
 }
 
 impl<T> InFlight<T> {
     /// Adds an accepted message and returns its number.
     pub(super) fn push(&mut self, receipt: T) -> u64 {
-        self.waiting.push_back(Waiting { receipt, outcome: None, is_refused: false });
+        self.waiting.push_back(Waiting {
+            receipt,
+            outcome: None,
+            is_refused: false,
+        });
         self.first + self.waiting.len() as u64 - 1
     }
 
     /// Records the outcome of some messages; the first outcome of each counts.
     pub(super) fn settle(&mut self, result: AckResult) {
         for number in result.first..result.first.saturating_add(result.count) {
-            let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+            let at = number
+                .checked_sub(self.first)
+                .and_then(|at| usize::try_from(at).ok());
             if let Some(message) = at.and_then(|at| self.waiting.get_mut(at))
                 && message.outcome.is_none()
             {
@@ -67,14 +77,27 @@ impl<T> InFlight<T> {
 
     /// The next message to acknowledge; each is returned once.
     pub(super) fn release(&mut self) -> Option<Released<T>> {
-        self.waiting.front().filter(|message| message.outcome == Some(AckOutcome::Delivered))?;
+        self.waiting
+            .front()
+            .filter(|message| message.outcome == Some(AckOutcome::Delivered))?;
         self.first += 1;
-        self.waiting.pop_front().map(|Waiting { receipt, is_refused, .. }| Released { receipt, is_refused })
+        self.waiting.pop_front().map(
+            |Waiting {
+                 receipt,
+                 is_refused,
+                 ..
+             }| Released {
+                receipt,
+                is_refused,
+            },
+        )
     }
 
     /// Whether no more messages will be released.
     pub(super) fn is_blocked(&self) -> bool {
-        self.waiting.front().is_some_and(|message| message.outcome == Some(AckOutcome::NotDelivered))
+        self.waiting
+            .front()
+            .is_some_and(|message| message.outcome == Some(AckOutcome::NotDelivered))
     }
 
     /// Number of waiting messages.
@@ -98,7 +121,11 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             Just(Step::Push),
-            (any::<prop::sample::Index>(), 1..4u64, prop::bool::weighted(0.95))
+            (
+                any::<prop::sample::Index>(),
+                1..4u64,
+                prop::bool::weighted(0.95)
+            )
                 .prop_map(|(i, n, ok)| Step::Settle(i, n, ok)),
         ]
     }

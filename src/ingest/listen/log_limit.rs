@@ -1,8 +1,9 @@
-//! Rate-limited log lines about devices: closed connections, messages kept as dead letters, refused connections.
+//! Rate-limited log lines about devices: closed connections, messages kept as dead letters, refused
+//! connections.
 //!
-//! A device can repeat a mistake thousands of times a second, so each kind has a limit ([`LineLimit`]). A client is
-//! named by its id, the id of its token and its address. The secret of a token is never written, even if a device has
-//! put it into its client id.
+//! A device can repeat a mistake thousands of times a second, so each kind has a limit
+//! ([`LineLimit`]). A client is named by its id, the id of its token and its address. The secret of
+//! a token is never written, even if a device has put it into its client id.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,20 +27,35 @@ impl LimitedLog {
     pub(super) fn new(clock: Arc<dyn Clock>) -> LimitedLog {
         let [disconnects, unwanted, strangers] =
             ["disconnects", "dead letters", "refused connections"].map(LineLimit::new);
-        LimitedLog { clock, disconnects, unwanted, strangers }
+        LimitedLog {
+            clock,
+            disconnects,
+            unwanted,
+            strangers,
+        }
     }
 
     /// Logs a connection that this side closed.
     pub(super) fn disconnected(&self, client: &Client, reason: &'static str, acks: &str) {
-        let Client { shown, token, peer, .. } = client;
+        let Client {
+            shown, token, peer, ..
+        } = client;
         self.disconnects.line(self.now_ms(), || {
             tracing::warn!(client = shown, token, %peer, reason, detail = acks, "MQTT device disconnected");
         });
     }
 
     /// Logs a message that becomes a dead letter because of its topic or its size.
-    pub(super) fn unwanted(&self, client: &Client, topic: &str, reason: RejectReason, detail: &str) {
-        let Client { shown, token, peer, .. } = client;
+    pub(super) fn unwanted(
+        &self,
+        client: &Client,
+        topic: &str,
+        reason: RejectReason,
+        detail: &str,
+    ) {
+        let Client {
+            shown, token, peer, ..
+        } = client;
         self.unwanted.line(self.now_ms(), || {
             let topic: String = topic.chars().take(TOPIC_CHARS_MAX).collect();
             tracing::warn!(
@@ -49,8 +65,15 @@ impl LimitedLog {
         });
     }
 
-    /// Logs a connection that was refused before CONNACK. `client`: its client id, if CONNECT was read.
-    pub(super) fn connection_refused(&self, peer: SocketAddr, client: Option<&str>, reason: &'static str, acks: &str) {
+    /// Logs a connection that was refused before CONNACK. `client`: its client id, if CONNECT was
+    /// read.
+    pub(super) fn connection_refused(
+        &self,
+        peer: SocketAddr,
+        client: Option<&str>,
+        reason: &'static str,
+        acks: &str,
+    ) {
         self.strangers.line(self.now_ms(), || {
             tracing::warn!(client, %peer, reason, detail = acks, "MQTT device refused");
         });
@@ -67,7 +90,9 @@ impl LimitedLog {
     }
 
     fn end_all(&self, now_ms: u64) {
-        [&self.disconnects, &self.unwanted, &self.strangers].into_iter().for_each(|kind| kind.end(now_ms));
+        [&self.disconnects, &self.unwanted, &self.strangers]
+            .into_iter()
+            .for_each(|kind| kind.end(now_ms));
     }
 
     fn now_ms(&self) -> u64 {

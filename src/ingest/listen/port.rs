@@ -1,5 +1,5 @@
-//! The port: accepts connections up to the limit, with TLS if certificates are configured, and handles each until its
-//! CONNACK.
+//! The port: accepts connections up to the limit, with TLS if certificates are configured, and
+//! handles each until its CONNACK.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +45,10 @@ pub enum ListenError {
     #[error("listen.mqtt.topics: {0}")]
     Topics(#[from] SetupError),
     /// The port would accept readings from any host that can reach the machine.
-    #[error("listen.mqtt.listen: {0} is not a loopback address and there are no tokens; set listen.mqtt.tokens_file")]
+    #[error(
+        "listen.mqtt.listen: {0} is not a loopback address and there are no tokens; set \
+         listen.mqtt.tokens_file"
+    )]
     Anonymous(SocketAddr),
     /// The address is in use, or is not an address of this machine.
     #[error("listen.mqtt.listen: cannot listen on {addr}: {source}")]
@@ -67,24 +70,40 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Opens the port. Without tokens, client certificates or `allow_anonymous` the address must be a loopback address.
+    /// Opens the port. Without tokens, client certificates or `allow_anonymous` the address must be
+    /// a loopback address.
     pub(super) async fn open(
         settings: &ListenMqtt,
         deps: &IngestDeps,
         has_credentials: bool,
     ) -> Result<Port, ListenError> {
-        if !has_credentials && !settings.is_guarded() && !settings.listen.ip().to_canonical().is_loopback() {
+        if !has_credentials
+            && !settings.is_guarded()
+            && !settings.listen.ip().to_canonical().is_loopback()
+        {
             return Err(ListenError::Anonymous(settings.listen));
         }
         let certificates = match Files::of_devices(settings) {
-            Some(files) => {
-                Some(Certificates::open("listen.mqtt", files, deps.clock.clone(), deps.on_tls.clone()).await?)
-            }
+            Some(files) => Some(
+                Certificates::open(
+                    "listen.mqtt",
+                    files,
+                    deps.clock.clone(),
+                    deps.on_tls.clone(),
+                )
+                .await?,
+            ),
             None => None,
         };
-        let listener = TcpListener::bind(settings.listen).await.map_err(|error| bind_error(settings.listen, error))?;
+        let listener = TcpListener::bind(settings.listen)
+            .await
+            .map_err(|error| bind_error(settings.listen, error))?;
         let addr = listener.local_addr().unwrap_or(settings.listen);
-        Ok(Port { listener, addr, certificates })
+        Ok(Port {
+            listener,
+            addr,
+            certificates,
+        })
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
@@ -102,7 +121,8 @@ impl Port {
         let tokens = credentials.and_then(Credentials::tokens);
         let jwt = credentials.is_some_and(Credentials::accepts_jwt);
         let is_tls = self.certificates.is_some();
-        tracing::info!(addr = %self.addr, tokens, jwt, tls = is_tls, "MQTT listener ready for devices");
+        tracing::info!(addr = %self.addr, tokens, jwt, tls = is_tls, "MQTT listener ready for \
+            devices");
         if let Some(certificates) = self.certificates.clone() {
             tasks.spawn(certificates.watch(shared.deps.stop.clone()));
         }
@@ -147,16 +167,23 @@ fn bind_error(addr: SocketAddr, source: std::io::Error) -> ListenError {
 
 /// The label of a connection that has no place.
 fn label(refusal: Refusal) -> &'static str {
-    if refusal == Refusal::Limit { "too_many" } else { refusal.label() }
+    if refusal == Refusal::Limit {
+        "too_many"
+    } else {
+        refusal.label()
+    }
 }
 
 /// Counts and logs a connection that is closed before it could say anything.
 fn connection_refused(peer: SocketAddr, label: &'static str, why: &dyn std::error::Error) {
     metrics::mqtt_direct_connect(label);
-    AuditEvent::new(AuditKind::ConnectionRefused, NAME, peer, label).detail(&why.to_string()).record();
+    AuditEvent::new(AuditKind::ConnectionRefused, NAME, peer, label)
+        .detail(&why.to_string())
+        .record();
 }
 
-/// The place of a connection behind a proxy: that of the address which the proxy names. `None`: it was refused.
+/// The place of a connection behind a proxy: that of the address which the proxy names. `None`: it
+/// was refused.
 async fn behind_proxy(
     stream: &mut TcpStream,
     place: Place,
@@ -181,7 +208,9 @@ async fn behind_proxy(
         Ok(Some(client)) => {
             drop(place);
             let place = shared.connections.enter(client);
-            place.inspect_err(|refusal| connection_refused(client, label(*refusal), refusal)).ok()
+            place
+                .inspect_err(|refusal| connection_refused(client, label(*refusal), refusal))
+                .ok()
         }
         Err(fault) => {
             connection_refused(peer, proxy::REFUSED, &fault);
@@ -190,7 +219,8 @@ async fn behind_proxy(
     }
 }
 
-/// The header of a proxy and TLS if configured, then CONNECT, within one time limit for all of them.
+/// The header of a proxy and TLS if configured, then CONNECT, within one time limit for all of
+/// them.
 async fn welcome(
     mut stream: TcpStream,
     place: Place,
@@ -199,11 +229,13 @@ async fn welcome(
     batchers: &[mpsc::Sender<Incoming>],
     n: u64,
 ) {
-    // PUBACKs are small and must not wait for one another. An error means that the device has disconnected; the next
-    // read reports that.
+    // PUBACKs are small and must not wait for one another. An error means that the device has
+    // disconnected; the next read reports that.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
-    let Some(place) = behind_proxy(&mut stream, place, &shared, deadline).await else { return };
+    let Some(place) = behind_proxy(&mut stream, place, &shared, deadline).await else {
+        return;
+    };
     let Some(certificates) = certificates else {
         return connected(stream, None, place, shared, batchers, n, deadline).await;
     };
@@ -212,17 +244,33 @@ async fn welcome(
         () = place.cut() => return metrics::mqtt_direct_connect("evicted"),
     };
     match shaken {
-        Ok(Ok((stream, client))) => connected(Box::new(stream), client, place, shared, batchers, n, deadline).await,
+        Ok(Ok((stream, client))) => {
+            connected(
+                Box::new(stream),
+                client,
+                place,
+                shared,
+                batchers,
+                n,
+                deadline,
+            )
+            .await
+        }
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
-            shared.logs.connection_refused(place.peer(), None, "tls", &format!("TLS handshake failed: {error}"));
+            shared.logs.connection_refused(
+                place.peer(),
+                None,
+                "tls",
+                &format!("TLS handshake failed: {error}"),
+            );
         }
         Err(_) => late(&shared, place.peer()),
     }
 }
 
-/// Counts and logs a CONNECT that was refused. Without credentials it is not an attempt to guess. `client`: the client
-/// id, as it may be shown.
+/// Counts and logs a CONNECT that was refused. Without credentials it is not an attempt to guess.
+/// `client`: the client id, as it may be shown.
 fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectError) {
     let peer = place.peer();
     let label = error.label();
@@ -239,23 +287,41 @@ fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectE
         | ConnectError::NotAllowed => {
             metrics::auth_failure(NAME, label);
             let detail = error.to_string();
-            event(AuditKind::AuthFailed).client(client.unwrap_or_default()).detail(&detail).record();
+            event(AuditKind::AuthFailed)
+                .client(client.unwrap_or_default())
+                .detail(&detail)
+                .record();
         }
         // Logged by the code that knows the sender.
         ConnectError::Quota => {}
-        _ => return shared.logs.connection_refused(peer, client, label, &error.to_string()),
+        _ => {
+            return shared
+                .logs
+                .connection_refused(peer, client, label, &error.to_string());
+        }
     }
-    let pause = if error.is_guess() { place.failed() } else { None };
+    let pause = if error.is_guess() {
+        place.failed()
+    } else {
+        None
+    };
     if let Some(Pause { left, is_new: true }) = pause {
         let detail = format!("{} s", left.as_secs());
-        AuditEvent::new(AuditKind::AddressPaused, NAME, peer, "failed_auth_max").detail(&detail).record();
+        AuditEvent::new(AuditKind::AddressPaused, NAME, peer, "failed_auth_max")
+            .detail(&detail)
+            .record();
     }
 }
 
 /// TLS or CONNECT took too long.
 fn late(shared: &Shared, peer: SocketAddr) {
     metrics::mqtt_direct_connect("timeout");
-    shared.logs.connection_refused(peer, None, "timeout", "no CONNECT within listen.mqtt.connect_timeout");
+    shared.logs.connection_refused(
+        peer,
+        None,
+        "timeout",
+        "no CONNECT within listen.mqtt.connect_timeout",
+    );
 }
 
 /// CONNECT and its answer, then the rest of the connection.
@@ -276,7 +342,9 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         () = stop.cancelled() => return metrics::mqtt_direct_connect("stopping"),
         () = place.cut() => return metrics::mqtt_direct_connect("evicted"),
     };
-    let Ok(request) = request else { return late(&shared, peer) };
+    let Ok(request) = request else {
+        return late(&shared, peer);
+    };
     let admitted = match request {
         None => return metrics::mqtt_direct_connect("lost"),
         Some(Err(error)) => Err((None, error)),
@@ -286,21 +354,26 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
             let authorized = connect::check(&request).and_then(|()| {
                 let now_ms = shared.deps.clock.now().wall_ms;
                 let certificate = certificate.as_ref();
-                let authenticate =
-                    |credentials: &Credentials| connect::authenticate(&request, certificate, credentials, now_ms);
+                let authenticate = |credentials: &Credentials| {
+                    connect::authenticate(&request, certificate, credentials, now_ms)
+                };
                 let authorization = Authorization::new(shared.credentials.clone(), authenticate)?;
                 let held = authorization.hold().map_err(|exceeded| {
                     let limit = exceeded.limit.as_str();
                     metrics::quota_exceeded(limit);
                     let event = AuditEvent::new(AuditKind::QuotaExceeded, NAME, peer, limit);
-                    event.token(authorization.id()).client(request.shown_id()).record();
+                    event
+                        .token(authorization.id())
+                        .client(request.shown_id())
+                        .record();
                     ConnectError::Quota
                 })?;
                 Ok((authorization, held))
             });
             match authorized {
                 Ok((authorization, held)) => {
-                    let admitted = connect::admit(&request, authorization.id(), &shared.settings, peer, name);
+                    let admitted =
+                        connect::admit(&request, authorization.id(), &shared.settings, peer, name);
                     Ok((admitted, authorization, held))
                 }
                 Err(error) => Err((Some(request), error)),
@@ -327,7 +400,8 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     place.begin();
     let registration = shared.clients.enter(&client.token, &client.id);
     let _counted = Counted::new();
-    // By client id, so that messages of a device on successive connections use the same batcher and stay in order.
+    // By client id, so that messages of a device on successive connections use the same batcher and
+    // stay in order.
     let at = xxh3_64(client.id.as_bytes()) as usize % batchers.len();
     let batcher = batchers[at].clone();
     let end = Connection::new(stream, shared, client, authorization, batcher, buf, out)

@@ -30,7 +30,10 @@ impl Rig {
     async fn new(change: impl FnOnce(&mut ListenMqtt)) -> Rig {
         metrics::install().unwrap();
         let tokens = tempfile::NamedTempFile::new().unwrap();
-        let entry = format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("secret"));
+        let entry = format!(
+            "[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n",
+            hash_secret("secret")
+        );
         std::fs::write(tokens.path(), entry).unwrap();
         let mut settings = Config::default().listen.mqtt;
         settings.listen.set_port(0);
@@ -54,21 +57,31 @@ impl Rig {
         listener.shared.connections.exempt_none();
         let addr = listener.local_addr();
         listener.spawn();
-        Rig { addr, _stop: stop.drop_guard(), _tokens: tokens }
+        Rig {
+            addr,
+            _stop: stop.drop_guard(),
+            _tokens: tokens,
+        }
     }
 
-    /// Connects with this password; the open connection and CONNACK's code, or `None` if it was closed immediately.
+    /// Connects with this password; the open connection and CONNACK's code, or `None` if it was
+    /// closed immediately.
     async fn connect(&self, password: &str) -> Option<(TcpStream, Code)> {
         let mut packet = BytesMut::new();
         // A separate name: otherwise it ends the connection before it.
         let mut connect = Connect::new(format!("c{}", fastrand::u64(..)));
-        connect.auth = ConnectAuth::UsernamePassword { username: "d1".into(), password: password.to_owned().into() };
+        connect.auth = ConnectAuth::UsernamePassword {
+            username: "d1".into(),
+            password: password.to_owned().into(),
+        };
         connect.write(&mut packet).unwrap();
         let mut stream = TcpStream::connect(self.addr).await.unwrap();
         // A port that has closed the connection may answer with a reset.
         let _ = stream.write_all(&packet).await;
         let mut answer = [0; 4];
-        let read = tokio::time::timeout(LONG, stream.read_exact(&mut answer)).await.expect("an answer or an end");
+        let read = tokio::time::timeout(LONG, stream.read_exact(&mut answer))
+            .await
+            .expect("an answer or an end");
         read.ok()?;
         let code = match answer {
             [0x20, 2, 0, 0] => Code::Success,
@@ -81,8 +94,12 @@ impl Rig {
 
 fn counted(metric: &str, label: &str) -> f64 {
     let text = metrics::render();
-    let line = text.lines().find(|line| line.starts_with(metric) && line.contains(label));
-    line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(metric) && line.contains(label));
+    line.map_or(0.0, |line| {
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    })
 }
 
 #[tokio::test]
@@ -92,14 +109,24 @@ async fn an_address_has_its_share_of_the_connections() {
     for _ in 0..3 {
         open.push(rig.connect("secret").await.unwrap());
     }
-    let refused = || counted("hourbucket_mqtt_direct_connects_total", "result=\"address_limit\"");
+    let refused = || {
+        counted(
+            "hourbucket_mqtt_direct_connects_total",
+            "result=\"address_limit\"",
+        )
+    };
     let before = refused();
     assert!(rig.connect("secret").await.is_none() && refused() - before >= 1.0);
 }
 
 #[tokio::test]
 async fn silent_connections_keep_no_others_out_and_devices_are_never_cut() {
-    let limits = |settings: &mut ListenMqtt| (settings.connections.max, settings.connections.per_address_max) = (3, 99);
+    let limits = |settings: &mut ListenMqtt| {
+        (
+            settings.connections.max,
+            settings.connections.per_address_max,
+        ) = (3, 99)
+    };
     let rig = Rig::new(|settings| limits(settings)).await;
     let mut silent = Vec::new();
     let mut devices = Vec::new();
@@ -108,17 +135,28 @@ async fn silent_connections_keep_no_others_out_and_devices_are_never_cut() {
             silent.push(TcpStream::connect(rig.addr).await.unwrap());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let (device, code) = rig.connect("secret").await.expect("shut out by connections that say nothing");
+        let (device, code) = rig
+            .connect("secret")
+            .await
+            .expect("shut out by connections that say nothing");
         assert_eq!(code, Code::Success);
         devices.push(device);
     }
-    let refused = || counted("hourbucket_mqtt_direct_connects_total", "result=\"too_many\"");
+    let refused = || {
+        counted(
+            "hourbucket_mqtt_direct_connects_total",
+            "result=\"too_many\"",
+        )
+    };
     let before = refused();
     assert!(rig.connect("secret").await.is_none() && refused() - before >= 1.0);
     for device in &mut devices {
         device.write_all(&[0xc0, 0]).await.unwrap();
         let mut answer = [0; 2];
-        tokio::time::timeout(LONG, device.read_exact(&mut answer)).await.expect("PINGRESP").unwrap();
+        tokio::time::timeout(LONG, device.read_exact(&mut answer))
+            .await
+            .expect("PINGRESP")
+            .unwrap();
         assert_eq!(answer, [0xd0, 0]);
     }
 }
@@ -126,10 +164,18 @@ async fn silent_connections_keep_no_others_out_and_devices_are_never_cut() {
 #[tokio::test]
 async fn wrong_passwords_pause_an_address_and_right_ones_pass() {
     let rig = Rig::new(|settings| settings.connections.failed_auth_max = 3).await;
-    let failures = || counted("hourbucket_auth_failures_total", "reason=\"wrong_credentials\"");
+    let failures = || {
+        counted(
+            "hourbucket_auth_failures_total",
+            "reason=\"wrong_credentials\"",
+        )
+    };
     let before = failures();
     for _ in 0..10 {
-        assert_eq!(rig.connect("wrong").await.unwrap().1, Code::BadUserNamePassword);
+        assert_eq!(
+            rig.connect("wrong").await.unwrap().1,
+            Code::BadUserNamePassword
+        );
     }
     assert!(failures() - before >= 10.0);
     // Until the last of them has ended.

@@ -16,7 +16,8 @@ use crate::ingest::connections::OpenConnections;
 pub(super) const NAME: &str = "listen.mqtt";
 /// Bytes of messages that may wait for the batchers, over all connections.
 pub(super) const BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes of large packets that are arriving, over all connections. A packet that is larger than this passes alone.
+/// Bytes of large packets that are arriving, over all connections. A packet that is larger than
+/// this passes alone.
 pub(super) const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// State shared by all connections.
@@ -36,15 +37,26 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(settings: &ListenMqtt, deps: IngestDeps, credentials: LiveCredentials) -> Shared {
-        let mut names: Vec<String> =
-            settings.topics.iter().flat_map(|topic| topic.user_property_tags.clone()).collect();
+    pub(super) fn new(
+        settings: &ListenMqtt,
+        deps: IngestDeps,
+        credentials: LiveCredentials,
+    ) -> Shared {
+        let mut names: Vec<String> = settings
+            .topics
+            .iter()
+            .flat_map(|topic| topic.user_property_tags.clone())
+            .collect();
         names.sort_unstable();
         names.dedup();
         Shared {
             settings: settings.clone(),
             logs: LimitedLog::new(deps.clock.clone()),
-            connections: OpenConnections::new(settings.connections, settings.proxies.clone(), deps.clock.clone()),
+            connections: OpenConnections::new(
+                settings.connections,
+                settings.proxies.clone(),
+                deps.clock.clone(),
+            ),
             deps,
             credentials,
             clients: Clients::default(),
@@ -55,6 +67,9 @@ impl Shared {
     }
 
     pub(super) fn is_wanted(&self, topic: &str) -> bool {
-        self.settings.topics.iter().any(|route| filter_matches(&route.filter, topic))
+        self.settings
+            .topics
+            .iter()
+            .any(|route| filter_matches(&route.filter, topic))
     }
 }

@@ -1,9 +1,10 @@
-//! Rules of MQTT that rumqttc's codecs do not check: a property that may occur once occurs once, properties end where
-//! their length says, a response topic has no wildcard, and a packet that is only a fixed header has nothing after it.
-//! Pure. The sections are those of MQTT 5.0, unless 3.1.1 is named.
+//! Rules of MQTT that rumqttc's codecs do not check: a property that may occur once occurs once,
+//! properties end where their length says, a response topic has no wildcard, and a packet that is
+//! only a fixed header has nothing after it. Pure. The sections are those of MQTT 5.0, unless 3.1.1
+//! is named.
 //!
-//! If a packet ends before the length of its properties, nothing is reported here: the codec refuses it, unless they
-//! are optional.
+//! If a packet ends before the length of its properties, nothing is reported here: the codec
+//! refuses it, unless they are optional.
 
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
@@ -26,19 +27,30 @@ const USER_PROPERTY: u8 = 38;
 const MALFORMED: ProtocolError = ProtocolError(Reason::MalformedPacket);
 const FORBIDDEN: ProtocolError = ProtocolError(Reason::ProtocolError);
 
-/// Checks a complete packet after CONNECT: the first byte of its fixed header, and what follows that header.
+/// Checks a complete packet after CONNECT: the first byte of its fixed header, and what follows
+/// that header.
 pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), ProtocolError> {
     let kind = first >> 4;
     match (kind, version) {
         // §3.12 and §3.13, and 3.1.1 §3.14: the remaining length is 0.
         (PINGREQ | PINGRESP, _) | (DISCONNECT, Version::V4) => {
-            return if rest.is_empty() { Ok(()) } else { Err(MALFORMED) };
+            return if rest.is_empty() {
+                Ok(())
+            } else {
+                Err(MALFORMED)
+            };
         }
         (_, Version::V4) => return Ok(()),
         (_, Version::V5) => {}
     }
     let before = match kind {
-        PUBLISH => after_text(rest).and_then(|rest| if first & 6 == 0 { Some(rest) } else { rest.get(2..) }),
+        PUBLISH => after_text(rest).and_then(|rest| {
+            if first & 6 == 0 {
+                Some(rest)
+            } else {
+                rest.get(2..)
+            }
+        }),
         // Packet id and reason code; both may be the last.
         PUBREL => rest.get(3..),
         SUBSCRIBE | UNSUBSCRIBE => rest.get(2..),
@@ -56,9 +68,13 @@ pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), Prot
 pub(super) fn check_connect(rest: &[u8]) -> Result<(), ProtocolError> {
     const WILL: u8 = 4;
     // Protocol name and version, flags, keep-alive (§3.1.2).
-    let Some((of_connect, payload)) = rest.get(10..).map_or(Ok(None), properties)? else { return Ok(()) };
+    let Some((of_connect, payload)) = rest.get(10..).map_or(Ok(None), properties)? else {
+        return Ok(());
+    };
     check_properties(of_connect, false)?;
-    let of_will = after_text(payload).filter(|_| rest[7] & WILL != 0).map_or(Ok(None), properties)?;
+    let of_will = after_text(payload)
+        .filter(|_| rest[7] & WILL != 0)
+        .map_or(Ok(None), properties)?;
     of_will.map_or(Ok(()), |(of_will, _)| check_properties(of_will, false))
 }
 
@@ -71,17 +87,22 @@ fn after_text(bytes: &[u8]) -> Option<&[u8]> {
 /// What follows a variable byte integer, and its value (§1.5.5).
 fn integer(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = bytes.iter().take(4).position(|byte| *byte < 0x80)?;
-    let value = bytes[..=end].iter().rev().fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
+    let value = bytes[..=end]
+        .iter()
+        .rev()
+        .fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
     Some((value, &bytes[end + 1..]))
 }
 
 /// Properties, and what follows them.
 type Properties<'a> = (&'a [u8], &'a [u8]);
 
-/// The properties at the beginning of these bytes (§2.2.2); `None` if their length is missing. The codecs do not check
-/// for every property that it ends within the packet.
+/// The properties at the beginning of these bytes (§2.2.2); `None` if their length is missing. The
+/// codecs do not check for every property that it ends within the packet.
 fn properties(bytes: &[u8]) -> Result<Option<Properties<'_>>, ProtocolError> {
-    let Some((length, rest)) = integer(bytes) else { return Ok(None) };
+    let Some((length, rest)) = integer(bytes) else {
+        return Ok(None);
+    };
     rest.split_at_checked(length).map(Some).ok_or(MALFORMED)
 }
 
@@ -90,14 +111,19 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
     while let Some((&id, value)) = rest.split_first() {
         // Not to extend beyond the properties, which the codecs allow.
         let next = after_value(id, value).ok_or(MALFORMED)?;
-        // §2.2.2.2 and the section of each packet: to include any other property twice is a protocol error.
+        // §2.2.2.2 and the section of each packet: to include any other property twice is a
+        // protocol error.
         let bit = 1 << id;
         if id != USER_PROPERTY && seen & bit != 0 {
             return Err(FORBIDDEN);
         }
         seen |= bit;
         // Without the two bytes of its length.
-        let has_wildcard = || value[2..value.len() - next.len()].iter().any(|byte| matches!(byte, b'+' | b'#'));
+        let has_wildcard = || {
+            value[2..value.len() - next.len()]
+                .iter()
+                .any(|byte| matches!(byte, b'+' | b'#'))
+        };
         match id {
             SUBSCRIPTION_IDENTIFIER if is_publish => return Err(FORBIDDEN),
             // MQTT-3.3.2-14.
@@ -109,8 +135,8 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
     Ok(())
 }
 
-/// What follows the value of a property (§2.2.2.2); `None` if the property is unknown or its value incomplete. Every
-/// known id is below 64.
+/// What follows the value of a property (§2.2.2.2); `None` if the property is unknown or its value
+/// incomplete. Every known id is below 64.
 fn after_value(id: u8, bytes: &[u8]) -> Option<&[u8]> {
     match id {
         1 | 23 | 25 | 36 | 37 | 40..=42 => bytes.get(1..),

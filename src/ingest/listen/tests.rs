@@ -1,5 +1,5 @@
-//! Hostile streams while the next stage accepts nothing (the journal is full): the held memory stays within its
-//! budgets, and the counted memory equals the held memory.
+//! Hostile streams while the next stage accepts nothing (the journal is full): the held memory
+//! stays within its budgets, and the counted memory equals the held memory.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -58,7 +58,11 @@ fn shared(settings: &ListenMqtt) -> Arc<Shared> {
 }
 
 /// A connection whose batcher accepts nothing.
-fn connection(shared: &Arc<Shared>, version: Version, tx: &mpsc::Sender<Incoming>) -> Connection<DuplexStream> {
+fn connection(
+    shared: &Arc<Shared>,
+    version: Version,
+    tx: &mpsc::Sender<Incoming>,
+) -> Connection<DuplexStream> {
     let client = Client {
         version,
         token: "t".into(),
@@ -71,7 +75,15 @@ fn connection(shared: &Arc<Shared>, version: Version, tx: &mpsc::Sender<Incoming
     };
     let (near, _) = tokio::io::duplex(1);
     let authorization = Authorization::new(Live::fixed(None), |_| Err(())).unwrap();
-    Connection::new(near, shared.clone(), client, authorization, tx.clone(), BytesMut::new(), BytesMut::new())
+    Connection::new(
+        near,
+        shared.clone(),
+        client,
+        authorization,
+        tx.clone(),
+        BytesMut::new(),
+        BytesMut::new(),
+    )
 }
 
 fn text(text: &str) -> Vec<u8> {
@@ -79,7 +91,14 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 /// A PUBLISH with this number of empty user properties and one that is wanted.
-fn publish(version: Version, topic: &str, qos: u8, id: u16, properties: usize, payload: usize) -> Vec<u8> {
+fn publish(
+    version: Version,
+    topic: &str,
+    qos: u8,
+    id: u16,
+    properties: usize,
+    payload: usize,
+) -> Vec<u8> {
     let mut rest = text(topic);
     if qos > 0 {
         rest.extend(id.to_be_bytes());
@@ -126,76 +145,150 @@ fn flood(
 /// Memory of the messages in a batcher's queue; asserts that each holds as much of the budget.
 fn held_bytes(incoming: &mut mpsc::Receiver<Incoming>) -> usize {
     let mut all = 0;
-    while let Ok(Incoming { message, permit, .. }) = incoming.try_recv() {
-        let texts: usize = message.properties.iter().map(|(k, v)| k.capacity() + v.capacity()).sum();
+    while let Ok(Incoming {
+        message, permit, ..
+    }) = incoming.try_recv()
+    {
+        let texts: usize = message
+            .properties
+            .iter()
+            .map(|(k, v)| k.capacity() + v.capacity())
+            .sum();
         let properties = message.properties.capacity() * size_of::<(String, String)>() + texts;
-        let bytes = message.topic.len() + message.payload.len() + properties + size_of::<Incoming>();
-        assert!(permit.0.num_permits() >= bytes.min(BYTES_MAX), "{} for {bytes}", permit.0.num_permits());
-        assert!(message.payload.len() > 4096 || message.payload.is_empty() || message.payload.is_unique());
+        let bytes =
+            message.topic.len() + message.payload.len() + properties + size_of::<Incoming>();
+        assert!(
+            permit.0.num_permits() >= bytes.min(BYTES_MAX),
+            "{} for {bytes}",
+            permit.0.num_permits()
+        );
+        assert!(
+            message.payload.len() > 4096
+                || message.payload.is_empty()
+                || message.payload.is_unique()
+        );
         all += bytes;
     }
     all
 }
 
-/// Topics that a rule wants and others, every QoS, few and many properties, small and large: one connection.
+/// Topics that a rule wants and others, every QoS, few and many properties, small and large: one
+/// connection.
 #[test]
 fn a_connection_takes_no_more_than_its_window_and_its_budget() {
     for version in [Version::V4, Version::V5] {
         for topic in ["s/a", "elsewhere"] {
             for qos in 0..=2 {
-                for (properties, payload) in [(0, 0), (0, 3), (100, 0), (10_000, 2), (0, 50_000), (0, 70_000)] {
+                for (properties, payload) in [
+                    (0, 0),
+                    (0, 3),
+                    (100, 0),
+                    (10_000, 2),
+                    (0, 50_000),
+                    (0, 70_000),
+                ] {
                     let shared = shared(&settings(100));
                     let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
                     let mut connection = connection(&shared, version, &tx);
-                    let (end, sent) =
-                        flood(&mut connection, |id| publish(version, topic, qos, id, properties, payload));
-                    let what =
-                        format!("{version:?} {topic} QoS {qos}, {properties} properties, {payload} bytes: {sent}");
+                    let (end, sent) = flood(&mut connection, |id| {
+                        publish(version, topic, qos, id, properties, payload)
+                    });
+                    let what = format!(
+                        "{version:?} {topic} QoS {qos}, {properties} properties, {payload} bytes: \
+                         {sent}"
+                    );
                     let is_beyond = version == Version::V5 && qos > 0;
                     let beyond = Some(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded));
                     assert_eq!(end, if is_beyond { beyond } else { None }, "{what}");
-                    assert!(connection.in_flight() <= 100, "{what}: {} in flight", connection.in_flight());
+                    assert!(
+                        connection.in_flight() <= 100,
+                        "{what}: {} in flight",
+                        connection.in_flight()
+                    );
                     let counted = BYTES_MAX - shared.bytes.available_permits();
                     let held = held_bytes(&mut rx);
-                    assert!(held <= counted && counted <= BYTES_MAX, "{what}: {held} held, {counted} counted");
+                    assert!(
+                        held <= counted && counted <= BYTES_MAX,
+                        "{what}: {held} held, {counted} counted"
+                    );
                     if qos > 0 {
                         assert!(held < 100 * 60_000, "{what}: {held}");
                     }
                     drop(connection);
-                    assert_eq!(shared.bytes.available_permits(), BYTES_MAX, "{what}: all is returned");
-                    assert_eq!(shared.large.available_permits(), LARGE_BYTES_MAX, "{what}: all is returned");
+                    assert_eq!(
+                        shared.bytes.available_permits(),
+                        BYTES_MAX,
+                        "{what}: all is returned"
+                    );
+                    assert_eq!(
+                        shared.large.available_permits(),
+                        LARGE_BYTES_MAX,
+                        "{what}: all is returned"
+                    );
                 }
             }
         }
     }
 }
 
-/// Many connections with large packets, complete ones and ones that never end: they share two budgets.
+/// Many connections with large packets, complete ones and ones that never end: they share two
+/// budgets.
 #[test]
 fn all_connections_together_keep_to_the_budgets() {
     let shared = shared(&settings(100));
     let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
-    let mut connections: Vec<_> = (0..3000).map(|_| connection(&shared, Version::V4, &tx)).collect();
+    let mut connections: Vec<_> = (0..3000)
+        .map(|_| connection(&shared, Version::V4, &tx))
+        .collect();
     for (i, connection) in connections.iter_mut().enumerate() {
         let whole = publish(Version::V4, "elsewhere", 1, 7, 0, 60_000);
-        let bytes = if i % 2 == 0 { &whole[..] } else { &whole[..100] };
+        let bytes = if i % 2 == 0 {
+            &whole[..]
+        } else {
+            &whole[..100]
+        };
         assert_eq!(connection.receive(bytes), Ok(()));
     }
     let waiting = shared.bytes.available_permits();
     let gathering = shared.large.available_permits();
-    assert!(waiting < 100_000 && gathering < 100_000, "both are used up: {waiting}, {gathering} left");
-    // Of the connections whose packet never ends, only as many continue to read as have room for it.
-    let waiting = connections.iter().skip(1).step_by(2).filter(|connection| !connection.reads()).count();
+    assert!(
+        waiting < 100_000 && gathering < 100_000,
+        "both are used up: {waiting}, {gathering} left"
+    );
+    // Of the connections whose packet never ends, only as many continue to read as have room for
+    // it.
+    let waiting = connections
+        .iter()
+        .skip(1)
+        .step_by(2)
+        .filter(|connection| !connection.reads())
+        .count();
     assert!(waiting > 500, "{waiting} wait");
     // A connection without room holds no more than the kernel gave it in one read.
-    let held: usize = connections.iter().filter(|c| !c.reads()).map(Connection::buffered).sum();
-    assert!(connections.iter().filter(|c| !c.reads()).count() > 1000 && held <= 3000 * 60_100, "{held}");
+    let held: usize = connections
+        .iter()
+        .filter(|c| !c.reads())
+        .map(Connection::buffered)
+        .sum();
+    assert!(
+        connections.iter().filter(|c| !c.reads()).count() > 1000 && held <= 3000 * 60_100,
+        "{held}"
+    );
     // A small message passes, because it needs no room; and an oversize one is skipped.
     let mut small = connection(&shared, Version::V4, &tx);
-    assert_eq!(small.receive(&publish(Version::V4, "s/a", 1, 7, 0, 10)), Ok(()));
+    assert_eq!(
+        small.receive(&publish(Version::V4, "s/a", 1, 7, 0, 10)),
+        Ok(())
+    );
     assert!(held_bytes(&mut rx) <= BYTES_MAX);
     drop((connections, small));
-    assert_eq!((shared.bytes.available_permits(), shared.large.available_permits()), (BYTES_MAX, LARGE_BYTES_MAX));
+    assert_eq!(
+        (
+            shared.bytes.available_permits(),
+            shared.large.available_permits()
+        ),
+        (BYTES_MAX, LARGE_BYTES_MAX)
+    );
 }
 
 /// QoS 2 ids that a device never releases.
@@ -205,13 +298,19 @@ fn exchanges_that_never_end_take_no_more_than_the_receive_maximum() {
     let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
     let mut connection = connection(&shared, Version::V5, &tx);
     for id in 1..=100u16 {
-        assert_eq!(connection.receive(&publish(Version::V5, "s/a", 2, id, 0, 3)), Ok(()));
+        assert_eq!(
+            connection.receive(&publish(Version::V5, "s/a", 2, id, 0, 3)),
+            Ok(())
+        );
         connection.deliver_all();
         while rx.try_recv().is_ok() {}
     }
     assert_eq!(connection.in_flight(), 0);
     let end = connection.receive(&publish(Version::V5, "s/a", 1, 200, 0, 3));
-    assert_eq!(end, Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded)));
+    assert_eq!(
+        end,
+        Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded))
+    );
 }
 
 #[test]
@@ -220,15 +319,30 @@ fn the_documentation_has_the_fixed_limits() {
     let small = super::frames::SMALL_BYTES;
     let kept = super::frames::KEPT_BYTES;
     for (limit, bytes) in [
-        ("CONNECT over MQTT", super::connect::CONNECT_BYTES_MAX as usize),
-        ("packet over MQTT that is taken without a share of the room", small),
+        (
+            "CONNECT over MQTT",
+            super::connect::CONNECT_BYTES_MAX as usize,
+        ),
+        (
+            "packet over MQTT that is taken without a share of the room",
+            small,
+        ),
         ("message over MQTT above `packet_max_bytes`", kept),
-        ("replies over MQTT that are sent together", super::connection::OUT_BYTES_MAX),
+        (
+            "replies over MQTT that are sent together",
+            super::connection::OUT_BYTES_MAX,
+        ),
     ] {
         let row = format!("| {limit} | {} KiB |", bytes / 1024);
         assert!(bytes.is_multiple_of(1024) && page.contains(&row), "{row}");
     }
-    let client_id = format!("| client id over MQTT | {} bytes |", super::connect::CLIENT_ID_MAX_BYTES);
+    let client_id = format!(
+        "| client id over MQTT | {} bytes |",
+        super::connect::CLIENT_ID_MAX_BYTES
+    );
     assert!(page.contains(&client_id), "{client_id}");
-    assert!(page.contains(&format!("in the {} MiB of arriving packets", super::shared::LARGE_BYTES_MAX >> 20)));
+    assert!(page.contains(&format!(
+        "in the {} MiB of arriving packets",
+        super::shared::LARGE_BYTES_MAX >> 20
+    )));
 }

@@ -1,21 +1,25 @@
-//! The ack ledger: which messages of a broker's connection wait for their PUBACK, and which may be acknowledged now.
+//! The ack ledger: which messages of a broker's connection wait for their PUBACK, and which may be
+//! acknowledged now.
 //!
 //! Constraints:
 //! - PUBACKs are sent in the order of receipt (MQTT-4.6.0-2).
-//! - A packet id identifies a message only within one connection. An id of an older connection must never be
-//!   acknowledged on a new one: the broker may have given it to another message, which would be lost.
+//! - A packet id identifies a message only within one connection. An id of an older connection must
+//!   never be acknowledged on a new one: the broker may have given it to another message, which
+//!   would be lost.
 //! - Messages after one that was not delivered must not be acknowledged.
 //!
-//! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one ingest batch) is
-//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in the order in which ingest batches are
-//! delivered, then [`release`](AckTracker::release) returns its id once every message before it is delivered.
+//! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one
+//! ingest batch) is [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in the
+//! order in which ingest batches are delivered, then [`release`](AckTracker::release) returns its
+//! id once every message before it is delivered.
 //!
-//! Not delivered, or [`refuse`](AckTracker::refuse)d because the queue was full: the ids before it are still released.
-//! Then the ledger is [`blocked`](AckTracker::blocked) and the connection must end, so that the broker sends the rest
-//! again.
-//! Reconnected: all state is discarded. A later [`settle`](AckTracker::settle) of an older group has no effect.
+//! Not delivered, or [`refuse`](AckTracker::refuse)d because the queue was full: the ids before it
+//! are still released. Then the ledger is [`blocked`](AckTracker::blocked) and the connection must
+//! end, so that the broker sends the rest again. Reconnected: all state is discarded. A later
+//! [`settle`](AckTracker::settle) of an older group has no effect.
 //!
-//! Bounded by the protocol: a packet id has 16 bits and is not reused before its PUBACK, so at most 65,535 wait.
+//! Bounded by the protocol: a packet id has 16 bits and is not reused before its PUBACK, so at most
+//! 65,535 wait.
 
 use std::collections::VecDeque;
 
@@ -53,14 +57,24 @@ pub(super) struct AckTracker<T> {
 
 impl<T> Default for AckTracker<T> {
     fn default() -> AckTracker<T> {
-        AckTracker { epoch: 0, ids: VecDeque::new(), groups: VecDeque::new(), front: 0, open: 0, refused: false }
+        AckTracker {
+            epoch: 0,
+            ids: VecDeque::new(),
+            groups: VecDeque::new(),
+            front: 0,
+            open: 0,
+            refused: false,
+        }
     }
 }
 
 impl<T> AckTracker<T> {
     /// Starts a new connection: discards all waiting messages.
     pub(super) fn reconnect(&mut self) {
-        *self = AckTracker { epoch: self.epoch + 1, ..AckTracker::default() };
+        *self = AckTracker {
+            epoch: self.epoch + 1,
+            ..AckTracker::default()
+        };
     }
 
     /// Adds a received message to the open group.
@@ -72,12 +86,16 @@ impl<T> AckTracker<T> {
 
     /// Closes the open group: its messages form one ingest batch. It may be empty (all were QoS 0).
     pub(super) fn close(&mut self) -> Group {
-        self.groups.push_back((std::mem::take(&mut self.open), State::Waiting));
-        Group { epoch: self.epoch, number: self.front + self.groups.len() as u64 - 1 }
+        self.groups
+            .push_back((std::mem::take(&mut self.open), State::Waiting));
+        Group {
+            epoch: self.epoch,
+            number: self.front + self.groups.len() as u64 - 1,
+        }
     }
 
-    /// Records a refused message. Neither it nor any message after it is acknowledged on this connection, and every
-    /// further message of the connection must be refused.
+    /// Records a refused message. Neither it nor any message after it is acknowledged on this
+    /// connection, and every further message of the connection must be refused.
     pub(super) fn refuse(&mut self) {
         self.refused = true;
     }
@@ -92,10 +110,14 @@ impl<T> AckTracker<T> {
         if group.epoch != self.epoch {
             return;
         }
-        let at = group.number.checked_sub(self.front).and_then(|at| usize::try_from(at).ok());
+        let at = group
+            .number
+            .checked_sub(self.front)
+            .and_then(|at| usize::try_from(at).ok());
         if let Some((len, state @ State::Waiting)) = at.and_then(|at| self.groups.get_mut(at)) {
             *state = match outcome {
-                // If no sender waits (QoS 0), nothing is sent again, so there is nothing to wait for.
+                // If no sender waits (QoS 0), nothing is sent again, so there is nothing to wait
+                // for.
                 AckOutcome::NotDelivered if *len > 0 => State::Failed,
                 _ => State::Delivered,
             };
@@ -185,18 +207,28 @@ mod tests {
     impl Model {
         /// Whether all groups of this connection up to and including `last` are settled.
         fn settled_to(&self, last: usize) -> bool {
-            self.groups[..=last].iter().all(|(epoch, _, outcome)| *epoch != self.epoch || outcome.is_some())
+            self.groups[..=last]
+                .iter()
+                .all(|(epoch, _, outcome)| *epoch != self.epoch || outcome.is_some())
         }
 
-        /// The messages to acknowledge now: in order of receipt, until the first that is not delivered.
+        /// The messages to acknowledge now: in order of receipt, until the first that is not
+        /// delivered.
         fn expect(&mut self) -> Vec<u16> {
             let mut ids = vec![];
             for at in 0..self.messages.len() {
-                let Message { id, epoch, group, acked } = self.messages[at];
+                let Message {
+                    id,
+                    epoch,
+                    group,
+                    acked,
+                } = self.messages[at];
                 if epoch != self.epoch {
                     continue;
                 }
-                let delivered = |g: usize| self.settled_to(g) && self.groups[g].2 == Some(AckOutcome::Delivered);
+                let delivered = |g: usize| {
+                    self.settled_to(g) && self.groups[g].2 == Some(AckOutcome::Delivered)
+                };
                 if !group.is_some_and(delivered) {
                     break;
                 }
@@ -209,15 +241,24 @@ mod tests {
         }
 
         fn waiting(&self) -> impl Iterator<Item = &Message> {
-            self.messages.iter().filter(|m| m.epoch == self.epoch && !m.acked)
+            self.messages
+                .iter()
+                .filter(|m| m.epoch == self.epoch && !m.acked)
         }
 
         fn blocked(&self) -> bool {
             match self.waiting().next() {
-                Some(m) => {
-                    m.group.is_some_and(|g| self.settled_to(g) && self.groups[g].2 == Some(AckOutcome::NotDelivered))
+                Some(m) => m.group.is_some_and(|g| {
+                    self.settled_to(g) && self.groups[g].2 == Some(AckOutcome::NotDelivered)
+                }),
+                None => {
+                    self.refused
+                        && self
+                            .groups
+                            .len()
+                            .checked_sub(1)
+                            .is_none_or(|last| self.settled_to(last))
                 }
-                None => self.refused && self.groups.len().checked_sub(1).is_none_or(|last| self.settled_to(last)),
             }
         }
 
@@ -228,17 +269,30 @@ mod tests {
                     // Ids are reused soon, as by a broker.
                     self.next_id = self.next_id % 7 + 1;
                     ack_tracker.receive(self.next_id);
-                    self.messages.push(Message { id: self.next_id, epoch: self.epoch, group: None, acked: false });
+                    self.messages.push(Message {
+                        id: self.next_id,
+                        epoch: self.epoch,
+                        group: None,
+                        acked: false,
+                    });
                 }
                 Step::Close => {
-                    let open: Vec<_> =
-                        self.messages.iter_mut().filter(|m| m.epoch == self.epoch && m.group.is_none()).collect();
-                    open.into_iter().for_each(|m| m.group = Some(self.groups.len()));
+                    let open: Vec<_> = self
+                        .messages
+                        .iter_mut()
+                        .filter(|m| m.epoch == self.epoch && m.group.is_none())
+                        .collect();
+                    open.into_iter()
+                        .for_each(|m| m.group = Some(self.groups.len()));
                     self.groups.push((self.epoch, ack_tracker.close(), None));
                 }
                 Step::Settle(index, ok) if !self.groups.is_empty() => {
                     let at = index.index(self.groups.len());
-                    let outcome = if *ok { AckOutcome::Delivered } else { AckOutcome::NotDelivered };
+                    let outcome = if *ok {
+                        AckOutcome::Delivered
+                    } else {
+                        AckOutcome::NotDelivered
+                    };
                     ack_tracker.settle(self.groups[at].1, outcome);
                     // The first outcome counts.
                     self.groups[at].2.get_or_insert(outcome);

@@ -5,8 +5,8 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Doubles from 100 ms to 30 s. Each wait is shortened by a random part of up to half, so that many instances do not
-/// reconnect together.
+/// Doubles from 100 ms to 30 s. Each wait is shortened by a random part of up to half, so that many
+/// instances do not reconnect together.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     tries: u32,

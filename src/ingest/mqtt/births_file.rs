@@ -1,8 +1,10 @@
-//! The file that keeps the births of Sparkplug B nodes over a restart, one for each broker, next to the journal.
+//! The file that keeps the births of Sparkplug B nodes over a restart, one for each broker, next to
+//! the journal.
 //!
-//! It is written at most every [`EVERY`] while births change, and at the end: to a temporary file, synced, renamed, and
-//! the directory synced. A crash therefore leaves the old file or the new one. A file that is damaged, or missing,
-//! costs rebirths only. Its size is bounded by [`crate::decode::sparkplug::BYTES_MAX`].
+//! It is written at most every [`EVERY`] while births change, and at the end: to a temporary file,
+//! synced, renamed, and the directory synced. A crash therefore leaves the old file or the new one.
+//! A file that is damaged, or missing, costs rebirths only. Its size is bounded by
+//! [`crate::decode::sparkplug::BYTES_MAX`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -38,11 +40,17 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     // Like the files of the journal, for their owner only.
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
-    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+    path.parent()
+        .map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 #[cfg(test)]
@@ -57,6 +65,10 @@ mod tests {
         write(&path, b"one").unwrap();
         write(&path, b"two").unwrap();
         assert_eq!(read(&path).unwrap().as_deref(), Some(&b"two"[..]));
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no temporary file is left"
+        );
     }
 }

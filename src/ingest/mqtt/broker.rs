@@ -32,7 +32,8 @@ pub struct BrokerStatus {
     pub connected: bool,
     /// Whether the broker has granted every subscription.
     pub subscribed: bool,
-    /// Why the broker is not ready, or is degraded: also a subscription granted with a lower QoS than requested.
+    /// Why the broker is not ready, or is degraded: also a subscription granted with a lower QoS
+    /// than requested.
     pub problem: Option<String>,
 }
 
@@ -71,8 +72,8 @@ pub(super) struct Broker {
     pub(super) admission: Admission,
     /// Why the previous content of the files is used.
     pub(super) file_problem: Option<String>,
-    /// One outcome per ingest batch in flight, also of older connections. Ingest batches are bounded by the queue and
-    /// by admission.
+    /// One outcome per ingest batch in flight, also of older connections. Ingest batches are
+    /// bounded by the queue and by admission.
     pub(super) settled_tx: mpsc::UnboundedSender<(Group, AckOutcome)>,
     pub(super) settled: mpsc::UnboundedReceiver<(Group, AckOutcome)>,
     /// Connections opened so far.
@@ -98,36 +99,51 @@ pub(super) struct Broker {
 impl Broker {
     /// Reads the kept births. Damaged ones are ignored.
     pub(super) async fn restore_births(&mut self) {
-        let Some(path) = self.births_file.clone() else { return };
+        let Some(path) = self.births_file.clone() else {
+            return;
+        };
         let file = path.clone();
         let read = tokio::task::spawn_blocking(move || births_file::read(&file)).await;
         let problem = match read {
             Ok(Ok(None)) | Err(_) => return,
-            Ok(Ok(Some(bytes))) => self.collector.restore_births(&bytes).err().map(|error| error.to_string()),
+            Ok(Ok(Some(bytes))) => self
+                .collector
+                .restore_births(&bytes)
+                .err()
+                .map(|error| error.to_string()),
             Ok(Err(error)) => Some(error.to_string()),
         };
         self.births_kept = self.collector.births().changes();
         if let Some(problem) = problem {
             let broker = &self.name;
             let path = path.display();
-            tracing::warn!(%broker, %path, problem, "kept Sparkplug births ignored; nodes will be asked for new ones");
+            tracing::warn!(%broker, %path, problem, "kept Sparkplug births ignored; nodes will be \
+                asked for new ones");
         }
     }
 
-    /// Starts to write the births if they have changed, unless that is in progress or was done just now.
+    /// Starts to write the births if they have changed, unless that is in progress or was done just
+    /// now.
     pub(super) fn keep_births(&mut self, now_ms: u64) {
         let changes = self.collector.births().changes();
-        let busy = self.births_write.as_ref().is_some_and(|write| !write.is_finished());
+        let busy = self
+            .births_write
+            .as_ref()
+            .is_some_and(|write| !write.is_finished());
         if changes == self.births_kept || busy || now_ms < self.births_due_ms {
             return;
         }
-        let Some(path) = self.births_file.clone() else { return };
-        (self.births_kept, self.births_due_ms) = (changes, now_ms + births_file::EVERY.as_millis() as u64);
+        let Some(path) = self.births_file.clone() else {
+            return;
+        };
+        (self.births_kept, self.births_due_ms) =
+            (changes, now_ms + births_file::EVERY.as_millis() as u64);
         let bytes = self.collector.births().to_bytes();
         let broker = self.name.clone();
         self.births_write = Some(tokio::task::spawn_blocking(move || {
             if let Err(error) = births_file::write(&path, &bytes) {
-                tracing::warn!(%broker, path = %path.display(), %error, "cannot keep Sparkplug births");
+                tracing::warn!(%broker, path = %path.display(), %error, "cannot keep Sparkplug \
+                    births");
             }
         }));
     }
@@ -147,8 +163,8 @@ impl Broker {
         (self.on_status)(self.status.clone());
     }
 
-    /// Updates the gauge of messages that wait for their PUBACK, by difference, because other brokers add to the same
-    /// gauge.
+    /// Updates the gauge of messages that wait for their PUBACK, by difference, because other
+    /// brokers add to the same gauge.
     pub(super) fn show_pending(&mut self) {
         let pending = self.ack_tracker.pending() as i64;
         if pending != self.pending_reported {

@@ -1,8 +1,8 @@
 //! Logs in to a broker and subscribes, as the service does, for `hourbucket check`.
 //!
-//! It uses a separate client id, since a broker ends the connection of a running service with the same one, and a
-//! session that ends with the connection. It does not use `$share`: a message that a group sends to this connection
-//! would be lost for the group.
+//! It uses a separate client id, since a broker ends the connection of a running service with the
+//! same one, and a session that ends with the connection. It does not use `$share`: a message that
+//! a group sends to this connection would be lost for the group.
 
 use std::time::Duration;
 
@@ -24,12 +24,22 @@ pub(crate) enum CheckError {
     Setup(#[from] SetupError),
     #[error("{0}")]
     File(String),
-    #[error("{broker}: {error}; check mqtt.url, mqtt.username and its password, and that the broker runs")]
+    #[error(
+        "{broker}: {error}; check mqtt.url, mqtt.username and its password, and that the broker \
+         runs"
+    )]
     Login { broker: String, error: String },
     #[error("{broker}: no answer within {WITHIN:?}")]
     Timeout { broker: String },
-    #[error("{broker}: logged in as {client_id}, but the subscription {filter} is not granted: {why}")]
-    Refused { broker: String, client_id: String, filter: String, why: String },
+    #[error(
+        "{broker}: logged in as {client_id}, but the subscription {filter} is not granted: {why}"
+    )]
+    Refused {
+        broker: String,
+        client_id: String,
+        filter: String,
+        why: String,
+    },
 }
 
 /// Logs in and subscribes. Returns a short text.
@@ -49,7 +59,10 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
     }
     let grants = tokio::time::timeout(WITHIN, async {
         let (sender, mut link) = link::open(&config, &target, &material)?;
-        let failed = |error: LinkError| CheckError::Login { broker: broker.clone(), error: error.to_string() };
+        let failed = |error: LinkError| CheckError::Login {
+            broker: broker.clone(),
+            error: error.to_string(),
+        };
         loop {
             match link.next().await.map_err(failed)? {
                 // The end of the connection is the next event.
@@ -62,14 +75,21 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
             }
         }
     });
-    let grants = grants.await.map_err(|_| CheckError::Timeout { broker: broker.clone() })??;
+    let grants = grants.await.map_err(|_| CheckError::Timeout {
+        broker: broker.clone(),
+    })??;
     let mut text = format!("{broker}: logged in and subscribed as {}", config.client_id);
     for (subscription, grant) in config.subscriptions.iter().zip(grants) {
         let filter = subscription.filter.clone();
         match grant {
             Grant::Refused(why) => {
                 let client_id = config.client_id.clone();
-                return Err(CheckError::Refused { broker, client_id, filter, why });
+                return Err(CheckError::Refused {
+                    broker,
+                    client_id,
+                    filter,
+                    why,
+                });
             }
             Grant::Qos(qos) if qos < subscription.qos_asked() => {
                 text += &format!("; warning: {filter} is granted with QoS {qos} only");
@@ -84,10 +104,18 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
 fn of_check(config: &Mqtt) -> Mqtt {
     let mut config = config.clone();
     config.client_id += SUFFIX;
-    (config.clean_start, config.session_expiry, config.status_topic) = (true, Duration::ZERO, None);
+    (
+        config.clean_start,
+        config.session_expiry,
+        config.status_topic,
+    ) = (true, Duration::ZERO, None);
     for subscription in &mut config.subscriptions {
         subscription.retained = Retained::Never;
-        if let Some((_, filter)) = subscription.filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/')) {
+        if let Some((_, filter)) = subscription
+            .filter
+            .strip_prefix("$share/")
+            .and_then(|rest| rest.split_once('/'))
+        {
             subscription.filter = filter.to_owned();
         }
     }

@@ -23,13 +23,27 @@ use crate::config::{Mqtt, MqttProtocol};
 use crate::ingest::IngestDeps;
 use crate::telemetry::metrics::{self, Source};
 
-/// Starts the tasks of one broker. They end after `stop` when all accepted messages are acknowledged, or at `drained`
-/// if that comes first.
+/// Starts the tasks of one broker. They end after `stop` when all accepted messages are
+/// acknowledged, or at `drained` if that comes first.
 ///
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
-pub fn spawn(config: Mqtt, deps: IngestDeps, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
-    let IngestDeps { decoding, ack, admission, commit_delay, clock, stop, drained, births_dir, .. } = deps;
+pub fn spawn(
+    config: Mqtt,
+    deps: IngestDeps,
+    on_status: OnStatus,
+) -> Result<JoinHandle<()>, SetupError> {
+    let IngestDeps {
+        decoding,
+        ack,
+        admission,
+        commit_delay,
+        clock,
+        stop,
+        drained,
+        births_dir,
+        ..
+    } = deps;
     let births_file = births_dir.map(|dir| births_file::path(&dir, &config));
     let target = Target::parse(&config.url)?;
     let settings = Settings {
@@ -40,10 +54,19 @@ pub fn spawn(config: Mqtt, deps: IngestDeps, on_status: OnStatus) -> Result<Join
     let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
     let collector = collector.counting_fields(admission.fields().cloned());
     // With 3.1.1 the broker's limit applies and is not announced. Packet ids have 16 bits.
-    let window = if config.protocol == MqttProtocol::V5 { config.window } else { u16::MAX };
+    let window = if config.protocol == MqttProtocol::V5 {
+        config.window
+    } else {
+        u16::MAX
+    };
     let name = target.label();
     let (settled_tx, settled) = mpsc::unbounded_channel();
-    let status = BrokerStatus { broker: name.clone(), connected: false, subscribed: false, problem: None };
+    let status = BrokerStatus {
+        broker: name.clone(),
+        connected: false,
+        subscribed: false,
+        problem: None,
+    };
     let broker = Broker {
         config: Arc::new(config),
         name,
@@ -81,9 +104,12 @@ impl Broker {
         metrics::mqtt_connected(&self.name, false);
         self.restore_births().await;
         while !self.stop.is_cancelled() {
-            // If admission is closed permanently, connecting would only make the broker send the same messages again
-            // and again.
-            if !matches!(self.admission.check(), Err(AdmissionError::Stopping | AdmissionError::Broken)) {
+            // If admission is closed permanently, connecting would only make the broker send the
+            // same messages again and again.
+            if !matches!(
+                self.admission.check(),
+                Err(AdmissionError::Stopping | AdmissionError::Broken)
+            ) {
                 let end = self.connection().await;
                 self.disconnected(&end);
             }
@@ -108,8 +134,11 @@ impl Broker {
         drop(self.collector.finish());
         let taken = Arc::new(Notify::new());
         let (queue, ingest_batches) = mpsc::channel(submit::BATCHES_MAX);
-        let _submitter =
-            AbortOnDropHandle::new(tokio::spawn(submit::submit(ingest_batches, self.admission.clone(), taken.clone())));
+        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit::submit(
+            ingest_batches,
+            self.admission.clone(),
+            taken.clone(),
+        )));
         let mut connection = Connection::new(self, sender, queue, taken);
         let end = connection.serve(&mut link).await;
         let was_useful = connection.was_useful();
@@ -127,10 +156,14 @@ impl Broker {
         let config = self.config.clone();
         let target = self.target.clone();
         let before = self.material.clone();
-        let read = tokio::task::spawn_blocking(move || files::read(&config, &target, before.as_ref())).await;
-        let (material, problem) = read.map_err(|error| SetupError::Options(error.to_string()))??;
+        let read =
+            tokio::task::spawn_blocking(move || files::read(&config, &target, before.as_ref()))
+                .await;
+        let (material, problem) =
+            read.map_err(|error| SetupError::Options(error.to_string()))??;
         if let Some(problem) = problem.as_ref().filter(|_| self.file_problem != problem) {
-            tracing::warn!(broker = %self.name, problem, "cannot read credential files; using their previous content");
+            tracing::warn!(broker = %self.name, problem, "cannot read credential files; using \
+                their previous content");
         }
         self.file_problem = problem;
         let opened = link::open(&self.config, &self.target, &material);

@@ -25,7 +25,8 @@ use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{rejected, tail};
 
-/// A connection that lasted this long, or acknowledged anything, was useful: the backoff starts again.
+/// A connection that lasted this long, or acknowledged anything, was useful: the backoff starts
+/// again.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
 /// Interval of log lines about rejected QoS 0 messages.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -126,9 +127,9 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// No event is immediately available: hands over the collected batch unless more messages are expected soon, and
-    /// waits for the next event, settled batches, a timer or shutdown. `next` is not dropped before it is ready (see
-    /// [`super::link`]) unless the connection ends.
+    /// No event is immediately available: hands over the collected batch unless more messages are
+    /// expected soon, and waits for the next event, settled batches, a timer or shutdown. `next` is
+    /// not dropped before it is ready (see [`super::link`]) unless the connection ends.
     async fn idle(
         &mut self,
         mut next: Pin<&mut impl Future<Output = Result<Event, LinkError>>>,
@@ -166,7 +167,11 @@ impl<'a> Connection<'a> {
         tracing::info!(broker = %broker.name, session_present, "MQTT connected");
         broker.collector.connected(session_present);
         // The broker sends retained messages again only on a new SUBSCRIBE.
-        let always_retained = broker.config.subscriptions.iter().any(|s| s.retained == Retained::Always);
+        let always_retained = broker
+            .config
+            .subscriptions
+            .iter()
+            .any(|s| s.retained == Retained::Always);
         if !session_present || always_retained {
             broker.status.subscribed = false;
         }
@@ -176,10 +181,11 @@ impl<'a> Connection<'a> {
             // It fails only if the link has ended; then the link's next event is the error.
             let _ = self.sender.publish_status(topic, ONLINE);
         }
-        // Also if the session is present, but this process has not been granted all configured subscriptions: the
-        // session may belong to another configuration.
+        // Also if the session is present, but this process has not been granted all configured
+        // subscriptions: the session may belong to another configuration.
         if !broker.status.subscribed && self.sender.subscribe(&broker.config).is_err() {
-            broker.status.problem = Some("a subscription's filter is not a valid topic filter".into());
+            broker.status.problem =
+                Some("a subscription's filter is not a valid topic filter".into());
             tracing::error!(broker = %broker.name, "invalid topic filter; nothing is subscribed");
         }
         broker.report();
@@ -194,7 +200,8 @@ impl<'a> Connection<'a> {
             match grant {
                 Grant::Qos(qos) if *qos >= wanted.qos_asked() => {}
                 Grant::Qos(qos) => {
-                    tracing::warn!(broker = %broker.name, filter, qos, "lower QoS granted; messages can be lost");
+                    tracing::warn!(broker = %broker.name, filter, qos, "lower QoS granted; \
+                        messages can be lost");
                     problems.push(format!("{filter}: only QoS {qos} granted"));
                 }
                 Grant::Refused(reason) => {
@@ -217,7 +224,11 @@ impl<'a> Connection<'a> {
             Some(_) => self.stopping || self.broker.ack_tracker.is_refusing(),
             None => self.stopping || self.queue.capacity() < BATCHES_MAX / 2,
         };
-        let take = if refuse { None } else { self.gather(&message, now) };
+        let take = if refuse {
+            None
+        } else {
+            self.gather(&message, now)
+        };
         self.ask_for_births();
         let Some(take) = take else {
             match receipt {
@@ -232,7 +243,11 @@ impl<'a> Connection<'a> {
             Take::Skipped | Take::Refused(_) => None,
         };
         match (receipt, note) {
-            (Some(receipt), note) => self.broker.ack_tracker.receive(Pending { receipt, note, since_ms: now.mono_ms }),
+            (Some(receipt), note) => self.broker.ack_tracker.receive(Pending {
+                receipt,
+                note,
+                since_ms: now.mono_ms,
+            }),
             // QoS 0: the broker waits for no acknowledgement.
             (None, Some(note)) => self.broker.collector.remember(note),
             (None, None) => {}
@@ -245,10 +260,17 @@ impl<'a> Connection<'a> {
     /// Sends Sparkplug B nodes the rebirth commands that their messages require.
     fn ask_for_births(&mut self) {
         let broker = &mut *self.broker;
-        for Rebirth { topic, payload, why } in broker.collector.rebirths() {
-            tracing::info!(broker = %broker.name, topic, why, "requesting a rebirth from a Sparkplug B node");
+        for Rebirth {
+            topic,
+            payload,
+            why,
+        } in broker.collector.rebirths()
+        {
+            tracing::info!(broker = %broker.name, topic, why, "requesting a rebirth from a \
+                Sparkplug B node");
             metrics::sparkplug_rebirth(&broker.name);
-            // It fails only if the link has ended. A rebirth that is still missing is requested on the next connection.
+            // It fails only if the link has ended. A rebirth that is still missing is requested on
+            // the next connection.
             let _ = self.sender.publish_command(topic, payload);
         }
     }
@@ -258,8 +280,19 @@ impl<'a> Connection<'a> {
         let broker = &mut *self.broker;
         broker.keep_births(now.mono_ms);
         let oldest_ms = broker.ack_tracker.oldest().map(|pending| pending.since_ms);
-        let Some(sample) = broker.window.observe(broker.ack_tracker.pending(), oldest_ms, now.mono_ms) else { return };
-        metrics::mqtt_window(&broker.name, sample.pending as u64, sample.oldest_seconds, sample.full_seconds);
+        let Some(sample) =
+            broker
+                .window
+                .observe(broker.ack_tracker.pending(), oldest_ms, now.mono_ms)
+        else {
+            return;
+        };
+        metrics::mqtt_window(
+            &broker.name,
+            sample.pending as u64,
+            sample.oldest_seconds,
+            sample.full_seconds,
+        );
         if sample.log_due {
             let cause = cause(broker.admission.check(), broker.ack, sample.oldest_seconds);
             let unacked = sample.pending;
@@ -273,7 +306,8 @@ impl<'a> Connection<'a> {
         let broker = &mut *self.broker;
         if !self.stopping && !broker.ack_tracker.is_refusing() {
             tracing::warn!(broker = %broker.name, "queue full; refusing messages until reconnected");
-            broker.status.problem = Some("queue full; messages are refused until reconnected".into());
+            broker.status.problem =
+                Some("queue full; messages are refused until reconnected".into());
             broker.report();
         }
         broker.ack_tracker.refuse();
@@ -318,8 +352,8 @@ impl<'a> Connection<'a> {
         })
     }
 
-    /// Hands over the collected batch, unless more messages are expected soon ([`CommitDelay`]), or the submit task is
-    /// busy: then larger batches are better.
+    /// Hands over the collected batch, unless more messages are expected soon ([`CommitDelay`]), or
+    /// the submit task is busy: then larger batches are better.
     ///
     /// [`CommitDelay`]: crate::commit_delay::CommitDelay
     fn hand_over_if_wanted(&mut self) {
@@ -343,7 +377,9 @@ impl<'a> Connection<'a> {
         if broker.collector.is_empty() {
             return;
         }
-        let Ok(slot) = self.queue.try_reserve() else { return };
+        let Ok(slot) = self.queue.try_reserve() else {
+            return;
+        };
         let gathered = broker.collector.finish();
         (self.collected, self.since) = (0, None);
         let group = broker.ack_tracker.close();
@@ -351,7 +387,11 @@ impl<'a> Connection<'a> {
         let rejected = gathered.rejected;
         rejected::note_dead_letters(Source::Mqtt, &gathered.dead);
         metrics::received(Source::Mqtt, accepted + rejected.total());
-        metrics::altered(Source::Mqtt, gathered.batch.retimed() as u64, gathered.left_out);
+        metrics::altered(
+            Source::Mqtt,
+            gathered.batch.retimed() as u64,
+            gathered.left_out,
+        );
         metrics::messages_empty(Source::Mqtt, gathered.empty);
         if gathered.skipped > 0 {
             metrics::mqtt_left_out(&broker.name, gathered.skipped);
@@ -364,7 +404,10 @@ impl<'a> Connection<'a> {
                 metrics::accepted(Source::Mqtt, accepted);
                 shown.send();
                 metrics::acknowledged(Source::Mqtt, since.elapsed().as_secs_f64());
-                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason.as_str(), *n));
+                rejected
+                    .0
+                    .iter()
+                    .for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason.as_str(), *n));
             }
             // If the broker's task has ended, no receiver is left.
             let _ = settled.send((group, outcome));
@@ -395,9 +438,8 @@ impl<'a> Connection<'a> {
         broker.show_pending();
         match (self.stopping, broker.ack_tracker.blocked()) {
             (true, true) => Some(CloseReason::Stopped),
-            (true, false) => {
-                (broker.ack_tracker.is_idle() && broker.collector.is_empty()).then_some(CloseReason::Stopped)
-            }
+            (true, false) => (broker.ack_tracker.is_idle() && broker.collector.is_empty())
+                .then_some(CloseReason::Stopped),
             (false, blocked) => blocked.then_some(CloseReason::Blocked),
         }
     }
@@ -426,7 +468,12 @@ impl<'a> Connection<'a> {
     pub(super) async fn close(mut self, link: Link, end: &CloseReason) {
         self.count_crowded_out();
         if self.opened.is_some() && matches!(end, CloseReason::Stopped | CloseReason::Blocked) {
-            let status = self.broker.config.status_topic.as_deref().map(|topic| (topic, OFFLINE));
+            let status = self
+                .broker
+                .config
+                .status_topic
+                .as_deref()
+                .map(|topic| (topic, OFFLINE));
             self.sender.close(link, status).await;
         }
     }

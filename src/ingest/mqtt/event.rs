@@ -12,7 +12,8 @@ use crate::decode::RejectReason;
 pub(in crate::ingest) enum Receipt {
     /// QoS 1: PUBACK.
     PubAck(u16),
-    /// QoS 2: PUBREC. Never requested, but a session created by another client may still hold such messages.
+    /// QoS 2: PUBREC. Never requested, but a session created by another client may still hold such
+    /// messages.
     PubRec(u16),
 }
 

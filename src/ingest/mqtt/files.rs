@@ -1,6 +1,6 @@
-//! Certificates and password from files, read again for each connection, so that renewed files apply from the next
-//! connection on. If a file cannot be read (half written, or a key that does not match yet), the content of the last
-//! connection is used and the problem is reported.
+//! Certificates and password from files, read again for each connection, so that renewed files
+//! apply from the next connection on. If a file cannot be read (half written, or a key that does
+//! not match yet), the content of the last connection is used and the problem is reported.
 
 use rumqttc_v5::TlsConfiguration;
 
@@ -37,9 +37,12 @@ pub(super) fn read(
         Ok(password) => password,
         Err(error) => {
             problems.push(format!("password_file: {error}"));
-            before.map_or(&config.password, |before| &before.password).clone()
+            before
+                .map_or(&config.password, |before| &before.password)
+                .clone()
         }
     };
-    let problem = (!problems.is_empty()).then(|| format!("{}; the previous content is used", problems.join("; ")));
+    let problem = (!problems.is_empty())
+        .then(|| format!("{}; the previous content is used", problems.join("; ")));
     Ok((Credentials { tls, password }, problem))
 }

@@ -1,14 +1,15 @@
-//! One connection to a broker, the same for MQTT 3.1.1 and 5: [`Link`] yields incoming events, [`Sender`] queues
-//! outgoing packets.
+//! One connection to a broker, the same for MQTT 3.1.1 and 5: [`Link`] yields incoming events,
+//! [`Sender`] queues outgoing packets.
 //!
-//! Every connection has its own pair, created by [`open`] and dropped at its end. rumqttc could reconnect by itself,
-//! but its event loop keeps state over a reconnect that would be wrong here: events of the old connection that were not
-//! read yet (3.1.1), and requests, PUBACKs among them, that are queued between the error and the next connection. With
-//! a new pair, a receipt of one connection cannot be acknowledged on another.
+//! Every connection has its own pair, created by [`open`] and dropped at its end. rumqttc could
+//! reconnect by itself, but its event loop keeps state over a reconnect that would be wrong here:
+//! events of the old connection that were not read yet (3.1.1), and requests, PUBACKs among them,
+//! that are queued between the error and the next connection. With a new pair, a receipt of one
+//! connection cannot be acknowledged on another.
 //!
-//! The two halves can be used concurrently: while [`Link::next`] waits, the sender accepts acknowledgements. A future
-//! of [`Link::next`] must not be dropped before it is ready unless the connection is given up: rumqttc may have taken a
-//! PUBACK off its queue and not written it yet.
+//! The two halves can be used concurrently: while [`Link::next`] waits, the sender accepts
+//! acknowledgements. A future of [`Link::next`] must not be dropped before it is ready unless the
+//! connection is given up: rumqttc may have taken a PUBACK off its queue and not written it yet.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ pub(super) enum LinkError {
     V5(Box<rumqttc_v5::ConnectionError>),
 }
 
-/// The receiving half. It must be polled continuously: it also sends pings and the sender's queued packets.
+/// The receiving half. It must be polled continuously: it also sends pings and the sender's queued
+/// packets.
 pub(super) enum Link {
     /// MQTT 3.1.1.
     V4(Box<rumqttc_v4::EventLoop>),
@@ -51,8 +53,12 @@ impl Link {
     /// The connection has ended, and this link with it.
     pub(super) async fn next(&mut self) -> Result<Event, LinkError> {
         match self {
-            Link::V4(events) => v4::next(events).await.map_err(|error| LinkError::V4(Box::new(error))),
-            Link::V5(events) => v5::next(events).await.map_err(|error| LinkError::V5(Box::new(error))),
+            Link::V4(events) => v4::next(events)
+                .await
+                .map_err(|error| LinkError::V4(Box::new(error))),
+            Link::V5(events) => v5::next(events)
+                .await
+                .map_err(|error| LinkError::V5(Box::new(error))),
         }
     }
 }
@@ -80,19 +86,28 @@ impl Sender {
     /// The connection has ended.
     pub(super) fn ack(&self, receipt: Receipt) -> Result<(), Disconnected> {
         match &self.client {
-            Client::V4(client) => client.try_manual_ack(v4::ack(receipt)).map_err(|_| Disconnected),
-            Client::V5(client) => client.try_manual_ack(v5::ack(receipt)).map_err(|_| Disconnected),
+            Client::V4(client) => client
+                .try_manual_ack(v4::ack(receipt))
+                .map_err(|_| Disconnected),
+            Client::V5(client) => client
+                .try_manual_ack(v5::ack(receipt))
+                .map_err(|_| Disconnected),
         }
     }
 
     /// Subscribes to every filter, in one packet.
     ///
     /// # Errors
-    /// The connection has ended, or a filter is invalid (the configuration is checked at the start).
+    /// The connection has ended, or a filter is invalid (the configuration is checked at the
+    /// start).
     pub(super) fn subscribe(&self, config: &Mqtt) -> Result<(), Disconnected> {
         match &self.client {
-            Client::V4(client) => client.try_subscribe_many(v4::filters(config)).map_err(|_| Disconnected),
-            Client::V5(client) => client.try_subscribe_many(v5::filters(config)).map_err(|_| Disconnected),
+            Client::V4(client) => client
+                .try_subscribe_many(v4::filters(config))
+                .map_err(|_| Disconnected),
+            Client::V5(client) => client
+                .try_subscribe_many(v5::filters(config))
+                .map_err(|_| Disconnected),
         }
     }
 
@@ -100,15 +115,23 @@ impl Sender {
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn publish_status(&self, topic: &str, state: &'static str) -> Result<(), Disconnected> {
+    pub(super) fn publish_status(
+        &self,
+        topic: &str,
+        state: &'static str,
+    ) -> Result<(), Disconnected> {
         match &self.client {
             Client::V4(client) => {
                 let options = rumqttc_v4::PublishOptions::at_least_once().retained();
-                client.try_publish(topic, state, options).map_err(|_| Disconnected)
+                client
+                    .try_publish(topic, state, options)
+                    .map_err(|_| Disconnected)
             }
             Client::V5(client) => {
                 let options = rumqttc_v5::PublishOptions::at_least_once().retained();
-                client.try_publish(topic, state, options).map_err(|_| Disconnected)
+                client
+                    .try_publish(topic, state, options)
+                    .map_err(|_| Disconnected)
             }
         }
     }
@@ -117,27 +140,32 @@ impl Sender {
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn publish_command(&self, topic: String, payload: Vec<u8>) -> Result<(), Disconnected> {
+    pub(super) fn publish_command(
+        &self,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), Disconnected> {
         match &self.client {
-            Client::V4(client) => {
-                client.try_publish(topic, payload, rumqttc_v4::PublishOptions::at_most_once()).map_err(|_| Disconnected)
-            }
-            Client::V5(client) => {
-                client.try_publish(topic, payload, rumqttc_v5::PublishOptions::at_most_once()).map_err(|_| Disconnected)
-            }
+            Client::V4(client) => client
+                .try_publish(topic, payload, rumqttc_v4::PublishOptions::at_most_once())
+                .map_err(|_| Disconnected),
+            Client::V5(client) => client
+                .try_publish(topic, payload, rumqttc_v5::PublishOptions::at_most_once())
+                .map_err(|_| Disconnected),
         }
     }
 
-    /// Ends the connection in order: sends queued acknowledgements, publishes `status` (a topic and a state) if given,
-    /// sends DISCONNECT, and waits until the broker has read everything and closes. Messages that still arrive are not
-    /// accepted; the broker keeps them.
+    /// Ends the connection in order: sends queued acknowledgements, publishes `status` (a topic and
+    /// a state) if given, sends DISCONNECT, and waits until the broker has read everything and
+    /// closes. Messages that still arrive are not accepted; the broker keeps them.
     pub(super) async fn close(self, mut link: Link, status: Option<(&str, &'static str)>) {
         // DISCONNECT can overtake a queued publish, so this waits for the broker's PUBACK first.
         if let Some((topic, state)) = status
             && self.publish_status(topic, state).is_ok()
         {
             self.socket.flush_eagerly();
-            let published = async { while !matches!(link.next().await, Ok(Event::Published) | Err(_)) {} };
+            let published =
+                async { while !matches!(link.next().await, Ok(Event::Published) | Err(_)) {} };
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, published).await;
         }
         let Sender { client, socket } = self;
@@ -161,7 +189,11 @@ impl Sender {
 ///
 /// # Errors
 /// The settings cannot be used.
-pub(super) fn open(config: &Mqtt, target: &Target, material: &Credentials) -> Result<(Sender, Link), SetupError> {
+pub(super) fn open(
+    config: &Mqtt,
+    target: &Target,
+    material: &Credentials,
+) -> Result<(Sender, Link), SetupError> {
     let socket = Handle::default();
     let (client, link) = match config.protocol {
         MqttProtocol::V4 => {

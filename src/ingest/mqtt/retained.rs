@@ -1,12 +1,13 @@
 //! Remembers accepted messages, so that each retained message is accepted once. Pure.
 //!
-//! For each topic it remembers the newest *acknowledged* message (two hashes, not the text). If the broker sends a
-//! message because of a subscription, not because it was just published, and it equals the remembered one, it is
-//! skipped. A message that was accepted but never acknowledged is not remembered, so its redelivery is accepted.
+//! For each topic it remembers the newest *acknowledged* message (two hashes, not the text). If the
+//! broker sends a message because of a subscription, not because it was just published, and it
+//! equals the remembered one, it is skipped. A message that was accepted but never acknowledged is
+//! not remembered, so its redelivery is accepted.
 //!
-//! Bounded: 65,536 topics per broker, 1 MiB, allocated with the first entry. If two topics hash to the same slot, the
-//! older is evicted. A message of an evicted topic is accepted once more; no message is ever skipped that was not
-//! accepted before.
+//! Bounded: 65,536 topics per broker, 1 MiB, allocated with the first entry. If two topics hash to
+//! the same slot, the older is evicted. A message of an evicted topic is accepted once more; no
+//! message is ever skipped that was not accepted before.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -29,7 +30,10 @@ pub(super) struct Accepted {
 
 impl Default for Accepted {
     fn default() -> Accepted {
-        Accepted { places: vec![], seed: RandomState::new().hash_one(0) }
+        Accepted {
+            places: vec![],
+            seed: RandomState::new().hash_one(0),
+        }
     }
 }
 
@@ -38,7 +42,10 @@ impl Accepted {
     pub(super) fn note(&self, topic: &[u8], payload: &[u8]) -> Note {
         // 0 marks an empty slot.
         let topic = xxh3_64_with_seed(topic, self.seed).max(1);
-        Note { topic, payload: xxh3_64_with_seed(payload, self.seed) }
+        Note {
+            topic,
+            payload: xxh3_64_with_seed(payload, self.seed),
+        }
     }
 
     fn place(note: Note) -> usize {
@@ -66,7 +73,8 @@ mod tests {
     #[test]
     fn the_newest_message_of_each_topic_is_known() {
         let mut taken = Accepted::default();
-        let [a, b, other] = [(b"t/1", b"a"), (b"t/1", b"b"), (b"t/2", b"a")].map(|(t, p)| taken.note(t, p));
+        let [a, b, other] =
+            [(b"t/1", b"a"), (b"t/1", b"b"), (b"t/2", b"a")].map(|(t, p)| taken.note(t, p));
         assert!(!taken.contains(a));
         taken.remember(a);
         taken.remember(other);
@@ -82,7 +90,9 @@ mod tests {
             taken.remember(taken.note(format!("t/{i}").as_bytes(), b"x"));
         }
         assert_eq!(taken.places.len(), PLACES);
-        let known = (0..2 * PLACES).filter(|i| taken.contains(taken.note(format!("t/{i}").as_bytes(), b"x"))).count();
+        let known = (0..2 * PLACES)
+            .filter(|i| taken.contains(taken.note(format!("t/{i}").as_bytes(), b"x")))
+            .count();
         assert!((PLACES / 2..=PLACES).contains(&known), "{known}");
         assert!(!(0..1000).any(|i| taken.contains(taken.note(format!("u/{i}").as_bytes(), b"x"))));
     }

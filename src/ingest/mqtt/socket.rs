@@ -1,15 +1,17 @@
-//! The socket below rumqttc: sends many small packets in one system call, and outlives rumqttc for a moment.
+//! The socket below rumqttc: sends many small packets in one system call, and outlives rumqttc for
+//! a moment.
 //!
-//! rumqttc flushes after every PUBACK (it takes requests for control packets one at a time), so a hundred thousand
-//! messages a second would cost as many system calls of four bytes. Here a flush is only noted, and the written bytes
-//! are sent when rumqttc next reads. rumqttc reads as soon as it has nothing more to send, and never waits for anything
-//! else meanwhile, so no bytes are held back while a task waits.
+//! rumqttc flushes after every PUBACK (it takes requests for control packets one at a time), so a
+//! hundred thousand messages a second would cost as many system calls of four bytes. Here a flush
+//! is only noted, and the written bytes are sent when rumqttc next reads. rumqttc reads as soon as
+//! it has nothing more to send, and never waits for anything else meanwhile, so no bytes are held
+//! back while a task waits.
 //!
 //! The exception is the end of the connection: rumqttc does not read again after DISCONNECT, so
-//! [`Handle::flush_eagerly`] makes every flush take effect. rumqttc then drops the socket, although the broker may not
-//! have read all of it. A new connection with the same client id would overtake the PUBACKs on the old one, and the
-//! broker would send their messages again. So the socket is handed back, and [`Handle::linger`] waits until the broker
-//! has closed it.
+//! [`Handle::flush_eagerly`] makes every flush take effect. rumqttc then drops the socket, although
+//! the broker may not have read all of it. A new connection with the same client id would overtake
+//! the PUBACKs on the old one, and the broker would send their messages again. So the socket is
+//! handed back, and [`Handle::linger`] waits until the broker has closed it.
 
 use std::io;
 use std::pin::Pin;
@@ -41,7 +43,10 @@ impl<S> Clone for Handle<S> {
 
 impl<S> Default for Handle<S> {
     fn default() -> Handle<S> {
-        Handle(Arc::new(Shared { eager: AtomicBool::new(false), left: Mutex::new(None) }))
+        Handle(Arc::new(Shared {
+            eager: AtomicBool::new(false),
+            left: Mutex::new(None),
+        }))
     }
 }
 
@@ -53,7 +58,12 @@ impl<S: AsyncRead + Unpin> Handle<S> {
 
     /// After rumqttc has dropped the socket: reads and discards until the broker closes it.
     pub(super) async fn linger(&self) {
-        let left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let left = self
+            .0
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(mut socket) = left else { return };
         let mut discarded = [0; 4096];
         while socket.read(&mut discarded).await.is_ok_and(|n| n > 0) {}
@@ -70,21 +80,35 @@ pub(super) struct Coalescing<S> {
 
 impl<S> Drop for Coalescing<S> {
     fn drop(&mut self) {
-        *self.handle.0.left.lock().unwrap_or_else(PoisonError::into_inner) = self.socket.take();
+        *self
+            .handle
+            .0
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = self.socket.take();
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
     pub(super) fn new(socket: S, handle: Handle<S>) -> Coalescing<S> {
-        Coalescing { socket: Some(socket), waiting: BytesMut::new(), handle }
+        Coalescing {
+            socket: Some(socket),
+            waiting: BytesMut::new(),
+            handle,
+        }
     }
 
     fn socket(&mut self) -> io::Result<Pin<&mut S>> {
-        self.socket.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.socket
+            .as_mut()
+            .map(Pin::new)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(socket) = &mut self.socket else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+        let Some(socket) = &mut self.socket else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
         while !self.waiting.is_empty() {
             let n = ready!(Pin::new(&mut *socket).poll_write(cx, &self.waiting))?;
             if n == 0 {
@@ -97,7 +121,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // If the peer accepts no more bytes now, this task is woken when it does, and reads then.
         if !this.waiting.is_empty()
@@ -110,7 +138,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Coalescing<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.waiting.len() >= WAITING_BYTES_MAX {
             ready!(this.poll_send(cx))?;
@@ -121,7 +153,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Coalescing<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.handle.0.eager.load(Ordering::Acquire) { this.poll_send(cx) } else { Poll::Ready(Ok(())) }
+        if this.handle.0.eager.load(Ordering::Acquire) {
+            this.poll_send(cx)
+        } else {
+            Poll::Ready(Ok(()))
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,8 +1,8 @@
-//! The submit task of a connection: submits its ingest batches to admission, in order, and waits while admission is
-//! closed, so that the poll task never has to wait.
+//! The submit task of a connection: submits its ingest batches to admission, in order, and waits
+//! while admission is closed, so that the poll task never has to wait.
 //!
-//! It ends with its connection. Ingest batches that are still queued are dropped, because the broker sends their
-//! messages again.
+//! It ends with its connection. Ingest batches that are still queued are dropped, because the
+//! broker sends their messages again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 
-/// Maximum queued ingest batches. At 256 KiB each, 64 MiB per broker; at 512 messages each, more than the 65,535
-/// messages that a broker may have unacknowledged.
+/// Maximum queued ingest batches. At 256 KiB each, 64 MiB per broker; at 512 messages each, more
+/// than the 65,535 messages that a broker may have unacknowledged.
 pub(super) const BATCHES_MAX: usize = 256;
 
 /// How often a closed admission is checked again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Runs until the queue is closed or admission is closed permanently. Notifies `taken` of each ingest batch taken off
-/// the queue.
+/// Runs until the queue is closed or admission is closed permanently. Notifies `taken` of each
+/// ingest batch taken off the queue.
 pub(in crate::ingest) async fn submit(
     mut queue: mpsc::Receiver<IngestBatch>,
     admission: Admission,
@@ -33,8 +33,8 @@ pub(in crate::ingest) async fn submit(
         }
         match admission.submit(ingest_batch).await {
             Ok(()) => {}
-            // Admission closed while the ingest batch waited. Its acknowledgement has reported that, and the connection
-            // ends when all messages before it are acknowledged.
+            // Admission closed while the ingest batch waited. Its acknowledgement has reported
+            // that, and the connection ends when all messages before it are acknowledged.
             Err(AdmissionError::Busy | AdmissionError::Full) => {}
             Err(AdmissionError::Stopping | AdmissionError::Broken) => return,
         }

@@ -32,12 +32,14 @@ pub(super) struct Target {
     pub(super) url: String,
 }
 
-/// Why a broker connection is not possible as configured. An operator has to change the configuration.
+/// Why a broker connection is not possible as configured. An operator has to change the
+/// configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The URL cannot be used.
     #[error(
-        "mqtt.url must be mqtt://, mqtts://, ws:// or wss:// with host and optional port, without credentials: {0}"
+        "mqtt.url must be mqtt://, mqtts://, ws:// or wss:// with host and optional port, without \
+         credentials: {0}"
     )]
     Url(String),
     /// The certificates cannot be used.
@@ -75,7 +77,9 @@ impl Target {
         let is_plain = matches!(scheme, Scheme::Mqtt | Scheme::Mqtts);
         if authority.contains('@') {
             // The URL is not repeated: it contains a password.
-            return Err(SetupError::Url("it contains credentials; use mqtt.username and mqtt.password_file".into()));
+            return Err(SetupError::Url(
+                "it contains credentials; use mqtt.username and mqtt.password_file".into(),
+            ));
         }
         if is_plain && !matches!(path, "" | "/") {
             return Err(bad());
@@ -83,15 +87,26 @@ impl Target {
         let (host, port) = match authority.strip_prefix('[') {
             Some(v6) => {
                 let (host, rest) = v6.split_once(']').ok_or_else(bad)?;
-                (host, rest.strip_prefix(':').map_or_else(|| rest.is_empty().then_some(port), |p| p.parse().ok()))
+                (
+                    host,
+                    rest.strip_prefix(':')
+                        .map_or_else(|| rest.is_empty().then_some(port), |p| p.parse().ok()),
+                )
             }
             None => match authority.split_once(':') {
                 Some((host, port)) => (host, port.parse().ok()),
                 None => (authority, Some(port)),
             },
         };
-        let port = port.filter(|port| *port != 0 && !host.is_empty()).ok_or_else(bad)?;
-        Ok(Target { scheme, host: host.to_owned(), port, url: url.to_owned() })
+        let port = port
+            .filter(|port| *port != 0 && !host.is_empty())
+            .ok_or_else(bad)?;
+        Ok(Target {
+            scheme,
+            host: host.to_owned(),
+            port,
+            url: url.to_owned(),
+        })
     }
 
     /// Host and port, for logs and metrics.
@@ -103,7 +118,8 @@ impl Target {
         }
     }
 
-    /// The TLS configuration, if the scheme uses TLS. Reads files, so it blocks for some milliseconds.
+    /// The TLS configuration, if the scheme uses TLS. Reads files, so it blocks for some
+    /// milliseconds.
     ///
     /// # Errors
     /// The certificates cannot be loaded.
@@ -119,9 +135,14 @@ impl Target {
 }
 
 /// Opens the socket; tries every address of the host name.
-pub(super) async fn dial(host: String, port: u16, handle: Handle<TcpStream>) -> io::Result<Coalescing<TcpStream>> {
+pub(super) async fn dial(
+    host: String,
+    port: u16,
+    handle: Handle<TcpStream>,
+) -> io::Result<Coalescing<TcpStream>> {
     let socket = TcpStream::connect((host.as_str(), port)).await?;
-    // Writes are coalesced already; Nagle's algorithm would delay every PUBACK of a quiet connection.
+    // Writes are coalesced already; Nagle's algorithm would delay every PUBACK of a quiet
+    // connection.
     socket.set_nodelay(true)?;
     Ok(Coalescing::new(socket, handle))
 }
@@ -133,13 +154,36 @@ mod tests {
     #[test]
     fn urls_are_parsed() {
         let parse = |url: &str| Target::parse(url).map(|t| (t.scheme, t.label())).ok();
-        assert_eq!(parse("mqtt://127.0.0.1:1883"), Some((Scheme::Mqtt, "127.0.0.1:1883".into())));
-        assert_eq!(parse("mqtts://broker.example/"), Some((Scheme::Mqtts, "broker.example:8883".into())));
-        assert_eq!(parse("ws://b:9001/mqtt"), Some((Scheme::Ws, "b:9001".into())));
-        assert_eq!(parse("wss://[::1]:443/x"), Some((Scheme::Wss, "[::1]:443".into())));
-        assert_eq!(parse("mqtt://[::1]"), Some((Scheme::Mqtt, "[::1]:1883".into())));
-        for bad in ["", "mqtt://", "tcp://x", "mqtt://x:0", "mqtt://x:y", "mqtt://[::1", "mqtt://x/y", "mqtt://[::1]x"]
-        {
+        assert_eq!(
+            parse("mqtt://127.0.0.1:1883"),
+            Some((Scheme::Mqtt, "127.0.0.1:1883".into()))
+        );
+        assert_eq!(
+            parse("mqtts://broker.example/"),
+            Some((Scheme::Mqtts, "broker.example:8883".into()))
+        );
+        assert_eq!(
+            parse("ws://b:9001/mqtt"),
+            Some((Scheme::Ws, "b:9001".into()))
+        );
+        assert_eq!(
+            parse("wss://[::1]:443/x"),
+            Some((Scheme::Wss, "[::1]:443".into()))
+        );
+        assert_eq!(
+            parse("mqtt://[::1]"),
+            Some((Scheme::Mqtt, "[::1]:1883".into()))
+        );
+        for bad in [
+            "",
+            "mqtt://",
+            "tcp://x",
+            "mqtt://x:0",
+            "mqtt://x:y",
+            "mqtt://[::1",
+            "mqtt://x/y",
+            "mqtt://[::1]x",
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

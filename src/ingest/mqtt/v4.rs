@@ -14,8 +14,9 @@ use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;
 
-/// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set here, and the broker
-/// would send it again forever. So this sets no limit: a packet over `packet_max_bytes` becomes a dead letter.
+/// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set
+/// here, and the broker would send it again forever. So this sets no limit: a packet over
+/// `packet_max_bytes` becomes a dead letter.
 const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
 
 /// Creates client and event loop of a new connection.
@@ -29,7 +30,9 @@ pub(super) fn open(
     let id = config.client_id.clone();
     let tcp = || Broker::tcp(target.host.clone(), target.port);
     let mut options = match (target.scheme, material.tls.clone()) {
-        (Scheme::Ws, _) => MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?),
+        (Scheme::Ws, _) => {
+            MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?)
+        }
         (Scheme::Wss, Some(tls)) => {
             MqttOptions::websocket_with_tls_config(id, &target.url, tls).map_err(|e| refused(&e))?
         }
@@ -46,7 +49,9 @@ pub(super) fn open(
         .set_ack_mode(AckMode::Manual)
         .set_max_request_batch(REQUEST_BATCH)
         .set_read_batch_size(READ_BATCH);
-    options.try_set_clean_session(config.clean_start).map_err(|e| refused(&e))?;
+    options
+        .try_set_clean_session(config.clean_start)
+        .map_err(|e| refused(&e))?;
     // Only our own status is published. rumqttc scans this many slots at every flush.
     options.try_set_inflight(1).map_err(|e| refused(&e))?;
     match (&config.username, &material.password) {
@@ -65,17 +70,25 @@ pub(super) fn open(
     let port = target.port;
     let socket = socket.clone();
     options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
-    let (client, mut events) =
-        AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))?;
-    events.network_options.set_connection_timeout(CONNECT_SECONDS);
+    let (client, mut events) = AsyncClient::builder(options)
+        .capacity(REQUESTS_MAX)
+        .try_build()
+        .map_err(|e| refused(&e))?;
+    events
+        .network_options
+        .set_connection_timeout(CONNECT_SECONDS);
     Ok((client, events))
 }
 
 pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
     loop {
-        let rumqttc_v4::Event::Incoming(packet) = events.poll().await? else { continue };
+        let rumqttc_v4::Event::Incoming(packet) = events.poll().await? else {
+            continue;
+        };
         match packet {
-            Packet::ConnAck(ConnAck { session_present, .. }) => return Ok(Event::Connected { session_present }),
+            Packet::ConnAck(ConnAck {
+                session_present, ..
+            }) => return Ok(Event::Connected { session_present }),
             Packet::Publish(publish) => {
                 let receipt = match publish.qos {
                     QoS::AtMostOnce => None,
@@ -98,9 +111,13 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
             Packet::SubAck(answer) => {
                 let grant = |code: &SubscribeReasonCode| match code {
                     SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
-                    SubscribeReasonCode::Failure => Grant::Refused("refused (MQTT 3.1.1 gives no reason)".into()),
+                    SubscribeReasonCode::Failure => {
+                        Grant::Refused("refused (MQTT 3.1.1 gives no reason)".into())
+                    }
                 };
-                return Ok(Event::Subscribed(answer.return_codes.iter().map(grant).collect()));
+                return Ok(Event::Subscribed(
+                    answer.return_codes.iter().map(grant).collect(),
+                ));
             }
             _ => {}
         }
@@ -117,6 +134,16 @@ pub(super) fn ack(receipt: Receipt) -> ManualAck {
 
 /// The filters of all subscriptions.
 pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
-    let qos = |qos| if qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
-    config.subscriptions.iter().map(|s| SubscribeFilterInput::new(s.filter.clone(), qos(s.qos_asked()))).collect()
+    let qos = |qos| {
+        if qos == 0 {
+            QoS::AtMostOnce
+        } else {
+            QoS::AtLeastOnce
+        }
+    };
+    config
+        .subscriptions
+        .iter()
+        .map(|s| SubscribeFilterInput::new(s.filter.clone(), qos(s.qos_asked())))
+        .collect()
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use rumqttc_v5::mqttbytes::v5::{ConnAck, LastWill, PubAck, PubRec, RetainForwardRule, SubscribeReasonCode};
+use rumqttc_v5::mqttbytes::v5::{
+    ConnAck, LastWill, PubAck, PubRec, RetainForwardRule, SubscribeReasonCode,
+};
 use rumqttc_v5::{
-    AckMode, AsyncClient, Broker, BrokerSessionResumePolicy, ConnectionError, EventLoop, ManualAck, MqttOptions,
-    Packet, QoS, SubscribeFilterInput, Transport,
+    AckMode, AsyncClient, Broker, BrokerSessionResumePolicy, ConnectionError, EventLoop, ManualAck,
+    MqttOptions, Packet, QoS, SubscribeFilterInput, Transport,
 };
 use tokio::net::TcpStream;
 
@@ -27,7 +29,9 @@ pub(super) fn open(
     let id = config.client_id.clone();
     let tcp = || Broker::tcp(target.host.clone(), target.port);
     let mut options = match (target.scheme, material.tls.clone()) {
-        (Scheme::Ws, _) => MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?),
+        (Scheme::Ws, _) => {
+            MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?)
+        }
         (Scheme::Wss, Some(tls)) => {
             MqttOptions::websocket_with_tls_config(id, &target.url, tls).map_err(|e| refused(&e))?
         }
@@ -47,12 +51,14 @@ pub(super) fn open(
         // No topic aliases: they save bytes that are cheap, and add state that can be wrong.
         .set_topic_alias_max(Some(0))
         .set_receive_maximum(Some(config.window.max(1)))
-        // No maximum packet size is announced: the broker would silently drop a larger message. Packets of any size are
-        // read, and one over `packet_max_bytes` becomes a dead letter.
+        // No maximum packet size is announced: the broker would silently drop a larger message.
+        // Packets of any size are read, and one over `packet_max_bytes` becomes a dead letter.
         .set_unlimited_incoming_packet_size()
-        // A new event loop has no session. Without this it would refuse the one that the broker kept.
+        // A new event loop has no session. Without this it would refuse the one that the broker
+        // kept.
         .set_broker_session_resume_policy(BrokerSessionResumePolicy::AllowBrokerOnly)
-        // Only our own status is published. rumqttc scans this many slots at every flush, by default 65,535.
+        // Only our own status is published. rumqttc scans this many slots at every flush, by
+        // default 65,535.
         .set_outgoing_inflight_upper_limit(1)
         .set_ack_mode(AckMode::Manual)
         .set_max_request_batch(REQUEST_BATCH)
@@ -76,17 +82,25 @@ pub(super) fn open(
     let port = target.port;
     let socket = socket.clone();
     options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
-    AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))
+    AsyncClient::builder(options)
+        .capacity(REQUESTS_MAX)
+        .try_build()
+        .map_err(|e| refused(&e))
 }
 
 pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
     loop {
-        let rumqttc_v5::Event::Incoming(packet) = events.poll().await? else { continue };
+        let rumqttc_v5::Event::Incoming(packet) = events.poll().await? else {
+            continue;
+        };
         match packet {
-            Packet::ConnAck(ConnAck { session_present, .. }) => {
-                // If only the broker has the session, rumqttc refuses to subscribe, to protect the packet ids of our
-                // own unfinished publishes, of which there are none. Resetting the local session lifts that. Nothing
-                // has been read on this connection yet, so nothing is lost.
+            Packet::ConnAck(ConnAck {
+                session_present, ..
+            }) => {
+                // If only the broker has the session, rumqttc refuses to subscribe, to protect the
+                // packet ids of our own unfinished publishes, of which there are none. Resetting
+                // the local session lifts that. Nothing has been read on this connection yet, so
+                // nothing is lost.
                 if session_present {
                     events.reset_session_state();
                 }
@@ -104,7 +118,10 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     receipt,
                     is_retained: publish.retain,
                     is_dup: publish.dup,
-                    properties: publish.properties.map(|p| p.user_properties).unwrap_or_default(),
+                    properties: publish
+                        .properties
+                        .map(|p| p.user_properties)
+                        .unwrap_or_default(),
                     refused: None,
                     sender: None,
                     can_refuse: false,
@@ -116,7 +133,9 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
                     refused => Grant::Refused(format!("{refused:?}")),
                 };
-                return Ok(Event::Subscribed(answer.return_codes.iter().map(grant).collect()));
+                return Ok(Event::Subscribed(
+                    answer.return_codes.iter().map(grant).collect(),
+                ));
             }
             _ => {}
         }
@@ -134,7 +153,11 @@ pub(super) fn ack(receipt: Receipt) -> ManualAck {
 /// The filters of all subscriptions, each with its Retain Handling option (MQTT 5 §3.8.3.1).
 pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
     let filter = |s: &Subscription| {
-        let qos = if s.qos_asked() == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
+        let qos = if s.qos_asked() == 0 {
+            QoS::AtMostOnce
+        } else {
+            QoS::AtLeastOnce
+        };
         let rule = match s.retained {
             Retained::Once => RetainForwardRule::OnNewSubscribe,
             Retained::Always => RetainForwardRule::OnEverySubscribe,

@@ -1,24 +1,33 @@
-//! The headers in which an HTTP proxy names its client: `X-Forwarded-For`, and `Forwarded` (RFC 7239). Pure.
+//! The headers in which an HTTP proxy names its client: `X-Forwarded-For`, and `Forwarded` (RFC
+//! 7239). Pure.
 //!
-//! Each proxy appends the address of its client, and a client can send the header itself. So it is read from its end:
-//! as long as an address is that of a trusted proxy, the one before it can be believed.
+//! Each proxy appends the address of its client, and a client can send the header itself. So it is
+//! read from its end: as long as an address is that of a trusted proxy, the one before it can be
+//! believed.
 
 use core::net::{IpAddr, SocketAddr};
 
 /// Hops that are read, from the last.
 const HOPS_MAX: usize = 32;
 
-/// The last address that is not a trusted proxy's. `None`: the header names none that can be believed, for example
-/// because the proxy itself asks. `values`: all headers of this name, in order.
+/// The last address that is not a trusted proxy's. `None`: the header names none that can be
+/// believed, for example because the proxy itself asks. `values`: all headers of this name, in
+/// order.
 pub(crate) fn client<'a>(
     values: impl DoubleEndedIterator<Item = &'a str>,
     is_rfc_7239: bool,
     is_trusted: impl Fn(IpAddr) -> bool,
 ) -> Option<IpAddr> {
     let mut believed = None;
-    let hops = values.rev().flat_map(|value| elements(value, is_rfc_7239).into_iter().rev());
+    let hops = values
+        .rev()
+        .flat_map(|value| elements(value, is_rfc_7239).into_iter().rev());
     for hop in hops.take(HOPS_MAX) {
-        let address = if is_rfc_7239 { for_parameter(hop).and_then(address) } else { address(hop.trim()) };
+        let address = if is_rfc_7239 {
+            for_parameter(hop).and_then(address)
+        } else {
+            address(hop.trim())
+        };
         let Some(ip) = address else { break };
         believed = Some(ip);
         if !is_trusted(ip) {
@@ -28,8 +37,9 @@ pub(crate) fn client<'a>(
     believed
 }
 
-/// The elements of a list, between commas. In `Forwarded` a comma can be in quotes. A client could open a quote that
-/// hides the address that the proxy appends, so a value with an open quote is not believed at all.
+/// The elements of a list, between commas. In `Forwarded` a comma can be in quotes. A client could
+/// open a quote that hides the address that the proxy appends, so a value with an open quote is not
+/// believed at all.
 fn elements(value: &str, has_quotes: bool) -> Vec<&str> {
     split(value, ',', has_quotes).unwrap_or_else(|| vec![""])
 }
@@ -56,16 +66,26 @@ fn for_parameter(element: &str) -> Option<&str> {
     split(element, ';', true)?.into_iter().find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
         let value = value.trim();
-        let unquoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+        let unquoted = value
+            .strip_prefix('"')
+            .and_then(|value| value.strip_suffix('"'))
+            .unwrap_or(value);
         name.trim().eq_ignore_ascii_case("for").then_some(unquoted)
     })
 }
 
-/// An address, with or without brackets and a port. `None` for `unknown` and names such as `_hidden`.
+/// An address, with or without brackets and a port. `None` for `unknown` and names such as
+/// `_hidden`.
 fn address(text: &str) -> Option<IpAddr> {
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+        .unwrap_or(text);
     let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
-    bare.parse().ok().or_else(with_port).map(|ip: IpAddr| ip.to_canonical())
+    bare.parse()
+        .ok()
+        .or_else(with_port)
+        .map(|ip: IpAddr| ip.to_canonical())
 }
 
 #[cfg(test)]
@@ -91,7 +111,10 @@ mod tests {
         for (values, expected) in [
             (&["192.0.2.1"][..], Some("192.0.2.1")),
             (&["198.51.100.9, 192.0.2.1"], Some("192.0.2.1")),
-            (&["198.51.100.9, 192.0.2.1, 10.0.0.1,10.1.2.3"], Some("192.0.2.1")),
+            (
+                &["198.51.100.9, 192.0.2.1, 10.0.0.1,10.1.2.3"],
+                Some("192.0.2.1"),
+            ),
             (&["198.51.100.9", "192.0.2.1, 10.0.0.1"], Some("192.0.2.1")),
             (&["192.0.2.1:4711, [fd00::1]:80"], Some("192.0.2.1")),
             (&["2001:db8::1"], Some("2001:db8::1")),
@@ -113,11 +136,26 @@ mod tests {
     fn the_examples_of_rfc_7239_are_understood() {
         for (values, expected) in [
             (&["for=\"_gazonk\""][..], None),
-            (&["For=\"[2001:db8:cafe::17]:4711\""], Some("2001:db8:cafe::17")),
-            (&["for=192.0.2.60;proto=http;by=203.0.113.43"], Some("192.0.2.60")),
-            (&["for=192.0.2.43, for=198.51.100.17"], Some("198.51.100.17")),
+            (
+                &["For=\"[2001:db8:cafe::17]:4711\""],
+                Some("2001:db8:cafe::17"),
+            ),
+            (
+                &["for=192.0.2.60;proto=http;by=203.0.113.43"],
+                Some("192.0.2.60"),
+            ),
+            (
+                &["for=192.0.2.43, for=198.51.100.17"],
+                Some("198.51.100.17"),
+            ),
             (&["for=192.0.2.43, for=\"10.0.0.3:99\""], Some("192.0.2.43")),
-            (&["for=192.0.2.43", "for=10.0.0.3;host=\"a,b\\\";for=1.1.1.1\""], Some("192.0.2.43")),
+            (
+                &[
+                    "for=192.0.2.43",
+                    "for=10.0.0.3;host=\"a,b\\\";for=1.1.1.1\"",
+                ],
+                Some("192.0.2.43"),
+            ),
             (&["for=192.0.2.43, for=unknown"], None),
             (&["by=192.0.2.43"], None),
             // A quote that a client left open before the proxy appended its own.

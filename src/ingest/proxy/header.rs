@@ -1,5 +1,5 @@
-//! The header of the PROXY protocol, version 2 (haproxy.org/download/3.0/doc/proxy-protocol.txt, §2.2): a proxy sends
-//! it before the first byte of the connection that it passes on. Pure.
+//! The header of the PROXY protocol, version 2 (haproxy.org/download/3.0/doc/proxy-protocol.txt,
+//! §2.2): a proxy sends it before the first byte of the connection that it passes on. Pure.
 //!
 //! ```text
 //! signature (12 bytes) │ version and command │ family │ length │ addresses │ TLVs (skipped)
@@ -14,22 +14,28 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const VERSION_1: &[u8] = b"PROXY ";
 /// Bytes of the fixed part.
 pub(crate) const FIXED_BYTES: usize = 16;
-/// The most that may follow it. Addresses take at most 216 bytes; the rest is for TLVs, such as a client certificate's
-/// name.
+/// The most that may follow it. Addresses take at most 216 bytes; the rest is for TLVs, such as a
+/// client certificate's name.
 pub(crate) const REST_BYTES_MAX: usize = 2048;
 
 /// Why a connection has no usable header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderFault {
-    #[error("no PROXY header, which every connection from an address in trusted_proxies must begin with")]
+    #[error(
+        "no PROXY header, which every connection from an address in trusted_proxies must begin with"
+    )]
     Missing,
     #[error("a PROXY header of version 1; configure the proxy to send version 2")]
     Version1,
     #[error("a PROXY header of another version than 2, or with an unknown command")]
     Version,
-    #[error("a PROXY header with an unknown address family or protocol; expected TCP over IPv4 or IPv6")]
+    #[error(
+        "a PROXY header with an unknown address family or protocol; expected TCP over IPv4 or IPv6"
+    )]
     Family,
-    #[error("a PROXY header with {0} bytes of addresses and TLVs; expected at most {REST_BYTES_MAX}")]
+    #[error(
+        "a PROXY header with {0} bytes of addresses and TLVs; expected at most {REST_BYTES_MAX}"
+    )]
     TooLong(usize),
     #[error("a PROXY header that is too short for its addresses")]
     TooShort,
@@ -69,8 +75,8 @@ pub(crate) struct Fixed {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
-    /// The proxy itself connects (LOCAL), for example to check that the service answers; or it does not name its client
-    /// (UNSPEC, or a Unix socket).
+    /// The proxy itself connects (LOCAL), for example to check that the service answers; or it does
+    /// not name its client (UNSPEC, or a Unix socket).
     Unnamed,
     V4,
     V6,
@@ -113,15 +119,26 @@ impl Fixed {
         let client = match self.family {
             Family::Unnamed => return Ok(None),
             // Source and destination address, source and destination port.
-            Family::V4 => rest.first_chunk::<12>().map(|&[a, b, c, d, _, _, _, _, high, low, _, _]| {
-                (Ipv4Addr::new(a, b, c, d).into(), u16::from_be_bytes([high, low]))
-            }),
+            Family::V4 => {
+                rest.first_chunk::<12>()
+                    .map(|&[a, b, c, d, _, _, _, _, high, low, _, _]| {
+                        (
+                            Ipv4Addr::new(a, b, c, d).into(),
+                            u16::from_be_bytes([high, low]),
+                        )
+                    })
+            }
             Family::V6 => rest.first_chunk::<36>().and_then(|all| {
                 let ip: [u8; 16] = *all.first_chunk()?;
-                Some((Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes([all[32], all[33]])))
+                Some((
+                    Ipv6Addr::from(ip).to_canonical(),
+                    u16::from_be_bytes([all[32], all[33]]),
+                ))
             }),
         };
-        client.map(|client| Some(SocketAddr::from(client))).ok_or(HeaderFault::TooShort)
+        client
+            .map(|client| Some(SocketAddr::from(client)))
+            .ok_or(HeaderFault::TooShort)
     }
 }
 
@@ -133,7 +150,13 @@ mod tests {
 
     fn header(version_and_command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let length = (rest.len() as u16).to_be_bytes();
-        [&SIGNATURE[..], &[version_and_command, family], &length, rest].concat()
+        [
+            &SIGNATURE[..],
+            &[version_and_command, family],
+            &length,
+            rest,
+        ]
+        .concat()
     }
 
     fn read(bytes: &[u8]) -> Result<Option<SocketAddr>, HeaderFault> {
@@ -144,19 +167,42 @@ mod tests {
     #[test]
     fn the_headers_of_real_proxies_are_understood() {
         // HAProxy 2.6, `send-proxy-v2`: 192.0.2.7:51764 to 10.0.0.5:8080.
-        let v4 = header(0x21, 0x11, &[192, 0, 2, 7, 10, 0, 0, 5, 0xca, 0x34, 0x1f, 0x90]);
+        let v4 = header(
+            0x21,
+            0x11,
+            &[192, 0, 2, 7, 10, 0, 0, 5, 0xca, 0x34, 0x1f, 0x90],
+        );
         assert_eq!(read(&v4), Ok(Some("192.0.2.7:51764".parse().unwrap())));
         // AWS NLB: the same with PP2_TYPE_AWS and PP2_TYPE_CRC32C.
-        let tlvs = [&v4[16..], b"\xea\x00\x05\x01vpce\x03\x00\x04\x12\x34\x56\x78"].concat();
+        let tlvs = [
+            &v4[16..],
+            b"\xea\x00\x05\x01vpce\x03\x00\x04\x12\x34\x56\x78",
+        ]
+        .concat();
         assert_eq!(read(&header(0x21, 0x11, &tlvs)), read(&v4));
         let ip: Ipv6Addr = "2001:db8::7".parse().unwrap();
         let v6 = [&ip.octets()[..], &[0; 16], &[0x12, 0x34, 0, 80]].concat();
-        assert_eq!(read(&header(0x21, 0x21, &v6)), Ok(Some("[2001:db8::7]:4660".parse().unwrap())));
+        assert_eq!(
+            read(&header(0x21, 0x21, &v6)),
+            Ok(Some("[2001:db8::7]:4660".parse().unwrap()))
+        );
         let mapped: Ipv6Addr = "::ffff:192.0.2.7".parse().unwrap();
         let mapped = [&mapped.octets()[..], &[0; 16], &[0, 1, 0, 2]].concat();
-        assert_eq!(read(&header(0x21, 0x21, &mapped)), Ok(Some("192.0.2.7:1".parse().unwrap())));
-        for (command, family, rest) in [(0x20, 0x00, 0), (0x20, 0x11, 12), (0x21, 0x00, 5), (0x21, 0x31, 216)] {
-            assert_eq!(read(&header(command, family, &vec![1; rest])), Ok(None), "{command} {family}");
+        assert_eq!(
+            read(&header(0x21, 0x21, &mapped)),
+            Ok(Some("192.0.2.7:1".parse().unwrap()))
+        );
+        for (command, family, rest) in [
+            (0x20, 0x00, 0),
+            (0x20, 0x11, 12),
+            (0x21, 0x00, 5),
+            (0x21, 0x31, 216),
+        ] {
+            assert_eq!(
+                read(&header(command, family, &vec![1; rest])),
+                Ok(None),
+                "{command} {family}"
+            );
         }
     }
 
@@ -169,7 +215,10 @@ mod tests {
             (header(0x21, 0x41, &[0; 12]), HeaderFault::Family),
             (header(0x21, 0x11, &[0; 11]), HeaderFault::TooShort),
             (header(0x21, 0x21, &[0; 35]), HeaderFault::TooShort),
-            (header(0x21, 0x11, &[0; REST_BYTES_MAX + 1]), HeaderFault::TooLong(REST_BYTES_MAX + 1)),
+            (
+                header(0x21, 0x11, &[0; REST_BYTES_MAX + 1]),
+                HeaderFault::TooLong(REST_BYTES_MAX + 1),
+            ),
             (b"GET / HTTP/1.1\r\n\r\n".to_vec(), HeaderFault::Missing),
         ] {
             assert_eq!(read(&bytes), Err(fault));
@@ -185,7 +234,10 @@ mod tests {
             (&b"P"[..], Beginning::Unclear),
             (b"PROXY", Beginning::Unclear),
             (b"PROXY ", Beginning::Version1),
-            (b"PROXY TCP4 192.0.2.7 10.0.0.5 1 2\r\n", Beginning::Version1),
+            (
+                b"PROXY TCP4 192.0.2.7 10.0.0.5 1 2\r\n",
+                Beginning::Version1,
+            ),
             (b"POST /v1/readings", Beginning::Other),
             (b"PRO", Beginning::Unclear),
             (b"\r\n\r\n\0\r\nQUIX", Beginning::Other),

@@ -1,11 +1,14 @@
-//! The client of a trusted proxy: the address that the proxy names counts for limits, pauses and logs, not its own.
+//! The client of a trusted proxy: the address that the proxy names counts for limits, pauses and
+//! logs, not its own.
 //!
-//! Only addresses in `trusted_proxies` of the port are believed. The header that they send is a setting, because a
-//! proxy passes on headers that it does not know: a client could send the other one itself.
+//! Only addresses in `trusted_proxies` of the port are believed. The header that they send is a
+//! setting, because a proxy passes on headers that it does not know: a client could send the other
+//! one itself.
 //!
-//! - [`header`]: the PROXY protocol, version 2, on each port. Every connection from a trusted proxy must begin with it,
-//!   so that one that bypasses the proxy's configuration is noticed. It is read within the time limit for the first
-//!   request, and byte for byte, so that no byte after it is lost.
+//! - [`header`]: the PROXY protocol, version 2, on each port. Every connection from a trusted proxy
+//!   must begin with it, so that one that bypasses the proxy's configuration is noticed. It is read
+//!   within the time limit for the first request, and byte for byte, so that no byte after it is
+//!   lost.
 //! - [`forwarded`]: headers of each request, on the HTTP ports.
 
 pub(crate) mod forwarded;
@@ -35,7 +38,8 @@ pub(crate) enum ProxyFault {
     Untrusted,
 }
 
-/// Reads the header of a new connection, if there must be one. Returns the client of the proxy; `None`: `peer` itself.
+/// Reads the header of a new connection, if there must be one. Returns the client of the proxy;
+/// `None`: `peer` itself.
 ///
 /// Takes as long as the peer likes; the caller has the time limit.
 ///
@@ -70,6 +74,9 @@ pub(crate) async fn client(
     }
     let fixed = Fixed::read(&fixed)?;
     let mut rest = vec![0; fixed.rest_bytes()];
-    stream.read_exact(&mut rest).await.map_err(|_| ProxyFault::Cut)?;
+    stream
+        .read_exact(&mut rest)
+        .await
+        .map_err(|_| ProxyFault::Cut)?;
     Ok(fixed.client(&rest)?)
 }

@@ -1,11 +1,12 @@
-//! The certificates of one of our ports: watched, read again when their files change or on request (reload), and
-//! replaced between two handshakes. Open connections are not affected, except that each verifies the certificate of its
-//! client again ([`super::client_certificate`]).
+//! The certificates of one of our ports: watched, read again when their files change or on request
+//! (reload), and replaced between two handshakes. Open connections are not affected, except that
+//! each verifies the certificate of its client again ([`super::client_certificate`]).
 //!
-//! If the new files cannot be used (one half written, a key that does not match, a truncated certificate), the previous
-//! certificates stay in use. The problem is logged once per state of the files, and shown in the metrics and the status
-//! while it lasts. The same applies to an expired certificate: it is still presented, because a client that refuses it
-//! must learn that from TLS, not from a closed port.
+//! If the new files cannot be used (one half written, a key that does not match, a truncated
+//! certificate), the previous certificates stay in use. The problem is logged once per state of the
+//! files, and shown in the metrics and the status while it lasts. The same applies to an expired
+//! certificate: it is still presented, because a client that refuses it must learn that from TLS,
+//! not from a closed port.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,19 +78,30 @@ impl Files {
     }
 
     fn paths(&self) -> impl Iterator<Item = &Path> {
-        [Some(&self.cert), Some(&self.key), self.client_ca.as_ref(), self.client_crl.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(PathBuf::as_path)
+        [
+            Some(&self.cert),
+            Some(&self.key),
+            self.client_ca.as_ref(),
+            self.client_crl.as_ref(),
+        ]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
     }
 
-    /// State of each file. ctime also changes with permissions. Another file under the same name (a replaced symlink,
-    /// as Kubernetes does it) has another inode.
+    /// State of each file. ctime also changes with permissions. Another file under the same name (a
+    /// replaced symlink, as Kubernetes does it) has another inode.
     fn seen(&self) -> Seen {
         use std::os::unix::fs::MetadataExt as _;
         let look = |path: &Path| {
             let found = std::fs::metadata(path).ok()?;
-            Some([found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec(), found.ino() as i64])
+            Some([
+                found.mtime(),
+                found.mtime_nsec(),
+                found.ctime(),
+                found.ctime_nsec(),
+                found.ino() as i64,
+            ])
         };
         self.paths().map(look).collect()
     }
@@ -98,27 +110,62 @@ impl Files {
     pub(crate) fn read(self) -> Result<Loaded, TlsError> {
         let seen = self.seen();
         let settings = ServerSettings {
-            identity: Identity { cert: &self.cert, key: &self.key },
+            identity: Identity {
+                cert: &self.cert,
+                key: &self.key,
+            },
             client_ca: self.client_ca.as_deref(),
             client_crl: self.client_crl.as_deref(),
             client_optional: self.client_optional,
             only_13: self.only_13,
             protocols: self.protocols,
         };
-        let ServerTls { config, chain, verifier, crl_until_s } = server(settings)?;
-        let chain = Chain::of(&chain).ok_or_else(|| TlsError::Pem { path: self.cert.clone(), what: "certificate" })?;
-        Ok(Loaded { files: self, seen, config: Arc::new(config), chain, verifier, crl_until_s })
+        let ServerTls {
+            config,
+            chain,
+            verifier,
+            crl_until_s,
+        } = server(settings)?;
+        let chain = Chain::of(&chain).ok_or_else(|| TlsError::Pem {
+            path: self.cert.clone(),
+            what: "certificate",
+        })?;
+        Ok(Loaded {
+            files: self,
+            seen,
+            config: Arc::new(config),
+            chain,
+            verifier,
+            crl_until_s,
+        })
     }
 
     /// Reads and checks the files, for `hourbucket check`: returns a short summary, or the problem.
     pub(crate) fn check(self, now_s: i64) -> Result<String, CertificateError> {
         let loaded = self.read()?;
-        let problems: Vec<_> = loaded.chain.problem(now_s).into_iter().chain(loaded.chain.disorder()).collect();
+        let problems: Vec<_> = loaded
+            .chain
+            .problem(now_s)
+            .into_iter()
+            .chain(loaded.chain.disorder())
+            .collect();
         if !problems.is_empty() {
-            return Err(CertificateError::Chain { path: loaded.files.cert, problems });
+            return Err(CertificateError::Chain {
+                path: loaded.files.cert,
+                problems,
+            });
         }
-        let warnings: Vec<String> = loaded.chain.soon(now_s).into_iter().chain(loaded.outdated_crl(now_s)).collect();
-        let left = if warnings.is_empty() { String::new() } else { format!(" (warning: {})", warnings.join("; ")) };
+        let warnings: Vec<String> = loaded
+            .chain
+            .soon(now_s)
+            .into_iter()
+            .chain(loaded.outdated_crl(now_s))
+            .collect();
+        let left = if warnings.is_empty() {
+            String::new()
+        } else {
+            format!(" (warning: {})", warnings.join("; "))
+        };
         Ok(format!("TLS until {}{left}", day(loaded.chain.not_after_s)))
     }
 }
@@ -131,11 +178,18 @@ pub(crate) enum CertificateError {
     Files(#[from] TlsError),
     /// Clients refuse the chain.
     #[error("{}: {}", path.display(), joined(problems))]
-    Chain { path: PathBuf, problems: Vec<ChainProblem> },
+    Chain {
+        path: PathBuf,
+        problems: Vec<ChainProblem>,
+    },
 }
 
 fn joined(problems: &[ChainProblem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// The fault of a chain whose files can be read.
@@ -147,8 +201,8 @@ pub(crate) enum ChainProblem {
     NotYetValid { not_before_s: i64 },
     /// The certificate at this position, from 1, was not issued by the next one.
     #[error(
-        "certificate {at} was not issued by certificate {}, which follows it; order the file as: the server's own \
-         certificate first, then its issuer, and so on",
+        "certificate {at} was not issued by certificate {}, which follows it; order the file as: \
+         the server's own certificate first, then its issuer, and so on",
         at + 1
     )]
     OutOfOrder { at: usize },
@@ -168,13 +222,13 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// The warning that a revocation list should have been replaced. The list still counts: to refuse all clients
-    /// because a list is late would stop them all for one that was not fetched.
+    /// The warning that a revocation list should have been replaced. The list still counts: to
+    /// refuse all clients because a list is late would stop them all for one that was not fetched.
     fn outdated_crl(&self, now_s: i64) -> Option<String> {
         let until_s = self.crl_until_s.filter(|until_s| now_s > *until_s)?;
         Some(format!(
-            "a revocation list of client_crl_file is out of date since {}; it still counts, but certificates revoked \
-             later are accepted: get the newer list from the CA",
+            "a revocation list of client_crl_file is out of date since {}; it still counts, but \
+             certificates revoked later are accepted: get the newer list from the CA",
             day(until_s)
         ))
     }
@@ -192,8 +246,13 @@ struct Chain {
 
 impl Chain {
     fn of(chain: &[CertificateDer<'_>]) -> Option<Chain> {
-        let facts = chain.iter().map(|der| Facts::read(der)).collect::<Option<Vec<_>>>()?;
-        let broken = facts.windows(2).position(|pair| pair[0].issuer != pair[1].subject);
+        let facts = chain
+            .iter()
+            .map(|der| Facts::read(der))
+            .collect::<Option<Vec<_>>>()?;
+        let broken = facts
+            .windows(2)
+            .position(|pair| pair[0].issuer != pair[1].subject);
         Some(Chain {
             not_before_s: facts.iter().map(|f| f.not_before_s).max()?,
             not_after_s: facts.iter().map(|f| f.not_after_s).min()?,
@@ -214,7 +273,11 @@ impl Chain {
     fn soon(&self, now_s: i64) -> Option<String> {
         let left = self.not_after_s - now_s;
         (0..WARN_BEFORE_S).contains(&left).then(|| {
-            format!("the certificate expires in {} days, on {}; renew it", left / DAY_S, day(self.not_after_s))
+            format!(
+                "the certificate expires in {} days, on {}; renew it",
+                left / DAY_S,
+                day(self.not_after_s)
+            )
         })
     }
 
@@ -225,7 +288,8 @@ impl Chain {
 
 /// Formats a time as `YYYY-MM-DD`.
 fn day(at_s: i64) -> String {
-    chrono::DateTime::from_timestamp(at_s, 0).map_or_else(|| at_s.to_string(), |at| at.format("%Y-%m-%d").to_string())
+    chrono::DateTime::from_timestamp(at_s, 0)
+        .map_or_else(|| at_s.to_string(), |at| at.format("%Y-%m-%d").to_string())
 }
 
 /// Status of the certificates of a port.
@@ -235,7 +299,8 @@ pub struct TlsStatus {
     pub port: &'static str,
     /// Expiry in seconds since 1970; the earliest of the chain.
     pub not_after_s: i64,
-    /// The fault: files that cannot be used, a certificate that is not valid now, a revocation list out of date.
+    /// The fault: files that cannot be used, a certificate that is not valid now, a revocation list
+    /// out of date.
     pub problem: Option<String>,
 }
 
@@ -273,10 +338,24 @@ impl Certificates {
     ) -> Result<Certificates, TlsError> {
         let cert = files.cert.clone();
         let read = tokio::task::spawn_blocking(move || files.read()).await;
-        let loaded = read.map_err(|error| TlsError::Read { path: cert, error: io::Error::other(error) })??;
+        let loaded = read.map_err(|error| TlsError::Read {
+            path: cert,
+            error: io::Error::other(error),
+        })??;
         let (verifier, _) = Live::new(loaded.verifier.clone());
-        let state = RwLock::new(State { loaded, failed: None, logged: None, logged_crl: None });
-        let certificates = Certificates(Arc::new(Inner { port, clock, on_status, state, verifier }));
+        let state = RwLock::new(State {
+            loaded,
+            failed: None,
+            logged: None,
+            logged_crl: None,
+        });
+        let certificates = Certificates(Arc::new(Inner {
+            port,
+            clock,
+            on_status,
+            state,
+            verifier,
+        }));
         certificates.loaded();
         Ok(certificates)
     }
@@ -291,9 +370,9 @@ impl Certificates {
         self.read().loaded.config.clone()
     }
 
-    /// Performs the handshake of a connection, without a time limit. `crypto` resolves to a permit for the expensive
-    /// part. It is awaited only after the client's hello arrived, so silent clients hold no permit. Also returns the
-    /// certificate that the client has presented.
+    /// Performs the handshake of a connection, without a time limit. `crypto` resolves to a permit
+    /// for the expensive part. It is awaited only after the client's hello arrived, so silent
+    /// clients hold no permit. Also returns the certificate that the client has presented.
     pub(crate) async fn accept<P>(
         &self,
         stream: TcpStream,
@@ -324,7 +403,10 @@ impl Certificates {
     pub(crate) async fn look(&self) {
         let (files, before) = {
             let state = self.read();
-            let before = state.failed.as_ref().map_or(&state.loaded.seen, |(seen, _)| seen);
+            let before = state
+                .failed
+                .as_ref()
+                .map_or(&state.loaded.seen, |(seen, _)| seen);
             (state.loaded.files.clone(), before.clone())
         };
         let of_read = files.clone();
@@ -361,7 +443,10 @@ impl Certificates {
         if let Some(disorder) = chain.disorder() {
             tracing::warn!(port, problem = %disorder, "certificate chain out of order");
         }
-        let problem = chain.problem(now_s).map(|problem| problem.to_string()).or_else(|| chain.soon(now_s));
+        let problem = chain
+            .problem(now_s)
+            .map(|problem| problem.to_string())
+            .or_else(|| chain.soon(now_s));
         if let Some(problem) = &problem {
             tracing::warn!(port, problem, "certificate not valid now or expires soon");
         }
@@ -386,13 +471,22 @@ impl Certificates {
         let chain = state.loaded.chain.clone();
         let outdated_crl = state.loaded.outdated_crl(now_s);
         let crl_until_s = state.loaded.crl_until_s;
-        let failed = state.failed.as_ref().map(|(_, why)| format!("{why}; the previous certificates stay in use"));
+        let failed = state
+            .failed
+            .as_ref()
+            .map(|(_, why)| format!("{why}; the previous certificates stay in use"));
         drop(state);
         let expired = chain.problem(now_s).map(|problem| problem.to_string());
         let warning = expired.clone().or_else(|| chain.soon(now_s));
         // The text contains the days left, so it is logged once a day.
-        if let Some(warning) = warning.filter(|warning| self.read().logged.as_ref() != Some(warning)) {
-            tracing::warn!(port, problem = warning, "certificate not valid now or expires soon");
+        if let Some(warning) =
+            warning.filter(|warning| self.read().logged.as_ref() != Some(warning))
+        {
+            tracing::warn!(
+                port,
+                problem = warning,
+                "certificate not valid now or expires soon"
+            );
             self.write().logged = Some(warning);
         }
         // When it is replaced, and when the next one is late as well.
@@ -403,9 +497,17 @@ impl Certificates {
             self.write().logged_crl.clone_from(&outdated_crl);
         }
         metrics::tls(port, chain.not_after_s, crl_until_s, failed.is_none());
-        let problems: Vec<String> = failed.into_iter().chain(expired).chain(outdated_crl).collect();
+        let problems: Vec<String> = failed
+            .into_iter()
+            .chain(expired)
+            .chain(outdated_crl)
+            .collect();
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
-        (self.0.on_status)(TlsStatus { port, not_after_s: chain.not_after_s, problem });
+        (self.0.on_status)(TlsStatus {
+            port,
+            not_after_s: chain.not_after_s,
+            problem,
+        });
     }
 
     fn now_s(&self) -> i64 {
@@ -428,7 +530,11 @@ mod tests {
     use crate::model::SystemClock;
 
     fn files(crl: &str) -> Files {
-        let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/mqtt_tls").join(name);
+        let file = |name: &str| {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/support/mqtt_tls")
+                .join(name)
+        };
         Files {
             cert: file("server.pem"),
             key: file("server.key"),
@@ -445,14 +551,28 @@ mod tests {
         const NEXT_UPDATE_S: i64 = 1_706_659_200;
         let loaded = files("crl_of_2024.pem").read().unwrap();
         assert_eq!(loaded.outdated_crl(NEXT_UPDATE_S), None);
-        assert!(loaded.outdated_crl(NEXT_UPDATE_S + 1).unwrap().contains("since 2024-01-31"));
+        assert!(
+            loaded
+                .outdated_crl(NEXT_UPDATE_S + 1)
+                .unwrap()
+                .contains("since 2024-01-31")
+        );
         let summary = files("crl_of_2024.pem").check(1_800_000_000).unwrap();
-        assert!(summary.contains("(warning: a revocation list of client_crl_file is out of date"), "{summary}");
+        assert!(
+            summary.contains("(warning: a revocation list of client_crl_file is out of date"),
+            "{summary}"
+        );
         let on_status: OnTls = Arc::new(|status| {
-            assert!(status.problem.is_some_and(|problem| problem.contains("out of date since 2024-01-31")));
+            assert!(
+                status
+                    .problem
+                    .is_some_and(|problem| problem.contains("out of date since 2024-01-31"))
+            );
         });
         let clock = Arc::new(SystemClock::new());
-        let open = Certificates::open("http", files("crl_of_2024.pem"), clock, on_status).await.unwrap();
+        let open = Certificates::open("http", files("crl_of_2024.pem"), clock, on_status)
+            .await
+            .unwrap();
         assert!(open.read().logged_crl.is_some());
     }
 }

@@ -1,7 +1,8 @@
 //! The certificate of a connected client, for as long as its connection is open.
 //!
-//! A handshake verifies it once. When the TLS files of the port change (a certificate was revoked, a CA removed), every
-//! open connection verifies its own again, with the same rules; and it watches the expiry.
+//! A handshake verifies it once. When the TLS files of the port change (a certificate was revoked,
+//! a CA removed), every open connection verifies its own again, with the same rules; and it watches
+//! the expiry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,15 +29,19 @@ pub(crate) struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// `chain` begins with the client's own. `None`: it has presented none. `verifier` reports changes since the
-    /// handshake.
+    /// `chain` begins with the client's own. `None`: it has presented none. `verifier` reports
+    /// changes since the handshake.
     pub(super) fn new(
         chain: Option<&[CertificateDer<'static>]>,
         verifier: LiveVerifier,
         clock: Arc<dyn Clock>,
     ) -> Option<ClientCertificate> {
         let chain: Arc<[_]> = chain.filter(|chain| !chain.is_empty())?.into();
-        Some(ClientCertificate { chain, verifier, clock })
+        Some(ClientCertificate {
+            chain,
+            verifier,
+            clock,
+        })
     }
 
     /// The only name of this kind that it has; `None`: it has none or several.
@@ -60,12 +65,17 @@ impl ClientCertificate {
             {
                 return;
             }
-            let not_after_s = Facts::read(&self.chain[0]).map_or(i64::MAX, |facts| facts.not_after_s);
-            let left_ms = not_after_s.saturating_add(1).saturating_mul(1000).saturating_sub(now_ms);
+            let not_after_s =
+                Facts::read(&self.chain[0]).map_or(i64::MAX, |facts| facts.not_after_s);
+            let left_ms = not_after_s
+                .saturating_add(1)
+                .saturating_mul(1000)
+                .saturating_sub(now_ms);
             if left_ms <= 0 {
                 return;
             }
-            let wait = Duration::from_millis(u64::try_from(left_ms).unwrap_or_default()).min(CHECK_EVERY);
+            let wait =
+                Duration::from_millis(u64::try_from(left_ms).unwrap_or_default()).min(CHECK_EVERY);
             tokio::select! {
                 () = self.verifier.wait_for_change() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -74,7 +84,11 @@ impl ClientCertificate {
     }
 
     fn is_accepted(&self, verifier: &dyn ClientCertVerifier, now_ms: i64) -> bool {
-        let now = UnixTime::since_unix_epoch(Duration::from_millis(u64::try_from(now_ms).unwrap_or_default()));
-        verifier.verify_client_cert(&self.chain[0], &self.chain[1..], now).is_ok()
+        let now = UnixTime::since_unix_epoch(Duration::from_millis(
+            u64::try_from(now_ms).unwrap_or_default(),
+        ));
+        verifier
+            .verify_client_cert(&self.chain[0], &self.chain[1..], now)
+            .is_ok()
     }
 }

@@ -1,6 +1,6 @@
-//! TLS from PEM files, with one provider (ring) throughout. The files for brokers are read for each connection; those
-//! of our own ports are watched ([`Certificates`]). Either way a renewed certificate applies from the next connection
-//! on.
+//! TLS from PEM files, with one provider (ring) throughout. The files for brokers are read for each
+//! connection; those of our own ports are watched ([`Certificates`]). Either way a renewed
+//! certificate applies from the next connection on.
 
 mod certificates;
 mod client_certificate;
@@ -18,7 +18,9 @@ use std::sync::Arc;
 use tokio_rustls::rustls::client::{ClientConfig, WantsClientCert};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
+};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
@@ -41,11 +43,15 @@ pub enum TlsError {
     Pem {
         /// Path of the PEM file.
         path: PathBuf,
-        /// The expected item: certificate, CA certificate, private key or certificate revocation list.
+        /// The expected item: certificate, CA certificate, private key or certificate revocation
+        /// list.
         what: &'static str,
     },
     /// Certificate and key do not belong together, or are of a kind that rustls does not support.
-    #[error("{cert} and {key} cannot be used together: {error} (the key's certificate must be the first in its file)")]
+    #[error(
+        "{cert} and {key} cannot be used together: {error} (the key's certificate must be the \
+         first in its file)"
+    )]
     Identity {
         /// Path of the certificate file.
         cert: PathBuf,
@@ -71,24 +77,42 @@ pub(super) struct Identity<'a> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|error| TlsError::Read { path: path.to_owned(), error })
+    std::fs::read(path).map_err(|error| TlsError::Read {
+        path: path.to_owned(),
+        error,
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let bad = || TlsError::Pem { path: path.to_owned(), what: "certificate" };
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>().map_err(|_| bad())?;
-    if found.is_empty() { Err(bad()) } else { Ok(found) }
+    let bad = || TlsError::Pem {
+        path: path.to_owned(),
+        what: "certificate",
+    };
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
+        .collect::<Result<_, _>>()
+        .map_err(|_| bad())?;
+    if found.is_empty() {
+        Err(bad())
+    } else {
+        Ok(found)
+    }
 }
 
 impl Identity<'_> {
     fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-        let key = PrivateKeyDer::from_pem_slice(&read(self.key)?)
-            .map_err(|_| TlsError::Pem { path: self.key.to_owned(), what: "private key" })?;
+        let key = PrivateKeyDer::from_pem_slice(&read(self.key)?).map_err(|_| TlsError::Pem {
+            path: self.key.to_owned(),
+            what: "private key",
+        })?;
         Ok((certificates(self.cert)?, key))
     }
 
     fn refused(&self, error: rustls::Error) -> TlsError {
-        TlsError::Identity { cert: self.cert.to_owned(), key: self.key.to_owned(), error }
+        TlsError::Identity {
+            cert: self.cert.to_owned(),
+            key: self.key.to_owned(),
+            error,
+        }
     }
 }
 
@@ -96,19 +120,29 @@ fn roots(ca: &Path) -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
     let (added, _) = store.add_parsable_certificates(certificates(ca)?);
     if added == 0 {
-        return Err(TlsError::Pem { path: ca.to_owned(), what: "CA certificate" });
+        return Err(TlsError::Pem {
+            path: ca.to_owned(),
+            what: "CA certificate",
+        });
     }
     Ok(store)
 }
 
 /// The certificate revocation lists of a file.
 fn crls(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&read(path)?).collect();
-    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_crl(path))
+    let found: Result<Vec<_>, _> =
+        CertificateRevocationListDer::pem_slice_iter(&read(path)?).collect();
+    found
+        .ok()
+        .filter(|found| !found.is_empty())
+        .ok_or_else(|| no_crl(path))
 }
 
 fn no_crl(path: &Path) -> TlsError {
-    TlsError::Pem { path: path.to_owned(), what: "certificate revocation list" }
+    TlsError::Pem {
+        path: path.to_owned(),
+        what: "certificate revocation list",
+    }
 }
 
 fn system_roots() -> Result<RootCertStore, TlsError> {
@@ -116,15 +150,21 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let (added, _) = store.add_parsable_certificates(found.certs);
     if added == 0 {
-        let why = found.errors.first().map_or_else(|| "none found".to_owned(), ToString::to_string);
+        let why = found
+            .errors
+            .first()
+            .map_or_else(|| "none found".to_owned(), ToString::to_string);
         return Err(TlsError::Roots(why));
     }
     Ok(store)
 }
 
-/// Client configuration: the trusted roots (`None`: the system's) and our own certificate, if any. Reads files, so it
-/// blocks for some milliseconds.
-pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Result<Arc<ClientConfig>, TlsError> {
+/// Client configuration: the trusted roots (`None`: the system's) and our own certificate, if any.
+/// Reads files, so it blocks for some milliseconds.
+pub(super) fn client(
+    ca: Option<&Path>,
+    identity: Option<Identity<'_>>,
+) -> Result<Arc<ClientConfig>, TlsError> {
     let roots = ca.map_or_else(system_roots, roots)?;
     let builder: ConfigBuilder<ClientConfig, WantsClientCert> =
         ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -135,7 +175,9 @@ pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Resul
         None => builder.with_no_client_auth(),
         Some(identity) => {
             let (chain, key) = identity.load()?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| identity.refused(error))?
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| identity.refused(error))?
         }
     };
     Ok(Arc::new(config))
@@ -147,7 +189,8 @@ struct ServerSettings<'a> {
     identity: Identity<'a>,
     /// The CA of client certificates; `None`: none are requested.
     client_ca: Option<&'a Path>,
-    /// The revocation lists of client certificates. With them, a certificate of a CA that has no list is refused.
+    /// The revocation lists of client certificates. With them, a certificate of a CA that has no
+    /// list is refused.
     client_crl: Option<&'a Path>,
     /// A client may present none.
     client_optional: bool,
@@ -173,22 +216,44 @@ struct ServerTls {
 /// Reads the files of a port.
 fn server(settings: ServerSettings<'_>) -> Result<ServerTls, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let versions = if settings.only_13 { &VERSIONS[..1] } else { &VERSIONS };
+    let versions = if settings.only_13 {
+        &VERSIONS[..1]
+    } else {
+        &VERSIONS
+    };
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .map_err(TlsError::Setup)?;
-    let crls = settings.client_crl.map(crls).transpose()?.unwrap_or_default();
+    let crls = settings
+        .client_crl
+        .map(crls)
+        .transpose()?
+        .unwrap_or_default();
     let crl_until_s = crls.iter().filter_map(|crl| x509::next_update_s(crl)).min();
-    let verifier = settings.client_ca.map(|ca| client_verifier(ca, settings, crls, provider)).transpose()?;
+    let verifier = settings
+        .client_ca
+        .map(|ca| client_verifier(ca, settings, crls, provider))
+        .transpose()?;
     let builder = match &verifier {
         None => builder.with_no_client_auth(),
         Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
     };
     let identity = settings.identity;
     let (chain, key) = identity.load()?;
-    let mut config = builder.with_single_cert(chain.clone(), key).map_err(|error| identity.refused(error))?;
-    config.alpn_protocols = settings.protocols.iter().map(|name| name.to_vec()).collect();
-    Ok(ServerTls { config, chain, verifier, crl_until_s })
+    let mut config = builder
+        .with_single_cert(chain.clone(), key)
+        .map_err(|error| identity.refused(error))?;
+    config.alpn_protocols = settings
+        .protocols
+        .iter()
+        .map(|name| name.to_vec())
+        .collect();
+    Ok(ServerTls {
+        config,
+        chain,
+        verifier,
+        crl_until_s,
+    })
 }
 
 fn client_verifier(
@@ -197,10 +262,20 @@ fn client_verifier(
     crls: Vec<CertificateRevocationListDer<'static>>,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider).with_crls(crls);
-    let verifier = if settings.client_optional { verifier.allow_unauthenticated() } else { verifier };
-    verifier.build().map_err(|error| match (error, settings.client_crl) {
-        (VerifierBuilderError::InvalidCrl(_), Some(crl)) => no_crl(crl),
-        _ => TlsError::Pem { path: ca.to_owned(), what: "CA certificate" },
-    })
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider).with_crls(crls);
+    let verifier = if settings.client_optional {
+        verifier.allow_unauthenticated()
+    } else {
+        verifier
+    };
+    verifier
+        .build()
+        .map_err(|error| match (error, settings.client_crl) {
+            (VerifierBuilderError::InvalidCrl(_), Some(crl)) => no_crl(crl),
+            _ => TlsError::Pem {
+                path: ca.to_owned(),
+                what: "CA certificate",
+            },
+        })
 }

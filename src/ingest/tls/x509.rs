@@ -1,5 +1,6 @@
-//! Certificate facts that rustls does not expose: validity and names. Parses the outer fields of X.509 (RFC 5280 §4.1)
-//! without interpreting them; rustls decides whether a certificate can be trusted.
+//! Certificate facts that rustls does not expose: validity and names. Parses the outer fields of
+//! X.509 (RFC 5280 §4.1) without interpreting them; rustls decides whether a certificate can be
+//! trusted.
 
 use chrono::NaiveDate;
 
@@ -49,12 +50,17 @@ impl Facts {
         let issuer = fields.take(SEQUENCE)?.to_vec();
         let mut validity = Der(fields.take(SEQUENCE)?);
         let subject = fields.take(SEQUENCE)?.to_vec();
-        Some(Facts { not_before_s: validity.time()?, not_after_s: validity.time()?, issuer, subject })
+        Some(Facts {
+            not_before_s: validity.time()?,
+            not_after_s: validity.time()?,
+            issuer,
+            subject,
+        })
     }
 }
 
-/// When the issuer of a revocation list has promised a newer one (`nextUpdate`, RFC 5280 §5.1.2.5), in seconds since
-/// 1970; `None` if it has not, or the list is malformed.
+/// When the issuer of a revocation list has promised a newer one (`nextUpdate`, RFC 5280 §5.1.2.5),
+/// in seconds since 1970; `None` if it has not, or the list is malformed.
 pub(super) fn next_update_s(crl: &[u8]) -> Option<i64> {
     let mut list = Der(Der(crl).take(SEQUENCE)?);
     let mut fields = Der(list.take(SEQUENCE)?);
@@ -65,7 +71,9 @@ pub(super) fn next_update_s(crl: &[u8]) -> Option<i64> {
     fields.take(SEQUENCE)?;
     fields.take(SEQUENCE)?;
     fields.time()?;
-    fields.tag().filter(|tag| [UTC_TIME, GENERALIZED_TIME].contains(tag))?;
+    fields
+        .tag()
+        .filter(|tag| [UTC_TIME, GENERALIZED_TIME].contains(tag))?;
     fields.time()
 }
 
@@ -161,7 +169,12 @@ impl<'a> Der<'a> {
             // Long form: the low bits give the number of length bytes. Four allow 4 GiB.
             0x81..=0x84 => {
                 let (bytes, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
-                (bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
+                (
+                    bytes
+                        .iter()
+                        .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+                    rest,
+                )
             }
             _ => return None,
         };
@@ -187,7 +200,8 @@ impl<'a> Der<'a> {
         let is_plain = rest.len() == 10 && rest.bytes().all(|b| b.is_ascii_digit());
         let part = |at: usize| -> Option<u32> { rest[2 * at..2 * at + 2].parse().ok() };
         let [month, day, hour, minute, second] = is_plain.then(|| std::array::from_fn(part))?;
-        let at = NaiveDate::from_ymd_opt(year, month?, day?)?.and_hms_opt(hour?, minute?, second?)?;
+        let at =
+            NaiveDate::from_ymd_opt(year, month?, day?)?.and_hms_opt(hour?, minute?, second?)?;
         Some(at.and_utc().timestamp())
     }
 }
@@ -206,10 +220,23 @@ mod tests {
     #[test]
     fn the_times_and_names_are_those_that_openssl_shows() {
         // openssl x509 -in … -noout -startdate -enddate
-        let server = Facts::read(&der(include_bytes!("../../../tests/support/mqtt_tls/server.pem"))).unwrap();
-        let ca = Facts::read(&der(include_bytes!("../../../tests/support/mqtt_tls/ca.pem"))).unwrap();
-        assert_eq!((server.not_before_s, server.not_after_s), (1_795_249_250, 4_948_849_250));
-        assert_eq!((&server.issuer, &ca.issuer), (&ca.subject, &ca.subject), "issued by the CA, which is self-signed");
+        let server = Facts::read(&der(include_bytes!(
+            "../../../tests/support/mqtt_tls/server.pem"
+        )))
+        .unwrap();
+        let ca = Facts::read(&der(include_bytes!(
+            "../../../tests/support/mqtt_tls/ca.pem"
+        )))
+        .unwrap();
+        assert_eq!(
+            (server.not_before_s, server.not_after_s),
+            (1_795_249_250, 4_948_849_250)
+        );
+        assert_eq!(
+            (&server.issuer, &ca.issuer),
+            (&ca.subject, &ca.subject),
+            "issued by the CA, which is self-signed"
+        );
         assert_ne!(server.subject, ca.subject);
     }
 
@@ -217,11 +244,30 @@ mod tests {
     fn the_names_that_can_be_an_identity_are_those_that_openssl_shows() {
         // openssl x509 -in … -noout -subject -ext subjectAltName
         let names = |pem: &[u8]| Names::read(&der(pem)).unwrap();
-        let cn = |name: &str| Names { cn: vec![name.into()], ..Names::default() };
-        assert_eq!(names(include_bytes!("../../../tests/support/mqtt_tls/server.pem")), cn("127.0.0.1"));
-        assert_eq!(names(include_bytes!("../../../tests/support/mqtt_tls/mutual/client.pem")), cn("client"));
-        let server = names(include_bytes!("../../../tests/support/mqtt_tls/mutual/server.pem"));
-        assert_eq!(server, Names { dns: vec!["localhost".into()], ..cn("server") });
+        let cn = |name: &str| Names {
+            cn: vec![name.into()],
+            ..Names::default()
+        };
+        assert_eq!(
+            names(include_bytes!("../../../tests/support/mqtt_tls/server.pem")),
+            cn("127.0.0.1")
+        );
+        assert_eq!(
+            names(include_bytes!(
+                "../../../tests/support/mqtt_tls/mutual/client.pem"
+            )),
+            cn("client")
+        );
+        let server = names(include_bytes!(
+            "../../../tests/support/mqtt_tls/mutual/server.pem"
+        ));
+        assert_eq!(
+            server,
+            Names {
+                dns: vec!["localhost".into()],
+                ..cn("server")
+            }
+        );
     }
 
     #[test]
@@ -235,18 +281,39 @@ mod tests {
         }
         // The same without a version and without a next update.
         let fields = b"\x30\x00\x30\x00\x17\x0d240101000000Z\xa0\x00";
-        let bare = [&[SEQUENCE, fields.len() as u8 + 2, SEQUENCE, fields.len() as u8], &fields[..]].concat();
+        let bare = [
+            &[
+                SEQUENCE,
+                fields.len() as u8 + 2,
+                SEQUENCE,
+                fields.len() as u8,
+            ],
+            &fields[..],
+        ]
+        .concat();
         assert_eq!(next_update_s(&bare), None);
     }
 
     #[test]
     fn both_forms_of_time_are_read_and_others_refused() {
-        let time = |tag, text: &str| Der(&[&[tag, text.len() as u8], text.as_bytes()].concat()).time();
+        let time =
+            |tag, text: &str| Der(&[&[tag, text.len() as u8], text.as_bytes()].concat()).time();
         assert_eq!(time(UTC_TIME, "700101000000Z"), Some(0));
         assert_eq!(time(UTC_TIME, "491231235959Z"), Some(2_524_607_999));
         assert_eq!(time(UTC_TIME, "500101000000Z"), Some(-631_152_000));
-        assert_eq!(time(GENERALIZED_TIME, "20500101000000Z"), Some(2_524_608_000));
-        for bad in ["", "Z", "700101000000", "7001010000Z", "701301000000Z", "7001010000é0Z", "+0010100000+Z"] {
+        assert_eq!(
+            time(GENERALIZED_TIME, "20500101000000Z"),
+            Some(2_524_608_000)
+        );
+        for bad in [
+            "",
+            "Z",
+            "700101000000",
+            "7001010000Z",
+            "701301000000Z",
+            "7001010000é0Z",
+            "+0010100000+Z",
+        ] {
             assert_eq!(time(UTC_TIME, bad), None, "{bad}");
         }
     }

@@ -1,9 +1,11 @@
-//! A file system in memory that distinguishes durable data from data that a crash may lose, and that injects faults.
+//! A file system in memory that distinguishes durable data from data that a crash may lose, and
+//! that injects faults.
 //!
-//! A write dirties pages of [`PAGE_BYTES`]; `sync_data` makes them durable. A crash keeps, loses or tears each dirty
-//! page independently, so a later page of a write can survive an earlier one. The same holds for names: each create,
-//! rename and remove since the last `sync_dir` is kept or lost independently. A failed `sync_data` behaves as on Linux:
-//! afterwards the pages are clean and readable but not durable, even if a later sync succeeds.
+//! A write dirties pages of [`PAGE_BYTES`]; `sync_data` makes them durable. A crash keeps, loses or
+//! tears each dirty page independently, so a later page of a write can survive an earlier one. The
+//! same holds for names: each create, rename and remove since the last `sync_dir` is kept or lost
+//! independently. A failed `sync_data` behaves as on Linux: afterwards the pages are clean and
+//! readable but not durable, even if a later sync succeeds.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -99,9 +101,15 @@ impl MemFs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After `skip` calls of this kind (of any kind if `None`), the next `times` calls fail with `fault`.
+    /// After `skip` calls of this kind (of any kind if `None`), the next `times` calls fail with
+    /// `fault`.
     pub fn fail(&self, op: Option<Op>, skip: u64, times: u64, fault: Fault) {
-        self.disk().rules.push(Rule { op, skip, times, fault });
+        self.disk().rules.push(Rule {
+            op,
+            skip,
+            times,
+            fault,
+        });
     }
 
     /// Removes all injected faults.
@@ -124,11 +132,16 @@ impl MemFs {
         self.disk().frozen
     }
 
-    /// Stops the machine and returns the file system that it finds after the restart. All later calls of `self` fail.
+    /// Stops the machine and returns the file system that it finds after the restart. All later
+    /// calls of `self` fail.
     pub fn crash(&self, crash: Crash) -> MemFs {
         let mut disk = self.disk();
         disk.frozen = true;
-        let mut rng = Rng::with_seed(if let Crash::Random(seed) = crash { seed } else { 0 });
+        let mut rng = Rng::with_seed(if let Crash::Random(seed) = crash {
+            seed
+        } else {
+            0
+        });
         let mut keep = |rng: &mut Rng| match crash {
             Crash::LoseAll => false,
             Crash::KeepAll => true,
@@ -138,7 +151,11 @@ impl MemFs {
         let mut inodes = Vec::new();
         for inode in &disk.inodes {
             let bytes = surviving_bytes(inode, torn, &mut rng, &mut keep);
-            inodes.push(Inode { cached: bytes.clone(), durable: bytes, dirty: BTreeSet::new() });
+            inodes.push(Inode {
+                cached: bytes.clone(),
+                durable: bytes,
+                dirty: BTreeSet::new(),
+            });
         }
         let mut names = disk.durable_names.clone();
         for (remove, put) in &disk.pending {
@@ -147,7 +164,13 @@ impl MemFs {
                 put.clone().map(|(path, inode)| names.insert(path, inode));
             }
         }
-        let after = Disk { inodes, durable_names: names.clone(), names, capacity: disk.capacity, ..Disk::default() };
+        let after = Disk {
+            inodes,
+            durable_names: names.clone(),
+            names,
+            capacity: disk.capacity,
+            ..Disk::default()
+        };
         MemFs(Arc::new(Mutex::new(after)))
     }
 
@@ -165,14 +188,23 @@ impl MemFs {
             disk.inodes.push(Inode::default());
             disk.inodes.len() - 1
         });
-        disk.inodes[inode] = Inode { cached: bytes.clone(), durable: bytes, dirty: BTreeSet::new() };
+        disk.inodes[inode] = Inode {
+            cached: bytes.clone(),
+            durable: bytes,
+            dirty: BTreeSet::new(),
+        };
         disk.names.insert(path.into(), inode);
         disk.durable_names.insert(path.into(), inode);
     }
 }
 
 /// The bytes of a file after a crash.
-fn surviving_bytes(inode: &Inode, torn: bool, rng: &mut Rng, keep: &mut impl FnMut(&mut Rng) -> bool) -> Vec<u8> {
+fn surviving_bytes(
+    inode: &Inode,
+    torn: bool,
+    rng: &mut Rng,
+    keep: &mut impl FnMut(&mut Rng) -> bool,
+) -> Vec<u8> {
     let mut bytes = inode.durable.clone();
     if inode.cached.len() != bytes.len() && keep(rng) {
         bytes.resize(inode.cached.len(), 0);
@@ -203,7 +235,11 @@ impl Disk {
         }
         self.ops.push(op);
         let mut fault = None;
-        for rule in self.rules.iter_mut().filter(|rule| rule.op.is_none_or(|o| o == op)) {
+        for rule in self
+            .rules
+            .iter_mut()
+            .filter(|rule| rule.op.is_none_or(|o| o == op))
+        {
             if rule.skip > 0 {
                 rule.skip -= 1;
             } else if rule.times > 0 && fault.is_none() {
@@ -225,16 +261,27 @@ impl Disk {
     }
 
     fn alive(&self) -> io::Result<()> {
-        if self.frozen { Err(io::Error::other("the machine has stopped")) } else { Ok(()) }
+        if self.frozen {
+            Err(io::Error::other("the machine has stopped"))
+        } else {
+            Ok(())
+        }
     }
 
     fn used(&self) -> u64 {
-        self.names.values().map(|&i| self.inodes[i].cached.len() as u64).sum()
+        self.names
+            .values()
+            .map(|&i| self.inodes[i].cached.len() as u64)
+            .sum()
     }
 
     fn resize(&mut self, inode: usize, len: usize) -> io::Result<()> {
         let old = self.inodes[inode].cached.len();
-        if len > old && self.capacity.is_some_and(|max| self.used() + (len - old) as u64 > max) {
+        if len > old
+            && self
+                .capacity
+                .is_some_and(|max| self.used() + (len - old) as u64 > max)
+        {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let inode = &mut self.inodes[inode];
@@ -254,7 +301,10 @@ impl FsFile for MemFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let disk = self.fs.disk();
         disk.alive()?;
-        let bytes = disk.inodes[self.inode].cached.get(offset as usize..).unwrap_or_default();
+        let bytes = disk.inodes[self.inode]
+            .cached
+            .get(offset as usize..)
+            .unwrap_or_default();
         let n = buf.len().min(bytes.len());
         buf[..n].copy_from_slice(&bytes[..n]);
         Ok(n)
@@ -275,7 +325,9 @@ impl FsFile for MemFile {
         }
         let inode = &mut disk.inodes[self.inode];
         inode.cached[from..to].copy_from_slice(&buf[..n]);
-        inode.dirty.extend(from / PAGE_BYTES..to.div_ceil(PAGE_BYTES));
+        inode
+            .dirty
+            .extend(from / PAGE_BYTES..to.div_ceil(PAGE_BYTES));
         match fault {
             Some(Fault::Error(kind)) => Err(kind.into()),
             Some(Fault::Freeze) => Err(io::Error::other("the machine has stopped")),
@@ -343,7 +395,9 @@ impl Fs for MemFs {
         let disk = self.disk();
         disk.alive()?;
         let here = disk.names.keys().filter(|path| path.parent() == Some(dir));
-        Ok(here.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+        Ok(here
+            .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+            .collect())
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
@@ -353,14 +407,20 @@ impl Fs for MemFs {
         let inode = disk.inodes.len() - 1;
         disk.names.insert(path.into(), inode);
         disk.pending.push((None, Some((path.into(), inode))));
-        Ok(Arc::new(MemFile { fs: self.clone(), inode }))
+        Ok(Arc::new(MemFile {
+            fs: self.clone(),
+            inode,
+        }))
     }
 
     fn open(&self, path: &Path, _write: bool) -> io::Result<Arc<dyn FsFile>> {
         let disk = self.disk();
         disk.alive()?;
         let inode = *disk.names.get(path).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::new(MemFile { fs: self.clone(), inode }))
+        Ok(Arc::new(MemFile {
+            fs: self.clone(),
+            inode,
+        }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -368,7 +428,8 @@ impl Fs for MemFs {
         disk.whole_call(Op::Rename)?;
         let inode = disk.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
         disk.names.insert(to.into(), inode);
-        disk.pending.push((Some(from.into()), Some((to.into(), inode))));
+        disk.pending
+            .push((Some(from.into()), Some((to.into(), inode))));
         Ok(())
     }
 
@@ -397,6 +458,9 @@ impl Fs for MemFs {
         if !disk.locks.insert(path.into()) {
             return Ok(None);
         }
-        Ok(Some(Box::new(MemLock { fs: self.clone(), path: path.into() })))
+        Ok(Some(Box::new(MemLock {
+            fs: self.clone(),
+            path: path.into(),
+        })))
     }
 }

@@ -1,5 +1,5 @@
-//! The file system interface of the journal. Tests use an implementation that injects faults, tears writes and loses
-//! data (`memory`). The real one ([`real`]) only calls the kernel.
+//! The file system interface of the journal. Tests use an implementation that injects faults, tears
+//! writes and loses data (`memory`). The real one ([`real`]) only calls the kernel.
 //!
 //! All calls block. A caller without a dedicated thread uses `spawn_blocking`.
 
@@ -32,11 +32,12 @@ pub trait FsFile: Send + Sync {
     /// Makes the contents durable (fdatasync), with the metadata required to read them.
     ///
     /// # Errors
-    /// Errors of the kernel. Data written since the last success may then be lost permanently, even if a later call
-    /// succeeds, because the kernel marks the pages as clean.
+    /// Errors of the kernel. Data written since the last success may then be lost permanently, even
+    /// if a later call succeeds, because the kernel marks the pages as clean.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Reserves space up to `len` and extends the file to it. Bytes that were never written read as zeros.
+    /// Reserves space up to `len` and extends the file to it. Bytes that were never written read as
+    /// zeros.
     ///
     /// # Errors
     /// `StorageFull` if there is no space; other errors of the kernel.
@@ -102,7 +103,8 @@ pub trait Fs: Send + Sync {
     /// Errors of the kernel. Final, like those of [`FsFile::sync_data`].
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Locks this file exclusively; `None` if another process, or another journal in this process, holds the lock.
+    /// Locks this file exclusively; `None` if another process, or another journal in this process,
+    /// holds the lock.
     ///
     /// # Errors
     /// Errors of the kernel.

@@ -1,24 +1,26 @@
-//! Tracks which entries are stored, and keeps the newest entries in memory for the follower. Pure: no lock, IO or
-//! clock.
+//! Tracks which entries are stored, and keeps the newest entries in memory for the follower. Pure:
+//! no lock, IO or clock.
 //!
-//! The follower hands out entries in *chunks*: ranges of sequences that share one acknowledgement, so that its cost is
-//! paid once for many entries. Segments are removed from the front only. So only the first sequence that may be
-//! unstored matters: the start of the oldest outstanding chunk, or else of the next entry. Chunks may complete in any
-//! order. A dropped chunk never completes and blocks the removal permanently.
+//! The follower hands out entries in *chunks*: ranges of sequences that share one acknowledgement,
+//! so that its cost is paid once for many entries. Segments are removed from the front only. So
+//! only the first sequence that may be unstored matters: the start of the oldest outstanding chunk,
+//! or else of the next entry. Chunks may complete in any order. A dropped chunk never completes and
+//! blocks the removal permanently.
 //!
-//! **A replay starts earlier** ([`Tracker::replay_from`]). A reading without a timestamp gets its receipt time. If two
-//! such readings of one millisecond are equal, both are kept. After a crash, only counting both shows how many of them
-//! are stored. So a stored entry is also replayed if an unstored one may hold a twin (an equal reading) of one of its
-//! readings. That is possible if
+//! **A replay starts earlier** ([`Tracker::replay_from`]). A reading without a timestamp gets its
+//! receipt time. If two such readings of one millisecond are equal, both are kept. After a crash,
+//! only counting both shows how many of them are stored. So a stored entry is also replayed if an
+//! unstored one may hold a twin (an equal reading) of one of its readings. That is possible if
 //! - their receipt times overlap (known exactly for every entry that was handed out), and
-//! - the same process appended the unstored one at most [`MOMENT_MS`] after the stored one. Readings received in one
-//!   millisecond are journaled within this time, unless the wall clock is set back by more in between.
+//! - the same process appended the unstored one at most [`MOMENT_MS`] after the stored one.
+//!   Readings received in one millisecond are journaled within this time, unless the wall clock is
+//!   set back by more in between.
 //!
-//! For an entry that is not handed out, or not yet journaled, the receipt times count as overlapping. The time between
-//! two entries is measured on the monotonic clock of the process that appended them. So no change of the wall clock
-//! keeps a segment longer or starts a replay later. If disk space is short, the rule is suspended for the oldest
-//! segment ([`Tracker::give_up`]). A crash may then mistake an unstored reading with a receipt time for its stored
-//! twin.
+//! For an entry that is not handed out, or not yet journaled, the receipt times count as
+//! overlapping. The time between two entries is measured on the monotonic clock of the process that
+//! appended them. So no change of the wall clock keeps a segment longer or starts a replay later.
+//! If disk space is short, the rule is suspended for the oldest segment ([`Tracker::give_up`]). A
+//! crash may then mistake an unstored reading with a receipt time for its stored twin.
 
 #[cfg(test)]
 mod tests;
@@ -28,8 +30,8 @@ use std::sync::Arc;
 
 use crate::model::{DeadLetter, ReadingBatch, ReceiptTimes};
 
-/// Readings received in the same millisecond are appended within this time (ms). It covers `http.queue_timeout`, a slow
-/// fdatasync, and small corrections of the wall clock (a leap second).
+/// Readings received in the same millisecond are appended within this time (ms). It covers
+/// `http.queue_timeout`, a slow fdatasync, and small corrections of the wall clock (a leap second).
 const MOMENT_MS: u64 = 5000;
 
 /// The append time of an entry.
@@ -77,7 +79,12 @@ pub(super) struct Tracker {
 impl Tracker {
     /// No chunk is outstanding; `next` was appended at `next_at`.
     pub(super) fn new(next: u64, next_at: Appended) -> Tracker {
-        Tracker { next, next_at, out: BTreeSet::new(), chunks: BTreeMap::new() }
+        Tracker {
+            next,
+            next_at,
+            out: BTreeSet::new(),
+            chunks: BTreeMap::new(),
+        }
     }
 
     /// The first sequence that was not handed out.
@@ -85,12 +92,20 @@ impl Tracker {
         self.next
     }
 
-    /// Hands out the entry that ends before `end`, as the first of a chunk. Returns the key of the chunk for
-    /// [`Tracker::stored`].
+    /// Hands out the entry that ends before `end`, as the first of a chunk. Returns the key of the
+    /// chunk for [`Tracker::stored`].
     pub(super) fn hand_out(&mut self, end: u64, at: Appended, receipt_times: ReceiptTimes) -> u64 {
         let first = self.next;
         self.out.insert(first);
-        self.chunks.insert(first, Chunk { end, first_at: at, last_at: at, receipt_times });
+        self.chunks.insert(
+            first,
+            Chunk {
+                end,
+                first_at: at,
+                last_at: at,
+                receipt_times,
+            },
+        );
         (self.next, self.next_at) = (end, at);
         first
     }
@@ -125,16 +140,22 @@ impl Tracker {
         self.out.first().copied().unwrap_or(self.next)
     }
 
-    /// Start of a replay: everything before this sequence is stored and holds no reading equal to an unstored one.
-    /// Never decreases.
+    /// Start of a replay: everything before this sequence is stored and holds no reading equal to
+    /// an unstored one. Never decreases.
     pub(super) fn replay_from(&self) -> u64 {
-        self.chunks.first_key_value().map_or(self.next, |(&first, _)| first)
+        self.chunks
+            .first_key_value()
+            .map_or(self.next, |(&first, _)| first)
     }
 
-    /// Drops the stored chunks that no replay needs. `end` is the end of the journal. `now` is the earliest time of
-    /// future appends; `None` if there will be none.
+    /// Drops the stored chunks that no replay needs. `end` is the end of the journal. `now` is the
+    /// earliest time of future appends; `None` if there will be none.
     pub(super) fn forget(&mut self, end: u64, now: Option<Appended>) {
-        let line = if self.next < end { Some(self.next_at) } else { now };
+        let line = if self.next < end {
+            Some(self.next_at)
+        } else {
+            now
+        };
         let out = &self.out;
         let chunks = &self.chunks;
         let useless = |(first, chunk): (&u64, &Chunk)| {
@@ -154,21 +175,27 @@ impl Tracker {
         }
     }
 
-    /// Drops the chunks before this sequence even if a replay needs them. Does nothing if not all of them are stored.
+    /// Drops the chunks before this sequence even if a replay needs them. Does nothing if not all
+    /// of them are stored.
     pub(super) fn give_up(&mut self, before: u64) {
         if before > self.unstored_from() {
             return;
         }
         let kept = self.chunks.split_off(&before);
-        let partly_stored =
-            std::mem::replace(&mut self.chunks, kept).pop_last().filter(|(_, chunk)| chunk.end > before);
-        self.chunks.extend(partly_stored.map(|(_, chunk)| (before, chunk)));
+        let partly_stored = std::mem::replace(&mut self.chunks, kept)
+            .pop_last()
+            .filter(|(_, chunk)| chunk.end > before);
+        self.chunks
+            .extend(partly_stored.map(|(_, chunk)| (before, chunk)));
     }
 
     /// Append time of the oldest unstored entry; `end` is the end of the journal.
     pub(super) fn oldest(&self, end: u64) -> Option<Appended> {
         let waiting = (self.next < end).then_some(self.next_at);
-        self.out.first().map(|first| self.chunks[first].first_at).or(waiting)
+        self.out
+            .first()
+            .map(|first| self.chunks[first].first_at)
+            .or(waiting)
     }
 }
 
@@ -208,7 +235,8 @@ pub(super) struct TrackedEntry {
     pub(super) place: Place,
 }
 
-/// The newest entries, without a gap up to the end of the journal. Evicts the oldest above `bytes_max`.
+/// The newest entries, without a gap up to the end of the journal. Evicts the oldest above
+/// `bytes_max`.
 #[derive(Debug)]
 pub(super) struct Tail {
     items: VecDeque<TrackedEntry>,
@@ -218,7 +246,11 @@ pub(super) struct Tail {
 
 impl Tail {
     pub(super) fn new(bytes_max: usize) -> Tail {
-        Tail { items: VecDeque::new(), bytes: 0, bytes_max }
+        Tail {
+            items: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+        }
     }
 
     /// The sequence of the oldest entry held.
@@ -231,13 +263,15 @@ impl Tail {
         self.bytes += item.bytes;
         self.items.push_back(item);
         while self.bytes > self.bytes_max {
-            let Some(oldest) = self.items.pop_front() else { break };
+            let Some(oldest) = self.items.pop_front() else {
+                break;
+            };
             self.bytes -= oldest.bytes;
         }
     }
 
-    /// Drops the entries before `seq`, which were read from the segments. Then takes the next ones: at least one if
-    /// there is any, until `bytes` are reached.
+    /// Drops the entries before `seq`, which were read from the segments. Then takes the next ones:
+    /// at least one if there is any, until `bytes` are reached.
     pub(super) fn take(&mut self, seq: u64, bytes: usize) -> Vec<TrackedEntry> {
         let mut taken = Vec::new();
         let mut left = bytes;

@@ -7,7 +7,11 @@ use proptest::prelude::*;
 use super::*;
 
 fn at(run: u32, mono_ms: u64) -> Appended {
-    Appended { run, mono_ms, wall_ms: 0 }
+    Appended {
+        run,
+        mono_ms,
+        wall_ms: 0,
+    }
 }
 
 fn times(all: &[i64]) -> ReceiptTimes {
@@ -26,9 +30,15 @@ fn the_low_water_mark_moves_only_over_stored_chunks() {
     let b = tracker.hand_out(21, at(1, 110), times(&[]));
     let c = tracker.hand_out(30, at(1, 120), times(&[]));
     tracker.stored(c);
-    assert_eq!((tracker.unstored_from(), tracker.oldest(30)), (10, Some(at(1, 100))));
+    assert_eq!(
+        (tracker.unstored_from(), tracker.oldest(30)),
+        (10, Some(at(1, 100)))
+    );
     tracker.stored(a);
-    assert_eq!((tracker.unstored_from(), tracker.oldest(30)), (20, Some(at(1, 110))));
+    assert_eq!(
+        (tracker.unstored_from(), tracker.oldest(30)),
+        (20, Some(at(1, 110)))
+    );
     tracker.hand_out(31, at(1, 140), times(&[]));
     assert_eq!(tracker.unstored_from(), b);
     tracker.stored(b);
@@ -39,20 +49,35 @@ fn the_low_water_mark_moves_only_over_stored_chunks() {
 fn a_replay_begins_before_stored_entries_that_may_hold_an_equal_reading() {
     let mut tracker = Tracker::new(10, at(1, 0));
     // End, append time, receipt times. The clock is set back by an hour before the last.
-    let chunks: [(u64, u64, &[i64]); 5] =
-        [(20, 0, &[1000]), (30, 4000, &[4900, 5000]), (40, 4500, &[]), (50, 5000, &[5000]), (60, 5100, &[-3_599_000])];
-    let all: Vec<u64> = chunks.map(|(end, ms, of)| tracker.hand_out(end, at(1, ms), times(of))).to_vec();
+    let chunks: [(u64, u64, &[i64]); 5] = [
+        (20, 0, &[1000]),
+        (30, 4000, &[4900, 5000]),
+        (40, 4500, &[]),
+        (50, 5000, &[5000]),
+        (60, 5100, &[-3_599_000]),
+    ];
+    let all: Vec<u64> = chunks
+        .map(|(end, ms, of)| tracker.hand_out(end, at(1, ms), times(of)))
+        .to_vec();
     let now = |ms| Some(at(1, ms));
     for chunk in [0, 1, 2, 4] {
         tracker.stored(all[chunk]);
     }
     tracker.forget(60, now(5200));
-    assert_eq!((tracker.unstored_from(), tracker.replay_from()), (40, 20), "the second and the fourth share a time");
+    assert_eq!(
+        (tracker.unstored_from(), tracker.replay_from()),
+        (40, 20),
+        "the second and the fourth share a time"
+    );
     tracker.stored(all[3]);
     tracker.forget(60, now(9000));
     assert_eq!(tracker.replay_from(), 20, "the next entry may hold a twin");
     tracker.forget(60, now(9001));
-    assert_eq!(tracker.replay_from(), 40, "the moment of the second one has passed");
+    assert_eq!(
+        tracker.replay_from(),
+        40,
+        "the moment of the second one has passed"
+    );
     tracker.forget(60, None);
     assert_eq!(tracker.replay_from(), 60, "no future appends");
 }
@@ -63,7 +88,11 @@ fn unread_entries_keep_their_times_but_not_after_a_restart() {
     let a = tracker.hand_out(20, at(1, 1000), times(&[7]));
     tracker.stored(a);
     tracker.forget(30, Some(at(2, 99_000)));
-    assert_eq!(tracker.replay_from(), 10, "the next may have been appended in the same moment");
+    assert_eq!(
+        tracker.replay_from(),
+        10,
+        "the next may have been appended in the same moment"
+    );
     let b = tracker.hand_out(30, at(2, 0), times(&[7]));
     tracker.forget(30, Some(at(2, 99_000)));
     assert_eq!(tracker.replay_from(), b);
@@ -72,7 +101,9 @@ fn unread_entries_keep_their_times_but_not_after_a_restart() {
 #[test]
 fn a_segment_is_given_up_only_if_all_of_it_is_stored() {
     let mut tracker = Tracker::new(10, at(1, 0));
-    let chunks: Vec<u64> = [20, 30, 40].map(|end| tracker.hand_out(end, at(1, 0), times(&[7]))).to_vec();
+    let chunks: Vec<u64> = [20, 30, 40]
+        .map(|end| tracker.hand_out(end, at(1, 0), times(&[7])))
+        .to_vec();
     tracker.stored(chunks[0]);
     tracker.stored(chunks[1]);
     tracker.forget(40, Some(at(1, 0)));
@@ -137,7 +168,12 @@ impl World {
     }
 
     fn wall_at(&self, mono_ms: u64) -> i64 {
-        let known = self.clock.iter().rev().find(|(from, _)| *from <= mono_ms).or(self.clock.first());
+        let known = self
+            .clock
+            .iter()
+            .rev()
+            .find(|(from, _)| *from <= mono_ms)
+            .or(self.clock.first());
         known.map_or(0, |(_, offset)| offset + mono_ms as i64)
     }
 
@@ -149,16 +185,26 @@ impl World {
                 self.clock.push((self.now.mono_ms, offset + jump));
             }
             Step::Append(ago) => {
-                let received = ago.iter().map(|ago| self.wall_at(self.now.mono_ms.saturating_sub(*ago))).collect();
+                let received = ago
+                    .iter()
+                    .map(|ago| self.wall_at(self.now.mono_ms.saturating_sub(*ago)))
+                    .collect();
                 if self.tracker.next() >= self.end() {
                     self.tracker.first_in_line(self.now);
                 }
-                self.entries.push(Sent { at: self.now, received });
+                self.entries.push(Sent {
+                    at: self.now,
+                    received,
+                });
             }
             Step::HandOut(begins) => begins.iter().for_each(|begin| self.hand_out(*begin)),
             Step::Store(which) => {
                 for i in which {
-                    let mut out: Vec<_> = self.chunks.iter_mut().filter(|(_, stored)| !stored).collect();
+                    let mut out: Vec<_> = self
+                        .chunks
+                        .iter_mut()
+                        .filter(|(_, stored)| !stored)
+                        .collect();
                     if !out.is_empty() {
                         let i = i % out.len();
                         out[i].1 = true;
@@ -176,7 +222,9 @@ impl World {
                 self.now = at(self.now.run + 1, 0);
                 self.clock.truncate(1);
                 self.chunks.retain(|(range, _)| range.start < from);
-                self.chunks.iter_mut().for_each(|(range, _)| range.end = range.end.min(from));
+                self.chunks
+                    .iter_mut()
+                    .for_each(|(range, _)| range.end = range.end.min(from));
                 let first = self.entries.get(from as usize).map_or(self.now, |e| e.at);
                 self.tracker = Tracker::new(from, first);
             }
@@ -185,21 +233,30 @@ impl World {
 
     fn hand_out(&mut self, begin: bool) {
         let next = self.tracker.next();
-        let Some(entry) = self.entries.get(next as usize) else { return };
+        let Some(entry) = self.entries.get(next as usize) else {
+            return;
+        };
         let follows = |(range, stored): &(Range<u64>, bool)| {
-            !begin && !stored && range.end == next && self.entries[range.start as usize].at.run == entry.at.run
+            !begin
+                && !stored
+                && range.end == next
+                && self.entries[range.start as usize].at.run == entry.at.run
         };
         if let Some((range, _)) = self.chunks.last_mut().filter(|chunk| follows(chunk)) {
             range.end += 1;
-            self.tracker.extend(next + 1, entry.at, times(&entry.received));
+            self.tracker
+                .extend(next + 1, entry.at, times(&entry.received));
         } else {
-            self.tracker.hand_out(next + 1, entry.at, times(&entry.received));
+            self.tracker
+                .hand_out(next + 1, entry.at, times(&entry.received));
             self.chunks.push((next..next + 1, false));
         }
     }
 
     fn stored(&self, seq: u64) -> bool {
-        self.chunks.iter().any(|(range, stored)| *stored && range.contains(&seq))
+        self.chunks
+            .iter()
+            .any(|(range, stored)| *stored && range.contains(&seq))
     }
 
     fn near(&self, a: u64, b: Appended) -> bool {
@@ -207,14 +264,21 @@ impl World {
         a.run == b.run && a.mono_ms + MOMENT_MS >= b.mono_ms
     }
 
-    /// A replay never starts too late: every entry that may hold a twin of an unstored reading is replayed.
+    /// A replay never starts too late: every entry that may hold a twin of an unstored reading is
+    /// replayed.
     fn is_covered(&self) {
         let from = self.tracker.replay_from();
         for later in (0..self.end()).filter(|seq| !self.done.contains(seq)) {
-            assert!(from <= later, "{later} is not stored, but the replay starts at {from}");
+            assert!(
+                from <= later,
+                "{later} is not stored, but the replay starts at {from}"
+            );
             let entry = &self.entries[later as usize];
             for earlier in (0..later).filter(|seq| self.near(*seq, entry.at)) {
-                let has_equal = self.entries[earlier as usize].received.iter().any(|ms| entry.received.contains(ms));
+                let has_equal = self.entries[earlier as usize]
+                    .received
+                    .iter()
+                    .any(|ms| entry.received.contains(ms));
                 assert!(
                     !has_equal || from <= earlier,
                     "{earlier} may hold a twin of {later}, but the replay starts at {from}"
@@ -223,21 +287,35 @@ impl World {
         }
     }
 
-    /// A replay never starts too early: only unstored entries are kept, those appended within [`MOMENT_MS`] before, and
-    /// the rest of their chunks.
+    /// A replay never starts too early: only unstored entries are kept, those appended within
+    /// [`MOMENT_MS`] before, and the rest of their chunks.
     fn advances(&self) {
         let unread = self.tracker.next() < self.end();
-        let last_out = self.tracker.next().checked_sub(1).map(|seq| self.entries[seq as usize].at);
+        let last_out = self
+            .tracker
+            .next()
+            .checked_sub(1)
+            .map(|seq| self.entries[seq as usize].at);
         let line = if unread { last_out } else { Some(self.now) };
         let unstored: Vec<_> = (0..self.end()).filter(|seq| !self.stored(*seq)).collect();
         let needed = |seq: u64| {
             let after = unstored.iter().filter(|later| **later >= seq);
-            after.clone().any(|later| *later == seq || self.near(seq, self.entries[*later as usize].at))
+            after
+                .clone()
+                .any(|later| *later == seq || self.near(seq, self.entries[*later as usize].at))
                 || line.is_some_and(|line| self.near(seq, line))
         };
         let kept = (0..self.end()).filter(|seq| needed(*seq));
-        let chunk_of = |seq: u64| self.chunks.iter().find(|(range, _)| range.contains(&seq)).map(|(r, _)| r.start);
-        let bound = kept.map(|seq| chunk_of(seq).unwrap_or(seq)).min().unwrap_or(self.end());
+        let chunk_of = |seq: u64| {
+            self.chunks
+                .iter()
+                .find(|(range, _)| range.contains(&seq))
+                .map(|(r, _)| r.start)
+        };
+        let bound = kept
+            .map(|seq| chunk_of(seq).unwrap_or(seq))
+            .min()
+            .unwrap_or(self.end());
         assert!(
             self.tracker.replay_from() >= bound,
             "{} is kept, but only {bound} is needed",
@@ -262,7 +340,8 @@ proptest! {
             world.step(step);
             world.is_covered();
             if !matches!(step, Step::Restart(_)) {
-                assert!(world.tracker.replay_from() >= from, "the start of a replay never decreases");
+                assert!(world.tracker.replay_from() >= from, "the start of a replay never \
+                    decreases");
             }
             from = world.tracker.replay_from();
         }
@@ -276,7 +355,10 @@ fn the_tail_drops_the_oldest_and_returns_the_rest_in_order() {
         kind: EntryKind::Dead(vec![]),
         at: at(0, 0),
         bytes: 10,
-        place: Place { segment: 1, offset: 0 },
+        place: Place {
+            segment: 1,
+            offset: 0,
+        },
     };
     let mut tail = Tail::new(35);
     (1..=5).for_each(|seq| tail.push(item(seq)));
@@ -284,6 +366,13 @@ fn the_tail_drops_the_oldest_and_returns_the_rest_in_order() {
     let seqs = |items: Vec<TrackedEntry>| items.iter().map(|item| item.seq).collect::<Vec<_>>();
     assert_eq!(seqs(tail.take(4, 1)), [4]);
     assert_eq!(seqs(tail.take(5, 100)), [5]);
-    tail.push(TrackedEntry { bytes: 36, ..item(6) });
-    assert_eq!((tail.first_seq(), tail.bytes), (None, 0), "an entry larger than the tail is read from its segment");
+    tail.push(TrackedEntry {
+        bytes: 36,
+        ..item(6)
+    });
+    assert_eq!(
+        (tail.first_seq(), tail.bytes),
+        (None, 0),
+        "an entry larger than the tail is read from its segment"
+    );
 }

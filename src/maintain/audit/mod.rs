@@ -1,12 +1,13 @@
-//! Finds the faults of a stored bucket: compares every document with a recomputation from its readings.
+//! Finds the faults of a stored bucket: compares every document with a recomputation from its
+//! readings.
 //!
-//! Sums: `$inc` has added the doubles in another order than a recomputation does. So two sums are equal if they differ
-//! by at most [`SUM_TOLERANCE`] of the sum of the absolute values (n additions of doubles err by at most n · 2⁻⁵³ of
-//! it, and 10⁻⁹ is that for eight million). Integers are compared exactly. Minimum and maximum are not calculated, so
-//! they must be equal in value.
+//! Sums: `$inc` has added the doubles in another order than a recomputation does. So two sums are
+//! equal if they differ by at most [`SUM_TOLERANCE`] of the sum of the absolute values (n additions
+//! of doubles err by at most n · 2⁻⁵³ of it, and 10⁻⁹ is that for eight million). Integers are
+//! compared exactly. Minimum and maximum are not calculated, so they must be equal in value.
 //!
-//! Equal readings in one bucket are *possible* duplicates: two readings without their own time may be equal, and the
-//! store cannot distinguish them from a reading that was stored twice.
+//! Equal readings in one bucket are *possible* duplicates: two readings without their own time may
+//! be equal, and the store cannot distinguish them from a reading that was stored twice.
 
 #[cfg(test)]
 mod tests;
@@ -31,10 +32,13 @@ pub struct Finding {
     pub kind: Kind,
 }
 
-/// A kind of difference. Times in milliseconds since 1970; `stored` is the value in the document, `actual` the
-/// recomputed one.
+/// A kind of difference. Times in milliseconds since 1970; `stored` is the value in the document,
+/// `actual` the recomputed one.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "`stored` and `actual` are explained above, `n` is a number of readings")]
+#[allow(
+    missing_docs,
+    reason = "`stored` and `actual` are explained above, `n` is a number of readings"
+)]
 pub enum Kind {
     /// `count` is not the number of readings.
     Count { stored: Option<i64>, actual: u64 },
@@ -43,7 +47,11 @@ pub enum Kind {
     /// `last_ts` is not the latest time.
     LastTs { stored: Option<i64>, actual: i64 },
     /// The summary of a field is not that of its values.
-    Summary { field: String, stored: Option<FieldSummary>, actual: Option<FieldSummary> },
+    Summary {
+        field: String,
+        stored: Option<FieldSummary>,
+        actual: Option<FieldSummary>,
+    },
     /// Readings that equal an earlier one of the bucket.
     Duplicates { n: u64 },
     /// Readings with a time outside the bucket.
@@ -60,8 +68,8 @@ pub enum Kind {
     NoDocument { n: u64 },
     /// A document in time-series mode counts readings, but there is no measurement.
     NoMeasurements { stored: i64 },
-    /// Measurements of a bucket whose document is in bucket mode, left by a conversion; no reader returns them. A note,
-    /// not a difference.
+    /// Measurements of a bucket whose document is in bucket mode, left by a conversion; no reader
+    /// returns them. A note, not a difference.
     Leftover { n: u64 },
 }
 
@@ -101,14 +109,16 @@ impl Kind {
     /// Why a repair is impossible; `None` if it is possible.
     pub(crate) fn beyond_repair(&self) -> Option<&'static str> {
         match self {
-            Kind::Outside { .. } => Some("readings are not moved to another bucket: find out how they got there"),
+            Kind::Outside { .. } => {
+                Some("readings are not moved to another bucket: find out how they got there")
+            }
             Kind::Unreadable { .. } => Some("not written by hourbucket: inspect the document"),
             Kind::NoMeasurements { .. } => {
                 Some("the summary may be all that is left; delete the document to remove it")
             }
-            Kind::Leftover { .. } => {
-                Some("no reader returns them; `convert --into bucket` removes them if the server can")
-            }
+            Kind::Leftover { .. } => Some(
+                "no reader returns them; `convert --into bucket` removes them if the server can",
+            ),
             _ => None,
         }
     }
@@ -149,12 +159,14 @@ fn field_json(summary: Option<&FieldSummary>) -> Value {
         Number::Int(v) => json!(v),
         Number::Double(v) => json!(v),
     };
-    summary
-        .map_or(Value::Null, |s| json!({ "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count }))
+    summary.map_or(
+        Value::Null,
+        |s| json!({ "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count }),
+    )
 }
 
-/// Returns everything that is wrong with a bucket, page by page. (The pages of a time-series bucket are compared with
-/// the measurements together, and differences are reported for page 0.)
+/// Returns everything that is wrong with a bucket, page by page. (The pages of a time-series bucket
+/// are compared with the measurements together, and differences are reported for page 0.)
 pub(crate) fn audit(bucket: &StoredBucket) -> Vec<Finding> {
     match (bucket.storage_mode(), &bucket.measured) {
         (StorageMode::TimeSeries, Some(_)) => time_series(bucket),
@@ -163,8 +175,15 @@ pub(crate) fn audit(bucket: &StoredBucket) -> Vec<Finding> {
 }
 
 fn pages(bucket: &StoredBucket) -> Vec<Finding> {
-    let finding = |page: u32, kind| Finding { page: Some(page), kind };
-    let mut found: Vec<Finding> = bucket.gaps().into_iter().map(|n| finding(n, Kind::MissingPage)).collect();
+    let finding = |page: u32, kind| Finding {
+        page: Some(page),
+        kind,
+    };
+    let mut found: Vec<Finding> = bucket
+        .gaps()
+        .into_iter()
+        .map(|n| finding(n, Kind::MissingPage))
+        .collect();
     let last = bucket.pages.last().map_or(0, |p| p.page);
     let mut seen = HashSet::new();
     for page in &bucket.pages {
@@ -183,7 +202,12 @@ fn pages(bucket: &StoredBucket) -> Vec<Finding> {
             found.push(finding(page.page, Kind::Outside { n }));
         }
         if page.unreadable > 0 {
-            found.push(finding(page.page, Kind::Unreadable { n: u64::from(page.unreadable) }));
+            found.push(finding(
+                page.page,
+                Kind::Unreadable {
+                    n: u64::from(page.unreadable),
+                },
+            ));
         }
         if page.page < last && !page.sealed {
             found.push(finding(page.page, Kind::NotSealed));
@@ -191,40 +215,72 @@ fn pages(bucket: &StoredBucket) -> Vec<Finding> {
     }
     let n = bucket.measured.as_ref().map_or(0, |m| m.rows.len() as u64);
     if n > 0 {
-        found.push(Finding { page: None, kind: Kind::Leftover { n } });
+        found.push(Finding {
+            page: None,
+            kind: Kind::Leftover { n },
+        });
     }
     found.sort_by_key(|f| f.page);
     found
 }
 
 fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
-    let Some(measured) = &bucket.measured else { return vec![] };
+    let Some(measured) = &bucket.measured else {
+        return vec![];
+    };
     let of_bucket = |kind| Finding { page: None, kind };
     let n = measured.rows.len() as u64;
     let Some(head) = bucket.merged() else {
-        return if n > 0 { vec![of_bucket(Kind::NoDocument { n })] } else { vec![] };
+        return if n > 0 {
+            vec![of_bucket(Kind::NoDocument { n })]
+        } else {
+            vec![]
+        };
     };
     let mut found = vec![];
     match head.count {
-        Some(stored) if stored > 0 && n == 0 => found.push(of_bucket(Kind::NoMeasurements { stored })),
-        _ => found.extend(differences(&head, &Recomputed::of([&measured.rows]), u64::from(measured.unreadable))),
+        Some(stored) if stored > 0 && n == 0 => {
+            found.push(of_bucket(Kind::NoMeasurements { stored }))
+        }
+        _ => found.extend(differences(
+            &head,
+            &Recomputed::of([&measured.rows]),
+            u64::from(measured.unreadable),
+        )),
     }
-    let mut series = bucket.pages.iter().filter(|p| p.storage_mode == StorageMode::TimeSeries).peekable();
+    let mut series = bucket
+        .pages
+        .iter()
+        .filter(|p| p.storage_mode == StorageMode::TimeSeries)
+        .peekable();
     while let Some(page) = series.next() {
         if series.peek().is_some() && !page.sealed {
-            found.push(Finding { page: Some(page.page), kind: Kind::NotSealed });
+            found.push(Finding {
+                page: Some(page.page),
+                kind: Kind::NotSealed,
+            });
         }
     }
-    found.extend(bucket.gaps().into_iter().map(|n| Finding { page: Some(n), kind: Kind::MissingPage }));
+    found.extend(bucket.gaps().into_iter().map(|n| Finding {
+        page: Some(n),
+        kind: Kind::MissingPage,
+    }));
     for stray in bucket.strays() {
-        found.push(Finding { page: Some(stray.page), kind: Kind::Stray { n: stray.rows.len() as u64 } });
+        found.push(Finding {
+            page: Some(stray.page),
+            kind: Kind::Stray {
+                n: stray.rows.len() as u64,
+            },
+        });
     }
     let n = n - without_duplicates(&measured.rows, &mut HashSet::new()).len() as u64;
     if n > 0 {
         found.push(of_bucket(Kind::Duplicates { n }));
     }
     if measured.unreadable > 0 {
-        found.push(of_bucket(Kind::Unreadable { n: u64::from(measured.unreadable) }));
+        found.push(of_bucket(Kind::Unreadable {
+            n: u64::from(measured.unreadable),
+        }));
     }
     found
 }
@@ -232,21 +288,39 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
 /// Compares the document of a page with its recomputed readings.
 fn differences(page: &StoredPage, recomputed: &Recomputed, unreadable: u64) -> Vec<Finding> {
     let mut found = vec![];
-    let mut note = |kind| found.push(Finding { page: Some(page.page), kind });
+    let mut note = |kind| {
+        found.push(Finding {
+            page: Some(page.page),
+            kind,
+        })
+    };
     let actual = recomputed.count + unreadable;
     if page.count != i64::try_from(actual).ok() {
-        note(Kind::Count { stored: page.count, actual });
+        note(Kind::Count {
+            stored: page.count,
+            actual,
+        });
     }
     // A page without readings (sealed before the first one fitted) has no times.
     if recomputed.count > 0 {
         if page.first_ts_ms != Some(recomputed.first_ts_ms) {
-            note(Kind::FirstTs { stored: page.first_ts_ms, actual: recomputed.first_ts_ms });
+            note(Kind::FirstTs {
+                stored: page.first_ts_ms,
+                actual: recomputed.first_ts_ms,
+            });
         }
         if page.last_ts_ms != Some(recomputed.last_ts_ms) {
-            note(Kind::LastTs { stored: page.last_ts_ms, actual: recomputed.last_ts_ms });
+            note(Kind::LastTs {
+                stored: page.last_ts_ms,
+                actual: recomputed.last_ts_ms,
+            });
         }
     }
-    let names: std::collections::BTreeSet<&String> = page.summary.keys().chain(recomputed.fields.keys()).collect();
+    let names: std::collections::BTreeSet<&String> = page
+        .summary
+        .keys()
+        .chain(recomputed.fields.keys())
+        .collect();
     for field in names {
         let stored = page.summary.get(field).copied().flatten();
         let actual = recomputed.fields.get(field);
@@ -255,7 +329,11 @@ fn differences(page: &StoredPage, recomputed: &Recomputed, unreadable: u64) -> V
             _ => false,
         };
         if !equal {
-            note(Kind::Summary { field: field.clone(), stored, actual: actual.map(|(a, _)| *a) });
+            note(Kind::Summary {
+                field: field.clone(),
+                stored,
+                actual: actual.map(|(a, _)| *a),
+            });
         }
     }
     found
@@ -270,14 +348,16 @@ fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
             (a, b) => {
                 let a = a.as_f64();
                 let b = b.as_f64();
-                // If even the absolute values overflow, the order of the additions decides whether a sum is finite,
-                // infinite or NaN (inf - inf), and no recomputation can prove which is right.
+                // If even the absolute values overflow, the order of the additions decides whether
+                // a sum is finite, infinite or NaN (inf - inf), and no recomputation can prove
+                // which is right.
                 !absolute.is_finite() || a == b || (a - b).abs() <= SUM_TOLERANCE * absolute
             }
         }
 }
 
-/// Compares by value: MongoDB's `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came first.
+/// Compares by value: MongoDB's `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came
+/// first.
 fn equal(a: Number, b: Number) -> bool {
     match (a, b) {
         (Number::Int(a), Number::Int(b)) => a == b,

@@ -13,8 +13,8 @@ use crate::model::reading::Reading;
 use crate::model::sensor_patterns::SensorPatterns;
 use crate::model::value::ValueRef;
 
-/// Up to this many names (or schemas) are searched linearly, which is faster than hashing. More are found in a hash
-/// table, so that a payload of distinct names takes linear time.
+/// Up to this many names (or schemas) are searched linearly, which is faster than hashing. More are
+/// found in a hash table, so that a payload of distinct names takes linear time.
 const COMPARED_MAX: usize = 16;
 
 /// A limit that a reading exceeds; the decoder makes a reject of it.
@@ -44,8 +44,9 @@ pub struct Mark {
     retimed: usize,
 }
 
-/// Writes a batch, reading by reading: [`begin`](BatchBuilder::begin), values, then [`commit`](BatchBuilder::commit) or
-/// [`abort`](BatchBuilder::abort). An aborted reading leaves only its names.
+/// Writes a batch, reading by reading: [`begin`](BatchBuilder::begin), values, then
+/// [`commit`](BatchBuilder::commit) or [`abort`](BatchBuilder::abort). An aborted reading leaves
+/// only its names.
 ///
 /// The commit takes the sensor id, time and tags, because in JSON they may follow the values.
 #[derive(Debug, Default)]
@@ -79,8 +80,8 @@ pub struct SenderTag {
     pub id: Arc<str>,
 }
 
-/// Finds names or schemas by hash, once there are more than [`COMPARED_MAX`]. Each such batch has a new random seed, so
-/// that no sender can prepare colliding names.
+/// Finds names or schemas by hash, once there are more than [`COMPARED_MAX`]. Each such batch has a
+/// new random seed, so that no sender can prepare colliding names.
 #[derive(Debug, Default)]
 struct Index {
     table: HashTable<u32>,
@@ -100,7 +101,11 @@ impl Key for str {
 
 impl Key for [u16] {
     fn hash(&self, seed: u64) -> u64 {
-        let mix = |hash: u64, n: &u16| (hash ^ u64::from(*n)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        let mix = |hash: u64, n: &u16| {
+            (hash ^ u64::from(*n))
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .rotate_left(29)
+        };
         self.iter().fold(seed, mix)
     }
 }
@@ -111,7 +116,9 @@ impl Index {
         if all.len() <= COMPARED_MAX {
             return all.iter().position(|t| **t == *wanted).map(|i| i as u32);
         }
-        self.table.find(wanted.hash(self.seed), |&i| *all[i as usize] == *wanted).copied()
+        self.table
+            .find(wanted.hash(self.seed), |&i| *all[i as usize] == *wanted)
+            .copied()
     }
 
     /// Indexes the elements added since the last call.
@@ -133,7 +140,10 @@ impl Index {
 impl BatchBuilder {
     /// A builder that accepts at most `values_max` values per reading, capped at [`VALUES_MAX`].
     pub fn new(values_max: usize) -> BatchBuilder {
-        BatchBuilder { values_max: values_max.min(VALUES_MAX), ..BatchBuilder::default() }
+        BatchBuilder {
+            values_max: values_max.min(VALUES_MAX),
+            ..BatchBuilder::default()
+        }
     }
 
     /// Enforces the field limit until the end of the batch. Call it while the batch is empty.
@@ -152,7 +162,8 @@ impl BatchBuilder {
         self.own_time = true;
     }
 
-    /// Adds this tag to the readings from here on, in place of one of the same name; `None`: adds no tag.
+    /// Adds this tag to the readings from here on, in place of one of the same name; `None`: adds
+    /// no tag.
     pub fn tag_sender(&mut self, tag: Option<SenderTag>) {
         self.sender_tag = tag;
     }
@@ -188,8 +199,8 @@ impl BatchBuilder {
     /// Adds a value to the current reading.
     ///
     /// # Errors
-    /// A duplicate name, or too many values or names. The reading can still be committed without this value, or
-    /// aborted.
+    /// A duplicate name, or too many values or names. The reading can still be committed without
+    /// this value, or aborted.
     pub fn value(&mut self, name: &str, value: ValueRef<'_>) -> Result<(), BuildError> {
         if self.used.len() >= self.values_max {
             return Err(BuildError::TooManyFields);
@@ -208,8 +219,8 @@ impl BatchBuilder {
         value.encode(&mut self.values);
     }
 
-    /// Starts a reading with the fields of this schema, a [`BatchBuilder::committed_schema`] of this batch. Add its
-    /// values with [`BatchBuilder::next_value`], one for each field, in order.
+    /// Starts a reading with the fields of this schema, a [`BatchBuilder::committed_schema`] of
+    /// this batch. Add its values with [`BatchBuilder::next_value`], one for each field, in order.
     pub fn begin_like(&mut self, schema: u32) {
         self.begin();
         self.like = Some(schema);
@@ -220,14 +231,14 @@ impl BatchBuilder {
         self.put(value);
     }
 
-    /// Ends the current reading. `tags` must be sorted by key, with keys of at most 255 bytes, values of at most 65,535
-    /// bytes, and 65,535 bytes in total. `sensor_id` has at most 65,535 bytes. The limits of the decoders are far
-    /// lower.
+    /// Ends the current reading. `tags` must be sorted by key, with keys of at most 255 bytes,
+    /// values of at most 65,535 bytes, and 65,535 bytes in total. `sensor_id` has at most 65,535
+    /// bytes. The limits of the decoders are far lower.
     ///
     /// # Errors
-    /// The sender may not write this sensor, the reading lacks a required time, or it exceeds the [field
-    /// limit](BatchBuilder::guard) or, with the [tag of the sender](BatchBuilder::tag_sender), the length of all tags.
-    /// It can only be aborted.
+    /// The sender may not write this sensor, the reading lacks a required time, or it exceeds the
+    /// [field limit](BatchBuilder::guard) or, with the [tag of the
+    /// sender](BatchBuilder::tag_sender), the length of all tags. It can only be aborted.
     pub fn commit(
         &mut self,
         sensor_id: &str,
@@ -242,7 +253,12 @@ impl BatchBuilder {
         all.extend(tags.iter().filter(|(key, _)| **key < *name));
         all.push((&*name, &*id));
         all.extend(tags.iter().filter(|(key, _)| **key > *name));
-        if all.iter().map(|(k, v)| 3 + k.len() + v.len()).sum::<usize>() > usize::from(u16::MAX) {
+        if all
+            .iter()
+            .map(|(k, v)| 3 + k.len() + v.len())
+            .sum::<usize>()
+            > usize::from(u16::MAX)
+        {
             return Err(BuildError::TagsTooLong);
         }
         self.commit_as_is(sensor_id, ts_ms, receipt_time, &all)
@@ -255,7 +271,11 @@ impl BatchBuilder {
         receipt_time: bool,
         tags: &[(&str, &str)],
     ) -> Result<(), BuildError> {
-        if self.allowed.as_ref().is_some_and(|allowed| !allowed.matches(sensor_id)) {
+        if self
+            .allowed
+            .as_ref()
+            .is_some_and(|allowed| !allowed.matches(sensor_id))
+        {
             return Err(BuildError::NotAllowed);
         }
         if receipt_time && self.own_time {
@@ -266,7 +286,13 @@ impl BatchBuilder {
             None => self.schema(),
         };
         if let Some(guard) = &mut self.guard {
-            let admitted = guard.admit(&self.batch.names, &self.batch.schemas, schema, sensor_id, ts_ms);
+            let admitted = guard.admit(
+                &self.batch.names,
+                &self.batch.schemas,
+                schema,
+                sensor_id,
+                ts_ms,
+            );
             admitted.map_err(BuildError::BucketFieldsFull)?;
         }
         let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
@@ -290,7 +316,10 @@ impl BatchBuilder {
             records.extend_from_slice(value.as_bytes());
         }
         records.extend_from_slice(&self.values);
-        self.batch.places.push(RowPosition { offset, hash: stable_hash(sensor_id) });
+        self.batch.places.push(RowPosition {
+            offset,
+            hash: stable_hash(sensor_id),
+        });
         if receipt_time {
             self.batch.receipt_times.add(ts_ms);
         }
@@ -302,7 +331,8 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// Records that the last committed reading had a time that could not be used, and has the time of receipt instead.
+    /// Records that the last committed reading had a time that could not be used, and has the time
+    /// of receipt instead.
     pub fn note_retimed(&mut self) {
         self.batch.retimed += 1;
     }
@@ -324,7 +354,11 @@ impl BatchBuilder {
 
     /// The current position, for [`BatchBuilder::rollback`].
     pub fn mark(&self) -> Mark {
-        Mark { bytes: self.batch.records.len(), count: self.batch.places.len(), retimed: self.batch.retimed }
+        Mark {
+            bytes: self.batch.records.len(),
+            count: self.batch.places.len(),
+            retimed: self.batch.retimed,
+        }
     }
 
     /// Removes all readings committed since `mark`.
@@ -344,8 +378,17 @@ impl BatchBuilder {
         for (name, value) in &reading.values {
             self.value(name, value.as_ref())?;
         }
-        let tags: Vec<(&str, &str)> = reading.tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        self.commit(&reading.sensor_id, reading.ts_ms, reading.receipt_time, &tags)
+        let tags: Vec<(&str, &str)> = reading
+            .tags
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
+        self.commit(
+            &reading.sensor_id,
+            reading.ts_ms,
+            reading.receipt_time,
+            &tags,
+        )
     }
 
     /// Returns the batch and resets the builder.
@@ -359,7 +402,8 @@ impl BatchBuilder {
         std::mem::take(&mut self.batch)
     }
 
-    /// Interns a name. Guesses first that it is the name at the same position of the previous reading.
+    /// Interns a name. Guesses first that it is the name at the same position of the previous
+    /// reading.
     fn intern(&mut self, name: &str) -> Result<u16, BuildError> {
         let names = &self.batch.names;
         if let Some(&guess) = self.last.get(self.used.len())
@@ -378,7 +422,8 @@ impl BatchBuilder {
         Ok((self.batch.names.len() - 1) as u16)
     }
 
-    /// The schema of the current reading. The number of schemas needs no limit: each is smaller than its first reading.
+    /// The schema of the current reading. The number of schemas needs no limit: each is smaller
+    /// than its first reading.
     fn schema(&mut self) -> u32 {
         let schemas = &mut self.batch.schemas;
         if let Some(known) = self.schemas.find(schemas, &self.used[..]) {

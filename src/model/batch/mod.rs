@@ -1,15 +1,16 @@
 //! Readings between a decoder and a shard, packed into one byte buffer.
 //!
-//! Constraints: a gateway's body has a thousand readings of a thousand sensors; a broker's message has one. There is no
-//! allocation per reading. The journal writes the batch unchanged and reads it back. A shard can start at any reading
-//! and copy its values without decoding each. So field names are interned once per batch, and so are their combinations
-//! (*field schemas*: few, because the readings of one kind of sensor have the same fields). Everything else is stored
-//! inline.
+//! Constraints: a gateway's body has a thousand readings of a thousand sensors; a broker's message
+//! has one. There is no allocation per reading. The journal writes the batch unchanged and reads it
+//! back. A shard can start at any reading and copy its values without decoding each. So field names
+//! are interned once per batch, and so are their combinations (*field schemas*: few, because the
+//! readings of one kind of sensor have the same fields). Everything else is stored inline.
 //!
-//! A record: flags (u8), time (i64 ms), length of the sensor id (u16), length of the tags (u16), schema (u32), number
-//! of numeric values (u8), length of the values (u32); then sensor id, tags, and one value ([`super::value`]) for each
-//! name of the schema. All numbers are little-endian. [`ReadingBatch::encode`] writes names and schemas before the
-//! records. The offset of each record and the hash of its sensor are kept separately, for the router.
+//! A record: flags (u8), time (i64 ms), length of the sensor id (u16), length of the tags (u16),
+//! schema (u32), number of numeric values (u8), length of the values (u32); then sensor id, tags,
+//! and one value ([`super::value`]) for each name of the schema. All numbers are little-endian.
+//! [`ReadingBatch::encode`] writes names and schemas before the records. The offset of each record
+//! and the hash of its sensor are kept separately, for the router.
 
 mod builder;
 
@@ -25,13 +26,15 @@ const FLAG_RECEIPT_TIME: u8 = 1;
 /// Bytes of a record before its sensor id.
 const HEAD_BYTES: usize = 1 + 8 + 2 + 2 + 4 + 1 + 4;
 
-/// Maximum number of values in a record, because it is stored in one byte. Upper limit of `limits.fields_max`.
+/// Maximum number of values in a record, because it is stored in one byte. Upper limit of
+/// `limits.fields_max`.
 pub const VALUES_MAX: usize = 255;
-/// Maximum number of names in a batch. A name index has two bytes. When a builder reaches it, the batch is sent on.
+/// Maximum number of names in a batch. A name index has two bytes. When a builder reaches it, the
+/// batch is sent on.
 pub const NAMES_MAX: usize = 4096;
 
-/// A sensor's tags in canonical form: `(u8 key length, key, u16 value length, value)*`, sorted by key. Compared as
-/// bytes.
+/// A sensor's tags in canonical form: `(u8 key length, key, u16 value length, value)*`, sorted by
+/// key. Compared as bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Tags(Box<[u8]>);
 
@@ -75,7 +78,10 @@ impl ReceiptTimes {
     /// Extends the range by that of other readings.
     pub fn join(&mut self, other: ReceiptTimes) {
         if let Some((first, last)) = other.0 {
-            self.0 = Some(self.0.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
+            self.0 = Some(
+                self.0
+                    .map_or((first, last), |(a, b)| (a.min(first), b.max(last))),
+            );
         }
     }
 
@@ -86,7 +92,11 @@ impl ReceiptTimes {
 
     /// Whether both ranges may contain the same time.
     pub fn overlap(&self, other: &ReceiptTimes) -> bool {
-        self.0.zip(other.0).is_some_and(|((a_first, a_last), (b_first, b_last))| a_first <= b_last && b_first <= a_last)
+        self.0
+            .zip(other.0)
+            .is_some_and(|((a_first, a_last), (b_first, b_last))| {
+                a_first <= b_last && b_first <= a_last
+            })
     }
 }
 
@@ -145,7 +155,9 @@ impl<'a> ReadingRef<'a> {
     /// Name indexes (see [`ReadingBatch::name`]) and values.
     pub fn values(&self) -> impl Iterator<Item = (u16, ValueRef<'a>)> + use<'a> {
         let mut cursor = Cursor { rest: self.payload };
-        self.names.iter().map_while(move |&name| Some((name, cursor.value()?)))
+        self.names
+            .iter()
+            .map_while(move |&name| Some((name, cursor.value()?)))
     }
 
     /// An owned copy, for tests and tools.
@@ -154,8 +166,13 @@ impl<'a> ReadingRef<'a> {
             sensor_id: self.sensor_id().to_owned(),
             ts_ms: self.ts_ms,
             receipt_time: self.receipt_time,
-            tags: tags_iter(self.tags).map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-            values: self.values().map(|(i, v)| (batch.name(i).to_owned(), v.to_value())).collect(),
+            tags: tags_iter(self.tags)
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .collect(),
+            values: self
+                .values()
+                .map(|(i, v)| (batch.name(i).to_owned(), v.to_value()))
+                .collect(),
         }
     }
 }
@@ -197,8 +214,16 @@ impl ReadingBatch {
             + memory::block(self.places.capacity() * size_of::<RowPosition>())
             + memory::block(self.names.capacity() * size_of::<Box<str>>())
             + memory::block(self.schemas.capacity() * size_of::<Box<[u16]>>())
-            + self.names.iter().map(|name| memory::block(name.len())).sum::<usize>()
-            + self.schemas.iter().map(|schema| memory::block(size_of_val(&**schema))).sum::<usize>()
+            + self
+                .names
+                .iter()
+                .map(|name| memory::block(name.len()))
+                .sum::<usize>()
+            + self
+                .schemas
+                .iter()
+                .map(|schema| memory::block(size_of_val(&**schema)))
+                .sum::<usize>()
     }
 
     /// Number of bytes that [`ReadingBatch::encode`] appends.
@@ -208,8 +233,8 @@ impl ReadingBatch {
         4 + 2 + names + 4 + schemas + self.records.len()
     }
 
-    /// The number of readings that have the time of receipt in place of a time that could not be used. Only known to
-    /// the builder of the batch.
+    /// The number of readings that have the time of receipt in place of a time that could not be
+    /// used. Only known to the builder of the batch.
     pub fn retimed(&self) -> usize {
         self.retimed
     }
@@ -226,10 +251,13 @@ impl ReadingBatch {
 
     /// Each reading with its offset for [`ReadingBatch::at`].
     pub fn iter(&self) -> impl Iterator<Item = (u32, ReadingRef<'_>)> {
-        self.places.iter().filter_map(|place| Some((place.offset, self.at(place.offset)?)))
+        self.places
+            .iter()
+            .filter_map(|place| Some((place.offset, self.at(place.offset)?)))
     }
 
-    /// The reading at an offset of [`ReadingBatch::places`]. Other offsets give `None` or an invalid reading.
+    /// The reading at an offset of [`ReadingBatch::places`]. Other offsets give `None` or an
+    /// invalid reading.
     pub fn at(&self, offset: u32) -> Option<ReadingRef<'_>> {
         self.parse(offset as usize).map(|(reading, _)| reading)
     }
@@ -239,8 +267,9 @@ impl ReadingBatch {
         self.iter().map(|(_, r)| r.to_reading(self)).collect()
     }
 
-    /// Encodes the batch for [`ReadingBatch::decode`]: number of readings (u32), number of names (u16), each name (u16
-    /// length, bytes), number of schemas (u32), each schema (u8 length, names as u16), then the records.
+    /// Encodes the batch for [`ReadingBatch::decode`]: number of readings (u32), number of names
+    /// (u16), each name (u16 length, bytes), number of schemas (u32), each schema (u8 length, names
+    /// as u16), then the records.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.encoded_bytes());
         out.extend_from_slice(&(self.len() as u32).to_le_bytes());
@@ -252,12 +281,15 @@ impl ReadingBatch {
         out.extend_from_slice(&(self.schemas.len() as u32).to_le_bytes());
         for schema in &self.schemas {
             out.push(schema.len() as u8);
-            schema.iter().for_each(|name| out.extend_from_slice(&name.to_le_bytes()));
+            schema
+                .iter()
+                .for_each(|name| out.extend_from_slice(&name.to_le_bytes()));
         }
         out.extend_from_slice(&self.records);
     }
 
-    /// Decodes the bytes of [`ReadingBatch::encode`] and checks every record; `None` if they are incomplete or invalid.
+    /// Decodes the bytes of [`ReadingBatch::encode`] and checks every record; `None` if they are
+    /// incomplete or invalid.
     pub fn decode(bytes: &[u8]) -> Option<ReadingBatch> {
         let mut cursor = Cursor { rest: bytes };
         let count = cursor.u32()? as usize;
@@ -269,17 +301,26 @@ impl ReadingBatch {
         let mut schemas: Vec<Box<[u16]>> = vec![];
         for _ in 0..cursor.u32()? {
             let n = cursor.u8()?;
-            let schema = (0..n).map(|_| cursor.u16().filter(|name| usize::from(*name) < names.len()));
+            let schema =
+                (0..n).map(|_| cursor.u16().filter(|name| usize::from(*name) < names.len()));
             schemas.push(schema.collect::<Option<_>>()?);
         }
-        let mut batch = ReadingBatch { names, schemas, records: cursor.rest.to_vec(), ..ReadingBatch::default() };
+        let mut batch = ReadingBatch {
+            names,
+            schemas,
+            records: cursor.rest.to_vec(),
+            ..ReadingBatch::default()
+        };
         let mut receipt_times = ReceiptTimes::default();
         let mut at = 0;
         let mut places = Vec::with_capacity(count.min(batch.records.len() / HEAD_BYTES));
         while at < batch.records.len() {
             let (reading, next) = batch.parse(at)?;
             let hash = stable_hash(reading.checked()?);
-            places.push(RowPosition { offset: at as u32, hash });
+            places.push(RowPosition {
+                offset: at as u32,
+                hash,
+            });
             if reading.receipt_time {
                 receipt_times.add(reading.ts_ms);
             }
@@ -291,7 +332,9 @@ impl ReadingBatch {
     }
 
     fn parse(&self, at: usize) -> Option<(ReadingRef<'_>, usize)> {
-        let mut cursor = Cursor { rest: self.records.get(at..).filter(|rest| !rest.is_empty())? };
+        let mut cursor = Cursor {
+            rest: self.records.get(at..).filter(|rest| !rest.is_empty())?,
+        };
         let flags = cursor.u8()?;
         let ts_ms = cursor.i64()?;
         let id = usize::from(cursor.u16()?);
@@ -332,15 +375,30 @@ mod tests {
     use crate::model::Value;
 
     fn readings() -> Vec<Reading> {
-        let reading = |id: &str, ts_ms, receipt_time, tags: &[(&str, &str)], values: &[(&str, Value)]| Reading {
-            sensor_id: id.into(),
-            ts_ms,
-            receipt_time,
-            tags: tags.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
-            values: values.iter().map(|(k, v)| (k.to_string(), v.clone())).collect(),
-        };
+        let reading =
+            |id: &str, ts_ms, receipt_time, tags: &[(&str, &str)], values: &[(&str, Value)]| {
+                Reading {
+                    sensor_id: id.into(),
+                    ts_ms,
+                    receipt_time,
+                    tags: tags
+                        .iter()
+                        .map(|(k, v)| (k.to_string(), v.to_string()))
+                        .collect(),
+                    values: values
+                        .iter()
+                        .map(|(k, v)| (k.to_string(), v.clone()))
+                        .collect(),
+                }
+            };
         vec![
-            reading("S1", 1, false, &[], &[("humid", Value::Int(60)), ("temp", Value::Double(22.4))]),
+            reading(
+                "S1",
+                1,
+                false,
+                &[],
+                &[("humid", Value::Int(60)), ("temp", Value::Double(22.4))],
+            ),
             reading(
                 "Sensor ü",
                 -1,
@@ -357,7 +415,10 @@ mod tests {
         let batch: ReadingBatch = readings().into_iter().collect();
         assert_eq!(batch.to_readings(), readings());
         for (offset, reading) in batch.iter() {
-            assert_eq!(batch.at(offset).unwrap().to_reading(&batch), reading.to_reading(&batch));
+            assert_eq!(
+                batch.at(offset).unwrap().to_reading(&batch),
+                reading.to_reading(&batch)
+            );
         }
         let mut bytes = vec![];
         batch.encode(&mut bytes);
@@ -365,9 +426,15 @@ mod tests {
         let back = ReadingBatch::decode(&bytes).unwrap();
         assert_eq!(back.to_readings(), readings());
         let of_receipt = ReceiptTimes(Some((-1, -1)));
-        assert_eq!((batch.receipt_times(), back.receipt_times()), (of_receipt, of_receipt));
+        assert_eq!(
+            (batch.receipt_times(), back.receipt_times()),
+            (of_receipt, of_receipt)
+        );
         for cut in 0..bytes.len() {
-            assert!(ReadingBatch::decode(&bytes[..cut]).is_none(), "cut at {cut}");
+            assert!(
+                ReadingBatch::decode(&bytes[..cut]).is_none(),
+                "cut at {cut}"
+            );
         }
     }
 
@@ -391,16 +458,24 @@ mod tests {
         // Twice, because a finished builder is reused.
         for _ in 0..2 {
             for i in (0..NAMES_MAX).chain((0..NAMES_MAX).rev()) {
-                builder.value(&format!("name {i}"), ValueRef::Int(i as i64)).unwrap();
+                builder
+                    .value(&format!("name {i}"), ValueRef::Int(i as i64))
+                    .unwrap();
                 builder.commit("s", 0, false, &[]).unwrap();
             }
             assert_eq!(builder.names_len(), NAMES_MAX);
-            assert_eq!(builder.value("one more", ValueRef::Int(0)), Err(BuildError::TooManyNames));
+            assert_eq!(
+                builder.value("one more", ValueRef::Int(0)),
+                Err(BuildError::TooManyNames)
+            );
             let batch = builder.finish();
             assert_eq!(batch.len(), 2 * NAMES_MAX);
             for (_, reading) in batch.iter() {
                 let (name, value) = reading.values().next().unwrap();
-                assert_eq!(value, ValueRef::Int(batch.name(name)["name ".len()..].parse().unwrap()));
+                assert_eq!(
+                    value,
+                    ValueRef::Int(batch.name(name)["name ".len()..].parse().unwrap())
+                );
             }
         }
     }
@@ -409,9 +484,15 @@ mod tests {
     fn an_aborted_reading_leaves_nothing() {
         let mut builder = BatchBuilder::new(2);
         builder.value("a", ValueRef::Int(1)).unwrap();
-        assert_eq!(builder.value("a", ValueRef::Int(2)), Err(BuildError::DuplicateField));
+        assert_eq!(
+            builder.value("a", ValueRef::Int(2)),
+            Err(BuildError::DuplicateField)
+        );
         builder.value("b", ValueRef::Int(1)).unwrap();
-        assert_eq!(builder.value("c", ValueRef::Int(2)), Err(BuildError::TooManyFields));
+        assert_eq!(
+            builder.value("c", ValueRef::Int(2)),
+            Err(BuildError::TooManyFields)
+        );
         builder.abort();
         builder.value("b", ValueRef::Int(3)).unwrap();
         builder.commit("s", 0, false, &[]).unwrap();

@@ -1,27 +1,31 @@
-//! The field limit (`limits.bucket_fields_max`): the number of distinct field names per sensor and bucket. Checked
-//! before a reading is journaled, for every protocol. Pure; shared by all threads that decode.
+//! The field limit (`limits.bucket_fields_max`): the number of distinct field names per sensor and
+//! bucket. Checked before a reading is journaled, for every protocol. Pure; shared by all threads
+//! that decode.
 //!
-//! Constraints: the usual case, a fleet whose sensors use the same few names, must cost nothing per reading. A sensor
-//! within the limit must never be rejected, regardless of other sensors. Memory is bounded for any input.
+//! Constraints: the usual case, a fleet whose sensors use the same few names, must cost nothing per
+//! reading. A sensor within the limit must never be rejected, regardless of other sensors. Memory
+//! is bounded for any input.
 //!
-//! So there are two kinds of names. A name is *shared* if two sensors have used it; at most an eighth of the limit is
-//! shared ([`shared_max`]). A reading with only shared names passes without counting, because all shared names together
-//! are at most an eighth of the limit. Any other reading is counted: for each sensor and bucket, the set of names is
-//! kept as hashes. A reading that would exceed the limit is rejected. Repeated readings of a sensor are recognized by
-//! their field schema, at the cost of one hash lookup.
+//! So there are two kinds of names. A name is *shared* if two sensors have used it; at most an
+//! eighth of the limit is shared ([`shared_max`]). A reading with only shared names passes without
+//! counting, because all shared names together are at most an eighth of the limit. Any other
+//! reading is counted: for each sensor and bucket, the set of names is kept as hashes. A reading
+//! that would exceed the limit is rejected. Repeated readings of a sensor are recognized by their
+//! field schema, at the cost of one hash lookup.
 //!
 //! Guarantees, within one process:
-//! - The set of a sensor and bucket contains only names that were really used. So a sensor with at most the limit of
-//!   names is never rejected. (Two names with the same hash count as one, which only makes the set smaller. The seed is
-//!   secret.)
-//! - A bucket gets at most the limit, plus an eighth of it in names that were shared when the sensor used them. A
-//!   sensor that is alone, or whose names no other sensor uses, is stopped exactly at the limit.
-//! - The sets use at most [`MEMORY_MAX`]. Beyond it the least recently used ones are evicted, and counting starts again
-//!   for these buckets. This requires thousands of sensors at their limit at the same time. Counting also starts again
-//!   after a restart.
+//! - The set of a sensor and bucket contains only names that were really used. So a sensor with at
+//!   most the limit of names is never rejected. (Two names with the same hash count as one, which
+//!   only makes the set smaller. The seed is secret.)
+//! - A bucket gets at most the limit, plus an eighth of it in names that were shared when the
+//!   sensor used them. A sensor that is alone, or whose names no other sensor uses, is stopped
+//!   exactly at the limit.
+//! - The sets use at most [`MEMORY_MAX`]. Beyond it the least recently used ones are evicted, and
+//!   counting starts again for these buckets. This requires thousands of sensors at their limit at
+//!   the same time. Counting also starts again after a restart.
 //!
-//! The shared names are determined again every [`EPOCH_MS`], so that unused names free their space. The journal's
-//! replay skips this check: acknowledged readings are always stored.
+//! The shared names are determined again every [`EPOCH_MS`], so that unused names free their space.
+//! The journal's replay skips this check: acknowledged readings are always stored.
 
 #[cfg(test)]
 mod tests;
@@ -40,7 +44,8 @@ use super::span::{BucketStart, Span};
 pub const MEMORY_MAX: usize = 16 << 20;
 /// Number of locks, so that decoding threads rarely contend.
 const STRIPES: usize = 16;
-/// Number of names whose first sensor is remembered, 16 bytes each. Further names cannot become shared.
+/// Number of names whose first sensor is remembered, 16 bytes each. Further names cannot become
+/// shared.
 const OWNERS_MAX: usize = 16_384;
 /// Lifetime of the set of shared names, in milliseconds of receipt time.
 const EPOCH_MS: i64 = 60 * 60 * 1000;
@@ -116,23 +121,47 @@ impl FieldLimiter {
     pub fn new(span: Span) -> FieldLimiter {
         let seed = RandomState::new().hash_one(0);
         let (shared, owners, stripes) = Default::default();
-        FieldLimiter(Arc::new(Inner { span, seed, epoch: AtomicU32::new(0), shared, owners, stripes }))
+        FieldLimiter(Arc::new(Inner {
+            span,
+            seed,
+            epoch: AtomicU32::new(0),
+            shared,
+            owners,
+            stripes,
+        }))
     }
 
     /// The guard for one batch: at most `fields_max` names. `now_ms` is the receipt time.
     pub fn guard(&self, fields_max: usize, now_ms: i64) -> FieldGuard {
         self.0.begin_epoch(now_ms);
         let epoch = self.0.epoch.load(Ordering::Relaxed);
-        let shared = self.0.shared.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let shared = self
+            .0
+            .shared
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let inner = self.0.clone();
         let hashes = vec![];
         let schemas = vec![];
-        FieldGuard { inner, epoch, shared, fields_max, hashes, schemas, last: None }
+        FieldGuard {
+            inner,
+            epoch,
+            shared,
+            fields_max,
+            hashes,
+            schemas,
+            last: None,
+        }
     }
 
     /// Memory use of the sets, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.0.stripes.iter().map(|stripe| lock(stripe).memory_bytes()).sum()
+        self.0
+            .stripes
+            .iter()
+            .map(|stripe| lock(stripe).memory_bytes())
+            .sum()
     }
 }
 
@@ -144,27 +173,41 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Inner {
     /// Clears the shared names after [`EPOCH_MS`], or if the clock was set back.
     fn begin_epoch(&self, now_ms: i64) {
-        let Ok(mut owners) = self.owners.try_lock() else { return };
+        let Ok(mut owners) = self.owners.try_lock() else {
+            return;
+        };
         if !(0..EPOCH_MS).contains(&(now_ms.saturating_sub(owners.since_ms))) {
-            *owners = Owners { since_ms: now_ms, table: HashTable::new() };
+            *owners = Owners {
+                since_ms: now_ms,
+                table: HashTable::new(),
+            };
             *self.shared.write().unwrap_or_else(PoisonError::into_inner) = Arc::default();
             self.epoch.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Records the sensor that used these names. Names of two sensors become shared, up to the maximum.
+    /// Records the sensor that used these names. Names of two sensors become shared, up to the
+    /// maximum.
     fn note_owners(&self, sensor: u64, names: &[u64], fields_max: usize) {
         let mut owners = lock(&self.owners);
         let mut shared: Option<Names> = None;
-        let held = self.shared.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let held = self
+            .shared
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         for &name in names {
             match owners.table.find(name, |(n, _)| *n == name) {
                 None if owners.table.len() < OWNERS_MAX => {
-                    owners.table.insert_unique(name, (name, sensor), |(n, _)| *n);
+                    owners
+                        .table
+                        .insert_unique(name, (name, sensor), |(n, _)| *n);
                 }
                 Some((_, owner)) if *owner != sensor => {
                     let shared = shared.get_or_insert_with(|| Names::clone(&held));
-                    if shared.len() < shared_max(fields_max) && shared.find(name, |n| *n == name).is_none() {
+                    if shared.len() < shared_max(fields_max)
+                        && shared.find(name, |n| *n == name).is_none()
+                    {
                         shared.insert_unique(name, name, |n| *n);
                     }
                 }
@@ -180,13 +223,26 @@ impl Inner {
 impl Stripe {
     /// The names of a sensor and bucket; moves them to the young generation.
     fn used(&mut self, key: u64, epoch: u32) -> &mut Used {
-        let found = self.old.find_entry(key, |used| used.key == key).ok().map(|entry| entry.remove().0);
+        let found = self
+            .old
+            .find_entry(key, |used| used.key == key)
+            .ok()
+            .map(|entry| entry.remove().0);
         if let Some(used) = found {
             self.young_bytes += used.memory_bytes();
             self.young.insert_unique(key, used, |used| used.key);
         }
-        let new = || Used { key, epoch, schemas: [0; SCHEMAS_KEPT], next_schema: 0, names: vec![] };
-        self.young.entry(key, |used| used.key == key, |used| used.key).or_insert_with(new).into_mut()
+        let new = || Used {
+            key,
+            epoch,
+            schemas: [0; SCHEMAS_KEPT],
+            next_schema: 0,
+            names: vec![],
+        };
+        self.young
+            .entry(key, |used| used.key == key, |used| used.key)
+            .or_insert_with(new)
+            .into_mut()
     }
 
     /// Evicts the old generation when the young one uses half of the memory.
@@ -199,7 +255,11 @@ impl Stripe {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.young.iter().chain(&self.old).map(Used::memory_bytes).sum()
+        self.young
+            .iter()
+            .chain(&self.old)
+            .map(Used::memory_bytes)
+            .sum()
     }
 }
 
@@ -210,14 +270,27 @@ impl Used {
     }
 
     /// Adds the names of a reading. Returns the number of new names, and the growth in bytes.
-    fn admit(&mut self, schema: u64, names: &[u64], max: usize) -> Result<(usize, usize), BucketFieldsFull> {
+    fn admit(
+        &mut self,
+        schema: u64,
+        names: &[u64],
+        max: usize,
+    ) -> Result<(usize, usize), BucketFieldsFull> {
         let is_new = |name: &&u64| self.names.binary_search(&upper(**name)).is_err();
-        let mut new: Vec<u32> = names.iter().filter(is_new).map(|name| upper(*name)).collect();
+        let mut new: Vec<u32> = names
+            .iter()
+            .filter(is_new)
+            .map(|name| upper(*name))
+            .collect();
         new.sort_unstable();
         new.dedup();
         let used = self.names.len();
         if used + new.len() > max {
-            return Err(BucketFieldsFull { used, new: new.len(), max });
+            return Err(BucketFieldsFull {
+                used,
+                new: new.len(),
+                max,
+            });
         }
         let before = if used == 0 { 0 } else { self.memory_bytes() };
         let added = new.len();
@@ -264,7 +337,9 @@ impl FieldGuard {
         if self.schemas.len() <= schema as usize {
             self.learn(names, schemas);
         }
-        let Some(schema_hash) = self.schemas[schema as usize] else { return Ok(()) };
+        let Some(schema_hash) = self.schemas[schema as usize] else {
+            return Ok(());
+        };
         let BucketStart(start) = self.inner.span.floor(ts_ms);
         let sensor = xxh3_64_with_seed(sensor_id.as_bytes(), self.inner.seed);
         let key = xxh3_64_with_seed(&start.to_le_bytes(), sensor);
@@ -275,8 +350,10 @@ impl FieldGuard {
         let used = stripe.used(key, self.epoch);
         let is_previous_epoch = used.epoch != self.epoch;
         if is_previous_epoch || !used.schemas.contains(&schema_hash) {
-            let hashes: Vec<u64> =
-                schemas[schema as usize].iter().map(|&name| self.hashes[usize::from(name)]).collect();
+            let hashes: Vec<u64> = schemas[schema as usize]
+                .iter()
+                .map(|&name| self.hashes[usize::from(name)])
+                .collect();
             let (added, grown) = used.admit(schema_hash, &hashes, self.fields_max)?;
             used.epoch = self.epoch;
             stripe.grew(grown);
@@ -292,12 +369,18 @@ impl FieldGuard {
     /// Hashes the names and schemas that are new in the batch.
     fn learn(&mut self, names: &[Box<str>], schemas: &[Box<[u16]>]) {
         let seed = self.inner.seed;
-        self.hashes.extend(names[self.hashes.len()..].iter().map(|name| xxh3_64_with_seed(name.as_bytes(), seed)));
+        self.hashes.extend(
+            names[self.hashes.len()..]
+                .iter()
+                .map(|name| xxh3_64_with_seed(name.as_bytes(), seed)),
+        );
         for schema in &schemas[self.schemas.len()..] {
             let hashes = || schema.iter().map(|&name| self.hashes[usize::from(name)]);
             let is_shared = hashes().all(|hash| self.shared.find(hash, |h| *h == hash).is_some());
             // Independent of the order of names. Zero marks an unused slot.
-            let hash = hashes().fold(1u64, |sum, hash| sum.wrapping_add(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+            let hash = hashes().fold(1u64, |sum, hash| {
+                sum.wrapping_add(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+            });
             self.schemas.push((!is_shared).then_some(hash.max(1)));
         }
     }

@@ -1,9 +1,10 @@
 //! A byte buffer for rows, in chunks of a few kilobytes.
 //!
-//! A page of a busy sensor grows to a hundred kilobytes, row by row, among thousands of others. A single buffer would
-//! be copied whenever it grows (twice its size in total), into memory that is not in the CPU caches and often new to
-//! the process, and a quarter of it would be unused. With chunks nothing is copied, and the allocator reuses the memory
-//! of earlier pages. A sensor that rarely sends has a single chunk that grows.
+//! A page of a busy sensor grows to a hundred kilobytes, row by row, among thousands of others. A
+//! single buffer would be copied whenever it grows (twice its size in total), into memory that is
+//! not in the CPU caches and often new to the process, and a quarter of it would be unused. With
+//! chunks nothing is copied, and the allocator reuses the memory of earlier pages. A sensor that
+//! rarely sends has a single chunk that grows.
 
 use std::collections::VecDeque;
 
@@ -14,9 +15,13 @@ const PIECE_BYTES: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChunkedBuffer {
     /// Full chunks.
-    #[expect(clippy::box_collection, reason = "most buckets have none, and there are millions of buckets")]
+    #[expect(
+        clippy::box_collection,
+        reason = "most buckets have none, and there are millions of buckets"
+    )]
     full: Option<Box<VecDeque<Vec<u8>>>>,
-    /// Memory of the full chunks. Cached because it is queried for every reading, and they are not in the CPU caches.
+    /// Memory of the full chunks. Cached because it is queried for every reading, and they are not
+    /// in the CPU caches.
     full_bytes: usize,
     last: Vec<u8>,
 }
@@ -30,7 +35,8 @@ impl ChunkedBuffer {
             return &mut self.last;
         }
         if len + row_bytes <= PIECE_BYTES || len == 0 {
-            // Grows by a half instead of doubling, because these buffers are most of a shard's memory.
+            // Grows by a half instead of doubling, because these buffers are most of a shard's
+            // memory.
             let more = row_bytes.max((capacity / 2).min(PIECE_BYTES - len.min(PIECE_BYTES)));
             self.last.reserve_exact(more);
         } else {
@@ -54,11 +60,14 @@ impl ChunkedBuffer {
         full.chain([&mut self.last]).map(Vec::as_mut_slice)
     }
 
-    /// Removes and returns the first `whole` chunks and the first `bytes` of the next one. The cost is that of the
-    /// removed bytes plus one chunk.
+    /// Removes and returns the first `whole` chunks and the first `bytes` of the next one. The cost
+    /// is that of the removed bytes plus one chunk.
     pub(super) fn take_front(&mut self, whole: usize, bytes: usize) -> ChunkedBuffer {
         let Some(full) = self.full.as_deref_mut() else {
-            return ChunkedBuffer { last: cut(&mut self.last, bytes), ..ChunkedBuffer::default() };
+            return ChunkedBuffer {
+                last: cut(&mut self.last, bytes),
+                ..ChunkedBuffer::default()
+            };
         };
         let front: VecDeque<Vec<u8>> = full.drain(..whole.min(full.len())).collect();
         let front_bytes = front.iter().map(held).sum();
@@ -75,7 +84,11 @@ impl ChunkedBuffer {
         if full.is_empty() {
             self.full = None;
         }
-        ChunkedBuffer { full: (!front.is_empty()).then(|| Box::new(front)), full_bytes: front_bytes, last }
+        ChunkedBuffer {
+            full: (!front.is_empty()).then(|| Box::new(front)),
+            full_bytes: front_bytes,
+            last,
+        }
     }
 
     /// Memory use, in bytes.
@@ -105,13 +118,21 @@ mod tests {
     fn filled(rows: usize, row_bytes: usize) -> ChunkedBuffer {
         let mut chunks = ChunkedBuffer::default();
         for i in 0..rows {
-            chunks.room(row_bytes).extend(std::iter::repeat_n(i as u8, row_bytes));
+            chunks
+                .room(row_bytes)
+                .extend(std::iter::repeat_n(i as u8, row_bytes));
         }
         chunks
     }
 
     fn held_by(chunks: &ChunkedBuffer) -> usize {
-        chunks.full.iter().flat_map(|full| full.iter()).map(held).sum::<usize>() + chunks.last.capacity()
+        chunks
+            .full
+            .iter()
+            .flat_map(|full| full.iter())
+            .map(held)
+            .sum::<usize>()
+            + chunks.last.capacity()
     }
 
     #[test]
@@ -119,12 +140,19 @@ mod tests {
         for (rows, row_bytes) in [(0, 1), (1, 36), (3, 36), (1000, 83), (5, 9000), (10_000, 7)] {
             let chunks = filled(rows, row_bytes);
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();
-            assert!(all.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));
+            assert!(
+                all.chunks(row_bytes)
+                    .enumerate()
+                    .all(|(i, row)| row.iter().all(|b| *b == i as u8))
+            );
             assert!(chunks.iter().all(|chunk| chunk.len() % row_bytes == 0 && chunk.len() <= row_bytes.max(4096)));
             assert_eq!(all.len(), rows * row_bytes);
             assert_eq!(chunks.memory_bytes(), held_by(&chunks));
             let empty = chunks.memory_bytes() - all.len();
-            assert!(empty <= all.len() / 2 || empty <= 4096 + all.len() / 40, "{empty} for {rows} x {row_bytes}");
+            assert!(
+                empty <= all.len() / 2 || empty <= 4096 + all.len() / 40,
+                "{empty} for {rows} x {row_bytes}"
+            );
         }
     }
 
@@ -133,13 +161,35 @@ mod tests {
         let rows = 500;
         let row_bytes = 83;
         let rows_per_chunk = 4096 / row_bytes;
-        for taken in [0, 1, rows_per_chunk - 1, rows_per_chunk, rows_per_chunk + 1, 3 * rows_per_chunk, rows - 1, rows]
-        {
+        for taken in [
+            0,
+            1,
+            rows_per_chunk - 1,
+            rows_per_chunk,
+            rows_per_chunk + 1,
+            3 * rows_per_chunk,
+            rows - 1,
+            rows,
+        ] {
             let mut chunks = filled(rows, row_bytes);
-            let front = chunks.take_front(taken / rows_per_chunk, taken % rows_per_chunk * row_bytes);
-            let joined: Vec<u8> = front.iter().chain(chunks.iter()).flatten().copied().collect();
-            assert_eq!(front.iter().map(<[u8]>::len).sum::<usize>(), taken * row_bytes);
-            assert!(joined.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));
+            let front =
+                chunks.take_front(taken / rows_per_chunk, taken % rows_per_chunk * row_bytes);
+            let joined: Vec<u8> = front
+                .iter()
+                .chain(chunks.iter())
+                .flatten()
+                .copied()
+                .collect();
+            assert_eq!(
+                front.iter().map(<[u8]>::len).sum::<usize>(),
+                taken * row_bytes
+            );
+            assert!(
+                joined
+                    .chunks(row_bytes)
+                    .enumerate()
+                    .all(|(i, row)| row.iter().all(|b| *b == i as u8))
+            );
             for chunks in [&front, &chunks] {
                 assert_eq!(chunks.memory_bytes(), held_by(chunks), "{taken} taken");
             }

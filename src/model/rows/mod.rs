@@ -1,10 +1,11 @@
-//! Pending readings of one bucket in compact form: each field schema once (nearly always there is only one), then the
-//! rows in a byte buffer.
+//! Pending readings of one bucket in compact form: each field schema once (nearly always there is
+//! only one), then the rows in a byte buffer.
 //!
-//! A row: time (i64 ms), flags (u8), number of numeric values (u8), length of the values (u8), then the values in
-//! compact form ([`super::value`]), copied from the batch. A row with two numbers has 29 bytes. A row with another
-//! schema than the first, or with more than 255 bytes of values, is [`WIDE`]: instead of the length it has the schema
-//! and the length (u32 each). There is one allocation per bucket, or one per 4 KiB of a large one.
+//! A row: time (i64 ms), flags (u8), number of numeric values (u8), length of the values (u8), then
+//! the values in compact form ([`super::value`]), copied from the batch. A row with two numbers has
+//! 29 bytes. A row with another schema than the first, or with more than 255 bytes of values, is
+//! [`WIDE`]: instead of the length it has the schema and the length (u32 each). There is one
+//! allocation per bucket, or one per 4 KiB of a large one.
 
 mod chunked_buffer;
 mod schemas;
@@ -46,7 +47,11 @@ impl RowFlags {
 
     /// Whether the row may already be stored, regardless of its time.
     pub fn suspect(self) -> bool {
-        self.any(RowFlags::REPLAYED.with(RowFlags::REFUSED).with(RowFlags::LOST))
+        self.any(
+            RowFlags::REPLAYED
+                .with(RowFlags::REFUSED)
+                .with(RowFlags::LOST),
+        )
     }
 }
 
@@ -102,11 +107,13 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Size of a row as a BSON document without its values: length, `ts` (type, "ts\0", 8 bytes), terminator.
+/// Size of a row as a BSON document without its values: length, `ts` (type, "ts\0", 8 bytes),
+/// terminator.
 const ROW_BYTES: u64 = 4 + (1 + 3 + 8) + 1;
 
-/// A value has the same size in compact form as in BSON, except that a number has one byte more: its kind byte, which
-/// BSON has in the element type. (A string's kind byte offsets its terminator, and a boolean is only its kind byte.)
+/// A value has the same size in compact form as in BSON, except that a number has one byte more:
+/// its kind byte, which BSON has in the element type. (A string's kind byte offsets its terminator,
+/// and a boolean is only its kind byte.)
 fn stored_bytes(schema: &FieldSchema, numbers: u8, payload: &[u8]) -> u64 {
     ROW_BYTES + u64::from(schema.element_bytes()) + payload.len() as u64 - u64::from(numbers)
 }
@@ -145,19 +152,27 @@ impl Rows {
         self.stored_bytes
     }
 
-    /// The earliest time, in milliseconds since 1970; after [`Rows::take_front`] only a lower bound. Undefined if
-    /// empty.
+    /// The earliest time, in milliseconds since 1970; after [`Rows::take_front`] only a lower
+    /// bound. Undefined if empty.
     pub fn first_ts_ms(&self) -> i64 {
         self.first_ts_ms
     }
 
-    /// The latest time, in milliseconds since 1970; after [`Rows::take_front`] only an upper bound. Undefined if empty.
+    /// The latest time, in milliseconds since 1970; after [`Rows::take_front`] only an upper bound.
+    /// Undefined if empty.
     pub fn last_ts_ms(&self) -> i64 {
         self.last_ts_ms
     }
 
     /// Adds a row: the encoded values of a reading from its batch, with the names of `schema`.
-    pub fn push(&mut self, ts_ms: i64, flags: RowFlags, schema: &Arc<FieldSchema>, numbers: u8, payload: &[u8]) {
+    pub fn push(
+        &mut self,
+        ts_ms: i64,
+        flags: RowFlags,
+        schema: &Arc<FieldSchema>,
+        numbers: u8,
+        payload: &[u8],
+    ) {
         let index = self.schemas.index(schema);
         let mut head = [0; HEAD_BYTES_WIDE];
         head[..8].copy_from_slice(&ts_ms.to_le_bytes());
@@ -201,8 +216,16 @@ impl Rows {
 
     /// Adds a reading (tests and tools).
     pub fn push_reading(&mut self, reading: &Reading) {
-        let flags = if reading.receipt_time { RowFlags::RECEIPT_TIME } else { RowFlags::default() };
-        let values: Vec<_> = reading.values.iter().map(|(name, value)| (name.as_str(), value.as_ref())).collect();
+        let flags = if reading.receipt_time {
+            RowFlags::RECEIPT_TIME
+        } else {
+            RowFlags::default()
+        };
+        let values: Vec<_> = reading
+            .values
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_ref()))
+            .collect();
         self.push_named(reading.ts_ms, flags, &values);
     }
 
@@ -211,9 +234,10 @@ impl Rows {
         rows(&self.schemas, &self.data)
     }
 
-    /// Removes and returns the first rows: at most `rows_max`, and only as many as fit into a BSON array of
-    /// `bytes_max`, but at least one. The cost depends only on the removed rows, not on the remaining ones or the
-    /// number of schemas, because a bucket with a large backlog is written page by page.
+    /// Removes and returns the first rows: at most `rows_max`, and only as many as fit into a BSON
+    /// array of `bytes_max`, but at least one. The cost depends only on the removed rows, not on
+    /// the remaining ones or the number of schemas, because a bucket with a large backlog is
+    /// written page by page.
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
         let mut front = Rows::default();
         let mut array_bytes = 0;
@@ -222,7 +246,9 @@ impl Rows {
             let mut rest = chunk;
             loop {
                 let at = chunk.len() - rest.len();
-                let Some(row) = next_row(&self.schemas, &mut rest) else { break };
+                let Some(row) = next_row(&self.schemas, &mut rest) else {
+                    break;
+                };
                 let bytes = row.stored_bytes();
                 array_bytes += bytes + ARRAY_KEY_BYTES_MAX;
                 if front.len() >= rows_max || (!front.is_empty() && array_bytes > bytes_max) {
@@ -237,7 +263,11 @@ impl Rows {
             if all.taken > 0 && all.schemas.len() > SCHEMAS_KEPT {
                 return Rows::of(all.iter());
             }
-            return Rows { schemas: all.schemas, data: all.data, ..front };
+            return Rows {
+                schemas: all.schemas,
+                data: all.data,
+                ..front
+            };
         };
         let data = self.data.take_front(whole, bytes);
         self.count -= front.count;
@@ -252,8 +282,8 @@ impl Rows {
         front
     }
 
-    /// Drops schemas that no remaining row uses. The cost depends on the remaining rows, so it runs only if more rows
-    /// were removed since the last time.
+    /// Drops schemas that no remaining row uses. The cost depends on the remaining rows, so it runs
+    /// only if more rows were removed since the last time.
     fn drop_unused_schemas(&mut self) {
         if self.schemas.len() > SCHEMAS_KEPT && self.taken > self.count {
             *self = Rows::of(self.iter());
@@ -307,7 +337,10 @@ impl Rows {
             ts_ms: row.ts_ms,
             receipt_time: row.flags.any(RowFlags::RECEIPT_TIME),
             tags: Default::default(),
-            values: row.named().map(|(n, v)| (n.to_owned(), v.to_value())).collect(),
+            values: row
+                .named()
+                .map(|(n, v)| (n.to_owned(), v.to_value()))
+                .collect(),
         };
         self.iter().map(reading).collect()
     }
@@ -315,8 +348,16 @@ impl Rows {
     /// Updates the counts for an added row.
     fn note(&mut self, ts_ms: i64, bytes: u64) {
         self.stored_bytes += bytes;
-        self.first_ts_ms = if self.count == 0 { ts_ms } else { self.first_ts_ms.min(ts_ms) };
-        self.last_ts_ms = if self.count == 0 { ts_ms } else { self.last_ts_ms.max(ts_ms) };
+        self.first_ts_ms = if self.count == 0 {
+            ts_ms
+        } else {
+            self.first_ts_ms.min(ts_ms)
+        };
+        self.last_ts_ms = if self.count == 0 {
+            ts_ms
+        } else {
+            self.last_ts_ms.max(ts_ms)
+        };
         self.count += 1;
     }
 }
@@ -341,7 +382,14 @@ fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>>
     let ts_ms = head.ts_ms;
     let flags = RowFlags(head.flags & !WIDE);
     let numbers = head.numbers;
-    Some(Row { ts_ms, flags, numbers, schema, fields, payload })
+    Some(Row {
+        ts_ms,
+        flags,
+        numbers,
+        schema,
+        fields,
+        payload,
+    })
 }
 
 /// The part of a row before its values.
@@ -364,15 +412,26 @@ impl Head {
             0 => (0, usize::from(cursor.u8()?)),
             _ => (cursor.u32()?, cursor.u32()? as usize),
         };
-        Some(Head { ts_ms, flags, numbers, schema, payload_bytes })
+        Some(Head {
+            ts_ms,
+            flags,
+            numbers,
+            schema,
+            payload_bytes,
+        })
     }
 
     fn bytes(&self) -> usize {
-        if self.flags & WIDE == 0 { HEAD_BYTES } else { HEAD_BYTES_WIDE }
+        if self.flags & WIDE == 0 {
+            HEAD_BYTES
+        } else {
+            HEAD_BYTES_WIDE
+        }
     }
 }
 
-/// Size of a BSON array element without its document: type byte, decimal index (up to 5 digits), NUL.
+/// Size of a BSON array element without its document: type byte, decimal index (up to 5 digits),
+/// NUL.
 pub const ARRAY_KEY_BYTES_MAX: u64 = 1 + 5 + 1;
 
 #[cfg(test)]
@@ -381,31 +440,64 @@ mod tests {
     use crate::model::Value;
 
     fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
-        let values = values.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
-        Reading { sensor_id: "s".into(), ts_ms, receipt_time: false, tags: Default::default(), values }
+        let values = values
+            .iter()
+            .map(|(n, v)| (n.to_string(), v.clone()))
+            .collect();
+        Reading {
+            sensor_id: "s".into(),
+            ts_ms,
+            receipt_time: false,
+            tags: Default::default(),
+            values,
+        }
     }
 
     #[test]
     fn rows_come_back_as_they_went_in() {
         let a = reading(5, &[("t", Value::Double(1.5)), ("on", Value::Bool(true))]);
-        let b = reading(-3, &[("n", Value::Int(i64::MIN)), ("s", Value::Str("ü".into())), ("t", Value::Double(-0.0))]);
+        let b = reading(
+            -3,
+            &[
+                ("n", Value::Int(i64::MIN)),
+                ("s", Value::Str("ü".into())),
+                ("t", Value::Double(-0.0)),
+            ],
+        );
         let mut rows = Rows::default();
         rows.push_reading(&a);
         rows.push_reading(&b);
         rows.push_reading(&a);
         let keys: Vec<_> = rows.iter().map(|r| r.key()).collect();
         assert_eq!(keys, [a.key(), b.key(), a.key()]);
-        assert_eq!((rows.first_ts_ms(), rows.last_ts_ms(), rows.len()), (-3, 5, 3));
+        assert_eq!(
+            (rows.first_ts_ms(), rows.last_ts_ms(), rows.len()),
+            (-3, 5, 3)
+        );
         let fields: Vec<&str> = rows.fields().iter().map(|f| &**f).collect();
-        assert_eq!(fields, ["on", "t", "n", "s"], "each once, in the order of first use");
+        assert_eq!(
+            fields,
+            ["on", "t", "n", "s"],
+            "each once, in the order of first use"
+        );
         for row in rows.iter() {
-            assert!(row.named().eq(row.values().map(|(field, value)| (fields[field as usize], value))));
+            assert!(
+                row.named().eq(row
+                    .values()
+                    .map(|(field, value)| (fields[field as usize], value)))
+            );
         }
         let before = rows.clone();
         rows.mark(RowFlags::LOST);
-        assert!(rows.iter().all(|r| r.flags.any(RowFlags::LOST)) && !before.iter().any(|r| r.flags.suspect()));
+        assert!(
+            rows.iter().all(|r| r.flags.any(RowFlags::LOST))
+                && !before.iter().any(|r| r.flags.suspect())
+        );
         assert_eq!(rows.retain(|r| r.ts_ms == 5), 1);
-        assert_eq!(rows.iter().map(|r| r.key()).collect::<Vec<_>>(), [a.key(), a.key()]);
+        assert_eq!(
+            rows.iter().map(|r| r.key()).collect::<Vec<_>>(),
+            [a.key(), a.key()]
+        );
     }
 
     #[test]
@@ -419,12 +511,23 @@ mod tests {
         let front = rows.take_front(100, 2 * row_bytes);
         assert_eq!((front.len(), rows.len()), (2, 5));
         let front = rows.take_front(100, 1);
-        assert_eq!((front.len(), rows.len()), (1, 4), "a single row is always taken");
+        assert_eq!(
+            (front.len(), rows.len()),
+            (1, 4),
+            "a single row is always taken"
+        );
         assert_eq!(rows.stored_bytes(), 4 * (row_bytes - ARRAY_KEY_BYTES_MAX));
         rows.push_reading(&reading(3, &[("u", Value::Int(1))]));
         let last = rows.take_front(100, u64::MAX);
-        assert_eq!((last.len(), last.first_ts_ms(), last.last_ts_ms()), (5, 3, 9), "the taken rows have exact times");
-        assert_eq!(last.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [6, 7, 8, 9, 3]);
+        assert_eq!(
+            (last.len(), last.first_ts_ms(), last.last_ts_ms()),
+            (5, 3, 9),
+            "the taken rows have exact times"
+        );
+        assert_eq!(
+            last.iter().map(|r| r.ts_ms).collect::<Vec<_>>(),
+            [6, 7, 8, 9, 3]
+        );
         assert!(rows.is_empty() && rows.iter().next().is_none());
     }
 
@@ -447,9 +550,19 @@ mod tests {
         while !rows.is_empty() {
             let front = rows.take_front(1000, u64::MAX);
             assert_eq!(front.fields().len(), 1001, "only those of its rows");
-            assert!(rows.schemas.len() <= 2 * rows.len() + 1000 + SCHEMAS_KEPT, "{} left", rows.len());
+            assert!(
+                rows.schemas.len() <= 2 * rows.len() + 1000 + SCHEMAS_KEPT,
+                "{} left",
+                rows.len()
+            );
             for (i, row) in front.iter().enumerate() {
-                assert_eq!(row.named().nth(1), Some((&*format!("n{}", taken + i), ValueRef::Int((taken + i) as i64))));
+                assert_eq!(
+                    row.named().nth(1),
+                    Some((
+                        &*format!("n{}", taken + i),
+                        ValueRef::Int((taken + i) as i64)
+                    ))
+                );
             }
             taken += front.len();
         }

@@ -1,7 +1,8 @@
 //! The field schemas of rows, and the mapping of their names to the fields of the rows.
 //!
-//! Nearly all rows of a bucket have one schema. Otherwise, lists longer than [`COMPARED_MAX`] are searched by hash, so
-//! that the cost per name is constant even if a sender never repeats field names.
+//! Nearly all rows of a bucket have one schema. Otherwise, lists longer than [`COMPARED_MAX`] are
+//! searched by hash, so that the cost per name is constant even if a sender never repeats field
+//! names.
 
 use std::sync::Arc;
 
@@ -44,7 +45,12 @@ struct Index(HashTable<u32>);
 
 impl Index {
     /// The index in the list of length `len` for which `is` returns true.
-    fn find(&self, len: usize, hash: impl FnOnce() -> u64, is: impl Fn(usize) -> bool) -> Option<u32> {
+    fn find(
+        &self,
+        len: usize,
+        hash: impl FnOnce() -> u64,
+        is: impl Fn(usize) -> bool,
+    ) -> Option<u32> {
         if len <= COMPARED_MAX {
             return (0..len as u32).find(|&i| is(i as usize));
         }
@@ -57,7 +63,8 @@ impl Index {
             return;
         }
         for i in self.0.len() as u32..len as u32 {
-            self.0.insert_unique(hash(i as usize), i, |&i| hash(i as usize));
+            self.0
+                .insert_unique(hash(i as usize), i, |&i| hash(i as usize));
         }
     }
 
@@ -84,9 +91,10 @@ impl RowSchemas {
     pub(super) fn get(&self, index: u32) -> Option<(&Arc<FieldSchema>, Option<&[u32]>)> {
         match self {
             RowSchemas::One(schema) if index == 0 => Some((schema, None)),
-            RowSchemas::MultiSchema(many) => {
-                many.schemas.get(index as usize).map(|(schema, fields)| (schema, Some(&**fields)))
-            }
+            RowSchemas::MultiSchema(many) => many
+                .schemas
+                .get(index as usize)
+                .map(|(schema, fields)| (schema, Some(&**fields))),
             _ => None,
         }
     }
@@ -117,7 +125,9 @@ impl RowSchemas {
             RowSchemas::One(one) => Some(&*one).filter(|one| one.is(names.iter().copied())),
             RowSchemas::MultiSchema(many) => many.named(names),
         };
-        known.cloned().unwrap_or_else(|| Arc::new(FieldSchema::new(names.iter().map(|n| Arc::from(*n)))))
+        known
+            .cloned()
+            .unwrap_or_else(|| Arc::new(FieldSchema::new(names.iter().map(|n| Arc::from(*n)))))
     }
 
     /// Number of schemas.
@@ -133,11 +143,14 @@ impl RowSchemas {
     pub(super) fn copy_cost(&self) -> usize {
         match self {
             RowSchemas::None | RowSchemas::One(_) => 0,
-            RowSchemas::MultiSchema(many) => many.schemas.len() + many.fields.len() + many.places / 16,
+            RowSchemas::MultiSchema(many) => {
+                many.schemas.len() + many.fields.len() + many.places / 16
+            }
         }
     }
 
-    /// Memory use in bytes, without the schemas and names, which are shared. Queried for every reading.
+    /// Memory use in bytes, without the schemas and names, which are shared. Queried for every
+    /// reading.
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             RowSchemas::None | RowSchemas::One(_) => 0,
@@ -149,11 +162,17 @@ impl RowSchemas {
 impl MultiSchema {
     fn index(&mut self, schema: &Arc<FieldSchema>) -> u32 {
         let schemas = &self.schemas;
-        if schemas.get(self.last as usize).is_some_and(|(last, _)| Arc::ptr_eq(last, schema)) {
+        if schemas
+            .get(self.last as usize)
+            .is_some_and(|(last, _)| Arc::ptr_eq(last, schema))
+        {
             return self.last;
         }
         let is = |i: usize| Arc::ptr_eq(&schemas[i].0, schema);
-        self.last = match self.by_address.find(schemas.len(), || hash_of_address(schema), is) {
+        self.last = match self
+            .by_address
+            .find(schemas.len(), || hash_of_address(schema), is)
+        {
             Some(known) => known,
             None => self.add(schema),
         };
@@ -166,19 +185,24 @@ impl MultiSchema {
         self.places_bytes += memory::block(size_of_val(&*places));
         self.schemas.push((schema.clone(), places));
         let schemas = &self.schemas;
-        self.by_address.grow(schemas.len(), |i| hash_of_address(&schemas[i].0));
+        self.by_address
+            .grow(schemas.len(), |i| hash_of_address(&schemas[i].0));
         schemas.len() as u32 - 1
     }
 
     /// The index of a name in `fields`; adds it if it is new.
     fn place(&mut self, name: &Arc<str>) -> u32 {
         let fields = &self.fields;
-        if let Some(known) = self.by_name.find(fields.len(), || hash_of_name(name), |i| fields[i] == *name) {
+        if let Some(known) =
+            self.by_name
+                .find(fields.len(), || hash_of_name(name), |i| fields[i] == *name)
+        {
             return known;
         }
         self.fields.push(name.clone());
         let fields = &self.fields;
-        self.by_name.grow(fields.len(), |i| hash_of_name(&fields[i]));
+        self.by_name
+            .grow(fields.len(), |i| hash_of_name(&fields[i]));
         fields.len() as u32 - 1
     }
 
@@ -190,7 +214,9 @@ impl MultiSchema {
         if last < schemas.len() && is(last) {
             return Some(&schemas[last].0);
         }
-        by_names.grow(schemas.len(), |i| hash_of_names(schemas[i].0.names().iter().map(|n| &**n)));
+        by_names.grow(schemas.len(), |i| {
+            hash_of_names(schemas[i].0.names().iter().map(|n| &**n))
+        });
         let known = by_names.find(schemas.len(), || hash_of_names(names.iter().copied()), is)?;
         Some(&schemas[known as usize].0)
     }

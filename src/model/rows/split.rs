@@ -1,7 +1,8 @@
-//! Splits off the rows of one statement, limited by their number, their size, and the size of their summary.
+//! Splits off the rows of one statement, limited by their number, their size, and the size of their
+//! summary.
 //!
-//! If the summary of all fields fits, as it does when names repeat, no row needs to be examined. Otherwise the fields
-//! are counted row by row.
+//! If the summary of all fields fits, as it does when names repeat, no row needs to be examined.
+//! Otherwise the fields are counted row by row.
 
 use super::Rows;
 use crate::model::summary::entry_bytes;
@@ -18,21 +19,23 @@ pub struct StatementLimits {
 }
 
 impl Rows {
-    /// Removes and returns the first rows that fit, but at least one. Also returns whether the summary was the limit,
-    /// so that the fields of the next row do not fit.
+    /// Removes and returns the first rows that fit, but at least one. Also returns whether the
+    /// summary was the limit, so that the fields of the next row do not fit.
     pub fn take_room(&mut self, room: StatementLimits) -> (Rows, bool) {
         let Some(within) = self.within_summary(room.summary_bytes) else {
             return (self.take_front(room.rows, room.bytes), false);
         };
         let taken = self.take_front(room.rows.min(within), room.bytes);
-        // Copies the rows, so that the statement has only their names and its cost does not depend on all names.
+        // Copies the rows, so that the statement has only their names and its cost does not depend
+        // on all names.
         let mut rows = Rows::default();
         taken.iter().for_each(|row| rows.push_row(&row));
         let is_cut = rows.len() == within;
         (rows, is_cut)
     }
 
-    /// The number of first rows whose summary has at most `bytes_max` bytes, but at least one; `None` if all fit.
+    /// The number of first rows whose summary has at most `bytes_max` bytes, but at least one;
+    /// `None` if all fit.
     fn within_summary(&self, bytes_max: u64) -> Option<usize> {
         let fields = self.fields();
         if fields.iter().map(|name| entry_bytes(name)).sum::<u64>() <= bytes_max {
@@ -69,18 +72,32 @@ mod tests {
         rows
     }
 
-    const ANY: StatementLimits = StatementLimits { rows: usize::MAX, bytes: u64::MAX, summary_bytes: u64::MAX };
+    const ANY: StatementLimits = StatementLimits {
+        rows: usize::MAX,
+        bytes: u64::MAX,
+        summary_bytes: u64::MAX,
+    };
 
     #[test]
     fn rows_are_taken_while_the_summary_of_their_fields_fits() {
         let all: [&[&str]; 6] = [&["a"], &["b", "a"], &["a", "b"], &["c"], &["d"], &["a"]];
-        let two = StatementLimits { summary_bytes: 2 * entry_bytes("a"), ..ANY };
+        let two = StatementLimits {
+            summary_bytes: 2 * entry_bytes("a"),
+            ..ANY
+        };
         let mut rest = rows(&all);
         let (front, is_cut) = rest.take_room(two);
         assert_eq!((front.len(), is_cut), (3, true), "a and b");
-        assert_eq!(stored_bytes(front.fields(), &summarise(&front)), two.summary_bytes);
+        assert_eq!(
+            stored_bytes(front.fields(), &summarise(&front)),
+            two.summary_bytes
+        );
         let (front, is_cut) = rest.take_room(StatementLimits { rows: 1, ..two });
-        assert_eq!((front.len(), is_cut), (1, false), "the row count was the limit");
+        assert_eq!(
+            (front.len(), is_cut),
+            (1, false),
+            "the row count was the limit"
+        );
         let (front, is_cut) = rest.take_room(two);
         assert_eq!((front.len(), is_cut, rest.len()), (2, false, 0), "d and a");
         let (front, is_cut) = rows(&all).take_room(ANY);
@@ -90,8 +107,14 @@ mod tests {
     #[test]
     fn a_row_with_too_many_fields_for_the_page_is_taken_alone() {
         let mut rest = rows(&[&["a", "b", "c"], &["a"], &["d"]]);
-        let small = StatementLimits { summary_bytes: 1, ..ANY };
-        let lengths: Vec<_> = (0..3).map(|_| rest.take_room(small)).map(|(rows, cut)| (rows.len(), cut)).collect();
+        let small = StatementLimits {
+            summary_bytes: 1,
+            ..ANY
+        };
+        let lengths: Vec<_> = (0..3)
+            .map(|_| rest.take_room(small))
+            .map(|(rows, cut)| (rows.len(), cut))
+            .collect();
         assert_eq!(lengths, [(1, true), (1, true), (1, false)]);
         assert!(rest.is_empty());
     }
@@ -101,8 +124,20 @@ mod tests {
         let mut rows = Rows::default();
         for i in 0..100 {
             let name = format!("text{i}");
-            rows.push_named(i, RowFlags::default(), &[(&name, ValueRef::Str("x")), ("on", ValueRef::Bool(true))]);
+            rows.push_named(
+                i,
+                RowFlags::default(),
+                &[(&name, ValueRef::Str("x")), ("on", ValueRef::Bool(true))],
+            );
         }
-        assert_eq!(rows.take_room(StatementLimits { summary_bytes: 100, ..ANY }).0.len(), 100);
+        assert_eq!(
+            rows.take_room(StatementLimits {
+                summary_bytes: 100,
+                ..ANY
+            })
+            .0
+            .len(),
+            100
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Aggregations. Each group is computed separately: for the groups of one number, over its series in their order, so
-//! that sums round as Prometheus' do; for those that select series, step by step.
+//! Aggregations. Each group is computed separately: for the groups of one number, over its series
+//! in their order, so that sums round as Prometheus' do; for those that select series, step by
+//! step.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -75,7 +76,9 @@ impl Group {
             Group::Avg(mean) => mean.value(),
             Group::Count(value) | Group::Min(value) | Group::Max(value) => value,
             Group::One => 1.0,
-            Group::Deviation(count, _, squares) if op == AggregateOp::Stddev => (squares / count).sqrt(),
+            Group::Deviation(count, _, squares) if op == AggregateOp::Stddev => {
+                (squares / count).sqrt()
+            }
             Group::Deviation(count, _, squares) => squares / count,
             Group::Quantile(mut values) => quantile(param, &mut values),
         }
@@ -83,7 +86,11 @@ impl Group {
 }
 
 impl Evaluator<'_> {
-    pub(super) fn aggregate(&mut self, aggregate: &Aggregate, grid: Grid) -> Result<Vec<Row>, PromqlError> {
+    pub(super) fn aggregate(
+        &mut self,
+        aggregate: &Aggregate,
+        grid: Grid,
+    ) -> Result<Vec<Row>, PromqlError> {
         let op = aggregate.op;
         if op == AggregateOp::CountValues {
             return self.count_values(aggregate, grid);
@@ -96,7 +103,10 @@ impl Evaluator<'_> {
         self.release(&rows);
         let groups = groups(&rows, aggregate);
         let result = match op {
-            AggregateOp::Topk | AggregateOp::Bottomk | AggregateOp::Limitk | AggregateOp::LimitRatio => {
+            AggregateOp::Topk
+            | AggregateOp::Bottomk
+            | AggregateOp::Limitk
+            | AggregateOp::LimitRatio => {
                 if !self.is_param_usable(op, &params)? {
                     return Ok(vec![]);
                 }
@@ -104,12 +114,17 @@ impl Evaluator<'_> {
             }
             _ => {
                 if op == AggregateOp::Quantile {
-                    params.iter().for_each(|q| remark_quantile(&mut self.warnings, *q));
+                    params
+                        .iter()
+                        .for_each(|q| remark_quantile(&mut self.warnings, *q));
                 }
                 let mut all = Vec::with_capacity(groups.len());
                 for (labels, members) in groups {
                     self.stop.check()?;
-                    all.push(Row { labels, points: combined(op, &params, &rows, &members, grid) });
+                    all.push(Row {
+                        labels,
+                        points: combined(op, &params, &rows, &members, grid),
+                    });
                 }
                 all.retain(|row| !row.points.is_empty());
                 all
@@ -126,7 +141,11 @@ impl Evaluator<'_> {
         let is_any_nan = params.iter().any(|p| p.is_nan());
         let refuse = |text: String| Err(PromqlError::Execution(text));
         if is_any_nan {
-            let name = if op == AggregateOp::LimitRatio { "Ratio" } else { "Parameter" };
+            let name = if op == AggregateOp::LimitRatio {
+                "Ratio"
+            } else {
+                "Parameter"
+            };
             return refuse(format!("{name} value is NaN"));
         }
         if op == AggregateOp::LimitRatio {
@@ -137,7 +156,8 @@ impl Evaluator<'_> {
                 if value.abs() > 1.0 && value * bound > 0.0 {
                     let value = format::number(value);
                     self.warnings.push(format!(
-                        "PromQL warning: ratio value should be between -1 and 1, got {value}, capping to {bound}"
+                        "PromQL warning: ratio value should be between -1 and 1, got {value}, \
+                         capping to {bound}"
                     ));
                 }
             }
@@ -148,18 +168,28 @@ impl Evaluator<'_> {
         }
         // Both bounds are exact doubles: -2^63 and 2^63 - 1, which rounds up.
         match (min <= i64::MIN as f64, max >= i64::MAX as f64) {
-            (true, _) => refuse(format!("Scalar value {} underflows int64", format::api_number(min))),
-            (_, true) => refuse(format!("Scalar value {} overflows int64", format::api_number(max))),
+            (true, _) => refuse(format!(
+                "Scalar value {} underflows int64",
+                format::api_number(min)
+            )),
+            (_, true) => refuse(format!(
+                "Scalar value {} overflows int64",
+                format::api_number(max)
+            )),
             _ => Ok(true),
         }
     }
 
     fn count_values(&mut self, aggregate: &Aggregate, grid: Grid) -> Result<Vec<Row>, PromqlError> {
         let Some(Expr::String(label)) = &aggregate.param else {
-            return Err(PromqlError::execution("count_values needs the name of a label"));
+            return Err(PromqlError::execution(
+                "count_values needs the name of a label",
+            ));
         };
         if label.is_empty() {
-            return Err(PromqlError::execution(format!("invalid label name {label:?}")));
+            return Err(PromqlError::execution(format!(
+                "invalid label name {label:?}"
+            )));
         }
         let rows = self.vector(&aggregate.expr, grid)?;
         self.release(&rows);
@@ -172,12 +202,16 @@ impl Evaluator<'_> {
                 let labels = rows[i].labels.with(label, &format::number(value));
                 let slot = collector.slot(match aggregate.without {
                     true => labels.matching(false, &aggregate.grouping),
-                    false => labels.filtered(|name| name == label || aggregate.grouping.iter().any(|g| g == name)),
+                    false => labels.filtered(|name| {
+                        name == label || aggregate.grouping.iter().any(|g| g == name)
+                    }),
                 });
                 *counts.entry(slot).or_default() += 1.0;
             }
             self.hold(counts.len())?;
-            counts.into_iter().try_for_each(|(slot, count)| collector.push(slot, step, count))?;
+            counts
+                .into_iter()
+                .try_for_each(|(slot, count)| collector.push(slot, step, count))?;
         }
         Ok(collector.finish())
     }
@@ -189,8 +223,12 @@ pub(super) fn groups(rows: &[Row], aggregate: &Aggregate) -> Vec<(Labels, Vec<us
     let mut places: HashMap<Labels, usize> = HashMap::new();
     for (i, row) in rows.iter().enumerate() {
         let labels = match aggregate.without {
-            true => row.labels.filtered(|name| name != METRIC_NAME && !aggregate.grouping.iter().any(|g| g == name)),
-            false => row.labels.filtered(|name| aggregate.grouping.iter().any(|g| g == name)),
+            true => row.labels.filtered(|name| {
+                name != METRIC_NAME && !aggregate.grouping.iter().any(|g| g == name)
+            }),
+            false => row
+                .labels
+                .filtered(|name| aggregate.grouping.iter().any(|g| g == name)),
         };
         let place = *places.entry(labels).or_insert_with_key(|labels| {
             groups.push((labels.clone(), vec![]));
@@ -201,7 +239,13 @@ pub(super) fn groups(rows: &[Row], aggregate: &Aggregate) -> Vec<(Labels, Vec<us
     groups
 }
 
-fn combined(op: AggregateOp, params: &[f64], rows: &[Row], members: &[usize], grid: Grid) -> Vec<Point> {
+fn combined(
+    op: AggregateOp,
+    params: &[f64],
+    rows: &[Row],
+    members: &[usize],
+    grid: Grid,
+) -> Vec<Point> {
     let mut groups: Vec<Option<Group>> = (0..grid.steps()).map(|_| None).collect();
     for p in members.iter().flat_map(|i| &rows[*i].points) {
         match &mut groups[p.step as usize] {
@@ -211,7 +255,10 @@ fn combined(op: AggregateOp, params: &[f64], rows: &[Row], members: &[usize], gr
     }
     let param = |step: usize| params.get(step).copied().unwrap_or(f64::NAN);
     let point = |(step, group): (usize, Option<Group>)| {
-        group.map(|group| Point { step: step as u32, value: group.value(op, param(step)) })
+        group.map(|group| Point {
+            step: step as u32,
+            value: group.value(op, param(step)),
+        })
     };
     groups.into_iter().enumerate().filter_map(point).collect()
 }

@@ -57,16 +57,28 @@ impl Evaluator<'_> {
                 self.release(&rhs);
                 self.vectors(binary, &lhs, &rhs, grid)?
             }
-            _ => return Err(PromqlError::execution("operators need scalars or instant vectors")),
+            _ => {
+                return Err(PromqlError::execution(
+                    "operators need scalars or instant vectors",
+                ));
+            }
         };
         self.hold(points_of(&result))?;
         Ok(Val::Vector(result))
     }
 
-    fn vectors(&self, binary: &Binary, lhs: &[Row], rhs: &[Row], grid: Grid) -> Result<Vec<Row>, PromqlError> {
+    fn vectors(
+        &self,
+        binary: &Binary,
+        lhs: &[Row],
+        rhs: &[Row],
+        grid: Grid,
+    ) -> Result<Vec<Row>, PromqlError> {
         let mut groups: HashMap<Labels, usize> = HashMap::new();
         let mut group = |rows: &[Row]| -> Vec<usize> {
-            let labels = rows.iter().map(|row| row.labels.matching(binary.on, &binary.matching));
+            let labels = rows
+                .iter()
+                .map(|row| row.labels.matching(binary.on, &binary.matching));
             labels
                 .map(|labels| {
                     let next = groups.len();
@@ -86,10 +98,19 @@ impl Evaluator<'_> {
                 self.stop.check()?;
                 let left = lhs_at.at(step);
                 let right = rhs_at.at(step);
-                let (take_left, take_right) = set(binary.op, group_count, (&left, &lhs_groups), (&right, &rhs_groups));
-                for (rows, slots, taken) in [(lhs, &mut slots.0, take_left), (rhs, &mut slots.1, take_right)] {
+                let (take_left, take_right) = set(
+                    binary.op,
+                    group_count,
+                    (&left, &lhs_groups),
+                    (&right, &rhs_groups),
+                );
+                for (rows, slots, taken) in [
+                    (lhs, &mut slots.0, take_left),
+                    (rhs, &mut slots.1, take_right),
+                ] {
                     for (i, value) in taken {
-                        let slot = *slots[i].get_or_insert_with(|| collector.slot(rows[i].labels.clone()));
+                        let slot =
+                            *slots[i].get_or_insert_with(|| collector.slot(rows[i].labels.clone()));
                         collector.push(slot, step, value)?;
                     }
                 }
@@ -99,7 +120,11 @@ impl Evaluator<'_> {
         // The "one" side of a matching is on the right; one-to-many is turned around.
         let is_swapped = binary.cardinality == Cardinality::OneToMany;
         let (many, one) = if is_swapped { (rhs, lhs) } else { (lhs, rhs) };
-        let (many_groups, one_groups) = if is_swapped { (rhs_groups, lhs_groups) } else { (lhs_groups, rhs_groups) };
+        let (many_groups, one_groups) = if is_swapped {
+            (rhs_groups, lhs_groups)
+        } else {
+            (lhs_groups, rhs_groups)
+        };
         let mut matching = Matching {
             binary,
             is_swapped,
@@ -115,7 +140,11 @@ impl Evaluator<'_> {
             self.stop.check()?;
             let left = lhs_at.at(step);
             let right = rhs_at.at(step);
-            let (many_now, one_now) = if is_swapped { (right, left) } else { (left, right) };
+            let (many_now, one_now) = if is_swapped {
+                (right, left)
+            } else {
+                (left, right)
+            };
             matching.step = step;
             matching.run((&many_now, &many_groups), (&one_now, &one_groups))?;
         }
@@ -123,7 +152,12 @@ impl Evaluator<'_> {
     }
 }
 
-fn with_scalar(binary: &Binary, rows: Vec<Row>, values: &[f64], is_swapped: bool) -> Result<Vec<Row>, PromqlError> {
+fn with_scalar(
+    binary: &Binary,
+    rows: Vec<Row>,
+    values: &[f64],
+    is_swapped: bool,
+) -> Result<Vec<Row>, PromqlError> {
     let op = binary.op;
     let is_comparison = binary.op.is_comparison();
     let drops_name = !is_comparison || binary.is_bool;
@@ -134,7 +168,11 @@ fn with_scalar(binary: &Binary, rows: Vec<Row>, values: &[f64], is_swapped: bool
         }
         row.points.retain_mut(|p| {
             let scalar = values[p.step as usize];
-            let (a, b) = if is_swapped { (scalar, p.value) } else { (p.value, scalar) };
+            let (a, b) = if is_swapped {
+                (scalar, p.value)
+            } else {
+                (p.value, scalar)
+            };
             let (value, holds) = apply(op, a, b);
             if binary.is_bool {
                 p.value = bool_value(holds);
@@ -153,19 +191,36 @@ type Side<'a> = (&'a [(usize, f64)], &'a [usize]);
 type Taken = Vec<(usize, f64)>;
 
 /// The samples that a set operator takes from each side.
-fn set(op: BinaryOp, groups: usize, (left, left_groups): Side<'_>, (right, right_groups): Side<'_>) -> (Taken, Taken) {
+fn set(
+    op: BinaryOp,
+    groups: usize,
+    (left, left_groups): Side<'_>,
+    (right, right_groups): Side<'_>,
+) -> (Taken, Taken) {
     let present = |now: &[(usize, f64)], of: &[usize]| {
         let mut present = vec![false; groups];
         now.iter().for_each(|(i, _)| present[of[*i]] = true);
         present
     };
     let pick = |now: &[(usize, f64)], of: &[usize], other: &[bool], wanted: bool| -> Taken {
-        now.iter().filter(|(i, _)| other[of[*i]] == wanted).copied().collect()
+        now.iter()
+            .filter(|(i, _)| other[of[*i]] == wanted)
+            .copied()
+            .collect()
     };
     match op {
-        BinaryOp::And => (pick(left, left_groups, &present(right, right_groups), true), vec![]),
-        BinaryOp::Unless => (pick(left, left_groups, &present(right, right_groups), false), vec![]),
-        _ => (left.to_vec(), pick(right, right_groups, &present(left, left_groups), false)),
+        BinaryOp::And => (
+            pick(left, left_groups, &present(right, right_groups), true),
+            vec![],
+        ),
+        BinaryOp::Unless => (
+            pick(left, left_groups, &present(right, right_groups), false),
+            vec![],
+        ),
+        _ => (
+            left.to_vec(),
+            pick(right, right_groups, &present(left, left_groups), false),
+        ),
     }
 }
 
@@ -184,13 +239,19 @@ struct Matching<'a> {
 }
 
 impl Matching<'_> {
-    fn run(&mut self, (many, many_groups): Side<'_>, (one, one_groups): Side<'_>) -> Result<(), PromqlError> {
+    fn run(
+        &mut self,
+        (many, many_groups): Side<'_>,
+        (one, one_groups): Side<'_>,
+    ) -> Result<(), PromqlError> {
         let (fill_many, fill_one) = match self.is_swapped {
             true => (self.binary.fill_right, self.binary.fill_left),
             false => (self.binary.fill_left, self.binary.fill_right),
         };
         let is_filled = fill_many.is_some() || fill_one.is_some();
-        if (many.is_empty() && one.is_empty()) || ((many.is_empty() || one.is_empty()) && !is_filled) {
+        if (many.is_empty() && one.is_empty())
+            || ((many.is_empty() || one.is_empty()) && !is_filled)
+        {
             return Ok(());
         }
         self.matched.clear();
@@ -212,8 +273,11 @@ impl Matching<'_> {
             }
         }
         if let Some(fill) = fill_many {
-            for (j, value) in
-                one.iter().filter(|(j, _)| !self.matched_groups[one_groups[*j]]).copied().collect::<Vec<_>>()
+            for (j, value) in one
+                .iter()
+                .filter(|(j, _)| !self.matched_groups[one_groups[*j]])
+                .copied()
+                .collect::<Vec<_>>()
             {
                 self.pair(one_groups[j], None, Some(j), fill, value)?;
             }
@@ -229,7 +293,11 @@ impl Matching<'_> {
         many_value: f64,
         one_value: f64,
     ) -> Result<(), PromqlError> {
-        let (a, b) = if self.is_swapped { (one_value, many_value) } else { (many_value, one_value) };
+        let (a, b) = if self.is_swapped {
+            (one_value, many_value)
+        } else {
+            (many_value, one_value)
+        };
         let (value, holds) = apply(self.binary.op, a, b);
         let slot = match self.slots.get(&(many, one)) {
             Some(slot) => *slot,
@@ -243,7 +311,8 @@ impl Matching<'_> {
         let is_one_to_one = self.binary.cardinality == Cardinality::OneToOne;
         if is_one_to_one && self.matched_groups[group] {
             return Err(PromqlError::execution(
-                "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)",
+                "multiple matches for labels: many-to-one matching must be explicit \
+                 (group_left/group_right)",
             ));
         }
         if !is_one_to_one && !self.matched.insert((group, slot)) {
@@ -289,8 +358,9 @@ impl Matching<'_> {
         let labels = &self.one[i].labels;
         let group = labels.matching(binary.on, &binary.matching);
         PromqlError::execution(format!(
-            "found duplicate series for the match group {group} on the {side} hand-side of the operation: \
-             [{labels}, {}];many-to-many matching not allowed: matching labels must be unique on one side",
+            "found duplicate series for the match group {group} on the {side} hand-side of the \
+             operation: [{labels}, {}];many-to-many matching not allowed: matching labels must be \
+             unique on one side",
             self.one[other].labels
         ))
     }

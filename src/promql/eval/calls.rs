@@ -21,21 +21,36 @@ impl Evaluator<'_> {
             Kind::Date(date) => self.date(call, date, grid).map(Val::Vector),
             Kind::OverTime(function) => self.call_over_time(function, call, grid).map(Val::Vector),
             Kind::Special => self.special(call, grid),
-            Kind::Unsupported => Err(PromqlError::execution(format!("{} is not supported", call.function.name))),
+            Kind::Unsupported => Err(PromqlError::execution(format!(
+                "{} is not supported",
+                call.function.name
+            ))),
         }
     }
 
     fn special(&mut self, call: &Call, grid: Grid) -> Result<Val, PromqlError> {
         let seconds = |ms: i64| ms as f64 / 1000.0;
-        let QueryBounds { start_ms, end_ms, step_ms } = self.bounds();
+        let QueryBounds {
+            start_ms,
+            end_ms,
+            step_ms,
+        } = self.bounds();
         let constant = |value: f64| Ok(Val::Scalar(vec![value; grid.steps()]));
         match call.function.name {
-            "time" => Ok(Val::Scalar((0..grid.steps()).map(|step| seconds(grid.at(step))).collect())),
+            "time" => Ok(Val::Scalar(
+                (0..grid.steps())
+                    .map(|step| seconds(grid.at(step)))
+                    .collect(),
+            )),
             "pi" => constant(std::f64::consts::PI),
             "start" => constant(seconds(start_ms)),
             "end" => constant(seconds(end_ms)),
             "range" => constant(seconds(end_ms - start_ms)),
-            "step" => constant(if start_ms == end_ms { 0.0 } else { seconds(step_ms) }),
+            "step" => constant(if start_ms == end_ms {
+                0.0
+            } else {
+                seconds(step_ms)
+            }),
             "scalar" => {
                 let rows = self.vector(&call.args[0], grid)?;
                 self.release(&rows);
@@ -44,7 +59,10 @@ impl Evaluator<'_> {
             "vector" => {
                 let values = self.scalar(&call.args[0], grid)?;
                 self.hold(values.len())?;
-                Ok(Val::Vector(vec![Row { labels: Labels::default(), points: dense(values) }]))
+                Ok(Val::Vector(vec![Row {
+                    labels: Labels::default(),
+                    points: dense(values),
+                }]))
             }
             "absent" => {
                 let rows = self.vector(&call.args[0], grid)?;
@@ -57,26 +75,47 @@ impl Evaluator<'_> {
             "label_replace" => self.label_replace(call, grid).map(Val::Vector),
             "label_join" => self.label_join(call, grid).map(Val::Vector),
             "sort" | "sort_desc" => self.sort(call, grid).map(Val::Vector),
-            "sort_by_label" | "sort_by_label_desc" => self.sort_by_label(call, grid).map(Val::Vector),
+            "sort_by_label" | "sort_by_label_desc" => {
+                self.sort_by_label(call, grid).map(Val::Vector)
+            }
             other => Err(PromqlError::execution(format!("{other} is not supported"))),
         }
     }
 
     fn bounds(&self) -> QueryBounds {
         let time = self.time;
-        QueryBounds { start_ms: time.start_ms, end_ms: time.end_ms, step_ms: time.step_ms.unwrap_or(0) }
+        QueryBounds {
+            start_ms: time.start_ms,
+            end_ms: time.end_ms,
+            step_ms: time.step_ms.unwrap_or(0),
+        }
     }
 
-    fn call_over_time(&mut self, function: OverTime, call: &Call, grid: Grid) -> Result<Vec<Row>, PromqlError> {
+    fn call_over_time(
+        &mut self,
+        function: OverTime,
+        call: &Call,
+        grid: Grid,
+    ) -> Result<Vec<Row>, PromqlError> {
         let mut args = vec![];
-        for arg in call.args.iter().filter(|arg| arg.value_type() != ValueType::Matrix) {
+        for arg in call
+            .args
+            .iter()
+            .filter(|arg| arg.value_type() != ValueType::Matrix)
+        {
             args.push(self.scalar(arg, grid)?);
         }
-        let Some(range) = call.args.iter().find(|arg| arg.value_type() == ValueType::Matrix) else {
+        let Some(range) = call
+            .args
+            .iter()
+            .find(|arg| arg.value_type() == ValueType::Matrix)
+        else {
             return Err(PromqlError::execution("expected a range vector"));
         };
         if function == OverTime::Quantile {
-            args[0].iter().for_each(|q| remark_quantile(&mut self.warnings, *q));
+            args[0]
+                .iter()
+                .for_each(|q| remark_quantile(&mut self.warnings, *q));
         }
         let rows = self.over_time(function, range, &args, grid)?;
         match function {
@@ -91,23 +130,47 @@ impl Evaluator<'_> {
     /// 1 at the steps without any sample, with the labels that the selector fixes.
     fn absent(&mut self, rows: &[Row], arg: &Expr, grid: Grid) -> Result<Vec<Row>, PromqlError> {
         let mut is_present = vec![false; grid.steps()];
-        rows.iter().flat_map(|row| &row.points).for_each(|p| is_present[p.step as usize] = true);
-        let absent = is_present.iter().enumerate().filter(|(_, is_present)| !**is_present);
-        let points: Vec<Point> = absent.map(|(step, _)| Point { step: step as u32, value: 1.0 }).collect();
+        rows.iter()
+            .flat_map(|row| &row.points)
+            .for_each(|p| is_present[p.step as usize] = true);
+        let absent = is_present
+            .iter()
+            .enumerate()
+            .filter(|(_, is_present)| !**is_present);
+        let points: Vec<Point> = absent
+            .map(|(step, _)| Point {
+                step: step as u32,
+                value: 1.0,
+            })
+            .collect();
         self.hold(points.len())?;
         let matchers: &[Matcher] = match arg {
             Expr::Selector(selector) | Expr::Range { selector, .. } => &selector.matchers,
             _ => &[],
         };
         let labels = fixed_labels(matchers);
-        Ok(if points.is_empty() { vec![] } else { vec![Row { labels, points }] })
+        Ok(if points.is_empty() {
+            vec![]
+        } else {
+            vec![Row { labels, points }]
+        })
     }
 
-    fn date(&mut self, call: &Call, date: fn(i64) -> f64, grid: Grid) -> Result<Vec<Row>, PromqlError> {
+    fn date(
+        &mut self,
+        call: &Call,
+        date: fn(i64) -> f64,
+        grid: Grid,
+    ) -> Result<Vec<Row>, PromqlError> {
         let Some(arg) = call.args.first() else {
-            let values = (0..grid.steps()).map(|step| date(grid.at(step) / 1000)).collect();
+            let values = (0..grid.steps())
+                .map(|step| date(grid.at(step) / 1000))
+                .collect();
             self.hold(grid.steps())?;
-            return Ok(vec![Row { labels: Labels::default(), points: dense(values) }]);
+            return Ok(vec![Row {
+                labels: Labels::default(),
+                points: dense(values),
+            }]);
         };
         let mut rows = self.vector(arg, grid)?;
         change(&mut rows, |v| date(v as i64));
@@ -128,7 +191,10 @@ impl Evaluator<'_> {
             row.points.retain(|p| {
                 let step = p.step as usize;
                 // Written so that NaN bounds keep the sample, as in Prometheus.
-                !matches!(max[step].partial_cmp(&min[step]), Some(std::cmp::Ordering::Less))
+                !matches!(
+                    max[step].partial_cmp(&min[step]),
+                    Some(std::cmp::Ordering::Less)
+                )
             });
             for p in &mut row.points {
                 p.value = go_max(min[p.step as usize], go_min(max[p.step as usize], p.value));
@@ -156,7 +222,9 @@ impl Evaluator<'_> {
     /// The time of the samples; of anything but a selector, the time of the evaluation.
     fn timestamp(&mut self, call: &Call, grid: Grid) -> Result<Vec<Row>, PromqlError> {
         let mut rows = match &call.args[0] {
-            Expr::Selector(selector) => self.newest(selector, grid, |sample| sample.ts_ms as f64 / 1000.0)?,
+            Expr::Selector(selector) => {
+                self.newest(selector, grid, |sample| sample.ts_ms as f64 / 1000.0)?
+            }
             other => {
                 let mut rows = self.vector(other, grid)?;
                 for p in rows.iter_mut().flat_map(|row| &mut row.points) {
@@ -165,7 +233,8 @@ impl Evaluator<'_> {
                 rows
             }
         };
-        rows.iter_mut().for_each(|row| row.labels = row.labels.without_name());
+        rows.iter_mut()
+            .for_each(|row| row.labels = row.labels.without_name());
         merged(rows)
     }
 
@@ -178,9 +247,13 @@ impl Evaluator<'_> {
                 let a = first(a);
                 let b = first(b);
                 // NaN last either way.
-                a.is_nan()
-                    .cmp(&b.is_nan())
-                    .then_with(|| if is_descending { ascending(&b, &a) } else { ascending(&a, &b) })
+                a.is_nan().cmp(&b.is_nan()).then_with(|| {
+                    if is_descending {
+                        ascending(&b, &a)
+                    } else {
+                        ascending(&a, &b)
+                    }
+                })
             });
         }
         Ok(rows)
@@ -190,7 +263,8 @@ impl Evaluator<'_> {
     pub(super) fn remark_sort(&mut self) -> bool {
         if self.time.step_ms.is_some() {
             self.warnings.push(
-                "PromQL warning: sort is ineffective for range queries since results are always ordered by labels"
+                "PromQL warning: sort is ineffective for range queries since results are always \
+                 ordered by labels"
                     .to_owned(),
             );
         }
@@ -222,7 +296,14 @@ fn change(rows: &mut [Row], map: impl Fn(f64) -> f64) {
 }
 
 fn dense(values: Vec<f64>) -> Vec<Point> {
-    values.into_iter().enumerate().map(|(step, value)| Point { step: step as u32, value }).collect()
+    values
+        .into_iter()
+        .enumerate()
+        .map(|(step, value)| Point {
+            step: step as u32,
+            value,
+        })
+        .collect()
 }
 
 /// The value at the steps with exactly one sample, otherwise NaN.
@@ -253,9 +334,17 @@ fn fixed_labels(matchers: &[Matcher]) -> Labels {
 
 /// The larger; NaN if either is. (`f64::max` ignores NaN.)
 fn go_max(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+    if a.is_nan() || b.is_nan() {
+        f64::NAN
+    } else {
+        a.max(b)
+    }
 }
 
 fn go_min(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) }
+    if a.is_nan() || b.is_nan() {
+        f64::NAN
+    } else {
+        a.min(b)
+    }
 }

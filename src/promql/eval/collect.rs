@@ -1,4 +1,5 @@
-//! Puts the samples of each step into series. Two samples of a step with the same labels are an error.
+//! Puts the samples of each step into series. Two samples of a step with the same labels are an
+//! error.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,10 @@ impl Collector {
     pub(super) fn slot(&mut self, labels: Labels) -> usize {
         let Collector { slots, rows } = self;
         *slots.entry(labels).or_insert_with_key(|labels| {
-            rows.push(Row { labels: labels.clone(), points: vec![] });
+            rows.push(Row {
+                labels: labels.clone(),
+                points: vec![],
+            });
             rows.len() - 1
         })
     }
@@ -37,7 +41,8 @@ impl Collector {
         Ok(())
     }
 
-    /// The series that have samples, in the order in which they appeared. For a single step, the order of samples.
+    /// The series that have samples, in the order in which they appeared. For a single step, the
+    /// order of samples.
     pub(super) fn finish(mut self) -> Vec<Row> {
         self.rows.retain(|row| !row.points.is_empty());
         self.rows
@@ -67,7 +72,11 @@ pub(super) fn merged(rows: Vec<Row>) -> Result<Vec<Row>, PromqlError> {
     if is_joined {
         for row in &mut all {
             row.points.sort_by_key(|p| p.step);
-            if row.points.windows(2).any(|pair| pair[0].step == pair[1].step) {
+            if row
+                .points
+                .windows(2)
+                .any(|pair| pair[0].step == pair[1].step)
+            {
                 return Err(duplicate());
             }
         }
@@ -83,7 +92,10 @@ pub(super) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(rows: &'a [Row]) -> Cursor<'a> {
-        Cursor { rows, next: vec![0; rows.len()] }
+        Cursor {
+            rows,
+            next: vec![0; rows.len()],
+        }
     }
 
     /// The series that have a sample at this step, and its value. Steps must increase.

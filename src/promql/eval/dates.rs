@@ -11,7 +11,11 @@ fn civil(seconds: i64) -> (i64, i64, i64) {
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day_of_year = day - (365 * year + year / 4 - year / 100);
     let shifted = (5 * day_of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     let day = day_of_year - (153 * shifted + 2) / 5 + 1;
     let year = era * 400 + year + i128::from(month <= 2);
     (year as i64, month as i64, day as i64)
@@ -74,7 +78,15 @@ mod tests {
         for _ in 0..20_000 {
             let at = rng.i64(-100_000_000_000..200_000_000_000);
             let time = DateTime::from_timestamp(at, 0).unwrap();
-            let of = [year(at), month(at), day_of_month(at), day_of_year(at), hour(at), minute(at), day_of_week(at)];
+            let of = [
+                year(at),
+                month(at),
+                day_of_month(at),
+                day_of_year(at),
+                hour(at),
+                minute(at),
+                day_of_week(at),
+            ];
             let expected = [
                 f64::from(time.year()),
                 f64::from(time.month()),
@@ -86,6 +98,9 @@ mod tests {
             ];
             assert_eq!(of, expected, "{at}");
         }
-        assert_eq!([days_in_month(1_708_000_000), days_in_month(1_676_000_000)], [29.0, 28.0]);
+        assert_eq!(
+            [days_in_month(1_708_000_000), days_in_month(1_676_000_000)],
+            [29.0, 28.0]
+        );
     }
 }

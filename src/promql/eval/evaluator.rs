@@ -47,8 +47,8 @@ pub struct Evaluated {
     pub infos: Vec<String>,
 }
 
-/// Bytes of label values that one query may write with `label_replace` and `label_join`. Nested calls can double a
-/// value each time, and samples do not count its length.
+/// Bytes of label values that one query may write with `label_replace` and `label_join`. Nested
+/// calls can double a value each time, and samples do not count its length.
 const LABEL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -102,7 +102,9 @@ impl Evaluator<'_> {
     pub(super) fn hold_label(&mut self, bytes: usize) -> Result<(), PromqlError> {
         self.label_bytes = self.label_bytes.saturating_add(bytes);
         match self.label_bytes > LABEL_BYTES_MAX {
-            true => Err(PromqlError::execution("label_replace and label_join write more than 64 MiB of label values")),
+            true => Err(PromqlError::execution(
+                "label_replace and label_join write more than 64 MiB of label values",
+            )),
             false => Ok(()),
         }
     }

@@ -21,7 +21,11 @@ pub struct QueryTime {
 
 impl QueryTime {
     pub(super) fn grid(&self) -> Grid {
-        Grid { start_ms: self.start_ms, end_ms: self.end_ms, step_ms: self.step_ms.unwrap_or(1) }
+        Grid {
+            start_ms: self.start_ms,
+            end_ms: self.end_ms,
+            step_ms: self.step_ms.unwrap_or(1),
+        }
     }
 }
 
@@ -71,9 +75,15 @@ pub(super) fn points_of(rows: &[Row]) -> usize {
 
 /// Without the rows that have no point.
 pub(super) fn series(rows: Vec<Row>, grid: Grid) -> Vec<Series> {
-    let sample = |p: &Point| Sample { ts_ms: grid.at(p.step as usize), value: p.value };
+    let sample = |p: &Point| Sample {
+        ts_ms: grid.at(p.step as usize),
+        value: p.value,
+    };
     rows.into_iter()
         .filter(|row| !row.points.is_empty())
-        .map(|row| Series { labels: row.labels, samples: row.points.iter().map(sample).collect() })
+        .map(|row| Series {
+            labels: row.labels,
+            samples: row.points.iter().map(sample).collect(),
+        })
         .collect()
 }

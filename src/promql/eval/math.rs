@@ -27,7 +27,8 @@ impl Kahan {
     }
 }
 
-/// A mean that overflows only if its values do: a compensated sum as long as that is finite, then the running mean.
+/// A mean that overflows only if its values do: a compensated sum as long as that is finite, then
+/// the running mean.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mean {
     kahan: Kahan,
@@ -37,7 +38,11 @@ pub(super) struct Mean {
 
 impl Mean {
     pub(super) fn new(first: f64) -> Mean {
-        Mean { kahan: Kahan { sum: first, c: 0.0 }, count: 1.0, is_running: false }
+        Mean {
+            kahan: Kahan { sum: first, c: 0.0 },
+            count: 1.0,
+            is_running: false,
+        }
     }
 
     pub(super) fn add(&mut self, value: f64) {
@@ -50,10 +55,16 @@ impl Mean {
                 return;
             }
             self.is_running = true;
-            self.kahan = Kahan { sum: self.kahan.sum / (self.count - 1.0), c: self.kahan.c / (self.count - 1.0) };
+            self.kahan = Kahan {
+                sum: self.kahan.sum / (self.count - 1.0),
+                c: self.kahan.c / (self.count - 1.0),
+            };
         }
         let q = (self.count - 1.0) / self.count;
-        self.kahan = Kahan { sum: q * self.kahan.sum, c: q * self.kahan.c };
+        self.kahan = Kahan {
+            sum: q * self.kahan.sum,
+            c: q * self.kahan.c,
+        };
         self.kahan.add(value / self.count);
     }
 
@@ -67,7 +78,8 @@ impl Mean {
 
 /// Numbers in ascending order, NaN first.
 pub(super) fn ascending(a: &f64, b: &f64) -> std::cmp::Ordering {
-    a.partial_cmp(b).unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
+    a.partial_cmp(b)
+        .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
 }
 
 /// The quantile, linear between two values; sorts them.
@@ -90,7 +102,8 @@ pub(super) fn quantile(q: f64, values: &mut [f64]) -> f64 {
     values[lower] * (1.0 - weight) + values[upper] * weight
 }
 
-/// Slope per second, and the value at `intercept_ms`, of the line through the samples; at least one.
+/// Slope per second, and the value at `intercept_ms`, of the line through the samples; at least
+/// one.
 pub(super) fn regression(samples: &[Sample], intercept_ms: i64) -> (f64, f64) {
     let first = samples[0].value;
     let mut x = Kahan::default();
@@ -105,7 +118,11 @@ pub(super) fn regression(samples: &[Sample], intercept_ms: i64) -> (f64, f64) {
         xx.add(at * at);
     }
     if samples.iter().all(|sample| sample.value == first) {
-        return if first.is_infinite() { (f64::NAN, f64::NAN) } else { (0.0, first) };
+        return if first.is_infinite() {
+            (f64::NAN, f64::NAN)
+        } else {
+            (0.0, first)
+        };
     }
     let n = samples.len() as f64;
     let x = x.total();

@@ -1,7 +1,8 @@
 //! Evaluates an expression at the steps of a query. Pure: the samples of all selectors are given.
 //!
-//! Each node is evaluated once, over all of its steps: those of the query or, within a subquery, those of the subquery.
-//! A vector is a list of series with a point for each step at which it has a sample; a scalar has a value at each step.
+//! Each node is evaluated once, over all of its steps: those of the query or, within a subquery,
+//! those of the subquery. A vector is a list of series with a point for each step at which it has a
+//! sample; a scalar has a value at each step.
 
 mod aggregate;
 mod binary;
@@ -31,7 +32,8 @@ pub use self::plan::requests;
 
 /// Evaluates a query.
 ///
-/// `data`: for each of [`requests`] the series found. `samples_max`: how many samples may be in memory at a time.
+/// `data`: for each of [`requests`] the series found. `samples_max`: how many samples may be in
+/// memory at a time.
 ///
 /// # Errors
 /// The evaluation fails as it does in Prometheus, holds too many samples, or was ended by `stop`.
@@ -43,15 +45,31 @@ pub fn evaluate(
     stop: &Stop,
 ) -> Result<Evaluated, PromqlError> {
     let data = data.into_iter().map(sorted).collect();
-    let mut evaluator =
-        Evaluator { time, data, samples: 0, samples_max, label_bytes: 0, stop, warnings: vec![], infos: vec![] };
+    let mut evaluator = Evaluator {
+        time,
+        data,
+        samples: 0,
+        samples_max,
+        label_bytes: 0,
+        stop,
+        warnings: vec![],
+        infos: vec![],
+    };
     let value = evaluator.run(&query.expr)?;
-    let Evaluator { mut warnings, mut infos, .. } = evaluator;
+    let Evaluator {
+        mut warnings,
+        mut infos,
+        ..
+    } = evaluator;
     for remarks in [&mut warnings, &mut infos] {
         remarks.sort();
         remarks.dedup();
     }
-    Ok(Evaluated { value, warnings, infos })
+    Ok(Evaluated {
+        value,
+        warnings,
+        infos,
+    })
 }
 
 fn sorted(mut series: Vec<SelectedSeries>) -> Vec<SelectedSeries> {
@@ -73,7 +91,9 @@ impl Evaluator<'_> {
         }
         let value = self.eval(expr, grid)?;
         Ok(match (value, self.time.step_ms) {
-            (Val::Scalar(values), None) => Value::Scalar(values.first().copied().unwrap_or(f64::NAN)),
+            (Val::Scalar(values), None) => {
+                Value::Scalar(values.first().copied().unwrap_or(f64::NAN))
+            }
             (Val::String(text), _) => Value::String(text),
             (Val::Vector(rows), None) => Value::Vector(series(rows, grid)),
             (Val::Vector(rows), Some(_)) => {
@@ -82,8 +102,17 @@ impl Evaluator<'_> {
                 Value::Matrix(all)
             }
             (Val::Scalar(values), Some(_)) => {
-                let points = values.into_iter().enumerate().map(|(step, value)| Point { step: step as u32, value });
-                Value::Matrix(series(vec![Row { labels: Labels::default(), points: points.collect() }], grid))
+                let points = values.into_iter().enumerate().map(|(step, value)| Point {
+                    step: step as u32,
+                    value,
+                });
+                Value::Matrix(series(
+                    vec![Row {
+                        labels: Labels::default(),
+                        points: points.collect(),
+                    }],
+                    grid,
+                ))
             }
         })
     }
@@ -94,9 +123,9 @@ impl Evaluator<'_> {
             Expr::Number(value) => Ok(Val::Scalar(vec![*value; grid.steps()])),
             Expr::String(text) => Ok(Val::String(text.clone())),
             Expr::Selector(selector) => self.select(selector, grid).map(Val::Vector),
-            Expr::Range { .. } | Expr::Subquery(_) => {
-                Err(PromqlError::execution("a range vector must be the argument of a function"))
-            }
+            Expr::Range { .. } | Expr::Subquery(_) => Err(PromqlError::execution(
+                "a range vector must be the argument of a function",
+            )),
             Expr::Negate(of) => match self.eval(of, grid)? {
                 Val::Scalar(mut values) => {
                     values.iter_mut().for_each(|v| *v = -*v);
@@ -137,7 +166,10 @@ impl Evaluator<'_> {
         let all = found.map(|found| {
             let mut samples = select::samples(found.data);
             samples.retain(|s| s.ts_ms > end_ms - range_ms && s.ts_ms <= end_ms);
-            Series { labels: found.labels, samples }
+            Series {
+                labels: found.labels,
+                samples,
+            }
         });
         all.filter(|series| !series.samples.is_empty()).collect()
     }

@@ -30,15 +30,23 @@ impl Window<'_> {
         self.samples[self.samples.len() - 1]
     }
 
-    /// The sample that no other exceeds by this order; the first of equal ones, or with `last` the last. NaN yields.
+    /// The sample that no other exceeds by this order; the first of equal ones, or with `last` the
+    /// last. NaN yields.
     fn extreme(&self, is_better: fn(f64, f64) -> bool) -> Sample {
         self.samples[1..].iter().fold(self.first(), |best, sample| {
-            if is_better(sample.value, best.value) || best.value.is_nan() { *sample } else { best }
+            if is_better(sample.value, best.value) || best.value.is_nan() {
+                *sample
+            } else {
+                best
+            }
         })
     }
 
     fn pairs(&self, counts: fn(f64, f64) -> bool) -> f64 {
-        self.samples.windows(2).filter(|pair| counts(pair[0].value, pair[1].value)).count() as f64
+        self.samples
+            .windows(2)
+            .filter(|pair| counts(pair[0].value, pair[1].value))
+            .count() as f64
     }
 }
 
@@ -116,8 +124,9 @@ fn variance(w: &Window<'_>) -> f64 {
     squares.total() / count
 }
 
-/// `rate`, `increase` and `delta`: the difference over the samples, extrapolated to the ends of the window if samples
-/// are near them, otherwise by half the mean distance of samples. A counter is not extrapolated below zero.
+/// `rate`, `increase` and `delta`: the difference over the samples, extrapolated to the ends of the
+/// window if samples are near them, otherwise by half the mean distance of samples. A counter is
+/// not extrapolated below zero.
 fn extrapolated(w: &Window<'_>, is_counter: bool, is_rate: bool) -> Option<f64> {
     if w.samples.len() < 2 {
         return None;
@@ -158,8 +167,16 @@ fn extrapolated(w: &Window<'_>, is_counter: bool, is_rate: bool) -> Option<f64> 
 fn instant(w: &Window<'_>, is_rate: bool) -> Option<f64> {
     let [.., a, b] = w.samples else { return None };
     let was_reset = is_rate && b.value < a.value;
-    let difference = if was_reset { b.value } else { b.value - a.value };
-    Some(if is_rate { difference / ((b.ts_ms - a.ts_ms) as f64 / 1000.0) } else { difference })
+    let difference = if was_reset {
+        b.value
+    } else {
+        b.value - a.value
+    };
+    Some(if is_rate {
+        difference / ((b.ts_ms - a.ts_ms) as f64 / 1000.0)
+    } else {
+        difference
+    })
 }
 
 fn smoothed(w: &Window<'_>) -> Result<Option<f64>, PromqlError> {
@@ -173,7 +190,9 @@ fn smoothed(w: &Window<'_>) -> Result<Option<f64>, PromqlError> {
             )));
         }
     }
-    let [first, second, ..] = w.samples else { return Ok(None) };
+    let [first, second, ..] = w.samples else {
+        return Ok(None);
+    };
     let mut previous = 0.0;
     let mut level = first.value;
     let mut trend = second.value - first.value;

@@ -5,16 +5,28 @@ use crate::promql::ast::{At, Expr, Query, Selector, Subquery};
 use crate::promql::functions::{Kind, OverTime};
 use crate::promql::series::{SelectorRequest, Windows};
 
-/// What must be loaded for a query: one request for each selector, in the order that `evaluate` expects.
+/// What must be loaded for a query: one request for each selector, in the order that `evaluate`
+/// expects.
 pub fn requests(query: &Query, time: QueryTime) -> Vec<SelectorRequest> {
-    let mut plan = Plan { time, requests: vec![None; query.selectors] };
+    let mut plan = Plan {
+        time,
+        requests: vec![None; query.selectors],
+    };
     plan.expr(&query.expr, time.grid());
-    let none = || SelectorRequest { matchers: vec![], after_ms: 0, to_ms: -1, windows: None };
-    plan.requests.into_iter().map(|request| request.unwrap_or_else(none)).collect()
+    let none = || SelectorRequest {
+        matchers: vec![],
+        after_ms: 0,
+        to_ms: -1,
+        windows: None,
+    };
+    plan.requests
+        .into_iter()
+        .map(|request| request.unwrap_or_else(none))
+        .collect()
 }
 
-/// The steps at which a subquery's expression is evaluated: multiples of its interval, counted from 1970, in the
-/// windows of all outer steps.
+/// The steps at which a subquery's expression is evaluated: multiples of its interval, counted from
+/// 1970, in the windows of all outer steps.
 pub(super) fn inner_grid(subquery: &Subquery, at: Option<i64>, outer: Grid) -> Grid {
     let step_ms = subquery.step_ms.unwrap_or(SUBQUERY_STEP_MS);
     let (first, last) = match at {
@@ -27,7 +39,11 @@ pub(super) fn inner_grid(subquery: &Subquery, at: Option<i64>, outer: Grid) -> G
     if start_ms <= after {
         start_ms += step_ms;
     }
-    Grid { start_ms, end_ms: last - subquery.offset_ms, step_ms }
+    Grid {
+        start_ms,
+        end_ms: last - subquery.offset_ms,
+        step_ms,
+    }
 }
 
 struct Plan {
@@ -51,7 +67,10 @@ impl Plan {
                 self.expr(&binary.rhs, grid);
             }
             Expr::Aggregate(aggregate) => {
-                aggregate.param.iter().for_each(|param| self.expr(param, grid));
+                aggregate
+                    .param
+                    .iter()
+                    .for_each(|param| self.expr(param, grid));
                 self.expr(&aggregate.expr, grid);
             }
             Expr::Call(call) => {
@@ -61,7 +80,9 @@ impl Plan {
                 };
                 for arg in &call.args {
                     match arg {
-                        Expr::Range { selector, range_ms } => self.selector(selector, grid, *range_ms, summarised),
+                        Expr::Range { selector, range_ms } => {
+                            self.selector(selector, grid, *range_ms, summarised)
+                        }
                         other => self.expr(other, grid),
                     }
                 }
@@ -77,7 +98,13 @@ impl Plan {
         })
     }
 
-    fn selector(&mut self, selector: &Selector, grid: Grid, range_ms: i64, summarised: Option<OverTime>) {
+    fn selector(
+        &mut self,
+        selector: &Selector,
+        grid: Grid,
+        range_ms: i64,
+        summarised: Option<OverTime>,
+    ) {
         let steps = grid.steps();
         if steps == 0 {
             return;

@@ -27,7 +27,11 @@ pub(super) fn samples(data: SeriesData) -> Vec<Sample> {
 }
 
 impl Evaluator<'_> {
-    pub(super) fn select(&mut self, selector: &Selector, grid: Grid) -> Result<Vec<Row>, PromqlError> {
+    pub(super) fn select(
+        &mut self,
+        selector: &Selector,
+        grid: Grid,
+    ) -> Result<Vec<Row>, PromqlError> {
         self.newest(selector, grid, |sample| sample.value)
     }
 
@@ -53,14 +57,20 @@ impl Evaluator<'_> {
                 }
                 match next.checked_sub(1).map(|i| samples[i]) {
                     Some(s) if s.ts_ms > time - self.time.lookback_ms => {
-                        points.push(Point { step: step as u32, value: of(s) });
+                        points.push(Point {
+                            step: step as u32,
+                            value: of(s),
+                        });
                     }
                     _ => {}
                 }
             }
             self.hold(points.len())?;
             if !points.is_empty() {
-                rows.push(Row { labels: series.labels, points });
+                rows.push(Row {
+                    labels: series.labels,
+                    points,
+                });
             }
         }
         Ok(rows)
@@ -80,7 +90,9 @@ impl Evaluator<'_> {
         for series in found {
             self.stop.check()?;
             let points = match &series.data {
-                SeriesData::Samples(samples) => windows(function, samples, args, grid, ranges, self.stop)?,
+                SeriesData::Samples(samples) => {
+                    windows(function, samples, args, grid, ranges, self.stop)?
+                }
                 SeriesData::Windows(stats) => summarised(function, stats, grid, ranges),
             };
             if points.is_empty() {
@@ -90,7 +102,11 @@ impl Evaluator<'_> {
             if matches!(function, OverTime::Rate | OverTime::Increase) {
                 self.remark_counter(&series.labels);
             }
-            let labels = if keeps_name { series.labels } else { series.labels.without_name() };
+            let labels = if keeps_name {
+                series.labels
+            } else {
+                series.labels.without_name()
+            };
             rows.push(Row { labels, points });
         }
         let mut seen: Vec<&Labels> = rows.iter().map(|row| &row.labels).collect();
@@ -101,12 +117,23 @@ impl Evaluator<'_> {
         Ok(rows)
     }
 
-    fn range_vector(&mut self, arg: &Expr, grid: Grid) -> Result<(Vec<SelectedSeries>, Ranges), PromqlError> {
+    fn range_vector(
+        &mut self,
+        arg: &Expr,
+        grid: Grid,
+    ) -> Result<(Vec<SelectedSeries>, Ranges), PromqlError> {
         match arg {
             Expr::Range { selector, range_ms } => {
                 let found = std::mem::take(&mut self.data[selector.id]);
                 let at = self.resolve(selector.at);
-                Ok((found, Ranges { offset_ms: selector.offset_ms, at, range_ms: *range_ms }))
+                Ok((
+                    found,
+                    Ranges {
+                        offset_ms: selector.offset_ms,
+                        at,
+                        range_ms: *range_ms,
+                    },
+                ))
             }
             Expr::Subquery(subquery) => {
                 let at = self.resolve(subquery.at);
@@ -114,12 +141,19 @@ impl Evaluator<'_> {
                 self.check_steps(inner)?;
                 let rows = self.vector(&subquery.expr, inner)?;
                 self.release(&rows);
-                let sample = |p: &Point| Sample { ts_ms: inner.at(p.step as usize), value: p.value };
+                let sample = |p: &Point| Sample {
+                    ts_ms: inner.at(p.step as usize),
+                    value: p.value,
+                };
                 let found = rows.into_iter().map(|row| SelectedSeries {
                     labels: row.labels,
                     data: SeriesData::Samples(row.points.iter().map(sample).collect()),
                 });
-                let ranges = Ranges { offset_ms: subquery.offset_ms, at, range_ms: subquery.range_ms };
+                let ranges = Ranges {
+                    offset_ms: subquery.offset_ms,
+                    at,
+                    range_ms: subquery.range_ms,
+                };
                 Ok((found.collect(), ranges))
             }
             _ => Err(PromqlError::execution("expected a range vector")),
@@ -128,9 +162,14 @@ impl Evaluator<'_> {
 
     fn remark_counter(&mut self, labels: &Labels) {
         let name = labels.get(METRIC_NAME);
-        if !name.is_empty() && !["_total", "_sum", "_count", "_bucket"].iter().any(|end| name.ends_with(end)) {
+        if !name.is_empty()
+            && !["_total", "_sum", "_count", "_bucket"]
+                .iter()
+                .any(|end| name.ends_with(end))
+        {
             let remark = format!(
-                "PromQL info: metric might not be a counter, name does not end in _total/_sum/_count/_bucket: {name:?}"
+                "PromQL info: metric might not be a counter, name does not end in \
+                 _total/_sum/_count/_bucket: {name:?}"
             );
             if !self.infos.contains(&remark) {
                 self.infos.push(remark);
@@ -165,18 +204,45 @@ fn windows(
         if from == to {
             continue;
         }
-        numbers.iter_mut().zip(args).for_each(|(number, arg)| *number = arg[step]);
-        let window = Window { samples: &samples[from..to], start_ms, end_ms, at_ms, args: &numbers };
+        numbers
+            .iter_mut()
+            .zip(args)
+            .for_each(|(number, arg)| *number = arg[step]);
+        let window = Window {
+            samples: &samples[from..to],
+            start_ms,
+            end_ms,
+            at_ms,
+            args: &numbers,
+        };
         if let Some(value) = evaluate(function, &window)? {
-            points.push(Point { step: step as u32, value });
+            points.push(Point {
+                step: step as u32,
+                value,
+            });
         }
     }
     Ok(points)
 }
 
-fn summarised(function: OverTime, stats: &[Option<WindowStats>], grid: Grid, ranges: Ranges) -> Vec<Point> {
+fn summarised(
+    function: OverTime,
+    stats: &[Option<WindowStats>],
+    grid: Grid,
+    ranges: Ranges,
+) -> Vec<Point> {
     // With `@`, all steps have the same window.
-    let of_step = |step: usize| stats.get(if ranges.at.is_some() { 0 } else { step }).copied().flatten();
-    let point = |step| of_step(step).map(|s| Point { step: step as u32, value: of_stats(function, &s) });
+    let of_step = |step: usize| {
+        stats
+            .get(if ranges.at.is_some() { 0 } else { step })
+            .copied()
+            .flatten()
+    };
+    let point = |step| {
+        of_step(step).map(|s| Point {
+            step: step as u32,
+            value: of_stats(function, &s),
+        })
+    };
     (0..grid.steps()).filter_map(point).collect()
 }

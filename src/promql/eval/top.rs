@@ -1,5 +1,6 @@
-//! Aggregations that select series: topk, bottomk, limitk and limit_ratio. Which of equal values are selected, and in
-//! which order, follows from a binary heap of k elements with Go's `container/heap` rules.
+//! Aggregations that select series: topk, bottomk, limitk and limit_ratio. Which of equal values
+//! are selected, and in which order, follows from a binary heap of k elements with Go's
+//! `container/heap` rules.
 
 use super::collect::Collector;
 use super::collect::Cursor;
@@ -14,7 +15,12 @@ type Entry = (f64, usize);
 
 /// The heap's order: whether `a` is nearer to the root than `b`.
 fn is_below(op: AggregateOp, a: f64, b: f64) -> bool {
-    a.is_nan() || if op == AggregateOp::Bottomk { a > b } else { a < b }
+    a.is_nan()
+        || if op == AggregateOp::Bottomk {
+            a > b
+        } else {
+            a < b
+        }
 }
 
 fn push(op: AggregateOp, heap: &mut Vec<Entry>, entry: Entry) {
@@ -39,7 +45,11 @@ fn sink(op: AggregateOp, heap: &mut [Entry]) {
             return;
         }
         let right = left + 1;
-        let child = if right < heap.len() && is_below(op, heap[right].0, heap[left].0) { right } else { left };
+        let child = if right < heap.len() && is_below(op, heap[right].0, heap[left].0) {
+            right
+        } else {
+            left
+        };
         if !is_below(op, heap[child].0, heap[at].0) {
             return;
         }
@@ -92,7 +102,11 @@ fn offer(op: AggregateOp, param: f64, heap: &mut Vec<Entry>, entry: Entry, rows:
     if op == AggregateOp::LimitRatio {
         let share = rows[entry.1].labels.stable_hash() as f64 / u64::MAX as f64;
         let ratio = param.clamp(-1.0, 1.0);
-        let is_chosen = if ratio >= 0.0 { share < ratio } else { share >= 1.0 + ratio };
+        let is_chosen = if ratio >= 0.0 {
+            share < ratio
+        } else {
+            share >= 1.0 + ratio
+        };
         if is_chosen && ratio != 0.0 {
             push(op, heap, entry);
         }

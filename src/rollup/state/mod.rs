@@ -1,6 +1,7 @@
-//! Which days are marked, changed and due, by sensor and day. Pure: readings and their settlement go in
-//! ([`Rollup::accept`], [`Rollup::settled`]), marks and days come out ([`Rollup::take_marks`], [`Rollup::take_days`],
-//! [`Rollup::take_clears`]), and their results go in again.
+//! Which days are marked, changed and due, by sensor and day. Pure: readings and their settlement
+//! go in ([`Rollup::accept`], [`Rollup::settled`]), marks and days come out
+//! ([`Rollup::take_marks`], [`Rollup::take_days`], [`Rollup::take_clears`]), and their results go
+//! in again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +11,9 @@ use slab::Slab;
 
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DueWheel;
-use crate::model::{BucketStart, Day, Now, ReadingBatch, SensorId, Span, Zone, sensor_id_memory, stable_hash};
+use crate::model::{
+    BucketStart, Day, Now, ReadingBatch, SensorId, Span, Zone, sensor_id_memory, stable_hash,
+};
 use crate::store::days::{DayMark, SensorDay};
 
 /// The settings of one shard's rollup, fixed at its start.
@@ -32,12 +35,14 @@ pub struct RollupSettings {
     pub bytes_max: usize,
 }
 
-/// A day is computed at the latest after this many times `rollup.late`, even if readings keep arriving.
+/// A day is computed at the latest after this many times `rollup.late`, even if readings keep
+/// arriving.
 const LATE_MAX: u64 = 10;
-/// A mark is set again after this long, so that the marks of a running instance are always younger than
-/// [`ORPHAN_MS`].
+/// A mark is set again after this long, so that the marks of a running instance are always younger
+/// than [`ORPHAN_MS`].
 const MARK_AGAIN_MS: u64 = 24 * 60 * 60 * 1000;
-/// Marks that are older belong to an instance whose journal was lost; any instance computes their days.
+/// Marks that are older belong to an instance whose journal was lost; any instance computes their
+/// days.
 pub const ORPHAN_MS: i64 = 2 * 24 * 60 * 60 * 1000;
 /// Clocks of the service and of MongoDB may differ by this much when hours expire.
 const EXPIRY_MARGIN_MS: i64 = 60 * 60 * 1000;
@@ -108,7 +113,10 @@ struct Entry {
 
 impl Entry {
     fn memory(&self) -> usize {
-        size_of::<Entry>() + sensor_id_memory(&self.sensor_id) + 24 + self.others.len() * size_of::<DayMark>()
+        size_of::<Entry>()
+            + sensor_id_memory(&self.sensor_id)
+            + 24
+            + self.others.len() * size_of::<DayMark>()
     }
 }
 
@@ -144,7 +152,10 @@ impl Rollup {
             entries: Slab::new(),
             index: HashTable::new(),
             last_slot: None,
-            last_day: Day { start_ms: 0, end_ms: 0 },
+            last_day: Day {
+                start_ms: 0,
+                end_ms: 0,
+            },
             to_mark: VecDeque::new(),
             to_clear: VecDeque::new(),
             wheel: DueWheel::new(GRAIN_MS),
@@ -160,13 +171,22 @@ impl Rollup {
 
     /// Its current contents.
     pub fn usage(&self, now: Now) -> RollupUsage {
-        let since = [self.ready.front().map(|(_, since)| *since), self.computing_since_ms, self.wheel.next_ms()];
+        let since = [
+            self.ready.front().map(|(_, since)| *since),
+            self.computing_since_ms,
+            self.wheel.next_ms(),
+        ];
         let since_ms = since.into_iter().flatten().min().unwrap_or(u64::MAX);
         let bytes = self.bytes + self.to_clear.len() * size_of::<DayMark>();
-        RollupUsage { days: self.changed, bytes, overdue_ms: now.mono_ms.saturating_sub(since_ms) }
+        RollupUsage {
+            days: self.changed,
+            bytes,
+            overdue_ms: now.mono_ms.saturating_sub(since_ms),
+        }
     }
 
-    /// Whether the limit of memory is reached: the caller should send nothing until days are computed.
+    /// Whether the limit of memory is reached: the caller should send nothing until days are
+    /// computed.
     pub fn full(&self) -> bool {
         self.bytes + self.to_clear.len() * size_of::<DayMark>() >= self.settings.bytes_max
     }
@@ -178,13 +198,18 @@ impl Rollup {
 
     /// Whether no acknowledgement waits for a mark.
     pub fn is_marked(&self) -> bool {
-        self.entries.iter().all(|(_, entry)| entry.mark != Mark::Pending)
+        self.entries
+            .iter()
+            .all(|(_, entry)| entry.mark != Mark::Pending)
     }
 
-    /// Adds readings that arrive. A part of `ack` is held until the marks of their days are durable.
+    /// Adds readings that arrive. A part of `ack` is held until the marks of their days are
+    /// durable.
     pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: &Ack, now: Now) {
         for &(offset, hash) in row_refs {
-            let Some(reading) = batch.at(offset) else { continue };
+            let Some(reading) = batch.at(offset) else {
+                continue;
+            };
             let day = self.day(self.settings.span.floor(reading.ts_ms));
             let slot = self.slot(hash, reading.sensor_id(), day, now);
             let entry = &mut self.entries[slot as usize];
@@ -208,19 +233,25 @@ impl Rollup {
     /// Records that readings are stored, or will not be: their day has changed.
     pub fn settled(&mut self, settled: &Settled, now: Now) {
         let day = self.day(settled.start);
-        let Some(slot) = self.find(stable_hash(&settled.sensor_id), &settled.sensor_id, day) else { return };
+        let Some(slot) = self.find(stable_hash(&settled.sensor_id), &settled.sensor_id, day) else {
+            return;
+        };
         let entry = &mut self.entries[slot as usize];
-        debug_assert!(entry.unstored >= settled.rows, "a reading is settled once: {settled:?}");
+        debug_assert!(
+            entry.unstored >= settled.rows,
+            "a reading is settled once: {settled:?}"
+        );
         entry.unstored = entry.unstored.saturating_sub(settled.rows);
         entry.last_change_ms = now.mono_ms;
         self.change(slot, now);
     }
 
-    /// Adds marks that are stored already: of an earlier process with the same id, or of a lost instance.
+    /// Adds marks that are stored already: of an earlier process with the same id, or of a lost
+    /// instance.
     pub fn recover(&mut self, marks: Vec<DayMark>, now: Now) {
         for mark in marks {
-            // Of a time when the clock was ahead, perhaps. A later mark of the day has a later version, so that it can
-            // be removed.
+            // Of a time when the clock was ahead, perhaps. A later mark of the day has a later
+            // version, so that it can be removed.
             self.last_version = self.last_version.max(mark.version);
             let hash = stable_hash(&mark.sensor_id);
             let day = self.settings.zone.day(mark.day_ms);
@@ -228,12 +259,17 @@ impl Rollup {
                 Some(slot) => slot,
                 None => {
                     let is_own = mark.instance == self.settings.instance;
-                    let own = if is_own { Mark::Durable(now.mono_ms) } else { Mark::Absent };
+                    let own = if is_own {
+                        Mark::Durable(now.mono_ms)
+                    } else {
+                        Mark::Absent
+                    };
                     self.insert(hash, &mark.sensor_id, day, own, mark.version)
                 }
             };
             let entry = &mut self.entries[slot as usize];
-            let is_known = |other: &DayMark| other.instance == mark.instance && other.version == mark.version;
+            let is_known =
+                |other: &DayMark| other.instance == mark.instance && other.version == mark.version;
             if !entry.others.iter().any(is_known) {
                 self.bytes -= entry.memory();
                 entry.others.push(mark);
@@ -251,8 +287,14 @@ impl Rollup {
 
     /// The next marks to write.
     pub fn take_marks(&mut self, most: usize) -> Vec<DayMark> {
-        let slots = self.to_mark.drain(..self.to_mark.len().min(most)).collect::<Vec<_>>();
-        slots.into_iter().map(|slot| own_mark(&self.settings.instance, &self.entries[slot as usize])).collect()
+        let slots = self
+            .to_mark
+            .drain(..self.to_mark.len().min(most))
+            .collect::<Vec<_>>();
+        slots
+            .into_iter()
+            .map(|slot| own_mark(&self.settings.instance, &self.entries[slot as usize]))
+            .collect()
     }
 
     /// Whether marks wait to be written or removed.
@@ -265,7 +307,9 @@ impl Rollup {
         for mark in marks {
             let day = self.settings.zone.day(mark.day_ms);
             // Only a durable mark lets an entry go, so this one is still there.
-            let Some(slot) = self.find(stable_hash(&mark.sensor_id), &mark.sensor_id, day) else { continue };
+            let Some(slot) = self.find(stable_hash(&mark.sensor_id), &mark.sensor_id, day) else {
+                continue;
+            };
             if !is_durable {
                 self.to_mark.push_back(slot);
                 continue;
@@ -277,8 +321,8 @@ impl Rollup {
         }
     }
 
-    /// The next days to compute, at most `most`. Days whose hours may have expired are not computed: they are returned
-    /// separately, and their marks are removed.
+    /// The next days to compute, at most `most`. Days whose hours may have expired are not
+    /// computed: they are returned separately, and their marks are removed.
     pub fn take_days(&mut self, most: usize, now: Now) -> (Vec<SensorDay>, Vec<SensorDay>) {
         self.promote(now);
         if self.ready.is_empty() && self.is_short() {
@@ -289,13 +333,19 @@ impl Rollup {
         while days.len() < most
             && let Some(((slot, generation), since_ms)) = self.ready.pop_front()
         {
-            let found = self.entries.get_mut(slot as usize).filter(|e| e.generation == generation);
+            let found = self
+                .entries
+                .get_mut(slot as usize)
+                .filter(|e| e.generation == generation);
             let Some(entry) = found else { continue };
             entry.is_queued = false;
             if !entry.is_changed || entry.is_computing || entry.mark == Mark::Pending {
                 continue;
             }
-            let day = SensorDay { day: entry.day, sensor_id: entry.sensor_id.clone() };
+            let day = SensorDay {
+                day: entry.day,
+                sensor_id: entry.sensor_id.clone(),
+            };
             let kept_ms = self.settings.hours_kept_ms.unwrap_or(i64::MAX);
             if day.day.start_ms.saturating_add(kept_ms) < now.wall_ms + EXPIRY_MARGIN_MS {
                 expired.push(day);
@@ -307,18 +357,27 @@ impl Rollup {
             entry.is_changed = false;
             entry.is_computing = true;
             self.changed -= 1;
-            self.computing_since_ms = Some(self.computing_since_ms.map_or(since_ms, |ms| ms.min(since_ms)));
+            self.computing_since_ms = Some(
+                self.computing_since_ms
+                    .map_or(since_ms, |ms| ms.min(since_ms)),
+            );
             days.push(day);
         }
         (days, expired)
     }
 
-    /// Applies the result of computing and writing days, in the order of [`Rollup::take_days`]: `true` if the day's
-    /// document is as new as the computation.
-    pub fn computed<'a>(&mut self, days: impl IntoIterator<Item = (&'a SensorDay, bool)>, now: Now) {
+    /// Applies the result of computing and writing days, in the order of [`Rollup::take_days`]:
+    /// `true` if the day's document is as new as the computation.
+    pub fn computed<'a>(
+        &mut self,
+        days: impl IntoIterator<Item = (&'a SensorDay, bool)>,
+        now: Now,
+    ) {
         let since_ms = self.computing_since_ms.take().unwrap_or(now.mono_ms);
         for (day, is_written) in days {
-            let Some(slot) = self.find(stable_hash(&day.sensor_id), &day.sensor_id, day.day) else { continue };
+            let Some(slot) = self.find(stable_hash(&day.sensor_id), &day.sensor_id, day.day) else {
+                continue;
+            };
             let entry = &mut self.entries[slot as usize];
             entry.is_computing = false;
             if is_written {
@@ -339,7 +398,9 @@ impl Rollup {
 
     /// The next marks to remove.
     pub fn take_clears(&mut self, most: usize) -> Vec<DayMark> {
-        self.to_clear.drain(..self.to_clear.len().min(most)).collect()
+        self.to_clear
+            .drain(..self.to_clear.len().min(most))
+            .collect()
     }
 
     /// Marks that may not have been removed.
@@ -372,7 +433,9 @@ impl Rollup {
     fn slot(&mut self, hash: u64, sensor_id: &str, day: Day, now: Now) -> u32 {
         let last = self.last_slot.filter(|slot| {
             let last = self.entries.get(*slot as usize);
-            last.is_some_and(|e| e.hash == of_day(hash, day) && e.day == day && *e.sensor_id == *sensor_id)
+            last.is_some_and(|e| {
+                e.hash == of_day(hash, day) && e.day == day && *e.sensor_id == *sensor_id
+            })
         });
         let found = last.or_else(|| self.find(hash, sensor_id, day));
         let slot = found.unwrap_or_else(|| {
@@ -405,7 +468,9 @@ impl Rollup {
         };
         self.bytes += entry.memory();
         let slot = self.entries.insert(entry) as u32;
-        self.index.insert_unique(of_day(hash, day), slot, |slot| self.entries[*slot as usize].hash);
+        self.index.insert_unique(of_day(hash, day), slot, |slot| {
+            self.entries[*slot as usize].hash
+        });
         slot
     }
 
@@ -421,11 +486,20 @@ impl Rollup {
 
     /// Puts a changed entry with a durable mark into the wheel.
     fn schedule(&mut self, slot: u32, now: Now) {
-        let Some(entry) = self.entries.get_mut(slot as usize) else { return };
-        if entry.is_changed && !entry.is_queued && !entry.is_computing && entry.mark != Mark::Pending {
+        let Some(entry) = self.entries.get_mut(slot as usize) else {
+            return;
+        };
+        if entry.is_changed
+            && !entry.is_queued
+            && !entry.is_computing
+            && entry.mark != Mark::Pending
+        {
             entry.is_queued = true;
             let queued = (slot, entry.generation);
-            self.wheel.push(due_ms(&self.settings, &self.entries[slot as usize], now), queued);
+            self.wheel.push(
+                due_ms(&self.settings, &self.entries[slot as usize], now),
+                queued,
+            );
         }
     }
 
@@ -433,7 +507,10 @@ impl Rollup {
     fn promote(&mut self, now: Now) {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             for (slot, generation) in due {
-                let found = self.entries.get(slot as usize).filter(|e| e.generation == generation);
+                let found = self
+                    .entries
+                    .get(slot as usize)
+                    .filter(|e| e.generation == generation);
                 let Some(entry) = found else { continue };
                 let due_ms = due_ms(&self.settings, entry, now);
                 if due_ms > now.mono_ms + GRAIN_MS {
@@ -449,10 +526,17 @@ impl Rollup {
     fn sweep(&mut self, most: usize, now: Now) {
         for _ in 0..self.entries.capacity().min(most * 16) {
             self.sweep_at = (self.sweep_at + 1) % self.entries.capacity().max(1);
-            let Some(entry) = self.entries.get(self.sweep_at) else { continue };
-            if entry.is_changed && !entry.is_computing && entry.unstored == 0 && entry.mark != Mark::Pending {
+            let Some(entry) = self.entries.get(self.sweep_at) else {
+                continue;
+            };
+            if entry.is_changed
+                && !entry.is_computing
+                && entry.unstored == 0
+                && entry.mark != Mark::Pending
+            {
                 // Its entry in the wheel stays, and is skipped when it is due.
-                self.ready.push_back(((self.sweep_at as u32, entry.generation), now.mono_ms));
+                self.ready
+                    .push_back(((self.sweep_at as u32, entry.generation), now.mono_ms));
             }
             if self.ready.len() >= most {
                 break;
@@ -460,11 +544,12 @@ impl Rollup {
         }
     }
 
-    /// Drops an entry whose document has all its readings, and has its marks removed. Keeps it if it changed meanwhile
-    /// or if readings are on their way.
+    /// Drops an entry whose document has all its readings, and has its marks removed. Keeps it if
+    /// it changed meanwhile or if readings are on their way.
     fn let_go(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
-        if entry.is_changed || entry.unstored > 0 || entry.is_queued || entry.mark == Mark::Pending {
+        if entry.is_changed || entry.unstored > 0 || entry.is_queued || entry.mark == Mark::Pending
+        {
             return;
         }
         if let Ok(found) = self.index.find_entry(entry.hash, |&s| s == slot) {
@@ -473,7 +558,8 @@ impl Rollup {
         self.bytes -= entry.memory();
         let mut entry = self.entries.remove(slot as usize);
         let own = own_mark(&self.settings.instance, &entry);
-        self.to_clear.extend(entry.others.drain(..).filter(|other| *other != own));
+        self.to_clear
+            .extend(entry.others.drain(..).filter(|other| *other != own));
         if entry.mark != Mark::Absent {
             self.to_clear.push_back(own);
         }
@@ -499,8 +585,8 @@ fn of_day(hash: u64, day: Day) -> u64 {
     hash ^ (day.start_ms as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// When a changed day is computed (monotonic ms): an open one after its end, spread over `rollup.settle`; any other one
-/// when no reading has arrived for `rollup.late`.
+/// When a changed day is computed (monotonic ms): an open one after its end, spread over
+/// `rollup.settle`; any other one when no reading has arrived for `rollup.late`.
 fn due_ms(settings: &RollupSettings, entry: &Entry, now: Now) -> u64 {
     if entry.day.contains(now.wall_ms) {
         let left_ms = (entry.day.end_ms - now.wall_ms).unsigned_abs();
@@ -512,7 +598,10 @@ fn due_ms(settings: &RollupSettings, entry: &Entry, now: Now) -> u64 {
 
 impl std::fmt::Debug for Rollup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rollup").field("changed", &self.changed).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("Rollup")
+            .field("changed", &self.changed)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }
 

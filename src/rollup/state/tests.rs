@@ -26,27 +26,46 @@ impl Rig {
             bytes_max: 1 << 20,
         };
         settings(&mut all);
-        Rig { rollup: Rollup::new(all), now: Now { wall_ms: TODAY + 12 * HOUR, mono_ms: 1_000_000 } }
+        Rig {
+            rollup: Rollup::new(all),
+            now: Now {
+                wall_ms: TODAY + 12 * HOUR,
+                mono_ms: 1_000_000,
+            },
+        }
     }
 
     fn pass(&mut self, ms: i64) {
-        self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
+        self.now = Now {
+            wall_ms: self.now.wall_ms + ms,
+            mono_ms: self.now.mono_ms + ms as u64,
+        };
     }
 
     fn arrive(&mut self, sensor: &str, ts_ms: i64) -> crate::ack::AckWaiter {
         let values = [("v".to_owned(), Value::Int(1))].into();
-        let reading =
-            Reading { sensor_id: sensor.into(), ts_ms, receipt_time: false, tags: Default::default(), values };
+        let reading = Reading {
+            sensor_id: sensor.into(),
+            ts_ms,
+            receipt_time: false,
+            tags: Default::default(),
+            values,
+        };
         let batch: ReadingBatch = [reading].into_iter().collect();
         let (offset, _) = batch.iter().next().unwrap();
         let (ack, waiter) = Ack::channel();
-        self.rollup.accept(&batch, &[(offset, stable_hash(sensor))], &ack, self.now);
+        self.rollup
+            .accept(&batch, &[(offset, stable_hash(sensor))], &ack, self.now);
         ack.delivered();
         waiter
     }
 
     fn settle(&mut self, sensor: &str, ts_ms: i64) {
-        let settled = Settled { sensor_id: sensor.into(), start: Span::HOUR.floor(ts_ms), rows: 1 };
+        let settled = Settled {
+            sensor_id: sensor.into(),
+            start: Span::HOUR.floor(ts_ms),
+            rows: 1,
+        };
         self.rollup.settled(&settled, self.now);
     }
 
@@ -61,7 +80,8 @@ impl Rig {
     }
 
     fn computed(&mut self, days: &[SensorDay], is_written: bool) {
-        self.rollup.computed(days.iter().map(|day| (day, is_written)), self.now);
+        self.rollup
+            .computed(days.iter().map(|day| (day, is_written)), self.now);
     }
 }
 
@@ -76,12 +96,22 @@ fn a_reading_is_released_when_the_mark_of_its_day_is_durable() {
     let first = rig.arrive("a", TODAY);
     let second = rig.arrive("a", TODAY + HOUR);
     let marks = rig.rollup.take_marks(100);
-    assert_eq!((marks.len(), &*marks[0].instance, marks[0].day_ms), (1, "me", TODAY));
+    assert_eq!(
+        (marks.len(), &*marks[0].instance, marks[0].day_ms),
+        (1, "me", TODAY)
+    );
     rig.rollup.marked(&marks, false, rig.now);
     assert!(!rig.rollup.is_marked());
     assert_eq!(rig.mark(), marks, "it is written again");
-    assert_eq!([done(first), done(second)], [Some(AckOutcome::Delivered); 2]);
-    assert_eq!(done(rig.arrive("a", TODAY + 2 * HOUR)), Some(AckOutcome::Delivered), "the day is marked");
+    assert_eq!(
+        [done(first), done(second)],
+        [Some(AckOutcome::Delivered); 2]
+    );
+    assert_eq!(
+        done(rig.arrive("a", TODAY + 2 * HOUR)),
+        Some(AckOutcome::Delivered),
+        "the day is marked"
+    );
     assert!(rig.mark().is_empty());
     assert_eq!(done(rig.arrive("a", TODAY - HOUR)), None, "another day");
 }
@@ -103,7 +133,10 @@ fn an_open_day_is_computed_once_after_its_end_and_its_mark_removed_after_that() 
     let days = rig.due();
     assert_eq!(days.len(), 1);
     assert_eq!(rig.rollup.usage(rig.now).days, 0);
-    assert!(rig.rollup.take_clears(100).is_empty(), "not before it is written");
+    assert!(
+        rig.rollup.take_clears(100).is_empty(),
+        "not before it is written"
+    );
     rig.computed(&days, true);
     assert_eq!(rig.rollup.take_clears(100).len(), 1);
     assert_eq!(rig.rollup.usage(rig.now).bytes, 0);
@@ -119,7 +152,10 @@ fn a_mark_stays_while_readings_are_on_their_way_or_the_day_changed_again() {
     rig.pass(1500);
     let days = rig.due();
     rig.computed(&days, true);
-    assert!(rig.rollup.take_clears(100).is_empty(), "one reading is not stored yet");
+    assert!(
+        rig.rollup.take_clears(100).is_empty(),
+        "one reading is not stored yet"
+    );
     rig.settle("a", past);
     rig.pass(1500);
     let days = rig.due();
@@ -127,7 +163,10 @@ fn a_mark_stays_while_readings_are_on_their_way_or_the_day_changed_again() {
     drop(rig.arrive("a", past));
     rig.settle("a", past);
     rig.computed(&days, true);
-    assert!(rig.rollup.take_clears(100).is_empty(), "it changed after the computation began");
+    assert!(
+        rig.rollup.take_clears(100).is_empty(),
+        "it changed after the computation began"
+    );
     rig.pass(1500);
     let days = rig.due();
     rig.computed(&days, false);
@@ -156,7 +195,10 @@ fn a_day_with_late_readings_that_never_end_is_computed_all_the_same() {
         computed += days.len();
         rig.computed(&days, true);
     }
-    assert!((4..=5).contains(&computed), "{computed} in 50 s, every 10 s");
+    assert!(
+        (4..=5).contains(&computed),
+        "{computed} in 50 s, every 10 s"
+    );
 }
 
 #[test]
@@ -168,7 +210,8 @@ fn stored_marks_are_taken_over_and_removed_with_their_own_version() {
         sensor_id: "a".into(),
         version,
     };
-    rig.rollup.recover(vec![mark("me", 5), mark("lost", 7)], rig.now);
+    rig.rollup
+        .recover(vec![mark("me", 5), mark("lost", 7)], rig.now);
     assert!(rig.rollup.take_marks(100).is_empty(), "they are durable");
     rig.pass(1500);
     let days = rig.due();
@@ -180,20 +223,32 @@ fn stored_marks_are_taken_over_and_removed_with_their_own_version() {
     // A mark of another instance does not protect readings of this one.
     rig.rollup.recover(vec![mark("lost", 9)], rig.now);
     let waiter = rig.arrive("a", TODAY - DAY);
-    assert_eq!((rig.mark().len(), done(waiter)), (1, Some(AckOutcome::Delivered)));
+    assert_eq!(
+        (rig.mark().len(), done(waiter)),
+        (1, Some(AckOutcome::Delivered))
+    );
 }
 
 #[test]
 fn a_mark_after_a_recovered_one_has_a_later_version_although_the_clock_was_set_back() {
     let mut rig = Rig::new(|_| {});
-    // Replayed before the stored marks are read; the mark of the earlier process has a time that is to come.
+    // Replayed before the stored marks are read; the mark of the earlier process has a time that is
+    // to come.
     drop(rig.arrive("a", TODAY - DAY));
     rig.mark();
     rig.settle("a", TODAY - DAY);
     let ahead = TODAY + 3 * DAY;
     let instance = "me".into();
     let sensor_id = "a".into();
-    rig.rollup.recover(vec![DayMark { instance, day_ms: TODAY - DAY, sensor_id, version: ahead }], rig.now);
+    rig.rollup.recover(
+        vec![DayMark {
+            instance,
+            day_ms: TODAY - DAY,
+            sensor_id,
+            version: ahead,
+        }],
+        rig.now,
+    );
     rig.pass(1500);
     let days = rig.due();
     rig.computed(&days, true);
@@ -223,7 +278,10 @@ fn days_of_which_hours_may_have_expired_are_not_computed() {
         rig.settle("a", TODAY - ago * DAY);
         rig.pass(1500);
         let (days, expired) = rig.rollup.take_days(100, rig.now);
-        assert_eq!((days.len(), expired.len()), (usize::from(is_computed), usize::from(!is_computed)));
+        assert_eq!(
+            (days.len(), expired.len()),
+            (usize::from(is_computed), usize::from(!is_computed))
+        );
         rig.computed(&days, true);
         assert_eq!(rig.rollup.take_clears(100).len(), 1);
     }

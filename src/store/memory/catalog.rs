@@ -8,7 +8,10 @@ impl Pages {
     /// Merges an update into its sensor's entry, unless the entry covers it.
     pub fn merge_catalog(&mut self, update: &CatalogUpdate) {
         match self.catalog.get_mut(&*update.sensor_id) {
-            None => drop(self.catalog.insert(update.sensor_id.to_string(), CatalogEntry::new(update))),
+            None => drop(
+                self.catalog
+                    .insert(update.sensor_id.to_string(), CatalogEntry::new(update)),
+            ),
             Some(entry) if entry.covers(update) => {}
             Some(entry) => entry.merge(update),
         }
@@ -16,7 +19,12 @@ impl Pages {
 
     /// See [`crate::store::Store::find_catalog`].
     pub fn find_catalog(&self, query: &CatalogQuery) -> Vec<CatalogEntry> {
-        self.catalog.values().filter(|entry| query.matches(entry)).take(query.limit).cloned().collect()
+        self.catalog
+            .values()
+            .filter(|entry| query.matches(entry))
+            .take(query.limit)
+            .cloned()
+            .collect()
     }
 
     /// See [`crate::store::Store::count_catalog`].
@@ -32,6 +40,10 @@ impl Pages {
             ..entry.clone()
         };
         let latest = latest.into_iter().take(LATEST_MAX).map(bare).collect();
-        CatalogCounts { known: self.catalog.len() as u64, arrived, latest }
+        CatalogCounts {
+            known: self.catalog.len() as u64,
+            arrived,
+            latest,
+        }
     }
 }

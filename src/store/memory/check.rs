@@ -36,28 +36,33 @@ pub enum BrokenInvariant {
     #[error("not in the catalogue, which has {entry:?}")]
     Catalog { entry: Option<Box<CatalogEntry>> },
     #[error("summary {stored:?}, from its readings {expected:?}")]
-    Summary { stored: BTreeMap<String, FieldSummary>, expected: BTreeMap<String, FieldSummary> },
+    Summary {
+        stored: BTreeMap<String, FieldSummary>,
+        expected: BTreeMap<String, FieldSummary>,
+    },
 }
 
 impl Pages {
-    /// Checks the invariants of the stored state at rest. The count and summary of a page are those of its readings (in
-    /// a time-series bucket, those of all pages together are those of its measurements). No page is missing before
-    /// another. Exactly the pages with a successor are sealed (the last one may be, just before its successor is
-    /// created).
+    /// Checks the invariants of the stored state at rest. The count and summary of a page are those
+    /// of its readings (in a time-series bucket, those of all pages together are those of its
+    /// measurements). No page is missing before another. Exactly the pages with a successor are
+    /// sealed (the last one may be, just before its successor is created).
     ///
     /// # Errors
     /// The violated invariant, and the page.
     pub fn check(&self, max_readings: u32) -> Result<(), InvalidPage> {
         for ((sensor, start, n), page) in &self.pages {
-            self.check_page(sensor, *start, *n, page, max_readings).map_err(|broken| {
-                let page = format!("page {n} of {sensor} at {}", start.0);
-                InvalidPage { page, broken }
-            })?;
+            self.check_page(sensor, *start, *n, page, max_readings)
+                .map_err(|broken| {
+                    let page = format!("page {n} of {sensor} at {}", start.0);
+                    InvalidPage { page, broken }
+                })?;
         }
         Ok(())
     }
 
-    /// Checks that the catalogue has the sensor of every stored reading, its fields with their kinds, and its time.
+    /// Checks that the catalogue has the sensor of every stored reading, its fields with their
+    /// kinds, and its time.
     ///
     /// # Errors
     /// The first reading that it lacks.
@@ -65,17 +70,23 @@ impl Pages {
         for reading in self.readings() {
             let entry = self.catalog.get(&reading.sensor_id);
             let has = |(name, value): (&String, &Value)| {
-                let kinds = entry.and_then(|entry| entry.fields.get(name)).copied().unwrap_or_default();
+                let kinds = entry
+                    .and_then(|entry| entry.fields.get(name))
+                    .copied()
+                    .unwrap_or_default();
                 kinds.contains(FieldKinds::of(value.as_ref()))
             };
             let within = |entry: &CatalogEntry| {
-                (entry.first_ts_ms - CATALOG_STEP_MS..=entry.last_ts_ms + CATALOG_STEP_MS).contains(&reading.ts_ms)
+                (entry.first_ts_ms - CATALOG_STEP_MS..=entry.last_ts_ms + CATALOG_STEP_MS)
+                    .contains(&reading.ts_ms)
             };
             if !entry.is_some_and(within) || !reading.values.iter().all(has) {
                 let page = format!("{} at {}", reading.sensor_id, reading.ts_ms);
                 return Err(InvalidPage {
                     page,
-                    broken: BrokenInvariant::Catalog { entry: entry.cloned().map(Box::new) },
+                    broken: BrokenInvariant::Catalog {
+                        entry: entry.cloned().map(Box::new),
+                    },
                 });
             }
         }
@@ -119,20 +130,37 @@ impl Pages {
             let sum = merged.get(name).map_or(*field, |held| held.merge(*field));
             merged.insert(name.clone(), sum);
         }
-        // Measurements that were stored without their summary are no longer counted, once others have expired.
+        // Measurements that were stored without their summary are no longer counted, once others
+        // have expired.
         let none = vec![];
-        let measured = self.series.get(&(sensor.to_owned(), start)).map_or(0, Vec::len);
+        let measured = self
+            .series
+            .get(&(sensor.to_owned(), start))
+            .map_or(0, Vec::len);
         if pages.iter().any(|page| page.readings_removed) && count <= measured as u64 {
             return Ok(());
         }
-        same(count, &merged, self.series.get(&(sensor.to_owned(), start)).unwrap_or(&none))
+        same(
+            count,
+            &merged,
+            self.series
+                .get(&(sensor.to_owned(), start))
+                .unwrap_or(&none),
+        )
     }
 }
 
 /// Checks that count and summary are those of the readings.
-fn same(count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Reading]) -> Result<(), BrokenInvariant> {
+fn same(
+    count: u64,
+    summary: &BTreeMap<String, FieldSummary>,
+    readings: &[Reading],
+) -> Result<(), BrokenInvariant> {
     if count != readings.len() as u64 {
-        return Err(BrokenInvariant::Count { count, readings: readings.len() });
+        return Err(BrokenInvariant::Count {
+            count,
+            readings: readings.len(),
+        });
     }
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
@@ -149,17 +177,26 @@ fn same(count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Readin
         });
     match same {
         true => Ok(()),
-        false => Err(BrokenInvariant::Summary { stored: summary.clone(), expected }),
+        false => Err(BrokenInvariant::Summary {
+            stored: summary.clone(),
+            expected,
+        }),
     }
 }
 
-/// Whether two sums of the same numbers are equal, but for the order in which these were added: it matters a little,
-/// and completely if a sum overflows on the way. `sizes`: the sum of their absolute values.
+/// Whether two sums of the same numbers are equal, but for the order in which these were added: it
+/// matters a little, and completely if a sum overflows on the way. `sizes`: the sum of their
+/// absolute values.
 pub fn same_sum(a: f64, b: f64, sizes: f64) -> bool {
     (a - b).abs() <= 1e-9 * sizes || sizes >= f64::MAX * (1.0 - 1e-9)
 }
 
 /// The sum of the absolute values of a reading's numbers.
 fn magnitude(reading: &Reading) -> f64 {
-    reading.values.values().filter_map(|v| v.as_ref().num()).map(|n| n.as_f64().abs()).sum()
+    reading
+        .values
+        .values()
+        .filter_map(|v| v.as_ref().num())
+        .map(|n| n.as_f64().abs())
+        .sum()
 }

@@ -1,12 +1,13 @@
-//! Dead letters in memory: stored, counted and evicted as in MongoDB, with faults for individual dead letters.
-//! [`crate::dead_letters`] has the design.
+//! Dead letters in memory: stored, counted and evicted as in MongoDB, with faults for individual
+//! dead letters. [`crate::dead_letters`] has the design.
 
 use super::judge::{Judge, Verdict};
 use super::{MemoryStore, Pages, lock, unknown};
 use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, Evicted, StoreError};
 
-/// Maximum dead letters that one call evicts. Small, so that tests also cover the continuation after it.
+/// Maximum dead letters that one call evicts. Small, so that tests also cover the continuation
+/// after it.
 const EVICTED_MAX: u64 = 7;
 
 impl MemoryStore {
@@ -15,7 +16,10 @@ impl MemoryStore {
         *lock(&self.judge) = judge;
     }
 
-    pub(super) fn keep_dead_letters(&self, dead_letters: &[DeadLetter]) -> Result<Vec<DeadLetterWritten>, StoreError> {
+    pub(super) fn keep_dead_letters(
+        &self,
+        dead_letters: &[DeadLetter],
+    ) -> Result<Vec<DeadLetterWritten>, StoreError> {
         let mut judge = lock(&self.judge);
         let verdicts: Vec<Verdict> = dead_letters.iter().map(&mut **judge).collect();
         if verdicts.contains(&Verdict::Hangs) {
@@ -26,7 +30,9 @@ impl MemoryStore {
                 self.pages().dead.push(dead_letter.clone());
                 DeadLetterWritten::Done
             }
-            _ => DeadLetterWritten::Rejected { detail: "scripted refusal".into() },
+            _ => DeadLetterWritten::Rejected {
+                detail: "scripted refusal".into(),
+            },
         };
         Ok(dead_letters.iter().zip(verdicts).map(keep).collect())
     }
@@ -35,15 +41,24 @@ impl MemoryStore {
 impl Pages {
     /// See [`crate::store::Store::dead_letter_bytes`].
     pub fn dead_letter_bytes(&self) -> u64 {
-        self.dead.iter().map(|dead_letter| dead_letter.memory_bytes() as u64).sum()
+        self.dead
+            .iter()
+            .map(|dead_letter| dead_letter.memory_bytes() as u64)
+            .sum()
     }
 
     /// See [`crate::store::Store::evict_dead_letters`].
     pub fn evict_dead_letters(&mut self, bytes: u64) -> Evicted {
         let mut evicted = Evicted::default();
         while evicted.bytes < bytes && evicted.dead_letters < EVICTED_MAX {
-            let evictable = self.dead.iter().enumerate().filter(|(_, dead_letter)| !dead_letter.is_own());
-            let Some((oldest, _)) = evictable.min_by_key(|(_, dead_letter)| dead_letter.received_at_ms) else {
+            let evictable = self
+                .dead
+                .iter()
+                .enumerate()
+                .filter(|(_, dead_letter)| !dead_letter.is_own());
+            let Some((oldest, _)) =
+                evictable.min_by_key(|(_, dead_letter)| dead_letter.received_at_ms)
+            else {
                 evicted.exhausted = true;
                 break;
             };

@@ -1,8 +1,9 @@
-//! The store in memory: implements the full contract without a database, with faults on demand. For tests and
-//! simulations.
+//! The store in memory: implements the full contract without a database, with faults on demand. For
+//! tests and simulations.
 //!
-//! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can run it step by step.
-//! [`MemoryStore`] implements the [`Store`] trait with it; a [`Script`] decides the fault of each command.
+//! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can run it
+//! step by step. [`MemoryStore`] implements the [`Store`] trait with it; a [`Script`] decides the
+//! fault of each command.
 
 mod catalog;
 mod check;
@@ -27,19 +28,20 @@ use std::time::Duration;
 use super::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 use super::days::DaySummary;
 use super::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
 };
 use super::retention::RemovedReadings;
 use super::{
-    BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, LoadedBucket, LoadedPage,
-    PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
+    BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
+    LoadedBucket, LoadedPage, PageWriteResult, PrepareError, PreparedStore, Store, StoreError,
+    StoreErrorKind,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
 use crate::model::{
-    BucketStart, CatalogUpdate, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId,
-    Span, StorageMode,
+    BucketStart, CatalogUpdate, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite,
+    Reading, Rows, SensorId, Span, StorageMode,
 };
 use latest::LatestDocument;
 
@@ -56,7 +58,8 @@ pub struct Page {
     pub summary: BTreeMap<String, FieldSummary>,
     /// Where its readings are stored; in [`StorageMode::TimeSeries`] `readings` is empty.
     pub storage_mode: StorageMode,
-    /// Its readings were removed: `readings` still has them, for tests, but no load or query returns them.
+    /// Its readings were removed: `readings` still has them, for tests, but no load or query
+    /// returns them.
     pub readings_removed: bool,
     bytes: u64,
 }
@@ -112,14 +115,19 @@ impl Pages {
 
     /// The first half of a write in [`StorageMode::TimeSeries`]: its measurements.
     pub fn insert(&mut self, write: &PageWrite) {
-        let bucket = self.series.entry((write.sensor_id.to_string(), write.start)).or_default();
+        let bucket = self
+            .series
+            .entry((write.sensor_id.to_string(), write.start))
+            .or_default();
         bucket.extend(write.rows.to_readings(&write.sensor_id));
     }
 
     /// The second half: the summary, if it has the expected version.
     pub fn summarise(&mut self, write: &PageWrite) -> PageWriteResult {
         match self.gated(write) {
-            PageWriteResult::Done { count } if count == write.count_after() => PageWriteResult::Done { count },
+            PageWriteResult::Done { count } if count == write.count_after() => {
+                PageWriteResult::Done { count }
+            }
             _ => PageWriteResult::SummaryConflict,
         }
     }
@@ -145,13 +153,17 @@ impl Pages {
         page.storage_mode = write.storage_mode;
         page.count += write.rows.len() as u32;
         if write.storage_mode == StorageMode::Bucket {
-            page.readings.extend(write.rows.to_readings(&write.sensor_id));
+            page.readings
+                .extend(write.rows.to_readings(&write.sensor_id));
             page.bytes += stored_bytes(&write.rows);
         }
         page.sealed |= write.seal;
         for (i, summary) in &write.summary {
             let name = write.rows.fields()[*i as usize].to_string();
-            let merged = page.summary.get(&name).map_or(*summary, |s| s.merge(*summary));
+            let merged = page
+                .summary
+                .get(&name)
+                .map_or(*summary, |s| s.merge(*summary));
             page.summary.insert(name, merged);
         }
         PageWriteResult::Done { count: page.count }
@@ -166,7 +178,10 @@ impl Pages {
 
     /// Merges one update into its sensor's latest state.
     pub fn merge_latest(&mut self, update: &LatestUpdate) {
-        self.latest.entry(update.sensor_id.to_string()).or_default().merge(update);
+        self.latest
+            .entry(update.sensor_id.to_string())
+            .or_default()
+            .merge(update);
     }
 
     /// Loads one bucket; `storage_mode` is that of new buckets.
@@ -175,11 +190,17 @@ impl Pages {
     /// It is in doubt, and pages with readings prevent that its summary is recomputed.
     pub fn load(&mut self, request: &LoadRequest, storage_mode: StorageMode) -> LoadResult {
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
-        let is_removed = self.pages.get(&(key.0.clone(), key.1, 0)).is_some_and(|page| page.readings_removed);
+        let is_removed = self
+            .pages
+            .get(&(key.0.clone(), key.1, 0))
+            .is_some_and(|page| page.readings_removed);
         if request.doubt && self.is_time_series(&key.0, key.1) && !is_removed {
             self.recompute_summary(&key.0, key.1)?;
         }
-        let storage_mode = self.pages.get(&(key.0.clone(), key.1, 0)).map_or(storage_mode, |page| page.storage_mode);
+        let storage_mode = self
+            .pages
+            .get(&(key.0.clone(), key.1, 0))
+            .map_or(storage_mode, |page| page.storage_mode);
         if storage_mode == StorageMode::Bucket {
             return Ok(self.load_pages(request));
         }
@@ -197,16 +218,33 @@ impl Pages {
         };
         let mut pages: Vec<LoadedPage> = self.heads(&key.0, key.1).iter().map(loaded).collect();
         if let Some(head) = pages.first_mut().filter(|_| !is_removed) {
-            head.keys = readings.iter().filter(|r| r.ts_ms >= from_ms).map(Reading::key).collect();
+            head.keys = readings
+                .iter()
+                .filter(|r| r.ts_ms >= from_ms)
+                .map(Reading::key)
+                .collect();
         }
-        Ok(LoadedBucket { storage_mode, pages })
+        Ok(LoadedBucket {
+            storage_mode,
+            pages,
+        })
     }
 
     fn load_pages(&self, request: &LoadRequest) -> LoadedBucket {
         let loaded = |page: &Page| {
-            let last_ts_ms = page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
-            let wanted = request.readings_from.is_some_and(|from| last_ts_ms >= from) && !page.readings_removed;
-            let keys = if wanted { page.readings.iter().map(Reading::key).collect() } else { vec![] };
+            let last_ts_ms = page
+                .readings
+                .iter()
+                .map(|r| r.ts_ms)
+                .max()
+                .unwrap_or(i64::MIN);
+            let wanted = request.readings_from.is_some_and(|from| last_ts_ms >= from)
+                && !page.readings_removed;
+            let keys = if wanted {
+                page.readings.iter().map(Reading::key).collect()
+            } else {
+                vec![]
+            };
             LoadedPage {
                 count: page.count,
                 sealed: page.sealed,
@@ -218,14 +256,23 @@ impl Pages {
             }
         };
         let pages = self.heads(&request.bucket.sensor_id, request.bucket.start);
-        LoadedBucket { storage_mode: StorageMode::Bucket, pages: pages.into_iter().map(loaded).collect() }
+        LoadedBucket {
+            storage_mode: StorageMode::Bucket,
+            pages: pages.into_iter().map(loaded).collect(),
+        }
     }
 
-    /// Every reading that a summary counts, also if it was removed, in pages and measurements. (A conversion may have
-    /// left measurements behind in a bucket of pages.)
+    /// Every reading that a summary counts, also if it was removed, in pages and measurements. (A
+    /// conversion may have left measurements behind in a bucket of pages.)
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
-        let series = self.series.iter().filter(|((sensor, start), _)| self.is_time_series(sensor, *start));
-        self.pages.values().flat_map(|p| &p.readings).chain(series.flat_map(|(_, readings)| readings))
+        let series = self
+            .series
+            .iter()
+            .filter(|((sensor, start), _)| self.is_time_series(sensor, *start));
+        self.pages
+            .values()
+            .flat_map(|p| &p.readings)
+            .chain(series.flat_map(|(_, readings)| readings))
     }
 
     /// Whether the readings of a bucket are its measurements.
@@ -250,8 +297,8 @@ pub enum Fault {
     LostBefore,
     /// The response is lost; everything was applied.
     LostAfter,
-    /// The response is lost; only the first half of the statements was applied, and the measurements of all time-series
-    /// writes.
+    /// The response is lost; only the first half of the statements was applied, and the
+    /// measurements of all time-series writes.
     LostHalf,
     /// Every statement is rejected permanently.
     Rejected,
@@ -301,7 +348,10 @@ impl MemoryStore {
 
     /// The same store with this storage mode for new buckets.
     pub fn with_storage_mode(self, storage_mode: StorageMode) -> MemoryStore {
-        MemoryStore { storage_mode, ..self }
+        MemoryStore {
+            storage_mode,
+            ..self
+        }
     }
 
     /// Sets the store's own clock (ms since 1970), which does not advance.
@@ -340,11 +390,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn not_applied() -> StoreError {
-    StoreError::NotApplied { kind: StoreErrorKind::Network, detail: "scripted failure".into() }
+    StoreError::NotApplied {
+        kind: StoreErrorKind::Network,
+        detail: "scripted failure".into(),
+    }
 }
 
 fn unknown() -> StoreError {
-    StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: "scripted loss of the answer".into() }
+    StoreError::Unknown {
+        kind: StoreErrorKind::Timeout,
+        detail: "scripted loss of the answer".into(),
+    }
 }
 
 /// Yields even for a zero duration: other tasks must be able to run between any two commands.
@@ -358,10 +414,18 @@ async fn pause(delay: Duration) {
 
 impl Store for MemoryStore {
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
-        Box::pin(async { Ok(PreparedStore { mode_reason: "in memory".into(), ..PreparedStore::default() }) })
+        Box::pin(async {
+            Ok(PreparedStore {
+                mode_reason: "in memory".into(),
+                ..PreparedStore::default()
+            })
+        })
     }
 
-    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+    fn raise_high_water(
+        &self,
+        through: BucketStart,
+    ) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
@@ -376,11 +440,19 @@ impl Store for MemoryStore {
         })
     }
 
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
+    fn write<'a>(
+        &'a self,
+        writes: &'a [PageWrite],
+    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
-            let apply = |n: usize| writes[..n].iter().map(|w| self.pages().write(w)).collect::<Vec<_>>();
+            let apply = |n: usize| {
+                writes[..n]
+                    .iter()
+                    .map(|w| self.pages().write(w))
+                    .collect::<Vec<_>>()
+            };
             match fault {
                 Fault::None => Ok(apply(writes.len())),
                 Fault::NotApplied => Err(not_applied()),
@@ -391,13 +463,18 @@ impl Store for MemoryStore {
                 }
                 Fault::LostHalf => {
                     apply(writes.len() / 2);
-                    let rest = writes[writes.len() / 2..].iter().filter(|w| w.storage_mode == StorageMode::TimeSeries);
+                    let rest = writes[writes.len() / 2..]
+                        .iter()
+                        .filter(|w| w.storage_mode == StorageMode::TimeSeries);
                     rest.for_each(|w| self.pages().insert(w));
                     Err(unknown())
                 }
-                Fault::Rejected => {
-                    Ok(writes.iter().map(|_| PageWriteResult::Rejected { detail: "scripted refusal".into() }).collect())
-                }
+                Fault::Rejected => Ok(writes
+                    .iter()
+                    .map(|_| PageWriteResult::Rejected {
+                        detail: "scripted refusal".into(),
+                    })
+                    .collect()),
             }
         })
     }
@@ -453,16 +530,25 @@ impl Store for MemoryStore {
         })
     }
 
-    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+    fn merge_catalog<'a>(
+        &'a self,
+        updates: &'a [&'a CatalogUpdate],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
-            // Without a separate fault: the write that follows has one, and a script counts its commands.
+            // Without a separate fault: the write that follows has one, and a script counts its
+            // commands.
             pause(Duration::ZERO).await;
-            updates.iter().for_each(|update| self.pages().merge_catalog(update));
+            updates
+                .iter()
+                .for_each(|update| self.pages().merge_catalog(update));
             Ok(0)
         })
     }
 
-    fn find_catalog<'a>(&'a self, query: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+    fn find_catalog<'a>(
+        &'a self,
+        query: &'a CatalogQuery,
+    ) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
         Box::pin(self.read(move |pages| pages.find_catalog(query)))
     }
 
@@ -472,15 +558,25 @@ impl Store for MemoryStore {
         Box::pin(async move { Ok(before_ms) })
     }
 
-    fn count_catalog(&self, arrived_ms: (i64, i64)) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
+    fn count_catalog(
+        &self,
+        arrived_ms: (i64, i64),
+    ) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
         Box::pin(self.read(move |pages| pages.count_catalog(arrived_ms)))
     }
 
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
+    fn latest<'a>(
+        &'a self,
+        updates: &'a [LatestUpdate],
+    ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
-            let apply = |n: usize| updates[..n].iter().for_each(|u| self.pages().merge_latest(u));
+            let apply = |n: usize| {
+                updates[..n]
+                    .iter()
+                    .for_each(|u| self.pages().merge_latest(u))
+            };
             match fault {
                 Fault::None => {
                     apply(updates.len());
@@ -498,7 +594,9 @@ impl Store for MemoryStore {
                 }
                 Fault::Rejected => Ok(updates
                     .iter()
-                    .map(|_| LatestWriteResult::Rejected { detail: "scripted refusal".into() })
+                    .map(|_| LatestWriteResult::Rejected {
+                        detail: "scripted refusal".into(),
+                    })
                     .collect()),
             }
         })
@@ -520,7 +618,8 @@ impl Store for MemoryStore {
     }
 
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        // Without a fault: a timer calls this, and the script's sequence of commands must not depend on it.
+        // Without a fault: a timer calls this, and the script's sequence of commands must not
+        // depend on it.
         Box::pin(async { Ok(self.pages().dead_letter_bytes()) })
     }
 
@@ -539,11 +638,17 @@ impl Store for MemoryStore {
         Box::pin(self.read(move |pages| pages.read_pages(q)))
     }
 
-    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+    fn measurements<'a>(
+        &'a self,
+        q: &'a MeasurementQuery,
+    ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_measurements(q)))
     }
 
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
+    fn newest<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_newest(sensors)))
     }
 

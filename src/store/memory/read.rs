@@ -1,5 +1,5 @@
-//! Executes the queries of the read API in memory. Limits are small, so that tests also cover the continuation after
-//! them.
+//! Executes the queries of the read API in memory. Limits are small, so that tests also cover the
+//! continuation after them.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use super::Pages;
 use crate::maintain::StoredPage;
 use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
 };
 
 /// Maximum pages in one result.
@@ -17,23 +17,44 @@ const PAGES_MAX: usize = 7;
 impl Pages {
     /// See [`crate::store::Store::pages`].
     pub fn read_pages(&self, q: &PageQuery) -> PageResults {
-        let of_sensor = (q.sensor_id.to_string(), q.from, 0)..(q.sensor_id.to_string(), BucketStart(q.to_ms), 0);
+        let of_sensor = (q.sensor_id.to_string(), q.from, 0)
+            ..(q.sensor_id.to_string(), BucketStart(q.to_ms), 0);
         let mut wanted: Vec<_> = match q.from.0 < q.to_ms {
-            true => self.pages.range(of_sensor).map(|((_, start, n), page)| (*start, *n, page)).collect(),
+            true => self
+                .pages
+                .range(of_sensor)
+                .map(|((_, start, n), page)| (*start, *n, page))
+                .collect(),
             false => vec![],
         };
         wanted.sort_by_key(|(start, n, _)| (*start, std::cmp::Reverse(*n)));
         wanted.retain(|(start, n, page)| {
-            let behind = q.after.is_none_or(|(s, p)| *start > s || (*start == s && *n < p));
-            let last_ts_ms = page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MAX);
+            let behind = q
+                .after
+                .is_none_or(|(s, p)| *start > s || (*start == s && *n < p));
+            let last_ts_ms = page
+                .readings
+                .iter()
+                .map(|r| r.ts_ms)
+                .max()
+                .unwrap_or(i64::MAX);
             behind && q.readings_from_ms.is_none_or(|from| last_ts_ms >= from)
         });
-        let next = wanted.get(PAGES_MAX).and(wanted.get(PAGES_MAX - 1)).map(|(start, n, _)| (*start, *n));
+        let next = wanted
+            .get(PAGES_MAX)
+            .and(wanted.get(PAGES_MAX - 1))
+            .map(|(start, n, _)| (*start, *n));
         wanted.truncate(PAGES_MAX);
         let shown = |(start, n, page): (BucketStart, u32, &super::Page)| {
-            (start, self.stored_page(&q.sensor_id, start, n, page, q.readings_from_ms.is_some()))
+            (
+                start,
+                self.stored_page(&q.sensor_id, start, n, page, q.readings_from_ms.is_some()),
+            )
         };
-        PageResults { pages: wanted.into_iter().map(shown).collect(), next }
+        PageResults {
+            pages: wanted.into_iter().map(shown).collect(),
+            next,
+        }
     }
 
     pub(super) fn stored_page(
@@ -60,7 +81,11 @@ impl Pages {
             sealed: page.sealed,
             first_ts_ms: times().min(),
             last_ts_ms: times().max(),
-            summary: page.summary.iter().map(|(name, s)| (name.clone(), Some(*s))).collect(),
+            summary: page
+                .summary
+                .iter()
+                .map(|(name, s)| (name.clone(), Some(*s)))
+                .collect(),
             tags: BTreeMap::new(),
             rows,
             unreadable: 0,
@@ -71,9 +96,13 @@ impl Pages {
     /// See [`crate::store::Store::measurements`].
     pub fn read_measurements(&self, q: &MeasurementQuery) -> MeasurementResults {
         let bucket = |start: i64| (q.sensor_id.to_string(), BucketStart(start));
-        let of_sensor = self.series.range(bucket(i64::MIN)..bucket(q.to_ms.max(i64::MIN + 1)));
-        let mut found: Vec<_> =
-            of_sensor.flat_map(|(_, list)| list).filter(|r| (q.from_ms..q.to_ms).contains(&r.ts_ms)).collect();
+        let of_sensor = self
+            .series
+            .range(bucket(i64::MIN)..bucket(q.to_ms.max(i64::MIN + 1)));
+        let mut found: Vec<_> = of_sensor
+            .flat_map(|(_, list)| list)
+            .filter(|r| (q.from_ms..q.to_ms).contains(&r.ts_ms))
+            .collect();
         found.sort_by_key(|r| r.ts_ms);
         let mut until_ms = q.to_ms;
         if let Some(over) = found.get(q.limit) {
@@ -92,7 +121,9 @@ impl Pages {
     pub fn read_sensors(&self, q: &SensorQuery) -> Vec<String> {
         let mut ids: Vec<&String> = self.pages.keys().map(|(sensor, ..)| sensor).collect();
         ids.dedup();
-        ids.retain(|id| id.starts_with(&q.prefix) && q.after.as_ref().is_none_or(|after| *id > after));
+        ids.retain(|id| {
+            id.starts_with(&q.prefix) && q.after.as_ref().is_none_or(|after| *id > after)
+        });
         ids.into_iter().take(q.limit).cloned().collect()
     }
 
@@ -103,10 +134,14 @@ impl Pages {
 
     fn newest_of(&self, id: &str) -> StoredSensor {
         let mut news = StoredSensor::default();
-        for ((sensor, start, _), page) in self.pages.iter().filter(|((sensor, ..), _)| sensor == id) {
+        for ((sensor, start, _), page) in self.pages.iter().filter(|((sensor, ..), _)| sensor == id)
+        {
             let readings = match page.storage_mode {
                 StorageMode::Bucket => &page.readings,
-                StorageMode::TimeSeries => self.series.get(&(sensor.clone(), *start)).unwrap_or(&page.readings),
+                StorageMode::TimeSeries => self
+                    .series
+                    .get(&(sensor.clone(), *start))
+                    .unwrap_or(&page.readings),
             };
             for reading in readings {
                 news.last_ts_ms = news.last_ts_ms.max(Some(reading.ts_ms));
@@ -119,7 +154,12 @@ impl Pages {
 
     /// See [`crate::store::Store::first_buckets`].
     pub fn read_first_buckets(&self, sensors: &[SensorId]) -> Vec<Option<BucketStart>> {
-        let first = |id: &SensorId| self.pages.keys().find(|(sensor, ..)| **sensor == **id).map(|(_, start, _)| *start);
+        let first = |id: &SensorId| {
+            self.pages
+                .keys()
+                .find(|(sensor, ..)| **sensor == **id)
+                .map(|(_, start, _)| *start)
+        };
         sensors.iter().map(first).collect()
     }
 
@@ -128,7 +168,8 @@ impl Pages {
         let mut all: Vec<_> = self.dead.iter().enumerate().collect();
         all.retain(|(_, dead_letter)| {
             q.reason.as_ref().is_none_or(|r| dead_letter.reason == *r)
-                && q.before.is_none_or(|(at, _)| dead_letter.received_at_ms <= at)
+                && q.before
+                    .is_none_or(|(at, _)| dead_letter.received_at_ms <= at)
         });
         all.sort_by_key(|(i, dead_letter)| std::cmp::Reverse((dead_letter.received_at_ms, *i)));
         let skip = q.before.map_or(0, |(_, n)| n as usize);
@@ -142,6 +183,11 @@ impl Pages {
             id: format!("{i:024x}"),
             dead_letter: dead_letter.clone(),
         };
-        all.into_iter().skip(skip).take(q.limit).take_while(within).map(shown).collect()
+        all.into_iter()
+            .skip(skip)
+            .take(q.limit)
+            .take_while(within)
+            .map(shown)
+            .collect()
     }
 }

@@ -1,4 +1,5 @@
-//! Recomputes the summary of a time-series bucket over its pages, as [`crate::store::summary_pages`] plans it.
+//! Recomputes the summary of a time-series bucket over its pages, as
+//! [`crate::store::summary_pages`] plans it.
 
 use super::{Page, Pages};
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
@@ -9,8 +10,13 @@ use crate::store::{StoreError, StoreErrorKind};
 impl Pages {
     /// The pages of a bucket from page 0, without gaps.
     pub(super) fn of_bucket(&self, sensor_id: &str, start: BucketStart) -> Vec<&Page> {
-        let pages = self.pages.range((sensor_id.to_owned(), start, 0)..=(sensor_id.to_owned(), start, u32::MAX));
-        (0..).zip(pages).map_while(|(n, (key, page))| (key.2 == n).then_some(page)).collect()
+        let pages = self
+            .pages
+            .range((sensor_id.to_owned(), start, 0)..=(sensor_id.to_owned(), start, u32::MAX));
+        (0..)
+            .zip(pages)
+            .map_while(|(n, (key, page))| (key.2 == n).then_some(page))
+            .collect()
     }
 
     /// The pages of a bucket as a load finds them: the others are looked for if page 0 is sealed.
@@ -23,12 +29,26 @@ impl Pages {
     }
 
     /// Recomputes the summary if it does not count all measurements.
-    pub(super) fn recompute_summary(&mut self, sensor_id: &str, start: BucketStart) -> Result<(), StoreError> {
-        let counted: usize = self.heads(sensor_id, start).iter().map(|page| page.count as usize).sum();
-        let there = self.series.get(&(sensor_id.to_owned(), start)).map_or(0, Vec::len);
+    pub(super) fn recompute_summary(
+        &mut self,
+        sensor_id: &str,
+        start: BucketStart,
+    ) -> Result<(), StoreError> {
+        let counted: usize = self
+            .heads(sensor_id, start)
+            .iter()
+            .map(|page| page.count as usize)
+            .sum();
+        let there = self
+            .series
+            .get(&(sensor_id.to_owned(), start))
+            .map_or(0, Vec::len);
         if counted != there && self.has_readings(sensor_id, start) {
             let detail = "a time-series bucket also has pages with readings".to_owned();
-            return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail });
+            return Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail,
+            });
         }
         self.recompute_in_part(sensor_id, start, usize::MAX);
         Ok(())
@@ -36,12 +56,14 @@ impl Pages {
 
     /// Whether a page of a bucket is not in time-series mode.
     fn has_readings(&self, sensor_id: &str, start: BucketStart) -> bool {
-        let mut pages = self.pages.range((sensor_id.to_owned(), start, 0)..=(sensor_id.to_owned(), start, u32::MAX));
+        let mut pages = self
+            .pages
+            .range((sensor_id.to_owned(), start, 0)..=(sensor_id.to_owned(), start, u32::MAX));
         pages.any(|(_, page)| page.storage_mode == StorageMode::Bucket)
     }
 
-    /// The same, but ended by a crash after this many statements; nothing is done in a bucket that has pages with
-    /// readings.
+    /// The same, but ended by a crash after this many statements; nothing is done in a bucket that
+    /// has pages with readings.
     pub fn recompute_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
         for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
             self.pages.insert((sensor_id.to_owned(), start, n), page);
@@ -50,8 +72,15 @@ impl Pages {
 
     fn steps(&self, sensor_id: &str, start: BucketStart) -> Vec<(u32, Page)> {
         let mut rows = Rows::default();
-        self.series.get(&(sensor_id.to_owned(), start)).into_iter().flatten().for_each(|r| rows.push_reading(r));
-        let is_removed = self.of_bucket(sensor_id, start).iter().any(|page| page.readings_removed);
+        self.series
+            .get(&(sensor_id.to_owned(), start))
+            .into_iter()
+            .flatten()
+            .for_each(|r| rows.push_reading(r));
+        let is_removed = self
+            .of_bucket(sensor_id, start)
+            .iter()
+            .any(|page| page.readings_removed);
         if rows.is_empty() || is_removed || self.has_readings(sensor_id, start) {
             return vec![];
         }
@@ -59,7 +88,13 @@ impl Pages {
         let bytes_max = self.summary_bytes_max.unwrap_or(PAGE_SUMMARY_BYTES_MAX);
         let fits = fields.keys().map(|name| entry_bytes(name)).sum::<u64>() <= bytes_max;
         let pages = self.of_bucket(sensor_id, start);
-        let states: Vec<_> = pages.iter().map(|p| PageState { count: p.count, sealed: p.sealed }).collect();
+        let states: Vec<_> = pages
+            .iter()
+            .map(|p| PageState {
+                count: p.count,
+                sealed: p.sealed,
+            })
+            .collect();
         let page = |count: u32, sealed: bool, chunk: Chunk| Page {
             count,
             sealed,
@@ -71,7 +106,10 @@ impl Pages {
             Plan::AsItIs => return vec![],
             Plan::One { seal } => {
                 let sealed = seal || pages.first().is_some_and(|page| page.sealed);
-                return vec![(0, page(rows.len() as u32, sealed, fields.into_iter().collect()))];
+                return vec![(
+                    0,
+                    page(rows.len() as u32, sealed, fields.into_iter().collect()),
+                )];
             }
             Plan::Several(several) => several,
         };
@@ -83,13 +121,19 @@ impl Pages {
         let (counts, mut behind, last) = match &several {
             Several::Rising { pages, .. } => (pages.clone(), pages.len() as u32, None),
             Several::Falling { pages, rest, last } => {
-                steps.push((pages.len() as u32, page(*rest, true, chunks.next().unwrap_or_default())));
+                steps.push((
+                    pages.len() as u32,
+                    page(*rest, true, chunks.next().unwrap_or_default()),
+                ));
                 (pages.clone(), pages.len() as u32 + 1, Some(*last))
             }
         };
         let held = chunks.next_back().unwrap_or_default();
         for n in (0..counts.len()).filter(|n| Some(*n) != last) {
-            steps.push((n as u32, page(counts[n], true, chunks.next().unwrap_or_default())));
+            steps.push((
+                n as u32,
+                page(counts[n], true, chunks.next().unwrap_or_default()),
+            ));
         }
         for chunk in chunks {
             steps.push((behind, page(several.share(), true, chunk)));
@@ -97,7 +141,9 @@ impl Pages {
         }
         match several {
             Several::Rising { rest, .. } => steps.push((behind, page(rest, true, held))),
-            Several::Falling { pages, last, .. } => steps.push((last as u32, page(pages[last], true, held))),
+            Several::Falling { pages, last, .. } => {
+                steps.push((last as u32, page(pages[last], true, held)))
+            }
         }
         steps
     }

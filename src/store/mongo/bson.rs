@@ -1,5 +1,5 @@
-//! Writes BSON directly into one buffer: no document tree, no allocation per element. Implements only what the hot path
-//! needs.
+//! Writes BSON directly into one buffer: no document tree, no allocation per element. Implements
+//! only what the hot path needs.
 
 use mongodb::bson::RawDocumentBuf;
 
@@ -14,8 +14,8 @@ const DATE: u8 = 0x09;
 const INT32: u8 = 0x10;
 const INT64: u8 = 0x12;
 
-/// A BSON document under construction. Documents and arrays are opened and closed in order. Names must not contain NUL
-/// (the decoders ensure this).
+/// A BSON document under construction. Documents and arrays are opened and closed in order. Names
+/// must not contain NUL (the decoders ensure this).
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     buf: Vec<u8>,
@@ -28,7 +28,9 @@ pub(super) struct Open(usize);
 impl Writer {
     /// Creates a writer with capacity for `bytes` and opens the outermost document.
     pub(super) fn new(bytes: usize) -> (Writer, Open) {
-        let mut writer = Writer { buf: Vec::with_capacity(bytes) };
+        let mut writer = Writer {
+            buf: Vec::with_capacity(bytes),
+        };
         let open = writer.open();
         (writer, open)
     }
@@ -105,7 +107,8 @@ impl Writer {
     }
 
     fn str_payload(&mut self, value: &str) {
-        self.buf.extend_from_slice(&(value.len() as i32 + 1).to_le_bytes());
+        self.buf
+            .extend_from_slice(&(value.len() as i32 + 1).to_le_bytes());
         self.buf.extend_from_slice(value.as_bytes());
         self.buf.push(0);
     }

@@ -6,15 +6,17 @@
 //!   last_arrival: ISODate(…) }
 //! ```
 //!
-//! `labels` and `field_names` repeat tags and fields as arrays. Their indexes end with `_id`, so that a query by tag or
-//! field returns one page after another in the order of the ids, on every server version, without sorting. The index of
-//! `last_arrival` counts silent sensors without reading a document.
+//! `labels` and `field_names` repeat tags and fields as arrays. Their indexes end with `_id`, so
+//! that a query by tag or field returns one page after another in the order of the ids, on every
+//! server version, without sorting. The index of `last_arrival` counts silent sensors without
+//! reading a document.
 //!
-//! An update is merged in rounds: the entries are read, missing ones are inserted, and those that lack something are
-//! updated with operators that commute (`$min`, `$max`, `$addToSet`); nothing is sent for the others. So a sensor that
-//! is known costs one lookup (6 µs of mongod) and a new one an insert, not an upsert (about ten times as much). Tags
-//! are replaced only if the stored ones are those that were read. If an insert or update finds that another instance
-//! was faster, the entries of the batch are read again.
+//! An update is merged in rounds: the entries are read, missing ones are inserted, and those that
+//! lack something are updated with operators that commute (`$min`, `$max`, `$addToSet`); nothing is
+//! sent for the others. So a sensor that is known costs one lookup (6 µs of mongod) and a new one
+//! an insert, not an upsert (about ten times as much). Tags are replaced only if the stored ones
+//! are those that were read. If an insert or update finds that another instance was faster, the
+//! entries of the batch are read again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,7 +27,9 @@ use mongodb::{Collection, Cursor};
 
 use crate::model::SensorId;
 use crate::model::catalog::{CATALOG_STEP_MS, CatalogUpdate, FieldKinds, by_sensor};
-use crate::store::catalog::{COUNT_MAX, CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX, after_prefix};
+use crate::store::catalog::{
+    COUNT_MAX, CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX, after_prefix,
+};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{StatementError, command_error, statement_error};
 use crate::store::mongo::names::CATALOG;
@@ -36,13 +40,14 @@ use crate::telemetry::metrics;
 
 /// Sensors in one round.
 const SENSORS_MAX: usize = 1000;
-/// Fields in one round, unless one sensor has more: as documents they take some 3 MB, and several rounds may run at a
-/// time.
+/// Fields in one round, unless one sensor has more: as documents they take some 3 MB, and several
+/// rounds may run at a time.
 const FIELDS_MAX: usize = 4000;
-/// Estimated bytes of the statements in one command, far below MongoDB's limit of 48 MB for a message.
+/// Estimated bytes of the statements in one command, far below MongoDB's limit of 48 MB for a
+/// message.
 const COMMAND_BYTES_MAX: usize = 8 << 20;
-/// Rounds before a batch fails and the flush stage waits; only other instances that write the same entries, or an
-/// entry that is not majority committed yet, cause more than one.
+/// Rounds before a batch fails and the flush stage waits; only other instances that write the same
+/// entries, or an entry that is not majority committed yet, cause more than one.
 const ROUNDS_MAX: u32 = 8;
 /// Wait before the second round; doubled before each further one.
 const ROUND_WAIT: Duration = Duration::from_millis(5);
@@ -60,17 +65,29 @@ const TRUNCATED: Bson = Bson::Boolean(true);
 ///
 /// # Errors
 /// The first step that failed.
-pub(in crate::store::mongo) async fn prepare(setup: &Setup<'_>) -> Result<Option<String>, SchemaError> {
+pub(in crate::store::mongo) async fn prepare(
+    setup: &Setup<'_>,
+) -> Result<Option<String>, SchemaError> {
     let found = setup.list(&[CATALOG]).await?;
-    if let Some(kind) = found.get(CATALOG).and_then(|f| f.get_str("type").ok()).filter(|kind| *kind != "collection") {
+    if let Some(kind) = found
+        .get(CATALOG)
+        .and_then(|f| f.get_str("type").ok())
+        .filter(|kind| *kind != "collection")
+    {
         let detail = format!("a {kind} with that name exists; rename or drop it");
-        return Err(SchemaError::permanent(format!("creating collection {CATALOG}"), detail));
+        return Err(SchemaError::permanent(
+            format!("creating collection {CATALOG}"),
+            detail,
+        ));
     }
     let made = match found.get(CATALOG) {
         Some(_) => false,
         None => match setup.create(CATALOG, &doc! {}).await {
             Ok(()) => true,
-            Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => false,
+            Err(Failure {
+                code: Some(NAMESPACE_EXISTS),
+                ..
+            }) => false,
             Err(failure) => return Err(failure.at(format!("creating collection {CATALOG}"))),
         },
     };
@@ -79,15 +96,21 @@ pub(in crate::store::mongo) async fn prepare(setup: &Setup<'_>) -> Result<Option
         doc! { "key": { "field_names": 1, "_id": 1 }, "name": "field_sensor" },
         doc! { "key": { "last_arrival": 1 }, "name": ARRIVAL_INDEX },
     ];
-    let indexed = setup.change(doc! { "createIndexes": CATALOG, "indexes": indexes }).await;
+    let indexed = setup
+        .change(doc! { "createIndexes": CATALOG, "indexes": indexes })
+        .await;
     indexed.map_err(|f| f.at(format!("creating the indexes of {CATALOG}")))?;
     Ok(made.then(|| format!("created collection {CATALOG}")))
 }
 
 impl MongoStore {
     /// See [`crate::store::Store::merge_catalog`].
-    pub(in crate::store::mongo) async fn merge_entries(&self, updates: &[&CatalogUpdate]) -> Result<u64, StoreError> {
-        let updates: Vec<CatalogUpdate> = by_sensor(updates.iter().copied()).into_values().collect();
+    pub(in crate::store::mongo) async fn merge_entries(
+        &self,
+        updates: &[&CatalogUpdate],
+    ) -> Result<u64, StoreError> {
+        let updates: Vec<CatalogUpdate> =
+            by_sensor(updates.iter().copied()).into_values().collect();
         let begun = Instant::now();
         let mut refused = 0;
         let mut rest = &updates[..];
@@ -97,11 +120,21 @@ impl MongoStore {
                 fields += update.fields.len();
                 fields <= FIELDS_MAX
             };
-            let (batch, later) = rest.split_at(rest.iter().take(SENSORS_MAX).take_while(fits).count().max(1));
+            let (batch, later) = rest.split_at(
+                rest.iter()
+                    .take(SENSORS_MAX)
+                    .take_while(fits)
+                    .count()
+                    .max(1),
+            );
             refused += self.merge_batch(batch.to_vec()).await?;
             rest = later;
         }
-        metrics::store_command("catalog", updates.len() as u64, begun.elapsed().as_secs_f64());
+        metrics::store_command(
+            "catalog",
+            updates.len() as u64,
+            begun.elapsed().as_secs_f64(),
+        );
         Ok(refused)
     }
 
@@ -129,8 +162,12 @@ impl MongoStore {
                 return Ok(refused);
             }
         }
-        let detail = format!("entries of {CATALOG} were changed by other instances in {ROUNDS_MAX} rounds");
-        Err(StoreError::NotApplied { kind: StoreErrorKind::Timeout, detail })
+        let detail =
+            format!("entries of {CATALOG} were changed by other instances in {ROUNDS_MAX} rounds");
+        Err(StoreError::NotApplied {
+            kind: StoreErrorKind::Timeout,
+            detail,
+        })
     }
 
     /// What the stored entries lack.
@@ -139,20 +176,36 @@ impl MongoStore {
         let updates = updates.to_vec();
         let read = self.limited(async move {
             let ids: Vec<&str> = updates.iter().map(|u| &*u.sensor_id).collect();
-            let mut missing: BTreeMap<&str, &CatalogUpdate> = updates.iter().map(|u| (&*u.sensor_id, u)).collect();
+            let mut missing: BTreeMap<&str, &CatalogUpdate> =
+                updates.iter().map(|u| (&*u.sensor_id, u)).collect();
             let mut changes = Changes::default();
-            let find = entries.find(doc! { "_id": { "$in": ids } }).projection(doc! { "labels": 0, "field_names": 0 });
+            let find = entries
+                .find(doc! { "_id": { "$in": ids } })
+                .projection(doc! { "labels": 0, "field_names": 0 });
             let mut cursor = find.await?;
             while cursor.advance().await? {
                 let document = cursor.deserialize_current()?;
-                let Some(update) = document.get_str("_id").ok().and_then(|id| missing.remove(id)) else { continue };
+                let Some(update) = document
+                    .get_str("_id")
+                    .ok()
+                    .and_then(|id| missing.remove(id))
+                else {
+                    continue;
+                };
                 let entry = entry_of(&document, &update.sensor_id);
                 let expires = document.contains_key("expires");
                 if expires || !entry.covers(update) {
-                    changes.updates.push((update.sensor_id.clone(), statement(&entry, update)));
+                    changes
+                        .updates
+                        .push((update.sensor_id.clone(), statement(&entry, update)));
                 }
             }
-            let insert = |update: &CatalogUpdate| (update.sensor_id.clone(), document_of(&CatalogEntry::new(update)));
+            let insert = |update: &CatalogUpdate| {
+                (
+                    update.sensor_id.clone(),
+                    document_of(&CatalogEntry::new(update)),
+                )
+            };
             changes.inserts.extend(missing.into_values().map(insert));
             Ok(changes)
         });
@@ -171,7 +224,11 @@ impl MongoStore {
             list.push(Bson::Document(statement.clone()));
         }
         let sent = list.len();
-        let name = if kind == "insert" { "documents" } else { "updates" };
+        let name = if kind == "insert" {
+            "documents"
+        } else {
+            "updates"
+        };
         (doc! { kind: CATALOG, name: list, "ordered": false }, sent)
     }
 
@@ -184,20 +241,41 @@ impl MongoStore {
     ) -> Result<bool, StoreError> {
         let reply = self.confirmed(command).await?;
         let mut refused = 0;
-        for error in reply.get_array("writeErrors").into_iter().flatten().filter_map(Bson::as_document) {
+        for error in reply
+            .get_array("writeErrors")
+            .into_iter()
+            .flatten()
+            .filter_map(Bson::as_document)
+        {
             let detail = error.get_str("errmsg").unwrap_or_default().to_owned();
-            let index = error.get_i32("index").ok().and_then(|i| usize::try_from(i).ok());
-            match (statement_error(error.get_i32("code").unwrap_or_default()), index.and_then(|i| statements.get(i))) {
+            let index = error
+                .get_i32("index")
+                .ok()
+                .and_then(|i| usize::try_from(i).ok());
+            match (
+                statement_error(error.get_i32("code").unwrap_or_default()),
+                index.and_then(|i| statements.get(i)),
+            ) {
                 (StatementError::Conflict, _) => {}
                 (StatementError::Data, Some((sensor_id, _))) => {
-                    tracing::error!(%sensor_id, error = detail, "the store refuses an entry of the catalogue");
+                    tracing::error!(%sensor_id, error = detail, "the store refuses an entry of the \
+                        catalogue");
                     at_fault.push(sensor_id.clone());
                     refused += 1;
                 }
-                _ => return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail }),
+                _ => {
+                    return Err(StoreError::Unknown {
+                        kind: StoreErrorKind::Command,
+                        detail,
+                    });
+                }
             }
         }
-        let n = reply.get_i32("n").ok().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let n = reply
+            .get_i32("n")
+            .ok()
+            .and_then(|n| usize::try_from(n).ok())
+            .unwrap_or(0);
         Ok(n + refused >= statements.len())
     }
 
@@ -208,24 +286,37 @@ impl MongoStore {
     ) -> Result<Vec<CatalogEntry>, StoreError> {
         if self.native.get().is_none() {
             let detail = "the service has not prepared its collections yet".to_owned();
-            return Err(StoreError::NotApplied { kind: StoreErrorKind::NotPrepared, detail });
+            return Err(StoreError::NotApplied {
+                kind: StoreErrorKind::NotPrepared,
+                detail,
+            });
         }
         let mut found: Vec<CatalogEntry> = vec![];
         let Some(ids) = &q.sensor_ids else {
             return self.find_some(q, None).await;
         };
-        let mut ids: Vec<SensorId> =
-            ids.iter().filter(|id| q.after.as_ref().is_none_or(|a| *id > a)).cloned().collect();
+        let mut ids: Vec<SensorId> = ids
+            .iter()
+            .filter(|id| q.after.as_ref().is_none_or(|a| *id > a))
+            .cloned()
+            .collect();
         ids.sort_unstable();
         ids.dedup();
         for ids in ids.chunks(IDS_MAX) {
-            let rest = CatalogQuery { limit: q.limit - found.len(), ..q.clone() };
+            let rest = CatalogQuery {
+                limit: q.limit - found.len(),
+                ..q.clone()
+            };
             found.extend(self.find_some(&rest, Some(ids)).await?);
         }
         Ok(found)
     }
 
-    async fn find_some(&self, q: &CatalogQuery, ids: Option<&[SensorId]>) -> Result<Vec<CatalogEntry>, StoreError> {
+    async fn find_some(
+        &self,
+        q: &CatalogQuery,
+        ids: Option<&[SensorId]>,
+    ) -> Result<Vec<CatalogEntry>, StoreError> {
         let entries = self.entries();
         let filter = filter(q, ids);
         if q.limit == 0 {
@@ -235,8 +326,16 @@ impl MongoStore {
         let limit = i64::try_from(q.limit).unwrap_or(0);
         let begun = Instant::now();
         let read = self.limited(async move {
-            let find = entries.find(filter).projection(doc! { "labels": 0, "field_names": 0 });
-            collected(find.sort(doc! { "_id": 1 }).limit(limit).max_time(TIME_MAX).await?).await
+            let find = entries
+                .find(filter)
+                .projection(doc! { "labels": 0, "field_names": 0 });
+            collected(
+                find.sort(doc! { "_id": 1 })
+                    .limit(limit)
+                    .max_time(TIME_MAX)
+                    .await?,
+            )
+            .await
         });
         let found = read.await?.map_err(|e| command_error(&e));
         metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
@@ -252,22 +351,37 @@ impl MongoStore {
         let begun = Instant::now();
         let read = self.limited(async move {
             let range = doc! { "last_arrival": { "$gte": date(from_ms), "$lt": date(to_ms) } };
-            let counted = entries.count_documents(range.clone()).hint(Hint::Name(ARRIVAL_INDEX.to_owned()));
+            let counted = entries
+                .count_documents(range.clone())
+                .hint(Hint::Name(ARRIVAL_INDEX.to_owned()));
             let arrived = counted.limit(COUNT_MAX).max_time(TIME_MAX).await?;
-            let known = entries.estimated_document_count().max_time(TIME_MAX).await?;
+            let known = entries
+                .estimated_document_count()
+                .max_time(TIME_MAX)
+                .await?;
             let times = doc! { "first_ts": 1, "last_ts": 1, "last_arrival": 1 };
-            let find = entries.find(range).hint(Hint::Name(ARRIVAL_INDEX.to_owned())).projection(times);
-            let find = find.sort(doc! { "last_arrival": -1 }).limit(LATEST_MAX as i64).max_time(TIME_MAX);
+            let find = entries
+                .find(range)
+                .hint(Hint::Name(ARRIVAL_INDEX.to_owned()))
+                .projection(times);
+            let find = find
+                .sort(doc! { "last_arrival": -1 })
+                .limit(LATEST_MAX as i64)
+                .max_time(TIME_MAX);
             let latest = collected(find.await?).await?;
-            Ok(CatalogCounts { known, arrived, latest })
+            Ok(CatalogCounts {
+                known,
+                arrived,
+                latest,
+            })
         });
         let counts = read.await?.map_err(|e| command_error(&e));
         metrics::store_command("read", 3, begun.elapsed().as_secs_f64());
         counts
     }
 
-    /// The collection. Reads are as durable as writes: an entry that is seen and then rolled back would be missing
-    /// permanently.
+    /// The collection. Reads are as durable as writes: an entry that is seen and then rolled back
+    /// would be missing permanently.
     pub(in crate::store::mongo) fn entries(&self) -> Collection<Document> {
         let concern = match self.options.write_concern {
             WriteConcern::Majority => ReadConcern::majority(),
@@ -299,13 +413,19 @@ struct Changes {
     updates: Vec<(SensorId, Document)>,
 }
 
-/// Estimates the size of a statement from its field names: everything else is small, or as long as a tag.
+/// Estimates the size of a statement from its field names: everything else is small, or as long as
+/// a tag.
 fn estimate(statement: &Document) -> usize {
     let part = |(name, value): (&String, &Bson)| {
         name.len()
             + match value {
                 Bson::Document(inner) => estimate(inner),
-                Bson::Array(list) => list.iter().map(|v| v.as_str().map_or(32, |s| s.len() + 8)).sum::<usize>() + 8,
+                Bson::Array(list) => {
+                    list.iter()
+                        .map(|v| v.as_str().map_or(32, |s| s.len() + 8))
+                        .sum::<usize>()
+                        + 8
+                }
                 Bson::String(text) => text.len() + 8,
                 _ => 16,
             }
@@ -318,7 +438,9 @@ fn date(ts_ms: i64) -> Bson {
 }
 
 fn labels(tags: &BTreeMap<String, String>) -> Vec<String> {
-    tags.iter().map(|(name, value)| format!("{name}={value}")).collect()
+    tags.iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect()
 }
 
 fn kinds(kinds: FieldKinds) -> Bson {
@@ -326,10 +448,18 @@ fn kinds(kinds: FieldKinds) -> Bson {
 }
 
 fn document_of(entry: &CatalogEntry) -> Document {
-    let fields: Document = entry.fields.iter().map(|(name, held)| (name.clone(), kinds(*held))).collect();
+    let fields: Document = entry
+        .fields
+        .iter()
+        .map(|(name, held)| (name.clone(), kinds(*held)))
+        .collect();
     let mut names: Vec<Bson> = entry.fields.keys().map(Bson::from).collect();
     names.extend(entry.is_truncated.then_some(TRUNCATED));
-    let tags: Document = entry.tags.iter().map(|(name, value)| (name.clone(), Bson::from(value))).collect();
+    let tags: Document = entry
+        .tags
+        .iter()
+        .map(|(name, value)| (name.clone(), Bson::from(value)))
+        .collect();
     let mut document = doc! { "_id": &*entry.sensor_id, "tags": tags };
     if let Some(ts_ms) = entry.tags_ts_ms {
         document.insert("tags_ts", date(ts_ms));
@@ -354,7 +484,12 @@ fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Document {
     let mut set = Document::new();
     if let Some((ts_ms, tags)) = entry.newer_tags(update) {
         query.insert("tags_ts", entry.tags_ts_ms.map_or(Bson::Null, date));
-        set.insert("tags", tags.iter().map(|(name, value)| (name.clone(), Bson::from(value))).collect::<Document>());
+        set.insert(
+            "tags",
+            tags.iter()
+                .map(|(name, value)| (name.clone(), Bson::from(value)))
+                .collect::<Document>(),
+        );
         set.insert("tags_ts", date(ts_ms));
         set.insert("labels", labels(tags));
     }
@@ -365,7 +500,11 @@ fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Document {
     let mut names = vec![];
     names.extend(merged.is_truncated.then_some(TRUNCATED));
     for name in update.fields.keys() {
-        if let Some(now) = merged.fields.get(&**name).filter(|now| entry.fields.get(&**name) != Some(*now)) {
+        if let Some(now) = merged
+            .fields
+            .get(&**name)
+            .filter(|now| entry.fields.get(&**name) != Some(*now))
+        {
             add.insert(format!("fields.{name}"), doc! { "$each": kinds(*now) });
             names.push(Bson::from(&**name));
         }
@@ -388,15 +527,35 @@ fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Document {
 }
 
 fn entry_of(document: &Document, sensor_id: &SensorId) -> CatalogEntry {
-    let time = |name: &str| document.get_datetime(name).ok().map(|at| at.timestamp_millis());
-    let fields = document.get_document("fields").into_iter().flatten().map(|(name, held)| {
-        let held = held.as_array().into_iter().flatten().filter_map(Bson::as_str);
-        (name.clone(), held.fold(FieldKinds::default(), |all, kind| all.with(FieldKinds::named(kind))))
-    });
+    let time = |name: &str| {
+        document
+            .get_datetime(name)
+            .ok()
+            .map(|at| at.timestamp_millis())
+    };
+    let fields = document
+        .get_document("fields")
+        .into_iter()
+        .flatten()
+        .map(|(name, held)| {
+            let held = held
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Bson::as_str);
+            (
+                name.clone(),
+                held.fold(FieldKinds::default(), |all, kind| {
+                    all.with(FieldKinds::named(kind))
+                }),
+            )
+        });
     let tags = document.get_document("tags").into_iter().flatten();
     CatalogEntry {
         sensor_id: sensor_id.clone(),
-        tags: tags.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect(),
+        tags: tags
+            .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+            .collect(),
         tags_ts_ms: time("tags_ts"),
         fields: fields.collect(),
         is_truncated: document.get_bool("fields_truncated").unwrap_or(false),
@@ -421,9 +580,16 @@ fn filter(q: &CatalogQuery, ids: Option<&[SensorId]>) -> Document {
     if let Some(after) = &q.after {
         all.push(doc! { "_id": { "$gt": &**after } });
     }
-    all.extend(q.tags.iter().map(|(name, value)| doc! { "labels": format!("{name}={value}") }));
+    all.extend(
+        q.tags
+            .iter()
+            .map(|(name, value)| doc! { "labels": format!("{name}={value}") }),
+    );
     // A label does not show where the name ends if one of both contains `=`.
-    let ambiguous = q.tags.iter().filter(|(name, value)| name.contains('=') || value.contains('='));
+    let ambiguous = q
+        .tags
+        .iter()
+        .filter(|(name, value)| name.contains('=') || value.contains('='));
     all.extend(ambiguous.map(|(name, value)| doc! { format!("tags.{name}"): value }));
     if let Some(field) = &q.field {
         all.push(doc! { "field_names": { "$in": [Bson::from(field), TRUNCATED] } });

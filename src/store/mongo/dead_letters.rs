@@ -1,19 +1,21 @@
-//! The collection `dead_letters`: the service stores, counts and evicts dead letters; the commands list, replay and
-//! purge them, in the order of receipt. [`crate::dead_letters`] has the design.
+//! The collection `dead_letters`: the service stores, counts and evicts dead letters; the commands
+//! list, replay and purge them, in the order of receipt. [`crate::dead_letters`] has the design.
 //!
-//! **The byte limit** (`dead_letters.max_bytes`) is enforced by removing the oldest dead letters, and not with a capped
-//! collection. A capped collection does not allow deletes before MongoDB 5.0 (which `replay` and `purge` need), has no
-//! TTL, and cannot be sharded. The total size is the server's own statistic (`$collStats`). It needs no read of
-//! documents, and is the same for all instances, regardless of which of them stored or purged. After a crash of a
-//! standalone server it may miss what was stored since the last checkpoint (60 s) until `validate` is run; a replica
-//! set corrects it during recovery.
+//! **The byte limit** (`dead_letters.max_bytes`) is enforced by removing the oldest dead letters,
+//! and not with a capped collection. A capped collection does not allow deletes before MongoDB 5.0
+//! (which `replay` and `purge` need), has no TTL, and cannot be sharded. The total size is the
+//! server's own statistic (`$collStats`). It needs no read of documents, and is the same for all
+//! instances, regardless of which of them stored or purged. After a crash of a standalone server it
+//! may miss what was stored since the last checkpoint (60 s) until `validate` is run; a replica set
+//! corrects it during recovery.
 //!
-//! **Only dead letters of senders are evicted.** Those with [`OWN_SOURCE`] hold acknowledged readings, and neither
-//! eviction nor the TTL removes them. Both use the same index: `received_at`, restricted to dead letters whose source
-//! sorts before `store`. So the oldest ones are found without reading the others, however many there are.
+//! **Only dead letters of senders are evicted.** Those with [`OWN_SOURCE`] hold acknowledged
+//! readings, and neither eviction nor the TTL removes them. Both use the same index: `received_at`,
+//! restricted to dead letters whose source sorts before `store`. So the oldest ones are found
+//! without reading the others, however many there are.
 //!
-//! Two instances that evict concurrently select the same dead letters; at worst each removes one batch more than
-//! needed.
+//! Two instances that evict concurrently select the same dead letters; at worst each removes one
+//! batch more than needed.
 
 use mongodb::bson::{Binary, Bson, DateTime, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 use mongodb::error::{ErrorKind, InsertManyError};
@@ -24,7 +26,9 @@ use crate::maintain::MaintainError;
 use crate::model::{DeadLetter, OWN_SOURCE};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::int;
-use crate::store::mongo::error::{StatementError, command_code, command_error, describe, statement_error};
+use crate::store::mongo::error::{
+    StatementError, command_code, command_error, describe, statement_error,
+};
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::setup::NAMESPACE_NOT_FOUND;
 use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
@@ -69,7 +73,8 @@ fn document(dead_letter: &DeadLetter) -> Document {
     }
 }
 
-/// Converts a document back. Other programs may have written incomplete documents; missing fields become empty.
+/// Converts a document back. Other programs may have written incomplete documents; missing fields
+/// become empty.
 fn dead_letter(mut document: Document) -> DeadLetterDocument {
     let mut text = |name: &str| match document.remove(name) {
         Some(Bson::String(text)) => text,
@@ -79,14 +84,26 @@ fn dead_letter(mut document: Document) -> DeadLetterDocument {
     let topic = text("topic");
     let reason = text("reason");
     let detail = text("detail");
-    let received_at_ms = document.get_datetime("received_at").map_or(0, |t| t.timestamp_millis());
+    let received_at_ms = document
+        .get_datetime("received_at")
+        .map_or(0, |t| t.timestamp_millis());
     let payload = match document.remove("payload") {
         Some(Bson::Binary(binary)) => binary.bytes,
         Some(Bson::String(text)) => text.into_bytes(),
         _ => vec![],
     };
     let id = DeadLetterId(document.remove("_id").unwrap_or(Bson::Null));
-    DeadLetterDocument { id, dead_letter: DeadLetter { received_at_ms, source, topic, payload, reason, detail } }
+    DeadLetterDocument {
+        id,
+        dead_letter: DeadLetter {
+            received_at_ms,
+            source,
+            topic,
+            payload,
+            reason,
+            detail,
+        },
+    }
 }
 
 /// The same with its id as text.
@@ -101,8 +118,8 @@ pub(super) fn of_senders() -> Document {
 }
 
 impl MongoStore {
-    /// Stores dead letters in one command. A command that is refused as a whole because of its data is halved until the
-    /// dead letter at fault is alone.
+    /// Stores dead letters in one command. A command that is refused as a whole because of its data
+    /// is halved until the dead letter at fault is alone.
     pub(super) fn keep_dead_letters<'a>(
         &'a self,
         dead_letters: &'a [DeadLetter],
@@ -111,7 +128,12 @@ impl MongoStore {
             let all = self.dead.clone();
             let documents = dead_letters.iter().map(document).collect::<Vec<_>>();
             let concern = self.options.write_concern.driver();
-            let insert = async move { all.insert_many(documents).ordered(false).write_concern(concern).await };
+            let insert = async move {
+                all.insert_many(documents)
+                    .ordered(false)
+                    .write_concern(concern)
+                    .await
+            };
             let error = match self.limited(insert).await? {
                 Ok(_) => return Ok(vec![DeadLetterWritten::Done; dead_letters.len()]),
                 Err(error) => error,
@@ -119,7 +141,9 @@ impl MongoStore {
             match error.kind.as_ref() {
                 ErrorKind::InsertMany(errors) => refused(errors, dead_letters.len(), &error),
                 _ if !is_of_the_data(&error) => Err(command_error(&error)),
-                _ if dead_letters.len() == 1 => Ok(vec![DeadLetterWritten::Rejected { detail: describe(&error) }]),
+                _ if dead_letters.len() == 1 => Ok(vec![DeadLetterWritten::Rejected {
+                    detail: describe(&error),
+                }]),
                 _ => {
                     let (a, b) = dead_letters.split_at(dead_letters.len() / 2);
                     let mut answers = self.keep_dead_letters(a).await?;
@@ -133,14 +157,26 @@ impl MongoStore {
     pub(super) async fn dead_letter_bytes(&self) -> Result<u64, StoreError> {
         let dead = self.dead.clone_with_type::<RawDocumentBuf>();
         let size = async move {
-            // On a sharded cluster: one row per shard. This reads no documents and allows no other read concern.
-            let size =
-                [doc! { "$collStats": { "storageStats": {} } }, doc! { "$project": { "size": "$storageStats.size" } }];
+            // On a sharded cluster: one row per shard. This reads no documents and allows no other
+            // read concern.
+            let size = [
+                doc! { "$collStats": { "storageStats": {} } },
+                doc! { "$project": { "size": "$storageStats.size" } },
+            ];
             let ask = dead.aggregate(size).read_concern(ReadConcern::local());
-            let mut rows = ask.selection_criteria(primary()).with_type::<RawDocumentBuf>().await?;
+            let mut rows = ask
+                .selection_criteria(primary())
+                .with_type::<RawDocumentBuf>()
+                .await?;
             let mut bytes = 0;
             while rows.advance().await? {
-                bytes += rows.current().get("size").ok().flatten().and_then(int).unwrap_or(0);
+                bytes += rows
+                    .current()
+                    .get("size")
+                    .ok()
+                    .flatten()
+                    .and_then(int)
+                    .unwrap_or(0);
             }
             Ok(u64::try_from(bytes).unwrap_or(0))
         };
@@ -161,9 +197,17 @@ impl MongoStore {
             }
             let mut these = of_senders();
             these.insert("_id", doc! { "$in": &ids });
-            let dead_letters = dead.delete_many(these).write_concern(concern).await?.deleted_count;
+            let dead_letters = dead
+                .delete_many(these)
+                .write_concern(concern)
+                .await?
+                .deleted_count;
             // Another instance may have removed some of them first.
-            Ok(Evicted { dead_letters, bytes: found.bytes * dead_letters / ids.len() as u64, ..found })
+            Ok(Evicted {
+                dead_letters,
+                bytes: found.bytes * dead_letters / ids.len() as u64,
+                ..found
+            })
         };
         self.limited(evict).await?.map_err(|e| command_error(&e))
     }
@@ -181,7 +225,11 @@ async fn oldest(
     let mut ids = vec![];
     let mut found = Evicted::default();
     let shown = doc! { "received_at": 1, "bytes": { "$bsonSize": "$$ROOT" } };
-    let find = dead.find(of_senders()).sort(doc! { "received_at": 1 }).projection(shown).batch_size(LOOK_AT);
+    let find = dead
+        .find(of_senders())
+        .sort(doc! { "received_at": 1 })
+        .projection(shown)
+        .batch_size(LOOK_AT);
     let mut cursor = find.selection_criteria(primary()).await?;
     while found.bytes < wanted && ids.len() < EVICTED_MAX {
         if !cursor.advance().await? {
@@ -189,18 +237,28 @@ async fn oldest(
             break;
         }
         let dead_letter = cursor.current();
-        let Some(id) = dead_letter.get("_id")? else { continue };
+        let Some(id) = dead_letter.get("_id")? else {
+            continue;
+        };
         ids.push(id.try_into()?);
-        found.bytes += dead_letter.get("bytes")?.and_then(int).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
-        found.until_ms = dead_letter.get_datetime("received_at").map_or(found.until_ms, DateTime::timestamp_millis);
+        found.bytes += dead_letter
+            .get("bytes")?
+            .and_then(int)
+            .and_then(|n| u64::try_from(n).ok())
+            .unwrap_or(0);
+        found.until_ms = dead_letter
+            .get_datetime("received_at")
+            .map_or(found.until_ms, DateTime::timestamp_millis);
     }
     Ok((ids, found))
 }
 
-/// Whether a command was rejected because of its content: by the server, or by the driver for a document above 16 MiB.
+/// Whether a command was rejected because of its content: by the server, or by the driver for a
+/// document above 16 MiB.
 fn is_of_the_data(error: &mongodb::error::Error) -> bool {
     matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { .. })
-        || command_code(error).is_some_and(|code| statement_error(code) != StatementError::Retryable)
+        || command_code(error)
+            .is_some_and(|code| statement_error(code) != StatementError::Retryable)
 }
 
 /// The results of an insert in which some dead letters were rejected.
@@ -210,7 +268,10 @@ fn refused(
     error: &mongodb::error::Error,
 ) -> Result<Vec<DeadLetterWritten>, StoreError> {
     if errors.write_concern_error.is_some() {
-        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail: describe(error) });
+        return Err(StoreError::Unknown {
+            kind: StoreErrorKind::WriteConcern,
+            detail: describe(error),
+        });
     }
     let mut answers = vec![DeadLetterWritten::Done; dead_letters];
     for error in errors.write_errors.iter().flatten() {
@@ -220,7 +281,12 @@ fn refused(
             (Some(answer), StatementError::Data | StatementError::Conflict) => {
                 *answer = DeadLetterWritten::Rejected { detail }
             }
-            _ => return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail }),
+            _ => {
+                return Err(StoreError::Unknown {
+                    kind: StoreErrorKind::Command,
+                    detail,
+                });
+            }
         }
     }
     Ok(answers)
@@ -261,8 +327,8 @@ fn failed(error: mongodb::error::Error) -> MaintainError {
 }
 
 impl MongoStore {
-    /// Reads the next dead letters, oldest first, starting after `after`. Returns at most `dead_letters_max`, and stops
-    /// once they hold `bytes_max` bytes of payload.
+    /// Reads the next dead letters, oldest first, starting after `after`. Returns at most
+    /// `dead_letters_max`, and stops once they hold `bytes_max` bytes of payload.
     ///
     /// # Errors
     /// The server failed.
@@ -280,7 +346,8 @@ impl MongoStore {
             let same_time = doc! { "received_at": at, "_id": { "$gt": &id.0 } };
             query = doc! { "$and": [query, { "$or": [later, same_time] }] };
         }
-        self.dead_letters(query, 1, dead_letters_max, bytes_max).await
+        self.dead_letters(query, 1, dead_letters_max, bytes_max)
+            .await
     }
 
     /// Reads the newest dead letters, newest first.
@@ -293,7 +360,8 @@ impl MongoStore {
         dead_letters_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<DeadLetterDocument>, MaintainError> {
-        self.dead_letters(query(filter), -1, dead_letters_max, bytes_max).await
+        self.dead_letters(query(filter), -1, dead_letters_max, bytes_max)
+            .await
     }
 
     async fn dead_letters(
@@ -304,8 +372,15 @@ impl MongoStore {
         bytes_max: usize,
     ) -> Result<Vec<DeadLetterDocument>, MaintainError> {
         let limit = i64::try_from(dead_letters_max).unwrap_or(i64::MAX);
-        let find = self.dead.find(query).sort(doc! { "received_at": order, "_id": order }).limit(limit);
-        let mut cursor = find.read_concern(ReadConcern::majority()).await.map_err(failed)?;
+        let find = self
+            .dead
+            .find(query)
+            .sort(doc! { "received_at": order, "_id": order })
+            .limit(limit);
+        let mut cursor = find
+            .read_concern(ReadConcern::majority())
+            .await
+            .map_err(failed)?;
         let mut dead_letters = vec![];
         let mut bytes = 0;
         while bytes < bytes_max && cursor.advance().await.map_err(failed)? {
@@ -320,7 +395,10 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed; some of them may be removed.
-    pub(crate) async fn remove_dead_letters(&self, dead_letters: &[DeadLetterId]) -> Result<u64, MaintainError> {
+    pub(crate) async fn remove_dead_letters(
+        &self,
+        dead_letters: &[DeadLetterId],
+    ) -> Result<u64, MaintainError> {
         let ids: Vec<Bson> = dead_letters.iter().map(|id| id.0.clone()).collect();
         self.delete(doc! { "_id": { "$in": ids } }).await
     }
@@ -329,7 +407,10 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed; some of them may be removed.
-    pub(crate) async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, MaintainError> {
+    pub(crate) async fn purge_dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+    ) -> Result<u64, MaintainError> {
         self.delete(query(filter)).await
     }
 

@@ -7,7 +7,8 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use crate::model::{ReadingKey, ValueRef};
 use crate::store::LoadedPage;
 
-/// Measurements per cursor batch: about 2 MiB, so that each batch arrives in time however many there are.
+/// Measurements per cursor batch: about 2 MiB, so that each batch arrives in time however many
+/// there are.
 pub(super) const MEASUREMENTS_PER_BATCH: u32 = 20_000;
 
 /// The bytes of a page's summary, for a projection; 0 if it has none.
@@ -19,14 +20,22 @@ pub(super) fn summary_bytes() -> Document {
 pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
     let number = |name: &str| found.get(name).ok().flatten().and_then(int).unwrap_or(0);
     let keys = match found.get_array("readings") {
-        Ok(readings) => readings.into_iter().filter_map(|r| key_of(r.ok()?.as_document()?)).collect(),
+        Ok(readings) => readings
+            .into_iter()
+            .filter_map(|r| key_of(r.ok()?.as_document()?))
+            .collect(),
         Err(_) => vec![],
     };
     LoadedPage {
         count: number("count") as u32,
         sealed: found.get_bool("has_overflow").unwrap_or(false),
-        last_ts_ms: found.get_datetime("last_ts").map(|d| d.timestamp_millis()).unwrap_or(i64::MIN),
-        bytes: number("bytes").saturating_sub(number("summary_bytes")).max(0) as u64,
+        last_ts_ms: found
+            .get_datetime("last_ts")
+            .map(|d| d.timestamp_millis())
+            .unwrap_or(i64::MIN),
+        bytes: number("bytes")
+            .saturating_sub(number("summary_bytes"))
+            .max(0) as u64,
         summary_bytes: number("summary_bytes") as u64,
         keys,
         readings_removed: found.get_bool("readings_removed").unwrap_or(false),
@@ -35,7 +44,10 @@ pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
 
 /// The identity of a stored reading or measurement.
 pub(super) fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
-    Some(ReadingKey::new(reading.get_datetime("ts").ok()?.timestamp_millis(), values(reading)))
+    Some(ReadingKey::new(
+        reading.get_datetime("ts").ok()?.timestamp_millis(),
+        values(reading),
+    ))
 }
 
 /// The values of a stored reading or measurement, by name.
@@ -46,8 +58,8 @@ pub(super) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, Value
     })
 }
 
-/// A stored value; `None` for `ts`, `meta` and `_id`, and for what is not ours: hourbucket writes these four kinds
-/// only.
+/// A stored value; `None` for `ts`, `meta` and `_id`, and for what is not ours: hourbucket writes
+/// these four kinds only.
 pub(super) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
     match value {
         RawBsonRef::Double(v) => Some(ValueRef::Double(v)),

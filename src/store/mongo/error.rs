@@ -1,5 +1,5 @@
-//! Classifies MongoDB's errors for the caller: nothing was applied, the outcome is unknown, or the data is rejected
-//! permanently.
+//! Classifies MongoDB's errors for the caller: nothing was applied, the outcome is unknown, or the
+//! data is rejected permanently.
 
 use mongodb::bson::Document;
 use mongodb::error::ErrorKind;
@@ -17,34 +17,51 @@ pub(super) enum StatementError {
     Retryable,
 }
 
-/// Classifies the error codes of `writeErrors`. Only codes that are known to be caused by the data reject it; all
-/// others are retried and logged, since rejecting a reading wrongly is worse than waiting.
+/// Classifies the error codes of `writeErrors`. Only codes that are known to be caused by the data
+/// reject it; all others are retried and logged, since rejecting a reading wrongly is worse than
+/// waiting.
 pub(super) fn statement_error(code: i32) -> StatementError {
     match code {
         11000 | 11001 | 12582 => StatementError::Conflict,
-        // BadValue, FailedToParse, TypeMismatch, Overflow, InvalidBSON, PathNotViable, ConflictingUpdateOperators,
-        // DollarPrefixedFieldName, EmptyFieldName, DottedFieldName, ImmutableField, DocumentValidationFailure,
-        // BSONObjectTooLarge, the resulting document too large (17419, 17420), index key too long (17280, 17282).
-        2 | 9 | 14 | 15 | 22 | 28 | 40 | 52 | 56 | 57 | 66 | 121 | 10334 | 17419 | 17420 | 17280 | 17282 => {
-            StatementError::Data
-        }
+        // BadValue, FailedToParse, TypeMismatch, Overflow, InvalidBSON, PathNotViable,
+        // ConflictingUpdateOperators, DollarPrefixedFieldName, EmptyFieldName, DottedFieldName,
+        // ImmutableField, DocumentValidationFailure, BSONObjectTooLarge, the resulting document too
+        // large (17419, 17420), index key too long (17280, 17282).
+        2 | 9 | 14 | 15 | 22 | 28 | 40 | 52 | 56 | 57 | 66 | 121 | 10334 | 17419 | 17420
+        | 17280 | 17282 => StatementError::Data,
         _ => StatementError::Retryable,
     }
 }
 
-/// The error text of a reply whose write concern was not satisfied: a part of the write may be lost again.
+/// The error text of a reply whose write concern was not satisfied: a part of the write may be lost
+/// again.
 pub(super) fn concern_error(reply: &Document) -> Option<String> {
     let error = reply.get_document("writeConcernError").ok()?;
-    Some(error.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned())
+    Some(
+        error
+            .get_str("errmsg")
+            .unwrap_or("write concern not satisfied")
+            .to_owned(),
+    )
 }
 
 /// The reply of an unordered command, if each of its statements was applied.
 pub(super) fn all_applied(reply: Document) -> Result<Document, StoreError> {
-    match reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document()) {
+    match reply
+        .get_array("writeErrors")
+        .ok()
+        .and_then(|errors| errors.first()?.as_document())
+    {
         None => Ok(reply),
         Some(error) => {
-            let detail = error.get_str("errmsg").unwrap_or("a statement failed").to_owned();
-            Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail })
+            let detail = error
+                .get_str("errmsg")
+                .unwrap_or("a statement failed")
+                .to_owned();
+            Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail,
+            })
         }
     }
 }
@@ -53,32 +70,66 @@ pub(super) fn all_applied(reply: Document) -> Result<Document, StoreError> {
 pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
     let detail = describe(error);
     match error.kind.as_ref() {
-        ErrorKind::ServerSelection { .. } => StoreError::NotApplied { kind: StoreErrorKind::NoPrimary, detail },
-        ErrorKind::Authentication { .. } => StoreError::NotApplied { kind: StoreErrorKind::Unauthorized, detail },
-        ErrorKind::DnsResolve { .. } => StoreError::NotApplied { kind: StoreErrorKind::Network, detail },
+        ErrorKind::ServerSelection { .. } => StoreError::NotApplied {
+            kind: StoreErrorKind::NoPrimary,
+            detail,
+        },
+        ErrorKind::Authentication { .. } => StoreError::NotApplied {
+            kind: StoreErrorKind::Unauthorized,
+            detail,
+        },
+        ErrorKind::DnsResolve { .. } => StoreError::NotApplied {
+            kind: StoreErrorKind::Network,
+            detail,
+        },
         ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-            StoreError::NotApplied { kind: StoreErrorKind::Network, detail }
+            StoreError::NotApplied {
+                kind: StoreErrorKind::Network,
+                detail,
+            }
         }
         ErrorKind::Command(e) => match e.code {
             // Unauthorized, AuthenticationFailed, AtlasError: refused before anything is executed.
-            13 | 18 | 8000 => StoreError::NotApplied { kind: StoreErrorKind::Unauthorized, detail },
+            13 | 18 | 8000 => StoreError::NotApplied {
+                kind: StoreErrorKind::Unauthorized,
+                detail,
+            },
             // NotWritablePrimary and related codes may also end a batch midway.
-            10107 | 13435 | 13436 | 10058 | 189 | 11602 | 91 | 11600 => {
-                StoreError::Unknown { kind: StoreErrorKind::NoPrimary, detail }
-            }
-            50 | 262 => StoreError::Unknown { kind: StoreErrorKind::Timeout, detail },
-            64 | 100 => StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail },
-            _ => StoreError::Unknown { kind: StoreErrorKind::Command, detail },
+            10107 | 13435 | 13436 | 10058 | 189 | 11602 | 91 | 11600 => StoreError::Unknown {
+                kind: StoreErrorKind::NoPrimary,
+                detail,
+            },
+            50 | 262 => StoreError::Unknown {
+                kind: StoreErrorKind::Timeout,
+                detail,
+            },
+            64 | 100 => StoreError::Unknown {
+                kind: StoreErrorKind::WriteConcern,
+                detail,
+            },
+            _ => StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail,
+            },
         },
-        ErrorKind::Write(_) => StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail },
-        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => {
-            StoreError::Unknown { kind: StoreErrorKind::Timeout, detail }
-        }
-        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => {
-            StoreError::Unknown { kind: StoreErrorKind::Network, detail }
-        }
-        // The reply was invalid, or this process found it to be wrong: the server is reachable all the same.
-        _ => StoreError::Unknown { kind: StoreErrorKind::Command, detail },
+        ErrorKind::Write(_) => StoreError::Unknown {
+            kind: StoreErrorKind::WriteConcern,
+            detail,
+        },
+        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => StoreError::Unknown {
+            kind: StoreErrorKind::Timeout,
+            detail,
+        },
+        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => StoreError::Unknown {
+            kind: StoreErrorKind::Network,
+            detail,
+        },
+        // The reply was invalid, or this process found it to be wrong: the server is reachable all
+        // the same.
+        _ => StoreError::Unknown {
+            kind: StoreErrorKind::Command,
+            detail,
+        },
     }
 }
 
@@ -90,13 +141,14 @@ pub(super) fn command_code(error: &mongodb::error::Error) -> Option<i32> {
     }
 }
 
-/// The error text for an operator. The driver's texts name hosts, never credentials; they do not contain the URI.
+/// The error text for an operator. The driver's texts name hosts, never credentials; they do not
+/// contain the URI.
 pub(super) fn describe(error: &mongodb::error::Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(e) => format!("{} ({}): {}", e.code_name, e.code, e.message),
         ErrorKind::ServerSelection { message, .. } => format!(
-            "no writable server found; is MongoDB running, and are the hosts and the replicaSet in store.uri correct? \
-             ({message})"
+            "no writable server found; is MongoDB running, and are the hosts and the replicaSet in \
+             store.uri correct? ({message})"
         ),
         _ => error.to_string(),
     }

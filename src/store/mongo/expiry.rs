@@ -1,5 +1,5 @@
-//! Which buckets are old enough to be removed, or may have expired: by the clock of the server alone, since the clock
-//! of a service may be wrong by years.
+//! Which buckets are old enough to be removed, or may have expired: by the clock of the server
+//! alone, since the clock of a service may be wrong by years.
 
 use std::time::Instant;
 
@@ -17,12 +17,16 @@ impl MongoStore {
         let db = self.db.clone();
         // Continued from here, the time is ahead by at most the time of the answer.
         let asked = Instant::now();
-        let reply = self.limited(async move { db.run_command(doc! { "hello": 1 }).await }).await?;
+        let reply = self
+            .limited(async move { db.run_command(doc! { "hello": 1 }).await })
+            .await?;
         let reply = reply.map_err(|e| command_error(&e))?;
-        let now = reply.get_datetime("localTime").map_err(|_| StoreError::NotApplied {
-            kind: StoreErrorKind::Command,
-            detail: "the server does not tell its time (localTime of `hello`)".into(),
-        })?;
+        let now = reply
+            .get_datetime("localTime")
+            .map_err(|_| StoreError::NotApplied {
+                kind: StoreErrorKind::Command,
+                detail: "the server does not tell its time (localTime of `hello`)".into(),
+            })?;
         let now_ms = now.timestamp_millis();
         self.clock.note(now_ms, asked);
         Ok(now_ms)
@@ -43,15 +47,21 @@ impl MongoStore {
 
     /// The start of the first bucket whose measurements cannot have expired (ms since 1970).
     pub(super) fn expired_until(&self, now_ms: i64) -> i64 {
-        let of_retention = self.retention_readings.map(|kept| now_ms.saturating_sub(ms(kept + MARGIN / 2)));
+        let of_retention = self
+            .retention_readings
+            .map(|kept| now_ms.saturating_sub(ms(kept + MARGIN / 2)));
         // A bucket that begins then ends later, so it has not expired.
-        of_retention.unwrap_or(i64::MIN).max(self.clock.expired_before_ms())
+        of_retention
+            .unwrap_or(i64::MIN)
+            .max(self.clock.expired_before_ms())
     }
 
     /// Whether measurements of a bucket may have expired before their summary.
     pub(super) fn may_have_expired(&self, start: BucketStart, now_ms: i64) -> bool {
         let end_ms = self.options.span.end(start);
         end_ms < self.clock.expired_before_ms()
-            || self.retention_readings.is_some_and(|kept| may_have_expired(end_ms, kept, now_ms))
+            || self
+                .retention_readings
+                .is_some_and(|kept| may_have_expired(end_ms, kept, now_ms))
     }
 }

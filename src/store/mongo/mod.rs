@@ -1,12 +1,14 @@
-//! The MongoDB store. Bucket pages are written with raw commands ([`pack`]), measurements of time-series buckets with
-//! [`write::time_series`], [`write::fence`] and [`write::recompute_summary`]. [`read::load`] reads buckets back;
-//! [`error`] classifies server errors. Before all that, [`schema::prepare`] detects what the server supports
-//! ([`schema::detect`]), checks what the database was written with ([`schema::metadata`]) and creates the collections
-//! ([`schema::collections`]).
+//! The MongoDB store. Bucket pages are written with raw commands ([`pack`]), measurements of
+//! time-series buckets with [`write::time_series`], [`write::fence`] and
+//! [`write::recompute_summary`]. [`read::load`] reads buckets back; [`error`] classifies server
+//! errors. Before all that, [`schema::prepare`] detects what the server supports
+//! ([`schema::detect`]), checks what the database was written with ([`schema::metadata`]) and
+//! creates the collections ([`schema::collections`]).
 //!
-//! Every operation runs in a separate task that is awaited with a time limit, since the driver has no timeout for an
-//! operation. An operation that exceeds the limit is cancelled on this side and its connection is closed. The server
-//! may still execute it, which is exactly what [`StoreError::Unknown`] means.
+//! Every operation runs in a separate task that is awaited with a time limit, since the driver has
+//! no timeout for an operation. An operation that exceeds the limit is cancelled on this side and
+//! its connection is closed. The server may still execute it, which is exactly what
+//! [`StoreError::Unknown`] means.
 
 mod bson;
 mod catalog;
@@ -49,22 +51,26 @@ use mongodb::{Client, Collection, Database};
 
 use super::catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
 use super::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
 };
 use super::registry::{RegistryQuery, RegistryReader};
 use super::retention::RemovedReadings;
 use super::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use super::{
-    BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError, StoreErrorKind,
+    BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
+    PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
 };
 use crate::config;
 use crate::model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode,
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span,
+    StorageMode,
 };
 use crate::telemetry::metrics;
-use error::{StatementError, all_applied, command_code, command_error, concern_error, describe, statement_error};
+use error::{
+    StatementError, all_applied, command_code, command_error, concern_error, describe,
+    statement_error,
+};
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
 use server_clock::ServerClock;
@@ -82,7 +88,8 @@ struct Native {
 /// Why the settings of the store cannot be used. The text does not contain the URI.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreConfigError {
-    /// The URI cannot be parsed. The driver's message may quote it with its password, so it is omitted.
+    /// The URI cannot be parsed. The driver's message may quote it with its password, so it is
+    /// omitted.
     #[error("store.uri: not a valid MongoDB connection string")]
     Uri,
     /// The driver refuses the options of the URI.
@@ -126,8 +133,12 @@ impl MongoStore {
         span: Span,
         dead_letters: Duration,
     ) -> Result<MongoStore, StoreConfigError> {
-        let mut options = ClientOptions::parse(config.uri.reveal()).await.map_err(|_| StoreConfigError::Uri)?;
-        options.app_name.get_or_insert_with(|| "hourbucket".to_owned());
+        let mut options = ClientOptions::parse(config.uri.reveal())
+            .await
+            .map_err(|_| StoreConfigError::Uri)?;
+        options
+            .app_name
+            .get_or_insert_with(|| "hourbucket".to_owned());
         options.max_pool_size.get_or_insert(config.pool_max);
         options.max_connecting.get_or_insert(4);
         options.server_selection_timeout = Some(config.connect_timeout);
@@ -139,8 +150,14 @@ impl MongoStore {
             n => WriteConcern::Members(n.parse()?),
         };
         // Shorter than this process' own timeout, so that the server can report what it waited for.
-        let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3).unwrap_or(i32::MAX).max(1);
-        let options = CommandOptions { span, write_concern, wtimeout_ms };
+        let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3)
+            .unwrap_or(i32::MAX)
+            .max(1);
+        let options = CommandOptions {
+            span,
+            write_concern,
+            wtimeout_ms,
+        };
         Ok(MongoStore {
             series: Arc::new(TimeSeriesWriter::new(&db, options.clone(), config.timeout)),
             buckets: db.collection(BUCKETS),
@@ -164,7 +181,10 @@ impl MongoStore {
     /// Also prepares these optional indexes.
     #[must_use]
     pub fn with_latest_and_tags(self, optional_indexes: OptionalIndexes) -> MongoStore {
-        MongoStore { optional_indexes, ..self }
+        MongoStore {
+            optional_indexes,
+            ..self
+        }
     }
 
     /// Also prepares the collections of the daily rollup.
@@ -173,7 +193,8 @@ impl MongoStore {
         MongoStore { rollup, ..self }
     }
 
-    /// Runs an operation in a separate task for at most `store.timeout`; cancels it when the caller stops waiting.
+    /// Runs an operation in a separate task for at most `store.timeout`; cancels it when the caller
+    /// stops waiting.
     async fn limited<T: Send + 'static>(
         &self,
         operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
@@ -181,19 +202,30 @@ impl MongoStore {
         limited(self.timeout, operation).await
     }
 
-    /// Runs a command that changes something, with the store's write concern, and returns the reply.
-    async fn changed(&self, mut command: Document) -> Result<mongodb::error::Result<Document>, StoreError> {
+    /// Runs a command that changes something, with the store's write concern, and returns the
+    /// reply.
+    async fn changed(
+        &self,
+        mut command: Document,
+    ) -> Result<mongodb::error::Result<Document>, StoreError> {
         command.insert("writeConcern", self.options.document());
         let db = self.db.clone();
-        self.limited(async move { db.run_command(command).await }).await
+        self.limited(async move { db.run_command(command).await })
+            .await
     }
 
     /// Like [`MongoStore::changed`]; the write concern must be satisfied.
     async fn confirmed(&self, command: Document) -> Result<Document, StoreError> {
-        let reply = self.changed(command).await?.map_err(|e| command_error(&e))?;
+        let reply = self
+            .changed(command)
+            .await?
+            .map_err(|e| command_error(&e))?;
         match concern_error(&reply) {
             None => Ok(reply),
-            Some(detail) => Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail }),
+            Some(detail) => Err(StoreError::Unknown {
+                kind: StoreErrorKind::WriteConcern,
+                detail,
+            }),
         }
     }
 
@@ -202,25 +234,38 @@ impl MongoStore {
         all_applied(self.confirmed(command).await?)
     }
 
-    /// Sends writes of one kind as one command. If the server rejects the whole command because of its data, halves it
-    /// until the statement at fault is alone. `comment`: see [`pack::command`].
+    /// Sends writes of one kind as one command. If the server rejects the whole command because of
+    /// its data, halves it until the statement at fault is alone. `comment`: see [`pack::command`].
     fn write_kind<'a>(
         &'a self,
         writes: &'a [&'a PageWrite],
         comment: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
-            let kind = if writes[0].kind == PageKind::Create { "insert" } else { "update" };
+            let kind = if writes[0].kind == PageKind::Create {
+                "insert"
+            } else {
+                "update"
+            };
             let at_fault = match pack::command(writes, &self.options, comment) {
                 Err(error) => error.to_string(),
                 Ok(command) => {
                     let db = self.db.clone();
                     let begun = Instant::now();
-                    let result = self.limited(async move { db.run_raw_command(command).await }).await;
-                    metrics::store_command(kind, writes.len() as u64, begun.elapsed().as_secs_f64());
+                    let result = self
+                        .limited(async move { db.run_raw_command(command).await })
+                        .await;
+                    metrics::store_command(
+                        kind,
+                        writes.len() as u64,
+                        begun.elapsed().as_secs_f64(),
+                    );
                     match result? {
                         Ok(reply) => return answers(writes, &reply),
-                        Err(e) if command_code(&e).is_some_and(|c| statement_error(c) == StatementError::Data) => {
+                        Err(e)
+                            if command_code(&e)
+                                .is_some_and(|c| statement_error(c) == StatementError::Data) =>
+                        {
                             describe(&e)
                         }
                         Err(error) => return Err(command_error(&error)),
@@ -241,30 +286,50 @@ impl MongoStore {
 /// Parses the reply to a command: one result per statement.
 fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
+        return Err(StoreError::Unknown {
+            kind: StoreErrorKind::WriteConcern,
+            detail,
+        });
     }
-    let done = |w: &&PageWrite| PageWriteResult::Done { count: w.count_after() };
+    let done = |w: &&PageWrite| PageWriteResult::Done {
+        count: w.count_after(),
+    };
     let mut answers: Vec<PageWriteResult> = writes.iter().map(done).collect();
-    let index = |d: &Document| usize::try_from(d.get_i32("index").ok()?).ok().filter(|i| *i < writes.len());
+    let index = |d: &Document| {
+        usize::try_from(d.get_i32("index").ok()?)
+            .ok()
+            .filter(|i| *i < writes.len())
+    };
     let documents = |name: &str| -> Vec<Document> {
         let list = reply.get_array(name).map(Vec::as_slice).unwrap_or_default();
-        list.iter().filter_map(|d| d.as_document().cloned()).collect()
+        list.iter()
+            .filter_map(|d| d.as_document().cloned())
+            .collect()
     };
     for upserted in documents("upserted") {
         if let Some(i) = index(&upserted) {
-            answers[i] = PageWriteResult::Done { count: writes[i].rows.len() as u32 };
+            answers[i] = PageWriteResult::Done {
+                count: writes[i].rows.len() as u32,
+            };
         }
     }
     for error in documents("writeErrors") {
         let detail = || error.get_str("errmsg").unwrap_or_default().to_owned();
         let code = error.get_i32("code").unwrap_or_default();
         let Some(i) = index(&error) else {
-            return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail: detail() });
+            return Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail: detail(),
+            });
         };
         answers[i] = match statement_error(code) {
             StatementError::Conflict => PageWriteResult::Conflict,
-            StatementError::Data => PageWriteResult::Rejected { detail: format!("{} ({code})", detail()) },
-            StatementError::Retryable => PageWriteResult::Unknown { detail: format!("{} ({code})", detail()) },
+            StatementError::Data => PageWriteResult::Rejected {
+                detail: format!("{} ({code})", detail()),
+            },
+            StatementError::Retryable => PageWriteResult::Unknown {
+                detail: format!("{} ({code})", detail()),
+            },
         };
     }
     Ok(answers)
@@ -274,31 +339,54 @@ impl Store for MongoStore {
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
         Box::pin(async move {
             let prepared = self.prepare_all().await;
-            let prepared = prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
+            let prepared = prepared.map_err(|e| PrepareError {
+                detail: e.to_string(),
+                transient: e.transient,
+            })?;
             if self.measured() {
                 let waiting = "waiting for statements of an earlier process";
-                let failed = |why| PrepareError { detail: format!("{waiting}: {why}"), transient: true };
+                let failed = |why| PrepareError {
+                    detail: format!("{waiting}: {why}"),
+                    transient: true,
+                };
                 let earlier = write::fence::wait_for_earlier(&self.db, &self.options);
                 let over = tokio::time::timeout(self.timeout, earlier).await;
-                let still = |_| failed("the server still runs some (see db.currentOp()); retrying".to_owned());
+                let still = |_| {
+                    failed("the server still runs some (see db.currentOp()); retrying".to_owned())
+                };
                 over.map_err(still)?.map_err(|e| failed(describe(&e)))?;
             }
             Ok(prepared)
         })
     }
 
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
+    fn write<'a>(
+        &'a self,
+        writes: &'a [PageWrite],
+    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
-            // The flush stage sends one kind per command, and mixes storage modes only after a change of mode.
-            let group = |w: &PageWrite| (w.storage_mode == StorageMode::TimeSeries, w.kind == PageKind::Create);
+            // The flush stage sends one kind per command, and mixes storage modes only after a
+            // change of mode.
+            let group = |w: &PageWrite| {
+                (
+                    w.storage_mode == StorageMode::TimeSeries,
+                    w.kind == PageKind::Create,
+                )
+            };
             let mut answers = Vec::with_capacity(writes.len());
             for run in writes.chunk_by(|a, b| group(a) == group(b)) {
                 let written = match run[0].storage_mode {
                     StorageMode::TimeSeries => self.write_series(run).await,
-                    StorageMode::Bucket => self.write_kind(&run.iter().collect::<Vec<_>>(), None).await,
+                    StorageMode::Bucket => {
+                        self.write_kind(&run.iter().collect::<Vec<_>>(), None).await
+                    }
                 };
                 // The groups before this one are stored.
-                answers.extend(if answers.is_empty() { written? } else { written.map_err(in_part)? });
+                answers.extend(if answers.is_empty() {
+                    written?
+                } else {
+                    written.map_err(in_part)?
+                });
             }
             Ok(answers)
         })
@@ -327,23 +415,40 @@ impl Store for MongoStore {
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             let mut errors = answers.iter().filter_map(|a| a.as_ref().err());
             // If no bucket has a result, the store failed, not individual buckets.
-            match errors.clone().find(|e| e.is_away()).or_else(|| errors.find(|e| !e.is_deferred())) {
-                Some(error) if error.is_away() || answers.iter().all(Result::is_err) => Err(error.clone()),
-                None if !answers.is_empty() && answers.iter().all(Result::is_err) => Err(timed_out(self.timeout)),
+            match errors
+                .clone()
+                .find(|e| e.is_away())
+                .or_else(|| errors.find(|e| !e.is_deferred()))
+            {
+                Some(error) if error.is_away() || answers.iter().all(Result::is_err) => {
+                    Err(error.clone())
+                }
+                None if !answers.is_empty() && answers.iter().all(Result::is_err) => {
+                    Err(timed_out(self.timeout))
+                }
                 _ => Ok(answers),
             }
         })
     }
 
-    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+    fn raise_high_water(
+        &self,
+        through: BucketStart,
+    ) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
         Box::pin(self.raise_mark(through))
     }
 
-    fn merge_catalog<'a>(&'a self, updates: &'a [&'a CatalogUpdate]) -> BoxFuture<'a, Result<u64, StoreError>> {
+    fn merge_catalog<'a>(
+        &'a self,
+        updates: &'a [&'a CatalogUpdate],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(self.merge_entries(updates))
     }
 
-    fn find_catalog<'a>(&'a self, q: &'a CatalogQuery) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
+    fn find_catalog<'a>(
+        &'a self,
+        q: &'a CatalogQuery,
+    ) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
         Box::pin(self.find_entries(q))
     }
 
@@ -351,7 +456,10 @@ impl Store for MongoStore {
         Box::pin(self.record_running(at_ms))
     }
 
-    fn count_catalog(&self, arrived_ms: (i64, i64)) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
+    fn count_catalog(
+        &self,
+        arrived_ms: (i64, i64),
+    ) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
         Box::pin(self.count_entries(arrived_ms))
     }
 
@@ -363,7 +471,10 @@ impl Store for MongoStore {
         Box::pin(self.read_fill())
     }
 
-    fn set_catalog_fill<'a>(&'a self, fill: &'a CatalogFill) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn set_catalog_fill<'a>(
+        &'a self,
+        fill: &'a CatalogFill,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.record_fill(fill))
     }
 
@@ -371,21 +482,42 @@ impl Store for MongoStore {
         Box::pin(self.expire_entries(now_ms))
     }
 
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
+    fn latest<'a>(
+        &'a self,
+        updates: &'a [LatestUpdate],
+    ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
-            let Some(_) = updates.first() else { return Ok(vec![]) };
-            let command = write::latest::command(updates, &self.options)
-                .map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Driver, detail: e.to_string() })?;
+            let Some(_) = updates.first() else {
+                return Ok(vec![]);
+            };
+            let command = write::latest::command(updates, &self.options).map_err(|e| {
+                StoreError::NotApplied {
+                    kind: StoreErrorKind::Driver,
+                    detail: e.to_string(),
+                }
+            })?;
             let begun = Instant::now();
             let db = self.db.clone();
-            let result = self.limited(async move { db.run_raw_command(command).await }).await;
-            metrics::store_command("latest", updates.len() as u64, begun.elapsed().as_secs_f64());
+            let result = self
+                .limited(async move { db.run_raw_command(command).await })
+                .await;
+            metrics::store_command(
+                "latest",
+                updates.len() as u64,
+                begun.elapsed().as_secs_f64(),
+            );
             match result? {
                 Ok(reply) => write::latest::answers(updates.len(), &reply),
                 Err(error)
-                    if write::latest::forbidden(&error) || (updates.len() == 1 && write::latest::at_fault(&error)) =>
+                    if write::latest::forbidden(&error)
+                        || (updates.len() == 1 && write::latest::at_fault(&error)) =>
                 {
-                    Ok(vec![LatestWriteResult::Rejected { detail: describe(&error) }; updates.len()])
+                    Ok(vec![
+                        LatestWriteResult::Rejected {
+                            detail: describe(&error)
+                        };
+                        updates.len()
+                    ])
                 }
                 Err(error) if write::latest::at_fault(&error) => {
                     let (a, b) = updates.split_at(updates.len() / 2);
@@ -399,7 +531,11 @@ impl Store for MongoStore {
     }
 
     fn registry(&self, query: RegistryQuery) -> Option<std::sync::Arc<dyn RegistryReader>> {
-        Some(std::sync::Arc::new(registry::MongoRegistry::new(&self.db, query, self.timeout)))
+        Some(std::sync::Arc::new(registry::MongoRegistry::new(
+            &self.db,
+            query,
+            self.timeout,
+        )))
     }
 
     fn write_dead_letters<'a>(
@@ -409,7 +545,11 @@ impl Store for MongoStore {
         Box::pin(async move {
             let begun = Instant::now();
             let kept = self.keep_dead_letters(dead_letters).await;
-            metrics::store_command("dead_letter", dead_letters.len() as u64, begun.elapsed().as_secs_f64());
+            metrics::store_command(
+                "dead_letter",
+                dead_letters.len() as u64,
+                begun.elapsed().as_secs_f64(),
+            );
             kept
         })
     }
@@ -426,11 +566,17 @@ impl Store for MongoStore {
         Box::pin(self.read_pages(q))
     }
 
-    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+    fn measurements<'a>(
+        &'a self,
+        q: &'a MeasurementQuery,
+    ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         Box::pin(self.read_measurements(q))
     }
 
-    fn summaries<'a>(&'a self, q: &'a SummaryQuery) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
+    fn summaries<'a>(
+        &'a self,
+        q: &'a SummaryQuery,
+    ) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
         Box::pin(self.read_summaries(q))
     }
 
@@ -438,7 +584,10 @@ impl Store for MongoStore {
         Box::pin(self.read_edges(q))
     }
 
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
+    fn newest<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         Box::pin(self.read_newest(sensors))
     }
 
@@ -467,16 +616,26 @@ impl Store for MongoStore {
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let db = self.db.clone();
-            let result = self.limited(async move { db.run_command(doc! { "ping": 1 }).await }).await;
+            let result = self
+                .limited(async move { db.run_command(doc! { "ping": 1 }).await })
+                .await;
             result?.map(drop).map_err(|e| command_error(&e))
         })
     }
 
     fn storage_mode(&self) -> StorageMode {
-        if self.native() { StorageMode::TimeSeries } else { StorageMode::Bucket }
+        if self.native() {
+            StorageMode::TimeSeries
+        } else {
+            StorageMode::Bucket
+        }
     }
 
     fn mode(&self) -> &'static str {
-        if self.native() { "timeseries" } else { "bucket" }
+        if self.native() {
+            "timeseries"
+        } else {
+            "bucket"
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Encodes page writes as raw BSON commands: `insert` for new pages, `update` guarded by the version for existing ones
-//! (docs/design.md, section 2).
+//! Encodes page writes as raw BSON commands: `insert` for new pages, `update` guarded by the
+//! version for existing ones (docs/design.md, section 2).
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Acknowledgment;
@@ -45,7 +45,10 @@ impl WriteConcern {
             WriteConcern::Majority => Acknowledgment::Majority,
             WriteConcern::Members(n) => Acknowledgment::Nodes(n as u32),
         };
-        mongodb::options::WriteConcern::builder().w(w).journal(true).build()
+        mongodb::options::WriteConcern::builder()
+            .w(w)
+            .journal(true)
+            .build()
     }
 }
 
@@ -62,16 +65,17 @@ impl CommandOptions {
             WriteConcern::Majority => w.str("w", "majority"),
             WriteConcern::Members(n) => w.i32("w", n),
         }
-        // A standalone server acknowledges before its journal is synced unless `j` is set; on a replica set majority
-        // implies it.
+        // A standalone server acknowledges before its journal is synced unless `j` is set; on a
+        // replica set majority implies it.
         w.bool("j", true);
         w.i32("wtimeout", self.wtimeout_ms);
         w.close(concern);
     }
 }
 
-/// Encodes writes of one kind, all `Create` or all `Append`, as one command. In [`StorageMode::TimeSeries`] it contains
-/// only the summaries, and `comment` identifies the statement for the fence.
+/// Encodes writes of one kind, all `Create` or all `Append`, as one command. In
+/// [`StorageMode::TimeSeries`] it contains only the summaries, and `comment` identifies the
+/// statement for the fence.
 ///
 /// # Errors
 /// The encoder produced invalid BSON: a bug.
@@ -103,12 +107,17 @@ pub(super) fn command(
     w.finish()
 }
 
-/// Encodes the command for these writes and returns its size in bytes; for the benchmark of the encoding.
+/// Encodes the command for these writes and returns its size in bytes; for the benchmark of the
+/// encoding.
 ///
 /// # Errors
 /// The encoder produced invalid BSON: a bug.
 pub fn packed_bytes(writes: &[PageWrite], span: Span) -> mongodb::bson::error::Result<usize> {
-    let options = CommandOptions { span, write_concern: WriteConcern::Majority, wtimeout_ms: 0 };
+    let options = CommandOptions {
+        span,
+        write_concern: WriteConcern::Majority,
+        wtimeout_ms: 0,
+    };
     let writes: Vec<&PageWrite> = writes.iter().collect();
     Ok(command(&writes, &options, None)?.as_bytes().len())
 }
@@ -172,10 +181,10 @@ fn readings(w: &mut Writer, name: &str, rows: &Rows) {
     w.close(list);
 }
 
-/// The guarded update. `upsert` is on so that a page without the expected version returns E11000 for its own statement
-/// (otherwise a command of many statements reports only how many matched). The guard is written as a range: an upsert
-/// would copy an equality into the document that it creates (if the page was deleted in the meantime), and its count
-/// would be wrong.
+/// The guarded update. `upsert` is on so that a page without the expected version returns E11000
+/// for its own statement (otherwise a command of many statements reports only how many matched).
+/// The guard is written as a range: an upsert would copy an equality into the document that it
+/// creates (if the page was deleted in the meantime), and its count would be wrong.
 fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     let q = w.document("q");
     id(w, write);
@@ -231,7 +240,8 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     w.close(insert);
     w.close(u);
     w.bool("upsert", true);
-    // Without the hint the planner would weigh the sensor's index against `_id` for every statement.
+    // Without the hint the planner would weigh the sensor's index against `_id` for every
+    // statement.
     w.str("hint", "_id_");
 }
 

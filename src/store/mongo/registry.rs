@@ -26,10 +26,17 @@ pub(super) struct MongoRegistry {
 impl MongoRegistry {
     /// `timeout` applies to each command; a large collection needs many.
     pub(super) fn new(db: &Database, query: RegistryQuery, timeout: Duration) -> MongoRegistry {
-        MongoRegistry { collection: db.collection(&query.collection), query, timeout }
+        MongoRegistry {
+            collection: db.collection(&query.collection),
+            query,
+            timeout,
+        }
     }
 
-    async fn limited<T>(&self, asked: impl Future<Output = mongodb::error::Result<T>>) -> Result<T, StoreError> {
+    async fn limited<T>(
+        &self,
+        asked: impl Future<Output = mongodb::error::Result<T>>,
+    ) -> Result<T, StoreError> {
         match tokio::time::timeout(self.timeout, asked).await {
             Ok(result) => result.map_err(|e| command_error(&e)),
             Err(_) => Err(StoreError::NotApplied {
@@ -41,17 +48,29 @@ impl MongoRegistry {
 }
 
 impl RegistryReader for MongoRegistry {
-    fn read<'a>(&'a self, each: &'a mut (dyn FnMut(RegistryRecord) + Send)) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn read<'a>(
+        &'a self,
+        each: &'a mut (dyn FnMut(RegistryRecord) + Send),
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let mut projection = Document::new();
             if !self.query.fields.is_empty() {
                 projection.insert(&self.query.id_field, 1);
-                projection.extend(self.query.fields.iter().map(|field| (field.clone(), 1.into())));
+                projection.extend(
+                    self.query
+                        .fields
+                        .iter()
+                        .map(|field| (field.clone(), 1.into())),
+                );
             }
             let find = self.collection.find(Document::new()).projection(projection);
-            let mut cursor = self.limited(find.read_concern(ReadConcern::majority()).into_future()).await?;
+            let mut cursor = self
+                .limited(find.read_concern(ReadConcern::majority()).into_future())
+                .await?;
             while let Some(document) = self.limited(cursor.try_next()).await? {
-                record(&document, &self.query).into_iter().for_each(&mut *each);
+                record(&document, &self.query)
+                    .into_iter()
+                    .for_each(&mut *each);
             }
             Ok(())
         })
@@ -59,9 +78,15 @@ impl RegistryReader for MongoRegistry {
 
     fn watch(&self) -> BoxFuture<'_, Result<RegistryWatch, StoreError>> {
         Box::pin(async move {
-            let watch = self.collection.watch().full_document(FullDocumentType::UpdateLookup);
+            let watch = self
+                .collection
+                .watch()
+                .full_document(FullDocumentType::UpdateLookup);
             match tokio::time::timeout(self.timeout, watch.into_future()).await {
-                Ok(Ok(stream)) => Ok(RegistryWatch::Changes(Box::new(Stream { stream, query: self.query.clone() }))),
+                Ok(Ok(stream)) => Ok(RegistryWatch::Changes(Box::new(Stream {
+                    stream,
+                    query: self.query.clone(),
+                }))),
                 // The server responded: it does not support change streams here.
                 Ok(Err(error)) if matches!(error.kind.as_ref(), ErrorKind::Command(_)) => {
                     Ok(RegistryWatch::NotPossible(describe(&error)))
@@ -99,7 +124,10 @@ impl RegistryChanges for Stream {
 }
 
 fn ended(detail: &str) -> StoreError {
-    StoreError::NotApplied { kind: StoreErrorKind::Registry, detail: detail.into() }
+    StoreError::NotApplied {
+        kind: StoreErrorKind::Registry,
+        detail: detail.into(),
+    }
 }
 
 /// Converts an event; `None` if it does not concern the registry.
@@ -107,11 +135,18 @@ fn change(
     event: &ChangeStreamEvent<RawDocumentBuf>,
     query: &RegistryQuery,
 ) -> Result<Option<RegistryChange>, StoreError> {
-    // An event names its document by `_id`. Only if that is the sensor id does the event identify the removed sensor.
+    // An event names its document by `_id`. Only if that is the sensor id does the event identify
+    // the removed sensor.
     let by_key = query.id_field == "_id";
     let gone = || {
-        let id = event.document_key.as_ref().and_then(|key| RawDocumentBuf::try_from(key).ok());
-        let id = id.as_ref().filter(|_| by_key).and_then(|key| id_text(key.get("_id").ok()??));
+        let id = event
+            .document_key
+            .as_ref()
+            .and_then(|key| RawDocumentBuf::try_from(key).ok());
+        let id = id
+            .as_ref()
+            .filter(|_| by_key)
+            .and_then(|key| id_text(key.get("_id").ok()??));
         id.map_or(RegistryChange::Unclear, RegistryChange::Remove)
     };
     let moved = event.update_description.as_ref().is_some_and(|u| {
@@ -130,9 +165,10 @@ fn change(
             })
         }
         OperationType::Delete => Ok(Some(gone())),
-        OperationType::Drop | OperationType::Rename | OperationType::DropDatabase | OperationType::Invalidate => {
-            Err(ended("the registry collection was dropped or renamed"))
-        }
+        OperationType::Drop
+        | OperationType::Rename
+        | OperationType::DropDatabase
+        | OperationType::Invalidate => Err(ended("the registry collection was dropped or renamed")),
         _ => Ok(None),
     }
 }
@@ -143,9 +179,15 @@ fn record(document: &RawDocument, query: &RegistryQuery) -> Option<RegistryRecor
     let fields = if query.fields.is_empty() {
         let top = document.iter().filter_map(Result::ok);
         let wanted = top.filter(|(name, _)| !["_id", &query.id_field].contains(&name.as_str()));
-        wanted.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect()
+        wanted
+            .filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?)))
+            .collect()
     } else {
-        query.fields.iter().filter_map(|path| Some((path.clone(), text(at(document, path)?)?))).collect()
+        query
+            .fields
+            .iter()
+            .filter_map(|path| Some((path.clone(), text(at(document, path)?)?)))
+            .collect()
     };
     Some(RegistryRecord { sensor_id, fields })
 }
@@ -161,7 +203,10 @@ fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
 /// A sensor id: a string, an integer or an ObjectId.
 fn id_text(value: RawBsonRef<'_>) -> Option<String> {
     match value {
-        RawBsonRef::String(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::ObjectId(_) => text(value),
+        RawBsonRef::String(_)
+        | RawBsonRef::Int32(_)
+        | RawBsonRef::Int64(_)
+        | RawBsonRef::ObjectId(_) => text(value),
         _ => None,
     }
 }
@@ -188,7 +233,11 @@ mod tests {
 
     fn query(id_field: &str, fields: &[&str]) -> RegistryQuery {
         let fields = fields.iter().map(|f| (*f).to_owned()).collect();
-        RegistryQuery { collection: "sensors".into(), id_field: id_field.into(), fields }
+        RegistryQuery {
+            collection: "sensors".into(),
+            id_field: id_field.into(),
+            fields,
+        }
     }
 
     #[test]
@@ -201,9 +250,21 @@ mod tests {
         let all = record(&document, &query("_id", &[])).unwrap();
         assert_eq!(all.sensor_id, "7");
         let pairs: Vec<_> = all.fields.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        assert_eq!(pairs, ["site=north", "floor=3", "gain=1.5", "on=true", "since=1970-01-01T00:00:00Z"]);
+        assert_eq!(
+            pairs,
+            [
+                "site=north",
+                "floor=3",
+                "gain=1.5",
+                "on=true",
+                "since=1970-01-01T00:00:00Z"
+            ]
+        );
         let some = record(&document, &query("site", &["place.room", "gone", "place"])).unwrap();
-        assert_eq!((some.sensor_id, some.fields), ("north".into(), vec![("place.room".into(), "12".into())]));
+        assert_eq!(
+            (some.sensor_id, some.fields),
+            ("north".into(), vec![("place.room".into(), "12".into())])
+        );
         assert_eq!(record(&rawdoc! { "_id": 1.5 }, &query("_id", &[])), None);
     }
 }

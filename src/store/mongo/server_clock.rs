@@ -18,14 +18,18 @@ pub(super) struct ServerClock {
 
 impl Default for ServerClock {
     fn default() -> ServerClock {
-        ServerClock { last: Mutex::default(), expired_before_ms: AtomicI64::new(i64::MIN) }
+        ServerClock {
+            last: Mutex::default(),
+            expired_before_ms: AtomicI64::new(i64::MIN),
+        }
     }
 }
 
 impl ServerClock {
     /// Measurements of buckets that ended before this time (ms since 1970) may have expired.
     pub(super) fn set_expired_before(&self, ms: Option<i64>) {
-        self.expired_before_ms.fetch_max(ms.unwrap_or(i64::MIN), Ordering::Relaxed);
+        self.expired_before_ms
+            .fetch_max(ms.unwrap_or(i64::MIN), Ordering::Relaxed);
     }
 
     /// See [`ServerClock::set_expired_before`].

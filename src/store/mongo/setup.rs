@@ -1,7 +1,8 @@
 //! Commands that inspect and change the collections, and the classification of their errors.
 //!
-//! Commands that change something use the same write concern as all other writes. If a failover rolled back a
-//! collection, an index or the metadata, the stored readings would have no description.
+//! Commands that change something use the same write concern as all other writes. If a failover
+//! rolled back a collection, an index or the metadata, the stored readings would have no
+//! description.
 
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
@@ -15,13 +16,16 @@ pub(super) const INDEX_NOT_FOUND: i32 = 27;
 pub(super) const NAMESPACE_EXISTS: i32 = 48;
 pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 
-/// Error codes that are transient: the server is changing its primary, starting, stopping or busy, or a mongos cannot
-/// reach a shard. HostUnreachable, HostNotFound, LockTimeout, LockBusy, MaxTimeMSExpired, NetworkTimeout,
-/// ShutdownInProgress, WriteConflict, ConflictingOperationInProgress, FailedToSatisfyReadPreference,
-/// ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, ExceededTimeLimit, SocketException, NotPrimary and related
-/// codes, and the interruptions.
-const TRANSIENT: [i32; 21] =
-    [6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436];
+/// Error codes that are transient: the server is changing its primary, starting, stopping or busy,
+/// or a mongos cannot reach a shard. HostUnreachable, HostNotFound, LockTimeout, LockBusy,
+/// MaxTimeMSExpired, NetworkTimeout, ShutdownInProgress, WriteConflict,
+/// ConflictingOperationInProgress, FailedToSatisfyReadPreference,
+/// ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, ExceededTimeLimit, SocketException,
+/// NotPrimary and related codes, and the interruptions.
+const TRANSIENT: [i32; 21] = [
+    6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602,
+    13388, 13435, 13436,
+];
 
 /// An error while the collections are inspected, prepared or sharded, with a text for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +44,12 @@ pub struct SchemaError {
 impl SchemaError {
     /// An error that needs an operator's action; a retry cannot succeed.
     pub(super) fn permanent(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
-        SchemaError { step: step.into(), detail: detail.into(), transient: false, source: None }
+        SchemaError {
+            step: step.into(),
+            detail: detail.into(),
+            transient: false,
+            source: None,
+        }
     }
 }
 
@@ -82,13 +91,19 @@ impl Failure {
     pub(super) fn at(self, step: impl Into<String>) -> SchemaError {
         let advice = match self.code {
             Some(UNAUTHORIZED) => {
-                "; grant the user of store.uri the roles readWrite and dbAdmin on this database, or run `hourbucket \
-                 init` once as a user with these roles (the service itself then needs only readWrite)"
+                "; grant the user of store.uri the roles readWrite and dbAdmin on this database, \
+                 or run `hourbucket init` once as a user with these roles (the service itself then \
+                 needs only readWrite)"
             }
             _ => "",
         };
         let detail = format!("{}{advice}", self.detail);
-        SchemaError { step: step.into(), detail, transient: self.transient, source: self.source }
+        SchemaError {
+            step: step.into(),
+            detail,
+            transient: self.transient,
+            source: self.source,
+        }
     }
 }
 
@@ -101,20 +116,30 @@ pub(super) struct Setup<'a> {
 
 impl<'a> Setup<'a> {
     pub(super) fn new(db: &'a Database, options: &CommandOptions) -> Setup<'a> {
-        let write_concern = doc! { "w": options.write_concern.w(), "wtimeout": options.wtimeout_ms };
+        let write_concern =
+            doc! { "w": options.write_concern.w(), "wtimeout": options.wtimeout_ms };
         Setup { db, write_concern }
     }
 
     /// Runs a command that changes nothing.
     pub(super) async fn ask(&self, command: Document) -> Result<Document, Failure> {
-        self.db.run_command(command).await.map_err(|e| Failure::of(&e))
+        self.db
+            .run_command(command)
+            .await
+            .map_err(|e| Failure::of(&e))
     }
 
     /// Runs a query and returns its first document.
     pub(super) async fn first(&self, query: Document) -> Result<Option<Document>, Failure> {
         let reply = self.ask(query).await?;
-        let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
-        Ok(batch.ok().and_then(|b| b.first()).and_then(Bson::as_document).cloned())
+        let batch = reply
+            .get_document("cursor")
+            .and_then(|c| c.get_array("firstBatch"));
+        Ok(batch
+            .ok()
+            .and_then(|b| b.first())
+            .and_then(Bson::as_document)
+            .cloned())
     }
 
     /// Runs a command that changes something, with the write concern.
@@ -123,14 +148,22 @@ impl<'a> Setup<'a> {
     }
 
     /// The same on another database, such as `admin`.
-    pub(super) async fn change_in(&self, db: &Database, mut command: Document) -> Result<Document, Failure> {
+    pub(super) async fn change_in(
+        &self,
+        db: &Database,
+        mut command: Document,
+    ) -> Result<Document, Failure> {
         command.insert("writeConcern", self.write_concern.clone());
         let reply = db.run_command(command).await.map_err(|e| Failure::of(&e))?;
         match reply.get_document("writeConcernError") {
-            // Applied, but not on as many members as requested. The caller retries; every step is idempotent.
+            // Applied, but not on as many members as requested. The caller retries; every step is
+            // idempotent.
             Ok(concern) => Err(Failure {
                 code: concern.get_i32("code").ok(),
-                detail: concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned(),
+                detail: concern
+                    .get_str("errmsg")
+                    .unwrap_or("write concern not satisfied")
+                    .to_owned(),
                 transient: true,
                 source: None,
             }),
@@ -138,15 +171,20 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Creates a collection with zstd compression, or without it if the server refuses storage options.
+    /// Creates a collection with zstd compression, or without it if the server refuses storage
+    /// options.
     pub(super) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
         let mut plain = doc! { "create": name };
         plain.extend(options.clone());
         let mut compressed = plain.clone();
-        compressed.insert("storageEngine", doc! { "wiredTiger": { "configString": "block_compressor=zstd" } });
+        compressed.insert(
+            "storageEngine",
+            doc! { "wiredTiger": { "configString": "block_compressor=zstd" } },
+        );
         match self.change(compressed).await {
             Err(failure)
-                if !failure.transient && !matches!(failure.code, Some(NAMESPACE_EXISTS | UNAUTHORIZED) | None) =>
+                if !failure.transient
+                    && !matches!(failure.code, Some(NAMESPACE_EXISTS | UNAUTHORIZED) | None) =>
             {
                 self.change(plain).await.map(drop)
             }
@@ -160,7 +198,9 @@ impl<'a> Setup<'a> {
         let command = doc! { "listCollections": 1, "filter": { "name": { "$in": names } } };
         let step = "listing the collections (listCollections)";
         let reply = self.ask(command).await.map_err(|f| f.at(step))?;
-        let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
+        let batch = reply
+            .get_document("cursor")
+            .and_then(|c| c.get_array("firstBatch"));
         let found = batch.map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect());
         Ok(Listing(found.unwrap_or_default()))
     }
@@ -173,7 +213,9 @@ pub(super) struct Listing(pub(super) Vec<Document>);
 impl Listing {
     /// The entry of a collection or view.
     pub(super) fn get(&self, name: &str) -> Option<&Document> {
-        self.0.iter().find(|d| d.get_str("name").is_ok_and(|n| n == name))
+        self.0
+            .iter()
+            .find(|d| d.get_str("name").is_ok_and(|n| n == name))
     }
 
     /// The options it was created with, including later changes.
@@ -193,7 +235,14 @@ mod tests {
         let error = mongodb::error::Error::custom("no such host");
         let failure = Failure::of(&error).at("listing the collections");
         assert!(failure.to_string().starts_with("listing the collections: ") && failure.transient);
-        assert_eq!(failure.source().expect("the driver's error").to_string(), error.to_string());
-        assert!(SchemaError::permanent("a step", "a reason").source().is_none());
+        assert_eq!(
+            failure.source().expect("the driver's error").to_string(),
+            error.to_string()
+        );
+        assert!(
+            SchemaError::permanent("a step", "a reason")
+                .source()
+                .is_none()
+        );
     }
 }

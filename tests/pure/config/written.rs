@@ -1,4 +1,5 @@
-//! The texts about the keys: the shipped file, the dump of a configuration, and the reference in docs.
+//! The texts about the keys: the shipped file, the dump of a configuration, and the reference in
+//! docs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +16,10 @@ fn shipped() -> String {
 
 /// The shipped file with every commented-out key and section active.
 fn everything_on() -> String {
-    shipped().lines().map(|line| format!("{}\n", setting(line).unwrap_or(line))).collect()
+    shipped()
+        .lines()
+        .map(|line| format!("{}\n", setting(line).unwrap_or(line)))
+        .collect()
 }
 
 /// A line with a key or a section header, commented out or not.
@@ -23,13 +27,16 @@ fn setting(line: &str) -> Option<&str> {
     let line = line.strip_prefix("# ").unwrap_or(line);
     let is_header = line.starts_with('[') && line.ends_with(']');
     let key = line.split_once(" = ").map(|(key, _)| key);
-    let is_key = key.is_some_and(|key| !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+    let is_key = key.is_some_and(|key| {
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    });
     (is_header || is_key).then_some(line)
 }
 
 #[test]
 fn the_shipped_file_has_the_defaults() {
-    let loaded = config::load(Some(Path::new(SHIPPED)), std::iter::empty()).unwrap_or_else(|e| panic!("{e}"));
+    let loaded = config::load(Some(Path::new(SHIPPED)), std::iter::empty())
+        .unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(loaded.config, Config::default());
     assert_eq!(loaded.file.as_deref(), Some(Path::new(SHIPPED)));
 }
@@ -45,7 +52,10 @@ fn the_shipped_file_has_exactly_the_keys_in_the_order_of_reading() {
         }
     }
     // The only key that can be set in the environment alone.
-    let known: Vec<String> = config::known_keys().into_iter().filter(|key| key != "mqtt.password").collect();
+    let known: Vec<String> = config::known_keys()
+        .into_iter()
+        .filter(|key| key != "mqtt.password")
+        .collect();
     assert_eq!(keys, known);
 }
 
@@ -55,7 +65,8 @@ fn the_examples_in_the_shipped_file_work_and_show_the_defaults() {
     let all = place.good(&everything_on(), &[]);
     let broker = &all.mqtt[0];
     let short = place.good(
-        "[[mqtt]]\nurl = \"mqtts://b\"\nclient_id = \"c\"\n[[mqtt.subscriptions]]\nfilter = \"#\"\ntopic = \"#\"\nformat = \"json\"",
+        "[[mqtt]]\nurl = \"mqtts://b\"\nclient_id = \"c\"\n[[mqtt.subscriptions]]\nfilter = \"#\"\n\
+         topic = \"#\"\nformat = \"json\"",
         &[],
     );
     let defaults = &short.mqtt[0];
@@ -75,14 +86,27 @@ fn the_dump_hides_secrets_has_every_key_and_parses_again() {
     let config = place.good(&text, &[]);
     let dump = config.masked();
     for secret in ["geheim", "from-file", "zoe9"] {
-        assert!(!dump.contains(secret) && !format!("{config:?}").contains(secret), "{secret} is shown:\n{dump}");
+        assert!(
+            !dump.contains(secret) && !format!("{config:?}").contains(secret),
+            "{secret} is shown:\n{dump}"
+        );
     }
-    assert!(dump.contains("mongodb://***@127.0.0.1:27017/?replicaSet=rs0"), "{dump}");
-    let from_env = place.good(&text, &[("HOURBUCKET_MQTT__0__PASSWORD", "geheim")]).masked();
-    assert!(from_env.contains("password = \"***\"") && !from_env.contains("geheim"), "{from_env}");
+    assert!(
+        dump.contains("mongodb://***@127.0.0.1:27017/?replicaSet=rs0"),
+        "{dump}"
+    );
+    let from_env = place
+        .good(&text, &[("HOURBUCKET_MQTT__0__PASSWORD", "geheim")])
+        .masked();
+    assert!(
+        from_env.contains("password = \"***\"") && !from_env.contains("geheim"),
+        "{from_env}"
+    );
     let table: toml::Table = dump.parse().unwrap();
     let known = config::known_keys();
-    let keys: BTreeSet<String> = flat("", &toml::Value::Table(table), &known).into_iter().collect();
+    let keys: BTreeSet<String> = flat("", &toml::Value::Table(table), &known)
+        .into_iter()
+        .collect();
     for key in known.iter().filter(|key| *key != "mqtt.password") {
         assert!(keys.contains(key), "{key} is missing in\n{dump}");
     }
@@ -92,7 +116,8 @@ fn the_dump_hides_secrets_has_every_key_and_parses_again() {
     assert_eq!(again, config);
 }
 
-/// Every key below this table, without the numbers of list elements; a known key may have a table as its value.
+/// Every key below this table, without the numbers of list elements; a known key may have a table
+/// as its value.
 fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
     if known.iter().any(|key| key == path) {
         return vec![path.to_owned()];
@@ -100,9 +125,15 @@ fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
     match value {
         toml::Value::Table(table) => {
             let dot = if path.is_empty() { "" } else { "." };
-            table.iter().flat_map(|(key, value)| flat(&format!("{path}{dot}{key}"), value, known)).collect()
+            table
+                .iter()
+                .flat_map(|(key, value)| flat(&format!("{path}{dot}{key}"), value, known))
+                .collect()
         }
-        toml::Value::Array(items) => items.iter().flat_map(|item| flat(path, item, known)).collect(),
+        toml::Value::Array(items) => items
+            .iter()
+            .flat_map(|item| flat(path, item, known))
+            .collect(),
         _ => vec![path.to_owned()],
     }
 }
@@ -112,9 +143,15 @@ fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
 fn the_reference_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
     let reference = config::reference();
-    for key in config::known_keys().iter().filter(|key| *key != "mqtt.password") {
+    for key in config::known_keys()
+        .iter()
+        .filter(|key| *key != "mqtt.password")
+    {
         let name = key.rsplit('.').next().unwrap();
-        assert!(reference.contains(&format!("| `{name}` | ")), "{key} is missing");
+        assert!(
+            reference.contains(&format!("| `{name}` | ")),
+            "{key} is missing"
+        );
     }
     assert!(!reference.contains("` |  |"), "a key without a type");
     if std::env::var_os("UPDATE").is_some() {
@@ -122,9 +159,14 @@ fn the_reference_is_up_to_date() {
         std::fs::write(&path, &reference).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    let differing = committed.lines().zip(reference.lines()).enumerate().find(|(_, (a, b))| a != b);
+    let differing = committed
+        .lines()
+        .zip(reference.lines())
+        .enumerate()
+        .find(|(_, (a, b))| a != b);
     assert!(
         committed == reference,
-        "docs/configuration.md is out of date; write it again with UPDATE=1 cargo test --test pure config::. First: {differing:?}"
+        "docs/configuration.md is out of date; write it again with UPDATE=1 cargo test --test pure \
+         config::. First: {differing:?}"
     );
 }

@@ -1,5 +1,6 @@
-//! A wall clock that is set ahead or back: segments are recycled as early as with a correct clock, entries that may
-//! hold an equal reading are replayed, and ages are measured by the monotonic clock.
+//! A wall clock that is set ahead or back: segments are recycled as early as with a correct clock,
+//! entries that may hold an equal reading are replayed, and ages are measured by the monotonic
+//! clock.
 
 use hourbucket::admission::AdmissionError;
 use hourbucket::journal::fs::memory::Crash;
@@ -33,7 +34,11 @@ fn segments_are_recycled_under_any_wall_clock() {
         world.append(&[(1, false)]);
         store_but(&mut world, 1);
         world.tick();
-        assert!(world.stats().segments <= 2, "{step}: {} of {full} segments are kept", world.stats().segments);
+        assert!(
+            world.stats().segments <= 2,
+            "{step}: {} of {full} segments are kept",
+            world.stats().segments
+        );
         // The same continues while the unstored entries are always from before the last step.
         for i in 0..30 {
             world.clock.step(if i % 2 == 0 { -step } else { step });
@@ -70,7 +75,10 @@ fn entries_that_may_hold_an_equal_reading_are_replayed_after_a_step_and_two_cras
             // `open` compares the replayed entries with the rule.
             world.crash(crash);
             world.open();
-            assert!(world.held.len() >= 2, "the stored reading, and the equal unstored one");
+            assert!(
+                world.held.len() >= 2,
+                "the stored reading, and the equal unstored one"
+            );
             store_but(&mut world, 1);
             world.clock.advance(2 * MOMENT_MS);
             world.tick();
@@ -91,7 +99,11 @@ fn without_space_segments_are_given_up_one_by_one() {
     // All entries are within one window, and the last is not stored.
     world.clock.step(-HOUR_MS);
     store_but(&mut world, 1);
-    assert_eq!(world.stats().segments, full, "an equal reading may still arrive");
+    assert_eq!(
+        world.stats().segments,
+        full,
+        "an equal reading may still arrive"
+    );
     world.tick();
     assert_eq!(world.admission_control.check(), Ok(()));
     assert_eq!(world.stats().segments, full - 1, "one is enough");
@@ -122,15 +134,26 @@ fn the_age_of_the_oldest_unstored_entry_follows_the_monotonic_clock() {
         world.clock.advance(10_000);
         world.append(&[(1, false)]);
     }
-    assert_eq!((age(&world), world.stats().oldest_unstored_ms), (Some(30_000), at));
-    // Entries of an earlier process: their age is the time since the start, plus the time before it according to the
-    // wall clock.
+    assert_eq!(
+        (age(&world), world.stats().oldest_unstored_ms),
+        (Some(30_000), at)
+    );
+    // Entries of an earlier process: their age is the time since the start, plus the time before it
+    // according to the wall clock.
     world.crash(Crash::KeepAll);
     world.open();
-    assert_eq!(age(&world), Some(30_000 + 2 * HOUR_MS as u64), "the wall clock was not set back since it was appended");
+    assert_eq!(
+        age(&world),
+        Some(30_000 + 2 * HOUR_MS as u64),
+        "the wall clock was not set back since it was appended"
+    );
     world.clock.step(-HOUR_MS);
     world.clock.advance(500);
-    assert_eq!(age(&world), Some(30_500 + 2 * HOUR_MS as u64), "no step changes it");
+    assert_eq!(
+        age(&world),
+        Some(30_500 + 2 * HOUR_MS as u64),
+        "no step changes it"
+    );
     world.crash(Crash::KeepAll);
     world.clock.step(-5 * HOUR_MS);
     world.open();

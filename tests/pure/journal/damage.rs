@@ -1,5 +1,5 @@
-//! Damage to acknowledged entries is refused with place and remedy, also in the last group; only bytes that were never
-//! proven to be synced are cut off, and that is reported.
+//! Damage to acknowledged entries is refused with place and remedy, also in the last group; only
+//! bytes that were never proven to be synced are cut off, and that is reported.
 
 use std::path::{Path, PathBuf};
 
@@ -31,8 +31,8 @@ fn last(world: &World) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// The expected behaviour of a start on these files: it refuses, with file and remedy, or returns everything that was
-/// acknowledged.
+/// The expected behaviour of a start on these files: it refuses, with file and remedy, or returns
+/// everything that was acknowledged.
 fn refuses_or_gives_all(world: &mut World, path: &Path, what: &str) -> bool {
     // The files before the start, which may change them.
     let files: Vec<(PathBuf, Vec<u8>)> = world
@@ -60,7 +60,9 @@ fn refuses_or_gives_all(world: &mut World, path: &Path, what: &str) -> bool {
     };
     world.finish();
     world.fs = MemFs::new();
-    files.into_iter().for_each(|(path, bytes)| world.fs.replace(&path, bytes));
+    files
+        .into_iter()
+        .for_each(|(path, bytes)| world.fs.replace(&path, bytes));
     refused
 }
 
@@ -71,7 +73,11 @@ fn every_flipped_bit_of_an_acknowledged_group_is_detected_after_a_kill() {
     let end = frames_end(&sound) as usize;
     let (_, next_seq, kind) = frame_at(&sound, end);
     let padding = padding(&sound);
-    assert_eq!((kind, next_seq), (SYNCED, 8 + 1), "seven readings' and dead letters' entries, and the next");
+    assert_eq!(
+        (kind, next_seq),
+        (SYNCED, 8 + 1),
+        "seven readings' and dead letters' entries, and the next"
+    );
     for at in 4096..end {
         let mut bad = sound.clone();
         bad[at] ^= 1 << (at % 8);
@@ -95,7 +101,10 @@ fn every_lost_sector_of_an_acknowledged_group_is_detected_after_a_kill() {
                 bad[at..at + bytes].fill(fill);
                 world.fs.replace(&path, bad);
                 let what = format!("{bytes} bytes at {at}");
-                assert!(refuses_or_gives_all(&mut world, &path, &what), "{what} of {end}");
+                assert!(
+                    refuses_or_gives_all(&mut world, &path, &what),
+                    "{what} of {end}"
+                );
             }
         }
     }
@@ -114,10 +123,14 @@ fn after_a_normal_stop_every_lost_entry_is_detected_in_any_file() {
     let end = frames_end(&sound) as usize;
     let padding = padding(&sound);
     for at in (4096..end).step_by(3).filter(|at| !padding.contains(at)) {
-        // One bit; all bytes from here; and both without the synced frame, or without the checkpoint.
-        for (without_frame, without_checkpoint, cut) in
-            [(false, false, false), (false, true, false), (true, false, false), (true, false, true)]
-        {
+        // One bit; all bytes from here; and both without the synced frame, or without the
+        // checkpoint.
+        for (without_frame, without_checkpoint, cut) in [
+            (false, false, false),
+            (false, true, false),
+            (true, false, false),
+            (true, false, true),
+        ] {
             if cut && sound[at..end].iter().all(|byte| *byte == 0) {
                 // Zeros instead of zeros are not damage.
                 continue;
@@ -132,8 +145,17 @@ fn after_a_normal_stop_every_lost_entry_is_detected_in_any_file() {
                 bad[at] ^= 0x10;
             }
             world.fs.replace(&path, bad);
-            world.fs.replace(&checkpoint, if without_checkpoint { vec![0; content.len()] } else { content.clone() });
-            let what = format!("byte {at}, frame {without_frame}, checkpoint {without_checkpoint}, cut {cut}");
+            world.fs.replace(
+                &checkpoint,
+                if without_checkpoint {
+                    vec![0; content.len()]
+                } else {
+                    content.clone()
+                },
+            );
+            let what = format!(
+                "byte {at}, frame {without_frame}, checkpoint {without_checkpoint}, cut {cut}"
+            );
             assert!(refuses_or_gives_all(&mut world, &path, &what), "{what}");
         }
     }
@@ -178,9 +200,16 @@ fn a_cut_is_described_and_distinguished_from_damage() {
     let cut = report.segments.last().unwrap().cut.unwrap();
     let first = frames[frames.len() - 4].1;
     assert_eq!((cut.offset, cut.bytes), (group as u64, end - group as u64));
-    assert_eq!((cut.sequences, cut.frames), ((first, first + 4), 3), "three complete frames after the damaged one");
+    assert_eq!(
+        (cut.sequences, cut.frames),
+        ((first, first + 4), 3),
+        "three complete frames after the damaged one"
+    );
     let text = cut.to_string();
-    assert!(text.contains(&format!("offset {group}")) && text.contains(&format!("sequences {first}..")), "{text}");
+    assert!(
+        text.contains(&format!("offset {group}")) && text.contains(&format!("sequences {first}..")),
+        "{text}"
+    );
     // The same in the previous group: the frames of the last one prove that it was synced.
     let before = frames[frames.len() - 5].0;
     let mut bad = sound.clone();
@@ -189,7 +218,10 @@ fn a_cut_is_described_and_distinguished_from_damage() {
     world.fs.replace(&path, bad);
     let refused = world.try_open().unwrap_err();
     let place = |damage: &Damage| matches!(damage, Damage::Frame { offset, .. } if *offset == before as u64);
-    assert!(matches!(&refused, JournalError::Damaged(damage) if place(damage)), "{refused}");
+    assert!(
+        matches!(&refused, JournalError::Damaged(damage) if place(damage)),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -201,14 +233,24 @@ fn a_write_that_a_kill_cuts_short_is_cut_off_and_the_groups_before_it_stay_prove
     world.append(&[(100, false), (50, false)]);
     world.crash(Crash::KeepAll);
     let (path, torn) = last(&world);
-    let cut = inspect(&world.fs, dir()).unwrap().segments.last().unwrap().cut.unwrap();
+    let cut = inspect(&world.fs, dir())
+        .unwrap()
+        .segments
+        .last()
+        .unwrap()
+        .cut
+        .unwrap();
     assert!(cut.bytes > 1000 && cut.frames == 0, "{cut:?}");
-    // Damage before a torn write that overwrote the synced frame. The checkpoint, or the copy of the frame in another
-    // sector, may still prove the sync; here the copy does.
+    // Damage before a torn write that overwrote the synced frame. The checkpoint, or the copy of
+    // the frame in another sector, may still prove the sync; here the copy does.
     let mut bad = torn.clone();
     bad[4096 + 60] ^= 1;
     world.fs.replace(&path, bad);
-    assert!(refuses_or_gives_all(&mut world, &path, "before a torn write"));
+    assert!(refuses_or_gives_all(
+        &mut world,
+        &path,
+        "before a torn write"
+    ));
     world.fs.replace(&path, torn);
     world.open();
     let (_, kept) = last(&world);
@@ -250,7 +292,9 @@ fn as_version_2(segment: &[u8]) -> Vec<u8> {
         let (length, _, kind) = frame_at(segment, at);
         let payload = u32::from_le_bytes(segment[at..at + 4].try_into().unwrap());
         let frame = &mut old[at..at + 40 + payload as usize];
-        let group_start = u64::from(u32::from_le_bytes(segment[at + 24..at + 28].try_into().unwrap())) * 8;
+        let group_start = u64::from(u32::from_le_bytes(
+            segment[at + 24..at + 28].try_into().unwrap(),
+        )) * 8;
         frame[24..32].copy_from_slice(&group_start.to_le_bytes());
         frame[32..36].copy_from_slice(&segment[at + 28..at + 32]);
         frame[36..40].copy_from_slice(&[kind, 0, 0, 0]);
@@ -271,7 +315,9 @@ fn a_journal_of_format_2_is_continued() {
     let paths = segment_paths(&world.fs, dir());
     assert!(paths.len() > 2);
     for path in &paths {
-        world.fs.replace(path, as_version_2(&world.fs.read(path).unwrap()));
+        world
+            .fs
+            .replace(path, as_version_2(&world.fs.read(path).unwrap()));
     }
     let report = inspect(&world.fs, dir()).unwrap();
     assert!(report.is_sound(), "{:?}", report.problems);

@@ -42,7 +42,10 @@ fn every_call_may_fail_once_and_nothing_acknowledged_is_lost() {
     let calls = clean.fs.ops().len() as u64;
     assert!(calls > 60, "{calls}");
     let count = |op| clean.fs.ops().iter().filter(|&&o| o == op).count();
-    assert!(count(Op::Rename) > count(Op::Create), "no segment was recycled");
+    assert!(
+        count(Op::Rename) > count(Op::Create),
+        "no segment was recycled"
+    );
     let faults = [
         Fault::Error(ErrorKind::Other),
         Fault::Error(ErrorKind::StorageFull),
@@ -50,13 +53,20 @@ fn every_call_may_fail_once_and_nothing_acknowledged_is_lost() {
         Fault::Short,
         Fault::Freeze,
     ];
-    let crashes = [Crash::LoseAll, Crash::KeepAll, Crash::Random(1), Crash::Random(2)];
+    let crashes = [
+        Crash::LoseAll,
+        Crash::KeepAll,
+        Crash::Random(1),
+        Crash::Random(2),
+    ];
     // `JOURNAL_CASES` for every combination; otherwise the kinds of crash alternate.
     let all = std::env::var_os("JOURNAL_CASES").is_some();
     for (i, fault) in faults.into_iter().enumerate() {
         for at in 0..calls {
-            for crash in
-                crashes.into_iter().skip(if all { 0 } else { (i + at as usize) % 4 }).take(if all { 4 } else { 1 })
+            for crash in crashes
+                .into_iter()
+                .skip(if all { 0 } else { (i + at as usize) % 4 })
+                .take(if all { 4 } else { 1 })
             {
                 let mut world = new_world();
                 world.fs.fail(None, at, 1, fault);
@@ -97,17 +107,35 @@ fn a_failed_sync_is_final_and_entries_synced_before_are_still_returned() {
     let mut world = new_world();
     world.open();
     world.append(&[(3, false)]);
-    world.fs.fail(Some(Op::SyncData), 0, 1, Fault::Error(ErrorKind::Other));
+    world
+        .fs
+        .fail(Some(Op::SyncData), 0, 1, Fault::Error(ErrorKind::Other));
     world.append(&[(4, false)]);
     assert_eq!(world.admission_control.check(), Err(AdmissionError::Broken));
-    assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("sync of the journal failed"));
+    assert!(
+        world
+            .broken
+            .lock()
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .contains("sync of the journal failed")
+    );
     let before = world.fs.ops().len();
     let ingest_batch = IngestBatch::new(batch(9, 1), vec![], Ack::none());
-    assert!(!world.opened.as_mut().unwrap().journal.append_now(vec![ingest_batch]));
+    assert!(
+        !world
+            .opened
+            .as_mut()
+            .unwrap()
+            .journal
+            .append_now(vec![ingest_batch])
+    );
     assert_eq!(world.fs.ops().len(), before, "never retried");
     world.take(10);
     assert_eq!(world.held.len(), 1);
-    // The next process finds the unsynced entry in the page cache and accepts it: from then on it must be durable.
+    // The next process finds the unsynced entry in the page cache and accepts it: from then on it
+    // must be durable.
     world.finish();
     world.open();
     assert_eq!(world.due.len(), 2);
@@ -169,7 +197,9 @@ fn a_failed_write_rejects_its_group_and_the_next_one_starts_a_new_segment() {
     let mut world = new_world();
     world.open();
     world.append(&[(3, false)]);
-    world.fs.fail(Some(Op::Write), 0, 1, Fault::Error(ErrorKind::StorageFull));
+    world
+        .fs
+        .fail(Some(Op::Write), 0, 1, Fault::Error(ErrorKind::StorageFull));
     world.append(&[(4, false), (5, false)]);
     assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
     world.append(&[(6, false)]);
@@ -193,8 +223,20 @@ fn entries_given_up_are_reported_kept_and_replayed() {
         ack.delivered();
     }
     // After the last part of its chunk is dropped.
-    assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("a restart replays them"));
-    assert_eq!(world.admission_control.check(), Ok(()), "the journal itself is sound");
+    assert!(
+        world
+            .broken
+            .lock()
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .contains("a restart replays them")
+    );
+    assert_eq!(
+        world.admission_control.check(),
+        Ok(()),
+        "the journal itself is sound"
+    );
     world.tick();
     world.finish();
     world.open();
@@ -206,12 +248,17 @@ async fn with_threads_admission_opens_after_a_full_disk() {
     world.fs.set_capacity(Some(30_000));
     world.try_open().unwrap();
     let mut opened = world.opened.take().unwrap();
-    let (admission, ingest_batches) = admission_channel(16, 1 << 20, world.admission_control.clone());
+    let (admission, ingest_batches) =
+        admission_channel(16, 1 << 20, world.admission_control.clone());
     opened.journal.start(ingest_batches).unwrap();
     let mut taken = 0;
     while admission.check().is_ok() {
         let (ack, wait) = Ack::channel();
-        if admission.submit(IngestBatch::new(batch(1, 20), vec![], ack)).await.is_ok() {
+        if admission
+            .submit(IngestBatch::new(batch(1, 20), vec![], ack))
+            .await
+            .is_ok()
+        {
             taken += usize::from(wait.outcome().await == AckOutcome::Delivered);
         }
     }
@@ -220,7 +267,10 @@ async fn with_threads_admission_opens_after_a_full_disk() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (ack, wait) = Ack::channel();
-    admission.submit(IngestBatch::new(batch(1, 20), vec![], ack)).await.unwrap();
+    admission
+        .submit(IngestBatch::new(batch(1, 20), vec![], ack))
+        .await
+        .unwrap();
     assert_eq!(wait.outcome().await, AckOutcome::Delivered);
     opened.journal.close().await;
     let mut given = 0;

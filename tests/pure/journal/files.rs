@@ -9,7 +9,9 @@ use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
 use hourbucket::journal::fs::RealFs;
-use hourbucket::journal::{Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, salvage};
+use hourbucket::journal::{
+    Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, salvage,
+};
 use hourbucket::model::SystemClock;
 use tempfile::TempDir;
 
@@ -35,24 +37,40 @@ fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
     let broken = Arc::new(Mutex::new(None));
     let seen = broken.clone();
     let admission_control = AdmissionControl::default();
-    let on_broken =
-        Box::new(move |why: &hourbucket::journal::JournalFailure| *seen.lock().unwrap() = Some(why.to_string()));
+    let on_broken = Box::new(move |why: &hourbucket::journal::JournalFailure| {
+        *seen.lock().unwrap() = Some(why.to_string())
+    });
     let env = JournalDeps {
         fs: Arc::new(RealFs),
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),
         on_broken,
     };
-    let OpenedJournal { mut journal, follower } = Journal::open_with_tail(&config(dir), env, tail_bytes)?;
+    let OpenedJournal {
+        mut journal,
+        follower,
+    } = Journal::open_with_tail(&config(dir), env, tail_bytes)?;
     let (admission, ingest_batches) = admission_channel(64, 8 << 20, admission_control);
     journal.start(ingest_batches).unwrap();
-    Ok(Service { journal, follower, admission, broken })
+    Ok(Service {
+        journal,
+        follower,
+        admission,
+        broken,
+    })
 }
 
 impl Service {
     async fn put(&self, id: u64, readings: usize) {
         let (ack, wait) = Ack::channel();
-        self.admission.submit(IngestBatch::new(batch(id, readings), vec![dead_letter(id)], ack)).await.unwrap();
+        self.admission
+            .submit(IngestBatch::new(
+                batch(id, readings),
+                vec![dead_letter(id)],
+                ack,
+            ))
+            .await
+            .unwrap();
         assert_eq!(wait.outcome().await, AckOutcome::Delivered);
     }
 
@@ -66,7 +84,11 @@ impl Service {
                 let (_, reading) = batch.iter().next().unwrap();
                 ids.push(reading.sensor_id()[1..].parse().unwrap());
             }
-            if store { entry.ack.delivered() } else { acks.push(entry.ack) }
+            if store {
+                entry.ack.delivered()
+            } else {
+                acks.push(entry.ack)
+            }
         }
         (ids, acks)
     }
@@ -75,7 +97,8 @@ impl Service {
 impl Service {
     /// Waits without an entry, which closes the chunk of the previous ones.
     async fn idle(&mut self) {
-        let more = tokio::time::timeout(std::time::Duration::from_millis(500), self.follower.next()).await;
+        let more =
+            tokio::time::timeout(std::time::Duration::from_millis(500), self.follower.next()).await;
         assert!(more.is_err(), "{more:?}");
     }
 }
@@ -98,23 +121,36 @@ async fn rotates_removes_and_replays_only_what_is_not_stored() {
     let before = files(dir.path()).len();
     assert!(before > 5, "{before}");
     let (ids, _) = service.take(300, true).await;
-    assert_eq!(ids, (0..150).collect::<Vec<_>>(), "from the segments and from memory, in order");
+    assert_eq!(
+        ids,
+        (0..150).collect::<Vec<_>>(),
+        "from the segments and from memory, in order"
+    );
     let (_, acks) = service.take(100, false).await;
     service.journal.finish().await;
     drop(acks);
-    assert!(service.broken.lock().unwrap().is_none(), "giving up after the end is not reported");
+    assert!(
+        service.broken.lock().unwrap().is_none(),
+        "giving up after the end is not reported"
+    );
     assert!(files(dir.path()).len() < before);
 
     let mut service = open(dir.path(), 100_000).unwrap();
     let stats = service.journal.handle().stats();
-    assert!((100..200).contains(&stats.replay_total), "chunks of a quarter of a second: {stats:?}");
+    assert!(
+        (100..200).contains(&stats.replay_total),
+        "chunks of a quarter of a second: {stats:?}"
+    );
     assert!(stats.oldest_unstored_ms.unwrap() > 1_600_000_000_000);
     let (ids, _) = service.take(stats.replay_total as usize, true).await;
     assert_eq!(ids.last(), Some(&199));
     assert!(ids.is_sorted() && ids[0] <= 150);
     service.idle().await;
     let stats = service.journal.handle().stats();
-    assert_eq!((stats.unstored_entries, stats.oldest_unstored_ms), (0, None));
+    assert_eq!(
+        (stats.unstored_entries, stats.oldest_unstored_ms),
+        (0, None)
+    );
     service.journal.finish().await;
     let service = open(dir.path(), 100_000).unwrap();
     assert_eq!(service.journal.handle().stats().replay_total, 0);
@@ -126,7 +162,10 @@ async fn a_second_one_on_the_directory_is_refused_by_name() {
     let first = open(dir.path(), 1000).unwrap();
     let error = open(dir.path(), 1000).err().unwrap();
     let path = dir.path().join("journal");
-    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    assert!(
+        error.to_string().contains(path.to_str().unwrap()),
+        "{error}"
+    );
     assert!(inspect(&RealFs, &path).unwrap().in_use);
     drop(first);
     open(dir.path(), 1000).unwrap();
@@ -143,7 +182,12 @@ async fn filled(dir: &Path) -> u64 {
 }
 
 fn poke(path: &Path, offset: u64, bytes: &[u8]) {
-    std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .write_all_at(bytes, offset)
+        .unwrap();
 }
 
 /// Salvages, then returns all ids.
@@ -151,14 +195,22 @@ async fn ids_after_salvage(dir: &Path) -> (hourbucket::journal::Salvaged, Vec<u6
     let journal = dir.join("journal");
     let done = salvage(&RealFs, &journal).unwrap();
     assert!(inspect(&RealFs, &journal).unwrap().is_sound());
-    assert_eq!(salvage(&RealFs, &journal).unwrap(), Default::default(), "nothing is left to do");
+    assert_eq!(
+        salvage(&RealFs, &journal).unwrap(),
+        Default::default(),
+        "nothing is left to do"
+    );
     let mut service = open(dir, 1000).unwrap();
     service.put(1000, 1).await;
     service.journal.close().await;
     let mut ids = vec![];
     while let Some(entry) = service.follower.next().await {
         if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {
-            ids.push(batch.iter().next().unwrap().1.sensor_id()[1..].parse().unwrap());
+            ids.push(
+                batch.iter().next().unwrap().1.sensor_id()[1..]
+                    .parse()
+                    .unwrap(),
+            );
         }
         entry.ack.delivered();
     }
@@ -176,7 +228,12 @@ async fn damage_in_the_middle_refuses_the_start_and_salvage_keeps_the_rest() {
     let before = std::fs::read(&victim).unwrap();
     poke(&victim, 20_000, b"rubbish");
     let error = open(dir.path(), 1000).err().unwrap().to_string();
-    for part in [victim.to_str().unwrap(), "offset", "checksum", "hourbucket journal salvage"] {
+    for part in [
+        victim.to_str().unwrap(),
+        "offset",
+        "checksum",
+        "hourbucket journal salvage",
+    ] {
         assert!(error.contains(part), "{error}");
     }
     let report = inspect(&RealFs, &dir.path().join("journal")).unwrap();
@@ -187,7 +244,11 @@ async fn damage_in_the_middle_refuses_the_start_and_salvage_keeps_the_rest() {
     let (from, to) = done.lost[0];
     assert_eq!(to - from, 1, "one frame was hit");
     assert!(ids.len() >= 100 && ids.is_sorted(), "{ids:?}");
-    assert_eq!(std::fs::read(&done.moved[0]).unwrap().len(), before.len(), "the damaged file is kept");
+    assert_eq!(
+        std::fs::read(&done.moved[0]).unwrap().len(),
+        before.len(),
+        "the damaged file is kept"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,13 +262,24 @@ async fn a_lost_header_a_missing_segment_and_a_short_journal_can_be_salvaged() {
     std::fs::remove_file(&all[3]).unwrap();
     let last = all.last().unwrap();
     let length = std::fs::metadata(last).unwrap().len();
-    std::fs::OpenOptions::new().write(true).open(last).unwrap().set_len(length.min(5000)).unwrap();
-    assert!(matches!(open(dir.path(), 1000).err().unwrap(), JournalError::Damaged(_)));
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(last)
+        .unwrap()
+        .set_len(length.min(5000))
+        .unwrap();
+    assert!(matches!(
+        open(dir.path(), 1000).err().unwrap(),
+        JournalError::Damaged(_)
+    ));
     let (done, ids) = ids_after_salvage(dir.path()).await;
     assert!(done.moved.len() >= 2, "{done:?}");
     let lost: u64 = done.lost.iter().map(|(from, to)| to - from).sum();
     assert!(lost < entries / 2 + 60, "{done:?}");
-    assert!(ids.is_sorted() && ids[0] == 0, "the first segment is whole but for its header: {ids:?}");
+    assert!(
+        ids.is_sorted() && ids[0] == 0,
+        "the first segment is whole but for its header: {ids:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,7 +296,12 @@ async fn a_torn_tail_is_cut_off_and_damage_before_synced_frames_is_not() {
     std::fs::remove_file(dir.path().join("journal/checkpoint")).unwrap();
     let length = frames_end(&std::fs::read(&path).unwrap());
     poke(&path, length, &[7; 1000]);
-    assert!(inspect(&RealFs, &dir.path().join("journal")).unwrap().segments[0].torn);
+    assert!(
+        inspect(&RealFs, &dir.path().join("journal"))
+            .unwrap()
+            .segments[0]
+            .torn
+    );
     let mut service = open(dir.path(), 1000).unwrap();
     let bytes = std::fs::metadata(&path).unwrap().len();
     assert_eq!(bytes, length + 40, "the frames, and the synced frame");
@@ -242,7 +319,11 @@ async fn another_format_is_refused_with_its_version() {
     poke(&files(dir.path())[0], 8, &7u32.to_le_bytes());
     let error = open(dir.path(), 1000).err().unwrap().to_string();
     assert!(error.contains("format version 7"), "{error}");
-    assert!(!inspect(&RealFs, &dir.path().join("journal")).unwrap().is_sound());
+    assert!(
+        !inspect(&RealFs, &dir.path().join("journal"))
+            .unwrap()
+            .is_sound()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -268,8 +349,15 @@ async fn many_callers_with_a_reading_and_a_paused_follower() {
     }
     ids.extend(service.take(400, true).await.0);
     for caller in 0..8 {
-        let own: Vec<u64> = ids.iter().copied().filter(|id| id / 1000 == caller).collect();
-        assert_eq!(own, (caller * 1000..caller * 1000 + 100).collect::<Vec<_>>());
+        let own: Vec<u64> = ids
+            .iter()
+            .copied()
+            .filter(|id| id / 1000 == caller)
+            .collect();
+        assert_eq!(
+            own,
+            (caller * 1000..caller * 1000 + 100).collect::<Vec<_>>()
+        );
     }
     service.idle().await;
     assert_eq!(service.journal.handle().stats().unstored_entries, 0);

@@ -1,4 +1,5 @@
-//! Random histories with crashes at any call of the file system: acknowledged entries are returned, once and in order.
+//! Random histories with crashes at any call of the file system: acknowledged entries are returned,
+//! once and in order.
 
 use hourbucket::journal::fs::memory::{Crash, Fault};
 use proptest::prelude::*;
@@ -78,7 +79,11 @@ fn run(max_bytes: u64, received: bool, steps: &[Step]) {
             }
         }
         if world.fs.frozen() {
-            world.crash(if seed % 5 == 0 { Crash::LoseAll } else { Crash::Random(seed) });
+            world.crash(if seed % 5 == 0 {
+                Crash::LoseAll
+            } else {
+                Crash::Random(seed)
+            });
             // The start may be interrupted as well.
             world.fs.fail(None, seed % 9, 1, Fault::Freeze);
             restart(&mut world, seed ^ 1);
@@ -104,5 +109,8 @@ proptest! {
 
 /// `JOURNAL_CASES` for a long run.
 fn cases() -> u32 {
-    std::env::var("JOURNAL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+    std::env::var("JOURNAL_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(400)
 }

@@ -1,5 +1,5 @@
-//! Recycled segment files: old bytes after the new frames are never read as entries after any crash, and their space
-//! on the disk is counted.
+//! Recycled segment files: old bytes after the new frames are never read as entries after any
+//! crash, and their space on the disk is counted.
 
 use std::path::{Path, PathBuf};
 
@@ -58,19 +58,34 @@ fn recycled_tail() -> World {
 
 #[test]
 fn a_stored_segment_is_recycled_and_its_old_frames_are_never_returned() {
-    for crash in [Crash::LoseAll, Crash::KeepAll, Crash::Random(1), Crash::Random(2)] {
+    for crash in [
+        Crash::LoseAll,
+        Crash::KeepAll,
+        Crash::Random(1),
+        Crash::Random(2),
+    ] {
         let mut world = recycled_tail();
         let newest = newest(&world).unwrap();
         let bytes = world.fs.read(&newest).unwrap();
         assert_eq!(bytes.len() as u64, SEGMENT);
         let old = bytes[5500..].iter().filter(|&&b| b != 0).count();
-        assert!(old > 500, "{old} bytes of old frames, so the test shows nothing");
+        assert!(
+            old > 500,
+            "{old} bytes of old frames, so the test shows nothing"
+        );
         world.crash(crash);
         let report = inspect(&world.fs, dir()).unwrap();
         assert!(report.is_sound(), "{:?}", report.problems);
-        assert!(report.segments.iter().all(|s| !s.torn), "old frames are not a torn write: {:?}", report.segments);
+        assert!(
+            report.segments.iter().all(|s| !s.torn),
+            "old frames are not a torn write: {:?}",
+            report.segments
+        );
         world.open();
-        assert!(spares(&world.fs).is_empty(), "an unfinished segment is removed");
+        assert!(
+            spares(&world.fs).is_empty(),
+            "an unfinished segment is removed"
+        );
         world.append(&[(20, false)]);
         world.crash(crash);
         world.open();
@@ -84,10 +99,17 @@ fn a_write_torn_over_old_frames_is_cut_off_and_damage_before_synced_ones_is_not(
         world.append(&[(1, false)]);
         world.fs.fail(Some(Op::Write), 0, 1, Fault::Freeze);
         world.append(&[(3, false), (10, false), (5, true)]);
-        world.crash(if seed == 0 { Crash::KeepAll } else { Crash::Random(seed) });
+        world.crash(if seed == 0 {
+            Crash::KeepAll
+        } else {
+            Crash::Random(seed)
+        });
         if seed == 0 {
             let report = inspect(&world.fs, dir()).unwrap();
-            assert!(report.segments.last().unwrap().torn, "the half that was written is seen");
+            assert!(
+                report.segments.last().unwrap().torn,
+                "the half that was written is seen"
+            );
         }
         world.open();
     }
@@ -111,14 +133,26 @@ fn every_step_of_recycling_may_be_the_last_one() {
         cycle(&mut world);
         let ops = world.fs.ops()[before..].to_vec();
         let count = |op| ops.iter().filter(|&&o| o == op).count();
-        assert!(count(Op::Rename) > count(Op::Create) + 2, "two renames per recycled segment: {ops:?}");
+        assert!(
+            count(Op::Rename) > count(Op::Create) + 2,
+            "two renames per recycled segment: {ops:?}"
+        );
         ops.len() as u64
     };
     for at in 0..calls {
-        let crashes = [Crash::LoseAll, Crash::KeepAll, Crash::Random(at), Crash::Random(at + 1000)];
+        let crashes = [
+            Crash::LoseAll,
+            Crash::KeepAll,
+            Crash::Random(at),
+            Crash::Random(at + 1000),
+        ];
         // `JOURNAL_CASES` for every combination; otherwise the kinds of crash alternate.
         let all = std::env::var_os("JOURNAL_CASES").is_some();
-        for crash in crashes.into_iter().skip(if all { 0 } else { at as usize % 4 }).take(if all { 4 } else { 1 }) {
+        for crash in crashes
+            .into_iter()
+            .skip(if all { 0 } else { at as usize % 4 })
+            .take(if all { 4 } else { 1 })
+        {
             let mut world = recycled_tail();
             world.fs.fail(None, at, 1, Fault::Freeze);
             cycle(&mut world);
@@ -159,7 +193,10 @@ fn salvage_returns_nothing_from_after_the_frames_or_from_the_pool() {
     assert!(!inspect(&world.fs, dir()).unwrap().is_sound());
     let done = salvage(&world.fs, dir()).unwrap();
     assert_eq!((done.moved.len(), done.lost.len()), (1, 0), "{done:?}");
-    assert!(!spares(&world.fs).is_empty(), "salvage leaves them to the next start");
+    assert!(
+        !spares(&world.fs).is_empty(),
+        "salvage leaves them to the next start"
+    );
     world.open();
     assert!(spares(&world.fs).is_empty());
 }
@@ -171,8 +208,12 @@ fn the_pool_is_within_max_bytes_and_shrinks_if_necessary() {
     let stats = |world: &World| world.opened.as_ref().unwrap().journal.handle().stats();
     let on_disk = |world: &World| {
         let files = world.fs.list(dir()).unwrap();
-        let segments = files.iter().filter(|name| name.ends_with(".seg") || name.ends_with(".tmp"));
-        segments.map(|name| world.fs.read(&dir().join(name)).unwrap().len() as u64).sum::<u64>()
+        let segments = files
+            .iter()
+            .filter(|name| name.ends_with(".seg") || name.ends_with(".tmp"));
+        segments
+            .map(|name| world.fs.read(&dir().join(name)).unwrap().len() as u64)
+            .sum::<u64>()
     };
     let mut full = vec![];
     for _ in 0..3 {
@@ -188,7 +229,11 @@ fn the_pool_is_within_max_bytes_and_shrinks_if_necessary() {
         assert_eq!(stats(&world).bytes, on_disk(&world));
         assert_eq!(spares(&world.fs).len(), 4, "no more are kept");
     }
-    assert_eq!(full, [(16 * SEGMENT, 16); 3], "the pool takes no space from the readings");
+    assert_eq!(
+        full,
+        [(16 * SEGMENT, 16); 3],
+        "the pool takes no space from the readings"
+    );
     // An ingest batch that needs its own file, for which the pool must shrink.
     let before = stats(&world).segments;
     world.append(&[(2400, false)]);
@@ -211,14 +256,28 @@ fn a_file_of_another_process_or_size_is_not_recycled() {
     (0..30).for_each(|_| world.append(&[(40, false)]));
     world.crash(Crash::KeepAll);
     world.open();
-    // All earlier entries are returned and stored now; the salts of that process may equal those of the next.
+    // All earlier entries are returned and stored now; the salts of that process may equal those of
+    // the next.
     while !world.held.is_empty() {
         world.store(0);
     }
-    let before = world.fs.ops().iter().filter(|&&op| op == Op::Rename).count();
+    let before = world
+        .fs
+        .ops()
+        .iter()
+        .filter(|&&op| op == Op::Rename)
+        .count();
     world.clock.advance(1000);
     world.tick();
     assert_eq!(segment_paths(&world.fs, dir()).len(), 0);
-    assert_eq!(world.fs.ops().iter().filter(|&&op| op == Op::Rename).count(), before);
+    assert_eq!(
+        world
+            .fs
+            .ops()
+            .iter()
+            .filter(|&&op| op == Op::Rename)
+            .count(),
+        before
+    );
     assert_eq!(spares(&world.fs).len(), 1, "the new one");
 }

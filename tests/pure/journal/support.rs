@@ -1,4 +1,5 @@
-//! A journal without threads on a file system in memory, and the naive model that it is compared with.
+//! A journal without threads on a file system in memory, and the naive model that it is compared
+//! with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,9 @@ use hourbucket::admission::{AdmissionControl, IngestBatch};
 use hourbucket::config;
 use hourbucket::journal::fs::memory::Crash;
 use hourbucket::journal::fs::{Fs, MemFs};
-use hourbucket::journal::{EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal};
+use hourbucket::journal::{
+    EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal,
+};
 use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
 /// A clock that a test advances, and whose wall time it sets.
@@ -40,7 +43,12 @@ impl Clock for TestClock {
 pub(crate) const DIR: &str = "j";
 
 pub(crate) fn config(segment_bytes: u64, max_bytes: u64) -> config::Journal {
-    config::Journal { dir: PathBuf::from(DIR), max_bytes, segment_bytes, commit_delay: Duration::ZERO }
+    config::Journal {
+        dir: PathBuf::from(DIR),
+        max_bytes,
+        segment_bytes,
+        commit_delay: Duration::ZERO,
+    }
 }
 
 pub(crate) fn batch(id: u64, readings: usize) -> ReadingBatch {
@@ -54,7 +62,14 @@ pub(crate) fn batch_received(id: u64, readings: usize, received_ms: Option<i64>)
         builder.begin();
         builder.value("temp", ValueRef::Double(id as f64)).unwrap();
         builder.value("n", ValueRef::Int(i as i64)).unwrap();
-        builder.commit(&format!("s{id}"), received_ms.unwrap_or(i as i64), received_ms.is_some(), &[]).unwrap();
+        builder
+            .commit(
+                &format!("s{id}"),
+                received_ms.unwrap_or(i as i64),
+                received_ms.is_some(),
+                &[],
+            )
+            .unwrap();
     }
     builder.finish()
 }
@@ -70,7 +85,8 @@ pub(crate) fn dead_letter(id: u64) -> DeadLetter {
     }
 }
 
-/// The content of an ingest batch, and when it was appended: in which process, at which monotonic time.
+/// The content of an ingest batch, and when it was appended: in which process, at which monotonic
+/// time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     readings: usize,
@@ -91,7 +107,10 @@ pub(crate) fn key_of(entry: &JournalEntry, sent: &BTreeMap<u64, Sent>) -> Key {
         EntryKind::Readings(got) => {
             let (_, first) = got.iter().next().expect("never empty");
             let id: u64 = first.sensor_id()[1..].parse().unwrap();
-            assert_eq!(got.to_readings(), batch_received(id, sent[&id].readings, sent[&id].received_ms).to_readings());
+            assert_eq!(
+                got.to_readings(),
+                batch_received(id, sent[&id].readings, sent[&id].received_ms).to_readings()
+            );
             (id, false)
         }
         EntryKind::Dead(dead_letters) => {
@@ -114,12 +133,14 @@ pub(crate) struct World {
     sent: BTreeMap<u64, Sent>,
     /// Whether readings get the time of receipt, which is that of their append.
     pub(crate) received: bool,
-    /// Whether the journal may have been without space: then entries with equal readings may have been given up.
+    /// Whether the journal may have been without space: then entries with equal readings may have
+    /// been given up.
     crowded: bool,
     starts: u32,
     outcomes: Arc<Mutex<BTreeMap<u64, AckOutcome>>>,
     next_id: u64,
-    /// Promised entries (acknowledged, or returned after a restart) that were not reported as stored.
+    /// Promised entries (acknowledged, or returned after a restart) that were not reported as
+    /// stored.
     pub(crate) due: BTreeSet<Key>,
     /// Entries that were neither promised nor stored: the next start may return them or not.
     maybe: BTreeSet<Key>,
@@ -185,16 +206,33 @@ impl World {
         let mut back = BTreeSet::new();
         while let Some((key, seq, replayed)) = self.take_one() {
             assert!(replayed, "{key:?} is from an earlier run");
-            assert!(back.last().is_none_or(|last| *last < key), "{key:?} came after {back:?}");
-            assert!(!self.gone.contains(&key), "{key:?} was missing at an earlier start");
+            assert!(
+                back.last().is_none_or(|last| *last < key),
+                "{key:?} came after {back:?}"
+            );
+            assert!(
+                !self.gone.contains(&key),
+                "{key:?} was missing at an earlier start"
+            );
             let _ = seq;
             back.insert(key);
         }
         let lost: Vec<_> = self.due.difference(&back).collect();
-        assert!(lost.is_empty(), "acknowledged and lost: {lost:?}, returned: {back:?}");
+        assert!(
+            lost.is_empty(),
+            "acknowledged and lost: {lost:?}, returned: {back:?}"
+        );
         self.verify_equal_readings(&back);
-        let group: Vec<bool> = self.last_group.iter().map(|key| back.contains(key)).collect();
-        assert!(group.is_sorted_by(|a, b| a >= b), "of the last group {:?} not a prefix: {group:?}", self.last_group);
+        let group: Vec<bool> = self
+            .last_group
+            .iter()
+            .map(|key| back.contains(key))
+            .collect();
+        assert!(
+            group.is_sorted_by(|a, b| a >= b),
+            "of the last group {:?} not a prefix: {group:?}",
+            self.last_group
+        );
         for key in std::mem::take(&mut self.maybe) {
             if back.contains(&key) {
                 self.due.insert(key)
@@ -211,7 +249,9 @@ impl World {
             let later = self.sent[id];
             let has_equal = |s: &Sent| {
                 let near = s.start == later.start && s.mono_ms + MOMENT_MS >= later.mono_ms;
-                near && s.readings > 0 && s.received_ms.is_some() && s.received_ms == later.received_ms
+                near && s.readings > 0
+                    && s.received_ms.is_some()
+                    && s.received_ms == later.received_ms
             };
             let earlier_entries = self.sent.range(..id).filter(|(_, sent)| has_equal(sent));
             for (earlier, _) in earlier_entries.filter(|(id, _)| self.acknowledged(**id)) {
@@ -240,7 +280,15 @@ impl World {
             let Now { wall_ms, mono_ms } = self.clock.now();
             let received_ms = self.received.then_some(wall_ms);
             let start = self.starts;
-            self.sent.insert(id, Sent { readings, received_ms, start, mono_ms });
+            self.sent.insert(
+                id,
+                Sent {
+                    readings,
+                    received_ms,
+                    start,
+                    mono_ms,
+                },
+            );
             let outcomes = self.outcomes.clone();
             let ack = Ack::with(move |outcome| {
                 assert!(outcomes.lock().unwrap().insert(id, outcome).is_none());
@@ -248,11 +296,17 @@ impl World {
             let dead: Vec<DeadLetter> = dead.then(|| dead_letter(id)).into_iter().collect();
             keys.extend((readings > 0).then_some((id, false)));
             keys.extend(dead.iter().map(|_| (id, true)));
-            group.push(IngestBatch::new(batch_received(id, readings, received_ms), dead, ack));
+            group.push(IngestBatch::new(
+                batch_received(id, readings, received_ms),
+                dead,
+                ack,
+            ));
         }
-        let Some(opened) = &mut self.opened else { return };
-        // An ingest batch rejected for lack of space would not be part of the write; five large ones need less than
-        // this.
+        let Some(opened) = &mut self.opened else {
+            return;
+        };
+        // An ingest batch rejected for lack of space would not be part of the write; five large
+        // ones need less than this.
         let one_write = opened.journal.handle().stats().bytes + (200 << 10) < self.config.max_bytes;
         opened.journal.append_now(group);
         self.crowded |= !one_write;
@@ -271,7 +325,12 @@ impl World {
     pub(crate) fn take_one(&mut self) -> Option<(Key, u64, bool)> {
         let entry = self.opened.as_mut()?.follower.next_now()?;
         let key = key_of(&entry, &self.sent);
-        assert!(self.last_seq == 0 || entry.seq == self.last_seq + 1, "{} after {}", entry.seq, self.last_seq);
+        assert!(
+            self.last_seq == 0 || entry.seq == self.last_seq + 1,
+            "{} after {}",
+            entry.seq,
+            self.last_seq
+        );
         self.last_seq = entry.seq;
         self.held.push((key, entry.ack));
         Some((key, entry.seq, entry.replayed))
@@ -280,9 +339,14 @@ impl World {
     /// Takes entries of this run, which must be acknowledged ones.
     pub(crate) fn take(&mut self, n: usize) {
         for _ in 0..n {
-            let Some((key, _, replayed)) = self.take_one() else { return };
+            let Some((key, _, replayed)) = self.take_one() else {
+                return;
+            };
             assert!(!replayed);
-            assert!(self.due.contains(&key), "{key:?} was returned and not acknowledged");
+            assert!(
+                self.due.contains(&key),
+                "{key:?} was returned and not acknowledged"
+            );
         }
     }
 
@@ -336,10 +400,16 @@ pub(crate) fn padding(segment: &[u8]) -> BTreeSet<usize> {
     padding
 }
 
-/// Length, sequence and kind of the frame at an offset; see `journal/segment.rs`. No length if there is no frame.
+/// Length, sequence and kind of the frame at an offset; see `journal/segment.rs`. No length if
+/// there is no frame.
 pub(crate) fn frame_at(segment: &[u8], at: usize) -> (usize, u64, u8) {
     let number = |from: usize| u64::from_le_bytes(segment[from..from + 8].try_into().unwrap());
-    let Some(head) = segment.get(at..at + 40).filter(|head| head.iter().any(|b| *b != 0)) else { return (0, 0, 0) };
+    let Some(head) = segment
+        .get(at..at + 40)
+        .filter(|head| head.iter().any(|b| *b != 0))
+    else {
+        return (0, 0, 0);
+    };
     let payload = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize;
     ((40 + payload).next_multiple_of(8), number(at + 8), head[37])
 }

@@ -1,4 +1,5 @@
-//! Queries over every function, operator, aggregation and form of matching; and random ones from a seed.
+//! Queries over every function, operator, aggregation and form of matching; and random ones from a
+//! seed.
 
 use super::data::{HOUR, T0};
 
@@ -12,13 +13,13 @@ pub(super) struct Asked {
     pub step_ms: i64,
 }
 
-const MAPS: &str = "abs acos acosh asin asinh atan atanh ceil cos cosh deg exp floor ln log10 log2 rad sgn sin sinh \
-    sqrt tan tanh day_of_month day_of_week day_of_year days_in_month hour minute month year timestamp sort sort_desc \
-    absent round";
-const OVER_TIME: &str = "absent_over_time avg_over_time changes count_over_time delta deriv first_over_time idelta \
-    increase irate last_over_time mad_over_time max_over_time min_over_time present_over_time rate resets \
-    stddev_over_time stdvar_over_time sum_over_time ts_of_first_over_time ts_of_last_over_time ts_of_max_over_time \
-    ts_of_min_over_time";
+const MAPS: &str = "abs acos acosh asin asinh atan atanh ceil cos cosh deg exp floor ln log10 log2 \
+    rad sgn sin sinh sqrt tan tanh day_of_month day_of_week day_of_year days_in_month hour minute \
+    month year timestamp sort sort_desc absent round";
+const OVER_TIME: &str = "absent_over_time avg_over_time changes count_over_time delta deriv \
+    first_over_time idelta increase irate last_over_time mad_over_time max_over_time min_over_time \
+    present_over_time rate resets stddev_over_time stdvar_over_time sum_over_time \
+    ts_of_first_over_time ts_of_last_over_time ts_of_max_over_time ts_of_min_over_time";
 const OPERATORS: &str = "+ - * / % ^ atan2 == != > < >= <=";
 const AGGREGATIONS: &str = "sum avg count min max group stddev stdvar";
 
@@ -253,7 +254,11 @@ sum by (site) (avg_over_time(temp[1h]))
 
 /// All fixed queries.
 pub(super) fn fixed() -> Vec<Asked> {
-    let mut texts: Vec<String> = OTHERS.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let mut texts: Vec<String> = OTHERS
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
     for name in MAPS.split_whitespace() {
         texts.push(format!("{name}(temp)"));
         texts.push(format!("{name}(hum{{site=\"north\"}} / 10)"));
@@ -265,26 +270,48 @@ pub(super) fn fixed() -> Vec<Asked> {
         texts.push(format!("{name}(temp{{site=\"south\"}}[17m:3m])"));
     }
     for op in OPERATORS.split_whitespace() {
-        let scalar = if op.starts_with(['=', '!', '<', '>']) { " bool" } else { "" };
+        let scalar = if op.starts_with(['=', '!', '<', '>']) {
+            " bool"
+        } else {
+            ""
+        };
         texts.push(format!("7 {op}{scalar} 3"));
         texts.push(format!("temp {op} 3"));
         texts.push(format!("3 {op} temp"));
         texts.push(format!("temp {op} on (sensor_id) hum"));
-        texts.push(format!("temp {op} ignoring (floor, sensor_id) group_left () (avg by (site) (hum))"));
+        texts.push(format!(
+            "temp {op} ignoring (floor, sensor_id) group_left () (avg by (site) (hum))"
+        ));
     }
     for op in AGGREGATIONS.split_whitespace() {
         texts.push(format!("{op}(temp)"));
         texts.push(format!("{op} by (site) (temp)"));
         texts.push(format!("{op}(temp) without (sensor_id, floor)"));
-        texts.push(format!("{op} by (sensor_id) ({{__name__=~\"temp|hum|sparse\"}})"));
+        texts.push(format!(
+            "{op} by (sensor_id) ({{__name__=~\"temp|hum|sparse\"}})"
+        ));
     }
     let mut all = vec![];
     for (i, query) in texts.into_iter().enumerate() {
         // On a full hour, with samples on both edges, and next to it.
         let at = [T0 + 2 * HOUR, T0 + HOUR + 1_234_567][i % 2];
-        all.push(Asked { query: query.clone(), start_ms: at, end_ms: at, step_ms: 0 });
-        if i % 3 == 0 && !query.contains("limit") && !is_range_vector(&query) && !query.starts_with('"') {
-            all.push(Asked { query, start_ms: T0 + HOUR, end_ms: T0 + 2 * HOUR + 60_000, step_ms: 900_000 });
+        all.push(Asked {
+            query: query.clone(),
+            start_ms: at,
+            end_ms: at,
+            step_ms: 0,
+        });
+        if i % 3 == 0
+            && !query.contains("limit")
+            && !is_range_vector(&query)
+            && !query.starts_with('"')
+        {
+            all.push(Asked {
+                query,
+                start_ms: T0 + HOUR,
+                end_ms: T0 + 2 * HOUR + 60_000,
+                step_ms: 900_000,
+            });
         }
     }
     all
@@ -297,12 +324,27 @@ fn is_range_vector(query: &str) -> bool {
 /// A random query.
 pub(super) fn random(rng: &mut fastrand::Rng) -> Asked {
     let query = vector(rng, 3);
-    let at = T0 + if rng.bool() { rng.i64(0..4) * HOUR } else { rng.i64(0..4 * HOUR) };
+    let at = T0
+        + if rng.bool() {
+            rng.i64(0..4) * HOUR
+        } else {
+            rng.i64(0..4 * HOUR)
+        };
     match rng.bool() {
-        true => Asked { query, start_ms: at, end_ms: at, step_ms: 0 },
+        true => Asked {
+            query,
+            start_ms: at,
+            end_ms: at,
+            step_ms: 0,
+        },
         false => {
             let step_ms = [15_000, 60_000, 420_000, HOUR][rng.usize(0..4)];
-            Asked { query, start_ms: at, end_ms: at + rng.i64(1..12) * step_ms, step_ms }
+            Asked {
+                query,
+                start_ms: at,
+                end_ms: at + rng.i64(1..12) * step_ms,
+                step_ms,
+            }
         }
     }
 }
@@ -314,12 +356,28 @@ fn pick<'a>(rng: &mut fastrand::Rng, words: &'a str) -> &'a str {
 
 fn selector(rng: &mut fastrand::Rng) -> String {
     let name = pick(rng, "temp temp hum energy_total sparse on_hour");
-    let matchers = ["", "", "{site=\"north\"}", "{site!=\"north\"}", "{sensor_id=~\"S1|S6\"}", "{floor!~\"1\"}"];
+    let matchers = [
+        "",
+        "",
+        "{site=\"north\"}",
+        "{site!=\"north\"}",
+        "{sensor_id=~\"S1|S6\"}",
+        "{floor!~\"1\"}",
+    ];
     format!("{name}{}", matchers[rng.usize(0..matchers.len())])
 }
 
 fn modifiers(rng: &mut fastrand::Rng) -> &'static str {
-    ["", "", "", " offset 7m", " offset -3m", " @ 1700003000", " @ end()", " @ start() offset 1m"][rng.usize(0..8)]
+    [
+        "",
+        "",
+        "",
+        " offset 7m",
+        " offset -3m",
+        " @ 1700003000",
+        " @ end()",
+        " @ start() offset 1m",
+    ][rng.usize(0..8)]
 }
 
 fn range(rng: &mut fastrand::Rng) -> &'static str {
@@ -331,7 +389,16 @@ fn labels(rng: &mut fastrand::Rng) -> &'static str {
 }
 
 fn scalar(rng: &mut fastrand::Rng) -> String {
-    ["2", "-3.5", "0", "time()", "1e3", "scalar(sum(temp))", "pi()"][rng.usize(0..7)].to_owned()
+    [
+        "2",
+        "-3.5",
+        "0",
+        "time()",
+        "1e3",
+        "scalar(sum(temp))",
+        "pi()",
+    ][rng.usize(0..7)]
+    .to_owned()
 }
 
 fn vector(rng: &mut fastrand::Rng, depth: u32) -> String {
@@ -341,22 +408,50 @@ fn vector(rng: &mut fastrand::Rng, depth: u32) -> String {
     match rng.u32(0..10) {
         0..=2 => over_time(rng, depth),
         // Not the maps that amplify rounding without bound, nor dates, which are undefined for NaN.
-        3 => format!("{}({})", pick(rng, "abs ceil floor sqrt sgn round ln sort timestamp"), vector(rng, depth - 1)),
+        3 => format!(
+            "{}({})",
+            pick(rng, "abs ceil floor sqrt sgn round ln sort timestamp"),
+            vector(rng, depth - 1)
+        ),
         4 | 5 => {
             let modifier = ["by", "without"][rng.usize(0..2)];
-            format!("{} {modifier} ({}) ({})", pick(rng, AGGREGATIONS), labels(rng), vector(rng, depth - 1))
+            format!(
+                "{} {modifier} ({}) ({})",
+                pick(rng, AGGREGATIONS),
+                labels(rng),
+                vector(rng, depth - 1)
+            )
         }
-        6 => format!("{} {} {}", vector(rng, depth - 1), pick(rng, "+ - * / > < >= <="), scalar(rng)),
+        6 => format!(
+            "{} {} {}",
+            vector(rng, depth - 1),
+            pick(rng, "+ - * / > < >= <="),
+            scalar(rng)
+        ),
         7 => {
-            let matching = ["", "on (sensor_id)", "ignoring (floor)", "on (site)", "on (site) group_left ()"];
+            let matching = [
+                "",
+                "on (sensor_id)",
+                "ignoring (floor)",
+                "on (site)",
+                "on (site) group_left ()",
+            ];
             let matching = matching[rng.usize(0..matching.len())];
             let op = pick(rng, "+ - * / > < >= <=");
-            format!("({}) {op} {matching} ({})", vector(rng, depth - 1), vector(rng, depth - 1))
+            format!(
+                "({}) {op} {matching} ({})",
+                vector(rng, depth - 1),
+                vector(rng, depth - 1)
+            )
         }
         8 => {
             let matching = ["", "on (sensor_id)", "ignoring (floor)", "on (site)"][rng.usize(0..4)];
             let op = pick(rng, "and or unless");
-            format!("({}) {op} {matching} ({})", vector(rng, depth - 1), vector(rng, depth - 1))
+            format!(
+                "({}) {op} {matching} ({})",
+                vector(rng, depth - 1),
+                vector(rng, depth - 1)
+            )
         }
         _ => format!("-({})", vector(rng, depth - 1)),
     }
@@ -365,8 +460,23 @@ fn vector(rng: &mut fastrand::Rng, depth: u32) -> String {
 fn over_time(rng: &mut fastrand::Rng, depth: u32) -> String {
     let function = pick(rng, OVER_TIME);
     match rng.u32(0..3) {
-        0 => format!("{function}(({})[{}:{}])", vector(rng, depth - 1), range(rng), pick(rng, "1m 70s 5m")),
-        1 => format!("quantile_over_time(0.{}, {}[{}])", rng.u32(0..10), selector(rng), range(rng)),
-        _ => format!("{function}({}[{}]{})", selector(rng), range(rng), modifiers(rng)),
+        0 => format!(
+            "{function}(({})[{}:{}])",
+            vector(rng, depth - 1),
+            range(rng),
+            pick(rng, "1m 70s 5m")
+        ),
+        1 => format!(
+            "quantile_over_time(0.{}, {}[{}])",
+            rng.u32(0..10),
+            selector(rng),
+            range(rng)
+        ),
+        _ => format!(
+            "{function}({}[{}]{})",
+            selector(rng),
+            range(rng),
+            modifiers(rng)
+        ),
     }
 }

@@ -1,10 +1,12 @@
-//! `POST /prometheus/api/v1/read`: Prometheus' remote read, so that a Prometheus can query the readings
-//! (prometheus.io/docs/prometheus/latest/querying/remote_read_api). Errors are text, as Prometheus' are.
+//! `POST /prometheus/api/v1/read`: Prometheus' remote read, so that a Prometheus can query the
+//! readings (prometheus.io/docs/prometheus/latest/querying/remote_read_api). Errors are text, as
+//! Prometheus' are.
 //!
-//! The series of all queries are loaded before the answer begins, within the limits of a PromQL query. So every error
-//! has its status, and only a client that goes away or is too slow ends an answer early. Streamed frames are encoded
-//! while they are sent: the query's thread waits for the client, up to the time limit. An answer that ends early closes
-//! the connection, so that it does not pass for a complete one.
+//! The series of all queries are loaded before the answer begins, within the limits of a PromQL
+//! query. So every error has its status, and only a client that goes away or is too slow ends an
+//! answer early. Streamed frames are encoded while they are sent: the query's thread waits for the
+//! client, up to the time limit. An answer that ends early closes the connection, so that it does
+//! not pass for a complete one.
 
 mod request;
 mod response;
@@ -67,7 +69,9 @@ async fn read(
     match runner.in_thread(shown, None, job).await {
         Ok(Answer::Samples(body)) => {
             let mut response = answered("application/x-protobuf", Body::from(body));
-            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("snappy"));
+            response
+                .headers_mut()
+                .insert(CONTENT_ENCODING, HeaderValue::from_static("snappy"));
             response
         }
         Ok(Answer::Frames(frames)) => {
@@ -80,15 +84,25 @@ async fn read(
 
 /// The query's thread: loads everything, replies, and encodes.
 fn answer(work: &Work, reply: Reply<Answer>, body: &[u8], reader: &Reader, shown: &Shown) {
-    let loaded = parsed(body, shown).and_then(|request| Ok((request.response, load(work, &request.queries, reader)?)));
+    let loaded = parsed(body, shown)
+        .and_then(|request| Ok((request.response, load(work, &request.queries, reader)?)));
     // An error of the reply means that the client has gone.
     match loaded {
         Err(error) => drop(reply.send(Err(error))),
         Ok((ResponseType::Samples, results)) => {
             let packed = snap::raw::Encoder::new().compress_vec(&response::samples(results));
-            let too_large =
-                |_| PromqlError::Execution("the answer has more than 4 GiB; use STREAMED_XOR_CHUNKS".into());
-            drop(reply.send(packed.map(Answer::Samples).map_err(|error| too_large(error).into())));
+            let too_large = |_| {
+                PromqlError::Execution(
+                    "the answer has more than 4 GiB; use STREAMED_XOR_CHUNKS".into(),
+                )
+            };
+            drop(
+                reply.send(
+                    packed
+                        .map(Answer::Samples)
+                        .map_err(|error| too_large(error).into()),
+                ),
+            );
         }
         Ok((ResponseType::StreamedXorChunks, results)) => {
             let (frames, receiver) = mpsc::channel(FRAMES_QUEUED);
@@ -106,7 +120,12 @@ fn parsed(body: &[u8], shown: &Shown) -> Result<ReadRequest, PrometheusError> {
     })?;
     let query = |query: &SelectorRequest| {
         let matchers: Vec<String> = query.matchers.iter().map(ToString::to_string).collect();
-        format!("{{{}}} ({}, {}]", matchers.join(", "), query.after_ms, query.to_ms)
+        format!(
+            "{{{}}} ({}, {}]",
+            matchers.join(", "),
+            query.after_ms,
+            query.to_ms
+        )
     };
     let queries: Vec<String> = request.queries.iter().map(query).collect();
     let _ = shown.set(format!("remote read: {}", queries.join("; ")));
@@ -114,7 +133,11 @@ fn parsed(body: &[u8], shown: &Shown) -> Result<ReadRequest, PrometheusError> {
 }
 
 /// The series of each query, ordered by their labels; without those that have no samples.
-fn load(work: &Work, queries: &[SelectorRequest], reader: &Reader) -> Result<Vec<Vec<Found>>, PrometheusError> {
+fn load(
+    work: &Work,
+    queries: &[SelectorRequest],
+    reader: &Reader,
+) -> Result<Vec<Vec<Found>>, PrometheusError> {
     let (loaded, _) = work.select(queries, reader)?;
     let found = |series: SelectedSeries| match series.data {
         SeriesData::Samples(samples) if !samples.is_empty() => Some((series.labels, samples)),
@@ -131,12 +154,17 @@ fn load(work: &Work, queries: &[SelectorRequest], reader: &Reader) -> Result<Vec
 fn send(work: &Work, results: Vec<Vec<Found>>, to: &mpsc::Sender<Option<Bytes>>) {
     let send = |frame: Option<Bytes>| {
         // The timer is made inside the runtime.
-        let sent = work.runtime.block_on(async { timeout_at(work.deadline, to.send(frame)).await });
+        let sent = work
+            .runtime
+            .block_on(async { timeout_at(work.deadline, to.send(frame)).await });
         matches!(sent, Ok(Ok(())))
     };
     for (query, found) in results.into_iter().enumerate() {
         for (labels, samples) in found {
-            if !response::frames(query, &labels, &samples).into_iter().all(|frame| send(Some(frame.into()))) {
+            if !response::frames(query, &labels, &samples)
+                .into_iter()
+                .all(|frame| send(Some(frame.into())))
+            {
                 return;
             }
         }
@@ -151,7 +179,10 @@ fn streamed(frames: mpsc::Receiver<Option<Bytes>>) -> Body {
         match frames.recv().await {
             Some(Some(frame)) => Some((Ok(frame), Some(frames))),
             Some(None) => None,
-            None => Some((Err(io::Error::other("the answer was not finished in time")), None)),
+            None => Some((
+                Err(io::Error::other("the answer was not finished in time")),
+                None,
+            )),
         }
     };
     Body::from_stream(stream::unfold(Some(frames), next))
@@ -159,12 +190,17 @@ fn streamed(frames: mpsc::Receiver<Option<Bytes>>) -> Body {
 
 fn answered(kind: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
 fn text(status: StatusCode, problem: &str) -> Response {
-    let mut response = answered("text/plain; charset=utf-8", Body::from(format!("{problem}\n")));
+    let mut response = answered(
+        "text/plain; charset=utf-8",
+        Body::from(format!("{problem}\n")),
+    );
     *response.status_mut() = status;
     response
 }
@@ -178,8 +214,15 @@ async fn as_text(response: Response) -> Response {
     let (parts, body) = response.into_parts();
     let body = to_bytes(body, ERROR_BYTES_MAX).await.unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    let mut plain = text(parts.status, json["error"]["detail"].as_str().unwrap_or("refused"));
-    for (name, value) in parts.headers.iter().filter(|(name, _)| !name.as_str().starts_with("content-")) {
+    let mut plain = text(
+        parts.status,
+        json["error"]["detail"].as_str().unwrap_or("refused"),
+    );
+    for (name, value) in parts
+        .headers
+        .iter()
+        .filter(|(name, _)| !name.as_str().starts_with("content-"))
+    {
         plain.headers_mut().append(name, value.clone());
     }
     plain

@@ -1,10 +1,12 @@
-//! Parses the request of remote read: `prometheus.ReadRequest` (prompb/remote.proto) in a block of snappy. Pure.
+//! Parses the request of remote read: `prometheus.ReadRequest` (prompb/remote.proto) in a block of
+//! snappy. Pure.
 
 use crate::decode::protobuf::{FieldValue, Fields, Malformed, packed};
 use crate::ingest::http::encoding::{DecompressError, Encoding};
 use crate::promql::{Matcher, PromqlError, SelectorRequest};
 
-/// Bytes of a request, as sent and decompressed: queries are matchers and times. Prometheus accepts 32 MiB.
+/// Bytes of a request, as sent and decompressed: queries are matchers and times. Prometheus accepts
+/// 32 MiB.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 /// Queries of one request; Prometheus sends one for each selector, or one request each.
 const QUERIES_MAX: usize = 1000;
@@ -29,11 +31,16 @@ pub(super) enum RequestError {
     TooMany { max: usize, what: &'static str },
     #[error("invalid matcher type")]
     MatcherType,
-    #[error("a matcher has a regular expression of {0} bytes; at most {REGEX_BYTES_MAX} are allowed")]
+    #[error(
+        "a matcher has a regular expression of {0} bytes; at most {REGEX_BYTES_MAX} are allowed"
+    )]
     LongRegex(usize),
     #[error(transparent)]
     Matcher(#[from] PromqlError),
-    #[error("server does not support any of the requested response types; supported: SAMPLES, STREAMED_XOR_CHUNKS")]
+    #[error(
+        "server does not support any of the requested response types; supported: SAMPLES, \
+         STREAMED_XOR_CHUNKS"
+    )]
     ResponseType,
 }
 
@@ -61,15 +68,21 @@ struct Counted {
 
 fn counted(count: &mut usize, max: usize, what: &'static str) -> Result<(), RequestError> {
     *count += 1;
-    if *count > max { Err(RequestError::TooMany { max, what }) } else { Ok(()) }
+    if *count > max {
+        Err(RequestError::TooMany { max, what })
+    } else {
+        Ok(())
+    }
 }
 
 impl ReadRequest {
     pub(super) fn parse(body: &[u8]) -> Result<ReadRequest, RequestError> {
-        let message = Encoding::Snappy.inflate(body, BODY_BYTES_MAX as u64).map_err(|error| match error {
-            DecompressError::TooLarge => RequestError::TooLarge,
-            DecompressError::Corrupt(error) => RequestError::Snappy(error),
-        })?;
+        let message = Encoding::Snappy
+            .inflate(body, BODY_BYTES_MAX as u64)
+            .map_err(|error| match error {
+                DecompressError::TooLarge => RequestError::TooLarge,
+                DecompressError::Corrupt(error) => RequestError::Snappy(error),
+            })?;
         let mut queries = vec![];
         let mut accepted = vec![];
         let mut total = Counted::default();
@@ -88,7 +101,10 @@ impl ReadRequest {
                 _ => {}
             }
         }
-        Ok(ReadRequest { queries, response: negotiated(&accepted)? })
+        Ok(ReadRequest {
+            queries,
+            response: negotiated(&accepted)?,
+        })
     }
 }
 
@@ -101,11 +117,15 @@ fn negotiated(accepted: &[u64]) -> Result<ResponseType, RequestError> {
     };
     match accepted {
         [] => Ok(ResponseType::Samples),
-        accepted => accepted.iter().find_map(known).ok_or(RequestError::ResponseType),
+        accepted => accepted
+            .iter()
+            .find_map(known)
+            .ok_or(RequestError::ResponseType),
     }
 }
 
-/// A query's times are both inclusive. Its hints are not needed: without them the answer has more samples, not others.
+/// A query's times are both inclusive. Its hints are not needed: without them the answer has more
+/// samples, not others.
 fn parse_query(message: &[u8], total: &mut Counted) -> Result<SelectorRequest, RequestError> {
     let mut start_ms = 0;
     let mut end_ms = 0;
@@ -123,7 +143,12 @@ fn parse_query(message: &[u8], total: &mut Counted) -> Result<SelectorRequest, R
     }
     let after_ms = start_ms.clamp(-TIME_MS_MAX, TIME_MS_MAX) - 1;
     let to_ms = end_ms.clamp(-TIME_MS_MAX, TIME_MS_MAX);
-    Ok(SelectorRequest { matchers, after_ms, to_ms, windows: None })
+    Ok(SelectorRequest {
+        matchers,
+        after_ms,
+        to_ms,
+        windows: None,
+    })
 }
 
 fn parse_matcher(message: &[u8], total: &mut Counted) -> Result<Matcher, RequestError> {
@@ -193,13 +218,24 @@ mod tests {
 
     #[test]
     fn queries_have_matchers_of_all_kinds_and_inclusive_times() {
-        let all = [matcher(0, "a", "1"), matcher(1, "b", "2"), matcher(2, "c", "3.*"), matcher(3, "d", "4|5")];
-        let request = parse(&[query(-5, 7, &all), query(i64::MIN, i64::MAX, &[])].concat()).unwrap();
+        let all = [
+            matcher(0, "a", "1"),
+            matcher(1, "b", "2"),
+            matcher(2, "c", "3.*"),
+            matcher(3, "d", "4|5"),
+        ];
+        let request =
+            parse(&[query(-5, 7, &all), query(i64::MIN, i64::MAX, &[])].concat()).unwrap();
         assert_eq!(request.response, ResponseType::Samples);
-        let [first, second] = &request.queries[..] else { panic!("{request:?}") };
+        let [first, second] = &request.queries[..] else {
+            panic!("{request:?}")
+        };
         assert_eq!((first.after_ms, first.to_ms, first.windows), (-6, 7, None));
         let shown: Vec<String> = first.matchers.iter().map(ToString::to_string).collect();
-        assert_eq!(shown, [r#"a="1""#, r#"b!="2""#, r#"c=~"3.*""#, r#"d!~"4|5""#]);
+        assert_eq!(
+            shown,
+            [r#"a="1""#, r#"b!="2""#, r#"c=~"3.*""#, r#"d!~"4|5""#]
+        );
         assert!(second.matchers.is_empty() && second.after_ms < second.to_ms);
         assert_eq!(parse(&[]).unwrap().queries.len(), 0);
     }
@@ -215,30 +251,57 @@ mod tests {
         ] {
             let packed = field(2, accepted);
             let mut single = vec![];
-            accepted.iter().for_each(|n| put_varint(2, u64::from(*n), &mut single));
+            accepted
+                .iter()
+                .for_each(|n| put_varint(2, u64::from(*n), &mut single));
             for message in [packed, single] {
-                assert_eq!(parse(&message).ok().map(|request| request.response), wanted, "{accepted:?}");
+                assert_eq!(
+                    parse(&message).ok().map(|request| request.response),
+                    wanted,
+                    "{accepted:?}"
+                );
             }
         }
     }
 
     #[test]
     fn a_request_that_is_damaged_or_too_large_is_refused() {
-        assert!(ReadRequest::parse(b"\xff\xff\xff").unwrap_err().to_string().contains("snappy"));
-        assert!(ReadRequest::parse(b"").unwrap_err().to_string().contains("snappy"));
+        assert!(
+            ReadRequest::parse(b"\xff\xff\xff")
+                .unwrap_err()
+                .to_string()
+                .contains("snappy")
+        );
+        assert!(
+            ReadRequest::parse(b"")
+                .unwrap_err()
+                .to_string()
+                .contains("snappy")
+        );
         // A block that says it has 4 GB.
-        assert!(matches!(ReadRequest::parse(b"\xff\xff\xff\xff\x0f\x00"), Err(RequestError::TooLarge)));
-        assert!(matches!(parse(&vec![0; BODY_BYTES_MAX + 1]), Err(RequestError::TooLarge)));
+        assert!(matches!(
+            ReadRequest::parse(b"\xff\xff\xff\xff\x0f\x00"),
+            Err(RequestError::TooLarge)
+        ));
+        assert!(matches!(
+            parse(&vec![0; BODY_BYTES_MAX + 1]),
+            Err(RequestError::TooLarge)
+        ));
         assert!(refused(&[0x0a, 0x05, 0x01]).contains("it ends inside a field"));
         assert!(refused(&query(0, 1, &[field(3, &[0x12, 0x01, 0xff])])).contains("UTF-8"));
         assert!(refused(&query(0, 1, &[matcher(4, "a", "b")])).contains("matcher type"));
         assert!(refused(&query(0, 1, &[matcher(2, "a", "(")])).contains("regexp"));
         assert!(refused(&query(0, 1, &[matcher(2, "a", "(x{1000}){1000}")])).contains("simpler"));
-        assert!(refused(&query(0, 1, &[matcher(3, "a", &"x".repeat(200_000))])).contains("200000 bytes"));
+        assert!(
+            refused(&query(0, 1, &[matcher(3, "a", &"x".repeat(200_000))]))
+                .contains("200000 bytes")
+        );
         let many = vec![matcher(2, "a", "b.*"); REGEX_MAX + 1];
         assert!(refused(&query(0, 1, &many)).contains("200 regular expressions"));
         let many = vec![matcher(0, "", ""); MATCHERS_MAX + 1];
         assert!(refused(&query(0, 1, &many)).contains("10000 matchers"));
-        assert!(refused(&vec![query(0, 1, &[]); QUERIES_MAX + 1].concat()).contains("1000 queries"));
+        assert!(
+            refused(&vec![query(0, 1, &[]); QUERIES_MAX + 1].concat()).contains("1000 queries")
+        );
     }
 }

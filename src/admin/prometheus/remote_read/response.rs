@@ -1,5 +1,5 @@
-//! Writes the answers of remote read: `prometheus.ReadResponse`, and frames with `prometheus.ChunkedReadResponse`
-//! (prompb/remote.proto, storage/remote/chunked.go). Pure.
+//! Writes the answers of remote read: `prometheus.ReadResponse`, and frames with
+//! `prometheus.ChunkedReadResponse` (prompb/remote.proto, storage/remote/chunked.go). Pure.
 
 use crate::decode::protobuf::{put_bytes, put_double, put_varint};
 use crate::promql::chunk::{CHUNK_SAMPLES_MAX, xor_chunk};

@@ -22,7 +22,9 @@ const ALLOWED_ORIGIN: HeaderName = HeaderName::from_static("webhook-allowed-orig
 const ALLOWED_RATE: HeaderName = HeaderName::from_static("webhook-allowed-rate");
 
 fn is(headers: &HeaderMap, name: &HeaderName, value: &str) -> bool {
-    headers.get(name).is_some_and(|given| given.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
+    headers
+        .get(name)
+        .is_some_and(|given| given.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
 }
 
 /// Whether this is AWS IoT's request to confirm a destination.
@@ -40,12 +42,17 @@ pub(super) fn answer(headers: &HeaderMap, body: &[u8]) -> Option<Response> {
     }
     let events: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     // A list of one event; in the CloudEvents schema the event itself.
-    let code = events.as_ref().and_then(|e| e.get(0).unwrap_or(e).pointer("/data/validationCode"));
+    let code = events
+        .as_ref()
+        .and_then(|e| e.get(0).unwrap_or(e).pointer("/data/validationCode"));
     Some(match code.and_then(|code| code.as_str()) {
         Some(code) => json(StatusCode::OK, &json!({ "validationResponse": code })),
         None => {
             let detail = "the SubscriptionValidation event has no data.validationCode";
-            json(StatusCode::BAD_REQUEST, &json!({ "error": { "reason": "bad_handshake", "detail": detail } }))
+            json(
+                StatusCode::BAD_REQUEST,
+                &json!({ "error": { "reason": "bad_handshake", "detail": detail } }),
+            )
         }
     })
 }

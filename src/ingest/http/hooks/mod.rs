@@ -1,16 +1,17 @@
 //! `/v1/hooks/{format}`: LoRaWAN servers, clouds and devices post here, each in its own format.
 //!
-//! Most of these senders send once: ChirpStack logs an error and drops the uplink, The Things Stack tries once, a
-//! Shelly ignores the answer. Therefore:
-//! - A body that cannot be decoded is not answered with an error. The whole body is kept as a dead letter, durable like
-//!   readings, and the answer is 2xx (202 if no reading of it was accepted). After the mapping is corrected,
-//!   `hourbucket dead-letters replay` decodes it again.
-//! - Under overload a hook waits for room ([`PATIENCE`]). The other routes answer immediately with "try again", because
-//!   their senders do. 429 and 503 with Retry-After remain for senders that can retry (Event Grid, AWS).
+//! Most of these senders send once: ChirpStack logs an error and drops the uplink, The Things Stack
+//! tries once, a Shelly ignores the answer. Therefore:
+//! - A body that cannot be decoded is not answered with an error. The whole body is kept as a dead
+//!   letter, durable like readings, and the answer is 2xx (202 if no reading of it was accepted).
+//!   After the mapping is corrected, `hourbucket dead-letters replay` decodes it again.
+//! - Under overload a hook waits for room ([`PATIENCE`]). The other routes answer immediately with
+//!   "try again", because their senders do. 429 and 503 with Retry-After remain for senders that
+//!   can retry (Event Grid, AWS).
 //! - A body has at most [`BODY_BYTES_MAX`] bytes, the limit of a dead letter's payload.
 //!
-//! The query may contain a token; it is never kept. `handshake` answers the handshakes of clouds, `target` parses the
-//! URL.
+//! The query may contain a token; it is never kept. `handshake` answers the handshakes of clouds,
+//! `target` parses the URL.
 
 mod handshake;
 mod target;
@@ -54,25 +55,41 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         let methods = post(take).get(take_query).options(handshake::options);
         methods.route_layer(from_fn_with_state(shared.clone(), admit))
     };
-    Router::new().route(HOOKS, methods()).route(HOOKS_SLASH, methods())
+    Router::new()
+        .route(HOOKS, methods())
+        .route(HOOKS_SLASH, methods())
 }
 
-/// Middleware like [`super::admit::admit`]: accepts a token in more places, and does not check for room yet.
+/// Middleware like [`super::admit::admit`]: accepts a token in more places, and does not check for
+/// room yet.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
     let peer = Peer::of(request.extensions());
-    match shared.open(peer, |credentials| credentials.check_hook(request.headers(), token.as_deref())) {
+    match shared.open(peer, |credentials| {
+        credentials.check_hook(request.headers(), token.as_deref())
+    }) {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => error.into_response(),
     }
 }
 
-async fn take(State(shared): State<Arc<Shared>>, Path(format): Path<String>, request: Request) -> Response {
+async fn take(
+    State(shared): State<Arc<Shared>>,
+    Path(format): Path<String>,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
-    posted(&shared, &format, &parts, body).await.unwrap_or_else(IntoResponse::into_response)
+    posted(&shared, &format, &parts, body)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Result<Response, IngestError> {
+async fn posted(
+    shared: &Shared,
+    format: &str,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, IngestError> {
     let encoding = Encoding::of(&parts.headers)?;
     // An unknown format is refused here, so its bodies do not become dead letters.
     let target = Target::of(format, &parts.uri)?;
@@ -90,7 +107,11 @@ async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Res
 }
 
 /// `GET`: a Shelly sends its values in the query.
-async fn take_query(State(shared): State<Arc<Shared>>, Path(format): Path<String>, request: Request) -> Response {
+async fn take_query(
+    State(shared): State<Arc<Shared>>,
+    Path(format): Path<String>,
+    request: Request,
+) -> Response {
     // axum routes HEAD here as well; it must not change anything.
     if request.method() != Method::GET {
         return StatusCode::OK.into_response();
@@ -112,33 +133,74 @@ async fn read(
     received: ReceivedBody,
     options: pipeline::DecodeOptions,
 ) -> Result<Response, IngestError> {
-    let (decoded, held) = pipeline::decode_within(shared, received, options, BODY_BYTES_MAX).await?;
-    let DecodedBody { batch, rejects, received_at_ms, kept, .. } = decoded;
+    let (decoded, held) =
+        pipeline::decode_within(shared, received, options, BODY_BYTES_MAX).await?;
+    let DecodedBody {
+        batch,
+        rejects,
+        received_at_ms,
+        kept,
+        ..
+    } = decoded;
     pipeline::count(&batch, &rejects, || target.written(), received_at_ms);
     // One reject gives the reason, as for an MQTT message. An empty body leaves nothing to keep.
     let first = rejects.foremost().zip(kept.filter(|body| !body.is_empty()));
     let dead_letter = first.map(|((reason, detail), body)| {
         let topic = target.written();
-        DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reason.as_str(), detail)
+        DeadLetter::keep(
+            received_at_ms,
+            Source::Http.label(),
+            topic,
+            &body,
+            reason.as_str(),
+            detail,
+        )
     });
     let accepted = Accepted::of(&batch);
     let kept = dead_letter.is_some();
-    pipeline::deliver_with(shared, batch, dead_letter.into_iter().collect(), held, PATIENCE).await?;
+    pipeline::deliver_with(
+        shared,
+        batch,
+        dead_letter.into_iter().collect(),
+        held,
+        PATIENCE,
+    )
+    .await?;
     Ok(answer::hook(accepted, &rejects, kept))
 }
 
-/// AWS requests a confirmation that its rule may post here: a URL that has to be opened once. An operator must do that:
-/// a service must not fetch URLs from a sender's message. The URL is as good as a password, so it is not logged. It is
-/// kept as a dead letter, and the log says how to find it.
-async fn confirmation(shared: &Shared, target: &Target, received: ReceivedBody) -> Result<Response, IngestError> {
+/// AWS requests a confirmation that its rule may post here: a URL that has to be opened once. An
+/// operator must do that: a service must not fetch URLs from a sender's message. The URL is as good
+/// as a password, so it is not logged. It is kept as a dead letter, and the log says how to find
+/// it.
+async fn confirmation(
+    shared: &Shared,
+    target: &Target,
+    received: ReceivedBody,
+) -> Result<Response, IngestError> {
     let now_ms = shared.clock.now().wall_ms;
     let reason = handshake::CONFIRMATION.as_str();
     let detail = "open the payload's enableUrl to allow AWS IoT to post here";
-    let dead_letter = DeadLetter::keep(now_ms, Source::Http.label(), target.written(), &received.bytes, reason, detail);
-    pipeline::deliver_with(shared, Default::default(), vec![dead_letter], received.held, PATIENCE).await?;
+    let dead_letter = DeadLetter::keep(
+        now_ms,
+        Source::Http.label(),
+        target.written(),
+        &received.bytes,
+        reason,
+        detail,
+    );
+    pipeline::deliver_with(
+        shared,
+        Default::default(),
+        vec![dead_letter],
+        received.held,
+        PATIENCE,
+    )
+    .await?;
     tracing::warn!(
         reason,
-        "AWS IoT destination needs confirmation; open the enableUrl in `hourbucket dead-letters list --reason <reason>`"
+        "AWS IoT destination needs confirmation; open the enableUrl in `hourbucket dead-letters \
+         list --reason <reason>`"
     );
     Ok(answer::hook(Accepted::default(), &Default::default(), true))
 }

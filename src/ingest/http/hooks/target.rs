@@ -1,7 +1,7 @@
 //! Parses the URL of a hook: the format, and values that the body does not contain.
 //!
-//! `/v1/hooks/{format}?sensor_id=…&field=…&topic=…&ts_unit=…&token=…`. Other query parameters are ignored (some senders
-//! add the event type), except for `GET`: there they are the values. Pure.
+//! `/v1/hooks/{format}?sensor_id=…&field=…&topic=…&ts_unit=…&token=…`. Other query parameters are
+//! ignored (some senders add the event type), except for `GET`: there they are the values. Pure.
 
 use axum::extract::Query;
 use axum::http::Uri;
@@ -34,27 +34,46 @@ pub(crate) struct Target {
 }
 
 fn pairs(uri: &Uri) -> Option<Vec<(String, String)>> {
-    Query::<Vec<(String, String)>>::try_from_uri(uri).ok().map(|query| query.0)
+    Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .ok()
+        .map(|query| query.0)
 }
 
 /// The token in the query.
 pub(super) fn token(uri: &Uri) -> Option<String> {
     let token = pairs(uri)?.into_iter().find(|(key, _)| key == "token")?.1;
-    Some(token.split(AWS_SUFFIX).next().unwrap_or_default().to_owned())
+    Some(
+        token
+            .split(AWS_SUFFIX)
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+    )
 }
 
 impl Target {
     pub(super) fn of(format: &str, uri: &Uri) -> Result<Target, IngestError> {
         let known = "expected sensor_id, field, topic, token or ts_unit (one of s, ms, us, ns)";
         let error = |detail: String| IngestError::Query { detail, known };
-        let mut target = Target { format: format.to_owned(), ..Target::default() };
-        for (key, value) in pairs(uri).ok_or_else(|| error("not URL-encoded key=value pairs".to_owned()))? {
+        let mut target = Target {
+            format: format.to_owned(),
+            ..Target::default()
+        };
+        for (key, value) in
+            pairs(uri).ok_or_else(|| error("not URL-encoded key=value pairs".to_owned()))?
+        {
             match key.as_str() {
                 "token" => {}
                 "sensor_id" => target.sensor_id = Some(value),
                 "field" => target.field = Some(value),
                 "topic" => target.topic = Some(value),
-                "ts_unit" => target.ts_unit = Some(value.parse().map_err(|e: UnknownName| error(e.to_string()))?),
+                "ts_unit" => {
+                    target.ts_unit = Some(
+                        value
+                            .parse()
+                            .map_err(|e: UnknownName| error(e.to_string()))?,
+                    )
+                }
                 _ => target.values.push((key, value)),
             }
         }
@@ -62,34 +81,66 @@ impl Target {
     }
 
     /// How a body sent to this URL is decoded.
-    pub(super) fn decode_options(&self, formats: &Formats, encoding: Encoding) -> Result<DecodeOptions, IngestError> {
-        let decoder = formats.get(&self.format).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
+    pub(super) fn decode_options(
+        &self,
+        formats: &Formats,
+        encoding: Encoding,
+    ) -> Result<DecodeOptions, IngestError> {
+        let decoder = formats
+            .get(&self.format)
+            .map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
         let ts_unit = self.ts_unit.or(decoder.ts_unit_usual());
-        let Target { sensor_id, field, topic, .. } = self.clone();
+        let Target {
+            sensor_id,
+            field,
+            topic,
+            ..
+        } = self.clone();
         let sensor_id = sensor_id.or_else(|| self.id().map(str::to_owned));
         Ok(DecodeOptions {
             decoder,
             encoding,
             ts_unit,
             quoting: false,
-            origin: Origin { topic, sensor_id, field, keeping: true, importing: false },
+            origin: Origin {
+                topic,
+                sensor_id,
+                field,
+                keeping: true,
+                importing: false,
+            },
         })
     }
 
     /// The id that a Shelly sends of itself.
     fn id(&self) -> Option<&str> {
-        self.values.iter().find(|(key, _)| key == "id").map(|(_, value)| value.as_str())
+        self.values
+            .iter()
+            .find(|(key, _)| key == "id")
+            .map(|(_, value)| value.as_str())
     }
 
-    /// The values of a `GET` as a JSON object: numbers and booleans as such, other values as strings.
+    /// The values of a `GET` as a JSON object: numbers and booleans as such, other values as
+    /// strings.
     pub(super) fn values_as_json(&self) -> Vec<u8> {
         let text = |text: &str| serde_json::Value::from(text).to_string();
         let is_id = |key: &str| key == "id" && self.format == NATIVE;
         let member = |(key, value): &(String, String)| {
-            let bare = serde_json::from_str(value).ok().filter(|v: &serde_json::Value| v.is_number() || v.is_boolean());
-            format!("{}:{}", text(key), bare.map_or_else(|| text(value), |_| value.trim().to_owned()))
+            let bare = serde_json::from_str(value)
+                .ok()
+                .filter(|v: &serde_json::Value| v.is_number() || v.is_boolean());
+            format!(
+                "{}:{}",
+                text(key),
+                bare.map_or_else(|| text(value), |_| value.trim().to_owned())
+            )
         };
-        let members: Vec<String> = self.values.iter().filter(|(key, _)| !is_id(key)).map(member).collect();
+        let members: Vec<String> = self
+            .values
+            .iter()
+            .filter(|(key, _)| !is_id(key))
+            .map(member)
+            .collect();
         format!("{{{}}}", members.join(",")).into_bytes()
     }
 
@@ -122,7 +173,13 @@ impl Target {
     /// The target of a dead letter by its `topic`; `None` if that is not the URL of a hook.
     pub(crate) fn read_back(written: &str) -> Option<Target> {
         let uri: Uri = written.parse().ok()?;
-        let format = pairs(&format!("/?f={}", uri.path().strip_prefix(PREFIX)?).parse().ok()?)?.pop()?.1;
+        let format = pairs(
+            &format!("/?f={}", uri.path().strip_prefix(PREFIX)?)
+                .parse()
+                .ok()?,
+        )?
+        .pop()?
+        .1;
         Target::of(&format, &uri).ok()
     }
 
@@ -137,10 +194,20 @@ impl Target {
         formats: &Formats,
         decoding: &Decoding,
     ) -> Result<(ReadingBatch, Rejects), IngestError> {
-        let DecodeOptions { decoder, ts_unit, origin, .. } = self.decode_options(formats, Encoding::Identity)?;
+        let DecodeOptions {
+            decoder,
+            ts_unit,
+            origin,
+            ..
+        } = self.decode_options(formats, Encoding::Identity)?;
         let sensor_id = origin.sensor_id.as_deref();
         let field = origin.field.as_deref();
-        let cx = Context { ts_unit, sensor_id, field, ..Context::of_http(decoding, received_at_ms) };
+        let cx = Context {
+            ts_unit,
+            sensor_id,
+            field,
+            ..Context::of_http(decoding, received_at_ms)
+        };
         let mut out = BatchBuilder::new(cx.limits.fields_max);
         let mut rejects = Rejects::new();
         decoder.decode(body, origin.topic.as_deref(), &cx, &mut out, &mut rejects);
@@ -148,7 +215,8 @@ impl Target {
     }
 }
 
-/// Percent-encodes text for a URL. Slashes and colons stay as they are: they are allowed there, and easier to read.
+/// Percent-encodes text for a URL. Slashes and colons stay as they are: they are allowed there, and
+/// easier to read.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -176,9 +244,18 @@ mod tests {
     fn what_is_kept_of_a_url_leads_back_to_it_without_its_secrets() {
         let uri = "/v1/hooks/json?token=gw1.secret&sensor_id=S%261&topic=a/b%20c&ts_unit=ms&field=t&event=up";
         let here = target(uri);
-        assert_eq!(here.written(), "/v1/hooks/json?sensor_id=S%261&field=t&topic=a/b%20c&ts_unit=ms");
+        assert_eq!(
+            here.written(),
+            "/v1/hooks/json?sensor_id=S%261&field=t&topic=a/b%20c&ts_unit=ms"
+        );
         let back = Target::read_back(&here.written()).unwrap();
-        assert_eq!(back, Target { values: vec![], ..here });
+        assert_eq!(
+            back,
+            Target {
+                values: vec![],
+                ..here
+            }
+        );
         assert_eq!(Target::read_back("/v1/hooks/a%20b").unwrap().format, "a b");
         assert_eq!(Target::read_back("fleet/S1"), None);
         assert_eq!(token(&uri.parse().unwrap()).as_deref(), Some("gw1.secret"));
@@ -190,10 +267,17 @@ mod tests {
     fn the_values_of_a_query_are_what_they_look_like() {
         let json = |uri: &str| String::from_utf8(target(uri).values_as_json()).unwrap();
         let values = "hum=53&temp=-2.50&on=true&id=shellyht-1&name=a%22b&x=&n=NaN&zip=01234";
-        let rest = r#""hum":53,"temp":-2.50,"on":true,"name":"a\"b","x":"","n":"NaN","zip":"01234""#;
-        assert_eq!(json(&format!("/v1/hooks/json?{values}")), format!("{{{rest}}}"));
+        let rest =
+            r#""hum":53,"temp":-2.50,"on":true,"name":"a\"b","x":"","n":"NaN","zip":"01234""#;
+        assert_eq!(
+            json(&format!("/v1/hooks/json?{values}")),
+            format!("{{{rest}}}")
+        );
         assert!(json(&format!("/v1/hooks/other?{values}")).contains(r#""id":"shellyht-1""#));
-        assert_eq!(target(&format!("/v1/hooks/json?{values}")).written(), "/v1/hooks/json?sensor_id=shellyht-1");
+        assert_eq!(
+            target(&format!("/v1/hooks/json?{values}")).written(),
+            "/v1/hooks/json?sensor_id=shellyht-1"
+        );
         assert_eq!(json("/v1/hooks/json?token=a.b&sensor_id=S"), "{}");
     }
 }

@@ -1,15 +1,16 @@
 //! The answers that clients of InfluxDB's three versions understand.
 //!
 //! How they react to a status (from their sources):
-//! - Telegraf's `outputs.influxdb`, which writes to `/write`, counts everything but 204 as a failure, drops the batch
-//!   on any 4xx (401 and 429 too), and sends it again on 5xx. It also searches the text: `partial write` and `unable to
-//!   parse` mean that the rest was accepted, `database not found` makes it create a database.
-//! - `outputs.influxdb_v2` splits a batch on 413, waits for Retry-After on 429 and 503, keeps the batch on 401 and 403,
-//!   and drops it on other 4xx.
+//! - Telegraf's `outputs.influxdb`, which writes to `/write`, counts everything but 204 as a
+//!   failure, drops the batch on any 4xx (401 and 429 too), and sends it again on 5xx. It also
+//!   searches the text: `partial write` and `unable to parse` mean that the rest was accepted,
+//!   `database not found` makes it create a database.
+//! - `outputs.influxdb_v2` splits a batch on 413, waits for Retry-After on 429 and 503, keeps the
+//!   batch on 401 and 403, and drops it on other 4xx.
 //! - The official clients retry 429 and 503 and give up on the others.
 //!
-//! So overload is 503 on `/write` and 429 elsewhere, and a body that arrived too slowly is never 408, which would drop
-//! it.
+//! So overload is 503 on `/write` and 429 elsewhere, and a body that arrived too slowly is never
+//! 408, which would drop it.
 
 use axum::body::Body;
 use axum::http::header::RETRY_AFTER;
@@ -23,7 +24,8 @@ use crate::decode::{Reject, Rejects};
 use crate::ingest::http::answer::json;
 use crate::ingest::http::error::{IngestError, RETRY_BUSY_S};
 
-/// The InfluxDB version whose write interface this is, for clients that query it, and the real product after it.
+/// The InfluxDB version whose write interface this is, for clients that query it, and the real
+/// product after it.
 const VERSION: &str = concat!("1.8.10+hourbucket.", env!("CARGO_PKG_VERSION"));
 const VERSION_HEADER: HeaderName = HeaderName::from_static("x-influxdb-version");
 const BUILD_HEADER: HeaderName = HeaderName::from_static("x-influxdb-build");
@@ -74,8 +76,12 @@ pub(super) fn v1_json(status: StatusCode, body: &serde_json::Value) -> Response 
 }
 
 fn signed(mut response: Response) -> Response {
-    response.headers_mut().insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
-    response.headers_mut().insert(BUILD_HEADER, HeaderValue::from_static("hourbucket"));
+    response
+        .headers_mut()
+        .insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
+    response
+        .headers_mut()
+        .insert(BUILD_HEADER, HeaderValue::from_static("hourbucket"));
     response
 }
 
@@ -89,14 +95,23 @@ impl Dialect {
         };
         let mut response = self.error(status, &error.to_string(), None);
         error.add_headers(response.headers_mut());
-        if status == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
+        if status == StatusCode::SERVICE_UNAVAILABLE
+            && !response.headers().contains_key(RETRY_AFTER)
+        {
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
         }
         response
     }
 
     /// Some lines were rejected, possibly all.
-    pub(super) fn partly_taken(self, accepted: usize, rejects: &Rejects, quoted: &[String]) -> Response {
+    pub(super) fn partly_taken(
+        self,
+        accepted: usize,
+        rejects: &Rejects,
+        quoted: &[String],
+    ) -> Response {
         if self == Dialect::V3 {
             let data: Vec<BadLine<'_>> = bad_lines(rejects, quoted).collect();
             let body = json!({ "error": "partial write of line protocol occurred", "data": data });
@@ -108,7 +123,11 @@ impl Dialect {
             0 => format!("unable to parse: {details} (rejected: {n}, accepted: none)"),
             _ => format!("partial write: {details} (rejected: {n}, accepted: {accepted})"),
         };
-        self.error(StatusCode::BAD_REQUEST, &text, rejects.list().first().map(|reject| reject.index + 1))
+        self.error(
+            StatusCode::BAD_REQUEST,
+            &text,
+            rejects.list().first().map(|reject| reject.index + 1),
+        )
     }
 
     /// A line was rejected, and the sender requested all or nothing (version 3 only).
@@ -122,7 +141,9 @@ impl Dialect {
         let body = match (self, line) {
             (Dialect::V1 | Dialect::V3, _) => json!({ "error": text }),
             (Dialect::V2, None) => json!({ "code": code(status), "message": text }),
-            (Dialect::V2, Some(line)) => json!({ "code": code(status), "message": text, "line": line }),
+            (Dialect::V2, Some(line)) => {
+                json!({ "code": code(status), "message": text, "line": line })
+            }
         };
         signed(json(status, &body))
     }
@@ -147,14 +168,27 @@ fn bad_lines<'a>(rejects: &'a Rejects, quoted: &'a [String]) -> impl Iterator<It
         let line_number = reject.index + 1;
         // The line number has its own field.
         let detail = reject.detail.strip_prefix(&format!("line {line_number}: "));
-        BadLine { original_line: line, line_number, error_message: detail.unwrap_or(&reject.detail) }
+        BadLine {
+            original_line: line,
+            line_number,
+            error_message: detail.unwrap_or(&reject.detail),
+        }
     };
     rejects.list().iter().zip(quoted).map(bad_line)
 }
 
 /// The first rejects, as one line of text.
 fn details(rejects: &Rejects) -> String {
-    let first: Vec<&str> = rejects.list().iter().take(DETAILS_MAX).map(|reject| reject.detail.as_str()).collect();
-    let more = if rejects.total() > first.len() { "; and others" } else { "" };
+    let first: Vec<&str> = rejects
+        .list()
+        .iter()
+        .take(DETAILS_MAX)
+        .map(|reject| reject.detail.as_str())
+        .collect();
+    let more = if rejects.total() > first.len() {
+        "; and others"
+    } else {
+        ""
+    };
     format!("{}{more}", first.join("; "))
 }

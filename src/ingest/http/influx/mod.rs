@@ -1,10 +1,11 @@
-//! The endpoints that senders of InfluxDB's line protocol expect: the write routes of versions 1, 2 and 3, and the few
-//! others that their clients query first.
+//! The endpoints that senders of InfluxDB's line protocol expect: the write routes of versions 1, 2
+//! and 3, and the few others that their clients query first.
 //!
-//! Each line is accepted or rejected separately. 204 without a body means that all lines were accepted and are durable.
-//! Every other answer depends on how the clients react to it ([`dialect`]): a wrong code makes them drop a batch that
-//! could be sent again, or retry forever a batch that can never be accepted. Databases, buckets and organisations do
-//! not exist here. The parameters that name them are accepted and ignored, and so is Content-Type.
+//! Each line is accepted or rejected separately. 204 without a body means that all lines were
+//! accepted and are durable. Every other answer depends on how the clients react to it
+//! ([`dialect`]): a wrong code makes them drop a batch that could be sent again, or retry forever a
+//! batch that can never be accepted. Databases, buckets and organisations do not exist here. The
+//! parameters that name them are accepted and ignored, and so is Content-Type.
 
 mod dialect;
 
@@ -38,25 +39,41 @@ const QUERY_BYTES_MAX: u64 = 64 << 10;
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     let guard = |dialect| from_fn_with_state((shared.clone(), dialect), admit);
     let write = |dialect| {
-        let handler = move |State(shared): State<Arc<Shared>>, request: Request| write(shared, dialect, request);
+        let handler = move |State(shared): State<Arc<Shared>>, request: Request| {
+            write(shared, dialect, request)
+        };
         post(handler).route_layer(guard(dialect))
     };
     Router::new()
         .route(WRITE_V1, write(Dialect::V1))
         .route(WRITE_V2, write(Dialect::V2))
         .route(WRITE_V3, write(Dialect::V3))
-        .route(QUERY, get(query).post(query).route_layer(guard(Dialect::V1)))
+        .route(
+            QUERY,
+            get(query).post(query).route_layer(guard(Dialect::V1)),
+        )
         .route(PING, get(async || dialect::done()))
-        .route(HEALTH, get(async |State(shared): State<Arc<Shared>>| dialect::health(shared.admission.check())))
+        .route(
+            HEALTH,
+            get(async |State(shared): State<Arc<Shared>>| {
+                dialect::health(shared.admission.check())
+            }),
+        )
 }
 
-/// Middleware like [`super::admit::admit`], with the token locations and error bodies of these clients.
-async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
-    let admitted =
-        shared.admit(Peer::of(request.extensions()), |credentials| match dialect.credentials_in_query(request.uri()) {
-            Some((user, password)) => credentials.check_pair(&user, &password),
-            None => credentials.check_influx(request.headers()),
-        });
+/// Middleware like [`super::admit::admit`], with the token locations and error bodies of these
+/// clients.
+async fn admit(
+    State((shared, dialect)): State<(Arc<Shared>, Dialect)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let admitted = shared.admit(Peer::of(request.extensions()), |credentials| match dialect
+        .credentials_in_query(request.uri())
+    {
+        Some((user, password)) => credentials.check_pair(&user, &password),
+        None => credentials.check_influx(request.headers()),
+    });
     match admitted {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => dialect.refuse(&error),
@@ -65,16 +82,32 @@ async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request:
 
 async fn write(shared: Arc<Shared>, dialect: Dialect, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    take(&shared, dialect, &parts, body).await.unwrap_or_else(|error| dialect.refuse(&error))
+    take(&shared, dialect, &parts, body)
+        .await
+        .unwrap_or_else(|error| dialect.refuse(&error))
 }
 
-async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, IngestError> {
+async fn take(
+    shared: &Shared,
+    dialect: Dialect,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, IngestError> {
     let (options, all_or_nothing) = decode_options(dialect, parts)?;
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (decoded, held) = pipeline::decode(shared, received, options).await?;
-    pipeline::count(&decoded.batch, &decoded.rejects, || shown_sender(parts), decoded.received_at_ms);
+    pipeline::count(
+        &decoded.batch,
+        &decoded.rejects,
+        || shown_sender(parts),
+        decoded.received_at_ms,
+    );
     if all_or_nothing && !decoded.rejects.is_empty() {
-        metrics::rejected(Source::Http, RejectReason::NotAllGood.as_str(), decoded.batch.len() as u64);
+        metrics::rejected(
+            Source::Http,
+            RejectReason::NotAllGood.as_str(),
+            decoded.batch.len() as u64,
+        );
         return Ok(dialect.nothing_taken(&decoded.rejects, &decoded.quoted));
     }
     let accepted = decoded.batch.len();
@@ -82,9 +115,14 @@ async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> R
     Ok(answer(dialect, accepted, &decoded.rejects, &decoded.quoted))
 }
 
-/// A body without lines, or with comments only, is not an error: some clients send one to test whether they may write.
+/// A body without lines, or with comments only, is not an error: some clients send one to test
+/// whether they may write.
 fn answer(dialect: Dialect, accepted: usize, rejects: &Rejects, quoted: &[String]) -> Response {
-    if rejects.is_empty() { dialect::done() } else { dialect.partly_taken(accepted, rejects, quoted) }
+    if rejects.is_empty() {
+        dialect::done()
+    } else {
+        dialect.partly_taken(accepted, rejects, quoted)
+    }
 }
 
 /// The parameters that are not ignored.
@@ -98,17 +136,29 @@ struct Params {
 fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, bool), IngestError> {
     let known = dialect.precisions();
     let query = Query::<Params>::try_from_uri(&parts.uri);
-    let Query(params) = query.map_err(|e| IngestError::Query { detail: e.body_text(), known })?;
+    let Query(params) = query.map_err(|e| IngestError::Query {
+        detail: e.body_text(),
+        known,
+    })?;
     let precision = params.precision.as_deref().unwrap_or_default();
     let ts_unit = dialect.ts_unit(precision).ok_or_else(|| {
         // Does not repeat the value: if parameters are mixed up, it could be a secret.
-        IngestError::Query { detail: "unknown precision".to_owned(), known }
+        IngestError::Query {
+            detail: "unknown precision".to_owned(),
+            known,
+        }
     })?;
     let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
     let encoding = Encoding::of(&parts.headers)?;
     let quoting = dialect == Dialect::V3;
     Ok((
-        DecodeOptions { decoder: Format::Line.into(), encoding, ts_unit, quoting, origin: Origin::default() },
+        DecodeOptions {
+            decoder: Format::Line.into(),
+            encoding,
+            ts_unit,
+            quoting,
+            origin: Origin::default(),
+        },
         all_or_nothing,
     ))
 }
@@ -129,8 +179,12 @@ impl Dialect {
         let unit = match (self, precision) {
             (Dialect::V1 | Dialect::V2, "") => TsUnit::Ns,
             (Dialect::V3, "" | "auto") => return Some(None),
-            (_, "ns") | (Dialect::V1 | Dialect::V3, "n") | (Dialect::V3, "nanosecond") => TsUnit::Ns,
-            (_, "us") | (Dialect::V1 | Dialect::V3, "u") | (Dialect::V3, "microsecond") => TsUnit::Us,
+            (_, "ns") | (Dialect::V1 | Dialect::V3, "n") | (Dialect::V3, "nanosecond") => {
+                TsUnit::Ns
+            }
+            (_, "us") | (Dialect::V1 | Dialect::V3, "u") | (Dialect::V3, "microsecond") => {
+                TsUnit::Us
+            }
             (_, "ms") | (Dialect::V3, "millisecond") => TsUnit::Ms,
             (_, "s") | (Dialect::V3, "second") => TsUnit::S,
             (Dialect::V1, "m") => TsUnit::Minute,
@@ -145,7 +199,8 @@ impl Dialect {
             Dialect::V1 => "precision is one of n, ns, u, us, ms, s, m, h",
             Dialect::V2 => "precision is one of ns, us, ms, s",
             Dialect::V3 => {
-                "precision is one of auto, nanosecond, microsecond, millisecond, second; accept_partial is a boolean"
+                "precision is one of auto, nanosecond, microsecond, millisecond, second; \
+                 accept_partial is a boolean"
             }
         }
     }
@@ -157,26 +212,41 @@ impl Dialect {
             u: Option<String>,
             p: Option<String>,
         }
-        let Query(Credentials { u, p }) =
-            Query::<Credentials>::try_from_uri(uri).ok().filter(|_| self == Dialect::V1)?;
-        Some((u.unwrap_or_default(), p.filter(|password| !password.is_empty())?))
+        let Query(Credentials { u, p }) = Query::<Credentials>::try_from_uri(uri)
+            .ok()
+            .filter(|_| self == Dialect::V1)?;
+        Some((
+            u.unwrap_or_default(),
+            p.filter(|password| !password.is_empty())?,
+        ))
     }
 }
 
-/// `/query`: the statements that version 1 clients send before they write. Other queries belong to MongoDB.
+/// `/query`: the statements that version 1 clients send before they write. Other queries belong to
+/// MongoDB.
 async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let limits = BodyLimits::of(&shared.cfg).at_most(QUERY_BYTES_MAX);
     let statement = match receive(body, &limits, &shared.bodies).await {
         Ok(received) => statement(&parts.uri).or_else(|| {
             // A form body has the syntax of a URL query.
-            statement(&format!("/?{}", String::from_utf8_lossy(&received.bytes)).parse().ok()?)
+            statement(
+                &format!("/?{}", String::from_utf8_lossy(&received.bytes))
+                    .parse()
+                    .ok()?,
+            )
         }),
         Err(error) => return Dialect::V1.refuse(&error),
     };
-    let statement = statement.unwrap_or_default().trim_start().to_ascii_uppercase();
+    let statement = statement
+        .unwrap_or_default()
+        .trim_start()
+        .to_ascii_uppercase();
     if statement.starts_with("CREATE DATABASE") {
-        dialect::v1_json(StatusCode::OK, &serde_json::json!({ "results": [{ "statement_id": 0 }] }))
+        dialect::v1_json(
+            StatusCode::OK,
+            &serde_json::json!({ "results": [{ "statement_id": 0 }] }),
+        )
     } else if statement.starts_with("SHOW DATABASES") {
         let none = serde_json::json!({ "name": "databases", "columns": ["name"] });
         let result = serde_json::json!({ "results": [{ "statement_id": 0, "series": [none] }] });

@@ -9,7 +9,10 @@ use crate::access::hash_secret;
 async fn rig(rules: &str) -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
-    let text = format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n{rules}\n", hash_secret("secret"));
+    let text = format!(
+        "[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n{rules}\n",
+        hash_secret("secret")
+    );
     std::fs::write(&path, text).unwrap();
     Rig::new(|cfg| cfg.tokens_file = Some(path)).await
 }
@@ -25,13 +28,24 @@ fn reading(sensor_id: &str) -> String {
 #[tokio::test]
 async fn readings_outside_the_scope_are_rejected_one_by_one() {
     let mut rig = rig("write = [\"{id}-*\", \"shared\"]").await;
-    let body = format!("[{},{},{}]", reading("gw1-1"), reading("gw2-1"), reading("shared"));
+    let body = format!(
+        "[{},{},{}]",
+        reading("gw1-1"),
+        reading("gw2-1"),
+        reading("shared")
+    );
     let (answer, readings) = rig.delivered(from_gw1(post(body))).await;
     let ids: Vec<_> = readings.iter().map(|r| r.sensor_id.as_str()).collect();
     assert_eq!((answer.status, ids), (200, vec!["gw1-1", "shared"]));
     let reject = &answer.json()["errors"][0];
-    assert_eq!((&reject["index"], &reject["reason"]), (&json!(1), &json!("not_allowed")));
-    assert!(reject["detail"].as_str().unwrap().contains("gw2-1"), "{reject}");
+    assert_eq!(
+        (&reject["index"], &reject["reason"]),
+        (&json!(1), &json!("not_allowed"))
+    );
+    assert!(
+        reject["detail"].as_str().unwrap().contains("gw2-1"),
+        "{reject}"
+    );
 
     let none = from_gw1(post(reading("gw2-1"))).send(rig.addr).await;
     assert_eq!((none.status, &none.json()["accepted"]), (400, &json!(0)));
@@ -45,10 +59,12 @@ async fn the_sender_can_be_recorded_as_a_tag() {
     let mut decoding = super::rig::decoding();
     decoding.sender_tag = Some("sender".into());
     let mut rig = Rig::with(|cfg| cfg.tokens_file = Some(path), decoding).await;
-    let body =
-        r#"[{"sensor_id":"a","v":1,"tags":{"sender":"faked","site":"n"}},{"sensor_id":"a","v":2,"tags":{"a":"b"}}]"#;
+    let body = r#"[{"sensor_id":"a","v":1,"tags":{"sender":"faked","site":"n"}},{"sensor_id":"a","v":2,"tags":{"a":"b"}}]"#;
     let (_, readings) = rig.delivered(from_gw1(post(body))).await;
-    let tags: Vec<Vec<_>> = readings.iter().map(|r| r.tags.iter().map(|(k, v)| format!("{k}={v}")).collect()).collect();
+    let tags: Vec<Vec<_>> = readings
+        .iter()
+        .map(|r| r.tags.iter().map(|(k, v)| format!("{k}={v}")).collect())
+        .collect();
     assert_eq!(tags, [["sender=gw1", "site=n"], ["a=b", "sender=gw1"]]);
 }
 
@@ -57,15 +73,27 @@ async fn a_thousand_readings_of_one_kind_are_checked_too() {
     // The decoder takes readings like the one before by a fast path.
     let mut rig = rig("write = [\"a*\"]").await;
     let id = |i: usize| format!("{}{i}", if i % 10 == 9 { 'b' } else { 'a' });
-    let lines: String = (0..1000).map(|i| format!("{}\n", reading(&id(i)))).collect();
+    let lines: String = (0..1000)
+        .map(|i| format!("{}\n", reading(&id(i))))
+        .collect();
     let request = from_gw1(post(lines)).header("content-type", "application/x-ndjson");
     let (answer, readings) = rig.delivered(request).await;
-    assert_eq!((&answer.json()["accepted"], &answer.json()["rejected"]), (&json!(900), &json!(100)));
+    assert_eq!(
+        (&answer.json()["accepted"], &answer.json()["rejected"]),
+        (&json!(900), &json!(100))
+    );
     assert!(readings.iter().all(|r| r.sensor_id.starts_with('a')));
-    let lines: String = (0..1000).map(|i| format!("cpu,sensor_id={} v=1 {}\n", id(i), 1_709_287_200 + i)).collect();
+    let lines: String = (0..1000)
+        .map(|i| format!("cpu,sensor_id={} v=1 {}\n", id(i), 1_709_287_200 + i))
+        .collect();
     let request = from_gw1(post(lines)).to("/write?precision=s");
     let (answer, readings) = rig.delivered(request).await;
-    assert_eq!((answer.status, readings.len()), (400, 900), "{}", answer.text);
+    assert_eq!(
+        (answer.status, readings.len()),
+        (400, 900),
+        "{}",
+        answer.text
+    );
     assert!(readings.iter().all(|r| r.sensor_id.starts_with('a')));
 }
 
@@ -83,7 +111,9 @@ async fn every_route_has_the_scope() {
             post(reading(id)),
             post(format!("cpu,sensor_id={id} v=1")).to("/api/v2/write"),
             post(format!("cpu,sensor_id={id} v=1")).to("/api/v3/write_lp"),
-            post(otlp(id)).to("/v1/metrics").header("content-type", "application/json"),
+            post(otlp(id))
+                .to("/v1/metrics")
+                .header("content-type", "application/json"),
         ];
         for request in requests {
             let request = from_gw1(request);
@@ -92,19 +122,38 @@ async fn every_route_has_the_scope() {
                 assert_eq!(readings[0].sensor_id, "mine");
             } else {
                 let answer = request.send(rig.addr).await;
-                assert!(answer.text.contains("may not write the sensor"), "{}", answer.text);
+                assert!(
+                    answer.text.contains("may not write the sensor"),
+                    "{}",
+                    answer.text
+                );
             }
         }
     }
     // A hook keeps what it cannot decode; this must not be replayed without inspection.
     let addr = rig.addr;
     let body = format!("[{{\"sensor_id\":7}},{}]", reading("other"));
-    let answer = tokio::spawn(async move { from_gw1(post(body).to("/v1/hooks/json")).send(addr).await });
+    let answer =
+        tokio::spawn(async move { from_gw1(post(body).to("/v1/hooks/json")).send(addr).await });
     let (batch, dead, ack) = rig.ingest_batches.recv().await.unwrap().into_parts();
     ack.delivered();
-    assert_eq!((answer.await.unwrap().status, batch.len(), dead[0].reason.as_str()), (202, 0, "not_allowed"));
-    let answer = post("{\"temp\":1}").to("/api/v1/gw1.secret/telemetry").send(rig.addr).await;
-    assert_eq!(answer.status, 400, "ThingsBoard's device is the token itself: {}", answer.text);
+    assert_eq!(
+        (
+            answer.await.unwrap().status,
+            batch.len(),
+            dead[0].reason.as_str()
+        ),
+        (202, 0, "not_allowed")
+    );
+    let answer = post("{\"temp\":1}")
+        .to("/api/v1/gw1.secret/telemetry")
+        .send(rig.addr)
+        .await;
+    assert_eq!(
+        answer.status, 400,
+        "ThingsBoard's device is the token itself: {}",
+        answer.text
+    );
     rig.nothing_came();
 }
 
@@ -112,11 +161,21 @@ async fn every_route_has_the_scope() {
 async fn beyond_its_rate_a_sender_is_told_when_to_come_back() {
     let mut rig = rig("rate = { readings_per_second = 2, burst = \"1s\" }").await;
     let body = format!("[{},{},{}]", reading("a"), reading("b"), reading("c"));
-    assert_eq!(rig.delivered(from_gw1(post(body.clone()))).await.0.status, 200, "a message passes whole");
+    assert_eq!(
+        rig.delivered(from_gw1(post(body.clone()))).await.0.status,
+        200,
+        "a message passes whole"
+    );
     let refused = from_gw1(post(body.clone())).send(rig.addr).await;
     assert_eq!((refused.status, refused.reason().as_str()), (429, "quota"));
-    assert!((1..=4).contains(&refused.retry_after_s()), "{}", refused.retry_after_s());
-    let influx = from_gw1(post("cpu,sensor_id=a v=1").to("/write")).send(rig.addr).await;
+    assert!(
+        (1..=4).contains(&refused.retry_after_s()),
+        "{}",
+        refused.retry_after_s()
+    );
+    let influx = from_gw1(post("cpu,sensor_id=a v=1").to("/write"))
+        .send(rig.addr)
+        .await;
     assert_eq!(influx.status, 503, "its clients drop what gets 429");
     rig.nothing_came();
     // Rejected readings count too: a flood of them costs as much.
@@ -128,13 +187,22 @@ async fn beyond_its_rate_a_sender_is_told_when_to_come_back() {
 async fn a_sender_has_so_many_requests_at_once_and_others_have_theirs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
-    let entry =
-        |id: &str, rules: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n", hash_secret("secret"));
-    std::fs::write(&path, entry("gw1", "rate = { requests_max = 2 }") + &entry("gw2", "")).unwrap();
+    let entry = |id: &str, rules: &str| {
+        format!(
+            "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n",
+            hash_secret("secret")
+        )
+    };
+    std::fs::write(
+        &path,
+        entry("gw1", "rate = { requests_max = 2 }") + &entry("gw2", ""),
+    )
+    .unwrap();
     let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(path)).await;
     let addr = rig.addr;
-    let waiting: Vec<_> =
-        (0..2).map(|_| tokio::spawn(async move { from_gw1(post(reading("a"))).send(addr).await })).collect();
+    let waiting: Vec<_> = (0..2)
+        .map(|_| tokio::spawn(async move { from_gw1(post(reading("a"))).send(addr).await }))
+        .collect();
     let acks = [rig.ingest_batch().await.1, rig.ingest_batch().await.1];
     let refused = from_gw1(post(reading("a"))).send(addr).await;
     assert_eq!((refused.status, refused.reason().as_str()), (429, "quota"));
@@ -144,7 +212,10 @@ async fn a_sender_has_so_many_requests_at_once_and_others_have_theirs() {
     for request in waiting {
         assert_eq!(request.await.unwrap().status, 200);
     }
-    assert_eq!(rig.delivered(from_gw1(post(reading("a")))).await.0.status, 200);
+    assert_eq!(
+        rig.delivered(from_gw1(post(reading("a")))).await.0.status,
+        200
+    );
 }
 
 #[tokio::test]
@@ -156,11 +227,20 @@ async fn a_token_that_may_not_send_here_is_refused_as_a_whole() {
     ] {
         let mut rig = rig(rules).await;
         let answer = from_gw1(post(reading("gw1-1"))).send(rig.addr).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (status, reason), "{rules}");
-        let hook = from_gw1(post(reading("gw1-1")).to("/v1/hooks/json")).send(rig.addr).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (status, reason),
+            "{rules}"
+        );
+        let hook = from_gw1(post(reading("gw1-1")).to("/v1/hooks/json"))
+            .send(rig.addr)
+            .await;
         assert_eq!(hook.status, status, "{rules}");
         rig.nothing_came();
     }
     let mut rig = rig("via = [\"http\"]\nexpires = 2999-01-01T00:00:00Z").await;
-    assert_eq!(rig.delivered(from_gw1(post(reading("any")))).await.0.status, 200);
+    assert_eq!(
+        rig.delivered(from_gw1(post(reading("any")))).await.0.status,
+        200
+    );
 }

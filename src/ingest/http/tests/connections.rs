@@ -1,5 +1,5 @@
-//! Connections: how long an idle one is kept, how long a head may take, how many there may be, and what an address with
-//! wrong tokens meets.
+//! Connections: how long an idle one is kept, how long a head may take, how many there may be, and
+//! what an address with wrong tokens meets.
 
 use std::time::Duration;
 
@@ -16,10 +16,16 @@ const SHORT: Duration = Duration::from_millis(100);
 
 /// Sends `GET /ping` and reads the answer; false if the connection has ended.
 async fn ping(stream: &mut TcpStream) -> bool {
-    if stream.write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n").await.is_err() {
+    if stream
+        .write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .is_err()
+    {
         return false;
     }
-    Answer::read(stream).await.is_some_and(|answer| answer.status == 204)
+    Answer::read(stream)
+        .await
+        .is_some_and(|answer| answer.status == 204)
 }
 
 /// Waits until the other side closes the connection; returns how long that took.
@@ -27,7 +33,9 @@ async fn ended(stream: &mut TcpStream) -> Duration {
     let since = Instant::now();
     let mut rest = Vec::new();
     // A reset is an end as well.
-    let _ = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the connection stays open");
+    let _ = timeout(LONG, stream.read_to_end(&mut rest))
+        .await
+        .expect("the connection stays open");
     assert!(rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
     since.elapsed()
 }
@@ -51,14 +59,19 @@ async fn a_head_that_trickles_has_the_time_of_one_head() {
     let mut stream = TcpStream::connect(rig.addr).await.unwrap();
     assert!(ping(&mut stream).await);
     let trickle = async {
-        for byte in b"GET /ping HTTP/1.1\r\nhost: ".iter().chain(std::iter::repeat_n(&b'x', 1000)) {
+        for byte in b"GET /ping HTTP/1.1\r\nhost: "
+            .iter()
+            .chain(std::iter::repeat_n(&b'x', 1000))
+        {
             if stream.write_all(&[*byte]).await.is_err() {
                 break;
             }
             tokio::time::sleep(SHORT / 4).await;
         }
     };
-    timeout(LONG, trickle).await.expect("the head goes on for ever");
+    timeout(LONG, trickle)
+        .await
+        .expect("the head goes on for ever");
 }
 
 #[tokio::test]
@@ -76,7 +89,8 @@ async fn an_idle_connection_ends_after_keep_alive() {
 
 #[tokio::test]
 async fn a_request_in_progress_is_not_idle() {
-    let mut rig = Rig::new(|cfg| (cfg.times.keep_alive, cfg.times.header_timeout) = (SHORT, SHORT)).await;
+    let mut rig =
+        Rig::new(|cfg| (cfg.times.keep_alive, cfg.times.header_timeout) = (SHORT, SHORT)).await;
     let addr = rig.addr;
     let request = post(r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","temp":1}"#);
     let answer = tokio::spawn(async move { request.send(addr).await });
@@ -96,7 +110,10 @@ async fn idle(rig: &Rig) -> TcpStream {
 /// A connection with a request whose body is arriving.
 async fn arriving(rig: &Rig) -> TcpStream {
     let mut stream = TcpStream::connect(rig.addr).await.unwrap();
-    stream.write_all(format!("{}content-length: 100\r\n\r\n", post("").head()).as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("{}content-length: 100\r\n\r\n", post("").head()).as_bytes())
+        .await
+        .unwrap();
     tokio::time::sleep(SHORT / 2).await;
     stream
 }
@@ -116,7 +133,12 @@ fn refused(reason: &str) -> f64 {
 async fn idle_connections_keep_no_others_out() {
     metrics::install().unwrap();
     let rig = Rig::new(|cfg| cfg.connections.max = 4).await;
-    let evicted = || metric("hourbucket_http_connections_closed_total", &["port=\"http\"", "reason=\"evicted\""]);
+    let evicted = || {
+        metric(
+            "hourbucket_http_connections_closed_total",
+            &["port=\"http\"", "reason=\"evicted\""],
+        )
+    };
     let before = evicted();
     let mut open = Vec::new();
     for _ in 0..40 {
@@ -156,7 +178,13 @@ async fn requests_in_progress_are_not_cut_and_one_more_is_refused() {
     assert!(refused("limit") - before >= 5.0);
     for stream in &mut open {
         stream
-            .write_all(format!("{:100}", r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","temp":1}"#).as_bytes())
+            .write_all(
+                format!(
+                    "{:100}",
+                    r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","temp":1}"#
+                )
+                .as_bytes(),
+            )
             .await
             .unwrap();
         rig.ingest_batch().await.1.delivered();
@@ -171,7 +199,8 @@ async fn requests_in_progress_are_not_cut_and_one_more_is_refused() {
 #[tokio::test]
 async fn a_refused_request_whose_body_does_not_arrive_keeps_no_others_out() {
     let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::new(|cfg| (cfg.connections.max, cfg.tokens_file) = (2, Some(tokens_file(&dir)))).await;
+    let rig =
+        Rig::new(|cfg| (cfg.connections.max, cfg.tokens_file) = (2, Some(tokens_file(&dir)))).await;
     let mut open = Vec::new();
     for _ in 0..6 {
         open.push(arriving(&rig).await);
@@ -206,10 +235,18 @@ async fn an_address_with_wrong_tokens_is_paused_and_valid_ones_pass() {
     let pause = 10 * SHORT;
     let rig = Rig::new(|cfg| {
         cfg.tokens_file = Some(tokens_file(&dir));
-        (cfg.connections.failed_auth_max, cfg.connections.failed_auth_pause) = (3, pause);
+        (
+            cfg.connections.failed_auth_max,
+            cfg.connections.failed_auth_pause,
+        ) = (3, pause);
     });
     let rig = rig.await;
-    let failures = || metric("hourbucket_auth_failures_total", &["port=\"http\"", "reason=\"invalid_token\""]);
+    let failures = || {
+        metric(
+            "hourbucket_auth_failures_total",
+            &["port=\"http\"", "reason=\"invalid_token\""],
+        )
+    };
     // This machine's addresses are never paused: a proxy may run here.
     for _ in 0..10 {
         assert_eq!(with_token("gw1.wrong").send(rig.addr).await.status, 401);
@@ -227,7 +264,11 @@ async fn an_address_with_wrong_tokens_is_paused_and_valid_ones_pass() {
     assert!(failures() - before >= 4.0);
     // 400: the body is empty, but the token is valid.
     assert_eq!(with_token("gw1.secret").send(rig.addr).await.status, 400);
-    assert_eq!(post("[]").send(rig.addr).await.status, 401, "some clients send each request without a token first");
+    assert_eq!(
+        post("[]").send(rig.addr).await.status,
+        401,
+        "some clients send each request without a token first"
+    );
     tokio::time::sleep(pause).await;
     assert_eq!(with_token("gw1.wrong").send(rig.addr).await.status, 401);
 }
@@ -236,7 +277,10 @@ async fn an_address_with_wrong_tokens_is_paused_and_valid_ones_pass() {
 async fn a_paused_address_has_few_connections_that_have_shown_no_token() {
     metrics::install().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::new(|cfg| (cfg.tokens_file, cfg.connections.failed_auth_max) = (Some(tokens_file(&dir)), 1)).await;
+    let rig = Rig::new(|cfg| {
+        (cfg.tokens_file, cfg.connections.failed_auth_max) = (Some(tokens_file(&dir)), 1)
+    })
+    .await;
     rig.limits.exempt_none();
     for status in [401, 429] {
         assert_eq!(with_token("gw1.wrong").send(rig.addr).await.status, status);
@@ -251,7 +295,10 @@ async fn a_paused_address_has_few_connections_that_have_shown_no_token() {
     assert!(is_refused(&rig).await && refused("paused") - before >= 1.0);
     // One of them shows its token; then there is room for another.
     let request = with_token("gw1.secret");
-    unproven[0].write_all(format!("{}content-length: 2\r\n\r\n[]", request.head()).as_bytes()).await.unwrap();
+    unproven[0]
+        .write_all(format!("{}content-length: 2\r\n\r\n[]", request.head()).as_bytes())
+        .await
+        .unwrap();
     assert_eq!(Answer::read(&mut unproven[0]).await.unwrap().status, 400);
     unproven.push(idle(&rig).await);
     assert!(is_refused(&rig).await);

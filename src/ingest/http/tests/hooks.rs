@@ -1,4 +1,5 @@
-//! Hooks and ThingsBoard's route: 2xx for durable bodies, decoded or not; tokens in every place; handshakes of clouds.
+//! Hooks and ThingsBoard's route: 2xx for durable bodies, decoded or not; tokens in every place;
+//! handshakes of clouds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +19,10 @@ fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
 async fn kept(rig: &mut Rig, request: Request) -> (Answer, Vec<Reading>, Vec<DeadLetter>) {
     let addr = rig.addr;
     let answer = tokio::spawn(async move { request.send(addr).await });
-    let ingest_batch =
-        tokio::time::timeout(super::rig::LONG, rig.ingest_batches.recv()).await.expect("an ingest batch").unwrap();
+    let ingest_batch = tokio::time::timeout(super::rig::LONG, rig.ingest_batches.recv())
+        .await
+        .expect("an ingest batch")
+        .unwrap();
     let (batch, dead, ack): (_, _, Ack) = ingest_batch.into_parts();
     ack.delivered();
     (answer.await.unwrap(), batch.to_readings(), dead)
@@ -28,32 +31,67 @@ async fn kept(rig: &mut Rig, request: Request) -> (Answer, Vec<Reading>, Vec<Dea
 #[tokio::test]
 async fn bodies_are_read_as_the_url_says() {
     let mut rig = Rig::new(|_| {}).await;
-    let (answer, readings, dead) = kept(&mut rig, hook("json?sensor_id=S1&event=up", r#"{"temp":21.5}"#)).await;
-    assert_eq!((answer.status, &answer.json()["accepted"], dead.len()), (200, &1.into(), 0));
-    assert_eq!((readings[0].sensor_id.as_str(), &readings[0].values["temp"]), ("S1", &Value::Double(21.5)));
+    let (answer, readings, dead) = kept(
+        &mut rig,
+        hook("json?sensor_id=S1&event=up", r#"{"temp":21.5}"#),
+    )
+    .await;
+    assert_eq!(
+        (answer.status, &answer.json()["accepted"], dead.len()),
+        (200, &1.into(), 0)
+    );
+    assert_eq!(
+        (readings[0].sensor_id.as_str(), &readings[0].values["temp"]),
+        ("S1", &Value::Double(21.5))
+    );
 
     let (answer, readings, _) = kept(&mut rig, hook("scalar?sensor_id=S1&field=temp", "7")).await;
-    assert_eq!((answer.status, &readings[0].values["temp"]), (200, &Value::Int(7)));
-    let line = hook("line?ts_unit=s", "cpu,sensor_id=L v=1 1709287200").header("content-type", "application/strange");
+    assert_eq!(
+        (answer.status, &readings[0].values["temp"]),
+        (200, &Value::Int(7))
+    );
+    let line = hook("line?ts_unit=s", "cpu,sensor_id=L v=1 1709287200")
+        .header("content-type", "application/strange");
     let (_, readings, _) = kept(&mut rig, line).await;
-    assert_eq!((readings[0].sensor_id.as_str(), readings[0].ts_ms), ("L", 1_709_287_200_000));
+    assert_eq!(
+        (readings[0].sensor_id.as_str(), readings[0].ts_ms),
+        ("L", 1_709_287_200_000)
+    );
 
     let get = hook("json?hum=53&temp=-2.5&id=shellyht-1", "").method("GET");
     let (answer, readings, _) = kept(&mut rig, get.clone()).await;
-    assert_eq!((answer.status, readings[0].sensor_id.as_str()), (200, "shellyht-1"));
-    assert_eq!((readings[0].values.len(), &readings[0].values["hum"]), (2, &Value::Int(53)));
+    assert_eq!(
+        (answer.status, readings[0].sensor_id.as_str()),
+        (200, "shellyht-1")
+    );
+    assert_eq!(
+        (readings[0].values.len(), &readings[0].values["hum"]),
+        (2, &Value::Int(53))
+    );
     assert_eq!(get.method("HEAD").send(rig.addr).await.status, 200);
 
     // Nothing to store is not an error, and leaves nothing to keep.
     for (body, rejected) in [("[]", 0), ("", 1)] {
         let answer = hook("json", body).send(rig.addr).await;
-        assert_eq!((answer.status, &answer.json()["rejected"]), (200, &rejected.into()));
+        assert_eq!(
+            (answer.status, &answer.json()["rejected"]),
+            (200, &rejected.into())
+        );
     }
     let answer = hook("chirpstack-v99", "{}").send(rig.addr).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (404, "unknown_format"));
-    assert_eq!(hook("json?ts_unit=days", "{}").send(rig.addr).await.status, 400);
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (404, "unknown_format")
+    );
+    assert_eq!(
+        hook("json?ts_unit=days", "{}").send(rig.addr).await.status,
+        400
+    );
     let long = hook("json", vec![b' '; (1 << 20) + 1]).send(rig.addr).await;
-    assert_eq!((long.status, long.reason().as_str()), (413, "body_too_large"));
+    assert_eq!(
+        (long.status, long.reason().as_str()),
+        (413, "body_too_large")
+    );
     rig.nothing_came();
 }
 
@@ -63,8 +101,13 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     let target = "json?topic=a/b&token=gw1.secret&event=up";
     let body = r#"[{"temp":1},{"sensor_id":"S2","temp":2}]"#;
     let (answer, readings, dead) = kept(&mut rig, hook(target, body)).await;
-    assert_eq!((answer.status, readings.len(), &answer.json()["rejected"]), (200, 1, &1.into()));
-    let [dead_letter] = &dead[..] else { panic!("{dead:?}") };
+    assert_eq!(
+        (answer.status, readings.len(), &answer.json()["rejected"]),
+        (200, 1, &1.into())
+    );
+    let [dead_letter] = &dead[..] else {
+        panic!("{dead:?}")
+    };
     assert_eq!(
         (dead_letter.source.as_str(), dead_letter.reason.as_str()),
         ("http", RejectReason::MissingSensorId.as_str())
@@ -76,17 +119,40 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     assert_eq!(dead_letter.received_at_ms, readings[0].ts_ms);
 
     let (answer, readings, dead) = kept(&mut rig, hook("json?sensor_id=S1", "{\"temp\":")).await;
-    assert_eq!((answer.status, readings.len(), &answer.json()["accepted"]), (202, 0, &0.into()));
+    assert_eq!(
+        (answer.status, readings.len(), &answer.json()["accepted"]),
+        (202, 0, &0.into())
+    );
     let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
-    let whole = DeadLetter { payload: b"{\"temp\":1}".to_vec(), ..dead[0].clone() };
+    let whole = DeadLetter {
+        payload: b"{\"temp\":1}".to_vec(),
+        ..dead[0].clone()
+    };
     let again = reader.read(&whole);
     let reading = &again.batch.to_readings()[0];
-    assert_eq!((reading.sensor_id.as_str(), reading.ts_ms, again.rejected), ("S1", whole.received_at_ms, 0));
-    assert_eq!(reader.read(&dead[0]).reason(), Some(RejectReason::InvalidJson.as_str()));
-    let other = DeadLetter { topic: "/v1/hooks/gone".into(), ..whole };
-    assert_eq!(reader.read(&other).reason(), Some(RejectReason::UnknownFormat.as_str()));
     assert_eq!(
-        reader.read(&DeadLetter { topic: "x".into(), ..other }).reason(),
+        (reading.sensor_id.as_str(), reading.ts_ms, again.rejected),
+        ("S1", whole.received_at_ms, 0)
+    );
+    assert_eq!(
+        reader.read(&dead[0]).reason(),
+        Some(RejectReason::InvalidJson.as_str())
+    );
+    let other = DeadLetter {
+        topic: "/v1/hooks/gone".into(),
+        ..whole
+    };
+    assert_eq!(
+        reader.read(&other).reason(),
+        Some(RejectReason::UnknownFormat.as_str())
+    );
+    assert_eq!(
+        reader
+            .read(&DeadLetter {
+                topic: "x".into(),
+                ..other
+            })
+            .reason(),
         Some(RejectReason::UnknownFormat.as_str())
     );
 }
@@ -107,10 +173,19 @@ async fn a_hook_waits_for_room_where_others_are_told_to_come_again() {
     // Not forever, and not at all if the service stops.
     rig.admission_control.full(true);
     let answer = hook("json?sensor_id=S1", "{\"v\":1}").send(rig.addr).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (429, "journal_full"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (429, "journal_full")
+    );
     assert!(answer.retry_after_s() > 0);
     rig.admission_control.stop();
-    assert_eq!(hook("json?sensor_id=S1", "{\"v\":1}").send(rig.addr).await.status, 503);
+    assert_eq!(
+        hook("json?sensor_id=S1", "{\"v\":1}")
+            .send(rig.addr)
+            .await
+            .status,
+        503
+    );
     rig.nothing_came();
 }
 
@@ -124,19 +199,28 @@ async fn a_token_may_stand_in_many_places() {
         (plain.clone(), "no_token"),
         (in_query("gw1.Secret"), "invalid_token"),
         (in_query("gw1"), "malformed_token"),
-        (plain.clone().header("x-api-key", "gw2.secret"), "invalid_token"),
+        (
+            plain.clone().header("x-api-key", "gw2.secret"),
+            "invalid_token",
+        ),
         (plain.clone().method("GET"), "no_token"),
         (plain.clone().method("OPTIONS"), "no_token"),
     ] {
         let answer = request.send(rig.addr).await;
         assert_eq!((answer.status, answer.reason().as_str()), (401, reason));
-        assert!(!answer.text.contains("gw1.S") && !answer.text.contains("gw2"), "{}", answer.text);
+        assert!(
+            !answer.text.contains("gw1.S") && !answer.text.contains("gw2"),
+            "{}",
+            answer.text
+        );
     }
     for request in [
         in_query("gw1.secret"),
         plain.clone().header("x-api-key", "gw1.secret"),
         plain.clone().header("authorization", "Bearer gw1.secret"),
-        plain.clone().header("authorization", "Basic dTpndzEuc2VjcmV0"),
+        plain
+            .clone()
+            .header("authorization", "Basic dTpndzEuc2VjcmV0"),
         plain.header("authorization", "Basic Z3cxOnNlY3JldA=="),
     ] {
         assert_eq!(kept(&mut rig, request).await.0.status, 200);
@@ -148,32 +232,62 @@ async fn a_token_may_stand_in_many_places() {
 async fn clouds_are_answered_what_they_ask_first() {
     let mut rig = Rig::new(|_| {}).await;
     let event = r#"[{"id":"1","eventType":"Microsoft.EventGrid.SubscriptionValidationEvent","data":{"validationCode":"512d38b6"}}]"#;
-    let validation = |body: &str| hook("json", body).header("aeg-event-type", "SubscriptionValidation");
+    let validation =
+        |body: &str| hook("json", body).header("aeg-event-type", "SubscriptionValidation");
     let answer = validation(event).send(rig.addr).await;
-    assert_eq!((answer.status, answer.text.as_str()), (200, r#"{"validationResponse":"512d38b6"}"#));
-    let alone = validation(r#"{"data":{"validationCode":"x"}}"#).send(rig.addr).await;
+    assert_eq!(
+        (answer.status, answer.text.as_str()),
+        (200, r#"{"validationResponse":"512d38b6"}"#)
+    );
+    let alone = validation(r#"{"data":{"validationCode":"x"}}"#)
+        .send(rig.addr)
+        .await;
     assert_eq!(alone.json()["validationResponse"], "x");
     assert_eq!(validation("[]").send(rig.addr).await.status, 400);
-    let deletion = hook("json", "[]").header("aeg-event-type", "SubscriptionDeletion").send(rig.addr).await;
+    let deletion = hook("json", "[]")
+        .header("aeg-event-type", "SubscriptionDeletion")
+        .send(rig.addr)
+        .await;
     assert_eq!(deletion.status, 200);
 
-    let options = hook("json", "").method("OPTIONS").header("webhook-request-origin", "eventgrid.azure.net");
-    let answer = options.header("webhook-request-rate", "120").send(rig.addr).await;
-    assert_eq!((answer.status, answer.header("webhook-allowed-origin")), (200, Some("eventgrid.azure.net")));
+    let options = hook("json", "")
+        .method("OPTIONS")
+        .header("webhook-request-origin", "eventgrid.azure.net");
+    let answer = options
+        .header("webhook-request-rate", "120")
+        .send(rig.addr)
+        .await;
     assert_eq!(
-        (answer.header("webhook-allowed-rate"), answer.header("allow")),
+        (answer.status, answer.header("webhook-allowed-origin")),
+        (200, Some("eventgrid.azure.net"))
+    );
+    assert_eq!(
+        (
+            answer.header("webhook-allowed-rate"),
+            answer.header("allow")
+        ),
         (Some("*"), Some("GET, POST, OPTIONS"))
     );
     rig.nothing_came();
 
     let body = r#"{"confirmationToken":"AYAD","enableUrl":"https://iot.eu-1.amazonaws.com/confirmdestination/AYAD"}"#;
     let confirmation = hook("json/?confirmationToken=AYAD", body);
-    let confirmation = confirmation.header("x-amz-rules-engine-message-type", "DestinationConfirmation");
+    let confirmation =
+        confirmation.header("x-amz-rules-engine-message-type", "DestinationConfirmation");
     let (answer, readings, dead) = kept(&mut rig, confirmation).await;
-    assert_eq!((answer.status, readings.len(), dead[0].payload.as_slice()), (202, 0, body.as_bytes()));
-    assert_eq!((dead[0].reason.as_str(), dead[0].topic.as_str()), ("destination_confirmation", "/v1/hooks/json"));
+    assert_eq!(
+        (answer.status, readings.len(), dead[0].payload.as_slice()),
+        (202, 0, body.as_bytes())
+    );
+    assert_eq!(
+        (dead[0].reason.as_str(), dead[0].topic.as_str()),
+        ("destination_confirmation", "/v1/hooks/json")
+    );
     let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
-    assert_eq!(reader.read(&dead[0]).reason(), Some("destination_confirmation"));
+    assert_eq!(
+        reader.read(&dead[0]).reason(),
+        Some("destination_confirmation")
+    );
 }
 
 #[tokio::test]
@@ -185,22 +299,40 @@ async fn thingsboard_devices_speak_for_themselves() {
         let body = r#"[{"ts":1709287200000,"values":{"t":1,"on":true}},{"h":2}]"#;
         let (answer, readings) = rig.delivered(telemetry(token, body)).await;
         assert_eq!((answer.status, answer.text.as_str()), (200, ""));
-        assert_eq!((readings[0].sensor_id.as_str(), readings[0].ts_ms), ("gw1", 1_709_287_200_000));
-        assert_eq!((readings[1].sensor_id.as_str(), readings[1].receipt_time), ("gw1", true));
+        assert_eq!(
+            (readings[0].sensor_id.as_str(), readings[0].ts_ms),
+            ("gw1", 1_709_287_200_000)
+        );
+        assert_eq!(
+            (readings[1].sensor_id.as_str(), readings[1].receipt_time),
+            ("gw1", true)
+        );
     }
     for token in ["gw1.other", "gw2.secret", "gw1", "x"] {
         let answer = telemetry(token, "{\"t\":1}").send(rig.addr).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (401, "invalid_token"), "{token}");
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (401, "invalid_token"),
+            "{token}"
+        );
     }
     for (body, status) in [("{}x", 400), ("{\"t\":", 400), ("[]", 200)] {
-        assert_eq!(telemetry("secret", body).send(rig.addr).await.status, status, "{body}");
+        assert_eq!(
+            telemetry("secret", body).send(rig.addr).await.status,
+            status,
+            "{body}"
+        );
     }
     rig.nothing_came();
     // To ThingsBoard it is a key like any other; the sensor id stays that of the token.
-    let (_, readings) = rig.delivered(telemetry("secret", "{\"sensor_id\":\"other\",\"t\":1}")).await;
+    let (_, readings) = rig
+        .delivered(telemetry("secret", "{\"sensor_id\":\"other\",\"t\":1}"))
+        .await;
     assert_eq!(readings[0].sensor_id, "gw1");
 
     let mut open = Rig::new(|_| {}).await;
-    let (_, readings) = open.delivered(telemetry("A1_TEST_TOKEN", "{\"t\":1}")).await;
+    let (_, readings) = open
+        .delivered(telemetry("A1_TEST_TOKEN", "{\"t\":1}"))
+        .await;
     assert_eq!(readings[0].sensor_id, "A1_TEST_TOKEN");
 }

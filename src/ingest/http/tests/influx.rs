@@ -1,5 +1,5 @@
-//! The line protocol's routes: exactly 204, errors in the clients' formats, tokens in every form, and the requests that
-//! clients send first.
+//! The line protocol's routes: exactly 204, errors in the clients' formats, tokens in every form,
+//! and the requests that clients send first.
 
 use serde_json::json;
 
@@ -12,12 +12,25 @@ use crate::model::Value;
 const T: i64 = 1_709_287_200_000;
 
 fn lines(target: &str, body: &str) -> Request {
-    post(body).to(target).header("content-type", "text/plain; charset=utf-8")
+    post(body)
+        .to(target)
+        .header("content-type", "text/plain; charset=utf-8")
 }
 
 fn is_done(answer: &Answer) {
-    assert_eq!((answer.status, answer.text.as_str(), answer.header("content-type")), (204, "", None));
-    assert!(answer.header("x-influxdb-version").is_some_and(|v| v.starts_with("1.8")));
+    assert_eq!(
+        (
+            answer.status,
+            answer.text.as_str(),
+            answer.header("content-type")
+        ),
+        (204, "", None)
+    );
+    assert!(
+        answer
+            .header("x-influxdb-version")
+            .is_some_and(|v| v.starts_with("1.8"))
+    );
 }
 
 #[tokio::test]
@@ -43,7 +56,13 @@ async fn good_lines_are_204_once_they_are_safe_in_every_precision() {
         ),
         (
             "/api/v2/write?org=o&bucket=b&precision=",
-            vec![("", T * 1_000_000), ("ns", T * 1_000_000), ("us", T * 1000), ("ms", T), ("s", T / 1000)],
+            vec![
+                ("", T * 1_000_000),
+                ("ns", T * 1_000_000),
+                ("us", T * 1000),
+                ("ms", T),
+                ("s", T / 1000),
+            ],
         ),
         (
             "/api/v3/write_lp?db=x&no_sync=true&precision=",
@@ -63,17 +82,37 @@ async fn good_lines_are_204_once_they_are_safe_in_every_precision() {
     ] {
         for (precision, time) in times {
             let target = format!("{target}{precision}");
-            let (answer, readings) = rig.delivered(lines(&target, &format!("cpu,host=a v=1,n=2i {time}\n"))).await;
+            let (answer, readings) = rig
+                .delivered(lines(&target, &format!("cpu,host=a v=1,n=2i {time}\n")))
+                .await;
             is_done(&answer);
-            assert_eq!((readings[0].ts_ms, readings[0].receipt_time), (T, false), "{target} {time}");
-            assert_eq!((readings[0].sensor_id.as_str(), &readings[0].values["n"]), ("cpu,host=a", &Value::Int(2)));
+            assert_eq!(
+                (readings[0].ts_ms, readings[0].receipt_time),
+                (T, false),
+                "{target} {time}"
+            );
+            assert_eq!(
+                (readings[0].sensor_id.as_str(), &readings[0].values["n"]),
+                ("cpu,host=a", &Value::Int(2))
+            );
         }
     }
-    for target in ["/write?precision=d", "/api/v2/write?precision=m", "/api/v3/write_lp?precision=h"] {
+    for target in [
+        "/write?precision=d",
+        "/api/v2/write?precision=m",
+        "/api/v3/write_lp?precision=h",
+    ] {
         let answer = lines(target, "cpu v=1").send(rig.addr).await;
         let json = answer.json();
-        let text = json.get("message").or(json.get("error")).and_then(|t| t.as_str()).unwrap();
-        assert!(answer.status == 400 && text.contains("precision is one of"), "{json}");
+        let text = json
+            .get("message")
+            .or(json.get("error"))
+            .and_then(|t| t.as_str())
+            .unwrap();
+        assert!(
+            answer.status == 400 && text.contains("precision is one of"),
+            "{json}"
+        );
     }
     rig.nothing_came();
 }
@@ -89,16 +128,27 @@ async fn any_content_type_and_every_encoding_is_taken_and_no_line_at_all_is_no_e
     };
     let members = [member("a v=1\n"), member("b v=2\n")].concat();
     for target in [WRITE_V1, WRITE_V2, WRITE_V3] {
-        let (answer, readings) =
-            rig.delivered(post(members.clone()).to(target).header("content-encoding", "gzip")).await;
+        let (answer, readings) = rig
+            .delivered(
+                post(members.clone())
+                    .to(target)
+                    .header("content-encoding", "gzip"),
+            )
+            .await;
         is_done(&answer);
         assert_eq!((readings.len(), readings[1].receipt_time), (2, true));
-        let form = post("a v=1").to(target).header("content-type", "application/x-www-form-urlencoded");
+        let form = post("a v=1")
+            .to(target)
+            .header("content-type", "application/x-www-form-urlencoded");
         is_done(&rig.delivered(form).await.0);
         for nothing in ["", "\n", "# only a comment\n"] {
             is_done(&lines(target, nothing).send(rig.addr).await);
         }
-        let brotli = post("x").to(target).header("content-encoding", "br").send(rig.addr).await;
+        let brotli = post("x")
+            .to(target)
+            .header("content-encoding", "br")
+            .send(rig.addr)
+            .await;
         assert_eq!(brotli.status, 415);
     }
     rig.nothing_came();
@@ -121,20 +171,45 @@ async fn good_lines_are_kept_and_bad_ones_are_told_as_each_version_does() {
         match check {
             1 => {
                 let text = json["error"].as_str().unwrap();
-                assert!(text.starts_with("partial write: line 3: no field"), "{text}");
-                assert!(text.contains("line 5: ") && text.contains("rejected: 2, accepted: 2"), "{text}");
+                assert!(
+                    text.starts_with("partial write: line 3: no field"),
+                    "{text}"
+                );
+                assert!(
+                    text.contains("line 5: ") && text.contains("rejected: 2, accepted: 2"),
+                    "{text}"
+                );
             }
             2 => {
-                assert_eq!((&json["code"], &json["line"]), (&json!("invalid"), &json!(3)));
-                assert!(json["message"].as_str().unwrap().starts_with("partial write: line 3: "), "{json}");
+                assert_eq!(
+                    (&json["code"], &json["line"]),
+                    (&json!("invalid"), &json!(3))
+                );
+                assert!(
+                    json["message"]
+                        .as_str()
+                        .unwrap()
+                        .starts_with("partial write: line 3: "),
+                    "{json}"
+                );
             }
             _ => {
                 assert_eq!(json["error"], "partial write of line protocol occurred");
-                let line =
-                    |i: usize| (json["data"][i]["line_number"].clone(), json["data"][i]["original_line"].clone());
+                let line = |i: usize| {
+                    (
+                        json["data"][i]["line_number"].clone(),
+                        json["data"][i]["original_line"].clone(),
+                    )
+                };
                 assert_eq!(line(0), (json!(3), json!("b")));
                 assert_eq!(line(1), (json!(5), json!("d v=18446744073709551615u")));
-                assert!(json["data"][0]["error_message"].as_str().unwrap().starts_with("no field"), "{json}");
+                assert!(
+                    json["data"][0]["error_message"]
+                        .as_str()
+                        .unwrap()
+                        .starts_with("no field"),
+                    "{json}"
+                );
             }
         }
     }
@@ -146,13 +221,28 @@ async fn where_no_line_is_good_nothing_is_handed_over() {
     let many = "bad\n".repeat(5000);
     let answer = lines(WRITE_V1, &many).send(rig.addr).await;
     let text = answer.json()["error"].as_str().unwrap().to_owned();
-    assert!(answer.status == 400 && text.starts_with("unable to parse: line 1: ") && text.len() < 1000, "{text}");
-    assert!(text.contains("; and others (rejected: 5000, accepted: none)"), "{text}");
-    assert!(!text.contains("database not found"), "these words make Telegraf create one");
+    assert!(
+        answer.status == 400 && text.starts_with("unable to parse: line 1: ") && text.len() < 1000,
+        "{text}"
+    );
+    assert!(
+        text.contains("; and others (rejected: 5000, accepted: none)"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("database not found"),
+        "these words make Telegraf create one"
+    );
     let answer = lines(WRITE_V2, "bad").send(rig.addr).await;
     assert_eq!((answer.status, &answer.json()["line"]), (400, &json!(1)));
     let answer = lines(WRITE_V3, &many).send(rig.addr).await;
-    assert_eq!((answer.status, answer.json()["data"].as_array().unwrap().len()), (400, KEPT_MAX));
+    assert_eq!(
+        (
+            answer.status,
+            answer.json()["data"].as_array().unwrap().len()
+        ),
+        (400, KEPT_MAX)
+    );
     rig.nothing_came();
 }
 
@@ -162,12 +252,20 @@ async fn without_accept_partial_it_is_all_or_nothing() {
     let target = "/api/v3/write_lp?db=x&accept_partial=false";
     let answer = lines(target, "a v=1\nb v=x\nc\n").send(rig.addr).await;
     let json = answer.json();
-    assert_eq!((answer.status, &json["error"]), (400, &json!("parsing failed for write_lp endpoint")));
-    assert_eq!((&json["data"]["line_number"], &json["data"]["original_line"]), (&json!(2), &json!("b v=x")));
+    assert_eq!(
+        (answer.status, &json["error"]),
+        (400, &json!("parsing failed for write_lp endpoint"))
+    );
+    assert_eq!(
+        (&json["data"]["line_number"], &json["data"]["original_line"]),
+        (&json!(2), &json!("b v=x"))
+    );
     rig.nothing_came();
     is_done(&rig.delivered(lines(target, "a v=1\nb v=2")).await.0);
     // Version 2 has no such parameter.
-    let (answer, readings) = rig.delivered(lines("/api/v2/write?accept_partial=false", "a v=1\nb v=x")).await;
+    let (answer, readings) = rig
+        .delivered(lines("/api/v2/write?accept_partial=false", "a v=1\nb v=x"))
+        .await;
     assert_eq!((answer.status, readings.len()), (400, 1));
 }
 
@@ -177,17 +275,27 @@ async fn overload_is_what_makes_each_client_send_again() {
     rig.admission_control.full(true);
     for (target, status) in [(WRITE_V1, 503), (WRITE_V2, 429), (WRITE_V3, 429)] {
         let answer = lines(target, "a v=1").send(rig.addr).await;
-        assert_eq!((answer.status, answer.retry_after_s() >= 10), (status, true), "{target}");
+        assert_eq!(
+            (answer.status, answer.retry_after_s() >= 10),
+            (status, true),
+            "{target}"
+        );
         answer.json();
     }
     let health = post("").method("GET").to(HEALTH).send(rig.addr).await;
-    assert_eq!((health.status, &health.json()["status"]), (503, &json!("fail")));
+    assert_eq!(
+        (health.status, &health.json()["status"]),
+        (503, &json!("fail"))
+    );
     rig.admission_control.full(false);
     is_done(&rig.delivered(lines(WRITE_V1, "a v=1")).await.0);
     rig.admission_control.stop();
     for target in [WRITE_V1, WRITE_V2, WRITE_V3] {
         let answer = lines(target, "a v=1").send(rig.addr).await;
-        assert!(answer.status == 503 && answer.retry_after_s() >= 1, "{target}");
+        assert!(
+            answer.status == 503 && answer.retry_after_s() >= 1,
+            "{target}"
+        );
     }
     rig.nothing_came();
 }
@@ -201,7 +309,11 @@ async fn what_was_handed_over_and_not_acknowledged_is_sent_again() {
         let (_, ack) = rig.ingest_batch().await;
         drop(ack);
         let answer = answer.await.unwrap();
-        assert!(answer.status == 503 && answer.retry_after_s() >= 1, "{target}: {}", answer.text);
+        assert!(
+            answer.status == 503 && answer.retry_after_s() >= 1,
+            "{target}: {}",
+            answer.text
+        );
     }
 }
 
@@ -214,15 +326,30 @@ async fn a_body_that_is_too_large_or_too_slow_is_told_so_that_the_batch_is_not_l
     })
     .await;
     let much = "a v=1\n".repeat(1000);
-    for (target, key) in [(WRITE_V1, "error"), (WRITE_V2, "message"), (WRITE_V3, "error")] {
+    for (target, key) in [
+        (WRITE_V1, "error"),
+        (WRITE_V2, "message"),
+        (WRITE_V3, "error"),
+    ] {
         let answer = lines(target, &much).send(rig.addr).await;
         assert_eq!(answer.status, 413);
-        assert!(answer.json()[key].as_str().unwrap().contains("1000 bytes"), "{}", answer.text);
+        assert!(
+            answer.json()[key].as_str().unwrap().contains("1000 bytes"),
+            "{}",
+            answer.text
+        );
         let mut stream = tokio::net::TcpStream::connect(rig.addr).await.unwrap();
-        let head = format!("{}content-length: 100\r\n\r\na v=1", lines(target, "").head());
+        let head = format!(
+            "{}content-length: 100\r\n\r\na v=1",
+            lines(target, "").head()
+        );
         stream.write_all(head.as_bytes()).await.unwrap();
         let answer = Answer::read(&mut stream).await.unwrap();
-        assert!(answer.status == 503 && answer.retry_after_s() >= 1, "{target}: {}", answer.text);
+        assert!(
+            answer.status == 503 && answer.retry_after_s() >= 1,
+            "{target}: {}",
+            answer.text
+        );
     }
     rig.nothing_came();
 }
@@ -237,23 +364,46 @@ async fn tokens_come_in_every_way_that_these_clients_have() {
     let pair = "Basic Z3cxOnNlY3JldA==";
     let user = "Basic Z3cxLnNlY3JldDo=";
     for target in [WRITE_V1, WRITE_V2, WRITE_V3] {
-        for value in
-            ["Token gw1.secret", "Bearer gw1.secret", "Token any:gw1.secret", "Token gw1:secret", password, pair]
-        {
+        for value in [
+            "Token gw1.secret",
+            "Bearer gw1.secret",
+            "Token any:gw1.secret",
+            "Token gw1:secret",
+            password,
+            pair,
+        ] {
             is_done(&rig.delivered(with(target, value)).await.0);
         }
-        for value in ["Token gw1.Secret", "Token gw2.secret", "Token my-token", "Basic ?", user, "Digest x"] {
+        for value in [
+            "Token gw1.Secret",
+            "Token gw2.secret",
+            "Token my-token",
+            "Basic ?",
+            user,
+            "Digest x",
+        ] {
             let answer = with(target, value).send(rig.addr).await;
             assert_eq!(answer.status, 401, "{target} {value}");
-            assert!(!answer.text.contains("secret:") && !answer.text.contains("my-token"), "{}", answer.text);
+            assert!(
+                !answer.text.contains("secret:") && !answer.text.contains("my-token"),
+                "{}",
+                answer.text
+            );
         }
         assert_eq!(lines(target, "a v=1").send(rig.addr).await.status, 401);
     }
     let answer = with(WRITE_V2, "Token my-token").send(rig.addr).await.json();
-    assert!(answer["code"] == "unauthorized" && answer["message"].is_string(), "{answer}");
+    assert!(
+        answer["code"] == "unauthorized" && answer["message"].is_string(),
+        "{answer}"
+    );
     assert!(with(WRITE_V1, "Token my-token").send(rig.addr).await.json()["error"].is_string());
     for credentials in ["u=any&p=gw1.secret", "u=gw1&p=secret", "p=gw1.secret"] {
-        is_done(&rig.delivered(lines(&format!("/write?db=x&{credentials}"), "a v=1")).await.0);
+        is_done(
+            &rig.delivered(lines(&format!("/write?db=x&{credentials}"), "a v=1"))
+                .await
+                .0,
+        );
     }
     for target in [
         "/write?u=any&p=gw1.other",
@@ -261,7 +411,11 @@ async fn tokens_come_in_every_way_that_these_clients_have() {
         "/api/v2/write?u=any&p=gw1.secret",
         "/query?u=x&q=CREATE%20DATABASE%20x",
     ] {
-        assert_eq!(lines(target, "a v=1").send(rig.addr).await.status, 401, "{target}");
+        assert_eq!(
+            lines(target, "a v=1").send(rig.addr).await.status,
+            401,
+            "{target}"
+        );
     }
     rig.nothing_came();
     // Requests that clients send without a token.
@@ -277,8 +431,15 @@ async fn what_clients_ask_first() {
         is_done(&post("").method(method).to(PING).send(rig.addr).await);
     }
     let health = post("").method("GET").to(HEALTH).send(rig.addr).await;
-    assert_eq!((health.status, &health.json()["status"]), (200, &json!("pass")));
-    let form = |body: &str| post(body).to(QUERY).header("content-type", "application/x-www-form-urlencoded");
+    assert_eq!(
+        (health.status, &health.json()["status"]),
+        (200, &json!("pass"))
+    );
+    let form = |body: &str| {
+        post(body)
+            .to(QUERY)
+            .header("content-type", "application/x-www-form-urlencoded")
+    };
     let created = json!({ "results": [{ "statement_id": 0 }] });
     for request in [
         form("q=CREATE+DATABASE+%22telegraf%22"),
@@ -290,12 +451,27 @@ async fn what_clients_ask_first() {
         assert_eq!((answer.status, answer.json()), (200, created.clone()));
     }
     let databases = form("q=SHOW+DATABASES").send(rig.addr).await.json();
-    assert_eq!(databases["results"][0]["series"][0]["columns"], json!(["name"]));
-    for request in [form("q=SELECT+*+FROM+cpu"), form(""), form("q=%FF\u{1}"), form(&"x".repeat(70_000))] {
+    assert_eq!(
+        databases["results"][0]["series"][0]["columns"],
+        json!(["name"])
+    );
+    for request in [
+        form("q=SELECT+*+FROM+cpu"),
+        form(""),
+        form("q=%FF\u{1}"),
+        form(&"x".repeat(70_000)),
+    ] {
         let answer = request.send(rig.addr).await;
-        assert!(matches!(answer.status, 400 | 413) && answer.json()["error"].is_string(), "{}", answer.text);
+        assert!(
+            matches!(answer.status, 400 | 413) && answer.json()["error"].is_string(),
+            "{}",
+            answer.text
+        );
     }
     let answer = post("").method("GET").to(WRITE_V1).send(rig.addr).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (405, "method_not_allowed"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (405, "method_not_allowed")
+    );
     rig.nothing_came();
 }

@@ -21,7 +21,10 @@ async fn no_answer_before_the_acknowledgement_and_503_where_it_fails() {
     assert!(!request.is_finished());
     drop(ack);
     let answer = request.await.unwrap();
-    assert_eq!((answer.status, answer.reason().as_str()), (503, "not_stored"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (503, "not_stored")
+    );
     assert!(answer.retry_after_s() >= 1);
 }
 
@@ -32,7 +35,10 @@ async fn an_acknowledgement_that_stays_away_is_503_after_the_timeout() {
     let request = tokio::spawn(async move { post(S1).send(addr).await });
     let (_, ack) = rig.ingest_batch().await;
     let answer = request.await.unwrap();
-    assert_eq!((answer.status, answer.reason().as_str()), (503, "not_stored_in_time"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (503, "not_stored_in_time")
+    );
     ack.delivered();
 }
 
@@ -48,13 +54,17 @@ async fn a_next_stage_that_is_gone_is_503() {
 async fn a_sender_that_leaves_gives_back_its_place() {
     let mut rig = Rig::new(|cfg| cfg.concurrency_max = 1).await;
     let mut stream = TcpStream::connect(rig.addr).await.unwrap();
-    let head = format!("{}content-length: {}\r\n\r\n{S1}", post("").head(), S1.len());
+    let head = format!(
+        "{}content-length: {}\r\n\r\n{S1}",
+        post("").head(),
+        S1.len()
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     let (readings, ack) = rig.ingest_batch().await;
     assert_eq!(readings.len(), 1);
     drop(stream);
-    // Handed-over readings continue. The permit is free again as soon as the server notices that the sender has
-    // disconnected.
+    // Handed-over readings continue. The permit is free again as soon as the server notices that
+    // the sender has disconnected.
     let addr = rig.addr;
     let next = tokio::spawn(async move {
         loop {
@@ -78,7 +88,8 @@ async fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
     let running = tokio::spawn(async move { post(S1).send(addr).await });
     let (_, ack) = rig.ingest_batch().await;
     rig.shutdown.cancel();
-    // A task sets the flag. From then on new requests are refused while the running one is completed.
+    // A task sets the flag. From then on new requests are refused while the running one is
+    // completed.
     let answer = loop {
         let probe = post("[]").send(addr).await;
         if probe.status != 400 {
@@ -91,36 +102,70 @@ async fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
     assert!(!rig.task.is_finished());
     ack.delivered();
     assert_eq!(running.await.unwrap().status, 200);
-    tokio::time::timeout(LONG, rig.task).await.expect("the port stays open").unwrap().unwrap();
+    tokio::time::timeout(LONG, rig.task)
+        .await
+        .expect("the port stays open")
+        .unwrap()
+        .unwrap();
 }
 
-/// The value of the metric line that starts with `name` and contains each of `labels`; 0 if there is none.
+/// The value of the metric line that starts with `name` and contains each of `labels`; 0 if there
+/// is none.
 pub(super) fn metric(name: &str, labels: &[&str]) -> f64 {
     let text = metrics::render();
-    let found = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
-    text.lines().find(found).map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    let found =
+        |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
+    text.lines().find(found).map_or(0.0, |line| {
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    })
 }
 
 #[tokio::test]
 async fn requests_and_readings_are_counted() {
     metrics::install().unwrap();
     let mut rig = Rig::new(|_| {}).await;
-    // Other tests of this process count too, so the test checks a rare reason and status, and the rest with "at least".
-    let requests = |status: &str| metric("hourbucket_http_requests_total", &["route=\"/v1/readings\"", status]);
+    // Other tests of this process count too, so the test checks a rare reason and status, and the
+    // rest with "at least".
+    let requests = |status: &str| {
+        metric(
+            "hourbucket_http_requests_total",
+            &["route=\"/v1/readings\"", status],
+        )
+    };
     let taken = || metric("hourbucket_readings_accepted_total", &["source=\"http\""]);
-    let too_old = || metric("hourbucket_readings_rejected_total", &["source=\"http\"", "reason=\"too_old\""]);
+    let too_old = || {
+        metric(
+            "hourbucket_readings_rejected_total",
+            &["source=\"http\"", "reason=\"too_old\""],
+        )
+    };
     let received = || metric("hourbucket_readings_received_total", &["source=\"http\""]);
     let before = (requests("status=\"200\""), taken(), too_old(), received());
     let old = r#"{"sensor_id":"S1","ts":"2001-06-01T00:00:00Z","temp":1}"#;
-    let (answer, _) = rig.delivered(post(format!("[{S1},{old},{S1},{old},{old}]"))).await;
+    let (answer, _) = rig
+        .delivered(post(format!("[{S1},{old},{S1},{old},{old}]")))
+        .await;
     assert_eq!(answer.status, 200);
     assert_eq!(too_old() - before.2, 3.0);
     assert!(taken() - before.1 >= 2.0 && received() - before.3 >= 5.0);
     assert!(requests("status=\"200\"") - before.0 >= 1.0);
-    let not_found = || metric("hourbucket_http_requests_total", &["route=\"unmatched\"", "status=\"404\""]);
+    let not_found = || {
+        metric(
+            "hourbucket_http_requests_total",
+            &["route=\"unmatched\"", "status=\"404\""],
+        )
+    };
     let before = not_found();
-    post("").to("/a/path/that/must/not/become/a/label").send(rig.addr).await;
+    post("")
+        .to("/a/path/that/must/not/become/a/label")
+        .send(rig.addr)
+        .await;
     assert!(not_found() - before >= 1.0);
     assert!(!metrics::render().contains("must/not/become"));
-    assert!(metric("hourbucket_http_request_seconds_count", &["route=\"/v1/readings\""]) >= 1.0);
+    assert!(
+        metric(
+            "hourbucket_http_request_seconds_count",
+            &["route=\"/v1/readings\""]
+        ) >= 1.0
+    );
 }

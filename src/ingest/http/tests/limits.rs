@@ -23,9 +23,19 @@ async fn the_body_limit_holds_to_the_byte_with_and_without_content_length() {
     let (answer, _) = rig.delivered(post(body_of(300_000))).await;
     assert_eq!(answer.status, 200);
     let larger = post(body_of(300_001));
-    for answer in [larger.send(rig.addr).await, larger.send_chunked(rig.addr).await] {
-        assert_eq!((answer.status, answer.reason().as_str()), (413, "body_too_large"));
-        assert!(answer.text.contains("300000 bytes as sent"), "{}", answer.text);
+    for answer in [
+        larger.send(rig.addr).await,
+        larger.send_chunked(rig.addr).await,
+    ] {
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (413, "body_too_large")
+        );
+        assert!(
+            answer.text.contains("300000 bytes as sent"),
+            "{}",
+            answer.text
+        );
     }
     // The whole body is on its way when the answer is sent; the answer must arrive nevertheless.
     let much = post(" ".repeat(10 << 20));
@@ -42,7 +52,10 @@ async fn a_refused_body_leaves_the_connection_usable() {
     let large = body_of(100_000);
     for (body, status) in [(large.as_str(), 413), ("[]", 400), (large.as_str(), 413)] {
         let head = format!("{}content-length: {}\r\n\r\n", post("").head(), body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{head}{body}").as_bytes())
+            .await
+            .unwrap();
         assert_eq!(Answer::read(&mut stream).await.unwrap().status, status);
     }
     rig.nothing_came();
@@ -68,7 +81,10 @@ async fn a_slow_body_is_408() {
     let head = format!("{}content-length: 1000\r\n\r\n{S1}", post("").head());
     stream.write_all(head.as_bytes()).await.unwrap();
     let answer = Answer::read(&mut stream).await.unwrap();
-    assert_eq!((answer.status, answer.reason().as_str()), (408, "body_timeout"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (408, "body_timeout")
+    );
     assert_eq!(answer.header("connection"), Some("close"));
     rig.nothing_came();
 }
@@ -76,7 +92,10 @@ async fn a_slow_body_is_408() {
 /// Opens a connection and sends the head of a request and the first bytes of its body of 1000.
 async fn begun(rig: &Rig) -> TcpStream {
     let mut stream = TcpStream::connect(rig.addr).await.unwrap();
-    stream.write_all(format!("{}content-length: 1000\r\n\r\n{S1}", post("").head()).as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("{}content-length: 1000\r\n\r\n{S1}", post("").head()).as_bytes())
+        .await
+        .unwrap();
     stream
 }
 
@@ -95,8 +114,15 @@ async fn a_body_that_arrives_too_slowly_is_408() {
         Answer::read(&mut good).await.unwrap().status
     });
     let answer = Answer::read(&mut slow).await.unwrap();
-    assert_eq!((answer.status, answer.reason().as_str()), (408, "body_too_slow"));
-    assert!(answer.text.contains("100 bytes per second"), "{}", answer.text);
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (408, "body_too_slow")
+    );
+    assert!(
+        answer.text.contains("100 bytes per second"),
+        "{}",
+        answer.text
+    );
     assert_eq!(answer.header("connection"), Some("close"));
     rig.ingest_batch().await.1.delivered();
     assert_eq!(sender.await.unwrap(), 200);
@@ -111,11 +137,18 @@ async fn a_body_that_is_still_arriving_takes_no_place_of_the_running_requests() 
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     for _ in 0..3 {
-        assert_eq!(rig.delivered(post(S1)).await.0.status, 200, "the slow ones are in the way");
+        assert_eq!(
+            rig.delivered(post(S1)).await.0.status,
+            200,
+            "the slow ones are in the way"
+        );
     }
     // They lose nothing: as soon as one has arrived, it is taken.
     for mut stream in arriving {
-        stream.write_all(&vec![b' '; 1000 - S1.len()]).await.unwrap();
+        stream
+            .write_all(&vec![b' '; 1000 - S1.len()])
+            .await
+            .unwrap();
         rig.ingest_batch().await.1.delivered();
         assert_eq!(Answer::read(&mut stream).await.unwrap().status, 200);
     }
@@ -129,12 +162,21 @@ async fn a_body_that_has_arrived_waits_for_its_turn() {
     let addr = rig.addr;
     let first = tokio::spawn(async move { post(S1).send(addr).await.status });
     let (_, ack) = rig.ingest_batch().await;
-    second.write_all(&vec![b' '; 1000 - S1.len()]).await.unwrap();
+    second
+        .write_all(&vec![b' '; 1000 - S1.len()])
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     rig.nothing_came();
     ack.delivered();
     rig.ingest_batch().await.1.delivered();
-    assert_eq!((first.await.unwrap(), Answer::read(&mut second).await.unwrap().status), (200, 200));
+    assert_eq!(
+        (
+            first.await.unwrap(),
+            Answer::read(&mut second).await.unwrap().status
+        ),
+        (200, 200)
+    );
 }
 
 #[tokio::test]
@@ -157,7 +199,10 @@ async fn a_full_admission_queue_is_429_after_the_queue_timeout() {
     for _ in 0..BATCHES_MAX {
         let batch = ReadingBatch::default();
         let ack = Ack::none();
-        rig.admission.submit(IngestBatch::new(batch, vec![], ack)).await.unwrap();
+        rig.admission
+            .submit(IngestBatch::new(batch, vec![], ack))
+            .await
+            .unwrap();
     }
     let answer = post(S1).send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (429, "busy"));
@@ -173,7 +218,10 @@ async fn closed_admission_says_why() {
     let mut rig = Rig::new(|_| {}).await;
     rig.admission_control.full(true);
     let answer = post(S1).send(rig.addr).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (429, "journal_full"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (429, "journal_full")
+    );
     assert!(answer.retry_after_s() >= 10);
     rig.admission_control.full(false);
     assert_eq!(rig.delivered(post(S1)).await.0.status, 200);
@@ -190,8 +238,13 @@ async fn closed_admission_says_why() {
 
 /// Readings of `sensor`, each with a different field.
 fn with_fields(sensor: &str, from: usize, to: usize) -> String {
-    let reading = |i| format!(r#"{{"sensor_id":"{sensor}","ts":"2024-03-01T10:00:00Z","values":{{"n{i}":1}}}}"#);
-    format!("[{}]", (from..to).map(reading).collect::<Vec<_>>().join(","))
+    let reading = |i| {
+        format!(r#"{{"sensor_id":"{sensor}","ts":"2024-03-01T10:00:00Z","values":{{"n{i}":1}}}}"#)
+    };
+    format!(
+        "[{}]",
+        (from..to).map(reading).collect::<Vec<_>>().join(",")
+    )
 }
 
 #[tokio::test]
@@ -199,22 +252,46 @@ async fn a_sensor_that_brings_too_many_field_names_is_told_and_what_was_taken_st
     let mut rig = Rig::new(|_| {}).await;
     let (answer, readings) = rig.delivered(post(with_fields("S1", 0, 1030))).await;
     let json = answer.json();
-    assert_eq!((answer.status, &json["accepted"], &json["rejected"]), (200, &1024.into(), &6.into()));
+    assert_eq!(
+        (answer.status, &json["accepted"], &json["rejected"]),
+        (200, &1024.into(), &6.into())
+    );
     assert_eq!(readings.len(), 1024);
     let errors = json["errors"].as_array().unwrap();
     for (error, index) in errors.iter().zip(1024..) {
-        assert_eq!((&error["index"], &error["reason"]), (&index.into(), &"bucket_fields".into()));
+        assert_eq!(
+            (&error["index"], &error["reason"]),
+            (&index.into(), &"bucket_fields".into())
+        );
         let detail = error["detail"].as_str().unwrap();
-        assert!(detail.contains("S1") && detail.contains("limits.bucket_fields_max = 1024"), "{detail}");
+        assert!(
+            detail.contains("S1") && detail.contains("limits.bucket_fields_max = 1024"),
+            "{detail}"
+        );
     }
     let (answer, _) = rig.delivered(post(with_fields("S1", 500, 600))).await;
     assert_eq!(answer.status, 200, "existing field names");
     let answer = post(with_fields("S1", 1024, 1026)).send(rig.addr).await;
-    assert_eq!((answer.status, &answer.json()["rejected"]), (400, &2.into()), "also over several requests");
+    assert_eq!(
+        (answer.status, &answer.json()["rejected"]),
+        (400, &2.into()),
+        "also over several requests"
+    );
     let (answer, readings) = rig.delivered(post(with_fields("S2", 1000, 1100))).await;
-    assert_eq!((answer.status, readings.len()), (200, 100), "another sensor");
-    let lines: String = (1020..1026).map(|i| format!("m,sensor_id=S1 n{i}=1i 1709287200000000000\n")).collect();
+    assert_eq!(
+        (answer.status, readings.len()),
+        (200, 100),
+        "another sensor"
+    );
+    let lines: String = (1020..1026)
+        .map(|i| format!("m,sensor_id=S1 n{i}=1i 1709287200000000000\n"))
+        .collect();
     let (answer, readings) = rig.delivered(post(lines).to("/api/v2/write")).await;
-    assert_eq!((answer.status, readings.len()), (400, 4), "as line protocol: {}", answer.text);
+    assert_eq!(
+        (answer.status, readings.len()),
+        (400, 4),
+        "as line protocol: {}",
+        answer.text
+    );
     rig.nothing_came();
 }

@@ -1,5 +1,5 @@
-//! The port on a real socket. The test acts as the next stage after admission, and speaks HTTP byte by byte, because
-//! that is under test.
+//! The port on a real socket. The test acts as the next stage after admission, and speaks HTTP byte
+//! by byte, because that is under test.
 
 mod access;
 mod connections;

@@ -15,11 +15,19 @@ use crate::telemetry::metrics;
 const SHORT: Duration = Duration::from_millis(100);
 
 fn trusting(network: &str, header: ProxyHeader) -> Proxies {
-    Proxies { trusted: [Network::parse(network).unwrap()].into(), header }
+    Proxies {
+        trusted: [Network::parse(network).unwrap()].into(),
+        header,
+    }
 }
 
-/// A port behind such a proxy, with the token `gw1.secret`, that pauses an address after three failures.
-async fn rig(network: &str, header: ProxyHeader, change: impl FnOnce(&mut crate::config::Http)) -> Rig {
+/// A port behind such a proxy, with the token `gw1.secret`, that pauses an address after three
+/// failures.
+async fn rig(
+    network: &str,
+    header: ProxyHeader,
+    change: impl FnOnce(&mut crate::config::Http),
+) -> Rig {
     metrics::install().unwrap();
     let dir = tempfile::tempdir().unwrap();
     Rig::new(|cfg| {
@@ -32,7 +40,11 @@ async fn rig(network: &str, header: ProxyHeader, change: impl FnOnce(&mut crate:
 
 /// A PROXY header for TCP over IPv4.
 fn header(version_and_command: u8, ip: [u8; 4]) -> Vec<u8> {
-    let fixed = [&b"\r\n\r\n\0\r\nQUIT\n"[..], &[version_and_command, 0x11, 0, 12]].concat();
+    let fixed = [
+        &b"\r\n\r\n\0\r\nQUIT\n"[..],
+        &[version_and_command, 0x11, 0, 12],
+    ]
+    .concat();
     [&fixed[..], &ip, &[10, 0, 0, 1, 0x12, 0x34, 0x1f, 0x90]].concat()
 }
 
@@ -57,27 +69,43 @@ async fn ask(rig: &Rig, ip: [u8; 4], token: &str) -> Option<u16> {
 /// Whether the port closes the connection without an answer.
 async fn is_closed(mut stream: TcpStream) -> bool {
     let mut rest = Vec::new();
-    let _ = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the connection stays open");
+    let _ = timeout(LONG, stream.read_to_end(&mut rest))
+        .await
+        .expect("the connection stays open");
     rest.is_empty()
 }
 
 fn refused() -> f64 {
-    metric("hourbucket_http_connections_refused_total", &["port=\"http\"", "reason=\"proxy_header\""])
+    metric(
+        "hourbucket_http_connections_refused_total",
+        &["port=\"http\"", "reason=\"proxy_header\""],
+    )
 }
 
 #[tokio::test]
 async fn the_address_in_the_proxy_header_counts_for_limits_and_pauses() {
-    let rig = rig("127.0.0.1", ProxyHeader::ProxyV2, |cfg| cfg.connections.per_address_max = 2).await;
+    let rig = rig("127.0.0.1", ProxyHeader::ProxyV2, |cfg| {
+        cfg.connections.per_address_max = 2
+    })
+    .await;
     let bad = [192, 0, 2, 1];
     let good = [192, 0, 2, 2];
     for status in [401, 401, 401, 429] {
         assert_eq!(ask(&rig, bad, "gw1.wrong").await, Some(status));
     }
-    assert_eq!(ask(&rig, good, "gw1.wrong").await, Some(401), "another address is not paused");
+    assert_eq!(
+        ask(&rig, good, "gw1.wrong").await,
+        Some(401),
+        "another address is not paused"
+    );
     // 400: the token is valid, and the body empty.
     assert_eq!(ask(&rig, good, "gw1.secret").await, Some(400));
-    // Two connections with requests that do not end; a third one is too many for this address, not for another.
-    let half = format!("{}content-length: 100\r\n\r\n[", with_token("gw1.secret").head());
+    // Two connections with requests that do not end; a third one is too many for this address, not
+    // for another.
+    let half = format!(
+        "{}content-length: 100\r\n\r\n[",
+        with_token("gw1.secret").head()
+    );
     let mut held = Vec::new();
     for _ in 0..2 {
         held.push(open(&rig, &[&header(0x21, good), half.as_bytes()].concat()).await);
@@ -87,13 +115,19 @@ async fn the_address_in_the_proxy_header_counts_for_limits_and_pauses() {
     assert_eq!(ask(&rig, [192, 0, 2, 3], "gw1.secret").await, Some(400));
     // The proxy looks whether the service answers.
     let mut local = open(&rig, &header(0x20, [0; 4])).await;
-    local.write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    local
+        .write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .unwrap();
     assert_eq!(Answer::read(&mut local).await.unwrap().status, 204);
 }
 
 #[tokio::test]
 async fn without_a_whole_header_a_proxy_is_refused_in_bounded_time_and_bytes() {
-    let rig = rig("127.0.0.0/8", ProxyHeader::ProxyV2, |cfg| cfg.times.header_timeout = 10 * SHORT).await;
+    let rig = rig("127.0.0.0/8", ProxyHeader::ProxyV2, |cfg| {
+        cfg.times.header_timeout = 10 * SHORT
+    })
+    .await;
     let before = refused();
     let good = header(0x21, [192, 0, 2, 1]);
     let mut long = good.clone();
@@ -132,17 +166,35 @@ async fn without_a_whole_header_a_proxy_is_refused_in_bounded_time_and_bytes() {
 async fn a_header_of_another_is_not_believed() {
     let rig = rig("192.0.2.1", ProxyHeader::ProxyV2, |_| {}).await;
     let before = refused();
-    for first in [header(0x21, [192, 0, 2, 9]), b"PROXY TCP4 192.0.2.9 10.0.0.1 1 2\r\n".to_vec()] {
+    for first in [
+        header(0x21, [192, 0, 2, 9]),
+        b"PROXY TCP4 192.0.2.9 10.0.0.1 1 2\r\n".to_vec(),
+    ] {
         assert!(is_closed(open(&rig, &first).await).await);
     }
     assert!(refused() - before >= 2.0);
-    assert_eq!(with_token("gw1.secret").send(rig.addr).await.status, 400, "without one it is a client like any other");
+    assert_eq!(
+        with_token("gw1.secret").send(rig.addr).await.status,
+        400,
+        "without one it is a client like any other"
+    );
 
     let rig = self::rig("192.0.2.1", ProxyHeader::XForwardedFor, |_| {}).await;
     rig.limits.exempt_none();
-    for (status, ip) in [(401, "198.51.100.1"), (401, "198.51.100.2"), (401, "198.51.100.3"), (429, "198.51.100.4")] {
-        let answer = with_token("gw1.wrong").header("x-forwarded-for", ip).send(rig.addr).await;
-        assert_eq!(answer.status, status, "its own address is paused, whatever it claims");
+    for (status, ip) in [
+        (401, "198.51.100.1"),
+        (401, "198.51.100.2"),
+        (401, "198.51.100.3"),
+        (429, "198.51.100.4"),
+    ] {
+        let answer = with_token("gw1.wrong")
+            .header("x-forwarded-for", ip)
+            .send(rig.addr)
+            .await;
+        assert_eq!(
+            answer.status, status,
+            "its own address is paused, whatever it claims"
+        );
     }
 }
 
@@ -159,7 +211,10 @@ async fn the_address_in_a_header_of_a_request_counts_for_pauses() {
         (
             ProxyHeader::Forwarded,
             "forwarded",
-            ["for=198.51.100.9, for=192.0.2.1", "for=192.0.2.1;proto=https, for=\"127.0.0.1:80\""],
+            [
+                "for=198.51.100.9, for=192.0.2.1",
+                "for=192.0.2.1;proto=https, for=\"127.0.0.1:80\"",
+            ],
             "for=192.0.2.1, for=192.0.2.2",
             "x-forwarded-for",
         ),
@@ -167,14 +222,23 @@ async fn the_address_in_a_header_of_a_request_counts_for_pauses() {
         let rig = rig("127.0.0.1", kind, |_| {}).await;
         rig.limits.exempt_none();
         let ask = async |token: &str, name: &'static str, value: &str| {
-            with_token(token).header(name, value).send(rig.addr).await.status
+            with_token(token)
+                .header(name, value)
+                .send(rig.addr)
+                .await
+                .status
         };
         for (n, status) in [401, 401, 401, 429, 429].into_iter().enumerate() {
             assert_eq!(ask("gw1.wrong", name, client[n % 2]).await, status, "{n}");
         }
-        assert_eq!(ask("gw1.secret", name, client[0]).await, 400, "a valid token is served");
+        assert_eq!(
+            ask("gw1.secret", name, client[0]).await,
+            400,
+            "a valid token is served"
+        );
         assert_eq!(ask("gw1.wrong", name, other).await, 401);
-        // The other header is one that the client may have sent itself. Without the right one the proxy itself asks.
+        // The other header is one that the client may have sent itself. Without the right one the
+        // proxy itself asks.
         for _ in 0..5 {
             assert_eq!(ask("gw1.wrong", ignored, client[0]).await, 401);
         }

@@ -16,7 +16,11 @@ async fn an_object_an_array_and_lines_are_taken_and_answered_once_they_are_safe(
     let lines = format!("{S1}\n{S2}\n");
     for (body, content_type, n) in [
         (S1.to_owned(), None, 1),
-        (format!("[{S1},{S2}]"), Some("application/json; charset=utf-8"), 2),
+        (
+            format!("[{S1},{S2}]"),
+            Some("application/json; charset=utf-8"),
+            2,
+        ),
         (lines.clone(), Some("application/x-ndjson"), 2),
         (lines.clone(), Some("application/ndjson"), 2),
         (lines, Some("application/jsonl"), 2),
@@ -26,9 +30,15 @@ async fn an_object_an_array_and_lines_are_taken_and_answered_once_they_are_safe(
             request = request.header("content-type", content_type);
         }
         let (answer, readings) = rig.delivered(request).await;
-        assert_eq!((answer.status, answer.json()), (200, json!({"accepted": n, "rejected": 0, "errors": []})));
+        assert_eq!(
+            (answer.status, answer.json()),
+            (200, json!({"accepted": n, "rejected": 0, "errors": []}))
+        );
         assert_eq!(readings.len(), n);
-        assert_eq!((readings[0].sensor_id.as_str(), readings[0].ts_ms), ("S1", 1_709_287_200_000));
+        assert_eq!(
+            (readings[0].sensor_id.as_str(), readings[0].ts_ms),
+            ("S1", 1_709_287_200_000)
+        );
         assert_eq!(readings[0].values["temp"], Value::Double(22.5));
     }
 }
@@ -37,19 +47,34 @@ async fn an_object_an_array_and_lines_are_taken_and_answered_once_they_are_safe(
 async fn the_query_can_name_any_format() {
     let mut rig = Rig::new(|_| {}).await;
     let uplink = r#"{"deviceInfo":{"devEui":"0102030405060708"},"object":{"temp":22.5}}"#;
-    let request = post(uplink).to("/v1/readings?format=chirpstack-v4").header("content-type", "text/plain");
+    let request = post(uplink)
+        .to("/v1/readings?format=chirpstack-v4")
+        .header("content-type", "text/plain");
     let (answer, readings) = rig.delivered(request).await;
-    assert_eq!((answer.status, readings[0].sensor_id.as_str()), (200, "0102030405060708"));
-    let answer = post(uplink).to("/v1/readings?format=chirpstack").send(rig.addr).await;
-    let message = answer.json()["error"]["detail"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(
+        (answer.status, readings[0].sensor_id.as_str()),
+        (200, "0102030405060708")
+    );
+    let answer = post(uplink)
+        .to("/v1/readings?format=chirpstack")
+        .send(rig.addr)
+        .await;
+    let message = answer.json()["error"]["detail"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     assert_eq!(answer.status, 400);
-    assert!(message.contains("unknown format `chirpstack`") && message.contains("chirpstack-v4"), "{message}");
+    assert!(
+        message.contains("unknown format `chirpstack`") && message.contains("chirpstack-v4"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
 async fn the_content_type_says_the_format() {
     let mut rig = Rig::new(|_| {}).await;
-    // {"sensor_id": "S1", "temp": 22.5} with a half float, and {"sensor_id": "S1", "temp": 22.5} in MessagePack.
+    // {"sensor_id": "S1", "temp": 22.5} with a half float, and {"sensor_id": "S1", "temp": 22.5} in
+    // MessagePack.
     let cbor = b"\xa2\x69sensor_id\x62S1\x64temp\xf9\x4d\xa0".to_vec();
     let msgpack = b"\x82\xa9sensor_id\xa2S1\xa4temp\xca\x41\xb4\x00\x00".to_vec();
     // [{0: "S1", 2: 22.5}]
@@ -59,15 +84,30 @@ async fn the_content_type_says_the_format() {
         ("application/msgpack", msgpack.clone(), "temp"),
         ("application/vnd.msgpack", msgpack.clone(), "temp"),
         ("application/x-msgpack", msgpack, "temp"),
-        ("application/senml+json", br#"[{"n":"S1","v":22.5}]"#.to_vec(), "value"),
+        (
+            "application/senml+json",
+            br#"[{"n":"S1","v":22.5}]"#.to_vec(),
+            "value",
+        ),
         ("application/senml+cbor", senml_cbor, "value"),
     ] {
-        let (answer, readings) = rig.delivered(post(body).header("content-type", content_type)).await;
+        let (answer, readings) = rig
+            .delivered(post(body).header("content-type", content_type))
+            .await;
         assert_eq!((answer.status, readings.len()), (200, 1), "{content_type}");
-        assert_eq!((readings[0].sensor_id.as_str(), &readings[0].values[field]), ("S1", &Value::Double(22.5)));
+        assert_eq!(
+            (readings[0].sensor_id.as_str(), &readings[0].values[field]),
+            ("S1", &Value::Double(22.5))
+        );
     }
-    let answer = post(b"\xa1\x61".to_vec()).header("content-type", "application/cbor").send(rig.addr).await;
-    assert_eq!((answer.status, answer.json()["errors"][0]["reason"].as_str()), (400, Some("invalid_cbor")));
+    let answer = post(b"\xa1\x61".to_vec())
+        .header("content-type", "application/cbor")
+        .send(rig.addr)
+        .await;
+    assert_eq!(
+        (answer.status, answer.json()["errors"][0]["reason"].as_str()),
+        (400, Some("invalid_cbor"))
+    );
 }
 
 #[tokio::test]
@@ -76,11 +116,30 @@ async fn good_neighbours_are_kept_and_each_bad_one_is_named() {
     let body = format!(r#"[{S1},{{"ts":1709287200,"temp":1}},{S2},{{"sensor_id":"S3"}}]"#);
     let (answer, readings) = rig.delivered(post(body)).await;
     let json = answer.json();
-    assert_eq!((answer.status, &json["accepted"], &json["rejected"]), (200, &json!(2), &json!(2)));
-    assert_eq!((&json["errors"][0]["index"], &json["errors"][0]["reason"]), (&json!(1), &json!("missing_sensor_id")));
-    assert_eq!((&json["errors"][1]["index"], &json["errors"][1]["reason"]), (&json!(3), &json!("no_values")));
-    assert!(json["errors"][0]["detail"].as_str().is_some_and(|d| !d.is_empty()));
-    assert_eq!(readings.iter().map(|r| r.sensor_id.as_str()).collect::<Vec<_>>(), ["S1", "S2"]);
+    assert_eq!(
+        (answer.status, &json["accepted"], &json["rejected"]),
+        (200, &json!(2), &json!(2))
+    );
+    assert_eq!(
+        (&json["errors"][0]["index"], &json["errors"][0]["reason"]),
+        (&json!(1), &json!("missing_sensor_id"))
+    );
+    assert_eq!(
+        (&json["errors"][1]["index"], &json["errors"][1]["reason"]),
+        (&json!(3), &json!("no_values"))
+    );
+    assert!(
+        json["errors"][0]["detail"]
+            .as_str()
+            .is_some_and(|d| !d.is_empty())
+    );
+    assert_eq!(
+        readings
+            .iter()
+            .map(|r| r.sensor_id.as_str())
+            .collect::<Vec<_>>(),
+        ["S1", "S2"]
+    );
 }
 
 #[tokio::test]
@@ -95,12 +154,19 @@ async fn where_nothing_is_accepted_the_same_body_comes_with_400_and_nothing_is_h
     ] {
         let answer = post(body).send(rig.addr).await;
         let json = answer.json();
-        assert_eq!((answer.status, &json["accepted"], &json["rejected"]), (400, &json!(0), &json!(rejected)), "{body}");
+        assert_eq!(
+            (answer.status, &json["accepted"], &json["rejected"]),
+            (400, &json!(0), &json!(rejected)),
+            "{body}"
+        );
         assert_eq!(json["errors"][0]["reason"], reason, "{json}");
     }
     let many = format!("[{}]", vec!["{}"; 5000].join(","));
     let json = post(many).send(rig.addr).await.json();
-    assert_eq!((json["errors"].as_array().unwrap().len(), &json["rejected"]), (KEPT_MAX, &json!(5000)));
+    assert_eq!(
+        (json["errors"].as_array().unwrap().len(), &json["rejected"]),
+        (KEPT_MAX, &json!(5000))
+    );
     rig.nothing_came();
 }
 
@@ -117,13 +183,32 @@ async fn a_large_body_is_decoded_like_a_small_one() {
 async fn ts_unit_is_understood_and_what_is_not_is_refused() {
     let mut rig = Rig::new(|_| {}).await;
     let body = |ts: i64| post(format!(r#"{{"sensor_id":"S1","ts":{ts},"temp":1}}"#));
-    for (unit, ts) in [("s", 1_709_287_200), ("ms", 1_709_287_200_000), ("us", 1_709_287_200_000_000)] {
-        let (_, readings) = rig.delivered(body(ts).to(&format!("/v1/readings?ts_unit={unit}"))).await;
+    for (unit, ts) in [
+        ("s", 1_709_287_200),
+        ("ms", 1_709_287_200_000),
+        ("us", 1_709_287_200_000_000),
+    ] {
+        let (_, readings) = rig
+            .delivered(body(ts).to(&format!("/v1/readings?ts_unit={unit}")))
+            .await;
         assert_eq!(readings[0].ts_ms, 1_709_287_200_000);
     }
-    for query in ["ts_unit=h", "ts_unit=", "tsunit=s", "ts_unit=s&ts_unit=ms", "debug=1"] {
-        let answer = body(1).to(&format!("/v1/readings?{query}")).send(rig.addr).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (400, "bad_query"), "{query}");
+    for query in [
+        "ts_unit=h",
+        "ts_unit=",
+        "tsunit=s",
+        "ts_unit=s&ts_unit=ms",
+        "debug=1",
+    ] {
+        let answer = body(1)
+            .to(&format!("/v1/readings?{query}"))
+            .send(rig.addr)
+            .await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (400, "bad_query"),
+            "{query}"
+        );
     }
     rig.nothing_came();
 }
@@ -133,16 +218,36 @@ async fn a_reading_without_a_time_gets_that_of_receipt() {
     let mut rig = Rig::new(|_| {}).await;
     let before = chrono::Utc::now().timestamp_millis();
     let (_, readings) = rig.delivered(post(r#"{"sensor_id":"S1","temp":1}"#)).await;
-    assert!(readings[0].receipt_time && (before..=before + LONG.as_millis() as i64).contains(&readings[0].ts_ms));
+    assert!(
+        readings[0].receipt_time
+            && (before..=before + LONG.as_millis() as i64).contains(&readings[0].ts_ms)
+    );
 }
 
 #[tokio::test]
 async fn unknown_content_types_are_refused_with_a_list_of_those_that_are_known() {
     let mut rig = Rig::new(|_| {}).await;
-    for content_type in ["text/plain", "application/x-www-form-urlencoded", "application/json-seq", "json", ""] {
-        let answer = post(S1).header("content-type", content_type).send(rig.addr).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (415, "unsupported_content_type"), "{content_type}");
-        assert!(answer.text.contains("application/x-ndjson"), "{}", answer.text);
+    for content_type in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/json-seq",
+        "json",
+        "",
+    ] {
+        let answer = post(S1)
+            .header("content-type", content_type)
+            .send(rig.addr)
+            .await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (415, "unsupported_content_type"),
+            "{content_type}"
+        );
+        assert!(
+            answer.text.contains("application/x-ndjson"),
+            "{}",
+            answer.text
+        );
     }
     rig.nothing_came();
 }
@@ -151,10 +256,16 @@ async fn unknown_content_types_are_refused_with_a_list_of_those_that_are_known()
 async fn unknown_paths_and_methods_are_told_as_json() {
     let rig = Rig::new(|_| {}).await;
     let answer = post(S1).to("/v2/readings").send(rig.addr).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (404, "not_found"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (404, "not_found")
+    );
     for method in ["GET", "PUT", "DELETE"] {
         let answer = post("").method(method).send(rig.addr).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (405, "method_not_allowed"));
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (405, "method_not_allowed")
+        );
         assert_eq!(answer.header("allow"), Some("POST"));
     }
 }
@@ -174,20 +285,46 @@ async fn what_is_not_served_is_not_repeated_because_a_secret_may_be_in_it() {
     ] {
         let answer = post("{}").method(method).to(target).send(rig.addr).await;
         assert_eq!(answer.status, status, "{method} {target}");
-        assert!(!answer.text.contains("SECRET") && !answer.text.contains("gw1"), "{}", answer.text);
+        assert!(
+            !answer.text.contains("SECRET") && !answer.text.contains("gw1"),
+            "{}",
+            answer.text
+        );
     }
-    let text = post("{}").to("/api/v1/x/attributes").send(rig.addr).await.text;
-    assert!(text.contains("ThingsBoard") && text.contains("/api/v1/{token}/telemetry"), "{text}");
-    let text = post("").method("GET").to("/v1/sensors").send(rig.addr).await.text;
-    assert!(text.contains("admin.listen") && text.contains("/v1/readings"), "{text}");
-    let text = post("{}").to("/v1/hooks/chirpstack").send(rig.addr).await.text;
+    let text = post("{}")
+        .to("/api/v1/x/attributes")
+        .send(rig.addr)
+        .await
+        .text;
+    assert!(
+        text.contains("ThingsBoard") && text.contains("/api/v1/{token}/telemetry"),
+        "{text}"
+    );
+    let text = post("")
+        .method("GET")
+        .to("/v1/sensors")
+        .send(rig.addr)
+        .await
+        .text;
+    assert!(
+        text.contains("admin.listen") && text.contains("/v1/readings"),
+        "{text}"
+    );
+    let text = post("{}")
+        .to("/v1/hooks/chirpstack")
+        .send(rig.addr)
+        .await
+        .text;
     assert!(text.contains("chirpstack-v4"), "{text}");
 }
 
 /// A tokens file with `gw1.secret`.
 pub(super) fn tokens_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
     let path = dir.path().join("tokens.toml");
-    let text = format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"));
+    let text = format!(
+        "[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n",
+        hash_secret("secret")
+    );
     std::fs::write(&path, text).unwrap();
     path
 }
@@ -201,20 +338,33 @@ async fn with_a_file_of_tokens_only_a_valid_token_passes() {
         (post(S1), "no_token"),
         (with("Bearer gw1"), "malformed_token"),
         (with("Basic Z3cx"), "malformed_token"),
-        (with("Bearer gw1.secret").header("authorization", "Bearer gw1.secret"), "malformed_token"),
+        (
+            with("Bearer gw1.secret").header("authorization", "Bearer gw1.secret"),
+            "malformed_token",
+        ),
         (with("Bearer gw1.Secret"), "invalid_token"),
         (with("Bearer gw2.secret"), "invalid_token"),
     ] {
         let answer = request.send(rig.addr).await;
         assert_eq!((answer.status, answer.reason().as_str()), (401, reason));
-        assert!(answer.header("www-authenticate").is_some_and(|v| v.starts_with("Bearer")));
+        assert!(
+            answer
+                .header("www-authenticate")
+                .is_some_and(|v| v.starts_with("Bearer"))
+        );
         assert!(!answer.text.to_lowercase().contains("gw1.secret"));
     }
     rig.nothing_came();
     // `gw1:secret` and `any:gw1.secret` in Base64.
     let pair = "Basic Z3cxOnNlY3JldA==";
     let password = "Basic YW55Omd3MS5zZWNyZXQ=";
-    for value in ["Bearer gw1.secret", "bearer gw1.secret", "Token gw1.secret", pair, password] {
+    for value in [
+        "Bearer gw1.secret",
+        "bearer gw1.secret",
+        "Token gw1.secret",
+        pair,
+        password,
+    ] {
         let (answer, _) = rig.delivered(with(value)).await;
         assert_eq!(answer.status, 200, "{value}");
     }
@@ -227,7 +377,10 @@ async fn a_sender_that_waits_for_100_continue_is_refused_before_it_sends() {
     let rig = Rig::new(|cfg| cfg.tokens_file = Some(tokens_file(&dir))).await;
     let request: Request = post("").header("expect", "100-continue");
     let mut stream = tokio::net::TcpStream::connect(rig.addr).await.unwrap();
-    stream.write_all(format!("{}content-length: 100\r\n\r\n", request.head()).as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("{}content-length: 100\r\n\r\n", request.head()).as_bytes())
+        .await
+        .unwrap();
     let answer = super::rig::Answer::read(&mut stream).await.unwrap();
     assert_eq!((answer.status, answer.reason().as_str()), (401, "no_token"));
 }
@@ -235,20 +388,36 @@ async fn a_sender_that_waits_for_100_continue_is_refused_before_it_sends() {
 #[tokio::test]
 async fn without_tokens_only_loopback_is_served_unless_told_otherwise() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
-    let error = Rig::try_new(|cfg| cfg.listen = everywhere).await.err().unwrap().to_string();
-    assert!(error.contains("http.listen") && error.contains("http.allow_anonymous"), "{error}");
+    let error = Rig::try_new(|cfg| cfg.listen = everywhere)
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("http.listen") && error.contains("http.allow_anonymous"),
+        "{error}"
+    );
     let rig = Rig::try_new(|cfg| (cfg.listen, cfg.allow_anonymous) = (everywhere, true)).await;
     assert!(rig.is_ok());
     let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::try_new(|cfg| (cfg.listen, cfg.tokens_file) = (everywhere, Some(tokens_file(&dir)))).await;
+    let rig =
+        Rig::try_new(|cfg| (cfg.listen, cfg.tokens_file) = (everywhere, Some(tokens_file(&dir))))
+            .await;
     assert!(rig.is_ok());
 }
 
 #[tokio::test]
 async fn an_address_in_use_is_named_with_its_key() {
     let rig = Rig::new(|_| {}).await;
-    let error = Rig::try_new(|cfg| cfg.listen = rig.addr).await.err().unwrap().to_string();
-    assert!(error.contains("http.listen") && error.contains(&rig.addr.to_string()), "{error}");
+    let error = Rig::try_new(|cfg| cfg.listen = rig.addr)
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("http.listen") && error.contains(&rig.addr.to_string()),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -257,18 +426,30 @@ async fn an_unset_clock_is_refused_unless_a_setting_or_the_format_says_that_ther
     let mut rig = Rig::new(|_| {}).await;
     let answer = post(old).send(rig.addr).await;
     let error = &answer.json()["errors"][0];
-    assert_eq!((answer.status, &error["reason"]), (400, &json!("clock_not_set")), "{error}");
+    assert_eq!(
+        (answer.status, &error["reason"]),
+        (400, &json!("clock_not_set")),
+        "{error}"
+    );
     rig.nothing_came();
     let shelly = r#"{"src":"shelly-1","method":"NotifyStatus","params":{"ts":2.5,"temperature:100":{"tC":21.5}}}"#;
-    let (answer, readings) = rig.delivered(post(shelly).to("/v1/readings?format=shelly-gen2")).await;
-    assert_eq!(answer.json(), json!({"accepted": 1, "rejected": 0, "errors": [], "retimed": 1}));
+    let (answer, readings) = rig
+        .delivered(post(shelly).to("/v1/readings?format=shelly-gen2"))
+        .await;
+    assert_eq!(
+        answer.json(),
+        json!({"accepted": 1, "rejected": 0, "errors": [], "retimed": 1})
+    );
     assert!(readings[0].receipt_time);
 
     let mut decoding = decoding();
     decoding.limits.unset_over_http_refused = false;
     let mut rig = Rig::with(|_| {}, decoding).await;
     let (answer, _) = rig.delivered(post(old)).await;
-    assert_eq!(answer.json(), json!({"accepted": 1, "rejected": 0, "errors": [], "retimed": 1}));
+    assert_eq!(
+        answer.json(),
+        json!({"accepted": 1, "rejected": 0, "errors": [], "retimed": 1})
+    );
 }
 
 #[tokio::test]
@@ -277,5 +458,8 @@ async fn what_is_left_out_is_named_in_the_answer() {
     let body = r#"{"sensor_id":"S1","values":{"temp":1},"firmware":"1.2","energy":{"power":5}}"#;
     let (answer, _) = rig.delivered(post(body)).await;
     let left_out = json!({"count": 2, "names": ["firmware", "energy"]});
-    assert_eq!(answer.json(), json!({"accepted": 1, "rejected": 0, "errors": [], "left_out": left_out}));
+    assert_eq!(
+        answer.json(),
+        json!({"accepted": 1, "rejected": 0, "errors": [], "left_out": left_out})
+    );
 }

@@ -42,7 +42,9 @@ fn sample(value: f64) -> Vec<u8> {
 
 fn write(body: &[u8]) -> Request {
     let packed = snap::raw::Encoder::new().compress_vec(body).unwrap();
-    post(packed).to(REMOTE_WRITE).header("content-encoding", "snappy")
+    post(packed)
+        .to(REMOTE_WRITE)
+        .header("content-encoding", "snappy")
 }
 
 const V1: &str = "application/x-protobuf";
@@ -55,23 +57,42 @@ async fn samples_of_both_versions_are_taken() {
     for request in [
         write(&v1(21.5, 0)),
         write(&v1(21.5, 0)).header("content-type", V1),
-        write(&v1(21.5, 0)).header("content-type", "application/x-protobuf; proto=prometheus.WriteRequest"),
+        write(&v1(21.5, 0)).header(
+            "content-type",
+            "application/x-protobuf; proto=prometheus.WriteRequest",
+        ),
         write(&v2(21.5)).header("content-type", V2),
-        post(zstd::encode_all(&v1(21.5, 0)[..], 3).unwrap()).to(REMOTE_WRITE).header("content-encoding", "zstd"),
+        post(zstd::encode_all(&v1(21.5, 0)[..], 3).unwrap())
+            .to(REMOTE_WRITE)
+            .header("content-encoding", "zstd"),
     ] {
         let (answer, readings) = rig.delivered(request).await;
-        assert_eq!((answer.status, answer.text.as_str(), answer.header(WRITTEN)), (204, "", Some("1")));
-        assert_eq!((readings[0].sensor_id.as_str(), &readings[0].values["temp"]), ("S1", &Value::Double(21.5)));
+        assert_eq!(
+            (answer.status, answer.text.as_str(), answer.header(WRITTEN)),
+            (204, "", Some("1"))
+        );
+        assert_eq!(
+            (readings[0].sensor_id.as_str(), &readings[0].values["temp"]),
+            ("S1", &Value::Double(21.5))
+        );
     }
     let (answer, readings) = rig.delivered(write(&v1(1.0, 2))).await;
-    assert_eq!((answer.status, readings.len(), answer.header(WRITTEN)), (400, 1, Some("1")));
+    assert_eq!(
+        (answer.status, readings.len(), answer.header(WRITTEN)),
+        (400, 1, Some("1"))
+    );
     assert!(
-        answer.text.starts_with("2 rejected, the others are stored: `temp` is a native histogram"),
+        answer
+            .text
+            .starts_with("2 rejected, the others are stored: `temp` is a native histogram"),
         "{}",
         answer.text
     );
     // A stale marker is written as far as the sender is concerned.
-    let answer = write(&v2(f64::from_bits(0x7ff0_0000_0000_0002))).header("content-type", V2).send(rig.addr).await;
+    let answer = write(&v2(f64::from_bits(0x7ff0_0000_0000_0002)))
+        .header("content-type", V2)
+        .send(rig.addr)
+        .await;
     assert_eq!((answer.status, answer.header(WRITTEN)), (204, Some("1")));
     assert_eq!(write(b"").send(rig.addr).await.status, 204);
     rig.nothing_came();
@@ -84,10 +105,26 @@ async fn what_may_be_sent_again_is_told_from_what_may_not() {
         (write(&v1(1.0, 0)).header("content-type", V2), 400),
         (write(&v1(f64::NAN, 0)), 400),
         (write(b"\x0a\x05"), 400),
-        (post("not snappy").to(REMOTE_WRITE).header("content-encoding", "snappy"), 400),
-        (write(&v1(1.0, 0)).header("content-type", "application/json"), 415),
-        (write(&v1(1.0, 0)).header("content-type", "application/x-protobuf;proto=other"), 415),
-        (post(v1(1.0, 0)).to(REMOTE_WRITE).header("content-encoding", "br"), 415),
+        (
+            post("not snappy")
+                .to(REMOTE_WRITE)
+                .header("content-encoding", "snappy"),
+            400,
+        ),
+        (
+            write(&v1(1.0, 0)).header("content-type", "application/json"),
+            415,
+        ),
+        (
+            write(&v1(1.0, 0)).header("content-type", "application/x-protobuf;proto=other"),
+            415,
+        ),
+        (
+            post(v1(1.0, 0))
+                .to(REMOTE_WRITE)
+                .header("content-encoding", "br"),
+            415,
+        ),
         (write(&[0; 20_000]), 413),
     ] {
         let answer = request.send(rig.addr).await;
@@ -96,7 +133,11 @@ async fn what_may_be_sent_again_is_told_from_what_may_not() {
     }
     rig.admission_control.full(true);
     let answer = write(&v1(1.0, 0)).send(rig.addr).await;
-    assert_eq!(answer.status, 503, "Prometheus drops samples on 429: {}", answer.text);
+    assert_eq!(
+        answer.status, 503,
+        "Prometheus drops samples on 429: {}",
+        answer.text
+    );
     assert!(answer.retry_after_s() > 0);
     rig.admission_control.full(false);
     rig.admission_control.stop();

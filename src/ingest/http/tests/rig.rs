@@ -26,7 +26,11 @@ pub(super) fn http() -> config::Http {
         tokens_file: None,
         allow_anonymous: false,
         body_max_bytes: 1 << 20,
-        times: config::HttpTimes { header_timeout: LONG, keep_alive: LONG, write_timeout: LONG },
+        times: config::HttpTimes {
+            header_timeout: LONG,
+            keep_alive: LONG,
+            write_timeout: LONG,
+        },
         bodies_max_bytes: 128 << 20,
         connections: config::Config::default().http.connections,
         proxies: config::Config::default().http.proxies,
@@ -66,7 +70,10 @@ impl Rig {
     }
 
     /// With these settings of the decoders.
-    pub(super) async fn with(change: impl FnOnce(&mut config::Http), decoding: config::Decoding) -> Rig {
+    pub(super) async fn with(
+        change: impl FnOnce(&mut config::Http),
+        decoding: config::Decoding,
+    ) -> Rig {
         Rig::open(change, decoding).await.unwrap()
     }
 
@@ -74,34 +81,62 @@ impl Rig {
         Rig::open(change, decoding()).await
     }
 
-    async fn open(change: impl FnOnce(&mut config::Http), decoding: config::Decoding) -> Result<Rig, HttpError> {
+    async fn open(
+        change: impl FnOnce(&mut config::Http),
+        decoding: config::Decoding,
+    ) -> Result<Rig, HttpError> {
         let mut cfg = http();
         change(&mut cfg);
         let admission_control = AdmissionControl::default();
-        let (admission, ingest_batches) = admission_channel(BATCHES_MAX, 64 << 20, admission_control.clone());
+        let (admission, ingest_batches) =
+            admission_channel(BATCHES_MAX, 64 << 20, admission_control.clone());
         let admission = admission.counting_fields(FieldLimiter::new(Span::HOUR));
         let clock = Arc::new(SystemClock::new());
-        let grants = GrantDefaults { quota: Some(config::Config::default().quota), ..GrantDefaults::unlimited() };
+        let grants = GrantDefaults {
+            quota: Some(config::Config::default().quota),
+            ..GrantDefaults::unlimited()
+        };
         let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
-        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding), admission.clone(), clock, &on_tls, &grants).await?;
+        let ingest = HttpIngest::bind(
+            &cfg,
+            Arc::new(decoding),
+            admission.clone(),
+            clock,
+            &on_tls,
+            &grants,
+        )
+        .await?;
         let addr = ingest.local_addr();
         let limits = ingest.port.1.clone();
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
-        Ok(Rig { addr, admission_control, admission, ingest_batches, limits, shutdown, task })
+        Ok(Rig {
+            addr,
+            admission_control,
+            admission,
+            ingest_batches,
+            limits,
+            shutdown,
+            task,
+        })
     }
 
     /// The next ingest batch.
     pub(super) async fn ingest_batch(&mut self) -> (Vec<Reading>, Ack) {
-        let ingest_batch =
-            tokio::time::timeout(LONG, self.ingest_batches.recv()).await.expect("no ingest batch arrived").unwrap();
+        let ingest_batch = tokio::time::timeout(LONG, self.ingest_batches.recv())
+            .await
+            .expect("no ingest batch arrived")
+            .unwrap();
         assert!(ingest_batch.dead.is_empty());
         let (batch, _, ack) = ingest_batch.into_parts();
         (batch.to_readings(), ack)
     }
 
     pub(super) fn nothing_came(&mut self) {
-        assert!(self.ingest_batches.try_recv().is_err(), "an ingest batch passed admission");
+        assert!(
+            self.ingest_batches.try_recv().is_err(),
+            "an ingest batch passed admission"
+        );
     }
 
     /// Sends a request, delivers the next ingest batch, and returns the answer.
@@ -124,7 +159,12 @@ pub(super) struct Request {
 }
 
 pub(super) fn post(body: impl Into<Vec<u8>>) -> Request {
-    Request { method: "POST", target: "/v1/readings".into(), headers: vec![], body: body.into() }
+    Request {
+        method: "POST",
+        target: "/v1/readings".into(),
+        headers: vec![],
+        body: body.into(),
+    }
 }
 
 impl Request {
@@ -133,7 +173,10 @@ impl Request {
     }
 
     pub(super) fn to(self, target: &str) -> Request {
-        Request { target: target.into(), ..self }
+        Request {
+            target: target.into(),
+            ..self
+        }
     }
 
     pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Request {
@@ -141,26 +184,40 @@ impl Request {
         self
     }
 
-    /// The head, without Content-Length and the empty line. The host is this machine, unless a header gives it.
+    /// The head, without Content-Length and the empty line. The host is this machine, unless a
+    /// header gives it.
     pub(super) fn head(&self) -> String {
-        let headers: String = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let headers: String = self
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
         let has_host = self.headers.iter().any(|(name, _)| *name == "host");
         let host = if has_host { "" } else { "host: localhost\r\n" };
-        format!("{} {} HTTP/1.1\r\n{host}{headers}", self.method, self.target)
+        format!(
+            "{} {} HTTP/1.1\r\n{host}{headers}",
+            self.method, self.target
+        )
     }
 
     /// Sends it with Content-Length, on a new connection.
     pub(super) async fn send(&self, addr: SocketAddr) -> Answer {
         let mut stream = TcpStream::connect(addr).await.unwrap();
         let head = format!("{}content-length: {}\r\n\r\n", self.head(), self.body.len());
-        stream.write_all(&[head.as_bytes(), &self.body].concat()).await.unwrap();
+        stream
+            .write_all(&[head.as_bytes(), &self.body].concat())
+            .await
+            .unwrap();
         Answer::read(&mut stream).await.expect("no answer")
     }
 
     /// Sends it in chunks, without Content-Length.
     pub(super) async fn send_chunked(&self, addr: SocketAddr) -> Answer {
         let mut stream = TcpStream::connect(addr).await.unwrap();
-        stream.write_all(format!("{}transfer-encoding: chunked\r\n\r\n", self.head()).as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{}transfer-encoding: chunked\r\n\r\n", self.head()).as_bytes())
+            .await
+            .unwrap();
         for chunk in self.body.chunks(50_000) {
             let framed = [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat();
             stream.write_all(&framed).await.unwrap();
@@ -182,7 +239,9 @@ pub(super) struct Answer {
 impl Answer {
     /// The next answer on the connection; `None` if it ended.
     pub(super) async fn read(stream: &mut TcpStream) -> Option<Answer> {
-        tokio::time::timeout(LONG, Answer::read_patiently(stream)).await.expect("no answer in time")
+        tokio::time::timeout(LONG, Answer::read_patiently(stream))
+            .await
+            .expect("no answer in time")
     }
 
     async fn read_patiently(stream: &mut TcpStream) -> Option<Answer> {
@@ -193,10 +252,25 @@ impl Answer {
         let head = String::from_utf8(head).unwrap();
         let mut lines = head.lines();
         let status = lines.next()?.split(' ').nth(1)?.parse().unwrap();
-        let header = |line: &str| line.split_once(": ").map(|(n, v)| (n.to_lowercase(), v.to_owned()));
+        let header = |line: &str| {
+            line.split_once(": ")
+                .map(|(n, v)| (n.to_lowercase(), v.to_owned()))
+        };
         let headers = lines.filter_map(header).collect();
-        let mut answer = Answer { status, headers, body: vec![], text: String::new() };
-        let mut body = vec![0; answer.header("content-length").unwrap_or("0").parse().unwrap()];
+        let mut answer = Answer {
+            status,
+            headers,
+            body: vec![],
+            text: String::new(),
+        };
+        let mut body = vec![
+            0;
+            answer
+                .header("content-length")
+                .unwrap_or("0")
+                .parse()
+                .unwrap()
+        ];
         stream.read_exact(&mut body).await.unwrap();
         answer.text = String::from_utf8_lossy(&body).into_owned();
         answer.body = body;
@@ -204,7 +278,10 @@ impl Answer {
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -215,12 +292,20 @@ impl Answer {
     /// `error.reason`; asserts that `error.detail` is there.
     pub(super) fn reason(&self) -> String {
         let json = self.json();
-        assert!(json["error"]["detail"].as_str().is_some_and(|d| d.len() > 10), "{json}");
+        assert!(
+            json["error"]["detail"]
+                .as_str()
+                .is_some_and(|d| d.len() > 10),
+            "{json}"
+        );
         json["error"]["reason"].as_str().unwrap().to_owned()
     }
 
     /// Seconds of Retry-After.
     pub(super) fn retry_after_s(&self) -> u64 {
-        self.header("retry-after").expect("no Retry-After").parse().unwrap()
+        self.header("retry-after")
+            .expect("no Retry-After")
+            .parse()
+            .unwrap()
     }
 }

@@ -1,5 +1,5 @@
-//! Turns messages into ingest batches: finds the subscription of each message, decodes it, and collects readings and
-//! dead letters until they are handed over. Pure: no IO, no clock, no metric.
+//! Turns messages into ingest batches: finds the subscription of each message, decodes it, and
+//! collects readings and dead letters until they are handed over. Pure: no IO, no clock, no metric.
 
 #[cfg(test)]
 mod tests;
@@ -38,7 +38,8 @@ struct Route {
     zone: Option<Tz>,
     /// Limits with the subscription's time zone, if it has one.
     limits: Option<Limits>,
-    /// A shared subscription receives no retained messages (MQTT 5 §4.8.2), so nothing has to be remembered.
+    /// A shared subscription receives no retained messages (MQTT 5 §4.8.2), so nothing has to be
+    /// remembered.
     is_shared: bool,
     retained: Retained,
     user_property_tags: Vec<String>,
@@ -49,7 +50,10 @@ impl Route {
     fn renew(&mut self, formats: &Formats, decoding: &Decoding) {
         self.how = PayloadDecoder::of(&self.format_name, formats);
         self.ts_unit = self.ts_unit_own.or(self.how.ts_unit_usual());
-        self.limits = self.zone.map(|zone| Limits { zone: Some(zone), ..decoding.limits.clone() });
+        self.limits = self.zone.map(|zone| Limits {
+            zone: Some(zone),
+            ..decoding.limits.clone()
+        });
     }
 }
 
@@ -86,7 +90,8 @@ pub(crate) struct Settings {
     /// The `source` of its dead letters.
     pub(crate) source: &'static str,
     pub(crate) payload_bytes_max: usize,
-    /// The topic of our own status. Its messages are not readings, even if a subscription matches them.
+    /// The topic of our own status. Its messages are not readings, even if a subscription matches
+    /// them.
     pub(crate) status_topic: Option<String>,
 }
 
@@ -95,7 +100,8 @@ pub(crate) struct Settings {
 pub(in crate::ingest) enum Take {
     /// Collected, with the note to remember once it is acknowledged.
     Accepted(Option<Note>),
-    /// To be acknowledged only: an unwanted retained message, our own status, or a message without a payload.
+    /// To be acknowledged only: an unwanted retained message, our own status, or a message without
+    /// a payload.
     Skipped,
     /// To be refused: its sender may not write any of its readings. The text says why.
     Refused(String),
@@ -176,8 +182,12 @@ impl Collector {
             let mut route = Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
-                template: TopicTemplate::parse(&s.topic)
-                    .map_err(|error| SetupError::TopicTemplate { filter: s.filter.clone(), error })?,
+                template: TopicTemplate::parse(&s.topic).map_err(|error| {
+                    SetupError::TopicTemplate {
+                        filter: s.filter.clone(),
+                        error,
+                    }
+                })?,
                 format_name: s.format.clone(),
                 ts_unit: None,
                 ts_unit_own: s.ts_unit.as_deref().and_then(|unit| unit.parse().ok()),
@@ -192,7 +202,10 @@ impl Collector {
             Ok(route)
         };
         Ok(Collector {
-            routes: subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
+            routes: subscriptions
+                .iter()
+                .map(route)
+                .collect::<Result<_, SetupError>>()?,
             settings,
             taken: Accepted::default(),
             sparkplug: Sparkplug::new(),
@@ -217,12 +230,14 @@ impl Collector {
         Collector { fields, ..self }
     }
 
-    /// Decodes messages with these settings from now on. Call only if nothing is collected. The memory of earlier
-    /// messages stays.
+    /// Decodes messages with these settings from now on. Call only if nothing is collected. The
+    /// memory of earlier messages stays.
     pub(in crate::ingest) fn renew(&mut self, decoding: Arc<Decoding>) {
         debug_assert!(self.is_empty());
         let formats = Formats::new(&decoding);
-        self.routes.iter_mut().for_each(|route| route.renew(&formats, &decoding));
+        self.routes
+            .iter_mut()
+            .for_each(|route| route.renew(&formats, &decoding));
         self.batch = BatchBuilder::new(decoding.limits.fields_max);
         self.decoding = decoding;
     }
@@ -258,7 +273,8 @@ impl Collector {
         }
     }
 
-    /// A connection is open. `session_present`: the broker kept the messages that arrived meanwhile.
+    /// A connection is open. `session_present`: the broker kept the messages that arrived
+    /// meanwhile.
     pub(in crate::ingest) fn connected(&mut self, session_present: bool) {
         self.sparkplug.reconnected();
         if !session_present {
@@ -285,12 +301,22 @@ impl Collector {
         self.rebirths.drain(..)
     }
 
-    /// Decodes one message that was received before and kept: a dead letter, which has no user properties. It goes
-    /// through the same code as a new one, in a separate batch.
-    pub(crate) fn decode_again(&mut self, topic: &str, payload: &[u8], received_at_ms: i64) -> CollectedBatch {
+    /// Decodes one message that was received before and kept: a dead letter, which has no user
+    /// properties. It goes through the same code as a new one, in a separate batch.
+    pub(crate) fn decode_again(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+        received_at_ms: i64,
+    ) -> CollectedBatch {
         let topic = topic.to_owned().into();
         let payload = payload.to_owned().into();
-        let message = Message { topic, payload, is_dup: true, ..Message::default() };
+        let message = Message {
+            topic,
+            payload,
+            is_dup: true,
+            ..Message::default()
+        };
         // The collector is empty, so there is room for it.
         let _ = self.take(&message, received_at_ms);
         // The message is old: it must not cause a rebirth command to a Sparkplug B node.
@@ -303,13 +329,18 @@ impl Collector {
         self.taken.remember(note);
     }
 
-    /// Adds a message: its readings and, if anything in it is rejected, a dead letter of the whole message with the
-    /// first reason. Or skips it, because the broker sent it as a retained message.
+    /// Adds a message: its readings and, if anything in it is rejected, a dead letter of the whole
+    /// message with the first reason. Or skips it, because the broker sent it as a retained
+    /// message.
     ///
     /// # Errors
-    /// Its field names do not fit into the current batch; nothing of the message was added. Cannot happen for an empty
-    /// batch.
-    pub(in crate::ingest) fn take(&mut self, message: &Message, received_at_ms: i64) -> Result<Take, NoRoom> {
+    /// Its field names do not fit into the current batch; nothing of the message was added. Cannot
+    /// happen for an empty batch.
+    pub(in crate::ingest) fn take(
+        &mut self,
+        message: &Message,
+        received_at_ms: i64,
+    ) -> Result<Take, NoRoom> {
         let route = std::str::from_utf8(&message.topic).map(|topic| self.route(topic));
         let note = match route.map(|route| route.map(|at| &self.routes[at])) {
             Ok(Some(route)) if route.retained == Retained::Once && !route.is_shared => {
@@ -323,8 +354,8 @@ impl Collector {
             self.skipped += 1;
             return Ok(Take::Skipped);
         }
-        // A device that signs off, or a retained message that is cleared (MQTT 5 §3.3.1.3): not a reading, and no
-        // error.
+        // A device that signs off, or a retained message that is cleared (MQTT 5 §3.3.1.3): not a
+        // reading, and no error.
         if message.payload.is_empty() && message.refused.is_none() {
             self.messages += 1;
             self.empty += 1;
@@ -335,11 +366,18 @@ impl Collector {
     }
 
     fn route(&self, topic: &str) -> Option<usize> {
-        self.routes.iter().position(|route| filter_matches(&route.filter, topic))
+        self.routes
+            .iter()
+            .position(|route| filter_matches(&route.filter, topic))
     }
 
     fn is_left_out(&self, message: &Message, route: Option<usize>, note: Option<Note>) -> bool {
-        if self.settings.status_topic.as_ref().is_some_and(|own| own.as_bytes() == message.topic) {
+        if self
+            .settings
+            .status_topic
+            .as_ref()
+            .is_some_and(|own| own.as_bytes() == message.topic)
+        {
             return true;
         }
         // A redelivered message was not acknowledged.
@@ -363,19 +401,28 @@ impl Collector {
         if self.is_empty()
             && let Some(fields) = &self.fields
         {
-            self.batch.guard(fields.guard(self.decoding.limits.bucket_fields_max, received_at_ms));
+            self.batch
+                .guard(fields.guard(self.decoding.limits.bucket_fields_max, received_at_ms));
         }
         let mark = self.batch.mark();
         let before = self.batch.len();
         self.rejects.clear();
-        Grant::apply(message.sender.as_ref(), self.decoding.sender_tag.as_ref(), &mut self.batch);
+        Grant::apply(
+            message.sender.as_ref(),
+            self.decoding.sender_tag.as_ref(),
+            &mut self.batch,
+        );
         self.decode(message, route, received_at_ms);
         if self.rejects.is_empty() {
             self.messages += 1;
             self.left_out += self.rejects.left_out().total() as u64;
             return Ok(None);
         }
-        let is_crowded = self.rejects.by_reason().iter().any(|(reason, _)| *reason == RejectReason::TooManyFieldNames);
+        let is_crowded = self
+            .rejects
+            .by_reason()
+            .iter()
+            .any(|(reason, _)| *reason == RejectReason::TooManyFieldNames);
         if is_crowded && self.messages > 0 {
             self.batch.rollback(mark);
             return Err(NoRoom);
@@ -383,20 +430,42 @@ impl Collector {
         self.messages += 1;
         self.left_out += self.rejects.left_out().total() as u64;
         self.rejected.add(&self.rejects);
-        let is_refused = self.batch.len() == before && self.rejects.are_all(RejectReason::NotAllowed);
+        let is_refused =
+            self.batch.len() == before && self.rejects.are_all(RejectReason::NotAllowed);
         if let Some((reason, detail)) = self.rejects.foremost() {
             if is_refused && message.can_refuse {
                 return Ok(Some(detail.to_owned()));
             }
-            let dead_letter = dead_letter(self.settings.source, message, received_at_ms, reason, detail);
-            self.dead_bytes += dead_letter.payload.len() + dead_letter.topic.len() + dead_letter.detail.len();
+            let dead_letter = dead_letter(
+                self.settings.source,
+                message,
+                received_at_ms,
+                reason,
+                detail,
+            );
+            self.dead_bytes +=
+                dead_letter.payload.len() + dead_letter.topic.len() + dead_letter.detail.len();
             self.dead.push(dead_letter);
         }
         Ok(None)
     }
 
-    fn decode(&mut self, message: &Message, route: Result<Option<usize>, std::str::Utf8Error>, received_at_ms: i64) {
-        let Collector { routes, decoding, batch, rejects, settings, sparkplug, rebirths, .. } = self;
+    fn decode(
+        &mut self,
+        message: &Message,
+        route: Result<Option<usize>, std::str::Utf8Error>,
+        received_at_ms: i64,
+    ) {
+        let Collector {
+            routes,
+            decoding,
+            batch,
+            rejects,
+            settings,
+            sparkplug,
+            rebirths,
+            ..
+        } = self;
         let payload_bytes_max = settings.payload_bytes_max;
         if let Some(refused) = &message.refused {
             return rejects.push(0, refused.reason, refused.detail.clone());
@@ -406,11 +475,16 @@ impl Collector {
         };
         if message.payload.len() > payload_bytes_max {
             let n = message.payload.len();
-            let detail = format!("the payload of {n} bytes exceeds packet_max_bytes = {payload_bytes_max}");
+            let detail =
+                format!("the payload of {n} bytes exceeds packet_max_bytes = {payload_bytes_max}");
             return rejects.push(0, RejectReason::PayloadTooLarge, detail);
         }
         let Some(route) = route.map(|at| &routes[at]) else {
-            return rejects.push(0, RejectReason::NoSubscription, "no configured subscription matches this topic");
+            return rejects.push(
+                0,
+                RejectReason::NoSubscription,
+                "no configured subscription matches this topic",
+            );
         };
         if let PayloadDecoder::Unknown = route.how {
             let detail = format!("unknown format `{}`", route.format_name);
@@ -421,9 +495,14 @@ impl Collector {
             return rejects.push(0, RejectReason::TopicMismatch, detail);
         };
         for name in &route.user_property_tags {
-            let given = message.properties.iter().find(|(key, value)| key == name && !value.is_empty());
+            let given = message
+                .properties
+                .iter()
+                .find(|(key, value)| key == name && !value.is_empty());
             // Tags of the topic take precedence, because tag names must be unique.
-            if let Some((_, value)) = given.filter(|_| !captured.tags.iter().any(|(tag, _)| tag == name)) {
+            if let Some((_, value)) =
+                given.filter(|_| !captured.tags.iter().any(|(tag, _)| tag == name))
+            {
                 captured.tags.push((name, value));
             }
         }
@@ -436,7 +515,9 @@ impl Collector {
             ..Context::of(decoding, received_at_ms)
         };
         match &route.how {
-            PayloadDecoder::Alone(decoder) => decoder.decode(&message.payload, Some(topic), &context, batch, rejects),
+            PayloadDecoder::Alone(decoder) => {
+                decoder.decode(&message.payload, Some(topic), &context, batch, rejects)
+            }
             PayloadDecoder::Sparkplug => {
                 rebirths.extend(sparkplug.decode(topic, &message.payload, &context, batch, rejects))
             }
@@ -445,9 +526,25 @@ impl Collector {
     }
 }
 
-fn dead_letter(source: &str, message: &Message, received_at_ms: i64, reason: RejectReason, detail: &str) -> DeadLetter {
+fn dead_letter(
+    source: &str,
+    message: &Message,
+    received_at_ms: i64,
+    reason: RejectReason,
+    detail: &str,
+) -> DeadLetter {
     let topic = String::from_utf8_lossy(&message.topic);
-    let payload_bytes = message.refused.as_ref().map_or(message.payload.len(), |refused| refused.payload_bytes);
+    let payload_bytes = message
+        .refused
+        .as_ref()
+        .map_or(message.payload.len(), |refused| refused.payload_bytes);
     let payload = (&message.payload[..], payload_bytes);
-    DeadLetter::keep_part(received_at_ms, source, topic, payload, reason.as_str(), detail)
+    DeadLetter::keep_part(
+        received_at_ms,
+        source,
+        topic,
+        payload,
+        reason.as_str(),
+        detail,
+    )
 }

@@ -1,5 +1,5 @@
-//! Converts one bucket from one storage mode to the other, or folds a stray page into it. [`super::convert`] explains
-//! the order of the steps.
+//! Converts one bucket from one storage mode to the other, or folds a stray page into it.
+//! [`super::convert`] explains the order of the steps.
 
 use std::collections::HashSet;
 
@@ -14,11 +14,13 @@ use crate::model::rows::{Row, StatementLimits};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, Rows, StorageMode};
 use crate::store::mongo::error::command_code;
-use crate::store::mongo::maintenance::repair::{document, is_duplicate, readings, summaries, unchanged_filter};
+use crate::store::mongo::maintenance::repair::{
+    document, is_duplicate, readings, summaries, unchanged_filter,
+};
 use crate::store::mongo::read::bucket_reader::{Collections, failed, tags_document, value_bson};
 
-/// Measurements per insert. Each takes some hundred bytes with `meta`, so an insert stays far below the size limit of a
-/// command.
+/// Measurements per insert. Each takes some hundred bytes with `meta`, so an insert stays far below
+/// the size limit of a command.
 const INSERT_MAX: usize = 1000;
 /// Attempts to determine whether a commit was applied.
 const COMMITS: u32 = 5;
@@ -48,7 +50,8 @@ struct BucketConversion {
 }
 
 impl Collections {
-    /// Converts pages to measurements. If the bucket is in time-series mode already, converts only its stray pages.
+    /// Converts pages to measurements. If the bucket is in time-series mode already, converts only
+    /// its stray pages.
     pub(in crate::store::mongo) async fn move_to_series(
         &self,
         key: &BucketKey,
@@ -67,17 +70,35 @@ impl Collections {
             return Ok(Attempt::Skip(why));
         }
         on_step(Step::Read, key)?;
-        let before = bucket.measured.as_ref().map(|m| ReadingCounts::of([&m.rows])).unwrap_or_default();
+        let before = bucket
+            .measured
+            .as_ref()
+            .map(|m| ReadingCounts::of([&m.rows]))
+            .unwrap_or_default();
         let mut there = before.clone();
-        let sources: Vec<&StoredPage> = if mixed { bucket.strays().collect() } else { bucket.pages.iter().collect() };
+        let sources: Vec<&StoredPage> = if mixed {
+            bucket.strays().collect()
+        } else {
+            bucket.pages.iter().collect()
+        };
         let mut missing = vec![];
         for page in &sources {
-            // A page that an append recreated has no tags, and another `meta` would start another series.
-            let tags = if mixed && page.tags.is_empty() { &bucket.pages[0].tags } else { &page.tags };
+            // A page that an append recreated has no tags, and another `meta` would start another
+            // series.
+            let tags = if mixed && page.tags.is_empty() {
+                &bucket.pages[0].tags
+            } else {
+                &page.tags
+            };
             let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags_document(tags) };
-            // A stray page may be a copy of existing measurements; equal readings in a bucket's own pages are counted.
+            // A stray page may be a copy of existing measurements; equal readings in a bucket's own
+            // pages are counted.
             let known = |row: &Row<'_>, there: &mut ReadingCounts| {
-                if mixed { there.holds(&row.key()) } else { there.take(&row.key()) }
+                if mixed {
+                    there.holds(&row.key())
+                } else {
+                    there.take(&row.key())
+                }
             };
             for row in page.rows.iter().filter(|r| !known(r, &mut there)) {
                 missing.push(measurement(&row, &meta)?);
@@ -85,26 +106,38 @@ impl Collections {
         }
         if !mixed && there.total() > 0 {
             return Ok(Attempt::Skip(format!(
-                "sensor_readings has {} measurements of it that are not in its pages: remove them first",
+                "sensor_readings has {} measurements of it that are not in its pages: remove them \
+                 first",
                 there.total()
             )));
         }
         let n = missing.len();
         for (i, chunk) in missing.chunks(INSERT_MAX).enumerate() {
-            self.measurements.insert_many(chunk).ordered(false).await.map_err(failed("inserting measurements"))?;
+            self.measurements
+                .insert_many(chunk)
+                .ordered(false)
+                .await
+                .map_err(failed("inserting measurements"))?;
             if i == 0 {
                 on_step(Step::PartCopied, key)?;
             }
         }
         on_step(Step::Copied, key)?;
         // Read back with majority read concern: the compared documents are not rolled back.
-        let mut copy = StoredBucket { measured: None, ..bucket.clone() };
+        let mut copy = StoredBucket {
+            measured: None,
+            ..bucket.clone()
+        };
         self.measure(&mut copy).await?;
-        let Some(measured) = &copy.measured else { return Ok(Attempt::Again) };
+        let Some(measured) = &copy.measured else {
+            return Ok(Attempt::Again);
+        };
         let now = ReadingCounts::of([&measured.rows]);
         let is_complete = if mixed {
             now.total() == before.total() + n as u64
-                && sources.iter().all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
+                && sources
+                    .iter()
+                    .all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
         } else {
             now == ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows))
         };
@@ -116,10 +149,15 @@ impl Collections {
         let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
         let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
         let mut pages = summaries(&bucket, &tags, &Recomputed::of([&measured.rows])).into_iter();
-        let Some(head) = pages.next() else { return Ok(Attempt::Again) };
+        let Some(head) = pages.next() else {
+            return Ok(Attempt::Again);
+        };
         let swap = BucketConversion {
             head: (unchanged_filter(key, &bucket.pages[0]), head),
-            removed: bucket.pages[1..].iter().map(|p| unchanged_filter(key, p)).collect(),
+            removed: bucket.pages[1..]
+                .iter()
+                .map(|p| unchanged_filter(key, p))
+                .collect(),
             inserted: pages.collect(),
         };
         if !self.swap(swap, key, on_step).await? {
@@ -129,14 +167,20 @@ impl Collections {
         Ok(Attempt::Done(if mixed { n as u64 } else { bucket.paged() }))
     }
 
-    /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another writer changed the
-    /// bucket.
-    pub(in crate::store::mongo) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
-        Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Attempt::Done(_) | Attempt::Nothing))
+    /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another
+    /// writer changed the bucket.
+    pub(in crate::store::mongo) async fn fold(
+        &self,
+        bucket: &StoredBucket,
+    ) -> Result<bool, MaintainError> {
+        Ok(matches!(
+            self.move_to_series(&bucket.key, &|_, _| Ok(())).await?,
+            Attempt::Done(_) | Attempt::Nothing
+        ))
     }
 
-    /// Converts measurements to pages of at most `limits` readings and bytes; `once`: keep only the first of equal
-    /// ones.
+    /// Converts measurements to pages of at most `limits` readings and bytes; `once`: keep only the
+    /// first of equal ones.
     pub(in crate::store::mongo) async fn move_to_pages(
         &self,
         key: &BucketKey,
@@ -145,13 +189,17 @@ impl Collections {
         on_step: StepHook<'_>,
     ) -> Result<Attempt, MaintainError> {
         let bucket = self.bucket(key, true).await?;
-        let (Some(head), Some(measured), StorageMode::TimeSeries) =
-            (bucket.pages.first(), &bucket.measured, bucket.storage_mode())
-        else {
+        let (Some(head), Some(measured), StorageMode::TimeSeries) = (
+            bucket.pages.first(),
+            &bucket.measured,
+            bucket.storage_mode(),
+        ) else {
             return Ok(Attempt::Nothing);
         };
         if bucket.strays().next().is_some() {
-            return Ok(Attempt::Skip("has stray pages: run `hourbucket reconcile --repair` first".into()));
+            return Ok(Attempt::Skip(
+                "has stray pages: run `hourbucket reconcile --repair` first".into(),
+            ));
         }
         if let Some(why) = unfit(&bucket) {
             return Ok(Attempt::Skip(why));
@@ -160,9 +208,18 @@ impl Collections {
         let single = once.then(|| without_duplicates(&measured.rows, &mut HashSet::new()));
         let rows = single.as_ref().unwrap_or(&measured.rows);
         let mut pages = cut(&bucket, rows, limits).into_iter();
-        let Some(first) = pages.next() else { return Ok(Attempt::Nothing) };
-        let removed = bucket.pages[1..].iter().map(|page| unchanged_filter(key, page)).collect();
-        let swap = BucketConversion { head: (unchanged_filter(key, head), first), removed, inserted: pages.collect() };
+        let Some(first) = pages.next() else {
+            return Ok(Attempt::Nothing);
+        };
+        let removed = bucket.pages[1..]
+            .iter()
+            .map(|page| unchanged_filter(key, page))
+            .collect();
+        let swap = BucketConversion {
+            head: (unchanged_filter(key, head), first),
+            removed,
+            inserted: pages.collect(),
+        };
         if !self.swap(swap, key, on_step).await? {
             return Ok(Attempt::Again);
         }
@@ -170,7 +227,8 @@ impl Collections {
         Ok(Attempt::Done(rows.len() as u64))
     }
 
-    /// Executes a swap if all its documents are unchanged; returns `false` if one has changed since it was read.
+    /// Executes a swap if all its documents are unchanged; returns `false` if one has changed since
+    /// it was read.
     async fn swap(
         &self,
         swap: BucketConversion,
@@ -181,21 +239,38 @@ impl Collections {
         let head = raw(&swap.head.1)?;
         if swap.removed.is_empty() && swap.inserted.is_empty() {
             on_step(Step::Swapping, key)?;
-            return Ok(self.buckets.replace_one(swap.head.0, head).await.map_err(&what)?.matched_count == 1);
+            return Ok(self
+                .buckets
+                .replace_one(swap.head.0, head)
+                .await
+                .map_err(&what)?
+                .matched_count
+                == 1);
         }
-        let inserted = swap.inserted.iter().map(raw).collect::<Result<Vec<_>, _>>()?;
+        let inserted = swap
+            .inserted
+            .iter()
+            .map(raw)
+            .collect::<Result<Vec<_>, _>>()?;
         let mut session = self.buckets.client().start_session().await.map_err(&what)?;
-        let begun = session.start_transaction().read_concern(ReadConcern::snapshot());
-        begun.write_concern(WriteConcern::majority()).await.map_err(&what)?;
-        let sent = self.statements(&mut session, swap.head.0, head, swap.removed, inserted).await;
+        let begun = session
+            .start_transaction()
+            .read_concern(ReadConcern::snapshot());
+        begun
+            .write_concern(WriteConcern::majority())
+            .await
+            .map_err(&what)?;
+        let sent = self
+            .statements(&mut session, swap.head.0, head, swap.removed, inserted)
+            .await;
         let done = match sent {
             Ok(true) => {
                 on_step(Step::Swapping, key)?;
                 commit(&mut session).await
             }
             other => {
-                // An uncommitted transaction has no effect; if this abort does not reach the server, the transaction
-                // expires.
+                // An uncommitted transaction has no effect; if this abort does not reach the
+                // server, the transaction expires.
                 let _ = session.abort_transaction().await;
                 other
             }
@@ -203,8 +278,8 @@ impl Collections {
         match done {
             Err(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => Ok(false),
             Err(error) if command_code(&error) == Some(ILLEGAL_OPERATION) => Err(MaintainError::Refused(
-                "the server does not support transactions, which a bucket of several pages needs: make it a replica \
-                 set (one member is enough)"
+                "the server does not support transactions, which a bucket of several pages needs: \
+                 make it a replica set (one member is enough)"
                     .into(),
             )),
             done => done.map_err(&what),
@@ -219,11 +294,25 @@ impl Collections {
         removed: Vec<Document>,
         inserted: Vec<RawDocumentBuf>,
     ) -> mongodb::error::Result<bool> {
-        if self.buckets.replace_one(filter, head).session(&mut *session).await?.matched_count != 1 {
+        if self
+            .buckets
+            .replace_one(filter, head)
+            .session(&mut *session)
+            .await?
+            .matched_count
+            != 1
+        {
             return Ok(false);
         }
         for filter in removed {
-            if self.buckets.delete_one(filter).session(&mut *session).await?.deleted_count != 1 {
+            if self
+                .buckets
+                .delete_one(filter)
+                .session(&mut *session)
+                .await?
+                .deleted_count
+                != 1
+            {
                 return Ok(false);
             }
         }
@@ -254,21 +343,39 @@ async fn commit(session: &mut ClientSession) -> mongodb::error::Result<bool> {
 
 /// Why a bucket must be repaired before its storage mode can change.
 fn unfit(bucket: &StoredBucket) -> Option<String> {
-    let fits = |kind: &Kind| matches!(kind, Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. });
+    let fits = |kind: &Kind| {
+        matches!(
+            kind,
+            Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. }
+        )
+    };
     let unreadable = bucket.strays().any(|p| p.unreadable > 0);
     // The document of a bucket with stray pages is rewritten from the measurements anyway.
-    let mixed = bucket.storage_mode() == StorageMode::TimeSeries && bucket.strays().next().is_some();
+    let mixed =
+        bucket.storage_mode() == StorageMode::TimeSeries && bucket.strays().next().is_some();
     let found: Vec<&str> = match mixed {
         true if unreadable => vec!["unreadable"],
         true => vec![],
-        false => audit(bucket).iter().filter(|f| !fits(&f.kind)).map(|f| f.kind.name()).collect(),
+        false => audit(bucket)
+            .iter()
+            .filter(|f| !fits(&f.kind))
+            .map(|f| f.kind.name())
+            .collect(),
     };
-    (!found.is_empty()).then(|| format!("differs ({}): run `hourbucket reconcile` first", found.join(", ")))
+    (!found.is_empty()).then(|| {
+        format!(
+            "differs ({}): run `hourbucket reconcile` first",
+            found.join(", ")
+        )
+    })
 }
 
 fn measurement(row: &Row<'_>, meta: &Document) -> Result<RawDocumentBuf, MaintainError> {
     let mut document = doc! { "ts": DateTime::from_millis(row.ts_ms), "meta": meta };
-    document.extend(row.named().map(|(name, value)| (name.to_owned(), value_bson(value))));
+    document.extend(
+        row.named()
+            .map(|(name, value)| (name.to_owned(), value_bson(value))),
+    );
     raw(&document)
 }
 
@@ -276,18 +383,33 @@ fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
     RawDocumentBuf::try_from(document).map_err(|e| MaintainError::Server(e.to_string()))
 }
 
-/// Splits readings into pages, and adds empty ones if a writer expects more; all but the last are sealed.
+/// Splits readings into pages, and adds empty ones if a writer expects more; all but the last are
+/// sealed.
 fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
-    let tags = bucket.measured.as_ref().map(|m| tags_document(&m.tags)).unwrap_or_default();
-    let room = StatementLimits { rows: readings_max as usize, bytes: bytes_max, summary_bytes: PAGE_SUMMARY_BYTES_MAX };
+    let tags = bucket
+        .measured
+        .as_ref()
+        .map(|m| tags_document(&m.tags))
+        .unwrap_or_default();
+    let room = StatementLimits {
+        rows: readings_max as usize,
+        bytes: bytes_max,
+        summary_bytes: PAGE_SUMMARY_BYTES_MAX,
+    };
     let mut rest = rows.clone();
     let mut pages = vec![];
     loop {
         let (part, _) = rest.take_room(room);
-        let mut page = document(bucket, pages.len() as u32, tags.clone(), &Recomputed::of([&part]));
+        let mut page = document(
+            bucket,
+            pages.len() as u32,
+            tags.clone(),
+            &Recomputed::of([&part]),
+        );
         page.insert("readings", Bson::Array(readings(&part)));
         if part.is_empty() {
-            // Times within those of the bucket: the view uses the earliest and the latest of all pages.
+            // Times within those of the bucket: the view uses the earliest and the latest of all
+            // pages.
             page.insert("first_ts", DateTime::from_millis(rows.last_ts_ms()));
             page.insert("last_ts", DateTime::from_millis(rows.last_ts_ms()));
         }

@@ -1,15 +1,18 @@
-//! Fills and checks `sensor_days`, sensor by sensor, while a service runs: `init --rollup-from` and `reconcile`.
+//! Fills and checks `sensor_days`, sensor by sensor, while a service runs: `init --rollup-from` and
+//! `reconcile`.
 //!
-//! Each sensor's hours are streamed in the order of time and added up by day, without readings. Filling writes like the
-//! service: a document is replaced only by one that counts at least as many readings, so a concurrent computation is
-//! never undone. Its progress is recorded after each sensor, so an interrupted run continues:
+//! Each sensor's hours are streamed in the order of time and added up by day, without readings.
+//! Filling writes like the service: a document is replaced only by one that counts at least as many
+//! readings, so a concurrent computation is never undone. Its progress is recorded after each
+//! sensor, so an interrupted run continues:
 //!
 //! ```text
 //! hourbucket_meta: { _id: "rollup_fill", from: ISODate(…), after: "S17" }
 //! ```
 //!
-//! A check skips days that are marked, and the open day: the service computes them. Days that differ are compared again
-//! after the marks were read once more, so a day that changes meanwhile is not a finding.
+//! A check skips days that are marked, and the open day: the service computes them. Days that
+//! differ are compared again after the marks were read once more, so a day that changes meanwhile
+//! is not a finding.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,7 +38,8 @@ const DAYS_MAX: usize = 100;
 const FIELDS_MAX: usize = 50_000;
 /// Findings that are listed individually.
 const LISTED_MAX: usize = 1000;
-/// Pause before the days of a sensor that differ are read again: an hour may be written shortly before its mark.
+/// Pause before the days of a sensor that differ are read again: an hour may be written shortly
+/// before its mark.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Progress of filling.
@@ -62,7 +66,8 @@ pub struct DaysChecked {
     pub differences: u64,
     /// Those that were repaired.
     pub repaired: u64,
-    /// The first ones: sensor, start of the day (ms since 1970), stored and actual number of readings.
+    /// The first ones: sensor, start of the day (ms since 1970), stored and actual number of
+    /// readings.
     pub listed: Vec<(String, i64, u64, u64)>,
 }
 
@@ -78,8 +83,8 @@ fn of_store(error: crate::store::StoreError) -> MaintainError {
 }
 
 impl MongoStore {
-    /// Computes and writes all days from `from_ms` on, or from where an earlier run with the same start ended.
-    /// `progress` is called after each sensor.
+    /// Computes and writes all days from `from_ms` on, or from where an earlier run with the same
+    /// start ended. `progress` is called after each sensor.
     ///
     /// # Errors
     /// The server failed; the next run continues.
@@ -90,12 +95,19 @@ impl MongoStore {
         now_ms: i64,
         mut progress: impl FnMut(&str, &Filled),
     ) -> Result<Filled, MaintainError> {
-        let mut filled = Filled { continued_after: self.filled_after(from_ms).await?, ..Filled::default() };
+        let mut filled = Filled {
+            continued_after: self.filled_after(from_ms).await?,
+            ..Filled::default()
+        };
         let mut after = filled.continued_after.clone();
         // Days whose hours may have expired are left as they are.
-        let kept_ms = self.retention.map_or(i64::MIN, |kept| now_ms - kept.as_millis() as i64);
-        let first_ms =
-            zone.days(kept_ms.max(from_ms), i64::MAX).map(|d| d.start_ms).find(|ms| *ms >= kept_ms.max(from_ms));
+        let kept_ms = self
+            .retention
+            .map_or(i64::MIN, |kept| now_ms - kept.as_millis() as i64);
+        let first_ms = zone
+            .days(kept_ms.max(from_ms), i64::MAX)
+            .map(|d| d.start_ms)
+            .find(|ms| *ms >= kept_ms.max(from_ms));
         loop {
             let sensors = self.sensors_after(after.clone()).await?;
             let Some(last) = sensors.last() else { break };
@@ -103,10 +115,21 @@ impl MongoStore {
             for sensor in sensors {
                 let mut batch = vec![];
                 let id: SensorId = sensor.as_str().into();
-                let mut hours = self.hours_of(&id, first_ms.unwrap_or(from_ms), i64::MAX).await?;
+                let mut hours = self
+                    .hours_of(&id, first_ms.unwrap_or(from_ms), i64::MAX)
+                    .await?;
                 while let Some((day, summary)) = hours.next(zone).await? {
-                    batch.push((SensorDay { day, sensor_id: id.clone() }, summary));
-                    let fields: usize = batch.iter().map(|(_, summary)| summary.hour.summary.len()).sum();
+                    batch.push((
+                        SensorDay {
+                            day,
+                            sensor_id: id.clone(),
+                        },
+                        summary,
+                    ));
+                    let fields: usize = batch
+                        .iter()
+                        .map(|(_, summary)| summary.hour.summary.len())
+                        .sum();
                     if batch.len() >= DAYS_MAX || fields >= FIELDS_MAX {
                         self.fill(&mut batch, &mut filled).await?;
                     }
@@ -121,9 +144,16 @@ impl MongoStore {
         Ok(filled)
     }
 
-    async fn fill(&self, batch: &mut Vec<(SensorDay, DaySummary)>, filled: &mut Filled) -> Result<(), MaintainError> {
+    async fn fill(
+        &self,
+        batch: &mut Vec<(SensorDay, DaySummary)>,
+        filled: &mut Filled,
+    ) -> Result<(), MaintainError> {
         let written = self.put_days(batch, false).await.map_err(of_store)?;
-        let refused = written.iter().filter(|w| matches!(w, DayWritten::Rejected { .. })).count() as u64;
+        let refused = written
+            .iter()
+            .filter(|w| matches!(w, DayWritten::Rejected { .. }))
+            .count() as u64;
         filled.days += written.len() as u64 - refused;
         filled.refused += refused;
         batch.clear();
@@ -141,10 +171,16 @@ impl MongoStore {
         now_ms: i64,
         repair: bool,
     ) -> Result<DaysChecked, MaintainError> {
-        let kept_ms = self.retention.map_or(i64::MIN, |kept| now_ms - kept.as_millis() as i64);
+        let kept_ms = self
+            .retention
+            .map_or(i64::MIN, |kept| now_ms - kept.as_millis() as i64);
         // Whole days, all of whose hours are stored, and that have ended.
         let first = zone.day(selection.from_ms.max(kept_ms));
-        let from_ms = if first.start_ms < kept_ms { first.end_ms } else { first.start_ms };
+        let from_ms = if first.start_ms < kept_ms {
+            first.end_ms
+        } else {
+            first.start_ms
+        };
         let to_ms = zone.day(selection.to_ms.min(now_ms)).start_ms;
         let mut checked = DaysChecked::default();
         let mut after = None;
@@ -154,10 +190,19 @@ impl MongoStore {
                 false if after.is_none() => selection.sensors.clone(),
                 false => vec![],
             };
-            let Some(last) = sensors.last() else { return Ok(checked) };
+            let Some(last) = sensors.last() else {
+                return Ok(checked);
+            };
             after = Some(last.clone());
             for sensor in sensors {
-                self.check_sensor(zone, &sensor.as_str().into(), (from_ms, to_ms), repair, &mut checked).await?;
+                self.check_sensor(
+                    zone,
+                    &sensor.as_str().into(),
+                    (from_ms, to_ms),
+                    repair,
+                    &mut checked,
+                )
+                .await?;
             }
         }
     }
@@ -208,18 +253,34 @@ impl MongoStore {
         repair: bool,
         checked: &mut DaysChecked,
     ) -> Result<(), MaintainError> {
-        let computed = self.hours_of(sensor, day.start_ms, day.end_ms).await?.next(zone).await?;
+        let computed = self
+            .hours_of(sensor, day.start_ms, day.end_ms)
+            .await?
+            .next(zone)
+            .await?;
         let stored = self.stored_day(sensor, day).await?;
-        let Some((_, computed)) = computed.filter(|(_, computed)| !same(stored.as_ref(), computed)) else {
+        let Some((_, computed)) = computed.filter(|(_, computed)| !same(stored.as_ref(), computed))
+        else {
             return Ok(());
         };
         checked.differences += 1;
         if checked.listed.len() < LISTED_MAX {
             let stored = stored.as_ref().map_or(0, |day| day.hour.count);
-            checked.listed.push((sensor.to_string(), day.start_ms, stored, computed.hour.count));
+            checked.listed.push((
+                sensor.to_string(),
+                day.start_ms,
+                stored,
+                computed.hour.count,
+            ));
         }
         if repair {
-            let day = (SensorDay { day, sensor_id: sensor.clone() }, computed);
+            let day = (
+                SensorDay {
+                    day,
+                    sensor_id: sensor.clone(),
+                },
+                computed,
+            );
             let written = self.put_days(&[day], true).await.map_err(of_store)?;
             checked.repaired += u64::from(written[0] == DayWritten::Done);
         }
@@ -227,56 +288,105 @@ impl MongoStore {
     }
 
     async fn sensors_after(&self, after: Option<String>) -> Result<Vec<String>, MaintainError> {
-        let query = SensorQuery { prefix: String::new(), after, limit: SENSORS_MAX };
-        next_sensors(&self.collections().buckets, &query).await.map_err(failed("listing the sensors"))
+        let query = SensorQuery {
+            prefix: String::new(),
+            after,
+            limit: SENSORS_MAX,
+        };
+        next_sensors(&self.collections().buckets, &query)
+            .await
+            .map_err(failed("listing the sensors"))
     }
 
     async fn marked_days_of(&self, sensor: &SensorId) -> Result<BTreeSet<i64>, MaintainError> {
         let what = failed("reading the marks of a sensor");
-        let mut marks = self.majority(PENDING_DAYS).find(doc! { "sensor_id": &**sensor }).await.map_err(&what)?;
+        let mut marks = self
+            .majority(PENDING_DAYS)
+            .find(doc! { "sensor_id": &**sensor })
+            .await
+            .map_err(&what)?;
         let mut days = BTreeSet::new();
         while let Some(mark) = marks.try_next().await.map_err(&what)? {
-            let day = mark.get_document("_id").and_then(|id| id.get_datetime("day"));
+            let day = mark
+                .get_document("_id")
+                .and_then(|id| id.get_datetime("day"));
             days.extend(day.map(|day| day.timestamp_millis()));
         }
         Ok(days)
     }
 
-    async fn stored_day(&self, sensor: &SensorId, day: Day) -> Result<Option<DaySummary>, MaintainError> {
+    async fn stored_day(
+        &self,
+        sensor: &SensorId,
+        day: Day,
+    ) -> Result<Option<DaySummary>, MaintainError> {
         let filter = doc! { "sensor_id": &**sensor, "day": DateTime::from_millis(day.start_ms) };
-        let found = self.majority(DAYS).find_one(filter).await.map_err(failed("reading a day"))?;
-        Ok(found.and_then(|found| day_of(&found)).map(|(_, summary)| summary))
+        let found = self
+            .majority(DAYS)
+            .find_one(filter)
+            .await
+            .map_err(failed("reading a day"))?;
+        Ok(found
+            .and_then(|found| day_of(&found))
+            .map(|(_, summary)| summary))
     }
 
-    async fn hours_of(&self, sensor: &SensorId, from_ms: i64, to_ms: i64) -> Result<HourStream, MaintainError> {
+    async fn hours_of(
+        &self,
+        sensor: &SensorId,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<HourStream, MaintainError> {
         let of = self.collections();
-        let within = doc! { "$gte": DateTime::from_millis(from_ms), "$lt": DateTime::from_millis(to_ms) };
+        let within =
+            doc! { "$gte": DateTime::from_millis(from_ms), "$lt": DateTime::from_millis(to_ms) };
         // The order of DaySummary::add_page.
         let sort = doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 };
-        let find = of.buckets.find(doc! { "sensor_id": &**sensor, "bucket_start": within }).sort(sort);
-        let cursor = find.projection(doc! { "readings": 0 }).await.map_err(failed("reading the hours"))?;
-        Ok(HourStream { of, cursor, open: None })
+        let find = of
+            .buckets
+            .find(doc! { "sensor_id": &**sensor, "bucket_start": within })
+            .sort(sort);
+        let cursor = find
+            .projection(doc! { "readings": 0 })
+            .await
+            .map_err(failed("reading the hours"))?;
+        Ok(HourStream {
+            of,
+            cursor,
+            open: None,
+        })
     }
 
     async fn filled_after(&self, from_ms: i64) -> Result<Option<String>, MaintainError> {
         let filter = doc! { "_id": "rollup_fill", "from": DateTime::from_millis(from_ms) };
-        let found = self.majority(META).find_one(filter).await.map_err(failed("reading the progress"))?;
+        let found = self
+            .majority(META)
+            .find_one(filter)
+            .await
+            .map_err(failed("reading the progress"))?;
         Ok(found.and_then(|d| d.get_str("after").ok().map(str::to_owned)))
     }
 
     async fn note_filled(&self, from_ms: i64, sensor: &str) -> Result<(), MaintainError> {
-        let document = doc! { "_id": "rollup_fill", "from": DateTime::from_millis(from_ms), "after": sensor };
+        let document =
+            doc! { "_id": "rollup_fill", "from": DateTime::from_millis(from_ms), "after": sensor };
         let update = doc! { "q": { "_id": "rollup_fill" }, "u": document, "upsert": true };
-        self.change_meta(doc! { "update": META, "updates": [update] }).await
+        self.change_meta(doc! { "update": META, "updates": [update] })
+            .await
     }
 
     async fn end_fill(&self) -> Result<(), MaintainError> {
-        self.change_meta(doc! { "delete": META, "deletes": [{ "q": { "_id": "rollup_fill" }, "limit": 1 }] }).await
+        self.change_meta(
+            doc! { "delete": META, "deletes": [{ "q": { "_id": "rollup_fill" }, "limit": 1 }] },
+        )
+        .await
     }
 
     async fn change_meta(&self, command: mongodb::bson::Document) -> Result<(), MaintainError> {
         let changed = Setup::new(&self.db, &self.options).change(command).await;
-        changed.map(drop).map_err(|f| MaintainError::Server(f.at("recording the progress").to_string()))
+        changed
+            .map(drop)
+            .map_err(|f| MaintainError::Server(f.at("recording the progress").to_string()))
     }
 }
 
@@ -290,8 +400,15 @@ struct HourStream {
 impl HourStream {
     /// The next day with readings.
     async fn next(&mut self, zone: Zone) -> Result<Option<(Day, DaySummary)>, MaintainError> {
-        while let Some(found) = self.cursor.try_next().await.map_err(failed("reading the hours"))? {
-            let Some((key, _, page)) = self.of.parse(&found) else { continue };
+        while let Some(found) = self
+            .cursor
+            .try_next()
+            .await
+            .map_err(failed("reading the hours"))?
+        {
+            let Some((key, _, page)) = self.of.parse(&found) else {
+                continue;
+            };
             match &mut self.open {
                 Some((day, summary)) if day.contains(key.start.0) => summary.add_page(&page),
                 open => {
@@ -304,12 +421,16 @@ impl HourStream {
                 }
             }
         }
-        Ok(self.open.take().filter(|(_, summary)| summary.hour.count > 0))
+        Ok(self
+            .open
+            .take()
+            .filter(|(_, summary)| summary.hour.count > 0))
     }
 }
 
-/// Whether a stored day is as computed. Sums are compared exactly: both were added up in the same order. As text,
-/// because a sum may be NaN.
+/// Whether a stored day is as computed. Sums are compared exactly: both were added up in the same
+/// order. As text, because a sum may be NaN.
 fn same(stored: Option<&DaySummary>, computed: &DaySummary) -> bool {
-    stored == Some(computed) || stored.is_some_and(|stored| format!("{stored:?}") == format!("{computed:?}"))
+    stored == Some(computed)
+        || stored.is_some_and(|stored| format!("{stored:?}") == format!("{computed:?}"))
 }

@@ -1,22 +1,23 @@
 //! Removes duplicate measurements from a time-series bucket, for `reconcile --drop-duplicates`.
 //!
-//! Whether the server can delete single measurements from a time-series collection is determined by trying, never from
-//! its version:
-//! - **MongoDB 7.0 and later** delete by any filter. Equal measurements differ only in their `_id`, so all of them
-//!   except the one with the lowest `_id` are deleted by it; two concurrent repairs choose the same ones. Then the
-//!   document is recomputed under its guard. A crash before that leaves a document that counts too many; the next run
-//!   finds and repairs it.
-//! - **Earlier servers** can delete only by `meta`, which would remove a whole series. The same applies to equal
-//!   measurements that share an `_id`, which no index prevents. Instead the bucket is converted to pages without the
-//!   duplicates, as `convert --into bucket` does. One statement (a transaction, if it needs several pages) replaces the
-//!   document, and from then on readers use the pages. Before this statement nothing has changed; after it the
-//!   conversion is complete. The measurements become leftovers. No reader that follows the documents sees them, and
-//!   retention removes them (see [`super::convert`]).
+//! Whether the server can delete single measurements from a time-series collection is determined by
+//! trying, never from its version:
+//! - **MongoDB 7.0 and later** delete by any filter. Equal measurements differ only in their `_id`,
+//!   so all of them except the one with the lowest `_id` are deleted by it; two concurrent repairs
+//!   choose the same ones. Then the document is recomputed under its guard. A crash before that
+//!   leaves a document that counts too many; the next run finds and repairs it.
+//! - **Earlier servers** can delete only by `meta`, which would remove a whole series. The same
+//!   applies to equal measurements that share an `_id`, which no index prevents. Instead the bucket
+//!   is converted to pages without the duplicates, as `convert --into bucket` does. One statement
+//!   (a transaction, if it needs several pages) replaces the document, and from then on readers use
+//!   the pages. Before this statement nothing has changed; after it the conversion is complete. The
+//!   measurements become leftovers. No reader that follows the documents sees them, and retention
+//!   removes them (see [`super::convert`]).
 //!
-//! Concurrency with a running service: like a conversion, this touches only buckets that ended long ago. If a
-//! measurement arrives nevertheless, the document's count has changed, and the guard fails. A conversion to time-series
-//! mode must not run at the same time: it would take the leftovers for its own copies, as described in
-//! [`super::convert`].
+//! Concurrency with a running service: like a conversion, this touches only buckets that ended long
+//! ago. If a measurement arrives nevertheless, the document's count has changed, and the guard
+//! fails. A conversion to time-series mode must not run at the same time: it would take the
+//! leftovers for its own copies, as described in [`super::convert`].
 
 use std::collections::HashMap;
 
@@ -55,8 +56,8 @@ struct Extras {
 }
 
 impl Collections {
-    /// Removes all but one of equal measurements from a time-series bucket; `pages`: maximum readings and bytes of a
-    /// page.
+    /// Removes all but one of equal measurements from a time-series bucket; `pages`: maximum
+    /// readings and bytes of a page.
     pub(in crate::store::mongo) async fn drop_measured(
         &self,
         bucket: &StoredBucket,
@@ -66,7 +67,10 @@ impl Collections {
         if extras.alike == 0 && self.delete_extras(bucket, &extras.ids).await? {
             return Ok(Dropped::Deleted);
         }
-        match self.move_to_pages(&bucket.key, pages, true, &|_, _| Ok(())).await {
+        match self
+            .move_to_pages(&bucket.key, pages, true, &|_, _| Ok(()))
+            .await
+        {
             Ok(Attempt::Done(_)) => Ok(Dropped::Converted),
             Ok(Attempt::Nothing | Attempt::Again | Attempt::Skip(_)) => Ok(Dropped::Again),
             Err(MaintainError::Refused(_)) => Ok(Dropped::NoTransactions),
@@ -89,7 +93,11 @@ impl Collections {
     }
 
     /// Deletes these measurements; returns `false` if the server cannot delete single measurements.
-    async fn delete_extras(&self, bucket: &StoredBucket, ids: &[Bson]) -> Result<bool, MaintainError> {
+    async fn delete_extras(
+        &self,
+        bucket: &StoredBucket,
+        ids: &[Bson],
+    ) -> Result<bool, MaintainError> {
         for some in ids.chunks(DELETE_MAX) {
             let mut these = measured_in(&bucket.key, bucket.end_ms);
             these.insert("_id", doc! { "$in": some });
@@ -141,7 +149,14 @@ mod tests {
 
     #[test]
     fn all_but_the_one_with_the_lowest_id_go_whatever_their_order() {
-        let all = [(key(1), 4), (key(2), 2), (key(1), 3), (key(1), 9), (key(3), 1), (key(2), 7)];
+        let all = [
+            (key(1), 4),
+            (key(2), 2),
+            (key(1), 3),
+            (key(1), 9),
+            (key(3), 1),
+            (key(2), 7),
+        ];
         let mut wanted: Vec<Bson> = [4, 9, 7].map(|n| Bson::ObjectId(id(n))).to_vec();
         wanted.sort_by_key(ToString::to_string);
         for turn in 0..all.len() {
@@ -156,9 +171,21 @@ mod tests {
     #[test]
     fn a_repeated_or_foreign_id_deletes_nothing() {
         let found = extras(vec![(key(1), Some(id(1))), (key(1), Some(id(1)))]);
-        assert_eq!((found.ids.len(), found.alike), (0, 1), "a delete would remove both");
-        let found = extras(vec![(key(1), Some(id(1))), (key(1), Some(id(2))), (key(2), Some(id(2)))]);
-        assert_eq!((found.ids.len(), found.alike), (0, 1), "a delete would remove another reading");
+        assert_eq!(
+            (found.ids.len(), found.alike),
+            (0, 1),
+            "a delete would remove both"
+        );
+        let found = extras(vec![
+            (key(1), Some(id(1))),
+            (key(1), Some(id(2))),
+            (key(2), Some(id(2))),
+        ]);
+        assert_eq!(
+            (found.ids.len(), found.alike),
+            (0, 1),
+            "a delete would remove another reading"
+        );
         let found = extras(vec![(key(1), None), (key(1), Some(id(2)))]);
         assert_eq!((found.ids.len(), found.alike), (1, 0));
         let found = extras(vec![(key(1), None), (key(1), None), (key(2), None)]);

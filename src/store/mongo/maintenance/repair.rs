@@ -1,5 +1,5 @@
-//! Guarded changes to a stored bucket, one at a time. [`super::reconcile`] explains which changes are made and why they
-//! are safe while the service runs.
+//! Guarded changes to a stored bucket, one at a time. [`super::reconcile`] explains which changes
+//! are made and why they are safe while the service runs.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,11 +11,14 @@ use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
 use crate::store::mongo::error::{StatementError, command_code, statement_error};
 use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
-use crate::store::mongo::read::bucket_reader::{Collections, failed, page_id, tags_document, value_bson};
+use crate::store::mongo::read::bucket_reader::{
+    Collections, failed, page_id, tags_document, value_bson,
+};
 use crate::store::summary_pages::chunks;
 
-/// A filter that matches a page only if it is exactly as it was read: same version, seal and storage mode. Every writer
-/// changes at least one of them. The number of `readings` is compared as well, against manual changes.
+/// A filter that matches a page only if it is exactly as it was read: same version, seal and
+/// storage mode. Every writer changes at least one of them. The number of `readings` is compared as
+/// well, against manual changes.
 pub(in crate::store::mongo) fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
     let count = match page.count {
         Some(n) => Bson::Int64(n),
@@ -32,7 +35,11 @@ pub(in crate::store::mongo) fn unchanged_filter(key: &BucketKey, page: &StoredPa
         filter.insert("storage", SERIES);
     } else {
         filter.insert("storage", doc! { "$ne": SERIES });
-        let removed = if page.readings_removed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) };
+        let removed = if page.readings_removed {
+            Bson::Boolean(true)
+        } else {
+            Bson::from(doc! { "$ne": true })
+        };
         filter.insert("readings_removed", removed);
         let n = page.rows.len() + page.unreadable as usize;
         if n > 0 {
@@ -50,13 +57,20 @@ pub(in crate::store::mongo) fn summary(recomputed: &Recomputed) -> Document {
     let field = |s: &crate::model::FieldSummary| {
         doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 }
     };
-    recomputed.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
+    recomputed
+        .fields
+        .iter()
+        .map(|(name, (s, _))| (name.clone(), Bson::from(field(s))))
+        .collect()
 }
 
 pub(in crate::store::mongo) fn readings(rows: &Rows) -> Array {
     let reading = |row: crate::model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
-        reading.extend(row.named().map(|(name, value)| (name.to_owned(), value_bson(value))));
+        reading.extend(
+            row.named()
+                .map(|(name, value)| (name.to_owned(), value_bson(value))),
+        );
         Bson::from(reading)
     };
     rows.iter().map(reading).collect()
@@ -100,16 +114,19 @@ pub(in crate::store::mongo) fn document(
     document
 }
 
-/// The documents of a bucket in time-series mode: one, or as many as its fields need or a writer expects.
-/// How the count of measurements is distributed over them has no meaning ([`crate::store::summary_pages`]); all but the
-/// last are sealed.
+/// The documents of a bucket in time-series mode: one, or as many as its fields need or a writer
+/// expects. How the count of measurements is distributed over them has no meaning
+/// ([`crate::store::summary_pages`]); all but the last are sealed.
 pub(in crate::store::mongo) fn summaries(
     bucket: &StoredBucket,
     tags: &Document,
     recomputed: &Recomputed,
 ) -> Vec<Document> {
-    let fields: BTreeMap<String, FieldSummary> =
-        recomputed.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
+    let fields: BTreeMap<String, FieldSummary> = recomputed
+        .fields
+        .iter()
+        .map(|(name, (s, _))| (name.clone(), *s))
+        .collect();
     let mut chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
     chunks.resize(chunks.len().max(bucket.expected_pages()), vec![]);
     let pages = chunks.len() as u64;
@@ -117,8 +134,20 @@ pub(in crate::store::mongo) fn summaries(
     let document = |(n, chunk): (u64, Vec<(String, FieldSummary)>)| {
         let count = left.div_ceil(pages - n);
         left -= count;
-        let fields = chunk.into_iter().map(|(name, field)| (name, (field, 0.0))).collect();
-        let mut document = document(bucket, n as u32, tags.clone(), &Recomputed { count, fields, ..*recomputed });
+        let fields = chunk
+            .into_iter()
+            .map(|(name, field)| (name, (field, 0.0)))
+            .collect();
+        let mut document = document(
+            bucket,
+            n as u32,
+            tags.clone(),
+            &Recomputed {
+                count,
+                fields,
+                ..*recomputed
+            },
+        );
         document.insert("first_ts", DateTime::from_millis(recomputed.first_ts_ms));
         document.insert("last_ts", DateTime::from_millis(recomputed.last_ts_ms));
         document.insert("storage", SERIES);
@@ -135,22 +164,29 @@ pub(in crate::store::mongo) type Applied = Result<bool, MaintainError>;
 
 impl Collections {
     async fn set(&self, filter: Document, set: Document) -> Applied {
-        let result = self.buckets.update_one(filter, doc! { "$set": set }).await.map_err(failed("repairing a page"))?;
+        let result = self
+            .buckets
+            .update_one(filter, doc! { "$set": set })
+            .await
+            .map_err(failed("repairing a page"))?;
         Ok(result.matched_count == 1)
     }
 
-    /// Corrects the count, the times and the summary of a page. With `drop`, first removes the readings that are
-    /// already in `drop`.
+    /// Corrects the count, the times and the summary of a page. With `drop`, first removes the
+    /// readings that are already in `drop`.
     ///
-    /// A repair never lowers the count of an open page. The count is its version, and a service that has read an
-    /// earlier count could match the same number again after further appends. A page whose count is lowered is sealed.
+    /// A repair never lowers the count of an open page. The count is its version, and a service
+    /// that has read an earlier count could match the same number again after further appends. A
+    /// page whose count is lowered is sealed.
     pub(in crate::store::mongo) async fn rewrite(
         &self,
         key: &BucketKey,
         page: &StoredPage,
         drop: Option<&mut HashSet<crate::model::ReadingKey>>,
     ) -> Applied {
-        let kept = drop.filter(|_| page.unreadable == 0).map(|seen| without_duplicates(&page.rows, seen));
+        let kept = drop
+            .filter(|_| page.unreadable == 0)
+            .map(|seen| without_duplicates(&page.rows, seen));
         let kept = kept.filter(|rows| rows.len() < page.rows.len());
         let recomputed = Recomputed::of([kept.as_ref().unwrap_or(&page.rows)]);
         let mut set = counted(&recomputed, page.unreadable);
@@ -165,17 +201,40 @@ impl Collections {
     }
 
     /// Seals a page that has a successor.
-    pub(in crate::store::mongo) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
-        self.set(unchanged_filter(key, page), doc! { "has_overflow": true }).await
+    pub(in crate::store::mongo) async fn seal(
+        &self,
+        key: &BucketKey,
+        page: &StoredPage,
+    ) -> Applied {
+        self.set(unchanged_filter(key, page), doc! { "has_overflow": true })
+            .await
     }
 
-    /// Inserts an empty sealed page in place of a missing one, so that the pages after it are found again.
-    pub(in crate::store::mongo) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
-        let Some(next) = bucket.pages.iter().find(|p| p.page > page) else { return Ok(false) };
-        let mut document = document(bucket, page, tags_document(&next.tags), &Recomputed::default());
+    /// Inserts an empty sealed page in place of a missing one, so that the pages after it are found
+    /// again.
+    pub(in crate::store::mongo) async fn fill_gap(
+        &self,
+        bucket: &StoredBucket,
+        page: u32,
+    ) -> Applied {
+        let Some(next) = bucket.pages.iter().find(|p| p.page > page) else {
+            return Ok(false);
+        };
+        let mut document = document(
+            bucket,
+            page,
+            tags_document(&next.tags),
+            &Recomputed::default(),
+        );
         // Times within those of the bucket: the view uses the earliest and the latest of all pages.
-        for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
-            document.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
+        for (name, ms) in [
+            ("first_ts", next.first_ts_ms),
+            ("last_ts", next.first_ts_ms),
+        ] {
+            document.insert(
+                name,
+                DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)),
+            );
         }
         match bucket.storage_mode() {
             StorageMode::Bucket => document.insert("readings", Array::new()),
@@ -186,7 +245,8 @@ impl Collections {
     }
 
     async fn insert(&self, document: Document) -> Applied {
-        let raw = RawDocumentBuf::try_from(&document).map_err(|e| MaintainError::Server(e.to_string()))?;
+        let raw = RawDocumentBuf::try_from(&document)
+            .map_err(|e| MaintainError::Server(e.to_string()))?;
         match self.buckets.insert_one(raw).await {
             Ok(_) => Ok(true),
             // Another writer inserted it first: read again.

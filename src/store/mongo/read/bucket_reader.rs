@@ -1,7 +1,8 @@
-//! Reads whole stored buckets, however damaged, for `reconcile` and `convert`. Not used by ingest. All reads are from
-//! the primary with majority read concern: what they return is not rolled back.
+//! Reads whole stored buckets, however damaged, for `reconcile` and `convert`. Not used by ingest.
+//! All reads are from the primary with majority read concern: what they return is not rolled back.
 //!
-//! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two numbers).
+//! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two
+//! numbers).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,9 @@ use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, Selection
 use mongodb::{Collection, Cursor};
 
 use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
-use crate::model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
+use crate::model::{
+    BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef,
+};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::{int, value_of};
 use crate::store::mongo::error::describe;
@@ -40,7 +43,9 @@ pub(in crate::store::mongo) enum Native {
 }
 
 /// Converts a driver error, prefixed with the failed step.
-pub(in crate::store::mongo) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
+pub(in crate::store::mongo) fn failed(
+    what: &'static str,
+) -> impl Fn(mongodb::error::Error) -> MaintainError {
     move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
 }
 
@@ -69,11 +74,21 @@ impl MongoStore {
     }
 
     /// Inspects the time-series collection.
-    pub(in crate::store::mongo) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
+    pub(in crate::store::mongo) async fn measurements_collection(
+        &self,
+    ) -> Result<Native, MaintainError> {
         let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
-        let found = self.db.run_command(list).await.map_err(failed("listing the collections"))?;
-        let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
-        let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else { return Ok(Native::Absent) };
+        let found = self
+            .db
+            .run_command(list)
+            .await
+            .map_err(failed("listing the collections"))?;
+        let batch = found
+            .get_document("cursor")
+            .and_then(|c| c.get_array("firstBatch"));
+        let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else {
+            return Ok(Native::Absent);
+        };
         let options = entry.get_document("options").ok();
         let series = options.and_then(|o| o.get_document("timeseries").ok());
         let fields = series.map(|s| (s.get_str("timeField").ok(), s.get_str("metaField").ok()));
@@ -81,7 +96,11 @@ impl MongoStore {
             return Ok(Native::Absent);
         }
         let expire = options.and_then(|o| o.get("expireAfterSeconds"));
-        let expire_s = expire.and_then(|e| e.as_i64().or(e.as_i32().map(i64::from)).or(e.as_f64().map(|f| f as i64)));
+        let expire_s = expire.and_then(|e| {
+            e.as_i64()
+                .or(e.as_i32().map(i64::from))
+                .or(e.as_f64().map(|f| f as i64))
+        });
         Ok(Native::There { expire_s })
     }
 }
@@ -103,7 +122,8 @@ pub(in crate::store::mongo) fn of_bucket(key: &BucketKey) -> Document {
 
 /// The filter for the measurements of one bucket.
 pub(in crate::store::mongo) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
-    let span = doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
+    let span =
+        doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
     doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
 }
 
@@ -112,16 +132,21 @@ pub(in crate::store::mongo) fn page_id(key: &BucketKey, page: u32) -> Document {
 }
 
 impl Collections {
-    /// Reads one bucket; `measured`: its measurements too, in either storage mode. The pages are read from the last to
-    /// the first. A page is sealed before the next one is created, so in this order a correctly written page is never
-    /// seen unsealed if it has a successor.
+    /// Reads one bucket; `measured`: its measurements too, in either storage mode. The pages are
+    /// read from the last to the first. A page is sealed before the next one is created, so in this
+    /// order a correctly written page is never seen unsealed if it has a successor.
     pub(in crate::store::mongo) async fn bucket(
         &self,
         key: &BucketKey,
         measured: bool,
     ) -> Result<StoredBucket, MaintainError> {
         let what = failed("reading a bucket");
-        let mut cursor = self.buckets.find(of_bucket(key)).sort(doc! { "page": -1 }).await.map_err(&what)?;
+        let mut cursor = self
+            .buckets
+            .find(of_bucket(key))
+            .sort(doc! { "page": -1 })
+            .await
+            .map_err(&what)?;
         let mut bucket = self.empty(key.clone());
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
             if let Some((_, end_ms, page)) = self.parse(&found) {
@@ -129,8 +154,8 @@ impl Collections {
                 bucket.pages.insert(0, page);
             }
         }
-        // The document first, then the measurements. They are written in the opposite order, so a document never counts
-        // a measurement that is missing here.
+        // The document first, then the measurements. They are written in the opposite order, so a
+        // document never counts a measurement that is missing here.
         if measured {
             self.measure(&mut bucket).await?;
         }
@@ -138,14 +163,27 @@ impl Collections {
     }
 
     fn empty(&self, key: BucketKey) -> StoredBucket {
-        StoredBucket { end_ms: key.start.0 + self.span_ms, key, pages: vec![], measured: None }
+        StoredBucket {
+            end_ms: key.start.0 + self.span_ms,
+            key,
+            pages: vec![],
+            measured: None,
+        }
     }
 
     /// Reads the measurements of a bucket, ordered by time.
-    pub(in crate::store::mongo) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
+    pub(in crate::store::mongo) async fn measure(
+        &self,
+        bucket: &mut StoredBucket,
+    ) -> Result<(), MaintainError> {
         let what = failed("reading measurements");
         let filter = measured_in(&bucket.key, bucket.end_ms);
-        let mut cursor = self.measurements.find(filter).sort(doc! { "ts": 1 }).await.map_err(&what)?;
+        let mut cursor = self
+            .measurements
+            .find(filter)
+            .sort(doc! { "ts": 1 })
+            .await
+            .map_err(&what)?;
         let mut measured = BucketMeasurements::default();
         while cursor.advance().await.map_err(&what)? {
             let found = cursor.current();
@@ -161,15 +199,25 @@ impl Collections {
     }
 
     /// Streams all selected buckets, sensor by sensor in index order, without measurements.
-    pub(in crate::store::mongo) async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
+    pub(in crate::store::mongo) async fn stream(
+        &self,
+        selection: &Selection,
+    ) -> Result<Stream<'_>, MaintainError> {
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let cursor = self.buckets.find(selected(selection)).sort(sort).await;
-        Ok(Stream { of: self, cursor: cursor.map_err(failed("reading the buckets"))?, next: None })
+        Ok(Stream {
+            of: self,
+            cursor: cursor.map_err(failed("reading the buckets"))?,
+            next: None,
+        })
     }
 
-    /// Parses a document of `sensor_buckets` into its bucket, the bucket's end, and the page. `None` if its id is not
-    /// one that hourbucket writes.
-    pub(in crate::store::mongo) fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
+    /// Parses a document of `sensor_buckets` into its bucket, the bucket's end, and the page.
+    /// `None` if its id is not one that hourbucket writes.
+    pub(in crate::store::mongo) fn parse(
+        &self,
+        found: &RawDocument,
+    ) -> Option<(BucketKey, i64, StoredPage)> {
         let key = key_of(found)?;
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
         let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
@@ -184,12 +232,19 @@ impl Collections {
         let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
         let page = StoredPage {
             page: u32::try_from(number("page")?).ok()?,
-            storage_mode: if series { StorageMode::TimeSeries } else { StorageMode::Bucket },
+            storage_mode: if series {
+                StorageMode::TimeSeries
+            } else {
+                StorageMode::Bucket
+            },
             count: number("count"),
             sealed: found.get_bool("has_overflow").unwrap_or(false),
             first_ts_ms: time("first_ts"),
             last_ts_ms: time("last_ts"),
-            summary: found.get_document("summary").map(summary_of).unwrap_or_default(),
+            summary: found
+                .get_document("summary")
+                .map(summary_of)
+                .unwrap_or_default(),
             tags: found.get_document("tags").map(entries).unwrap_or_default(),
             rows,
             unreadable,
@@ -203,7 +258,10 @@ impl Collections {
 /// The bucket of a document of `sensor_buckets`, or of its projection.
 pub(in crate::store::mongo) fn key_of(found: &RawDocument) -> Option<BucketKey> {
     let sensor_id = found.get_str("sensor_id").ok()?.into();
-    Some(BucketKey { sensor_id, start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()) })
+    Some(BucketKey {
+        sensor_id,
+        start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()),
+    })
 }
 
 pub(in crate::store::mongo) struct Stream<'a> {
@@ -213,10 +271,19 @@ pub(in crate::store::mongo) struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    pub(in crate::store::mongo) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
+    pub(in crate::store::mongo) async fn next(
+        &mut self,
+    ) -> Result<Option<StoredBucket>, MaintainError> {
         let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
-        while let Some(found) = self.cursor.try_next().await.map_err(failed("reading the buckets"))? {
-            let Some(page) = self.of.parse(&found) else { continue };
+        while let Some(found) = self
+            .cursor
+            .try_next()
+            .await
+            .map_err(failed("reading the buckets"))?
+        {
+            let Some(page) = self.of.parse(&found) else {
+                continue;
+            };
             match bucket.as_mut() {
                 None => bucket = Some(self.begin(page)),
                 Some(open) if open.key == page.0 => open.pages.push(page.2),
@@ -230,21 +297,32 @@ impl Stream<'_> {
     }
 
     fn begin(&self, (key, end_ms, page): (BucketKey, i64, StoredPage)) -> StoredBucket {
-        StoredBucket { end_ms, pages: vec![page], ..self.of.empty(key) }
+        StoredBucket {
+            end_ms,
+            pages: vec![page],
+            ..self.of.empty(key)
+        }
     }
 }
 
-/// Adds a stored reading. Returns `false`, and adds nothing, for a document that hourbucket cannot have written.
+/// Adds a stored reading. Returns `false`, and adds nothing, for a document that hourbucket cannot
+/// have written.
 pub(in crate::store::mongo) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
-    let Ok(ts) = reading.get_datetime("ts") else { return false };
+    let Ok(ts) = reading.get_datetime("ts") else {
+        return false;
+    };
     let mut values = vec![];
     for element in reading {
-        let Ok((name, value)) = element else { return false };
+        let Ok((name, value)) = element else {
+            return false;
+        };
         let name = name.as_str();
         if skip.contains(&name) {
             continue;
         }
-        let Some(value) = value_of(value) else { return false };
+        let Some(value) = value_of(value) else {
+            return false;
+        };
         values.push((name, value));
     }
     if values.len() > VALUES_MAX {
@@ -254,7 +332,9 @@ pub(in crate::store::mongo) fn push(rows: &mut Rows, reading: &RawDocument, skip
     true
 }
 
-pub(in crate::store::mongo) fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
+pub(in crate::store::mongo) fn summary_of(
+    summary: &RawDocument,
+) -> BTreeMap<String, Option<FieldSummary>> {
     let num = |of: &RawDocument, name: &str| match of.get(name).ok()?? {
         RawBsonRef::Double(v) => Some(Number::Double(v)),
         RawBsonRef::Int64(v) => Some(Number::Int(v)),
@@ -264,16 +344,28 @@ pub(in crate::store::mongo) fn summary_of(summary: &RawDocument) -> BTreeMap<Str
     let field = |value: RawBsonRef<'_>| {
         let of = value.as_document()?;
         let count = u32::try_from(of.get("count").ok()?.and_then(int)?).ok()?;
-        Some(FieldSummary { min: num(of, "min")?, max: num(of, "max")?, sum: num(of, "sum")?, count })
+        Some(FieldSummary {
+            min: num(of, "min")?,
+            max: num(of, "max")?,
+            sum: num(of, "sum")?,
+            count,
+        })
     };
-    summary.iter().filter_map(Result::ok).map(|(name, value)| (name.as_str().to_owned(), field(value))).collect()
+    summary
+        .iter()
+        .filter_map(Result::ok)
+        .map(|(name, value)| (name.as_str().to_owned(), field(value)))
+        .collect()
 }
 
 pub(in crate::store::mongo) fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
     let entry = |(name, value): (&mongodb::bson::raw::CStr, RawBsonRef<'_>)| {
         Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
     };
-    tags.iter().filter_map(Result::ok).filter_map(entry).collect()
+    tags.iter()
+        .filter_map(Result::ok)
+        .filter_map(entry)
+        .collect()
 }
 
 fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
@@ -281,7 +373,9 @@ fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
 }
 
 pub(in crate::store::mongo) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
-    tags.iter().map(|(k, v)| (k.clone(), Bson::from(v.as_str()))).collect()
+    tags.iter()
+        .map(|(k, v)| (k.clone(), Bson::from(v.as_str())))
+        .collect()
 }
 
 /// A value as BSON; integers stay integers.

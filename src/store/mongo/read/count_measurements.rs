@@ -1,12 +1,13 @@
-//! Reads the measurements of time-series buckets for a load: their number, and the keys of the requested ones.
+//! Reads the measurements of time-series buckets for a load: their number, and the keys of the
+//! requested ones.
 //!
-//! Buckets are grouped so that one command serves many of them. Consecutive hours of one sensor form a run, and runs of
-//! several sensors over the same time form a group. The server counts by sensor and hour and returns one row per
-//! bucket. If the count of a group times out, it is split by time, down to [`SLICE_MIN_MS`]. Keys are streamed in
-//! batches that each arrive quickly.
+//! Buckets are grouped so that one command serves many of them. Consecutive hours of one sensor
+//! form a run, and runs of several sensors over the same time form a group. The server counts by
+//! sensor and hour and returns one row per bucket. If the count of a group times out, it is split
+//! by time, down to [`SLICE_MIN_MS`]. Keys are streamed in batches that each arrive quickly.
 //!
-//! If a bucket is loaded with `doubt` and its summary does not count the stored number, it is recomputed
-//! ([`super::recompute_summary`]).
+//! If a bucket is loaded with `doubt` and its summary does not count the stored number, it is
+//! recomputed ([`super::recompute_summary`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -16,7 +17,9 @@ use mongodb::bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
 use crate::model::{ReadingKey, StorageMode};
-use crate::store::mongo::document::{MEASUREMENTS_PER_BATCH, key_of, majority_from_primary, measurements_of};
+use crate::store::mongo::document::{
+    MEASUREMENTS_PER_BATCH, key_of, majority_from_primary, measurements_of,
+};
 use crate::store::mongo::error::command_error;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::read::load::{Load, together};
@@ -31,7 +34,8 @@ const SLICE_MIN_MS: i64 = 1000;
 /// Number of parts into which a count that times out is split.
 const SLICES: i64 = 8;
 
-/// Buckets whose measurements are read together: all hours from `from_ms` to `to_ms` of some sensors.
+/// Buckets whose measurements are read together: all hours from `from_ms` to `to_ms` of some
+/// sensors.
 #[derive(Debug)]
 struct Group {
     from_ms: i64,
@@ -46,7 +50,13 @@ impl Load<'_> {
     /// Reads the measurements of these requests.
     pub(in crate::store::mongo) async fn measurements(&self, places: &[usize]) {
         places.iter().for_each(|r| self.expect(*r, 1));
-        together(self.groups(places).into_iter().map(|group| self.group(group)).collect()).await;
+        together(
+            self.groups(places)
+                .into_iter()
+                .map(|group| self.group(group))
+                .collect(),
+        )
+        .await;
     }
 
     fn groups(&self, places: &[usize]) -> Vec<Group> {
@@ -54,7 +64,10 @@ impl Load<'_> {
         let mut by_sensor: BTreeMap<&str, Vec<(i64, usize)>> = BTreeMap::new();
         for &r in places {
             let bucket = &self.requests[r].bucket;
-            by_sensor.entry(&bucket.sensor_id).or_default().push((bucket.start.0, r));
+            by_sensor
+                .entry(&bucket.sensor_id)
+                .or_default()
+                .push((bucket.start.0, r));
         }
         // The requests of each run of consecutive hours, by time range and then by sensor.
         let mut runs: BTreeMap<(i64, i64), Vec<Vec<usize>>> = BTreeMap::new();
@@ -62,11 +75,19 @@ impl Load<'_> {
             hours.sort_unstable();
             for run in hours.chunk_by(|a, b| b.0 - a.0 <= span_ms) {
                 let time = (run[0].0, run[run.len() - 1].0 + span_ms);
-                runs.entry(time).or_default().push(run.iter().map(|(_, r)| *r).collect());
+                runs.entry(time)
+                    .or_default()
+                    .push(run.iter().map(|(_, r)| *r).collect());
             }
         }
-        let group = |(from_ms, to_ms), sensors: &[Vec<usize>]| Group { from_ms, to_ms, places: sensors.concat() };
-        runs.iter().flat_map(|(time, sensors)| sensors.chunks(SENSORS_MAX).map(|s| group(*time, s))).collect()
+        let group = |(from_ms, to_ms), sensors: &[Vec<usize>]| Group {
+            from_ms,
+            to_ms,
+            places: sensors.concat(),
+        };
+        runs.iter()
+            .flat_map(|(time, sensors)| sensors.chunks(SENSORS_MAX).map(|s| group(*time, s)))
+            .collect()
     }
 
     async fn group(&self, group: Group) {
@@ -81,24 +102,41 @@ impl Load<'_> {
         };
         for &r in &group.places {
             let count = counts.get(&r).copied();
-            if let Err(error) = self.complete(r, count, keys.remove(&r).unwrap_or_default()).await {
+            if let Err(error) = self
+                .complete(r, count, keys.remove(&r).unwrap_or_default())
+                .await
+            {
                 self.fail(&[r], &error);
             }
         }
     }
 
-    /// Recomputes the summary if it is in doubt and does not count the stored number, and completes the request.
-    async fn complete(&self, r: usize, count: Option<Count>, keys: Vec<ReadingKey>) -> Result<(), StoreError> {
+    /// Recomputes the summary if it is in doubt and does not count the stored number, and completes
+    /// the request.
+    async fn complete(
+        &self,
+        r: usize,
+        count: Option<Count>,
+        keys: Vec<ReadingKey>,
+    ) -> Result<(), StoreError> {
         let request = &self.requests[r];
         let (there, last_ts_ms) = count.unwrap_or((0, i64::MIN));
-        let counted: u64 = self.slots_of(r, |bucket| bucket.pages.iter().map(|p| u64::from(p.count)).sum());
+        let counted: u64 = self.slots_of(r, |bucket| {
+            bucket.pages.iter().map(|p| u64::from(p.count)).sum()
+        });
         if request.doubt && counted != u64::from(there) {
             let series = &self.store.series;
             let begun = Instant::now();
-            let recomputed = recompute_summary::recompute_summary(series, &request.bucket, false).await;
+            let recomputed =
+                recompute_summary::recompute_summary(series, &request.bucket, false).await;
             metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
             let pages = recomputed.map_err(|e| command_error(&e))?.pages;
-            self.slots_of(r, |bucket| *bucket = LoadedBucket { storage_mode: StorageMode::TimeSeries, pages });
+            self.slots_of(r, |bucket| {
+                *bucket = LoadedBucket {
+                    storage_mode: StorageMode::TimeSeries,
+                    pages,
+                }
+            });
         }
         self.slots_of(r, |bucket| {
             if let Some(head) = bucket.pages.first_mut() {
@@ -112,9 +150,18 @@ impl Load<'_> {
 
     /// Counts the measurements of the requests with `doubt`.
     async fn counts(&self, group: &Group) -> Result<HashMap<usize, Count>, StoreError> {
-        let doubt: Vec<usize> = group.places.iter().copied().filter(|r| self.requests[*r].doubt).collect();
+        let doubt: Vec<usize> = group
+            .places
+            .iter()
+            .copied()
+            .filter(|r| self.requests[*r].doubt)
+            .collect();
         let mut counts: HashMap<usize, Count> = HashMap::new();
-        let mut ranges = if doubt.is_empty() { vec![] } else { vec![(group.from_ms, group.to_ms)] };
+        let mut ranges = if doubt.is_empty() {
+            vec![]
+        } else {
+            vec![(group.from_ms, group.to_ms)]
+        };
         while let Some((from_ms, to_ms)) = ranges.pop() {
             match self.count(&doubt, from_ms, to_ms).await {
                 Ok(found) => {
@@ -123,9 +170,16 @@ impl Load<'_> {
                         *sum = (sum.0 + count, sum.1.max(last_ts_ms));
                     }
                 }
-                Err(error) if error.kind() == StoreErrorKind::Timeout && to_ms - from_ms > SLICE_MIN_MS => {
+                Err(error)
+                    if error.kind() == StoreErrorKind::Timeout
+                        && to_ms - from_ms > SLICE_MIN_MS =>
+                {
                     let step = ((to_ms - from_ms) / SLICES).max(SLICE_MIN_MS);
-                    ranges.extend((from_ms..to_ms).step_by(step as usize).map(|at| (at, (at + step).min(to_ms))));
+                    ranges.extend(
+                        (from_ms..to_ms)
+                            .step_by(step as usize)
+                            .map(|at| (at, (at + step).min(to_ms))),
+                    );
                 }
                 Err(error) => return Err(error),
             }
@@ -133,13 +187,22 @@ impl Load<'_> {
         Ok(counts)
     }
 
-    async fn count(&self, places: &[usize], from_ms: i64, to_ms: i64) -> Result<Vec<(usize, Count)>, StoreError> {
+    async fn count(
+        &self,
+        places: &[usize],
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<Vec<(usize, Count)>, StoreError> {
         let span = self.store.options.span;
-        let mut sensors: Vec<&str> = places.iter().map(|r| &*self.requests[*r].bucket.sensor_id).collect();
+        let mut sensors: Vec<&str> = places
+            .iter()
+            .map(|r| &*self.requests[*r].bucket.sensor_id)
+            .collect();
         sensors.dedup();
         let first = span.floor(from_ms);
         let one = to_ms <= span.end(first);
-        // The number of the hour, from the first one on. Omitted for a single hour, which the server counts faster.
+        // The number of the hour, from the first one on. Omitted for a single hour, which the
+        // server counts faster.
         let since = doc! { "$subtract": ["$ts", DateTime::from_millis(first.0)] };
         let hour = doc! { "$floor": { "$divide": [since, span.ms()] } };
         let id = if one {
@@ -156,16 +219,28 @@ impl Load<'_> {
         let max_time = self.store.timeout;
         let read = async move {
             let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
-            let aggregate = readings.aggregate(pipeline).read_concern(ReadConcern::majority()).max_time(max_time);
-            let cursor = aggregate.selection_criteria(primary).with_type::<Document>().await?;
+            let aggregate = readings
+                .aggregate(pipeline)
+                .read_concern(ReadConcern::majority())
+                .max_time(max_time);
+            let cursor = aggregate
+                .selection_criteria(primary)
+                .with_type::<Document>()
+                .await?;
             cursor.try_collect::<Vec<Document>>().await
         };
-        let rows = self.store.limited(read).await?.map_err(|e| command_error(&e))?;
+        let rows = self
+            .store
+            .limited(read)
+            .await?
+            .map_err(|e| command_error(&e))?;
         let row = |row: Document| {
             let id = row.get_document("_id").ok()?;
             let hour = id.get_f64("h").unwrap_or(0.0) as i64;
             let r = by_bucket.get(&(id.get_str("s").ok()?, first.0 + hour * span.ms()))?;
-            let count = row.get("n").and_then(|n| n.as_i64().or(n.as_i32().map(i64::from)))?;
+            let count = row
+                .get("n")
+                .and_then(|n| n.as_i64().or(n.as_i32().map(i64::from)))?;
             let last = row.get_datetime("last").ok()?.timestamp_millis();
             Some((*r, (u32::try_from(count).unwrap_or(u32::MAX), last)))
         };
@@ -178,46 +253,93 @@ impl Load<'_> {
         group: &Group,
         counts: &HashMap<usize, Count>,
     ) -> Result<HashMap<usize, Vec<ReadingKey>>, StoreError> {
-        // A bucket that was counted and has no measurement in the requested range is not read again.
+        // A bucket that was counted and has no measurement in the requested range is not read
+        // again.
         let wants = |r: &usize| {
             let from_ms = self.requests[*r].readings_from?;
-            let last_ts_ms = if self.requests[*r].doubt { counts.get(r).map(|c| c.1)? } else { i64::MAX };
+            let last_ts_ms = if self.requests[*r].doubt {
+                counts.get(r).map(|c| c.1)?
+            } else {
+                i64::MAX
+            };
             (last_ts_ms >= from_ms).then_some(from_ms)
         };
-        let places: Vec<usize> = group.places.iter().copied().filter(|r| wants(r).is_some()).collect();
+        let places: Vec<usize> = group
+            .places
+            .iter()
+            .copied()
+            .filter(|r| wants(r).is_some())
+            .collect();
         let mut keys = HashMap::new();
-        let Some(from_ms) = places.iter().filter_map(wants).min() else { return Ok(keys) };
-        let mut sensors: Vec<&str> = places.iter().map(|r| &*self.requests[*r].bucket.sensor_id).collect();
+        let Some(from_ms) = places.iter().filter_map(wants).min() else {
+            return Ok(keys);
+        };
+        let mut sensors: Vec<&str> = places
+            .iter()
+            .map(|r| &*self.requests[*r].bucket.sensor_id)
+            .collect();
         sensors.dedup();
         let by_bucket = self.by_bucket(&places);
-        let filter = crate::store::mongo::document::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
+        let filter = crate::store::mongo::document::measurements_of(
+            &sensors,
+            from_ms.max(group.from_ms),
+            group.to_ms,
+        );
         let span = self.store.options.span;
         let time = self.store.timeout;
-        let find = majority_from_primary(self.store.series.readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH));
-        let cursor = tokio::time::timeout(time, find).await.map_err(|_| timed_out(time))?;
+        let find = majority_from_primary(
+            self.store
+                .series
+                .readings
+                .find(filter)
+                .batch_size(MEASUREMENTS_PER_BATCH),
+        );
+        let cursor = tokio::time::timeout(time, find)
+            .await
+            .map_err(|_| timed_out(time))?;
         let mut cursor = cursor.map_err(|e| command_error(&e))?;
         loop {
             // Immediate if the batch has already arrived.
-            let more = tokio::time::timeout(time, cursor.advance()).await.map_err(|_| timed_out(time))?;
+            let more = tokio::time::timeout(time, cursor.advance())
+                .await
+                .map_err(|_| timed_out(time))?;
             if !more.map_err(|e| command_error(&e))? {
                 return Ok(keys);
             }
             let document = cursor.current();
-            let Some((sensor, ts_ms)) = sensor_and_time(document) else { continue };
-            let Some(&r) = by_bucket.get(&(sensor, span.floor(ts_ms).0)) else { continue };
+            let Some((sensor, ts_ms)) = sensor_and_time(document) else {
+                continue;
+            };
+            let Some(&r) = by_bucket.get(&(sensor, span.floor(ts_ms).0)) else {
+                continue;
+            };
             if wants(&r).is_some_and(|from_ms| ts_ms >= from_ms) {
-                keys.entry(r).or_insert_with(Vec::new).extend(key_of(document));
+                keys.entry(r)
+                    .or_insert_with(Vec::new)
+                    .extend(key_of(document));
             }
         }
     }
 
     fn by_bucket(&self, places: &[usize]) -> HashMap<(&str, i64), usize> {
-        let entry = |r: &usize| ((&*self.requests[*r].bucket.sensor_id, self.requests[*r].bucket.start.0), *r);
+        let entry = |r: &usize| {
+            (
+                (
+                    &*self.requests[*r].bucket.sensor_id,
+                    self.requests[*r].bucket.start.0,
+                ),
+                *r,
+            )
+        };
         places.iter().map(entry).collect()
     }
 }
 
 fn sensor_and_time(document: &RawDocument) -> Option<(&str, i64)> {
-    let id = document.get_document("meta").ok()?.get_str("sensor_id").ok()?;
+    let id = document
+        .get_document("meta")
+        .ok()?
+        .get_str("sensor_id")
+        .ok()?;
     Some((id, document.get_datetime("ts").ok()?.timestamp_millis()))
 }

@@ -1,18 +1,21 @@
 //! Reads buckets back: the versions of their pages and, if requested, the keys of their readings.
 //!
-//! One request neither fails the others nor delays them for long. Reads for many buckets are combined into pieces that
-//! fit well within `store.timeout`; a few pieces run at a time. Each request is complete as soon as its last piece has
-//! arrived. When the time of the batch is up, requests whose pieces are running get a timeout and the others are
-//! deferred. In a small batch, which consists of requests that failed before, no request shares a piece with another. A
-//! count that takes too long is split by time ([`count_measurements`](super::count_measurements)).
+//! One request neither fails the others nor delays them for long. Reads for many buckets are
+//! combined into pieces that fit well within `store.timeout`; a few pieces run at a time. Each
+//! request is complete as soon as its last piece has arrived. When the time of the batch is up,
+//! requests whose pieces are running get a timeout and the others are deferred. In a small batch,
+//! which consists of requests that failed before, no request shares a piece with another. A count
+//! that takes too long is split by time ([`count_measurements`](super::count_measurements)).
 //!
-//! The steps of a request: read the heads of its pages (first page 0 of all requests, then the other pages of buckets
-//! that have more). Then read the readings of the pages that can hold one of the requested time, or its measurements.
-//! The steps are not atomic together. Between them only the last page can change, and the version in its head guards
-//! the rest: a write that is based on a stale read is refused.
+//! The steps of a request: read the heads of its pages (first page 0 of all requests, then the
+//! other pages of buckets that have more). Then read the readings of the pages that can hold one of
+//! the requested time, or its measurements. The steps are not atomic together. Between them only
+//! the last page can change, and the version in its head guards the rest: a write that is based on
+//! a stale read is refused.
 //!
-//! If the document of a bucket contains `storage: "timeseries"`, its readings are in the time-series collection. The
-//! same holds for a bucket without a document that has measurements (a process ended before it wrote the summary).
+//! If the document of a bucket contains `storage: "timeseries"`, its readings are in the
+//! time-series collection. The same holds for a bucket without a document that has measurements (a
+//! process ended before it wrote the summary).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,11 +71,26 @@ impl MongoStore {
         requests: &[LoadRequest],
         within: Option<Duration>,
     ) -> Vec<LoadResult> {
-        let new = LoadedBucket { storage_mode: crate::store::Store::storage_mode(self), pages: vec![] };
-        let slot = |_: &LoadRequest| Slot { bucket: new.clone(), pieces: 0, begun: false, answer: None };
-        let load = Load { store: self, requests, slots: Mutex::new(requests.iter().map(slot).collect()) };
+        let new = LoadedBucket {
+            storage_mode: crate::store::Store::storage_mode(self),
+            pages: vec![],
+        };
+        let slot = |_: &LoadRequest| Slot {
+            bucket: new.clone(),
+            pieces: 0,
+            begun: false,
+            answer: None,
+        };
+        let load = Load {
+            store: self,
+            requests,
+            slots: Mutex::new(requests.iter().map(slot).collect()),
+        };
         let over = match within {
-            Some(within) => tokio::time::timeout(within, load.run()).await.is_err().then_some(within),
+            Some(within) => tokio::time::timeout(within, load.run())
+                .await
+                .is_err()
+                .then_some(within),
             None => {
                 load.run().await;
                 None
@@ -82,16 +100,24 @@ impl MongoStore {
             Some(_) if !slot.begun => StoreError::deferred(),
             _ => timed_out(over.unwrap_or(self.timeout)),
         };
-        let slots = load.slots.into_inner().unwrap_or_else(PoisonError::into_inner);
-        slots.into_iter().map(|mut slot| slot.answer.take().unwrap_or_else(|| Err(unfinished(&slot)))).collect()
+        let slots = load
+            .slots
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        slots
+            .into_iter()
+            .map(|mut slot| slot.answer.take().unwrap_or_else(|| Err(unfinished(&slot))))
+            .collect()
     }
 }
 
 impl Load<'_> {
     async fn run(&self) {
         let fence = &self.store.series.fence;
-        let is_fenced = |r: &usize| self.requests[*r].doubt && fence.covers(&self.requests[*r].bucket);
-        let (fenced, free): (Vec<usize>, Vec<usize>) = (0..self.requests.len()).partition(is_fenced);
+        let is_fenced =
+            |r: &usize| self.requests[*r].doubt && fence.covers(&self.requests[*r].bucket);
+        let (fenced, free): (Vec<usize>, Vec<usize>) =
+            (0..self.requests.len()).partition(is_fenced);
         let after_fence = async {
             if fenced.is_empty() {
                 return;
@@ -108,15 +134,36 @@ impl Load<'_> {
     async fn fence(&self, places: Vec<usize>) -> Result<(), StoreError> {
         let db = self.store.db.clone();
         let series = self.store.series.clone();
-        let buckets: Vec<BucketKey> = places.iter().map(|r| self.requests[*r].bucket.clone()).collect();
-        let wait = async move { series.fence.wait(&db, &series.options, buckets.iter()).await };
-        self.store.limited(wait).await?.map_err(|e| command_error(&e))
+        let buckets: Vec<BucketKey> = places
+            .iter()
+            .map(|r| self.requests[*r].bucket.clone())
+            .collect();
+        let wait = async move {
+            series
+                .fence
+                .wait(&db, &series.options, buckets.iter())
+                .await
+        };
+        self.store
+            .limited(wait)
+            .await?
+            .map_err(|e| command_error(&e))
     }
 
     async fn some(&self, places: &[usize]) {
-        let size = if self.requests.len() <= ISOLATED_MAX { 1 } else { HEADS_MAX };
+        let size = if self.requests.len() <= ISOLATED_MAX {
+            1
+        } else {
+            HEADS_MAX
+        };
         let chunks: Vec<Vec<usize>> = places.chunks(size).map(<[usize]>::to_vec).collect();
-        together(chunks.into_iter().map(|places| self.chunk(places)).collect()).await;
+        together(
+            chunks
+                .into_iter()
+                .map(|places| self.chunk(places))
+                .collect(),
+        )
+        .await;
     }
 
     async fn chunk(&self, places: Vec<usize>) {
@@ -138,10 +185,13 @@ impl Load<'_> {
             let request = &self.requests[r];
             let (storage_mode, empty) = {
                 let slots = self.slots();
-                (slots[r].bucket.storage_mode, slots[r].bucket.pages.is_empty())
+                (
+                    slots[r].bucket.storage_mode,
+                    slots[r].bucket.pages.is_empty(),
+                )
             };
-            let of_series =
-                storage_mode == StorageMode::TimeSeries && (request.doubt || request.readings_from.is_some());
+            let of_series = storage_mode == StorageMode::TimeSeries
+                && (request.doubt || request.readings_from.is_some());
             if self.store.measured() && (of_series || (request.doubt && empty)) {
                 measured.push(r);
             } else if storage_mode == StorageMode::Bucket && request.readings_from.is_some() {
@@ -150,20 +200,33 @@ impl Load<'_> {
                 self.expect(r, 0);
             }
         }
-        let pages = together(self.pieces(&paged).into_iter().map(|piece| self.readings(piece)).collect());
+        let pages = together(
+            self.pieces(&paged)
+                .into_iter()
+                .map(|piece| self.readings(piece))
+                .collect(),
+        );
         tokio::join!(pages, self.measurements(&measured));
     }
 
     /// Those of these buckets whose measurements may have expired ([`crate::store::retention`]).
     async fn expired(&self, places: &[usize]) -> Result<Vec<usize>, StoreError> {
-        let is_series =
-            |bucket: &mut LoadedBucket| bucket.storage_mode == StorageMode::TimeSeries && !bucket.pages.is_empty();
-        let of_series: Vec<usize> = places.iter().copied().filter(|r| self.slots_of(*r, is_series)).collect();
+        let is_series = |bucket: &mut LoadedBucket| {
+            bucket.storage_mode == StorageMode::TimeSeries && !bucket.pages.is_empty()
+        };
+        let of_series: Vec<usize> = places
+            .iter()
+            .copied()
+            .filter(|r| self.slots_of(*r, is_series))
+            .collect();
         if !self.store.expires_measurements() || of_series.is_empty() {
             return Ok(vec![]);
         }
         let now_ms = self.store.about_now_ms().await?;
-        let is_expired = |r: &usize| self.store.may_have_expired(self.requests[*r].bucket.start, now_ms);
+        let is_expired = |r: &usize| {
+            self.store
+                .may_have_expired(self.requests[*r].bucket.start, now_ms)
+        };
         Ok(of_series.into_iter().filter(is_expired).collect())
     }
 
@@ -171,20 +234,31 @@ impl Load<'_> {
     pub(in crate::store::mongo) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
         let first: Vec<PageKey> = places.iter().map(|r| (*r, 0)).collect();
         let mut sealed = vec![];
-        for ((r, _), (head, storage_mode)) in self.find(by_ids(self.requests, &first), &first, false).await? {
+        for ((r, _), (head, storage_mode)) in self
+            .find(by_ids(self.requests, &first), &first, false)
+            .await?
+        {
             if head.sealed {
                 sealed.push(r);
             }
-            self.slots()[r].bucket = LoadedBucket { storage_mode, pages: vec![head] };
+            self.slots()[r].bucket = LoadedBucket {
+                storage_mode,
+                pages: vec![head],
+            };
         }
         for chunk in sealed.chunks(SEALED_MAX) {
             let keys: Vec<PageKey> = chunk.iter().map(|r| (*r, 0)).collect();
-            let mut found = self.find(by_buckets(self.requests, chunk), &keys, false).await?;
+            let mut found = self
+                .find(by_buckets(self.requests, chunk), &keys, false)
+                .await?;
             let mut slots = self.slots();
             for &r in chunk {
                 let pages = &mut slots[r].bucket.pages;
                 // Read again including page 0, so that all heads are from the same read.
-                let read = (0..).map_while(|n| found.remove(&(r, n))).map(|(head, _)| head).collect::<Vec<_>>();
+                let read = (0..)
+                    .map_while(|n| found.remove(&(r, n)))
+                    .map(|(head, _)| head)
+                    .collect::<Vec<_>>();
                 if !read.is_empty() {
                     *pages = read;
                 }
@@ -203,7 +277,11 @@ impl Load<'_> {
             let heads = self.slots()[r].bucket.pages.clone();
             let mut parts = 0;
             let mut fresh = true;
-            for (page, head) in heads.iter().enumerate().filter(|(_, head)| head.last_ts_ms >= from_ms) {
+            for (page, head) in heads
+                .iter()
+                .enumerate()
+                .filter(|(_, head)| head.last_ts_ms >= from_ms)
+            {
                 parts += usize::from(fresh);
                 fresh = false;
                 piece.push((r, page as u32));
@@ -244,7 +322,15 @@ impl Load<'_> {
         keys: &[PageKey],
         readings: bool,
     ) -> Result<HashMap<PageKey, (LoadedPage, StorageMode)>, StoreError> {
-        let place = |r: usize| ((&*self.requests[r].bucket.sensor_id, self.requests[r].bucket.start.0), r);
+        let place = |r: usize| {
+            (
+                (
+                    &*self.requests[r].bucket.sensor_id,
+                    self.requests[r].bucket.start.0,
+                ),
+                r,
+            )
+        };
         let by_bucket: HashMap<(&str, i64), usize> = keys.iter().map(|(r, _)| place(*r)).collect();
         let mut projection = doc! {
             "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "readings_removed": 1,
@@ -265,20 +351,47 @@ impl Load<'_> {
             while let Some(document) = cursor.try_next().await? {
                 if let Some((sensor, start, page)) = head_id(&document) {
                     let series = document.get_str("storage").is_ok_and(|s| s == SERIES);
-                    let storage_mode = if series { StorageMode::TimeSeries } else { StorageMode::Bucket };
-                    found.push((sensor.to_owned(), start, page, page_of(&document), storage_mode));
+                    let storage_mode = if series {
+                        StorageMode::TimeSeries
+                    } else {
+                        StorageMode::Bucket
+                    };
+                    found.push((
+                        sensor.to_owned(),
+                        start,
+                        page,
+                        page_of(&document),
+                        storage_mode,
+                    ));
                 }
             }
             Ok(found)
         };
-        let found = self.store.limited(read).await?.map_err(|e| command_error(&e))?;
-        let entry = |(sensor, start, page, head, storage_mode): (String, i64, u32, LoadedPage, StorageMode)| {
-            Some(((*by_bucket.get(&(sensor.as_str(), start))?, page), (head, storage_mode)))
+        let found = self
+            .store
+            .limited(read)
+            .await?
+            .map_err(|e| command_error(&e))?;
+        let entry = |(sensor, start, page, head, storage_mode): (
+            String,
+            i64,
+            u32,
+            LoadedPage,
+            StorageMode,
+        )| {
+            Some((
+                (*by_bucket.get(&(sensor.as_str(), start))?, page),
+                (head, storage_mode),
+            ))
         };
         Ok(found.into_iter().filter_map(entry).collect())
     }
 
-    pub(in crate::store::mongo) fn slots_of<T>(&self, r: usize, look: impl FnOnce(&mut LoadedBucket) -> T) -> T {
+    pub(in crate::store::mongo) fn slots_of<T>(
+        &self,
+        r: usize,
+        look: impl FnOnce(&mut LoadedBucket) -> T,
+    ) -> T {
         look(&mut self.slots()[r].bucket)
     }
 
@@ -324,10 +437,13 @@ impl Slot {
 
 /// Runs these futures, at most [`COMMANDS_MAX`] at a time.
 pub(in crate::store::mongo) async fn together(futures: Vec<impl Future<Output = ()>>) {
-    stream::iter(futures).for_each_concurrent(COMMANDS_MAX, |future| future).await;
+    stream::iter(futures)
+        .for_each_concurrent(COMMANDS_MAX, |future| future)
+        .await;
 }
 
-/// The filter for pages by id. `_id` decides; a sharded cluster needs the other fields to target its shards.
+/// The filter for pages by id. `_id` decides; a sharded cluster needs the other fields to target
+/// its shards.
 fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>) {
     let mut ids = vec![];
     let mut sensors = vec![];
@@ -335,7 +451,9 @@ fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>
     for &(r, page) in keys {
         let bucket = &requests[r].bucket;
         let start = DateTime::from_millis(bucket.start.0);
-        ids.push(Bson::from(doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }));
+        ids.push(Bson::from(
+            doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 },
+        ));
         sensors.push(Bson::from(&*bucket.sensor_id));
         starts.insert(bucket.start.0, Bson::from(start));
     }
@@ -350,12 +468,19 @@ fn by_buckets(requests: &[LoadRequest], places: &[usize]) -> (Document, Option<H
         let bucket = &requests[*r].bucket;
         doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": DateTime::from_millis(bucket.start.0) }
     };
-    (doc! { "$or": places.iter().map(bucket).collect::<Vec<_>>() }, None)
+    (
+        doc! { "$or": places.iter().map(bucket).collect::<Vec<_>>() },
+        None,
+    )
 }
 
 fn head_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
     let id = found.get_document("_id").ok()?;
     let page = int(id.get("page").ok()??)?;
     let start = id.get_datetime("bucket_start").ok()?.timestamp_millis();
-    Some((id.get_str("sensor_id").ok()?, start, u32::try_from(page).ok()?))
+    Some((
+        id.get_str("sensor_id").ok()?,
+        start,
+        u32::try_from(page).ok()?,
+    ))
 }

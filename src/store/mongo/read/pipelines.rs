@@ -1,12 +1,12 @@
-//! The documented queries for the raw readings of a sensor and a time range: one for each storage mode, and one for a
-//! database with both. They return equal rows for equal readings:
+//! The documented queries for the raw readings of a sensor and a time range: one for each storage
+//! mode, and one for a database with both. They return equal rows for equal readings:
 //!
 //! ```text
 //! { ts: ISODate("2024-03-01T10:00:00Z"), sensor_id: "S1", temp: 22.4, humid: 60 }
 //! ```
 //!
-//! ordered by `ts` (the order of readings with the same `ts` is undefined). Each query starts with a `$match` that uses
-//! the index of its collection.
+//! ordered by `ts` (the order of readings with the same `ts` is undefined). Each query starts with
+//! a `$match` that uses the index of its collection.
 
 use mongodb::bson::{DateTime, Document, doc};
 
@@ -21,13 +21,14 @@ pub enum ReadingsLocation {
     Pages,
     /// As measurements: run the query on `sensor_readings`.
     Measurements,
-    /// In both, as after a change of `store.mode` or a conversion: run the query on `sensor_buckets`. The bucket's
-    /// document decides, so leftover measurements of a conversion are not returned. Costs about four times as much as
-    /// `Measurements`.
+    /// In both, as after a change of `store.mode` or a conversion: run the query on
+    /// `sensor_buckets`. The bucket's document decides, so leftover measurements of a conversion
+    /// are not returned. Costs about four times as much as `Measurements`.
     Both,
 }
 
-/// The pipeline for the readings of one sensor in `from_ms..to_ms` (milliseconds since 1970). `span` is `bucket.span`.
+/// The pipeline for the readings of one sensor in `from_ms..to_ms` (milliseconds since 1970).
+/// `span` is `bucket.span`.
 pub fn raw_readings_pipeline(
     storage_mode: ReadingsLocation,
     sensor_id: &str,
@@ -44,7 +45,8 @@ pub fn raw_readings_pipeline(
             // A bucket in time-series mode has no such field and returns no rows.
             doc! { "$unwind": "$readings" },
             doc! { "$match": { "readings.ts": { "$gte": from, "$lt": to } } },
-            // `sensor_id` appears twice: the first sets its position, the second keeps it if a value has the same name.
+            // `sensor_id` appears twice: the first sets its position, the second keeps it if a
+            // value has the same name.
             doc! { "$replaceWith": { "$mergeObjects": [
                 { "ts": "$readings.ts", "sensor_id": "$sensor_id" }, "$readings", { "sensor_id": "$sensor_id" },
             ] } },
@@ -66,8 +68,9 @@ pub fn raw_readings_pipeline(
             let mut both = pages();
             let first = DateTime::from_millis(span.floor(from_ms).0);
             let mut of_bucket = measurements();
-            // Both conditions in one stage: the constants use the index, the variables restrict the rows to the bucket.
-            // (As a separate stage, MongoDB 6.0 caches the first one with the variables of one bucket.)
+            // Both conditions in one stage: the constants use the index, the variables restrict the
+            // rows to the bucket. (As a separate stage, MongoDB 6.0 caches the first one with the
+            // variables of one bucket.)
             of_bucket[0] = doc! { "$match": {
                 "meta.sensor_id": sensor_id,
                 "ts": { "$gte": from, "$lt": to },

@@ -1,9 +1,9 @@
-//! Executes the queries of the read API ([`crate::store::reading`]): finds on the sensor indexes with majority read
-//! concern, each with a server-side time limit.
+//! Executes the queries of the read API ([`crate::store::reading`]): finds on the sensor indexes
+//! with majority read concern, each with a server-side time limit.
 //!
-//! Every filter names the sensor, and so targets one shard of a cluster. The exception is the list of sensors, which
-//! reads one id after another, each with an index seek (a loose index scan; a `$group` would read the index of all
-//! sensors before its first result).
+//! Every filter names the sensor, and so targets one shard of a cluster. The exception is the list
+//! of sensors, which reads one id after another, each with an index seek (a loose index scan; a
+//! `$group` would read the index of all sensors before its first result).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ use crate::store::mongo::error::command_error;
 use crate::store::mongo::names::DEAD_LETTERS;
 use crate::store::mongo::read::bucket_reader::{Collections, key_of, push};
 use crate::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
-    StoredSensor,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
 };
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -47,10 +47,14 @@ impl MongoStore {
         &self,
         operation: impl Future<Output = Found<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // Preparing determines where measurements are stored; before that, they would be missing from the result.
+        // Preparing determines where measurements are stored; before that, they would be missing
+        // from the result.
         if self.native.get().is_none() {
             let detail = "the service has not prepared its collections yet".to_owned();
-            return Err(StoreError::NotApplied { kind: StoreErrorKind::NotPrepared, detail });
+            return Err(StoreError::NotApplied {
+                kind: StoreErrorKind::NotPrepared,
+                detail,
+            });
         }
         let begun = Instant::now();
         let result = self.limited(operation).await;
@@ -58,14 +62,22 @@ impl MongoStore {
         result?.map_err(|e| command_error(&e))
     }
 
-    pub(in crate::store::mongo) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
+    pub(in crate::store::mongo) async fn read_pages(
+        &self,
+        q: &PageQuery,
+    ) -> Result<PageResults, StoreError> {
         let of = self.collections();
         let q = q.clone();
         let mut found = self.read(async move { pages(&of, &q).await }).await?;
         if self.measured() && self.expires_measurements() {
             let now_ms = self.about_now_ms().await?;
-            let of_series = found.pages.iter_mut().filter(|(_, page)| page.storage_mode == StorageMode::TimeSeries);
-            of_series.for_each(|(start, page)| page.readings_removed = self.may_have_expired(*start, now_ms));
+            let of_series = found
+                .pages
+                .iter_mut()
+                .filter(|(_, page)| page.storage_mode == StorageMode::TimeSeries);
+            of_series.for_each(|(start, page)| {
+                page.readings_removed = self.may_have_expired(*start, now_ms)
+            });
         }
         Ok(found)
     }
@@ -75,17 +87,24 @@ impl MongoStore {
         q: &MeasurementQuery,
     ) -> Result<MeasurementResults, StoreError> {
         if self.native.get().is_some() && !self.measured() {
-            return Ok(MeasurementResults { rows: Rows::default(), until_ms: q.to_ms });
+            return Ok(MeasurementResults {
+                rows: Rows::default(),
+                until_ms: q.to_ms,
+            });
         }
         let of = self.collections();
         let q = q.clone();
         self.read(async move { measurements(&of, &q).await }).await
     }
 
-    pub(in crate::store::mongo) async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
+    pub(in crate::store::mongo) async fn read_sensors(
+        &self,
+        q: &SensorQuery,
+    ) -> Result<Vec<String>, StoreError> {
         let of = self.collections();
         let q = q.clone();
-        self.read(async move { next_sensors(&of.buckets, &q).await }).await
+        self.read(async move { next_sensors(&of.buckets, &q).await })
+            .await
     }
 
     pub(in crate::store::mongo) async fn read_newest(
@@ -95,9 +114,14 @@ impl MongoStore {
         let of = self.collections();
         let sensors = sensors.to_vec();
         let latest = self.optional_indexes.latest;
-        let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(crate::store::mongo::LATEST));
+        let latest = latest.then(|| {
+            self.db
+                .collection::<RawDocumentBuf>(crate::store::mongo::LATEST)
+        });
         self.read(async move {
-            let lookups = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
+            let lookups = stream::iter(sensors.clone())
+                .map(|id| newest(of.clone(), id))
+                .buffered(SENSORS_AT_ONCE);
             let mut found: Vec<StoredSensor> = lookups.try_collect().await?;
             if let Some(latest) = latest {
                 merge_latest(&latest, &sensors, &mut found).await?;
@@ -114,7 +138,11 @@ impl MongoStore {
         let of = self.collections();
         let sensors = sensors.to_vec();
         self.read(async move {
-            stream::iter(sensors).map(|id| first(of.clone(), id)).buffered(SENSORS_AT_ONCE).try_collect().await
+            stream::iter(sensors)
+                .map(|id| first(of.clone(), id))
+                .buffered(SENSORS_AT_ONCE)
+                .try_collect()
+                .await
         })
         .await
     }
@@ -134,9 +162,15 @@ impl MongoStore {
             if let Some((at_ms, _)) = q.before {
                 filter.insert("received_at", doc! { "$lte": DateTime::from_millis(at_ms) });
             }
-            let find =
-                dead.find(filter).sort(doc! { "received_at": -1, "_id": -1 }).limit(q.limit as i64).max_time(TIME_MAX);
-            let mut cursor = find.skip(q.before.map_or(0, |(_, n)| u64::from(n))).batch_size(16).await?;
+            let find = dead
+                .find(filter)
+                .sort(doc! { "received_at": -1, "_id": -1 })
+                .limit(q.limit as i64)
+                .max_time(TIME_MAX);
+            let mut cursor = find
+                .skip(q.before.map_or(0, |(_, n)| u64::from(n)))
+                .batch_size(16)
+                .await?;
             let mut dead_letters = vec![];
             let mut bytes = 0;
             while bytes < q.bytes_max && cursor.advance().await? {
@@ -163,8 +197,12 @@ async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
     let mut found = PageResults::default();
     let mut bytes = 0;
     let starts = |from: Option<BucketStart>| match from {
-        Some(from) => doc! { "$gt": DateTime::from_millis(from.0), "$lt": DateTime::from_millis(q.to_ms) },
-        None => doc! { "$gte": DateTime::from_millis(q.from.0), "$lt": DateTime::from_millis(q.to_ms) },
+        Some(from) => {
+            doc! { "$gt": DateTime::from_millis(from.0), "$lt": DateTime::from_millis(q.to_ms) }
+        }
+        None => {
+            doc! { "$gte": DateTime::from_millis(q.from.0), "$lt": DateTime::from_millis(q.to_ms) }
+        }
     };
     let mut filters = vec![];
     if let Some((start, page)) = q.after.filter(|(_, page)| *page > 0) {
@@ -175,7 +213,10 @@ async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
         let mut all = doc! { "sensor_id": &*q.sensor_id };
         all.extend(filter);
         // Traverses the index backwards.
-        let mut find = of.buckets.find(all).sort(doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 });
+        let mut find = of
+            .buckets
+            .find(all)
+            .sort(doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 });
         if q.readings_from_ms.is_none() {
             find = find.projection(doc! { "readings": 0 });
         }
@@ -183,9 +224,13 @@ async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
         while cursor.advance().await? {
             let document = cursor.current();
             bytes += document.as_bytes().len();
-            let Some((key, _, page)) = of.parse(document) else { continue };
+            let Some((key, _, page)) = of.parse(document) else {
+                continue;
+            };
             let place = (key.start, page.page);
-            let late = q.readings_from_ms.is_some_and(|from| page.last_ts_ms.is_some_and(|last| last < from));
+            let late = q
+                .readings_from_ms
+                .is_some_and(|from| page.last_ts_ms.is_some_and(|last| last < from));
             if !late || page.storage_mode == StorageMode::TimeSeries {
                 found.pages.push((key.start, page));
             }
@@ -205,7 +250,8 @@ async fn measurements(of: &Collections, q: &MeasurementQuery) -> Found<Measureme
         match found {
             Some(found) => return Ok(found),
             None if limit >= SAME_TIME_MAX => {
-                let text = format!("more than {SAME_TIME_MAX} measurements in the same millisecond");
+                let text =
+                    format!("more than {SAME_TIME_MAX} measurements in the same millisecond");
                 return Err(mongodb::error::Error::custom(text));
             }
             None => limit *= 4,
@@ -213,12 +259,22 @@ async fn measurements(of: &Collections, q: &MeasurementQuery) -> Found<Measureme
     }
 }
 
-/// Returns the first `limit` measurements without those of the last millisecond, which may have more. `None` if no
-/// others are left.
-async fn some_measurements(of: &Collections, q: &MeasurementQuery, limit: usize) -> Found<Option<MeasurementResults>> {
-    let span = doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
+/// Returns the first `limit` measurements without those of the last millisecond, which may have
+/// more. `None` if no others are left.
+async fn some_measurements(
+    of: &Collections,
+    q: &MeasurementQuery,
+    limit: usize,
+) -> Found<Option<MeasurementResults>> {
+    let span =
+        doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
     let filter = doc! { "meta.sensor_id": &*q.sensor_id, "ts": span };
-    let find = of.measurements.find(filter).sort(doc! { "ts": 1 }).limit(limit as i64 + 1).max_time(TIME_MAX);
+    let find = of
+        .measurements
+        .find(filter)
+        .sort(doc! { "ts": 1 })
+        .limit(limit as i64 + 1)
+        .max_time(TIME_MAX);
     let mut cursor = find.await?;
     let mut rows = Rows::default();
     let mut read = 0;
@@ -227,7 +283,9 @@ async fn some_measurements(of: &Collections, q: &MeasurementQuery, limit: usize)
         let document = cursor.current();
         read += 1;
         if read > limit || rows.memory_bytes() > MEASUREMENTS_BYTES_MAX {
-            until_ms = document.get_datetime("ts").map_or(q.to_ms, |ts| ts.timestamp_millis());
+            until_ms = document
+                .get_datetime("ts")
+                .map_or(q.to_ms, |ts| ts.timestamp_millis());
             break;
         }
         push(&mut rows, document, &["_id", "ts", "meta"]);
@@ -254,12 +312,18 @@ pub(in crate::store::mongo) async fn next_sensors(
             _ => doc! { "$gte": &q.prefix },
         };
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
-        let find = buckets.find(doc! { "sensor_id": bound }).sort(sort).limit(1).max_time(TIME_MAX);
+        let find = buckets
+            .find(doc! { "sensor_id": bound })
+            .sort(sort)
+            .limit(1)
+            .max_time(TIME_MAX);
         let mut cursor = find.projection(doc! { "_id": 0, "sensor_id": 1 }).await?;
         if !cursor.advance().await? {
             break;
         }
-        let Ok(id) = cursor.current().get_str("sensor_id") else { break };
+        let Ok(id) = cursor.current().get_str("sensor_id") else {
+            break;
+        };
         if !id.starts_with(&q.prefix) {
             break;
         }
@@ -272,64 +336,115 @@ pub(in crate::store::mongo) async fn next_sensors(
 async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
     let mut sensor = StoredSensor::default();
     let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
-    let find = of.buckets.find(doc! { "sensor_id": &*sensor_id }).sort(sort).limit(1).max_time(TIME_MAX);
-    let mut cursor = find.projection(doc! { "readings": { "$slice": -LAST_READINGS } }).await?;
+    let find = of
+        .buckets
+        .find(doc! { "sensor_id": &*sensor_id })
+        .sort(sort)
+        .limit(1)
+        .max_time(TIME_MAX);
+    let mut cursor = find
+        .projection(doc! { "readings": { "$slice": -LAST_READINGS } })
+        .await?;
     if !cursor.advance().await? {
         return Ok(sensor);
     }
-    let Some((key, _, page)) = of.parse(cursor.current()) else { return Ok(sensor) };
+    let Some((key, _, page)) = of.parse(cursor.current()) else {
+        return Ok(sensor);
+    };
     (sensor.last_ts_ms, sensor.tags) = (page.last_ts_ms, page.tags);
     let start = key.start;
     let at = DateTime::from_millis(key.start.0);
     if page.storage_mode == StorageMode::TimeSeries {
         let end = DateTime::from_millis(start.0 + of.span_ms);
         let filter = doc! { "meta.sensor_id": &*sensor_id, "ts": { "$gte": at, "$lt": end } };
-        let find = of.measurements.find(filter).sort(doc! { "ts": -1 }).limit(i64::from(LAST_READINGS));
+        let find = of
+            .measurements
+            .find(filter)
+            .sort(doc! { "ts": -1 })
+            .limit(i64::from(LAST_READINGS));
         let mut cursor = find.max_time(TIME_MAX).await?;
         while cursor.advance().await? {
-            let Ok(ts) = cursor.current().get_datetime("ts") else { continue };
+            let Ok(ts) = cursor.current().get_datetime("ts") else {
+                continue;
+            };
             let ts_ms = ts.timestamp_millis();
             sensor.last_ts_ms = sensor.last_ts_ms.max(Some(ts_ms));
             keep_newer(&mut sensor.values, ts_ms, values(cursor.current()));
         }
         return Ok(sensor);
     }
-    page.rows.iter().for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
+    page.rows
+        .iter()
+        .for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
     if page.sealed {
         let filter = doc! { "sensor_id": &*sensor_id, "bucket_start": at, "page": { "$gt": 0 } };
-        let find = of.buckets.find(filter).sort(doc! { "page": -1 }).limit(LAST_PAGES_MAX).max_time(TIME_MAX);
-        let mut cursor = find.projection(doc! { "readings": { "$slice": -LAST_READINGS } }).await?;
+        let find = of
+            .buckets
+            .find(filter)
+            .sort(doc! { "page": -1 })
+            .limit(LAST_PAGES_MAX)
+            .max_time(TIME_MAX);
+        let mut cursor = find
+            .projection(doc! { "readings": { "$slice": -LAST_READINGS } })
+            .await?;
         while cursor.advance().await? {
-            let Some((_, _, page)) = of.parse(cursor.current()) else { continue };
+            let Some((_, _, page)) = of.parse(cursor.current()) else {
+                continue;
+            };
             sensor.last_ts_ms = sensor.last_ts_ms.max(page.last_ts_ms);
-            page.rows.iter().for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
+            page.rows
+                .iter()
+                .for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
         }
     }
     Ok(sensor)
 }
 
-/// Merges the state in `sensor_latest`, which also has fields that were not reported for a long time.
+/// Merges the state in `sensor_latest`, which also has fields that were not reported for a long
+/// time.
 async fn merge_latest(
     latest: &Collection<RawDocumentBuf>,
     sensors: &[SensorId],
     found: &mut [StoredSensor],
 ) -> Found<()> {
     let ids: Vec<&str> = sensors.iter().map(|id| &**id).collect();
-    let find = latest.find(doc! { "_id": { "$in": ids } }).projection(doc! { "recent": 0 }).max_time(TIME_MAX);
+    let find = latest
+        .find(doc! { "_id": { "$in": ids } })
+        .projection(doc! { "recent": 0 })
+        .max_time(TIME_MAX);
     let documents: Vec<RawDocumentBuf> = find.await?.try_collect().await?;
     let mut by_id: BTreeMap<&str, &RawDocumentBuf> = BTreeMap::new();
     for document in &documents {
         by_id.insert(document.get_str("_id").unwrap_or_default(), document);
     }
     for (id, sensor) in sensors.iter().zip(found) {
-        let Some(document) = by_id.get(&**id) else { continue };
-        let last = document.get_datetime("last_ts").ok().map(|ts| ts.timestamp_millis());
+        let Some(document) = by_id.get(&**id) else {
+            continue;
+        };
+        let last = document
+            .get_datetime("last_ts")
+            .ok()
+            .map(|ts| ts.timestamp_millis());
         sensor.last_ts_ms = sensor.last_ts_ms.max(last);
-        for (name, field) in document.get_document("values").into_iter().flatten().flatten() {
-            let Some(field) = field.as_document() else { continue };
-            let (Ok(ts), Some((_, value))) = (field.get_datetime("ts"), values(field).next()) else { continue };
+        for (name, field) in document
+            .get_document("values")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let Some(field) = field.as_document() else {
+                continue;
+            };
+            let (Ok(ts), Some((_, value))) = (field.get_datetime("ts"), values(field).next())
+            else {
+                continue;
+            };
             let ts_ms = ts.timestamp_millis();
-            keep_newer(&mut sensor.values, ts_ms, std::iter::once((name.as_str(), value)));
+            keep_newer(
+                &mut sensor.values,
+                ts_ms,
+                std::iter::once((name.as_str(), value)),
+            );
         }
     }
     Ok(())
@@ -340,7 +455,11 @@ async fn first(of: Collections, sensor_id: SensorId) -> Found<Option<BucketStart
         .buckets
         .find(doc! { "sensor_id": &*sensor_id })
         .sort(doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 });
-    let mut cursor = find.limit(1).projection(doc! { "sensor_id": 1, "bucket_start": 1 }).max_time(TIME_MAX).await?;
+    let mut cursor = find
+        .limit(1)
+        .projection(doc! { "sensor_id": 1, "bucket_start": 1 })
+        .max_time(TIME_MAX)
+        .await?;
     if !cursor.advance().await? {
         return Ok(None);
     }

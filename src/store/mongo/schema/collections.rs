@@ -1,13 +1,16 @@
-//! Creates the collections with their validator, indexes, retention and view if they are missing, and updates them if
-//! they differ. Every step can be repeated, also by several instances concurrently.
+//! Creates the collections with their validator, indexes, retention and view if they are missing,
+//! and updates them if they differ. Every step can be repeated, also by several instances
+//! concurrently.
 //!
-//! Objects that are already correct are not changed, not even to the same value. `collMod` takes a lock and needs a
-//! privilege (`dbAdmin`) that the service's own user does not need once `init` has been run.
+//! Objects that are already correct are not changed, not even to the same value. `collMod` takes a
+//! lock and needs a privilege (`dbAdmin`) that the service's own user does not need once `init` has
+//! been run.
 //!
-//! **Retention.** Pages and summaries expire `store.retention` after the end of their bucket (TTL on `bucket_end`).
-//! Measurements expire by their own time, which may be a whole span before that end, so they are kept a span longer. So
-//! a summary never counts expired measurements, and `reconcile` finds no difference while an hour expires. With
-//! `store.retention_readings` they expire before their summaries ([`crate::store::retention`]).
+//! **Retention.** Pages and summaries expire `store.retention` after the end of their bucket (TTL
+//! on `bucket_end`). Measurements expire by their own time, which may be a whole span before that
+//! end, so they are kept a span longer. So a summary never counts expired measurements, and
+//! `reconcile` finds no difference while an hour expires. With `store.retention_readings` they
+//! expire before their summaries ([`crate::store::retention`]).
 
 use mongodb::bson::{Bson, Document, doc};
 
@@ -18,8 +21,8 @@ use crate::store::mongo::schema::detect::{META_FIELD, TIME_FIELD, fits};
 use crate::store::mongo::schema::expired_before;
 use crate::store::mongo::schema::view::summaries_pipeline;
 use crate::store::mongo::setup::{
-    Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError,
-    Setup,
+    Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS,
+    NAMESPACE_NOT_FOUND, SchemaError, Setup,
 };
 use crate::store::retention;
 
@@ -34,21 +37,23 @@ pub(in crate::store::mongo) struct Retention {
     pub(in crate::store::mongo) dead_letters_s: i64,
 }
 
-/// The server refuses an `expireAfterSeconds` that reaches back before 1970 (only in time-series collections:
-/// InvalidOptions 72, seen on 6.0.5). 47 years never do.
+/// The server refuses an `expireAfterSeconds` that reaches back before 1970 (only in time-series
+/// collections: InvalidOptions 72, seen on 6.0.5). 47 years never do.
 const READINGS_S_MAX: i64 = 1_500_000_000;
 
 impl Retention {
-    /// Retention of measurements, after their own time (see above). A longer one than the server supports becomes
-    /// unlimited, never shorter.
+    /// Retention of measurements, after their own time (see above). A longer one than the server
+    /// supports becomes unlimited, never shorter.
     pub(in crate::store::mongo) fn readings_s(self, span: Span) -> Option<i64> {
         let kept_s = self.measurements_s.into_iter().chain(self.buckets_s).min();
-        kept_s.map(|s| s.saturating_add(span.ms() / 1000)).filter(|s| *s <= READINGS_S_MAX)
+        kept_s
+            .map(|s| s.saturating_add(span.ms() / 1000))
+            .filter(|s| *s <= READINGS_S_MAX)
     }
 }
 
-/// Prepares everything except the time-series collection itself, which [`super::detect`] creates. Returns one line per
-/// object that was created or changed.
+/// Prepares everything except the time-series collection itself, which [`super::detect`] creates.
+/// Returns one line per object that was created or changed.
 ///
 /// # Errors
 /// The first step that failed.
@@ -57,20 +62,45 @@ pub(in crate::store::mongo) async fn prepare(
     span: Span,
     keep: Retention,
 ) -> Result<Vec<String>, SchemaError> {
-    let found = setup.list(&[BUCKETS, READINGS, DEAD_LETTERS, SUMMARIES]).await?;
+    let found = setup
+        .list(&[BUCKETS, READINGS, DEAD_LETTERS, SUMMARIES])
+        .await?;
     let mut done = vec![];
     buckets(setup, &found, &mut done).await?;
     let key = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
-    index(setup, BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" }).await?;
-    done.extend(ttl(setup, BUCKETS, "bucket_end", "bucket_end_ttl", keep.buckets_s, None).await?);
+    index(
+        setup,
+        BUCKETS,
+        doc! { "key": key, "name": "sensor_bucket_page" },
+    )
+    .await?;
+    done.extend(
+        ttl(
+            setup,
+            BUCKETS,
+            "bucket_end",
+            "bucket_end_ttl",
+            keep.buckets_s,
+            None,
+        )
+        .await?,
+    );
     done.extend(removal_index(setup, keep.measurements_s.is_some()).await?);
-    // Also if this run writes pages: measurements of an earlier mode are not kept longer than the rest.
+    // Also if this run writes pages: measurements of an earlier mode are not kept longer than the
+    // rest.
     if found.get(READINGS).is_some_and(|f| fits(f).is_ok()) {
         let key = doc! { format!("{META_FIELD}.sensor_id"): 1, TIME_FIELD: -1 };
-        index(setup, READINGS, doc! { "key": key, "name": "sensor_reading" }).await?;
+        index(
+            setup,
+            READINGS,
+            doc! { "key": key, "name": "sensor_reading" },
+        )
+        .await?;
         done.extend(readings_retention(setup, &found, keep.readings_s(span), span).await?);
     }
-    if found.get(DEAD_LETTERS).is_none() && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)? {
+    if found.get(DEAD_LETTERS).is_none()
+        && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)?
+    {
         done.push(format!("created collection {DEAD_LETTERS}"));
     }
     done.extend(dead_letters(setup, keep.dead_letters_s).await?);
@@ -82,19 +112,30 @@ pub(in crate::store::mongo) async fn prepare(
 pub(super) fn made(created: Result<(), Failure>, name: &str) -> Result<bool, SchemaError> {
     match created {
         Ok(()) => Ok(true),
-        Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => Ok(false),
+        Err(Failure {
+            code: Some(NAMESPACE_EXISTS),
+            ..
+        }) => Ok(false),
         Err(failure) => Err(failure.at(format!("creating collection {name}"))),
     }
 }
 
 /// Creates or updates the collection of pages with its validator.
-async fn buckets(setup: &Setup<'_>, found: &Listing, done: &mut Vec<String>) -> Result<(), SchemaError> {
+async fn buckets(
+    setup: &Setup<'_>,
+    found: &Listing,
+    done: &mut Vec<String>,
+) -> Result<(), SchemaError> {
     let wanted = doc! { "validator": validator(), "validationLevel": "moderate" };
     if found.get(BUCKETS).is_none() && made(setup.create(BUCKETS, &wanted).await, BUCKETS)? {
         done.push(format!("created collection {BUCKETS}"));
         return Ok(());
     }
-    let is_as = |(name, value): (&String, &Bson)| found.options(BUCKETS).is_some_and(|o| o.get(name) == Some(value));
+    let is_as = |(name, value): (&String, &Bson)| {
+        found
+            .options(BUCKETS)
+            .is_some_and(|o| o.get(name) == Some(value))
+    };
     if !wanted.iter().all(is_as) {
         let mut update = doc! { "collMod": BUCKETS };
         update.extend(wanted);
@@ -105,13 +146,21 @@ async fn buckets(setup: &Setup<'_>, found: &Listing, done: &mut Vec<String>) -> 
     Ok(())
 }
 
-pub(super) async fn index(setup: &Setup<'_>, collection: &str, index: Document) -> Result<(), SchemaError> {
+pub(super) async fn index(
+    setup: &Setup<'_>,
+    collection: &str,
+    index: Document,
+) -> Result<(), SchemaError> {
     let command = doc! { "createIndexes": collection, "indexes": [index] };
-    setup.change(command).await.map(drop).map_err(|f| f.at(format!("creating an index of {collection}")))
+    setup
+        .change(command)
+        .await
+        .map(drop)
+        .map_err(|f| f.at(format!("creating an index of {collection}")))
 }
 
-/// Creates, changes or drops the TTL index on `field` according to `seconds`, for the documents `of` or all. Returns a
-/// line if this changed something.
+/// Creates, changes or drops the TTL index on `field` according to `seconds`, for the documents
+/// `of` or all. Returns a line if this changed something.
 pub(super) async fn ttl(
     setup: &Setup<'_>,
     collection: &str,
@@ -122,9 +171,15 @@ pub(super) async fn ttl(
 ) -> Result<Option<String>, SchemaError> {
     let step = format!("setting the retention of {collection}");
     let Some(seconds) = seconds else {
-        return match setup.change(doc! { "dropIndexes": collection, "index": name }).await {
+        return match setup
+            .change(doc! { "dropIndexes": collection, "index": name })
+            .await
+        {
             Ok(_) => Ok(Some(format!("{collection} is now kept for ever"))),
-            Err(Failure { code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND), .. }) => Ok(None),
+            Err(Failure {
+                code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND),
+                ..
+            }) => Ok(None),
             Err(failure) => Err(failure.at(step)),
         };
     };
@@ -133,51 +188,87 @@ pub(super) async fn ttl(
     if let Some(of) = of {
         index.insert("partialFilterExpression", of);
     }
-    match setup.change(doc! { "createIndexes": collection, "indexes": [index] }).await {
+    match setup
+        .change(doc! { "createIndexes": collection, "indexes": [index] })
+        .await
+    {
         Ok(reply) if reply.get("numIndexesBefore") == reply.get("numIndexesAfter") => Ok(None),
         Ok(_) => Ok(line(seconds)),
-        Err(Failure { code: Some(INDEX_OPTIONS_CONFLICT), .. }) => {
+        Err(Failure {
+            code: Some(INDEX_OPTIONS_CONFLICT),
+            ..
+        }) => {
             let index = doc! { "keyPattern": { field: 1 }, "expireAfterSeconds": seconds };
-            setup.change(doc! { "collMod": collection, "index": index }).await.map_err(|f| f.at(step))?;
+            setup
+                .change(doc! { "collMod": collection, "index": index })
+                .await
+                .map_err(|f| f.at(step))?;
             Ok(line(seconds))
         }
         Err(failure) => Err(failure.at(step)),
     }
 }
 
-/// Creates or drops the index that finds the oldest pages with readings. Documents of time-series buckets have a
-/// `storage`, so the removal never reads them again, however many there are.
+/// Creates or drops the index that finds the oldest pages with readings. Documents of time-series
+/// buckets have a `storage`, so the removal never reads them again, however many there are.
 async fn removal_index(setup: &Setup<'_>, wanted: bool) -> Result<Option<String>, SchemaError> {
     if wanted {
         let key = doc! { "storage": 1, "readings_removed": 1, "bucket_end": 1 };
         index(setup, BUCKETS, doc! { "key": key, "name": REMOVAL_INDEX }).await?;
         return Ok(None);
     }
-    match setup.change(doc! { "dropIndexes": BUCKETS, "index": REMOVAL_INDEX }).await {
-        Ok(_) => Ok(Some(format!("dropped index {REMOVAL_INDEX} on {BUCKETS} (store.retention_readings is not set)"))),
-        Err(Failure { code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND), .. }) => Ok(None),
+    match setup
+        .change(doc! { "dropIndexes": BUCKETS, "index": REMOVAL_INDEX })
+        .await
+    {
+        Ok(_) => Ok(Some(format!(
+            "dropped index {REMOVAL_INDEX} on {BUCKETS} (store.retention_readings is not set)"
+        ))),
+        Err(Failure {
+            code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND),
+            ..
+        }) => Ok(None),
         Err(failure) => Err(failure.at(format!("dropping the index {REMOVAL_INDEX} of {BUCKETS}"))),
     }
 }
 
-/// The indexes of dead letters: one in the order of receipt, and a partial one with only those that expire and can be
-/// evicted ([`crate::store::mongo::dead_letters`]). Earlier versions had one index for both, with which dead letters
-/// with acknowledged readings expired too.
+/// The indexes of dead letters: one in the order of receipt, and a partial one with only those that
+/// expire and can be evicted ([`crate::store::mongo::dead_letters`]). Earlier versions had one
+/// index for both, with which dead letters with acknowledged readings expired too.
 async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
     const BEFORE: &str = "received_at_ttl";
     let step = format!("listing the indexes of {DEAD_LETTERS}");
-    let found = setup.ask(doc! { "listIndexes": DEAD_LETTERS }).await.map_err(|f| f.at(step))?;
-    let all = found.get_document("cursor").and_then(|c| c.get_array("firstBatch")).map(Vec::as_slice);
-    let is_before =
-        |index: &Bson| index.as_document().is_some_and(|i| i.get_str("name").is_ok_and(|name| name == BEFORE));
+    let found = setup
+        .ask(doc! { "listIndexes": DEAD_LETTERS })
+        .await
+        .map_err(|f| f.at(step))?;
+    let all = found
+        .get_document("cursor")
+        .and_then(|c| c.get_array("firstBatch"))
+        .map(Vec::as_slice);
+    let is_before = |index: &Bson| {
+        index
+            .as_document()
+            .is_some_and(|i| i.get_str("name").is_ok_and(|name| name == BEFORE))
+    };
     if all.unwrap_or_default().iter().any(is_before) {
         ttl(setup, DEAD_LETTERS, "received_at", BEFORE, None, None).await?;
     }
     let key = doc! { "received_at": 1, "_id": 1 };
-    index(setup, DEAD_LETTERS, doc! { "key": key, "name": "letter_received" }).await?;
+    index(
+        setup,
+        DEAD_LETTERS,
+        doc! { "key": key, "name": "letter_received" },
+    )
+    .await?;
     let name = "sender_letters_ttl";
     let of = Some(of_senders());
-    Ok(ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of).await?.into_iter().collect())
+    Ok(
+        ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of)
+            .await?
+            .into_iter()
+            .collect(),
+    )
 }
 
 /// Sets the retention of measurements. Returns a line if this changed something.
@@ -187,7 +278,10 @@ async fn readings_retention(
     seconds: Option<i64>,
     span: Span,
 ) -> Result<Option<String>, SchemaError> {
-    let now = match found.options(READINGS).and_then(|o| o.get("expireAfterSeconds")) {
+    let now = match found
+        .options(READINGS)
+        .and_then(|o| o.get("expireAfterSeconds"))
+    {
         Some(Bson::Int32(s)) => Some(i64::from(*s)),
         Some(Bson::Int64(s)) => Some(*s),
         Some(Bson::Double(s)) => Some(*s as i64),
@@ -196,14 +290,23 @@ async fn readings_retention(
     if now == seconds {
         return Ok(None);
     }
-    if let Some(before_s) = now.filter(|before_s| seconds.is_none_or(|seconds| seconds > *before_s)) {
-        // The first measurement of a bucket expires a span before its end; half of the margin is for its clock.
+    if let Some(before_s) = now.filter(|before_s| seconds.is_none_or(|seconds| seconds > *before_s))
+    {
+        // The first measurement of a bucket expires a span before its end; half of the margin is
+        // for its clock.
         let margin_ms = span.ms() + retention::ms(retention::MARGIN / 2);
-        expired_before::record(setup, before_s.saturating_mul(1000).saturating_sub(margin_ms)).await?;
+        expired_before::record(
+            setup,
+            before_s.saturating_mul(1000).saturating_sub(margin_ms),
+        )
+        .await?;
     }
     let wanted = seconds.map_or_else(|| Bson::from("off"), Bson::from);
     let change = doc! { "collMod": READINGS, "expireAfterSeconds": wanted };
-    setup.change(change).await.map_err(|f| f.at(format!("setting the retention of {READINGS} (collMod)")))?;
+    setup
+        .change(change)
+        .await
+        .map_err(|f| f.at(format!("setting the retention of {READINGS} (collMod)")))?;
     Ok(Some(match seconds {
         Some(s) => format!("retention of {READINGS}: {s} s after {TIME_FIELD}"),
         None => format!("{READINGS} is now kept for ever"),
@@ -224,20 +327,37 @@ pub(super) async fn view(
         create.extend(wanted);
         return match setup.change(create).await {
             Ok(_) => Ok(Some(format!("created view {name}"))),
-            Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => Ok(None),
+            Err(Failure {
+                code: Some(NAMESPACE_EXISTS),
+                ..
+            }) => Ok(None),
             Err(failure) => Err(failure.at(format!("creating the view {name}"))),
         };
     };
-    if wanted.iter().all(|(key, value)| options.get(key) == Some(value)) {
+    if wanted
+        .iter()
+        .all(|(key, value)| options.get(key) == Some(value))
+    {
         return Ok(None);
     }
-    if found.get(name).is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view")) {
-        let detail = format!("a collection with that name exists: rename or drop it (hourbucket creates {name})");
-        return Err(SchemaError::permanent(format!("updating the view {name}"), detail));
+    if found
+        .get(name)
+        .is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view"))
+    {
+        let detail = format!(
+            "a collection with that name exists: rename or drop it (hourbucket creates {name})"
+        );
+        return Err(SchemaError::permanent(
+            format!("updating the view {name}"),
+            detail,
+        ));
     }
     let mut change = doc! { "collMod": name };
     change.extend(wanted);
-    setup.change(change).await.map_err(|f| f.at(format!("updating the view {name} (collMod)")))?;
+    setup
+        .change(change)
+        .await
+        .map_err(|f| f.at(format!("updating the view {name} (collMod)")))?;
     Ok(Some(format!("updated view {name}")))
 }
 
@@ -254,7 +374,8 @@ pub(super) fn summary_of_field() -> Document {
     }
 }
 
-/// The schema of a page (docs/design.md, section 3). `moderate`: invalid existing documents can still be updated.
+/// The schema of a page (docs/design.md, section 3). `moderate`: invalid existing documents can
+/// still be updated.
 fn validator() -> Document {
     let number = doc! { "bsonType": ["int", "long"], "minimum": 0 };
     doc! { "$jsonSchema": {
@@ -278,13 +399,14 @@ fn validator() -> Document {
             "first_ts": { "bsonType": "date" },
             "last_ts": { "bsonType": "date" },
             "summary": { "bsonType": "object", "additionalProperties": summary_of_field() },
-            // Elements are not validated: checking a thousand readings again at every append would cost more than the
-            // append.
+            // Elements are not validated: checking a thousand readings again at every append would
+            // cost more than the append.
             "readings": { "bsonType": "array" },
             "has_overflow": { "bsonType": "bool" },
             // The readings were removed (store.retention_readings).
             "readings_removed": { "bsonType": "bool" },
-            // Absent: the readings are in this document. Present: they are measurements in sensor_readings.
+            // Absent: the readings are in this document. Present: they are measurements in
+            // sensor_readings.
             "storage": { "enum": ["timeseries"] },
         },
     } }

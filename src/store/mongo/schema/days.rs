@@ -1,4 +1,5 @@
-//! The collections and the view of the daily rollup, and the zone of its days, which is recorded once:
+//! The collections and the view of the daily rollup, and the zone of its days, which is recorded
+//! once:
 //!
 //! ```text
 //! hourbucket_meta: { _id: "rollup", zone: "Europe/Berlin" }
@@ -32,9 +33,21 @@ pub(in crate::store::mongo) async fn prepare(
             done.push(format!("created collection {name}"));
         }
     }
-    index(setup, DAYS, doc! { "key": { "sensor_id": 1, "day": 1 }, "name": "sensor_day" }).await?;
-    index(setup, PENDING_DAYS, doc! { "key": { "sensor_id": 1 }, "name": "sensor" }).await?;
-    let seconds = rollup.retention.map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX)));
+    index(
+        setup,
+        DAYS,
+        doc! { "key": { "sensor_id": 1, "day": 1 }, "name": "sensor_day" },
+    )
+    .await?;
+    index(
+        setup,
+        PENDING_DAYS,
+        doc! { "key": { "sensor_id": 1 }, "name": "sensor" },
+    )
+    .await?;
+    let seconds = rollup
+        .retention
+        .map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX)));
     let seconds = seconds.map(|s| s.saturating_add(DAY_MAX_S).min(i64::from(i32::MAX)));
     done.extend(ttl(setup, DAYS, "day", "day_ttl", seconds, None).await?);
     done.extend(view(setup, &found, DAY_SUMMARIES, DAYS, vec![averages()]).await?);
@@ -52,14 +65,18 @@ async fn record_zone(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
         "new": true,
     };
     let reply = setup.change(command).await.map_err(|f| f.at(step))?;
-    let found = reply.get_document("value").and_then(|d| d.get_str("zone")).unwrap_or_default();
+    let found = reply
+        .get_document("value")
+        .and_then(|d| d.get_str("zone"))
+        .unwrap_or_default();
     if found == zone.name() {
         return Ok(());
     }
     let detail = format!(
-        "database {} has days of the zone \"{found}\", but rollup.zone is \"{}\": set rollup.zone = \"{found}\"; or stop \
-         every instance, drop {DAYS} and {PENDING_DAYS}, remove the document {{ _id: \"rollup\" }} from {META}, start \
-         again, and fill the past with `hourbucket init --rollup-from DATE`",
+        "database {} has days of the zone \"{found}\", but rollup.zone is \"{}\": set rollup.zone \
+         = \"{found}\"; or stop every instance, drop {DAYS} and {PENDING_DAYS}, remove the \
+         document {{ _id: \"rollup\" }} from {META}, start again, and fill the past with \
+         `hourbucket init --rollup-from DATE`",
         setup.db.name(),
         zone.name()
     );

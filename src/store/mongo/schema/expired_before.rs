@@ -4,8 +4,9 @@
 //! hourbucket_meta: { _id: "readings_removed", before: ISODate("2026-01-01T00:00:00Z") }
 //! ```
 //!
-//! The measurements of buckets that ended before that time may be gone, even with a longer retention now. Without this,
-//! a late reading of such a bucket would be compared with nothing, and its summary computed from the rest.
+//! The measurements of buckets that ended before that time may be gone, even with a longer
+//! retention now. Without this, a late reading of such a bucket would be compared with nothing, and
+//! its summary computed from the rest.
 
 use mongodb::bson::{DateTime, doc};
 
@@ -15,16 +16,29 @@ use crate::store::mongo::setup::{Failure, NAMESPACE_NOT_FOUND, SchemaError, Setu
 const STEP: &str = "recording up to when readings were removed (hourbucket_meta)";
 const ID: &str = "readings_removed";
 
-/// Records that measurements may have expired that were kept for `kept_ms`, by the clock of the server.
+/// Records that measurements may have expired that were kept for `kept_ms`, by the clock of the
+/// server.
 ///
 /// # Errors
 /// The server failed.
-pub(in crate::store::mongo) async fn record(setup: &Setup<'_>, kept_ms: i64) -> Result<(), SchemaError> {
-    let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at(STEP))?;
-    let now = hello.get_datetime("localTime").map_err(|_| SchemaError::permanent(STEP, "the server tells no time"))?;
+pub(in crate::store::mongo) async fn record(
+    setup: &Setup<'_>,
+    kept_ms: i64,
+) -> Result<(), SchemaError> {
+    let hello = setup
+        .ask(doc! { "hello": 1 })
+        .await
+        .map_err(|f| f.at(STEP))?;
+    let now = hello
+        .get_datetime("localTime")
+        .map_err(|_| SchemaError::permanent(STEP, "the server tells no time"))?;
     let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(kept_ms));
     let update = doc! { "q": { "_id": ID }, "u": { "$max": { "before": before } }, "upsert": true };
-    setup.change(doc! { "update": META, "updates": [update] }).await.map(drop).map_err(|f| f.at(STEP))
+    setup
+        .change(doc! { "update": META, "updates": [update] })
+        .await
+        .map(drop)
+        .map_err(|f| f.at(STEP))
 }
 
 /// The recorded time, in milliseconds since 1970.
@@ -36,8 +50,13 @@ pub(in crate::store::mongo) async fn read(setup: &Setup<'_>) -> Result<Option<i6
         "find": META, "filter": { "_id": ID }, "limit": 1, "readConcern": { "level": "majority" },
     };
     let found = match setup.first(find).await {
-        Err(Failure { code: Some(NAMESPACE_NOT_FOUND), .. }) => return Ok(None),
+        Err(Failure {
+            code: Some(NAMESPACE_NOT_FOUND),
+            ..
+        }) => return Ok(None),
         found => found.map_err(|f| f.at(STEP))?,
     };
-    Ok(found.and_then(|d| d.get_datetime("before").copied().ok()).map(DateTime::timestamp_millis))
+    Ok(found
+        .and_then(|d| d.get_datetime("before").copied().ok())
+        .map(DateTime::timestamp_millis))
 }

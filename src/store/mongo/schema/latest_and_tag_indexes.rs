@@ -1,10 +1,13 @@
-//! The optional objects in addition to the buckets (docs/design.md, section 3): the collection `sensor_latest`, and the
-//! wildcard index on tags. Objects that are already correct are not changed.
+//! The optional objects in addition to the buckets (docs/design.md, section 3): the collection
+//! `sensor_latest`, and the wildcard index on tags. Objects that are already correct are not
+//! changed.
 
 use mongodb::bson::{Document, doc};
 
 use crate::store::mongo::names::{BUCKETS, LATEST};
-use crate::store::mongo::setup::{Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError, Setup};
+use crate::store::mongo::setup::{
+    Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError, Setup,
+};
 
 /// The index for queries such as "all sensors of site north".
 pub const TAGS_INDEX: &str = "tags_wildcard";
@@ -18,7 +21,8 @@ pub struct OptionalIndexes {
     pub tags_index: bool,
 }
 
-/// Creates enabled objects that are missing, and drops the index if it is disabled. Returns one line per change.
+/// Creates enabled objects that are missing, and drops the index if it is disabled. Returns one
+/// line per change.
 ///
 /// # Errors
 /// The first step that failed.
@@ -34,14 +38,25 @@ pub(in crate::store::mongo) async fn prepare(
     if wanted.tags_index && !there {
         let index = doc! { "key": { "tags.$**": 1 }, "name": TAGS_INDEX };
         let command = doc! { "createIndexes": BUCKETS, "indexes": [index] };
-        setup.change(command).await.map_err(|f| f.at(format!("creating the tags index of {BUCKETS}")))?;
+        setup
+            .change(command)
+            .await
+            .map_err(|f| f.at(format!("creating the tags index of {BUCKETS}")))?;
         done.push(format!("created index {TAGS_INDEX} on {BUCKETS}"));
     }
     if there && !wanted.tags_index {
-        match setup.change(doc! { "dropIndexes": BUCKETS, "index": TAGS_INDEX }).await {
-            Ok(_) => done.push(format!("dropped index {TAGS_INDEX} on {BUCKETS} (store.tags_index is off)")),
+        match setup
+            .change(doc! { "dropIndexes": BUCKETS, "index": TAGS_INDEX })
+            .await
+        {
+            Ok(_) => done.push(format!(
+                "dropped index {TAGS_INDEX} on {BUCKETS} (store.tags_index is off)"
+            )),
             // Another instance dropped it first.
-            Err(Failure { code: Some(INDEX_NOT_FOUND), .. }) => {}
+            Err(Failure {
+                code: Some(INDEX_NOT_FOUND),
+                ..
+            }) => {}
             Err(failure) => return Err(failure.at(format!("dropping the tags index of {BUCKETS}"))),
         }
     }
@@ -57,26 +72,40 @@ async fn create_latest(setup: &Setup<'_>) -> Result<bool, SchemaError> {
         if kind == "collection" {
             return Ok(false);
         }
-        let detail = format!("a {kind} with that name exists; rename or drop it, or set latest.enabled = false");
+        let detail = format!(
+            "a {kind} with that name exists; rename or drop it, or set latest.enabled = false"
+        );
         return Err(SchemaError::permanent(step, detail));
     }
     match setup.create(LATEST, &doc! {}).await {
         Ok(()) => Ok(true),
-        Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => Ok(false),
+        Err(Failure {
+            code: Some(NAMESPACE_EXISTS),
+            ..
+        }) => Ok(false),
         Err(failure) => Err(failure.at(step)),
     }
 }
 
 async fn has_tags_index(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     match setup.ask(doc! { "listIndexes": BUCKETS }).await {
-        Ok(found) => Ok(first_batch(&found).iter().any(|index| index.get_str("name").is_ok_and(|n| n == TAGS_INDEX))),
-        Err(Failure { code: Some(NAMESPACE_NOT_FOUND), .. }) => Ok(false),
+        Ok(found) => Ok(first_batch(&found)
+            .iter()
+            .any(|index| index.get_str("name").is_ok_and(|n| n == TAGS_INDEX))),
+        Err(Failure {
+            code: Some(NAMESPACE_NOT_FOUND),
+            ..
+        }) => Ok(false),
         Err(failure) => Err(failure.at(format!("listing the indexes of {BUCKETS}"))),
     }
 }
 
 /// The cursor's first batch. It is complete: a collection has at most 64 indexes.
 fn first_batch(reply: &Document) -> Vec<Document> {
-    let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
-    batch.map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect()).unwrap_or_default()
+    let batch = reply
+        .get_document("cursor")
+        .and_then(|c| c.get_array("firstBatch"));
+    batch
+        .map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect())
+        .unwrap_or_default()
 }

@@ -1,14 +1,15 @@
-//! What this database was written with: one document that every startup reads before it changes anything.
+//! What this database was written with: one document that every startup reads before it changes
+//! anything.
 //!
 //! ```text
 //! hourbucket_meta: { _id: "schema", version: 1, span_ms: 3600000, created_by: "0.1.0" }
 //! ```
 //!
-//! `version` is the schema version of all documents. A newer one is refused, since this process could not correctly
-//! guard or count pages that follow unknown rules. `span_ms` is `bucket.span`. Pages of two spans would overlap, so the
-//! same reading could be stored in both and every hour would be counted twice. Therefore the first startup sets the
-//! span permanently, before the first page is written. If two instances with different spans start at the same time,
-//! one is refused.
+//! `version` is the schema version of all documents. A newer one is refused, since this process
+//! could not correctly guard or count pages that follow unknown rules. `span_ms` is `bucket.span`.
+//! Pages of two spans would overlap, so the same reading could be stored in both and every hour
+//! would be counted twice. Therefore the first startup sets the span permanently, before the first
+//! page is written. If two instances with different spans start at the same time, one is refused.
 
 use std::time::Duration;
 
@@ -27,7 +28,10 @@ const DUPLICATE_KEY: i32 = 11000;
 ///
 /// # Errors
 /// What does not match, and what to do.
-pub(in crate::store::mongo) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
+pub(in crate::store::mongo) async fn check(
+    setup: &Setup<'_>,
+    span: Span,
+) -> Result<(), SchemaError> {
     match read(setup).await? {
         Some(found) => fits(&found, span, setup.db.name()),
         None => match one_page(setup).await? {
@@ -42,7 +46,10 @@ pub(in crate::store::mongo) async fn check(setup: &Setup<'_>, span: Span) -> Res
 ///
 /// # Errors
 /// What does not match, and what to do.
-pub(in crate::store::mongo) async fn record_span(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
+pub(in crate::store::mongo) async fn record_span(
+    setup: &Setup<'_>,
+    span: Span,
+) -> Result<bool, SchemaError> {
     check(setup, span).await?;
     let command = doc! {
         "findAndModify": META,
@@ -56,23 +63,42 @@ pub(in crate::store::mongo) async fn record_span(setup: &Setup<'_>, span: Span) 
     let reply = match setup.change(command).await {
         Ok(reply) => reply,
         // Another instance did the same concurrently.
-        Err(Failure { code: Some(DUPLICATE_KEY), .. }) => return check(setup, span).await.map(|()| false),
-        Err(failure) => return Err(failure.at("recording the span of the buckets (hourbucket_meta)")),
+        Err(Failure {
+            code: Some(DUPLICATE_KEY),
+            ..
+        }) => return check(setup, span).await.map(|()| false),
+        Err(failure) => {
+            return Err(failure.at("recording the span of the buckets (hourbucket_meta)"));
+        }
     };
-    let existing = reply.get_document("lastErrorObject").and_then(|o| o.get_bool("updatedExisting")).unwrap_or(false);
+    let existing = reply
+        .get_document("lastErrorObject")
+        .and_then(|o| o.get_bool("updatedExisting"))
+        .unwrap_or(false);
     match reply.get_document("value") {
         Ok(now) => fits(now, span, setup.db.name()).map(|()| !existing),
-        Err(_) => Err(SchemaError::permanent(STEP, "the server did not return the document after the upsert")),
+        Err(_) => Err(SchemaError::permanent(
+            STEP,
+            "the server did not return the document after the upsert",
+        )),
     }
 }
 
 async fn read(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
-    first(setup, doc! { "find": META, "filter": { "_id": "schema" }, "limit": 1 }).await
+    first(
+        setup,
+        doc! { "find": META, "filter": { "_id": "schema" }, "limit": 1 },
+    )
+    .await
 }
 
 async fn one_page(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
     let projection = doc! { "schema_version": 1, "bucket_start": 1, "bucket_end": 1 };
-    first(setup, doc! { "find": BUCKETS, "projection": projection, "limit": 1 }).await
+    first(
+        setup,
+        doc! { "find": BUCKETS, "projection": projection, "limit": 1 },
+    )
+    .await
 }
 
 /// The first document of a `find` with majority read concern.
@@ -104,8 +130,9 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
     let version = int(found, "version").unwrap_or(0);
     if version > i64::from(SCHEMA_VERSION) {
         let detail = format!(
-            "database {database} was written by a newer hourbucket (schema version {version}; this one supports \
-             {SCHEMA_VERSION}): start that version, or use another store.database; nothing was changed"
+            "database {database} was written by a newer hourbucket (schema version {version}; this \
+             one supports {SCHEMA_VERSION}): start that version, or use another store.database; \
+             nothing was changed"
         );
         return Err(SchemaError::permanent(STEP, detail));
     }
@@ -115,15 +142,17 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
             let theirs = in_words(ms);
             let ours = in_words(span.ms());
             let detail = format!(
-                "database {database} was written with bucket.span = \"{theirs}\", and buckets of two spans cannot be \
-                 mixed, but bucket.span is \"{ours}\": set bucket.span = \"{theirs}\", or use another store.database \
-                 for buckets of \"{ours}\" (or drop this one if its data is not needed); nothing was changed"
+                "database {database} was written with bucket.span = \"{theirs}\", and buckets of \
+                 two spans cannot be mixed, but bucket.span is \"{ours}\": set bucket.span = \
+                 \"{theirs}\", or use another store.database for buckets of \"{ours}\" (or drop \
+                 this one if its data is not needed); nothing was changed"
             );
             Err(SchemaError::permanent(STEP, detail))
         }
         None => {
             let detail = format!(
-                "the document in {database}.{META} has no span_ms: restore the field, which defines bucket.span"
+                "the document in {database}.{META} has no span_ms: restore the field, which \
+                 defines bucket.span"
             );
             Err(SchemaError::permanent(STEP, detail))
         }
@@ -146,21 +175,44 @@ mod tests {
         let hour = Span::HOUR;
         let ms = |n: i64| doc! { "version": 1, "span_ms": n };
         assert!(fits(&ms(3_600_000), hour, "db").is_ok());
-        assert!(fits(&doc! { "version": 1i64, "span_ms": 3_600_000.0 }, hour, "db").is_ok(), "any numeric type");
+        assert!(
+            fits(
+                &doc! { "version": 1i64, "span_ms": 3_600_000.0 },
+                hour,
+                "db"
+            )
+            .is_ok(),
+            "any numeric type"
+        );
         let error = fits(&ms(900_000), hour, "db").unwrap_err().to_string();
         for part in ["bucket.span = \"15m\"", "\"1h\"", "store.database", "db"] {
             assert!(error.contains(part), "{part}: {error}");
         }
         let error = fits(&doc! { "version": 2, "span_ms": 3_600_000 }, hour, "db").unwrap_err();
-        assert!(error.to_string().contains("newer hourbucket") && !error.transient, "{error}");
-        assert!(fits(&doc! { "version": 1 }, hour, "db").unwrap_err().to_string().contains("span_ms"));
+        assert!(
+            error.to_string().contains("newer hourbucket") && !error.transient,
+            "{error}"
+        );
+        assert!(
+            fits(&doc! { "version": 1 }, hour, "db")
+                .unwrap_err()
+                .to_string()
+                .contains("span_ms")
+        );
     }
 
     #[test]
     fn a_page_without_metadata_shows_its_span() {
         let date = DateTime::from_millis;
-        let page = doc! { "schema_version": 1, "bucket_start": date(-900_000), "bucket_end": date(0) };
-        assert_eq!(of_page(&page, Span::HOUR), doc! { "version": 1i64, "span_ms": 900_000i64 });
-        assert_eq!(of_page(&doc! {}, Span::HOUR), doc! { "version": 1i64, "span_ms": 3_600_000i64 });
+        let page =
+            doc! { "schema_version": 1, "bucket_start": date(-900_000), "bucket_end": date(0) };
+        assert_eq!(
+            of_page(&page, Span::HOUR),
+            doc! { "version": 1i64, "span_ms": 900_000i64 }
+        );
+        assert_eq!(
+            of_page(&doc! {}, Span::HOUR),
+            doc! { "version": 1i64, "span_ms": 3_600_000i64 }
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Collections, indexes, validators and views: the required state, the existing one, and how one becomes the other.
+//! Collections, indexes, validators and views: the required state, the existing one, and how one
+//! becomes the other.
 
 pub(super) mod advisories;
 pub(super) mod collections;

@@ -1,9 +1,9 @@
-//! Prepares the database before the first reading: detects the server, chooses the storage mode, and creates the
-//! collections.
+//! Prepares the database before the first reading: detects the server, chooses the storage mode,
+//! and creates the collections.
 //!
-//! The order limits the damage that a mistake can do: first the read-only checks (the server, and what the database was
-//! written with), then the choice that determines everything else (whether native time-series collections exist), then
-//! the rest.
+//! The order limits the damage that a mistake can do: first the read-only checks (the server, and
+//! what the database was written with), then the choice that determines everything else (whether
+//! native time-series collections exist), then the rest.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,10 +39,12 @@ struct Server {
 }
 
 impl MongoStore {
-    /// Whether new buckets store their readings in the time-series collection. Before [`prepare`](Self::prepare_all):
-    /// whether the configuration requires it.
+    /// Whether new buckets store their readings in the time-series collection. Before
+    /// [`prepare`](Self::prepare_all): whether the configuration requires it.
     pub(in crate::store::mongo) fn native(&self) -> bool {
-        self.native.get().map_or(self.mode == StoreMode::Timeseries, |native| native.chosen)
+        self.native
+            .get()
+            .map_or(self.mode == StoreMode::Timeseries, |native| native.chosen)
     }
 
     /// Whether there is a time-series collection, which may hold measurements of any bucket.
@@ -53,30 +55,52 @@ impl MongoStore {
     /// Returns a line that describes the server, and warnings for the operator. Changes nothing.
     ///
     /// # Errors
-    /// The server is unreachable, the user lacks privileges, or the database cannot be used as configured.
+    /// The server is unreachable, the user lacks privileges, or the database cannot be used as
+    /// configured.
     pub async fn inspect(&self) -> Result<(String, Vec<String>), SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let mut server = self.server(&setup).await?;
         let found = setup.list(&[BUCKETS, READINGS]).await?;
         metadata::check(&setup, self.options.span).await?;
-        let made = if found.get(BUCKETS).is_some() { "collections exist" } else { "collections will be created" };
+        let made = if found.get(BUCKETS).is_some() {
+            "collections exist"
+        } else {
+            "collections will be created"
+        };
         let (native, mode) = match (self.mode, found.get(READINGS)) {
             (StoreMode::Bucket, _) => (false, "store.mode is bucket".to_owned()),
             (_, Some(entry)) => {
                 detect::fits(entry).map_err(|o| o.error(self.db.name()))?;
-                (true, format!("{READINGS} is a native time-series collection"))
+                (
+                    true,
+                    format!("{READINGS} is a native time-series collection"),
+                )
             }
             // Only creating the collection would prove it.
-            (_, None) if advisories::may_be_native(&server.version) => {
-                (true, format!("{READINGS} will be created, as a native time-series collection if supported"))
-            }
+            (_, None) if advisories::may_be_native(&server.version) => (
+                true,
+                format!(
+                    "{READINGS} will be created, as a native time-series collection if supported"
+                ),
+            ),
             (StoreMode::Timeseries, None) => {
                 return Err(no_time_series(&format!("version {}", server.version)));
             }
-            (StoreMode::Auto, None) => (false, "no native time-series before MongoDB 5.0, so bucket mode".to_owned()),
+            (StoreMode::Auto, None) => (
+                false,
+                "no native time-series before MongoDB 5.0, so bucket mode".to_owned(),
+            ),
         };
-        server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
-        Ok((format!("MongoDB {}, {}, {made}, {mode}", server.version, server.topology), server.warnings))
+        server
+            .warnings
+            .extend(advisories::warning(&server.version).filter(|_| native));
+        Ok((
+            format!(
+                "MongoDB {}, {}, {made}, {mode}",
+                server.version, server.topology
+            ),
+            server.warnings,
+        ))
     }
 
     /// Determines the mode, and creates or updates the collections.
@@ -87,33 +111,57 @@ impl MongoStore {
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
         let keep = Retention {
             buckets_s: self.retention.map(seconds),
-            measurements_s: self.retention_readings.map(|kept| seconds(kept.saturating_add(MARGIN))),
+            measurements_s: self
+                .retention_readings
+                .map(|kept| seconds(kept.saturating_add(MARGIN))),
             dead_letters_s: seconds(self.dead_letters_retention),
         };
         let mut changes = vec![];
         metadata::check(&setup, span).await?;
-        let (native, why) = self.choose(&setup, keep.readings_s(span), &mut changes).await?;
+        let (native, why) = self
+            .choose(&setup, keep.readings_s(span), &mut changes)
+            .await?;
         if metadata::record_span(&setup, span).await? {
             changes.push(format!("noted bucket.span in {}", META));
         }
         changes.extend(collections::prepare(&setup, span, keep).await?);
-        self.clock.set_expired_before(expired_before::read(&setup).await?);
+        self.clock
+            .set_expired_before(expired_before::read(&setup).await?);
         changes.extend(catalog::prepare(&setup).await?);
-        self.catalog_complete.store(catalog_state::prepare(&setup).await?, Ordering::Relaxed);
+        self.catalog_complete
+            .store(catalog_state::prepare(&setup).await?, Ordering::Relaxed);
         if high_water::create_if_missing(&setup).await? {
-            changes.push(format!("noted in {} up to which hour buckets were written", META));
+            changes.push(format!(
+                "noted in {} up to which hour buckets were written",
+                META
+            ));
         }
         changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
         if let Some(rollup) = self.rollup {
             changes.extend(days::prepare(&setup, rollup).await?);
         }
-        server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
-        // Set only once: if the mode changed, buckets in memory would use another one than the store. A repeated
-        // preparation, after a later step failed, finds the same mode.
-        let there = native || setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|e| detect::fits(e).is_ok());
-        let _ = self.native.set(Native { chosen: native, there });
+        server
+            .warnings
+            .extend(advisories::warning(&server.version).filter(|_| native));
+        // Set only once: if the mode changed, buckets in memory would use another one than the
+        // store. A repeated preparation, after a later step failed, finds the same mode.
+        let there = native
+            || setup
+                .list(&[READINGS])
+                .await?
+                .get(READINGS)
+                .is_some_and(|e| detect::fits(e).is_ok());
+        let _ = self.native.set(Native {
+            chosen: native,
+            there,
+        });
         let mode_reason = format!("{why} ({})", server.topology);
-        Ok(PreparedStore { mode_reason, server_version: server.version, changes, warnings: server.warnings })
+        Ok(PreparedStore {
+            mode_reason,
+            server_version: server.version,
+            changes,
+            warnings: server.warnings,
+        })
     }
 
     /// Returns whether to use native time-series collections, and why.
@@ -133,37 +181,61 @@ impl MongoStore {
                 if made {
                     changes.push(format!("created time-series collection {READINGS}"));
                 }
-                let why = format!("store.mode is {configured}, and {READINGS} is a native time-series collection");
+                let why = format!(
+                    "store.mode is {configured}, and {READINGS} is a native time-series collection"
+                );
                 return Ok((true, why));
             }
             detect::Native::Missing(reason) => reason,
-            detect::Native::Emulated => "it created a plain collection instead, which was removed".into(),
+            detect::Native::Emulated => {
+                "it created a plain collection instead, which was removed".into()
+            }
         };
         if self.mode == StoreMode::Timeseries {
             return Err(no_time_series(&missing));
         }
-        Ok((false, format!("store.mode is auto, and the server has no native time-series collections: {missing}")))
+        Ok((
+            false,
+            format!(
+                "store.mode is auto, and the server has no native time-series collections: \
+                 {missing}"
+            ),
+        ))
     }
 
     /// Describes the server, with warnings for the operator.
     async fn server(&self, setup: &Setup<'_>) -> Result<Server, SchemaError> {
-        let build = setup.ask(doc! { "buildInfo": 1 }).await.map_err(|f| f.at("reading the server version"))?;
-        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology"))?;
+        let build = setup
+            .ask(doc! { "buildInfo": 1 })
+            .await
+            .map_err(|f| f.at("reading the server version"))?;
+        let hello = setup
+            .ask(doc! { "hello": 1 })
+            .await
+            .map_err(|f| f.at("reading the topology"))?;
         let version = build.get_str("version").unwrap_or("unknown").to_owned();
         let mut warnings = vec![];
         let topology = match (hello.get_str("setName"), hello.get_str("msg")) {
             (Ok(set), _) => format!("replica set {set}"),
             (_, Ok("isdbgrid")) => "sharded cluster".to_owned(),
             _ => {
-                let text = "the server is standalone: losing its disk loses all data; use a replica set";
+                let text =
+                    "the server is standalone: losing its disk loses all data; use a replica set";
                 warnings.push(text.to_owned());
                 "standalone".to_owned()
             }
         };
         if self.options.write_concern != WriteConcern::Majority {
-            warnings.push("store.write_concern is not majority: an acknowledged reading can be rolled back".to_owned());
+            warnings.push(
+                "store.write_concern is not majority: an acknowledged reading can be rolled back"
+                    .to_owned(),
+            );
         }
-        Ok(Server { version, topology, warnings })
+        Ok(Server {
+            version,
+            topology,
+            warnings,
+        })
     }
 }
 
@@ -171,8 +243,8 @@ fn no_time_series(reason: &str) -> SchemaError {
     SchemaError::permanent(
         "store.mode is timeseries",
         format!(
-            "the server has no native time-series collections ({reason}): use MongoDB 5.0 or later, or set store.mode to \
-             auto or bucket"
+            "the server has no native time-series collections ({reason}): use MongoDB 5.0 or \
+             later, or set store.mode to auto or bucket"
         ),
     )
 }

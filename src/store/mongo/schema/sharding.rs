@@ -1,12 +1,13 @@
 //! Shards the collections of a cluster (`hourbucket init --shard`).
 //!
-//! The shard key of pages is `{sensor_id, bucket_start}`. Every write contains both, so it targets one shard, and a
-//! sensor's history can be split by time. The shard key of measurements is `{"meta.sensor_id"}` alone: a key with the
-//! time field is allowed up to 7.0, but is deprecated since 8.0 (SERVER-88647: chunks then split the server's own
-//! buckets), and neither can be undone before 8.0.10. The cost: all measurements of one sensor stay on one shard.
+//! The shard key of pages is `{sensor_id, bucket_start}`. Every write contains both, so it targets
+//! one shard, and a sensor's history can be split by time. The shard key of measurements is
+//! `{"meta.sensor_id"}` alone: a key with the time field is allowed up to 7.0, but is deprecated
+//! since 8.0 (SERVER-88647: chunks then split the server's own buckets), and neither can be undone
+//! before 8.0.10. The cost: all measurements of one sensor stay on one shard.
 //!
-//! The catalogue is sharded by its `_id`, the sensor, and the days by `{sensor_id, day}`: every write names them. Both
-//! keys have their index already.
+//! The catalogue is sharded by its `_id`, the sensor, and the days by `{sensor_id, day}`: every
+//! write names them. Both keys have their index already.
 
 use mongodb::bson::{Document, doc};
 
@@ -15,8 +16,8 @@ use crate::store::mongo::names::{BUCKETS, CATALOG, DAYS, READINGS};
 use crate::store::mongo::schema::detect::{META_FIELD, fits};
 use crate::store::mongo::setup::{SchemaError, Setup};
 
-/// The commands in order: the index that the shard key of a non-empty collection needs (in the database), then the
-/// sharding commands (in `admin`). All can be repeated.
+/// The commands in order: the index that the shard key of a non-empty collection needs (in the
+/// database), then the sharding commands (in `admin`). All can be repeated.
 struct Commands {
     index: Document,
     admin: Vec<Document>,
@@ -57,21 +58,26 @@ impl MongoStore {
     /// The server is not a mongos; the text includes what to do.
     pub(crate) async fn can_shard(&self) -> Result<(), SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
-        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology"))?;
+        let hello = setup
+            .ask(doc! { "hello": 1 })
+            .await
+            .map_err(|f| f.at("reading the topology"))?;
         if is_mongos(&hello) {
             return Ok(());
         }
-        let what =
-            hello.get_str("setName").map_or_else(|_| "a standalone server".into(), |s| format!("replica set {s}"));
+        let what = hello.get_str("setName").map_or_else(
+            |_| "a standalone server".into(),
+            |s| format!("replica set {s}"),
+        );
         let detail = format!(
-            "store.uri points to {what}, not to a mongos of a sharded cluster: omit --shard, or set store.uri to a \
-             mongos; nothing was changed"
+            "store.uri points to {what}, not to a mongos of a sharded cluster: omit --shard, or \
+             set store.uri to a mongos; nothing was changed"
         );
         Err(SchemaError::permanent("init --shard", detail))
     }
 
-    /// Shards the collections, which [`prepare`](crate::store::Store::prepare) has created. Returns one line per
-    /// command.
+    /// Shards the collections, which [`prepare`](crate::store::Store::prepare) has created. Returns
+    /// one line per command.
     ///
     /// # Errors
     /// The first step that failed.
@@ -81,12 +87,22 @@ impl MongoStore {
         let found = setup.list(&[READINGS, DAYS]).await?;
         let measurements = found.get(READINGS).is_some_and(|f| fits(f).is_ok());
         let commands = commands(self.db.name(), measurements, found.get(DAYS).is_some());
-        setup.change(commands.index).await.map_err(|f| f.at("creating the index of the shard key"))?;
+        setup
+            .change(commands.index)
+            .await
+            .map_err(|f| f.at("creating the index of the shard key"))?;
         let admin = self.client.database("admin");
         let mut done = vec![];
         for command in commands.admin {
-            let what = command.iter().next().map(|(name, of)| format!("{name} {of}")).unwrap_or_default();
-            setup.change_in(&admin, command).await.map_err(|f| f.at(&what))?;
+            let what = command
+                .iter()
+                .next()
+                .map(|(name, of)| format!("{name} {of}"))
+                .unwrap_or_default();
+            setup
+                .change_in(&admin, command)
+                .await
+                .map_err(|f| f.at(&what))?;
             done.push(what);
         }
         Ok(done)
@@ -113,12 +129,21 @@ mod tests {
         );
         let index = doc! { "createIndexes": "sensor_buckets", "indexes": [{ "key": pages, "name": "shard_key" }] };
         assert_eq!(all.index, index);
-        assert_eq!(commands("db", false, false).admin, all.admin[..3], "without measurements and days");
+        assert_eq!(
+            commands("db", false, false).admin,
+            all.admin[..3],
+            "without measurements and days"
+        );
     }
 
     #[test]
     fn only_a_mongos_can_shard() {
-        assert!(is_mongos(&doc! { "msg": "isdbgrid", "isWritablePrimary": true }));
-        assert!(!is_mongos(&doc! { "setName": "rs0" }) && !is_mongos(&doc! { "isWritablePrimary": true }));
+        assert!(is_mongos(
+            &doc! { "msg": "isdbgrid", "isWritablePrimary": true }
+        ));
+        assert!(
+            !is_mongos(&doc! { "setName": "rs0" })
+                && !is_mongos(&doc! { "isWritablePrimary": true })
+        );
     }
 }

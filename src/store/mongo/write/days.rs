@@ -27,25 +27,36 @@ pub(in crate::store::mongo) fn mark_id(mark: &DayMark) -> Document {
 }
 
 impl MongoStore {
-    pub(in crate::store::mongo) async fn set_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
+    pub(in crate::store::mongo) async fn set_marks(
+        &self,
+        marks: &[DayMark],
+    ) -> Result<(), StoreError> {
         let statement = |mark: &DayMark| {
             let at = DateTime::from_millis(mark.version);
             let is_later = doc! { "$gt": ["$marked_at", at] };
             let marked_at = doc! { "$cond": [is_later, { "$add": ["$marked_at", 1] }, at] };
-            let set = doc! { "marked_at": marked_at, "sensor_id": { "$literal": &*mark.sensor_id } };
+            let set =
+                doc! { "marked_at": marked_at, "sensor_id": { "$literal": &*mark.sensor_id } };
             doc! { "q": { "_id": mark_id(mark) }, "u": [{ "$set": set }], "upsert": true }
         };
         let updates: Vec<Document> = marks.iter().map(statement).collect();
-        self.all_applied(doc! { "update": PENDING_DAYS, "updates": updates, "ordered": false }).await.map(drop)
+        self.all_applied(doc! { "update": PENDING_DAYS, "updates": updates, "ordered": false })
+            .await
+            .map(drop)
     }
 
-    pub(in crate::store::mongo) async fn remove_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
+    pub(in crate::store::mongo) async fn remove_marks(
+        &self,
+        marks: &[DayMark],
+    ) -> Result<(), StoreError> {
         let statement = |mark: &DayMark| {
             let at = DateTime::from_millis(mark.version);
             doc! { "q": { "_id": mark_id(mark), "marked_at": at }, "limit": 1 }
         };
         let deletes: Vec<Document> = marks.iter().map(statement).collect();
-        self.all_applied(doc! { "delete": PENDING_DAYS, "deletes": deletes, "ordered": false }).await.map(drop)
+        self.all_applied(doc! { "delete": PENDING_DAYS, "deletes": deletes, "ordered": false })
+            .await
+            .map(drop)
     }
 
     /// See [`crate::store::days::DayStore::write_days`].
@@ -65,7 +76,11 @@ impl MongoStore {
                 };
                 let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
                 let answers = self.put_some(some, replace).await;
-                written.extend(if written.is_empty() { answers? } else { answers.map_err(in_part)? });
+                written.extend(if written.is_empty() {
+                    answers?
+                } else {
+                    answers.map_err(in_part)?
+                });
                 rest = others;
             }
             Ok(written)
@@ -73,25 +88,48 @@ impl MongoStore {
     }
 
     /// Sends one command. If the server rejects it as a whole because of its data, halves it.
-    async fn put_some(&self, days: &[(SensorDay, DaySummary)], replace: bool) -> Result<Vec<DayWritten>, StoreError> {
-        let updates: Vec<Document> = days.iter().map(|(day, summary)| statement(day, summary, replace)).collect();
+    async fn put_some(
+        &self,
+        days: &[(SensorDay, DaySummary)],
+        replace: bool,
+    ) -> Result<Vec<DayWritten>, StoreError> {
+        let updates: Vec<Document> = days
+            .iter()
+            .map(|(day, summary)| statement(day, summary, replace))
+            .collect();
         let command = doc! { "update": DAYS, "updates": updates, "ordered": false };
         match self.changed(command).await? {
             Ok(reply) => {
                 let mut written = answers(days.len(), &reply)?;
-                let again: Vec<usize> = (0..days.len()).filter(|i| written[*i] == DayWritten::Newer).collect();
+                let again: Vec<usize> = (0..days.len())
+                    .filter(|i| written[*i] == DayWritten::Newer)
+                    .collect();
                 if !again.is_empty() {
-                    // The document counts more, or another instance inserted it at the same moment: now it exists.
-                    let updates = again.iter().map(|i| statement(&days[*i].0, &days[*i].1, replace));
+                    // The document counts more, or another instance inserted it at the same moment:
+                    // now it exists.
+                    let updates = again
+                        .iter()
+                        .map(|i| statement(&days[*i].0, &days[*i].1, replace));
                     let command = doc! { "update": DAYS, "updates": updates.collect::<Vec<_>>(), "ordered": false };
-                    let reply = self.changed(command).await?.map_err(|e| command_error(&e))?;
-                    again.iter().zip(answers(again.len(), &reply)?).for_each(|(i, answer)| written[*i] = answer);
+                    let reply = self
+                        .changed(command)
+                        .await?
+                        .map_err(|e| command_error(&e))?;
+                    again
+                        .iter()
+                        .zip(answers(again.len(), &reply)?)
+                        .for_each(|(i, answer)| written[*i] = answer);
                 }
                 Ok(written)
             }
-            Err(error) if command_code(&error).is_some_and(|c| statement_error(c) == StatementError::Data) => {
+            Err(error)
+                if command_code(&error)
+                    .is_some_and(|c| statement_error(c) == StatementError::Data) =>
+            {
                 if days.len() == 1 {
-                    return Ok(vec![DayWritten::Rejected { detail: describe(&error) }]);
+                    return Ok(vec![DayWritten::Rejected {
+                        detail: describe(&error),
+                    }]);
                 }
                 let (a, b) = days.split_at(days.len() / 2);
                 let mut written = self.put_days(a, replace).await?;
@@ -138,7 +176,10 @@ fn document(day: &SensorDay, DaySummary { hour, tags }: &DaySummary) -> Document
         "summary": hour.summary.iter().map(field).collect::<Document>(),
     };
     if !tags.is_empty() {
-        let tags: Document = tags.iter().map(|(k, v)| (k.clone(), Bson::from(v.as_str()))).collect();
+        let tags: Document = tags
+            .iter()
+            .map(|(k, v)| (k.clone(), Bson::from(v.as_str())))
+            .collect();
         document.insert("tags", tags);
     }
     if hour.is_truncated {
@@ -148,24 +189,46 @@ fn document(day: &SensorDay, DaySummary { hour, tags }: &DaySummary) -> Document
 }
 
 fn about_bytes(hour: &Hour) -> usize {
-    1024 + hour.summary.keys().map(|name| name.len() + 80).sum::<usize>()
+    1024 + hour
+        .summary
+        .keys()
+        .map(|name| name.len() + 80)
+        .sum::<usize>()
 }
 
 fn answers(days: usize, reply: &Document) -> Result<Vec<DayWritten>, StoreError> {
     if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
+        return Err(StoreError::Unknown {
+            kind: StoreErrorKind::WriteConcern,
+            detail,
+        });
     }
     let mut answers = vec![DayWritten::Done; days];
-    let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
+    let errors = reply
+        .get_array("writeErrors")
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     for error in errors.iter().filter_map(Bson::as_document) {
         let code = error.get_i32("code").unwrap_or_default();
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
-        let index = error.get_i32("index").ok().and_then(|i| usize::try_from(i).ok());
-        match (index.and_then(|i| answers.get_mut(i)), statement_error(code)) {
-            // The document exists and counts more, so the filter did not match, and the insert collided.
+        let index = error
+            .get_i32("index")
+            .ok()
+            .and_then(|i| usize::try_from(i).ok());
+        match (
+            index.and_then(|i| answers.get_mut(i)),
+            statement_error(code),
+        ) {
+            // The document exists and counts more, so the filter did not match, and the insert
+            // collided.
             (Some(answer), StatementError::Conflict) => *answer = DayWritten::Newer,
             (Some(answer), StatementError::Data) => *answer = DayWritten::Rejected { detail },
-            _ => return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail }),
+            _ => {
+                return Err(StoreError::Unknown {
+                    kind: StoreErrorKind::Command,
+                    detail,
+                });
+            }
         }
     }
     Ok(answers)

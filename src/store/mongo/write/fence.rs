@@ -1,20 +1,22 @@
-//! The fence: every abandoned statement has ended, and its effects are visible, before stored data is read again.
+//! The fence: every abandoned statement has ended, and its effects are visible, before stored data
+//! is read again.
 //!
-//! The server may still execute a time-series statement whose response was lost, because it was slow or cut off by the
-//! network. Its measurements would then appear after a load that did not see them. Therefore:
-//! - Every such command carries a comment with the id of its process and a number. Abandoned commands are remembered
-//!   with their buckets.
-//! - Before one of these buckets is loaded with `doubt`, the server is polled until it reports none of its statements
-//!   as running, twice in a row and a moment apart (a command that was still in a socket has started by then). Other
-//!   buckets do not wait.
-//! - Then a document is written with majority write concern. Everything that the server applied before it precedes it
-//!   in the oplog, and so is visible to later majority reads. A former primary that is cut off cannot get a majority
-//!   for anything any more.
+//! The server may still execute a time-series statement whose response was lost, because it was
+//! slow or cut off by the network. Its measurements would then appear after a load that did not see
+//! them. Therefore:
+//! - Every such command carries a comment with the id of its process and a number. Abandoned
+//!   commands are remembered with their buckets.
+//! - Before one of these buckets is loaded with `doubt`, the server is polled until it reports none
+//!   of its statements as running, twice in a row and a moment apart (a command that was still in a
+//!   socket has started by then). Other buckets do not wait.
+//! - Then a document is written with majority write concern. Everything that the server applied
+//!   before it precedes it in the oplog, and so is visible to later majority reads. A former
+//!   primary that is cut off cannot get a majority for anything any more.
 //!
-//! If a time-series collection exists, startup waits in the same way for the statements of an earlier process,
-//! including those for pages (the storage mode of a new bucket may have changed with the process). It waits for every
-//! operation that writes to the two collections at that moment. This includes writes of other instances, which end
-//! soon.
+//! If a time-series collection exists, startup waits in the same way for the statements of an
+//! earlier process, including those for pages (the storage mode of a new bucket may have changed
+//! with the process). It waits for every operation that writes to the two collections at that
+//! moment. This includes writes of other instances, which end soon.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,27 +51,51 @@ struct GivenUp {
 
 impl Fence {
     pub(in crate::store::mongo) fn new() -> Fence {
-        Fence { process: fastrand::u64(..), next: AtomicU64::new(0), given_up: Mutex::default() }
+        Fence {
+            process: fastrand::u64(..),
+            next: AtomicU64::new(0),
+            given_up: Mutex::default(),
+        }
     }
 
     /// Returns the comment of a new statement.
     pub(in crate::store::mongo) fn name(&self) -> String {
-        format!("hourbucket {:016x}-{}", self.process, self.next.fetch_add(1, Ordering::Relaxed))
+        format!(
+            "hourbucket {:016x}-{}",
+            self.process,
+            self.next.fetch_add(1, Ordering::Relaxed)
+        )
     }
 
-    /// Names the statements on a bucket. They count as abandoned if the name is dropped before [`Named::over`].
+    /// Names the statements on a bucket. They count as abandoned if the name is dropped before
+    /// [`Named::over`].
     pub(in crate::store::mongo) fn named(&self, bucket: BucketKey) -> Named<'_> {
-        Named { fence: self, name: self.name(), bucket }
+        Named {
+            fence: self,
+            name: self.name(),
+            bucket,
+        }
     }
 
     /// Marks a statement as abandoned.
-    pub(in crate::store::mongo) fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
-        self.lock().push(GivenUp { name, buckets: buckets.collect() });
+    pub(in crate::store::mongo) fn gave_up(
+        &self,
+        name: String,
+        buckets: impl Iterator<Item = BucketKey>,
+    ) {
+        self.lock().push(GivenUp {
+            name,
+            buckets: buckets.collect(),
+        });
     }
 
     /// The abandoned statements that write this bucket.
     fn names(&self, bucket: &BucketKey) -> Vec<String> {
-        self.lock().iter().filter(|g| g.buckets.contains(bucket)).map(|g| g.name.clone()).collect()
+        self.lock()
+            .iter()
+            .filter(|g| g.buckets.contains(bucket))
+            .map(|g| g.name.clone())
+            .collect()
     }
 
     /// Whether an abandoned statement writes this bucket.
@@ -77,8 +103,8 @@ impl Fence {
         self.lock().iter().any(|g| g.buckets.contains(bucket))
     }
 
-    /// Waits until all statements that were abandoned before this call and write one of these buckets have ended and
-    /// are visible.
+    /// Waits until all statements that were abandoned before this call and write one of these
+    /// buckets have ended and are visible.
     ///
     /// # Errors
     /// The server cannot be queried; then it is unknown whether they have ended.
@@ -96,7 +122,11 @@ impl Fence {
         let comments = doc! { "command.comment": { "$in": list } };
         let mut quiet = 0;
         while quiet < 2 {
-            quiet = if running(db, comments.clone()).await?.is_empty() { quiet + 1 } else { 0 };
+            quiet = if running(db, comments.clone()).await?.is_empty() {
+                quiet + 1
+            } else {
+                0
+            };
             if quiet < 2 {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -133,12 +163,16 @@ impl Named<'_> {
 impl Drop for Named<'_> {
     fn drop(&mut self) {
         if !self.name.is_empty() {
-            self.fence.gave_up(std::mem::take(&mut self.name), std::iter::once(self.bucket.clone()));
+            self.fence.gave_up(
+                std::mem::take(&mut self.name),
+                std::iter::once(self.bucket.clone()),
+            );
         }
     }
 }
 
-/// Waits until the currently running writes, which an earlier process may have left, have ended and are visible.
+/// Waits until the currently running writes, which an earlier process may have left, have ended and
+/// are visible.
 ///
 /// # Errors
 /// The server cannot be asked; it is not known then.
@@ -165,15 +199,25 @@ async fn running(db: &Database, matches: Document) -> mongodb::error::Result<Vec
     let mut command = doc! { "currentOp": 1, "$ownOps": true };
     command.extend(matches);
     let reply = db.client().database("admin").run_command(command).await?;
-    let list = reply.get_array("inprog").map(Vec::as_slice).unwrap_or_default();
-    Ok(list.iter().filter_map(|op| op.as_document()?.get("opid").cloned()).collect())
+    let list = reply
+        .get_array("inprog")
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    Ok(list
+        .iter()
+        .filter_map(|op| op.as_document()?.get("opid").cloned())
+        .collect())
 }
 
 /// Writes the fence document with majority write concern.
 async fn mark(db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
     let update = doc! { "q": { "_id": "fence" }, "u": { "$inc": { "n": 1i64 } }, "upsert": true };
     // Independent of store.write_concern: the reads after the fence use majority read concern.
-    let concern = CommandOptions { write_concern: WriteConcern::Majority, ..options.clone() }.document();
+    let concern = CommandOptions {
+        write_concern: WriteConcern::Majority,
+        ..options.clone()
+    }
+    .document();
     let command = doc! { "update": META, "updates": [update], "writeConcern": concern };
     match concern_error(&db.run_command(command).await?) {
         Some(error) => Err(mongodb::error::Error::custom(error)),

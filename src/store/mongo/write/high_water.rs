@@ -4,15 +4,16 @@
 //! hourbucket_meta: { _id: "high_water", bucket_start: ISODate("2024-03-01T11:00:00Z") }
 //! ```
 //!
-//! A native time-series collection cannot refuse a duplicate measurement. So before the first measurement of a sensor's
-//! hour the service must check whether there are any, unless it is certain that no process can have written that hour.
-//! The service's clock cannot prove this: sensors' clocks may be ahead, and its own may be wrong. Therefore every
-//! process raises this mark, with majority write concern, before it writes a bucket beyond it. Buckets between the old
+//! A native time-series collection cannot refuse a duplicate measurement. So before the first
+//! measurement of a sensor's hour the service must check whether there are any, unless it is
+//! certain that no process can have written that hour. The service's clock cannot prove this:
+//! sensors' clocks may be ahead, and its own may be wrong. Therefore every process raises this
+//! mark, with majority write concern, before it writes a bucket beyond it. Buckets between the old
 //! and the new mark are new.
 //!
-//! A database without a mark (written by a version that had none, or restored without it) gets one a day after the
-//! later of its last bucket and the server's time. Data that is imported into a database in use must be older than its
-//! mark.
+//! A database without a mark (written by a version that had none, or restored without it) gets one
+//! a day after the later of its last bucket and the server's time. Data that is imported into a
+//! database in use must be older than its mark.
 
 use mongodb::bson::{Bson, DateTime, doc};
 
@@ -26,7 +27,8 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// Earlier than any bucket: 0001-01-01, which every tool can display.
 const NEVER_MS: i64 = -62_135_596_800_000;
-/// Margin after the last summary of a database without a mark, for measurements of sensors whose clocks are ahead.
+/// Margin after the last summary of a database without a mark, for measurements of sensors whose
+/// clocks are ahead.
 const MARGIN_MS: i64 = 24 * 60 * 60 * 1000;
 const DUPLICATE_KEY: i32 = 11000;
 const STEP: &str = "recording the high-water mark (hourbucket_meta)";
@@ -35,7 +37,9 @@ const STEP: &str = "recording the high-water mark (hourbucket_meta)";
 ///
 /// # Errors
 /// The server's error, with the step.
-pub(in crate::store::mongo) async fn create_if_missing(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+pub(in crate::store::mongo) async fn create_if_missing(
+    setup: &Setup<'_>,
+) -> Result<bool, SchemaError> {
     let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
     let found = setup.first(find).await.map_err(|f| f.at(STEP))?;
     let found = found.and_then(|d| d.get_datetime("bucket_start").copied().ok());
@@ -49,7 +53,9 @@ pub(in crate::store::mongo) async fn create_if_missing(setup: &Setup<'_>) -> Res
         let update = doc! {
             "q": { "_id": "high_water" }, "u": { "$max": { "bucket_start": DateTime::from_millis(mark) } },
         };
-        let change = setup.change(doc! { "update": META, "updates": [update] }).await;
+        let change = setup
+            .change(doc! { "update": META, "updates": [update] })
+            .await;
         return change.map(|_| mark > NEVER_MS).map_err(|f| f.at(STEP));
     }
     let insert = doc! {
@@ -57,12 +63,19 @@ pub(in crate::store::mongo) async fn create_if_missing(setup: &Setup<'_>) -> Res
         "documents": [{ "_id": "high_water", "bucket_start": DateTime::from_millis(mark) }],
     };
     let reply = setup.change(insert).await.map_err(|f| f.at(STEP))?;
-    let error = reply.get_array("writeErrors").ok().and_then(|e| e.first()).and_then(Bson::as_document);
+    let error = reply
+        .get_array("writeErrors")
+        .ok()
+        .and_then(|e| e.first())
+        .and_then(Bson::as_document);
     match error {
         None => Ok(true),
         // Another instance created it in the meantime.
         Some(e) if e.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(false),
-        Some(e) => Err(SchemaError::permanent(STEP, e.get_str("errmsg").unwrap_or("refused"))),
+        Some(e) => Err(SchemaError::permanent(
+            STEP,
+            e.get_str("errmsg").unwrap_or("refused"),
+        )),
     }
 }
 
@@ -85,23 +98,41 @@ async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
     if latest.is_none() && measured.is_none() {
         return Ok(NEVER_MS);
     }
-    let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at(STEP))?;
-    let server = hello.get_datetime("localTime").ok().copied().unwrap_or_else(DateTime::now);
-    Ok(latest.map_or(server, |latest| latest.max(server)).timestamp_millis() + MARGIN_MS)
+    let hello = setup
+        .ask(doc! { "hello": 1 })
+        .await
+        .map_err(|f| f.at(STEP))?;
+    let server = hello
+        .get_datetime("localTime")
+        .ok()
+        .copied()
+        .unwrap_or_else(DateTime::now);
+    Ok(latest
+        .map_or(server, |latest| latest.max(server))
+        .timestamp_millis()
+        + MARGIN_MS)
 }
 
 impl MongoStore {
     /// See [`crate::store::Store::raise_high_water`].
-    pub(in crate::store::mongo) async fn raise_mark(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
+    pub(in crate::store::mongo) async fn raise_mark(
+        &self,
+        through: BucketStart,
+    ) -> Result<BucketStart, StoreError> {
         if let Some(before) = self.try_raise(through).await? {
             return Ok(before);
         }
         // The document was deleted. Derive the mark again from the stored data.
         let db = self.db.clone();
         let options = self.options.clone();
-        let made = self.limited(async move { Ok(create_if_missing(&Setup::new(&db, &options)).await) }).await?;
+        let made = self
+            .limited(async move { Ok(create_if_missing(&Setup::new(&db, &options)).await) })
+            .await?;
         let made = made.map_err(|e| command_error(&e))?;
-        made.map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Command, detail: e.to_string() })?;
+        made.map_err(|e| StoreError::NotApplied {
+            kind: StoreErrorKind::Command,
+            detail: e.to_string(),
+        })?;
         let missing = || StoreError::NotApplied {
             kind: StoreErrorKind::Command,
             detail: format!("{STEP}: the document is missing"),
@@ -111,9 +142,13 @@ impl MongoStore {
 
     /// Raises the mark; returns `None` if there is none.
     async fn try_raise(&self, through: BucketStart) -> Result<Option<BucketStart>, StoreError> {
-        // Majority, independent of store.write_concern: a mark that is rolled back would make written buckets new
-        // again.
-        let concern = CommandOptions { write_concern: WriteConcern::Majority, ..self.options.clone() }.document();
+        // Majority, independent of store.write_concern: a mark that is rolled back would make
+        // written buckets new again.
+        let concern = CommandOptions {
+            write_concern: WriteConcern::Majority,
+            ..self.options.clone()
+        }
+        .document();
         let command = doc! {
             "findAndModify": META,
             "query": { "_id": "high_water" },
@@ -123,12 +158,19 @@ impl MongoStore {
             "writeConcern": concern,
         };
         let db = self.db.clone();
-        let reply = self.limited(async move { db.run_command(command).await }).await?;
+        let reply = self
+            .limited(async move { db.run_command(command).await })
+            .await?;
         let reply = reply.map_err(|e| command_error(&e))?;
         if let Some(detail) = concern_error(&reply) {
-            return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
+            return Err(StoreError::Unknown {
+                kind: StoreErrorKind::WriteConcern,
+                detail,
+            });
         }
         let before = reply.get_document("value").ok();
-        Ok(before.and_then(|d| d.get_datetime("bucket_start").ok()).map(|d| BucketStart(d.timestamp_millis())))
+        Ok(before
+            .and_then(|d| d.get_datetime("bucket_start").ok())
+            .map(|d| BucketStart(d.timestamp_millis())))
     }
 }

@@ -1,15 +1,18 @@
 //! `sensor_latest`: encodes updates that merge readings into the sensors' documents.
 //!
-//! Each statement is an aggregation pipeline on the document's `_id` with upsert. It does not depend on the previous
-//! state, so statements may be repeated and arrive in any order. Each field of `values` becomes the larger of the
-//! stored and the new `{ts, value}` in BSON order, which compares `ts` first. `recent` becomes the newest readings of
-//! both. In the normal case all new readings are later than the stored document, and the two lists are concatenated.
-//! Otherwise each new reading is inserted between the stored ones before and after it and replaces an equal one. This
-//! works with MongoDB 4.2 and later ($sortArray would need 5.2, and $setUnion guarantees no order).
+//! Each statement is an aggregation pipeline on the document's `_id` with upsert. It does not
+//! depend on the previous state, so statements may be repeated and arrive in any order. Each field
+//! of `values` becomes the larger of the stored and the new `{ts, value}` in BSON order, which
+//! compares `ts` first. `recent` becomes the newest readings of both. In the normal case all new
+//! readings are later than the stored document, and the two lists are concatenated. Otherwise each
+//! new reading is inserted between the stored ones before and after it and replaces an equal one.
+//! This works with MongoDB 4.2 and later ($sortArray would need 5.2, and $setUnion guarantees no
+//! order).
 //!
-//! Measured on 6.0.5 with ten recent readings of two fields: 65 to 85 µs of mongod time per statement. Classic
-//! operators (`$max`, `$push` with `$slice`, guarded by `last_ts`) take as long, and would refuse late or repeated
-//! readings at another 100 µs. A repeated statement costs half, since it changes nothing.
+//! Measured on 6.0.5 with ten recent readings of two fields: 65 to 85 µs of mongod time per
+//! statement. Classic operators (`$max`, `$push` with `$slice`, guarded by `last_ts`) take as long,
+//! and would refuse late or repeated readings at another 100 µs. A repeated statement costs half,
+//! since it changes nothing.
 
 use mongodb::bson::{Document, RawDocumentBuf};
 
@@ -29,7 +32,10 @@ pub(in crate::store::mongo) fn command(
     updates: &[LatestUpdate],
     options: &CommandOptions,
 ) -> mongodb::bson::error::Result<RawDocumentBuf> {
-    let bytes: u64 = updates.iter().map(|u| wire_bytes(&u.sensor_id, &u.rows)).sum();
+    let bytes: u64 = updates
+        .iter()
+        .map(|u| wire_bytes(&u.sensor_id, &u.rows))
+        .sum();
     let (mut w, root) = Writer::new(bytes as usize + 256);
     w.str("update", LATEST);
     w.bool("ordered", false);
@@ -109,7 +115,10 @@ fn recent(w: &mut Writer, new: &Newest<'_>, recent_max: usize) {
     for (i, reading) in new.recent.iter().enumerate() {
         let open = w.element(i);
         w.date("ts", reading.ts_ms);
-        reading.values.iter().for_each(|(name, value)| w.value(name, *value));
+        reading
+            .values
+            .iter()
+            .for_each(|(name, value)| w.value(name, *value));
         w.close(open);
     }
     w.close(list);
@@ -195,26 +204,41 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
 ///
 /// # Errors
 /// The write concern was not satisfied, or an error does not identify its statement.
-pub(in crate::store::mongo) fn answers(updates: usize, reply: &Document) -> Result<Vec<LatestWriteResult>, StoreError> {
+pub(in crate::store::mongo) fn answers(
+    updates: usize,
+    reply: &Document,
+) -> Result<Vec<LatestWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
+        return Err(StoreError::Unknown {
+            kind: StoreErrorKind::WriteConcern,
+            detail,
+        });
     }
     let mut answers = vec![LatestWriteResult::Done; updates];
-    let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
+    let errors = reply
+        .get_array("writeErrors")
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     for error in errors.iter().filter_map(|e| e.as_document()) {
         let code = error.get_i32("code").unwrap_or_default();
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
-        let index = error.get_i32("index").ok().and_then(|i| usize::try_from(i).ok());
+        let index = error
+            .get_i32("index")
+            .ok()
+            .and_then(|i| usize::try_from(i).ok());
         let Some(answer) = index.and_then(|i| answers.get_mut(i)) else {
-            return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail });
+            return Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail,
+            });
         };
         *answer = answer_to(code, detail);
     }
     Ok(answers)
 }
 
-/// The result of a failed statement. Two concurrent upserts of a new document may collide (E11000); one of them is sent
-/// again.
+/// The result of a failed statement. Two concurrent upserts of a new document may collide (E11000);
+/// one of them is sent again.
 fn answer_to(code: i32, detail: String) -> LatestWriteResult {
     match statement_error(code) {
         StatementError::Data => LatestWriteResult::Rejected { detail },
@@ -227,7 +251,8 @@ pub(in crate::store::mongo) fn at_fault(error: &mongodb::error::Error) -> bool {
     command_code(error).is_some_and(|c| statement_error(c) == StatementError::Data)
 }
 
-/// Whether the user lacks the privilege to write this collection. Such an error must not block the journal.
+/// Whether the user lacks the privilege to write this collection. Such an error must not block the
+/// journal.
 pub(in crate::store::mongo) fn forbidden(error: &mongodb::error::Error) -> bool {
     const UNAUTHORIZED: i32 = 13;
     command_code(error) == Some(UNAUTHORIZED)

@@ -1,4 +1,5 @@
-//! Commands that change the stored data: page writes, measurements, latest state, days, the high-water mark.
+//! Commands that change the stored data: page writes, measurements, latest state, days, the
+//! high-water mark.
 
 pub(super) mod days;
 pub(super) mod fence;

@@ -1,13 +1,15 @@
-//! Recomputes the summary of a time-series bucket from its measurements. [`crate::store::summary_pages`] defines the
-//! pages and the order of the steps, and why a crash between them is harmless. This file has the statements, each
-//! guarded by the version that the page was read with.
+//! Recomputes the summary of a time-series bucket from its measurements.
+//! [`crate::store::summary_pages`] defines the pages and the order of the steps, and why a crash
+//! between them is harmless. This file has the statements, each guarded by the version that the
+//! page was read with.
 //!
-//! Memory: the measurements are streamed. The fields of the result are held up to [`FIELDS_BYTES_MAX`]. If there are
-//! more, the first ones by name are written, and the measurements are read again for the next ones. (With names of 128
-//! bytes: about 150,000 fields per pass.)
+//! Memory: the measurements are streamed. The fields of the result are held up to
+//! [`FIELDS_BYTES_MAX`]. If there are more, the first ones by name are written, and the
+//! measurements are read again for the next ones. (With names of 128 bytes: about 150,000 fields
+//! per pass.)
 //!
-//! The statements carry a name of the [`super::fence`]. If the caller abandons a recomputation, the name is dropped,
-//! and the next load with `doubt` waits until the server has ended its statements.
+//! The statements carry a name of the [`super::fence`]. If the caller abandons a recomputation, the
+//! name is dropped, and the next load with `doubt` waits until the server has ended its statements.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +44,8 @@ const VALUES_MAX: usize = 255;
 const GAP_MAX: usize = 10_000;
 const DUPLICATE_KEY: i32 = 11000;
 
-/// The totals of a bucket's measurements. Only fields whose names sort after `after` are summed, as many as fit.
+/// The totals of a bucket's measurements. Only fields whose names sort after `after` are summed, as
+/// many as fit.
 #[derive(Default)]
 struct Total {
     count: u32,
@@ -75,7 +78,8 @@ impl Total {
     }
 
     fn add_field(&mut self, name: &str, part: FieldSummary) {
-        if self.after.as_deref().is_some_and(|after| name <= after) || self.below.as_deref().is_some_and(|b| name >= b)
+        if self.after.as_deref().is_some_and(|after| name <= after)
+            || self.below.as_deref().is_some_and(|b| name >= b)
         {
             return;
         }
@@ -119,8 +123,8 @@ pub(in crate::store::mongo) struct RecomputedSummary {
     pub(in crate::store::mongo) pages: Vec<LoadedPage>,
 }
 
-/// Recomputes the summary if it does not count all measurements (`force`: in any case). Without measurements nothing is
-/// changed: retention may have removed them before the summary.
+/// Recomputes the summary if it does not count all measurements (`force`: in any case). Without
+/// measurements nothing is changed: retention may have removed them before the summary.
 pub(in crate::store::mongo) async fn recompute_summary(
     series: &TimeSeriesWriter,
     bucket: &BucketKey,
@@ -130,15 +134,30 @@ pub(in crate::store::mongo) async fn recompute_summary(
     for _ in 0..TRIES_MAX {
         let pages = heads(series, bucket).await?;
         let total = add_up(series, bucket, None).await?;
-        let run = Run { series, bucket, comment: name.name(), pages: &pages };
+        let run = Run {
+            series,
+            bucket,
+            comment: name.name(),
+            pages: &pages,
+        };
         let count = total.count;
         if count == 0 || run.write(total, force).await? {
-            let pages = if count == 0 { pages } else { heads(series, bucket).await? };
+            let pages = if count == 0 {
+                pages
+            } else {
+                heads(series, bucket).await?
+            };
             name.over();
-            return Ok(RecomputedSummary { count, pages: pages.into_iter().map_while(|page| page).collect() });
+            return Ok(RecomputedSummary {
+                count,
+                pages: pages.into_iter().map_while(|page| page).collect(),
+            });
         }
     }
-    let text = format!("the summary of the bucket at {} changes faster than it can be recomputed", bucket.start.0);
+    let text = format!(
+        "the summary of the bucket at {} changes faster than it can be recomputed",
+        bucket.start.0
+    );
     Err(Error::custom(text))
 }
 
@@ -147,9 +166,13 @@ fn id(bucket: &BucketKey, page: usize) -> Document {
     doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }
 }
 
-/// The stored pages without their summaries. `None` for a missing page before another one: a recomputation of a bucket
-/// without documents ended before its last step, or an operator deleted the page.
-async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
+/// The stored pages without their summaries. `None` for a missing page before another one: a
+/// recomputation of a bucket without documents ended before its last step, or an operator deleted
+/// the page.
+async fn heads(
+    series: &TimeSeriesWriter,
+    bucket: &BucketKey,
+) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
     let start = DateTime::from_millis(bucket.start.0);
     let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
     let projection = doc! {
@@ -157,41 +180,70 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
         "summary_bytes": summary_bytes(),
     };
     let buckets = series.db.collection(BUCKETS);
-    let find = buckets.find(filter).projection(projection).sort(doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 });
-    let mut found = series.in_time(async { majority_from_primary(find).await }).await?;
+    let find = buckets
+        .find(filter)
+        .projection(projection)
+        .sort(doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 });
+    let mut found = series
+        .in_time(async { majority_from_primary(find).await })
+        .await?;
     let mut pages: Vec<Option<LoadedPage>> = vec![];
     while let Some(found) = series.in_time(found.try_next()).await? {
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
         if !found.get_str("storage").is_ok_and(|s| s == SERIES) {
-            // Another instance writes with another store.mode. A load returns the bucket's mode, and writes continue in
-            // it.
+            // Another instance writes with another store.mode. A load returns the bucket's mode,
+            // and writes continue in it.
             let text = match pages.is_empty() {
                 true => "the bucket is stored as pages, not as measurements",
-                false => "a time-series bucket also has pages with readings: run `hourbucket reconcile --repair`",
+                false => {
+                    "a time-series bucket also has pages with readings: run `hourbucket reconcile \
+                     --repair`"
+                }
             };
             return Err(Error::custom(text));
         }
-        let missing = number("page").and_then(|page| usize::try_from(page).ok()?.checked_sub(pages.len()));
+        let missing =
+            number("page").and_then(|page| usize::try_from(page).ok()?.checked_sub(pages.len()));
         match missing {
             Some(n @ 0..=GAP_MAX) => pages.extend((0..n).map(|_| None)),
-            _ => return Err(Error::custom(format!("a page of the bucket has number {:?}", number("page")))),
+            _ => {
+                return Err(Error::custom(format!(
+                    "a page of the bucket has number {:?}",
+                    number("page")
+                )));
+            }
         }
         pages.push(Some(crate::store::mongo::document::page_of(&found)));
     }
     Ok(pages)
 }
 
-async fn add_up(series: &TimeSeriesWriter, bucket: &BucketKey, after: Option<String>) -> mongodb::error::Result<Total> {
+async fn add_up(
+    series: &TimeSeriesWriter,
+    bucket: &BucketKey,
+    after: Option<String>,
+) -> mongodb::error::Result<Total> {
     let from_ms = bucket.start.0;
     let to_ms = series.options.span.end(bucket.start);
     let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
-    let find = majority_from_primary(series.readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH));
+    let find = majority_from_primary(
+        series
+            .readings
+            .find(filter)
+            .batch_size(MEASUREMENTS_PER_BATCH),
+    );
     let mut cursor = series.in_time(async { find.await }).await?;
-    let mut total = Total { after, ..Total::default() };
+    let mut total = Total {
+        after,
+        ..Total::default()
+    };
     let mut rows = Rows::default();
     while let Some(document) = series.in_time(cursor.try_next()).await? {
         add_row(&mut rows, &document);
-        if let Some(tags) = document.get_document("meta").ok().and_then(|m| m.get_document("tags").ok())
+        if let Some(tags) = document
+            .get_document("meta")
+            .ok()
+            .and_then(|m| m.get_document("tags").ok())
             && !tags.is_empty()
         {
             total.tags = tags.try_into().unwrap_or_default();
@@ -205,7 +257,9 @@ async fn add_up(series: &TimeSeriesWriter, bucket: &BucketKey, after: Option<Str
 }
 
 fn add_row(rows: &mut Rows, document: &RawDocument) {
-    let Ok(ts) = document.get_datetime("ts") else { return };
+    let Ok(ts) = document.get_datetime("ts") else {
+        return;
+    };
     let values: Vec<_> = values(document).take(VALUES_MAX).collect();
     rows.push_named(ts.timestamp_millis(), RowFlags::default(), &values);
 }
@@ -224,8 +278,14 @@ impl Run<'_> {
         let bytes: u64 = total.fields.keys().map(|name| entry_bytes(name)).sum();
         let fits = bytes <= PAGE_SUMMARY_BYTES_MAX && total.below.is_none();
         let state = |page: &Option<LoadedPage>| {
-            let absent = PageState { count: 0, sealed: true };
-            page.as_ref().map_or(absent, |page| PageState { count: page.count, sealed: page.sealed })
+            let absent = PageState {
+                count: 0,
+                sealed: true,
+            };
+            page.as_ref().map_or(absent, |page| PageState {
+                count: page.count,
+                sealed: page.sealed,
+            })
         };
         let states: Vec<PageState> = self.pages.iter().map(state).collect();
         let is_torn = self.pages.iter().any(Option::is_none);
@@ -233,16 +293,28 @@ impl Run<'_> {
             Plan::AsItIs => Ok(true),
             Plan::One { seal } => {
                 let fields = std::mem::take(&mut total.fields).into_iter().collect();
-                self.page_0(&total, total.page(total.count, &fields), seal).await
+                self.page_0(&total, total.page(total.count, &fields), seal)
+                    .await
             }
             Plan::Several(several) => self.several(total, several).await,
         }
     }
 
-    async fn several(&self, mut total: Total, mut several: Several) -> mongodb::error::Result<bool> {
+    async fn several(
+        &self,
+        mut total: Total,
+        mut several: Several,
+    ) -> mongodb::error::Result<bool> {
         if let Some(Some(last)) = self.pages.last()
             && !last.sealed
-            && !self.set(last, self.pages.len() - 1, doc! { "has_overflow": true, "summary": {} }, false).await?
+            && !self
+                .set(
+                    last,
+                    self.pages.len() - 1,
+                    doc! { "has_overflow": true, "summary": {} },
+                    false,
+                )
+                .await?
         {
             return Ok(false);
         }
@@ -262,8 +334,13 @@ impl Run<'_> {
         let mut held = fields.next().await?.unwrap_or_default();
         for n in (0..counts.len()).filter(|n| Some(*n) != last) {
             let next = fields.next().await?;
-            let chunk = next.map(|next| std::mem::replace(&mut held, next)).unwrap_or_default();
-            if !self.rewrite(n, total, total.page(counts[n], &chunk)).await? {
+            let chunk = next
+                .map(|next| std::mem::replace(&mut held, next))
+                .unwrap_or_default();
+            if !self
+                .rewrite(n, total, total.page(counts[n], &chunk))
+                .await?
+            {
                 return Ok(false);
             }
         }
@@ -275,14 +352,27 @@ impl Run<'_> {
             next_page += 1;
         }
         match several {
-            Several::Rising { rest, .. } => self.insert(next_page, total, total.page(rest, &held), true).await,
-            Several::Falling { pages, last, .. } => self.rewrite(last, total, total.page(pages[last], &held)).await,
+            Several::Rising { rest, .. } => {
+                self.insert(next_page, total, total.page(rest, &held), true)
+                    .await
+            }
+            Several::Falling { pages, last, .. } => {
+                self.rewrite(last, total, total.page(pages[last], &held))
+                    .await
+            }
         }
     }
 
     /// Writes all fields to page 0, whether it exists or not.
-    async fn page_0(&self, total: &Total, mut page: Document, seal: bool) -> mongodb::error::Result<bool> {
-        let Some(Some(head)) = self.pages.first() else { return self.insert(0, total, page, seal).await };
+    async fn page_0(
+        &self,
+        total: &Total,
+        mut page: Document,
+        seal: bool,
+    ) -> mongodb::error::Result<bool> {
+        let Some(Some(head)) = self.pages.first() else {
+            return self.insert(0, total, page, seal).await;
+        };
         if seal {
             page.insert("has_overflow", true);
         }
@@ -290,13 +380,27 @@ impl Run<'_> {
     }
 
     /// Writes one of several pages, whether it exists or not. The last page is sealed by now.
-    async fn rewrite(&self, n: usize, total: &Total, mut page: Document) -> mongodb::error::Result<bool> {
-        let Some(Some(stored)) = self.pages.get(n) else { return self.insert(n, total, page, true).await };
+    async fn rewrite(
+        &self,
+        n: usize,
+        total: &Total,
+        mut page: Document,
+    ) -> mongodb::error::Result<bool> {
+        let Some(Some(stored)) = self.pages.get(n) else {
+            return self.insert(n, total, page, true).await;
+        };
         page.insert("has_overflow", true);
-        self.set(stored, n, page, stored.sealed || n + 1 == self.pages.len()).await
+        self.set(stored, n, page, stored.sealed || n + 1 == self.pages.len())
+            .await
     }
 
-    async fn insert(&self, n: usize, total: &Total, page: Document, seal: bool) -> mongodb::error::Result<bool> {
+    async fn insert(
+        &self,
+        n: usize,
+        total: &Total,
+        page: Document,
+        seal: bool,
+    ) -> mongodb::error::Result<bool> {
         let start = self.bucket.start;
         let mut document = doc! {
             "_id": id(self.bucket, n),
@@ -312,11 +416,19 @@ impl Run<'_> {
         if seal {
             document.insert("has_overflow", true);
         }
-        self.run(doc! { "insert": BUCKETS, "documents": [document] }).await
+        self.run(doc! { "insert": BUCKETS, "documents": [document] })
+            .await
     }
 
-    /// Updates page `n` if it still has the count that it was read with; `sealed`: whether it is sealed now.
-    async fn set(&self, page: &LoadedPage, n: usize, set: Document, sealed: bool) -> mongodb::error::Result<bool> {
+    /// Updates page `n` if it still has the count that it was read with; `sealed`: whether it is
+    /// sealed now.
+    async fn set(
+        &self,
+        page: &LoadedPage,
+        n: usize,
+        set: Document,
+        sealed: bool,
+    ) -> mongodb::error::Result<bool> {
         let filter = doc! {
             "_id": id(self.bucket, n),
             "sensor_id": &*self.bucket.sensor_id,
@@ -326,22 +438,33 @@ impl Run<'_> {
             "storage": SERIES,
         };
         let update = doc! { "q": filter, "u": { "$set": set }, "hint": "_id_" };
-        self.run(doc! { "update": BUCKETS, "updates": [update] }).await
+        self.run(doc! { "update": BUCKETS, "updates": [update] })
+            .await
     }
 
-    /// Runs a command of one statement and returns whether it changed something; an error means that this is unknown.
+    /// Runs a command of one statement and returns whether it changed something; an error means
+    /// that this is unknown.
     async fn run(&self, mut command: Document) -> mongodb::error::Result<bool> {
         command.insert("comment", self.comment);
         command.insert("writeConcern", self.series.options.document());
-        let reply = self.series.in_time(async { self.series.db.run_command(command).await }).await?;
+        let reply = self
+            .series
+            .in_time(async { self.series.db.run_command(command).await })
+            .await?;
         if let Some(error) = concern_error(&reply) {
             return Err(Error::custom(error));
         }
-        let first = reply.get_array("writeErrors").ok().and_then(|e| e.first()).and_then(|e| e.as_document());
+        let first = reply
+            .get_array("writeErrors")
+            .ok()
+            .and_then(|e| e.first())
+            .and_then(|e| e.as_document());
         match first {
             None => Ok(reply.get_i32("n").unwrap_or(0) > 0),
             Some(error) if error.get_i32("code").is_ok_and(|c| c == DUPLICATE_KEY) => Ok(false),
-            Some(error) => Err(Error::custom(error.get_str("errmsg").unwrap_or("refused").to_owned())),
+            Some(error) => Err(Error::custom(
+                error.get_str("errmsg").unwrap_or("refused").to_owned(),
+            )),
         }
     }
 }
@@ -356,13 +479,20 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn new(of: &'a Run<'a>, total: &mut Total) -> Fields<'a> {
-        let mut fields = Fields { of, chunks: vec![].into_iter(), after: None };
+        let mut fields = Fields {
+            of,
+            chunks: vec![].into_iter(),
+            after: None,
+        };
         fields.hold(std::mem::take(&mut total.fields), total.below.is_some());
         fields
     }
 
     fn hold(&mut self, fields: BTreeMap<String, FieldSummary>, more: bool) {
-        self.after = fields.last_key_value().filter(|_| more).map(|(name, _)| name.clone());
+        self.after = fields
+            .last_key_value()
+            .filter(|_| more)
+            .map(|(name, _)| name.clone());
         self.chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX).into_iter();
     }
 
@@ -370,7 +500,9 @@ impl<'a> Fields<'a> {
         if let Some(chunk) = self.chunks.next() {
             return Ok(Some(chunk));
         }
-        let Some(after) = self.after.take() else { return Ok(None) };
+        let Some(after) = self.after.take() else {
+            return Ok(None);
+        };
         let total = add_up(self.of.series, self.of.bucket, Some(after)).await?;
         self.hold(total.fields, total.below.is_some());
         Ok(self.chunks.next())
@@ -379,6 +511,9 @@ impl<'a> Fields<'a> {
 
 impl std::fmt::Debug for RecomputedSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RecomputedSummary").field("count", &self.count).field("pages", &self.pages.len()).finish()
+        f.debug_struct("RecomputedSummary")
+            .field("count", &self.count)
+            .field("pages", &self.pages.len())
+            .finish()
     }
 }

@@ -1,10 +1,11 @@
-//! Time-series buckets: measurements in a native collection, and the summary in `sensor_buckets` (docs/design.md,
-//! section 2).
+//! Time-series buckets: measurements in a native collection, and the summary in `sensor_buckets`
+//! (docs/design.md, section 2).
 //!
-//! **Writing.** First the measurements of all statements are sent as large unordered inserts, grouped by sensor. Then
-//! the summaries follow, guarded by the version like any page. A native collection cannot refuse a duplicate, so
-//! nothing is inserted speculatively: after a lost response, and if an earlier process may have written the bucket, it
-//! is loaded with `doubt` before its next statement. If a summary does not have the expected version, the load that
+//! **Writing.** First the measurements of all statements are sent as large unordered inserts,
+//! grouped by sensor. Then the summaries follow, guarded by the version like any page. A native
+//! collection cannot refuse a duplicate, so nothing is inserted speculatively: after a lost
+//! response, and if an earlier process may have written the bucket, it is loaded with `doubt`
+//! before its next statement. If a summary does not have the expected version, the load that
 //! follows recomputes it from the measurements ([`super::recompute_summary`]).
 //!
 //! **Abandoned statements.** The server may still execute a statement whose response was lost. The
@@ -33,8 +34,8 @@ const MEASUREMENTS_MAX: usize = 50_000;
 const COMMAND_BYTES_MAX: usize = 12 << 20;
 
 impl MongoStore {
-    /// Stores measurements and summaries. Once a measurement may be stored, every later failure is `Unknown`, and a
-    /// load determines the outcome.
+    /// Stores measurements and summaries. Once a measurement may be stored, every later failure is
+    /// `Unknown`, and a load determines the outcome.
     pub(in crate::store::mongo) fn write_series<'a>(
         &'a self,
         writes: &'a [PageWrite],
@@ -43,7 +44,9 @@ impl MongoStore {
             let name = self.series.fence.name();
             let result = self.measurements_and_summaries(writes, &name).await;
             if matches!(result, Err(StoreError::Unknown { .. })) {
-                self.series.fence.gave_up(name, writes.iter().map(PageWrite::bucket));
+                self.series
+                    .fence
+                    .gave_up(name, writes.iter().map(PageWrite::bucket));
             }
             result
         })
@@ -55,22 +58,33 @@ impl MongoStore {
         name: &str,
     ) -> Result<Vec<PageWriteResult>, StoreError> {
         let refused = self.measurements(writes, name).await?;
-        let kept: Vec<usize> = (0..writes.len()).filter(|i| refused[*i].is_none()).collect();
-        let mut answers: Vec<PageWriteResult> =
-            refused.into_iter().map(|r| r.unwrap_or(PageWriteResult::Done { count: 0 })).collect();
+        let kept: Vec<usize> = (0..writes.len())
+            .filter(|i| refused[*i].is_none())
+            .collect();
+        let mut answers: Vec<PageWriteResult> = refused
+            .into_iter()
+            .map(|r| r.unwrap_or(PageWriteResult::Done { count: 0 }))
+            .collect();
         for create in [true, false] {
-            let some: Vec<usize> =
-                kept.iter().copied().filter(|i| (writes[*i].kind == PageKind::Create) == create).collect();
+            let some: Vec<usize> = kept
+                .iter()
+                .copied()
+                .filter(|i| (writes[*i].kind == PageKind::Create) == create)
+                .collect();
             if some.is_empty() {
                 continue;
             }
             let statements: Vec<&PageWrite> = some.iter().map(|i| &writes[*i]).collect();
-            let written = self.write_kind(&statements, Some(name)).await.map_err(in_part)?;
+            let written = self
+                .write_kind(&statements, Some(name))
+                .await
+                .map_err(in_part)?;
             for (i, written) in some.into_iter().zip(written) {
                 answers[i] = match written {
                     PageWriteResult::Done { count } if count == writes[i].count_after() => written,
                     PageWriteResult::Unknown { .. } => written,
-                    // Another version, a deleted document, or a sum that no longer fits: the load recomputes it.
+                    // Another version, a deleted document, or a sum that no longer fits: the load
+                    // recomputes it.
                     _ => PageWriteResult::SummaryConflict,
                 };
             }
@@ -78,21 +92,33 @@ impl MongoStore {
         Ok(answers)
     }
 
-    /// Inserts the measurements. Returns the statements whose summary must not be written: those with a measurement
-    /// that the server rejects, and those with one that may or may not be stored. A rejected statement is reported as a
-    /// whole, so measurements of it that were stored nevertheless are stored twice. No input that the decoders accept
-    /// is known to be rejected.
-    async fn measurements(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Option<PageWriteResult>>, StoreError> {
+    /// Inserts the measurements. Returns the statements whose summary must not be written: those
+    /// with a measurement that the server rejects, and those with one that may or may not be
+    /// stored. A rejected statement is reported as a whole, so measurements of it that were stored
+    /// nevertheless are stored twice. No input that the decoders accept is known to be rejected.
+    async fn measurements(
+        &self,
+        writes: &[PageWrite],
+        name: &str,
+    ) -> Result<Vec<Option<PageWriteResult>>, StoreError> {
         let mut packer = Packer::new(writes);
         let mut refused = vec![None; writes.len()];
         let mut begun_at = None;
         while let Some(command) = packer.next(&self.options, name) {
-            let command =
-                command.map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Driver, detail: e.to_string() })?;
+            let command = command.map_err(|e| StoreError::NotApplied {
+                kind: StoreErrorKind::Driver,
+                detail: e.to_string(),
+            })?;
             let db = self.db.clone();
             let begun = Instant::now();
-            let result = self.limited(async move { db.run_raw_command(command).await }).await;
-            metrics::store_command("measurement", packer.statements(begun_at), begun.elapsed().as_secs_f64());
+            let result = self
+                .limited(async move { db.run_raw_command(command).await })
+                .await;
+            metrics::store_command(
+                "measurement",
+                packer.statements(begun_at),
+                begun.elapsed().as_secs_f64(),
+            );
             let reply = match (result, begun_at) {
                 (Ok(Ok(reply)), _) => reply,
                 (Ok(Err(e)), None) => return Err(command_error(&e)),
@@ -100,12 +126,21 @@ impl MongoStore {
                 (Err(e), _) => return Err(e),
             };
             if let Some(detail) = concern_error(&reply) {
-                return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
+                return Err(StoreError::Unknown {
+                    kind: StoreErrorKind::WriteConcern,
+                    detail,
+                });
             }
-            for error in reply.get_array("writeErrors").into_iter().flatten().filter_map(|e| e.as_document()) {
+            for error in reply
+                .get_array("writeErrors")
+                .into_iter()
+                .flatten()
+                .filter_map(|e| e.as_document())
+            {
                 let (write, answer) = packer.failed(error)?;
                 match (&refused[write], &answer) {
-                    (None, _) | (Some(PageWriteResult::Unknown { .. }), PageWriteResult::Rejected { .. }) => {
+                    (None, _)
+                    | (Some(PageWriteResult::Unknown { .. }), PageWriteResult::Rejected { .. }) => {
                         refused[write] = Some(answer)
                     }
                     _ => {}
@@ -133,11 +168,23 @@ struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     fn new(writes: &'a [PageWrite]) -> Packer<'a> {
-        let mut rows: Box<dyn Iterator<Item = (usize, Row<'a>)> + Send + 'a> =
-            Box::new(writes.iter().enumerate().flat_map(|(i, w)| w.rows.iter().map(move |row| (i, row))));
+        let mut rows: Box<dyn Iterator<Item = (usize, Row<'a>)> + Send + 'a> = Box::new(
+            writes
+                .iter()
+                .enumerate()
+                .flat_map(|(i, w)| w.rows.iter().map(move |row| (i, row))),
+        );
         let next = rows.next();
         let at = next.as_ref().map_or(0, |(i, _)| *i);
-        Packer { writes, rows, next, at, last: vec![], order: vec![], order_of: None }
+        Packer {
+            writes,
+            rows,
+            next,
+            at,
+            last: vec![],
+            order: vec![],
+            order_of: None,
+        }
     }
 
     /// The next command, as large as the limits allow.
@@ -157,7 +204,9 @@ impl<'a> Packer<'a> {
         options.write_to(&mut w);
         let list = w.array("documents");
         while self.last.len() < MEASUREMENTS_MAX && w.len() < COMMAND_BYTES_MAX {
-            let Some((write, row)) = self.next.take() else { break };
+            let Some((write, row)) = self.next.take() else {
+                break;
+            };
             let open = w.element(self.last.len());
             self.measurement(&mut w, write, &row);
             w.close(open);
@@ -170,8 +219,8 @@ impl<'a> Packer<'a> {
         Some(w.finish())
     }
 
-    /// Encodes one measurement. The values are sorted by name, independent of the sender's order: the server compresses
-    /// measurements best if their fields have a constant order.
+    /// Encodes one measurement. The values are sorted by name, independent of the sender's order:
+    /// the server compresses measurements best if their fields have a constant order.
     fn measurement(&mut self, w: &mut Writer, write: usize, row: &Row<'_>) {
         let page = &self.writes[write];
         w.date("ts", row.ts_ms);
@@ -184,7 +233,9 @@ impl<'a> Packer<'a> {
             let mut by_name: Vec<u32> = (0..fields.len() as u32).collect();
             by_name.sort_by_key(|i| &fields[*i as usize]);
             self.order.resize(fields.len(), 0);
-            (0u32..).zip(by_name).for_each(|(place, i)| self.order[i as usize] = place);
+            (0u32..)
+                .zip(by_name)
+                .for_each(|(place, i)| self.order[i as usize] = place);
             self.order_of = Some(write);
         }
         let place = |i: u32| self.order[i as usize];
@@ -198,7 +249,8 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Number of statements that the last command completed; `before`: where the previous command stopped.
+    /// Number of statements that the last command completed; `before`: where the previous command
+    /// stopped.
     fn statements(&self, before: Option<usize>) -> u64 {
         (self.at - before.unwrap_or(0)) as u64
     }
@@ -207,11 +259,19 @@ impl<'a> Packer<'a> {
     fn failed(&self, error: &Document) -> Result<(usize, PageWriteResult), StoreError> {
         let code = error.get_i32("code").unwrap_or_default();
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
-        let index = error.get_i32("index").ok().and_then(|i| self.last.get(usize::try_from(i).ok()?).copied());
+        let index = error
+            .get_i32("index")
+            .ok()
+            .and_then(|i| self.last.get(usize::try_from(i).ok()?).copied());
         match (index, statement_error(code)) {
-            (Some(write), StatementError::Data) => Ok((write, PageWriteResult::Rejected { detail })),
+            (Some(write), StatementError::Data) => {
+                Ok((write, PageWriteResult::Rejected { detail }))
+            }
             (Some(write), _) => Ok((write, PageWriteResult::Unknown { detail })),
-            (None, _) => Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail }),
+            (None, _) => Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail,
+            }),
         }
     }
 }

@@ -22,8 +22,18 @@ pub(in crate::store::mongo) struct TimeSeriesWriter {
 }
 
 impl TimeSeriesWriter {
-    pub(in crate::store::mongo) fn new(db: &Database, options: CommandOptions, timeout: Duration) -> TimeSeriesWriter {
-        TimeSeriesWriter { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new(), timeout }
+    pub(in crate::store::mongo) fn new(
+        db: &Database,
+        options: CommandOptions,
+        timeout: Duration,
+    ) -> TimeSeriesWriter {
+        TimeSeriesWriter {
+            db: db.clone(),
+            readings: db.collection(READINGS),
+            options,
+            fence: Fence::new(),
+            timeout,
+        }
     }
 
     /// Runs one step of a longer operation for at most `store.timeout`.
@@ -33,9 +43,11 @@ impl TimeSeriesWriter {
     ) -> mongodb::error::Result<T> {
         match tokio::time::timeout(self.timeout, step).await {
             Ok(done) => done,
-            Err(_) => {
-                Err(std::io::Error::new(std::io::ErrorKind::TimedOut, timed_out(self.timeout).to_string()).into())
-            }
+            Err(_) => Err(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                timed_out(self.timeout).to_string(),
+            )
+            .into()),
         }
     }
 }
