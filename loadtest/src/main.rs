@@ -193,106 +193,27 @@ async fn command(command: Command) -> Result<bool, Failure> {
             spec,
             common,
             tamper,
-        } => {
-            let spec = run::find_spec(&spec, common.short)?;
-            let settings = common.settings.into_iter().collect();
-            let options = run::Options {
-                binary: common.binary,
-                settings,
-                tamper,
-                progress: true,
-            };
-            let report = run::run(&spec, &options).await?;
-            report.lines().iter().for_each(|line| print_line(line));
-            save(&common.out, &spec.name, &report)?;
-            plot::save(&common.out, &report)?;
-            Ok(report.check.problems.is_empty())
-        }
+        } => run_scenario(&spec, common, tamper).await,
         Command::Compare {
             common,
             only,
             record,
             note,
-        } => {
-            let settings = common.settings.into_iter().collect();
-            let options = run::Options {
-                binary: common.binary,
-                settings,
-                tamper: None,
-                progress: false,
-            };
-            // Records the load of the machine before anything runs.
-            let machine = record::Machine::now();
-            let comparison = compare::compare(&only, common.short, &options).await?;
-            let lines = comparison.markdown();
-            lines.iter().for_each(|line| print_line(line));
-            save(&common.out, "compare", &comparison)?;
-            comparison
-                .reports()
-                .try_for_each(|report| plot::save(&common.out, report))?;
-            if record {
-                record::append(&machine, common.short, &note, &lines)?;
-            }
-            Ok(comparison.sound())
-        }
+        } => run_comparison(common, &only, record, &note).await,
         Command::Reads {
             common,
             sensors,
             days,
             record,
             note,
-        } => {
-            let machine = record::Machine::now();
-            let month = if common.short {
-                reads::Month::new(20, 2)
-            } else {
-                reads::Month::new(sensors, days)
-            };
-            let settings = common.settings.into_iter().collect();
-            let reads = reads::run(
-                month,
-                &reads::Options {
-                    binary: common.binary,
-                    settings,
-                    short: common.short,
-                },
-            )
-            .await?;
-            let lines = reads.markdown();
-            lines.iter().for_each(|line| print_line(line));
-            save(&common.out, "reads", &reads)?;
-            if record {
-                record::append(&machine, common.short, &note, &lines)?;
-            }
-            Ok(reads.sound())
-        }
+        } => run_reads(common, sensors, days, record, &note).await,
         Command::Soak {
             common,
             mode,
             minutes,
             record,
             note,
-        } => {
-            let machine = record::Machine::now();
-            let settings = common.settings.into_iter().collect();
-            let options = soak::Options {
-                binary: common.binary,
-                settings,
-                mode,
-                minutes,
-                short: common.short,
-            };
-            let soak = soak::run(&options).await?;
-            let lines = soak.markdown();
-            lines.iter().for_each(|line| print_line(line));
-            save(&common.out, &soak.name, &soak)?;
-            soak.plot(&common.out)?;
-            if record {
-                soak.plot_record()?;
-                record::append(&machine, common.short, &note, &lines)?;
-            }
-            Ok(soak.sound())
-        }
+        } => run_soak(common, mode, minutes, record, &note).await,
         Command::Pair {
             spec,
             before,
@@ -303,7 +224,6 @@ async fn command(command: Command) -> Result<bool, Failure> {
             record,
             note,
         } => {
-            let machine = record::Machine::now();
             let options = |binary, settings| run::Options {
                 binary,
                 settings,
@@ -312,15 +232,135 @@ async fn command(command: Command) -> Result<bool, Failure> {
             };
             let before = options(before, BTreeMap::new());
             let after = options(after, settings.into_iter().collect());
-            let pair = pair::run(&spec, short, [before, after], rounds).await?;
-            let lines = pair.markdown();
-            lines.iter().for_each(|line| print_line(line));
-            if record {
-                record::append(&machine, short, &note, &lines)?;
-            }
-            Ok(true)
+            run_pair(&spec, short, [before, after], rounds, record, &note).await
         }
     }
+}
+
+async fn run_scenario(
+    spec: &Path,
+    common: Common,
+    tamper: Option<verify::Tamper>,
+) -> Result<bool, Failure> {
+    let spec = run::find_spec(spec, common.short)?;
+    let settings = common.settings.into_iter().collect();
+    let options = run::Options {
+        binary: common.binary,
+        settings,
+        tamper,
+        progress: true,
+    };
+    let report = run::run(&spec, &options).await?;
+    report.lines().iter().for_each(|line| print_line(line));
+    save(&common.out, &spec.name, &report)?;
+    plot::save(&common.out, &report)?;
+    Ok(report.check.problems.is_empty())
+}
+
+async fn run_comparison(
+    common: Common,
+    only: &[compare::Part],
+    record: bool,
+    note: &str,
+) -> Result<bool, Failure> {
+    let settings = common.settings.into_iter().collect();
+    let options = run::Options {
+        binary: common.binary,
+        settings,
+        tamper: None,
+        progress: false,
+    };
+    // Records the load of the machine before anything runs.
+    let machine = record::Machine::now();
+    let comparison = compare::compare(only, common.short, &options).await?;
+    let lines = comparison.markdown();
+    lines.iter().for_each(|line| print_line(line));
+    save(&common.out, "compare", &comparison)?;
+    comparison
+        .reports()
+        .try_for_each(|report| plot::save(&common.out, report))?;
+    if record {
+        record::append(&machine, common.short, note, &lines)?;
+    }
+    Ok(comparison.sound())
+}
+
+async fn run_reads(
+    common: Common,
+    sensors: u32,
+    days: i64,
+    record: bool,
+    note: &str,
+) -> Result<bool, Failure> {
+    let machine = record::Machine::now();
+    let month = if common.short {
+        reads::Month::new(20, 2)
+    } else {
+        reads::Month::new(sensors, days)
+    };
+    let settings = common.settings.into_iter().collect();
+    let reads = reads::run(
+        month,
+        &reads::Options {
+            binary: common.binary,
+            settings,
+            short: common.short,
+        },
+    )
+    .await?;
+    let lines = reads.markdown();
+    lines.iter().for_each(|line| print_line(line));
+    save(&common.out, "reads", &reads)?;
+    if record {
+        record::append(&machine, common.short, note, &lines)?;
+    }
+    Ok(reads.sound())
+}
+
+async fn run_soak(
+    common: Common,
+    mode: String,
+    minutes: u32,
+    record: bool,
+    note: &str,
+) -> Result<bool, Failure> {
+    let machine = record::Machine::now();
+    let settings = common.settings.into_iter().collect();
+    let options = soak::Options {
+        binary: common.binary,
+        settings,
+        mode,
+        minutes,
+        short: common.short,
+    };
+    let soak = soak::run(&options).await?;
+    let lines = soak.markdown();
+    lines.iter().for_each(|line| print_line(line));
+    save(&common.out, &soak.name, &soak)?;
+    soak.plot(&common.out)?;
+    if record {
+        soak.plot_record()?;
+        record::append(&machine, common.short, note, &lines)?;
+    }
+    Ok(soak.sound())
+}
+
+async fn run_pair(
+    spec: &Path,
+    short: bool,
+    binaries: [run::Options; 2],
+    rounds: usize,
+    record: bool,
+    note: &str,
+) -> Result<bool, Failure> {
+    let machine = record::Machine::now();
+    let pair = pair::run(spec, short, binaries, rounds).await?;
+    let lines = pair.markdown();
+    lines.iter().for_each(|line| print_line(line));
+    if record {
+        record::append(&machine, short, note, &lines)?;
+    }
+    Ok(true)
 }
 
 fn save(out: &Path, name: &str, what: &impl serde::Serialize) -> Result<(), Failure> {

@@ -65,6 +65,54 @@ impl PhaseReport {
     pub(crate) fn statements_per_reading(&self) -> f64 {
         self.statements as f64 / self.readings.max(1) as f64
     }
+
+    /// The row of the phase, and the lines below it.
+    fn lines(&self) -> Vec<String> {
+        let Latency {
+            p50,
+            p99,
+            p999,
+            max,
+        } = self.latency_ms;
+        let asked = self.rate.map_or("-".into(), |r| format!("{r:.0}"));
+        let mut lines = vec![format!(
+            "  {:<12}{:>12}{:>9.1}{asked:>12}{:>12.0}{p50:>9.2}{p99:>9.2}{p999:>9.2}\
+             {max:>9.1}{:>7}",
+            self.name, self.readings, self.seconds, self.acked_per_s, self.again
+        )];
+        let readings = self.readings.max(1) as f64;
+        lines.push(format!(
+            "  {:<12}service {:.2} CPU-s/million, mongod {:.2}, {:.3} statements per reading, \
+             {:.1} readings per sync of the journal",
+            "",
+            self.per_million(self.service_cpu_s),
+            self.per_million(self.mongod_cpu_s),
+            self.statements_per_reading(),
+            readings / self.syncs.max(1) as f64
+        ));
+        if let Some(Latency {
+            p50,
+            p99,
+            p999,
+            max,
+        }) = self.disk_ms
+        {
+            lines.push(format!(
+                "  {:<54}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}",
+                "the disk meanwhile, 4 KiB written and synced"
+            ));
+        }
+        if let Some(o) = &self.outage {
+            let gone = o
+                .gone_after_s
+                .map_or("not in this phase".into(), |s| format!("after {s:.1} s"));
+            lines.push(format!(
+                "  outage of {:.1} s: backlog of {} readings, stored {gone}",
+                o.away_s, o.backlog
+            ));
+        }
+        lines
+    }
 }
 
 /// The result of an outage of MongoDB.
@@ -207,72 +255,14 @@ impl Report {
             "max",
             "retries"
         ));
-        for p in &self.phases {
-            let Latency {
-                p50,
-                p99,
-                p999,
-                max,
-            } = p.latency_ms;
-            let asked = p.rate.map_or("-".into(), |r| format!("{r:.0}"));
-            lines.push(format!(
-                "  {:<12}{:>12}{:>9.1}{asked:>12}{:>12.0}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}{:>7}",
-                p.name, p.readings, p.seconds, p.acked_per_s, p.again
-            ));
-            let readings = p.readings.max(1) as f64;
-            lines.push(format!(
-                "  {:<12}service {:.2} CPU-s/million, mongod {:.2}, {:.3} statements per reading, \
-                 {:.1} readings per sync of the journal",
-                "",
-                p.per_million(p.service_cpu_s),
-                p.per_million(p.mongod_cpu_s),
-                p.statements_per_reading(),
-                readings / p.syncs.max(1) as f64
-            ));
-            if let Some(Latency {
-                p50,
-                p99,
-                p999,
-                max,
-            }) = p.disk_ms
-            {
-                lines.push(format!(
-                    "  {:<54}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}",
-                    "the disk meanwhile, 4 KiB written and synced"
-                ));
-            }
-            if let Some(o) = &p.outage {
-                let gone = o
-                    .gone_after_s
-                    .map_or("not in this phase".into(), |s| format!("after {s:.1} s"));
-                lines.push(format!(
-                    "  outage of {:.1} s: backlog of {} readings, stored {gone}",
-                    o.away_s, o.backlog
-                ));
-            }
-        }
+        lines.extend(self.phases.iter().flat_map(PhaseReport::lines));
         lines.push(format!(
             "  {:.0} readings/s acknowledged, {:.0}/s accepted, {:.0}/s stored",
             self.acked_per_s(),
             self.accepted_per_s(),
             self.stored_per_s()
         ));
-        let mut parts = vec![("service", self.used.service), ("mongod", self.used.mongod)];
-        parts.extend(self.used.broker.map(|b| ("broker", b)));
-        parts.push(("loadtest", self.used.loadtest));
-        lines.push(format!(
-            "  {:<12}{:>16}{:>14}{:>14}",
-            "process", "CPU-s/million", "peak MiB", "written MiB"
-        ));
-        for (name, usage) in parts {
-            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            let peak = mib(usage.rss_peak_bytes);
-            let written = mib(usage.written_bytes);
-            lines.push(format!(
-                "  {name:<12}{:>16.3}{peak:>14.1}{written:>14.1}",
-                self.per_million(usage)
-            ));
-        }
+        lines.extend(self.process_lines());
         lines.push(format!(
             "  {:.5} statements per reading ({}), {} conflicts, {} retries, {} duplicates",
             self.statements_per_reading(),
@@ -301,6 +291,27 @@ impl Report {
                 .iter()
                 .map(|problem| format!("    {problem}")),
         );
+        lines
+    }
+
+    /// The resources used by each process, below the names of the columns.
+    fn process_lines(&self) -> Vec<String> {
+        let mut parts = vec![("service", self.used.service), ("mongod", self.used.mongod)];
+        parts.extend(self.used.broker.map(|b| ("broker", b)));
+        parts.push(("loadtest", self.used.loadtest));
+        let mut lines = vec![format!(
+            "  {:<12}{:>16}{:>14}{:>14}",
+            "process", "CPU-s/million", "peak MiB", "written MiB"
+        )];
+        for (name, usage) in parts {
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            let peak = mib(usage.rss_peak_bytes);
+            let written = mib(usage.written_bytes);
+            lines.push(format!(
+                "  {name:<12}{:>16.3}{peak:>14.1}{written:>14.1}",
+                self.per_million(usage)
+            ));
+        }
         lines
     }
 }

@@ -29,6 +29,49 @@ pub(super) async fn check(
     config: &Config,
     store: Result<MongoStore, StoreConfigError>,
 ) -> Vec<Finding> {
+    let mut findings = check_store(store).await;
+    for broker in &config.mqtt {
+        let result = mqtt::check(broker).await.map_err(Box::from);
+        findings.push(Finding {
+            what: "mqtt".into(),
+            result,
+        });
+    }
+    if config.ingest.ack == AckMode::Journal {
+        findings.extend(disk::check(&config.journal));
+        findings.push(check_journal(&config.journal.dir).await);
+    }
+    findings.extend(check_credentials(config));
+    let now_s = SystemClock::new().now().wall_ms / 1000;
+    let ports = [
+        ("http tls", config.http.enabled.then_some(&config.http.tls)),
+        ("admin tls", Some(&config.admin.tls)),
+    ];
+    for (what, tls) in ports {
+        if let Some(result) = tls.and_then(|tls| crate::ingest::http::check_tls(tls, now_s)) {
+            findings.push(Finding {
+                what: what.into(),
+                result: result.map_err(Box::from),
+            });
+        }
+    }
+    if let Some(result) = audit_directory(config) {
+        findings.push(Finding {
+            what: "audit".into(),
+            result: result.map_err(Box::from),
+        });
+    }
+    if config.listen.mqtt.enabled {
+        let result = crate::ingest::listen::check(&config.listen.mqtt, now_s);
+        findings.push(Finding {
+            what: "listen.mqtt".into(),
+            result: result.map_err(Box::from),
+        });
+    }
+    findings
+}
+
+async fn check_store(store: Result<MongoStore, StoreConfigError>) -> Vec<Finding> {
     let mut findings = vec![];
     let server = match store {
         Ok(store) => store.inspect().await.map_err(Box::from),
@@ -51,33 +94,31 @@ pub(super) async fn check(
             result: Err(error),
         }),
     }
-    for broker in &config.mqtt {
-        let result = mqtt::check(broker).await.map_err(Box::from);
-        findings.push(Finding {
-            what: "mqtt".into(),
-            result,
-        });
+    findings
+}
+
+async fn check_journal(dir: &Path) -> Finding {
+    let path = disk::absolute(dir);
+    let dir = dir.to_owned();
+    let result =
+        match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir)).await
+        {
+            Ok(Ok(report)) if report.is_sound() => {
+                Ok(format!("{}: {}", path.display(), brief(&report)))
+            }
+            Ok(Ok(report)) => Err(CheckError::Journal(report).into()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(error) => Err(error.into()),
+        };
+    Finding {
+        what: "journal".into(),
+        result,
     }
-    if config.ingest.ack == AckMode::Journal {
-        let dir = config.journal.dir.clone();
-        findings.extend(disk::check(&config.journal));
-        let path = disk::absolute(&dir);
-        let result =
-            match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir))
-                .await
-            {
-                Ok(Ok(report)) if report.is_sound() => {
-                    Ok(format!("{}: {}", path.display(), brief(&report)))
-                }
-                Ok(Ok(report)) => Err(CheckError::Journal(report).into()),
-                Ok(Err(error)) => Err(error.into()),
-                Err(error) => Err(error.into()),
-            };
-        findings.push(Finding {
-            what: "journal".into(),
-            result,
-        });
-    }
+}
+
+/// The tokens and the keys of JWTs.
+fn check_credentials(config: &Config) -> Vec<Finding> {
+    let mut findings = vec![];
     if let Some(path) = config
         .http
         .tokens_file
@@ -107,32 +148,6 @@ pub(super) async fn check(
             what: "jwt".into(),
             result: Err(error.into()),
         }),
-    }
-    let now_s = SystemClock::new().now().wall_ms / 1000;
-    let ports = [
-        ("http tls", config.http.enabled.then_some(&config.http.tls)),
-        ("admin tls", Some(&config.admin.tls)),
-    ];
-    for (what, tls) in ports {
-        if let Some(result) = tls.and_then(|tls| crate::ingest::http::check_tls(tls, now_s)) {
-            findings.push(Finding {
-                what: what.into(),
-                result: result.map_err(Box::from),
-            });
-        }
-    }
-    if let Some(result) = audit_directory(config) {
-        findings.push(Finding {
-            what: "audit".into(),
-            result: result.map_err(Box::from),
-        });
-    }
-    if config.listen.mqtt.enabled {
-        let result = crate::ingest::listen::check(&config.listen.mqtt, now_s);
-        findings.push(Finding {
-            what: "listen.mqtt".into(),
-            result: result.map_err(Box::from),
-        });
     }
     findings
 }

@@ -70,7 +70,9 @@ impl Config {
         self.mask_store(&mut out);
         self.mask_memory(&mut out);
         self.mask_patterns(&mut out);
-        self.mask_rest(&mut out);
+        self.mask_limits(&mut out);
+        self.mask_decoding(&mut out);
+        self.mask_operation(&mut out);
         for format in &self.formats {
             out.push(format_args!("\n{}", format.text.trim_end()));
         }
@@ -247,7 +249,7 @@ impl Config {
         out.plain("max_sensors", self.enrich.max_sensors);
     }
 
-    fn mask_rest(&self, out: &mut Lines) {
+    fn mask_limits(&self, out: &mut Lines) {
         out.section("[limits]");
         out.duration("past", self.limits.past);
         out.duration("future", self.limits.future);
@@ -270,7 +272,10 @@ impl Config {
         out.plain("string_max_bytes", self.limits.string_max_bytes);
         out.plain("tags_max", self.limits.tags_max);
         out.plain("batch_max_readings", self.limits.batch_max_readings);
+    }
 
+    /// How readings of each format are decoded.
+    fn mask_decoding(&self, out: &mut Lines) {
         out.section("[line]");
         out.text("sensor_id_tag", &self.line.sensor_id_tag);
         out.plain("field_prefix", self.line.field_prefix);
@@ -327,7 +332,9 @@ impl Config {
             "sensor_id"
         };
         out.text("other_labels", place);
+    }
 
+    fn mask_operation(&self, out: &mut Lines) {
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);
         out.size("max_bytes", self.dead_letters.max_bytes);

@@ -24,6 +24,8 @@ mod dump;
 mod error;
 mod formats;
 pub mod hardening;
+#[cfg(test)]
+mod hardening_tests;
 mod jwt;
 mod listen;
 mod live;
@@ -50,6 +52,7 @@ mod topic;
 mod tree;
 mod units;
 mod uri;
+mod values;
 mod warnings;
 
 pub use certificates::{Certificates, ClientIdentity};

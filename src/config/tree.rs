@@ -305,75 +305,105 @@ fn set(
             EXAMPLE.into(),
         ));
     }
-    let fresh = |raw| Node {
-        origin: origin.clone(),
-        value: raw,
-    };
     match rest {
-        [] => {
-            let sections =
-                |items: &[Node]| items.iter().any(|item| matches!(item.value, Raw::Table(_)));
-            let is_section = |node: &Node| match &node.value {
-                Raw::Table(_) => true,
-                Raw::List(items) => sections(items),
-                _ => false,
-            };
-            if entries.get(key).is_some_and(is_section) {
-                return Err((format!("`{key}` is a section, not a key"), EXAMPLE.into()));
-            }
-            entries.insert(key.clone(), fresh(Raw::Text(value)));
-            Ok(())
-        }
+        [] => set_key(entries, key, origin, value),
         [Step::Index(index), rest @ ..] => {
-            let node = entries
-                .entry(key.clone())
-                .or_insert_with(|| fresh(Raw::List(Vec::new())));
-            let Raw::List(items) = &mut node.value else {
-                return Err((
-                    format!("`{key}` is {}, not a list", node.value.kind()),
-                    EXAMPLE.into(),
-                ));
-            };
-            if *index > items.len() {
-                let next = items.len();
-                return Err((
-                    format!("`{key}` has {next} elements so far, so element {index} leaves a gap"),
-                    format!("number elements from 0 without gaps: the next is {next}"),
-                ));
-            }
-            if *index == items.len() {
-                items.push(fresh(Raw::Table(Entries::new())));
-            }
-            match &mut items[*index].value {
-                Raw::Table(table) => set(table, rest, origin, value),
-                other => Err((
-                    format!(
-                        "element {index} of `{key}` is {}, not a section",
-                        other.kind()
-                    ),
-                    EXAMPLE.into(),
-                )),
-            }
+            set(element(entries, key, *index, origin)?, rest, origin, value)
         }
-        _ => {
-            let node = entries
-                .entry(key.clone())
-                .or_insert_with(|| fresh(Raw::Table(Entries::new())));
-            match &mut node.value {
-                Raw::Table(table) => set(table, rest, origin, value),
-                Raw::List(_) => Err((
-                    format!("`{key}` is a list"),
-                    format!(
-                        "add the element's number: {PREFIX}{}{DOT}0{DOT}…",
-                        key.to_uppercase()
-                    ),
-                )),
-                other => Err((
-                    format!("`{key}` is {}, not a section", other.kind()),
-                    EXAMPLE.into(),
-                )),
-            }
+        _ => set(section(entries, key, origin)?, rest, origin, value),
+    }
+}
+
+/// Sets a key of a section.
+fn set_key(
+    entries: &mut Entries,
+    key: &str,
+    origin: &Origin,
+    value: String,
+) -> Result<(), (String, String)> {
+    let sections = |items: &[Node]| items.iter().any(|item| matches!(item.value, Raw::Table(_)));
+    let is_section = |node: &Node| match &node.value {
+        Raw::Table(_) => true,
+        Raw::List(items) => sections(items),
+        _ => false,
+    };
+    if entries.get(key).is_some_and(is_section) {
+        return Err((format!("`{key}` is a section, not a key"), EXAMPLE.into()));
+    }
+    entries.insert(key.to_owned(), fresh(Raw::Text(value), origin));
+    Ok(())
+}
+
+/// The element of a list of sections; a missing list or the element after the last is created.
+fn element<'a>(
+    entries: &'a mut Entries,
+    key: &str,
+    index: usize,
+    origin: &Origin,
+) -> Result<&'a mut Entries, (String, String)> {
+    let node = entries
+        .entry(key.to_owned())
+        .or_insert_with(|| fresh(Raw::List(Vec::new()), origin));
+    let items = match &mut node.value {
+        Raw::List(items) => items,
+        other => {
+            return Err((
+                format!("`{key}` is {}, not a list", other.kind()),
+                EXAMPLE.into(),
+            ));
         }
+    };
+    if index > items.len() {
+        let next = items.len();
+        return Err((
+            format!("`{key}` has {next} elements so far, so element {index} leaves a gap"),
+            format!("number elements from 0 without gaps: the next is {next}"),
+        ));
+    }
+    if index == items.len() {
+        items.push(fresh(Raw::Table(Entries::new()), origin));
+    }
+    match &mut items[index].value {
+        Raw::Table(table) => Ok(table),
+        other => Err((
+            format!(
+                "element {index} of `{key}` is {}, not a section",
+                other.kind()
+            ),
+            EXAMPLE.into(),
+        )),
+    }
+}
+
+/// A section; a missing one is created.
+fn section<'a>(
+    entries: &'a mut Entries,
+    key: &str,
+    origin: &Origin,
+) -> Result<&'a mut Entries, (String, String)> {
+    let node = entries
+        .entry(key.to_owned())
+        .or_insert_with(|| fresh(Raw::Table(Entries::new()), origin));
+    match &mut node.value {
+        Raw::Table(table) => Ok(table),
+        Raw::List(_) => Err((
+            format!("`{key}` is a list"),
+            format!(
+                "add the element's number: {PREFIX}{}{DOT}0{DOT}…",
+                key.to_uppercase()
+            ),
+        )),
+        other => Err((
+            format!("`{key}` is {}, not a section", other.kind()),
+            EXAMPLE.into(),
+        )),
+    }
+}
+
+fn fresh(value: Raw, origin: &Origin) -> Node {
+    Node {
+        origin: origin.clone(),
+        value,
     }
 }
 

@@ -16,11 +16,15 @@
 //! Readings already in `out` stay unchanged. Time and memory are linear in the payload; kept
 //! rejects are limited (see [`Rejects`]).
 
+#[cfg(test)]
+mod bad_input_tests;
 mod binary;
 mod context;
 mod decimal;
 mod decoder;
 mod json;
+#[cfg(test)]
+mod limits_tests;
 mod line;
 mod mapping;
 mod member_faults;

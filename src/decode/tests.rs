@@ -1,6 +1,4 @@
-//! Bad input and its rejects, and good input next to it.
-
-use std::time::{Duration, Instant};
+//! The contents of the native format and where they come from: values, numbers, names, the topic.
 
 use super::*;
 use crate::config::{Limits, Line};
@@ -28,7 +26,11 @@ pub(super) fn bare<'a>(limits: &'a Limits, line: &'a Line) -> Context<'a> {
     }
 }
 
-fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects) {
+pub(super) fn run_with(
+    format: Format,
+    payload: &[u8],
+    cx: &Context<'_>,
+) -> (Vec<Reading>, Rejects) {
     let mut out = BatchBuilder::new(cx.limits.fields_max);
     // Readings of another message in the batch stay unchanged, and do not count.
     out.value("other", crate::model::ValueRef::Int(1)).unwrap();
@@ -51,7 +53,10 @@ fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, 
     (readings, rejects)
 }
 
-fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
+pub(super) fn run(
+    format: Format,
+    payload: impl AsRef<[u8]>,
+) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
     let limits = limits();
     let line = line();
     let cx = bare(&limits, &line);
@@ -62,11 +67,11 @@ fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, 
     )
 }
 
-fn json(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
+pub(super) fn json(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
     run(Format::Json, payload)
 }
 
-fn only_reject(payload: impl AsRef<[u8]>) -> RejectReason {
+pub(super) fn only_reject(payload: impl AsRef<[u8]>) -> RejectReason {
     let text = String::from_utf8_lossy(payload.as_ref())
         .chars()
         .take(200)
@@ -80,7 +85,7 @@ fn only_reject(payload: impl AsRef<[u8]>) -> RejectReason {
     rejects[0].1
 }
 
-fn only_reading(payload: impl AsRef<[u8]>) -> Reading {
+pub(super) fn only_reading(payload: impl AsRef<[u8]>) -> Reading {
     let (mut readings, rejects) = json(payload);
     assert_eq!((readings.len(), &rejects[..]), (1, &[][..]));
     readings.remove(0)
@@ -93,7 +98,7 @@ fn values(body: &str) -> Vec<(String, Value)> {
         .collect()
 }
 
-fn ids(readings: &[Reading]) -> Vec<&str> {
+pub(super) fn ids(readings: &[Reading]) -> Vec<&str> {
     readings.iter().map(|r| r.sensor_id.as_str()).collect()
 }
 
@@ -235,195 +240,6 @@ fn numbers_keep_their_kind_and_their_value() {
 }
 
 #[test]
-#[allow(clippy::too_many_lines, reason = "a table")]
-fn bad_input_and_what_it_gets() {
-    use RejectReason::*;
-    let s = |n| "s".repeat(n);
-    let nulls = |n: usize| {
-        (0..n)
-            .map(|i| format!(r#""f{i}":null"#))
-            .collect::<Vec<_>>()
-            .join(",")
-    };
-    let fields = |n: usize| {
-        (0..n)
-            .map(|i| format!(r#""f{i}":{i}"#))
-            .collect::<Vec<_>>()
-            .join(",")
-    };
-    let table: Vec<(String, RejectReason)> = vec![
-        (String::new(), EmptyPayload),
-        (" \n ".into(), EmptyPayload),
-        ("\u{feff}".into(), EmptyPayload),
-        ("{".into(), InvalidJson),
-        (r#"{"a"#.into(), InvalidJson),
-        (r#"{"sensor_id":"S1","v":1"#.into(), InvalidJson),
-        (r#"{"sensor_id":"S1","v":1,}"#.into(), InvalidJson),
-        (r#"{'sensor_id':'S1','v':1}"#.into(), InvalidJson),
-        (r#"{"sensor_id":"S1","v":"\uDADA"}"#.into(), InvalidJson),
-        ("<sensor id=\"t1\"/>".into(), InvalidJson),
-        ("2024-02-29T12:34:56Z,t1,21.5".into(), InvalidJson),
-        (r#""21.5""#.into(), NotAnObject),
-        ("21.5".into(), NotAnObject),
-        ("null".into(), NotAnObject),
-        ("[1]".into(), NotAnObject),
-        ("[[]]".into(), NotAnObject),
-        ("[null]".into(), NotAnObject),
-        ("[NaN]".into(), NotFinite),
-        (r#"{"v":1}"#.into(), MissingSensorId),
-        (r#"{"sensor_id":null,"v":1}"#.into(), MissingSensorId),
-        (r#"{"sensor_id":"","v":1}"#.into(), EmptySensorId),
-        (r#"{"sensor_id":7,"v":1}"#.into(), SensorIdNotText),
-        (r#"{"sensor_id":["S1"],"v":1}"#.into(), SensorIdNotText),
-        (r#"{"sensor_id":"a\u0000b","v":1}"#.into(), SensorIdHasNul),
-        (
-            format!(r#"{{"sensor_id":"{}","v":1}}"#, s(257)),
-            SensorIdTooLong,
-        ),
-        (r#"{"sensor_id":"S1"}"#.into(), NoValues),
-        (r#"{"sensor_id":"S1","values":{}}"#.into(), NoValues),
-        (
-            r#"{"sensor_id":"S1","values":{"a":null},"b":1}"#.into(),
-            NoValues,
-        ),
-        (r#"{"sensor_id":"S1","values":{"a":{}}}"#.into(), NoValues),
-        (
-            r#"{"sensor_id":"S1","v":1,"tags":{"a":{"b":1}}}"#.into(),
-            NestedValue,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"tags":{"a":[]}}"#.into(),
-            NestedValue,
-        ),
-        (r#"{"sensor_id":"S1","values":[1]}"#.into(), WrongType),
-        (r#"{"sensor_id":"S1","values":1}"#.into(), WrongType),
-        (r#"{"sensor_id":"S1","v":1,"tags":"x"}"#.into(), WrongType),
-        (r#"{"sensor_id":"S1","v":1,"v":2}"#.into(), DuplicateKey),
-        (
-            r#"{"sensor_id":"S1","v":1,"\u0076":1}"#.into(),
-            DuplicateKey,
-        ),
-        (r#"{"sensor_id":"S1","v":null,"v":2}"#.into(), DuplicateKey),
-        (
-            r#"{"sensor_id":"S1","sensor_id":"S1","v":2}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"x":{},"x":[]}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            r#"{"sensor_id":"S1","values":{"a":1,"a":1}}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            r#"{"sensor_id":"S1","values":{"a":1},"values":{"b":1}}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            r#"{"sensor_id":"S1","values":{"a":1},"z":1,"z":1}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"tags":{"a":"1","a":"1"}}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"tags":{"a.b":"1","a_b":"1"}}"#.into(),
-            DuplicateKey,
-        ),
-        (r#"{"sensor_id":"S1","a.b":1,"a_b":1}"#.into(), DuplicateKey),
-        (
-            r#"{"sensor_id":"S1","values":{"":1,"_":1}}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            r#"{"sensor_id":"S1","ts":1,"ts":1,"v":1}"#.into(),
-            DuplicateKey,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1","{}":1}}"#, s(129)),
-            NameTooLong,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"{}":1}}}}"#, s(129)),
-            NameTooLong,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1","v":"{}"}}"#, s(1025)),
-            StringTooLong,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"a":"{}"}}}}"#, s(1025)),
-            StringTooLong,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1","values":{{{}}}}}"#, fields(65)),
-            TooManyFields,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1",{}}}"#, fields(65)),
-            TooManyFields,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1","v":1,{}}}"#, nulls(600)),
-            TooManyFields,
-        ),
-        (
-            format!(r#"{{"sensor_id":"S1","v":1,"tags":{{{}}}}}"#, fields(33)),
-            TooManyTags,
-        ),
-        (r#"{"sensor_id":"S1","v":1,"ts":true}"#.into(), BadTimestamp),
-        (
-            r#"{"sensor_id":"S1","v":1,"ts":{"$date":1}}"#.into(),
-            BadTimestamp,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"ts":"tomorrow"}"#.into(),
-            BadTimestamp,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"ts":1e999}"#.into(),
-            BadTimestamp,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"ts":5,"ts_unit":"h"}"#.into(),
-            BadTimestamp,
-        ),
-        (r#"{"sensor_id":"S1","v":1,"ts":1000000000}"#.into(), TooOld),
-        (
-            r#"{"sensor_id":"S1","v":1,"ts":"2001-01-01T00:00:00Z"}"#.into(),
-            TooOld,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"ts":"2099-01-01T00:00:00Z"}"#.into(),
-            TooFarAhead,
-        ),
-        (
-            r#"{"sensor_id":"S1","v":1,"ts":99999999999999999999}"#.into(),
-            TooFarAhead,
-        ),
-    ];
-    for (payload, reason) in table {
-        assert_eq!(
-            only_reject(&payload),
-            reason,
-            "{}",
-            &payload[..payload.len().min(120)]
-        );
-    }
-    for payload in [
-        &b"{\"sensor_id\":\"\xE9\",\"v\":1}"[..],
-        b"\xFF\xFE{\0\"\0",
-        b"\xef\xbb{}",
-        b"[\"\xe9\"]",
-        b"\xa1ktemp\xfb@5\x80\0\0\0\0\0",
-    ] {
-        assert_eq!(only_reject(payload), InvalidUtf8, "{payload:?}");
-    }
-}
-
-#[test]
 fn names_are_renamed_where_the_store_needs_it() {
     let names: Vec<String> = values(
         r#"{"$where":1,"a.b":2,"_id":3,"__proto__":4,"":5," ":6,"ts":7,"meta":8,"n\u0000l":9}"#,
@@ -531,269 +347,6 @@ fn arrays_and_streams_and_lines_give_the_same() {
 }
 
 #[test]
-fn good_neighbours_are_kept() {
-    use RejectReason::*;
-    let a = r#"{"sensor_id":"a","v":1}"#;
-    let b = r#"{"sensor_id":"b","v":1}"#;
-    let c = r#"{"sensor_id":"c","v":1}"#;
-    for (bad, reason) in [
-        (r#"{"sensor_id":"x","v":NaN}"#, Some(NotFinite)),
-        (r#"{"sensor_id":"x","v":1"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x","values":{"v":1"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x","v":"cut"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x","v"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x","v":"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x","v":tru"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x" "v":1}"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x","v":1}}"#, Some(InvalidJson)),
-        (r#"{"sensor_id":"x","v":"],[{"}"#, None),
-        (r#"{"#, Some(InvalidJson)),
-        ("xyz", Some(InvalidJson)),
-        ("1 2", Some(InvalidJson)),
-    ] {
-        let Some(reason) = reason else {
-            assert_eq!(json(format!("[{a},{bad},{b}]")).0.len(), 3);
-            continue;
-        };
-        let array = format!("[{a},{bad},{b},{bad},{c}]");
-        let (readings, rejects) = json(&array);
-        let expected = [(1, reason), (3, reason)];
-        assert_eq!(
-            (ids(&readings), &rejects[..]),
-            (vec!["a", "b", "c"], &expected[..]),
-            "{array}"
-        );
-        let (readings, rejects) = run(Format::Ndjson, [a, bad, b, bad, c].join("\n"));
-        assert_eq!(
-            (ids(&readings), &rejects[..]),
-            (vec!["a", "b", "c"], &expected[..]),
-            "{bad}"
-        );
-        // Also at the end, where the array's own bracket may be missing.
-        for end in ["]", ""] {
-            let (readings, rejects) = json(format!("[{a},{b},{bad}{end}"));
-            assert_eq!(
-                (ids(&readings), rejects[0]),
-                (vec!["a", "b"], (2, reason)),
-                "{bad}{end}"
-            );
-        }
-    }
-    assert_eq!(json(format!("[{a},{b}")).1, [(2, InvalidJson)]);
-    assert_eq!(json(format!("[{a},{b},")).1, [(2, InvalidJson)]);
-    assert_eq!(json(format!("[{a},,{b}]")).1, [(1, InvalidJson)]);
-    assert_eq!(json(format!("[{a},{b}]x")).1, [(2, TrailingData)]);
-    assert_eq!(json(format!("[{a}][{b}]")).1, [(1, TrailingData)]);
-    assert_eq!(json(format!("{a}x")).1, [(1, TrailingData)]);
-    let (readings, rejects) = json(format!(
-        "{a}\nxyz\n{b}\n{{\"sensor_id\":\"x\",\"v\":1\n{c}\n"
-    ));
-    assert_eq!(
-        (ids(&readings), &rejects[..]),
-        (
-            vec!["a", "b", "c"],
-            &[(1, TrailingData), (3, InvalidJson)][..]
-        )
-    );
-    let bytes = [
-        format!("[{a},").as_bytes(),
-        b"{\"sensor_id\":\"\xE9\",\"v\":1},",
-        b.as_bytes(),
-        b"]",
-    ]
-    .concat();
-    let (readings, rejects) = json(bytes);
-    assert_eq!(
-        (ids(&readings), &rejects[..]),
-        (vec!["a", "b"], &[(1, InvalidUtf8)][..])
-    );
-}
-
-#[test]
-fn more_readings_than_allowed_are_counted() {
-    let mut limits = limits();
-    limits.batch_max_readings = 3;
-    let line = line();
-    let cx = Context {
-        sensor_id: Some("S"),
-        ..bare(&limits, &line)
-    };
-    let items = [
-        r#"{"v":1}"#,
-        "{}",
-        r#"{"v":2}"#,
-        r#"{"v":3}"#,
-        r#"{"v":4}"#,
-        r#"{"v":"5},"}"#,
-        "{}",
-    ];
-    for (format, payload) in [
-        (Format::Json, format!("[{}]", items.join(", "))),
-        (Format::Json, items.concat()),
-        (Format::Json, items.join("\n")),
-        (Format::Ndjson, items.join("\n")),
-    ] {
-        let (readings, rejects) = run_with(format, payload.as_bytes(), &cx);
-        assert_eq!((readings.len(), rejects.total()), (3, 4), "{payload}");
-        assert_eq!(
-            rejects.by_reason(),
-            [
-                (RejectReason::NoValues, 1),
-                (RejectReason::TooManyReadings, 3)
-            ]
-        );
-        let last = &rejects.list()[1];
-        assert_eq!(last.index, 4);
-        assert!(last.detail.starts_with("3 readings"), "{}", last.detail);
-    }
-}
-
-#[test]
-fn too_many_field_names_in_a_batch_reject_the_reading() {
-    let items: Vec<String> = (0..5000)
-        .map(|i| format!(r#"{{"sensor_id":"S","f{i}":1}}"#))
-        .collect();
-    let (readings, rejects) = json(format!("[{}]", items.join(",")));
-    // One name belongs to the reading that was in the batch before.
-    assert_eq!(readings.len(), crate::model::batch::NAMES_MAX - 1);
-    assert_eq!(
-        rejects[0],
-        (readings.len(), RejectReason::TooManyFieldNames)
-    );
-}
-
-#[test]
-fn tags_that_do_not_fit_a_record_are_refused() {
-    let mut limits = limits();
-    (limits.string_max_bytes, limits.tags_max) = (16_384, 64);
-    let line = line();
-    let cx = Context {
-        sensor_id: Some("S"),
-        ..bare(&limits, &line)
-    };
-    let tags: Vec<String> = (0..4)
-        .map(|i| format!(r#""t{i}":"{}""#, "x".repeat(16_384)))
-        .collect();
-    let payload = format!(r#"{{"v":1,"tags":{{{}}}}}"#, tags.join(","));
-    let (readings, rejects) = run_with(Format::Json, payload.as_bytes(), &cx);
-    assert_eq!(
-        (readings.len(), rejects.list()[0].reason),
-        (0, RejectReason::TagsTooLong)
-    );
-}
-
-#[test]
-fn deep_nesting_is_refused_everywhere() {
-    let nest = |n: usize| "[".repeat(n) + &"]".repeat(n);
-    let maps = |n: usize| "{\"a\":".repeat(n) + "1" + &"}".repeat(n);
-    let reading = |inner: String| format!(r#"{{"sensor_id":"S1","v":1,"x":{inner}}}"#);
-    assert_eq!(only_reading(reading(nest(126))).values.len(), 1);
-    // The same depth is allowed in an array, and when parsed the exact way.
-    assert_eq!(
-        only_reading(format!("[{}]", reading(nest(126))))
-            .values
-            .len(),
-        1
-    );
-    assert_eq!(
-        only_reading(format!("[{}]", reading(nest(126)).replace(":1,", ":-0,")))
-            .values
-            .len(),
-        1
-    );
-    for n in [127, 128, 129, 100_000] {
-        for payload in [
-            reading(nest(n)),
-            reading(nest(n)).replace(":1,", ":-0,"),
-            reading(maps(n)),
-            format!(r#"{{"sensor_id":"S1","values":{{"v":{}}}}}"#, nest(n)),
-            format!("[{}]", reading(nest(n))),
-        ] {
-            assert_eq!(only_reject(payload), RejectReason::TooDeep, "{n}");
-        }
-    }
-    for payload in [
-        "[".repeat(100_000),
-        "[{\"\":".repeat(50_000),
-        "{\"a\":".repeat(100_000),
-    ] {
-        assert_eq!(only_reject(payload), RejectReason::TooDeep);
-    }
-    let (readings, rejects) = json(format!(
-        r#"[{{"sensor_id":"a","v":1}},{},{{"sensor_id":"b","v":1}}]"#,
-        nest(100_000)
-    ));
-    assert_eq!(
-        (ids(&readings), &rejects[..]),
-        (vec!["a", "b"], &[(1, RejectReason::TooDeep)][..])
-    );
-}
-
-/// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work
-/// takes a second.
-#[test]
-fn hostile_payloads_take_linear_time() {
-    const BYTES: usize = 2 << 20;
-    let fill = |piece: &str| piece.repeat(BYTES / piece.len());
-    let names: Vec<String> = (0..BYTES / 16)
-        .map(|i| format!(r#"{{"f{i:08}":1}}"#))
-        .collect();
-    for (what, payload) in [
-        ("brackets", fill("[")),
-        ("scalars", format!("[{}1]", fill("1,"))),
-        ("commas", format!("[{}]", fill(","))),
-        ("empty objects", format!("[{}1]", fill("{},"))),
-        ("glued objects", fill("{}")),
-        ("unclosed objects", format!("[{}", fill("{\"a\":1,"))),
-        ("unclosed strings", format!("[{}", fill("{\"a\":\"x,"))),
-        (
-            "minus zero and unclosed strings",
-            format!("[{}", fill("{\"a\":-0,\"b\":\"x,")),
-        ),
-        (
-            "escapes before a cut",
-            format!("[{}", fill("{\"a\":\"x\\,")),
-        ),
-        (
-            "nested unclosed",
-            format!("[{}", fill("{\"a\": {\"a\": 1, ")),
-        ),
-        (
-            "lists of objects unclosed",
-            format!("[{}", fill("{\"a\":[1,1,1,")),
-        ),
-        ("closers", format!("[{}", fill("}"))),
-        ("quotes", format!("[{}", fill("\""))),
-        ("lines of a stream", fill("{\"a\":1\n")),
-        ("text between objects", fill("{}x")),
-        ("distinct names", format!("[{}]", names.join(","))),
-        (
-            "one object of many keys",
-            format!(
-                "{{{}\"z\":1}}",
-                names
-                    .iter()
-                    .map(|n| n[1..n.len() - 1].to_owned() + ",")
-                    .collect::<String>()
-            ),
-        ),
-        ("a long number", format!("[{{\"a\":{}}}]", fill("1"))),
-    ] {
-        let start = Instant::now();
-        for format in [Format::Json, Format::Ndjson] {
-            let (readings, rejects) = run(format, &payload);
-            assert!(
-                readings.is_empty() && !rejects.is_empty() && rejects.len() <= KEPT_MAX,
-                "{what}"
-            );
-        }
-        let took = start.elapsed();
-        println!("{what}: {took:?}");
-        assert!(took < Duration::from_secs(30), "{what}: {took:?}");
-    }
-}
-
-#[test]
 fn formats_and_units_have_names() {
     assert_eq!("ndjson".parse(), Ok(Format::Ndjson));
     assert_eq!("us".parse(), Ok(TsUnit::Us));
@@ -803,94 +356,4 @@ fn formats_and_units_have_names() {
          or senml-cbor"
     );
     assert!("h".parse::<TsUnit>().is_err());
-}
-
-/// A builder that accepts `max` names of each sensor and bucket.
-fn counting(max: usize) -> BatchBuilder {
-    let mut out = BatchBuilder::new(64);
-    out.guard(crate::model::FieldLimiter::new(crate::model::Span::HOUR).guard(max, NOW));
-    out
-}
-
-#[test]
-fn in_every_format_one_name_too_many_rejects_only_its_own_reading() {
-    let limits = limits();
-    let line = line();
-    let of_topic = Context {
-        sensor_id: Some("S"),
-        field: Some("c"),
-        ..bare(&limits, &line)
-    };
-    let lines = |separator: &str| {
-        let reading = |name: &str| format!(r#"{{"sensor_id":"S","values":{{"{name}":1}}}}"#);
-        ["a", "b", "c", "a"].map(reading).join(separator)
-    };
-    let cbor = |name: u8| [&[0xa1, 0x61, name, 0x01][..]].concat();
-    let msgpack = |name: u8| [&[0x81, 0xa1, name, 0x01][..]].concat();
-    let payloads: [(Format, Vec<u8>); 7] = [
-        (Format::Json, format!("[{}]", lines(",")).into()),
-        (Format::Ndjson, lines("\n").into()),
-        (Format::Line, "m,sensor_id=S a=1\nm,sensor_id=S b=1\nm,sensor_id=S c=1\n\
-            m,sensor_id=S a=2\n".into()),
-        (Format::Cbor, [&[0x84][..], &cbor(b'a'), &cbor(b'b'), &cbor(b'c'), &cbor(b'a')].concat()),
-        (Format::MessagePack, [&[0x94][..], &msgpack(b'a'), &msgpack(b'b'), &msgpack(b'c'), &msgpack(b'a')].concat()),
-        (
-            Format::Senml,
-            r#"[{"n":"a","v":1,"t":-9},{"n":"b","v":1,"t":-8},{"n":"c","v":1,"t":-7},{"n":"a","v":1,"t":-6}]"#.into(),
-        ),
-        (Format::Scalar, "1".into()),
-    ];
-    for (format, payload) in payloads {
-        let mut out = counting(2);
-        let mut rejects = Rejects::new();
-        let mut wanted = (3, 2);
-        if format == Format::Scalar {
-            for name in ["a", "b"] {
-                out.value(name, crate::model::ValueRef::Int(1)).unwrap();
-                out.commit("S", NOW, false, &[]).unwrap();
-            }
-            wanted = (2, 0);
-        }
-        decode(format, &payload, &of_topic, &mut out, &mut rejects);
-        let rejected: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
-        assert_eq!(
-            (out.finish().len(), &rejected[..]),
-            (wanted.0, &[(wanted.1, RejectReason::BucketFields)][..]),
-            "{format:?}"
-        );
-        assert!(
-            rejects.list()[0]
-                .detail
-                .contains("limits.bucket_fields_max = 2"),
-            "{:?}",
-            rejects.list()
-        );
-    }
-}
-
-#[test]
-fn lines_and_objects_read_the_fast_way_are_counted_too() {
-    let limits = limits();
-    let line = line();
-    let cx = bare(&limits, &line);
-    let lines = "m,sensor_id=S x=1\nm,sensor_id=T x=2\nm,sensor_id=U y=3\nm,sensor_id=U x=4\n\
-        m,sensor_id=S x=5\n";
-    let object =
-        |id: &str, name: &str| format!(r#"{{"sensor_id":"{id}","values":{{"{name}":1.5}}}}"#);
-    let objects = [("S", "x"), ("T", "x"), ("U", "y"), ("U", "x"), ("S", "x")]
-        .map(|(id, name)| object(id, name));
-    for (format, payload) in [
-        (Format::Line, lines.to_owned()),
-        (Format::Ndjson, objects.join("\n")),
-    ] {
-        let mut out = counting(1);
-        let mut rejects = Rejects::new();
-        decode(format, payload.as_bytes(), &cx, &mut out, &mut rejects);
-        let rejected: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
-        assert_eq!(
-            (out.finish().len(), &rejected[..]),
-            (4, &[(3, RejectReason::BucketFields)][..]),
-            "{format:?}"
-        );
-    }
 }

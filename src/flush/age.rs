@@ -33,8 +33,8 @@
 
 /// Demand that needs no stretched age.
 const DEMAND: f64 = 0.2;
-/// A statement with so many readings gains little from more.
-pub(crate) const FEW: usize = 10;
+/// Readings: a statement with so many gains little from more.
+pub const FEW: usize = 10;
 /// The assumed time of a statement until it has been measured (seconds), and the limits of
 /// plausible measurements.
 const STATEMENT_S: f64 = 100e-6;

@@ -12,6 +12,7 @@
 //! age of a chunk.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::error::{Damage, JournalFailure};
 use super::reader::{FrameReader, Step};
-use super::segment::{HEADER_BYTES, Payload};
+use super::segment::{Frame, FrameFault, HEADER_BYTES, Payload};
 use super::segment_info::SegmentInfo;
 use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
@@ -331,6 +332,33 @@ fn locate(shared: &Shared, place: Place) -> Option<(SegmentInfo, u64)> {
     here.map(|s| (s.clone(), place.offset)).or_else(next)
 }
 
+/// The synced frames of a segment from `offset` on. Continues the previous reader if it is there.
+fn frames_from(
+    shared: &Shared,
+    segment: &SegmentInfo,
+    offset: u64,
+    previous: Option<SegmentReader>,
+) -> io::Result<FrameReader> {
+    let mut frames = match previous {
+        Some(r) if r.segment == segment.number && r.frames.offset() == offset => r.frames,
+        _ => {
+            let file = shared.fs.open(&segment.path, false)?;
+            FrameReader::new(file, segment.coding, offset, segment.data_end)
+        }
+    };
+    frames.set_limit(segment.data_end);
+    Ok(frames)
+}
+
+/// The entry of a frame; `None` if it has none.
+fn entry_kind(frame: &Frame<'_>) -> Result<Option<EntryKind>, FrameFault> {
+    Ok(match Payload::decode(frame)? {
+        Payload::Readings(batch) => Some(EntryKind::Readings(Arc::new(batch))),
+        Payload::Dead(dead_letters) => Some(EntryKind::Dead(dead_letters)),
+        Payload::Gap => None,
+    })
+}
+
 /// Reads synced entries from `next_seq` on, whose frame is at `place`. Blocks.
 fn read_chunk(
     shared: &Shared,
@@ -349,14 +377,8 @@ fn read_chunk(
             path: path.clone(),
             source,
         };
-        let mut frames = match reader.take() {
-            Some(r) if r.segment == segment.number && r.frames.offset() == offset => r.frames,
-            _ => {
-                let file = shared.fs.open(&segment.path, false).map_err(read_error)?;
-                FrameReader::new(file, segment.coding, offset, segment.data_end)
-            }
-        };
-        frames.set_limit(segment.data_end);
+        let mut frames =
+            frames_from(shared, &segment, offset, reader.take()).map_err(read_error)?;
         while bytes < READ_BYTES && frames.offset() < segment.data_end {
             let at = frames.offset();
             let damaged = |fault| {
@@ -374,16 +396,9 @@ fn read_chunk(
             let expected = next_seq;
             let found = frame.head.seq;
             if found != expected && !(found < expected && frame.next_seq() > expected) {
-                return Err(damaged(super::segment::FrameFault::Sequence {
-                    expected,
-                    found,
-                }));
+                return Err(damaged(FrameFault::Sequence { expected, found }));
             }
-            let kind = match Payload::decode(&frame).map_err(damaged)? {
-                Payload::Readings(batch) => Some(EntryKind::Readings(Arc::new(batch))),
-                Payload::Dead(dead_letters) => Some(EntryKind::Dead(dead_letters)),
-                Payload::Gap => None,
-            };
+            let kind = entry_kind(&frame).map_err(damaged)?;
             bytes += frame.payload.len();
             next_seq = frame.next_seq();
             place = Place {

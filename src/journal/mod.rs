@@ -57,6 +57,7 @@ mod reader;
 mod recovery;
 mod repair;
 mod segment;
+mod segment_files;
 mod segment_info;
 mod segment_manager;
 mod segment_pool;

@@ -32,75 +32,20 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use super::checkpoint::{self, Checkpoint};
 use super::error::{Damage, JournalError, io_error};
-use super::fs::{Fs, FsFile, read_full_at, write_all_at};
+use super::fs::{Fs, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
 use super::segment::{
     FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload,
     RawHead, frame_span, synced_frame,
 };
+use super::segment_files::{FoundSegment, list, segment_name};
 use super::segment_info::SegmentInfo;
 use super::segment_pool::UNFINISHED;
 use super::tracker::{Appended, Place};
-
-/// The file name of a segment. Names sort like numbers.
-pub(super) fn segment_name(number: u64) -> String {
-    format!("{number:012}.seg")
-}
-
-fn segment_number(name: &str) -> Option<u64> {
-    name.strip_suffix(".seg")?.parse().ok()
-}
-
-/// A segment file and its header.
-pub(super) struct FoundSegment {
-    pub(super) number: u64,
-    pub(super) path: PathBuf,
-    pub(super) file: Arc<dyn FsFile>,
-    pub(super) bytes: u64,
-    pub(super) header: Result<Header, HeaderFault>,
-}
-
-/// All segment files, ordered by number.
-pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, JournalError> {
-    let names = fs.list(dir).map_err(io_error("list", dir))?;
-    let mut numbers: Vec<u64> = names
-        .iter()
-        .filter_map(|name| segment_number(name))
-        .collect();
-    numbers.sort_unstable();
-    let find = |number| {
-        let path = dir.join(segment_name(number));
-        let read = || {
-            let file = fs.open(&path, false)?;
-            let mut page = vec![0; HEADER_BYTES as usize];
-            let n = read_full_at(&*file, &mut page, 0)?;
-            let bytes = file.size()?;
-            Ok((
-                file,
-                bytes,
-                if n < page.len() {
-                    Err(HeaderFault::Magic)
-                } else {
-                    Header::decode(&page)
-                },
-            ))
-        };
-        let (file, bytes, header) = read().map_err(io_error("read", &path))?;
-        Ok(FoundSegment {
-            number,
-            path,
-            file,
-            bytes,
-            header,
-        })
-    };
-    numbers.into_iter().map(find).collect()
-}
 
 /// Expectations about a segment before its frames are read.
 #[derive(Debug, Clone, Copy)]
@@ -394,18 +339,7 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
             deep: false,
             find: known.unstored_from,
         };
-        let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
-        if let SegmentEnd::Damaged(fault) = seen.ending {
-            let path = found.path.clone();
-            let offset = seen.data_end;
-            let seq = seen.next_seq;
-            return Err(JournalError::Damaged(Damage::Frame {
-                path,
-                offset,
-                seq,
-                fault,
-            }));
-        }
+        let seen = examine_undamaged(found, header, expect)?;
         if let (None, Some((offset, at))) = (first_place, seen.found) {
             first_place = Some((
                 Place {
@@ -427,36 +361,12 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         recovered.next_seq = seen.next_seq;
         last = Some(seen);
     }
-    if let (Some(segment), true) = (
-        recovered.segments.back(),
-        known.synced_to > recovered.next_seq,
-    ) {
-        let path = segment.path.clone();
-        let offset = segment.data_end;
-        let end = recovered.next_seq;
-        let synced = known.synced_to;
-        return Err(JournalError::Damaged(Damage::EndsEarly {
-            path,
-            offset,
-            end,
-            synced,
-        }));
-    }
+    require_synced_end(&recovered, known.synced_to)?;
     if let Some(last) = last {
         finish_last(fs, &mut recovered, &last)?;
     }
     clean(fs, dir, &found[..stored])?;
-    let first_seq = recovered
-        .segments
-        .front()
-        .map_or(recovered.next_seq, |s| s.first_seq);
-    recovered.replay_from = known.unstored_from.clamp(first_seq, recovered.next_seq);
-    let end = recovered.segments.back().map(|s| Place {
-        segment: s.number,
-        offset: s.data_end,
-    });
-    let nothing = (end.unwrap_or(recovered.replay_place), recovered.replay_at);
-    (recovered.replay_place, recovered.replay_at) = first_place.unwrap_or(nothing);
+    set_replay(&mut recovered, known.unstored_from, first_place);
     Ok(recovered)
 }
 
@@ -495,6 +405,40 @@ fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, J
         headers.push(header);
     }
     Ok(headers)
+}
+
+/// Like [`examine`], but refuses damage.
+fn examine_undamaged(
+    found: &FoundSegment,
+    header: &Header,
+    expect: Expect,
+) -> Result<Examined, JournalError> {
+    let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
+    match seen.ending {
+        SegmentEnd::Damaged(fault) => Err(JournalError::Damaged(Damage::Frame {
+            path: found.path.clone(),
+            offset: seen.data_end,
+            seq: seen.next_seq,
+            fault,
+        })),
+        SegmentEnd::Whole | SegmentEnd::Torn(_) => Ok(seen),
+    }
+}
+
+/// Requires that the last segment has all sequences before `synced_to`, the synced end in the
+/// checkpoint.
+fn require_synced_end(recovered: &Recovered, synced_to: u64) -> Result<(), JournalError> {
+    match recovered.segments.back() {
+        Some(segment) if synced_to > recovered.next_seq => {
+            Err(JournalError::Damaged(Damage::EndsEarly {
+                path: segment.path.clone(),
+                offset: segment.data_end,
+                end: recovered.next_seq,
+                synced: synced_to,
+            }))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Truncates the last segment after its frames and makes them durable. Removes it if it has no
@@ -580,4 +524,24 @@ fn clean(fs: &dyn Fs, dir: &Path, stored: &[FoundSegment]) -> Result<(), Journal
         fs.sync_dir(dir).map_err(io_error("sync", dir))?;
     }
     fs.sync_dir(dir).map_err(io_error("sync", dir))
+}
+
+/// Sets where the replay starts. `first_place`: the frame with the first sequence that may be
+/// unstored, and its append time; without one, there is nothing to replay.
+fn set_replay(
+    recovered: &mut Recovered,
+    unstored_from: u64,
+    first_place: Option<(Place, Appended)>,
+) {
+    let first_seq = recovered
+        .segments
+        .front()
+        .map_or(recovered.next_seq, |s| s.first_seq);
+    recovered.replay_from = unstored_from.clamp(first_seq, recovered.next_seq);
+    let end = recovered.segments.back().map(|s| Place {
+        segment: s.number,
+        offset: s.data_end,
+    });
+    let nothing = (end.unwrap_or(recovered.replay_place), recovered.replay_at);
+    (recovered.replay_place, recovered.replay_at) = first_place.unwrap_or(nothing);
 }

@@ -12,11 +12,12 @@ use super::checkpoint;
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
-use super::recovery::{Expect, FoundSegment, SegmentEnd, TornTail, examine, list, segment_name};
+use super::recovery::{Expect, SegmentEnd, TornTail, examine};
 use super::segment::{
     Coding, FORMAT_VERSION, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header,
     HeaderFault, Payload, begin_frame, end_frame, seal_frame,
 };
+use super::segment_files::{FoundSegment, list, segment_name};
 
 /// The content of a journal directory.
 #[derive(Debug, Clone, Default)]

@@ -281,7 +281,7 @@ impl Appender {
             .map_err(|source| broken(prepared.path.clone(), source))?;
         let path = shared
             .dir
-            .join(super::recovery::segment_name(header.number));
+            .join(super::segment_files::segment_name(header.number));
         if let Err(error) = shared.fs.rename(&prepared.path, &path) {
             shared.discard(Some(prepared));
             shared.write_refused(&error);

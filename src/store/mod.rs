@@ -1,6 +1,6 @@
 //! The store interface: the requests that the flush stage and the read API send to a database, and
 //! the possible responses. [`mongo`] is the production implementation, `memory` a complete one for
-//! tests. Both pass the same contract suite (`tests/servers/store_contract.rs`).
+//! tests. Both pass the same contract suite (`tests/servers/store_contract/`).
 //!
 //! The contract:
 //! - [`Store::write`] executes page writes independently and in any order; no two writes of one

@@ -99,7 +99,6 @@ fn start_at_zero() {
     }
     messages_empty(Source::Mqtt, 0);
     messages_empty(Source::MqttDirect, 0);
-    mqtt_direct_connections_change(0);
     rollup_pending(0, 0, 0.0);
     readings_removed(0, 0.0);
     for result in [
@@ -110,6 +109,42 @@ fn start_at_zero() {
     ] {
         days_computed(result, 0);
     }
+    start_connections_at_zero();
+    for kind in AuditKind::ALL {
+        counter!("hourbucket_audit_events_total", "event" => kind.as_str()).increment(0);
+    }
+    for reason in ["limit", "queue", "write"] {
+        counter!("hourbucket_audit_dropped_total", "reason" => reason).increment(0);
+    }
+    duplicate(0);
+    store_conflicts(0);
+    for limit in ["readings", "bytes", "journal", "requests", "connections"] {
+        quota_exceeded_by(limit, 0);
+    }
+    counter!("hourbucket_store_retries_total").increment(0);
+    // `queue_full` loses messages that no sender repeats (QoS 0). `store_rejected` concerns
+    // acknowledged readings.
+    rejected(Source::Mqtt, "queue_full", 0);
+    rejected(Source::Store, "store_rejected", 0);
+    for cause in ["limit", "refused"] {
+        dead_letters_dropped(cause, 0);
+    }
+    readings_in_flight(0);
+    oldest_unstored_seconds(0.0);
+    flush_age_seconds(0.0);
+    accumulate(0, 0);
+    journal_bytes(0);
+    ready(false);
+    intake_closed(None);
+    store_up(false);
+    for result in ReloadResult::ALL {
+        config_reload(result, 0);
+    }
+}
+
+/// The series of connections and of failed authentication, for [`start_at_zero`].
+fn start_connections_at_zero() {
+    mqtt_direct_connections_change(0);
     for port in ["http", "admin"] {
         http_connections_change(port, 0);
         for reason in ["limit", "address_limit", "paused", "proxy_header"] {
@@ -144,36 +179,6 @@ fn start_at_zero() {
     }
     for result in ["too_many", "address_limit", "paused", "proxy_header"] {
         counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(0);
-    }
-    for kind in AuditKind::ALL {
-        counter!("hourbucket_audit_events_total", "event" => kind.as_str()).increment(0);
-    }
-    for reason in ["limit", "queue", "write"] {
-        counter!("hourbucket_audit_dropped_total", "reason" => reason).increment(0);
-    }
-    duplicate(0);
-    store_conflicts(0);
-    for limit in ["readings", "bytes", "journal", "requests", "connections"] {
-        quota_exceeded_by(limit, 0);
-    }
-    counter!("hourbucket_store_retries_total").increment(0);
-    // `queue_full` loses messages that no sender repeats (QoS 0). `store_rejected` concerns
-    // acknowledged readings.
-    rejected(Source::Mqtt, "queue_full", 0);
-    rejected(Source::Store, "store_rejected", 0);
-    for cause in ["limit", "refused"] {
-        dead_letters_dropped(cause, 0);
-    }
-    readings_in_flight(0);
-    oldest_unstored_seconds(0.0);
-    flush_age_seconds(0.0);
-    accumulate(0, 0);
-    journal_bytes(0);
-    ready(false);
-    intake_closed(None);
-    store_up(false);
-    for result in ReloadResult::ALL {
-        config_reload(result, 0);
     }
 }
 

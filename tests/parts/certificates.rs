@@ -206,6 +206,119 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
     }
 }
 
+/// HTTP: by the entry; without one its own sensor; a token has no meaning.
+async fn posts_as_its_identity(rig: &InProcess, ca: &Ca) {
+    let [gw1, plain, two] = ["gw1", "plain", "two"].map(|name| client(ca, name));
+    for (trust, token, sensor, status) in [
+        (&gw1, None, "gw1-1", 200),
+        (&gw1, None, "plain.example", 400),
+        (&plain, None, "plain.example", 200),
+        (&plain, None, "gw1-1", 400),
+        (&plain, Some("t1.secret"), "gw1-1", 400),
+        (&two, None, "gw1-1", 403),
+    ] {
+        assert_eq!(
+            post(rig, trust, token, sensor).await,
+            Some(status),
+            "{token:?} {sensor}"
+        );
+    }
+    assert_eq!(
+        post(
+            rig,
+            &Trust {
+                ca: ca.text("ca.pem"),
+                ..Trust::default()
+            },
+            Some("t1.secret"),
+            "gw1-1"
+        )
+        .await,
+        None
+    );
+}
+
+/// The status of a query of the read API.
+async fn read(rig: &InProcess, trust: &Trust) -> String {
+    let mut connection = Https::connect(rig.admin, trust).await.unwrap();
+    connection
+        .0
+        .write_all(b"GET /v1/fleet HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = vec![];
+    let _ = tokio::time::timeout(PATIENCE, connection.0.read_to_end(&mut answer))
+        .await
+        .expect("an answer");
+    String::from_utf8_lossy(&answer[9..12]).into_owned()
+}
+
+/// MQTT: inside and outside the scope, also with the token of another one.
+async fn publishes_as_its_identity(rig: &InProcess, ca: &Ca) {
+    let said = |done: &Output| String::from_utf8_lossy(&done.stderr).into_owned();
+    for version in ["mqttv311", "mqttv5"] {
+        let done = publish(rig, ca, "gw1", "gw1-2", &["-V", version, "-i", "gw1/a"]).await;
+        assert!(done.status.success(), "{}", said(&done));
+        let done = publish(
+            rig,
+            ca,
+            "plain",
+            "plain.example",
+            &["-V", version, "-i", "plain.example"],
+        )
+        .await;
+        assert!(done.status.success(), "{}", said(&done));
+        let done = publish(rig, ca, "plain", "gw1-2", &["-V", version, "-i", "gw1"]).await;
+        assert!(
+            !done.status.success(),
+            "the client id of another one: {}",
+            said(&done)
+        );
+        let done = publish(rig, ca, "two", "gw1-2", &["-V", version, "-i", "gw1"]).await;
+        assert!(
+            !done.status.success(),
+            "a certificate with two names: {}",
+            said(&done)
+        );
+    }
+    let stolen = [
+        "-V",
+        "mqttv5",
+        "-i",
+        "plain.example",
+        "-u",
+        "t1",
+        "-P",
+        "secret",
+    ];
+    let done = publish(rig, ca, "plain", "gw1-2", &stolen).await;
+    assert!(said(&done).contains("Not authorized"), "{}", said(&done));
+}
+
+/// No other identity takes over a session. Returns the last connection, which is still open.
+async fn keeps_its_session(rig: &InProcess, gw1: &Trust, plain: &Trust) -> Https {
+    let (mut first, code) = device(rig, gw1, "gw1").await.unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(
+        device(rig, plain, "gw1").await.map(|(_, code)| code),
+        Some(0x85),
+        "client identifier not valid"
+    );
+    first.0.write_all(&[0xc0, 0]).await.unwrap();
+    assert_eq!(
+        packet(&mut first).await,
+        Some((0xd0, vec![])),
+        "the first is still connected"
+    );
+    let (second, code) = device(rig, gw1, "gw1").await.unwrap();
+    assert_eq!(
+        (code, packet(&mut first).await.map(|(_, body)| body[0])),
+        (0, Some(0x8e)),
+        "its own takes over"
+    );
+    second
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_writes_and_reads_as_its_identity_and_as_no_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -233,110 +346,17 @@ async fn a_certificate_writes_and_reads_as_its_identity_and_as_no_other() {
     )
     .await;
     let [gw1, plain, two] = ["gw1", "plain", "two"].map(|name| client(&ca, name));
-    // HTTP: by the entry; without one its own sensor; a token has no meaning.
-    for (trust, token, sensor, status) in [
-        (&gw1, None, "gw1-1", 200),
-        (&gw1, None, "plain.example", 400),
-        (&plain, None, "plain.example", 200),
-        (&plain, None, "gw1-1", 400),
-        (&plain, Some("t1.secret"), "gw1-1", 400),
-        (&two, None, "gw1-1", 403),
-    ] {
-        assert_eq!(
-            post(&rig, trust, token, sensor).await,
-            Some(status),
-            "{token:?} {sensor}"
-        );
-    }
+    posts_as_its_identity(&rig, &ca).await;
     assert_eq!(
-        post(
-            &rig,
-            &Trust {
-                ca: ca.text("ca.pem"),
-                ..Trust::default()
-            },
-            Some("t1.secret"),
-            "gw1-1"
-        )
-        .await,
-        None
-    );
-    let read = async |trust: &Trust| {
-        let mut connection = Https::connect(rig.admin, trust).await.unwrap();
-        connection
-            .0
-            .write_all(b"GET /v1/fleet HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
-            .await
-            .unwrap();
-        let mut answer = vec![];
-        let _ = tokio::time::timeout(PATIENCE, connection.0.read_to_end(&mut answer))
-            .await
-            .expect("an answer");
-        String::from_utf8_lossy(&answer[9..12]).into_owned()
-    };
-    assert_eq!(
-        (read(&gw1).await, read(&plain).await, read(&two).await),
+        (
+            read(&rig, &gw1).await,
+            read(&rig, &plain).await,
+            read(&rig, &two).await
+        ),
         ("200".into(), "403".into(), "403".into())
     );
-    // MQTT: inside and outside the scope, also with the token of another one.
-    let said = |done: &Output| String::from_utf8_lossy(&done.stderr).into_owned();
-    for version in ["mqttv311", "mqttv5"] {
-        let done = publish(&rig, &ca, "gw1", "gw1-2", &["-V", version, "-i", "gw1/a"]).await;
-        assert!(done.status.success(), "{}", said(&done));
-        let done = publish(
-            &rig,
-            &ca,
-            "plain",
-            "plain.example",
-            &["-V", version, "-i", "plain.example"],
-        )
-        .await;
-        assert!(done.status.success(), "{}", said(&done));
-        let done = publish(&rig, &ca, "plain", "gw1-2", &["-V", version, "-i", "gw1"]).await;
-        assert!(
-            !done.status.success(),
-            "the client id of another one: {}",
-            said(&done)
-        );
-        let done = publish(&rig, &ca, "two", "gw1-2", &["-V", version, "-i", "gw1"]).await;
-        assert!(
-            !done.status.success(),
-            "a certificate with two names: {}",
-            said(&done)
-        );
-    }
-    let stolen = [
-        "-V",
-        "mqttv5",
-        "-i",
-        "plain.example",
-        "-u",
-        "t1",
-        "-P",
-        "secret",
-    ];
-    let done = publish(&rig, &ca, "plain", "gw1-2", &stolen).await;
-    assert!(said(&done).contains("Not authorized"), "{}", said(&done));
-    // No other identity takes over a session.
-    let (mut first, code) = device(&rig, &gw1, "gw1").await.unwrap();
-    assert_eq!(code, 0);
-    assert_eq!(
-        device(&rig, &plain, "gw1").await.map(|(_, code)| code),
-        Some(0x85),
-        "client identifier not valid"
-    );
-    first.0.write_all(&[0xc0, 0]).await.unwrap();
-    assert_eq!(
-        packet(&mut first).await,
-        Some((0xd0, vec![])),
-        "the first is still connected"
-    );
-    let (_second, code) = device(&rig, &gw1, "gw1").await.unwrap();
-    assert_eq!(
-        (code, packet(&mut first).await.map(|(_, body)| body[0])),
-        (0, Some(0x8e)),
-        "its own takes over"
-    );
+    publishes_as_its_identity(&rig, &ca).await;
+    let _second = keeps_its_session(&rig, &gw1, &plain).await;
     // An entry that is removed: the default applies from now on, also to open connections.
     std::fs::write(&tokens, entry("t1", &token)).unwrap();
     assert!(matches!(rig.reload().await, Reloaded::Applied(_)));

@@ -11,6 +11,7 @@ mod http_tls;
 mod jwt;
 mod mqtt_broker;
 mod mqtt_direct;
+mod mqtt_direct_access;
 mod mqtt_direct_hostile;
 mod mqtt_field;
 mod mqtt_transport;

@@ -204,6 +204,65 @@ fn act(rig: &Rig) -> Raw {
     })
 }
 
+/// The events of [`act`] before the connected device loses its access: fields of each.
+const EVENTS: [&[(&str, &str)]; 9] = [
+    &[
+        ("event", "auth_failed"),
+        ("port", "http"),
+        ("reason", "invalid_token"),
+    ],
+    &[
+        ("event", "auth_failed"),
+        ("port", "http"),
+        ("reason", "malformed_token"),
+    ],
+    &[
+        ("event", "auth_failed"),
+        ("port", "http"),
+        ("reason", "expired_token"),
+        ("token", "old"),
+    ],
+    &[
+        ("event", "quota_exceeded"),
+        ("port", "http"),
+        ("reason", "readings"),
+        ("token", "slow"),
+    ],
+    &[
+        ("event", "query"),
+        ("port", "admin"),
+        ("token", "gw1"),
+        ("detail", "/v1/sensors/S1/readings"),
+    ],
+    &[
+        ("event", "auth_failed"),
+        ("port", "admin"),
+        ("reason", "invalid_token"),
+    ],
+    &[
+        ("event", "auth_failed"),
+        ("port", "listen.mqtt"),
+        ("reason", "wrong_credentials"),
+        ("client", "pump-7"),
+    ],
+    &[
+        ("event", "auth_failed"),
+        ("port", "listen.mqtt"),
+        ("reason", "wrong_credentials"),
+        ("client", FORGED),
+    ],
+    &[
+        ("event", "auth_failed"),
+        ("port", "listen.mqtt"),
+        ("client", "(holds a secret)"),
+    ],
+];
+
+/// Whether an event has all of these fields.
+fn has(line: &Json, fields: &[(&str, &str)]) -> bool {
+    fields.iter().all(|(key, value)| line[*key] == *value)
+}
+
 #[test]
 fn every_event_is_in_the_file_once_and_fail2ban_finds_the_failures() {
     let rig = Rig::start("audit");
@@ -219,62 +278,7 @@ fn every_event_is_in_the_file_once_and_fail2ban_finds_the_failures() {
         assert_eq!(device.answer().await.unwrap().0, 0xe0, "DISCONNECT");
     });
     let after = rig.lines(&rig.file(), 1);
-    let has = |line: &Json, fields: &[(&str, &str)]| {
-        fields.iter().all(|(key, value)| line[*key] == *value)
-    };
-    let expected: [&[(&str, &str)]; 9] = [
-        &[
-            ("event", "auth_failed"),
-            ("port", "http"),
-            ("reason", "invalid_token"),
-        ],
-        &[
-            ("event", "auth_failed"),
-            ("port", "http"),
-            ("reason", "malformed_token"),
-        ],
-        &[
-            ("event", "auth_failed"),
-            ("port", "http"),
-            ("reason", "expired_token"),
-            ("token", "old"),
-        ],
-        &[
-            ("event", "quota_exceeded"),
-            ("port", "http"),
-            ("reason", "readings"),
-            ("token", "slow"),
-        ],
-        &[
-            ("event", "query"),
-            ("port", "admin"),
-            ("token", "gw1"),
-            ("detail", "/v1/sensors/S1/readings"),
-        ],
-        &[
-            ("event", "auth_failed"),
-            ("port", "admin"),
-            ("reason", "invalid_token"),
-        ],
-        &[
-            ("event", "auth_failed"),
-            ("port", "listen.mqtt"),
-            ("reason", "wrong_credentials"),
-            ("client", "pump-7"),
-        ],
-        &[
-            ("event", "auth_failed"),
-            ("port", "listen.mqtt"),
-            ("reason", "wrong_credentials"),
-            ("client", FORGED),
-        ],
-        &[
-            ("event", "auth_failed"),
-            ("port", "listen.mqtt"),
-            ("client", "(holds a secret)"),
-        ],
-    ];
-    for fields in expected {
+    for fields in EVENTS {
         assert_eq!(
             before
                 .iter()
@@ -285,7 +289,7 @@ fn every_event_is_in_the_file_once_and_fail2ban_finds_the_failures() {
             "{fields:?}: {before:#?}"
         );
     }
-    assert_eq!(before.len(), expected.len(), "{before:#?}");
+    assert_eq!(before.len(), EVENTS.len(), "{before:#?}");
     assert!(
         before
             .iter()

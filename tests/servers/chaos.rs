@@ -240,7 +240,7 @@ fn the_check_finds_duplicates() {
     }
 }
 
-/// Segments of the journal whose header says that their file was recycled (`journal/segment.rs`).
+/// Segments of the journal whose header says that their file was recycled (`journal::segment`).
 fn recycled_segments(service: &Service) -> usize {
     let is_recycled = |path: std::path::PathBuf| {
         let mut header = [0; 40];

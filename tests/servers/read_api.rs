@@ -1,28 +1,21 @@
 //! The read API with a real MongoDB, in both modes: a reading that was answered with 200 is
-//! returned immediately and exactly once, across pages and hours; lists, formats, cursors and
-//! tokens; and the answers while MongoDB does not answer or does not write.
+//! returned immediately and exactly once, across pages and hours; lists, formats and cursors.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::block_on;
 use crate::support::fleet::now_ms;
-use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use hourbucket::access::hash_secret;
-use hourbucket::model::stable_hash;
-use hourbucket::route::shard_of;
 use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const MINUTE: i64 = 60_000;
-/// Readings per request of [`post_many`].
-const MANY: i64 = 100;
 
 fn start(mode: &str, database: &str, more: &str) -> Service {
     let uri = Mongod::shared().uri();
@@ -36,7 +29,7 @@ fn start(mode: &str, database: &str, more: &str) -> Service {
 }
 
 /// Before its collections are prepared it accepts readings, but answers no queries.
-fn prepared(service: &Service) {
+pub(super) fn prepared(service: &Service) {
     support::wait_until("the collections are prepared", PATIENCE, || {
         let (_, text) = service.get_admin("/readyz")?;
         (!serde_json::from_str::<Value>(&text).ok()?["mode"].is_null()).then_some(())
@@ -44,14 +37,14 @@ fn prepared(service: &Service) {
 }
 
 #[track_caller]
-fn get(service: &Service, path: &str) -> Value {
+pub(super) fn get(service: &Service, path: &str) -> Value {
     let (status, text) = service.get_admin(path).unwrap();
     assert_eq!(status, 200, "{path}: {text}");
     serde_json::from_str(&text).unwrap()
 }
 
 #[track_caller]
-fn post(service: &Service, lines: &str) {
+pub(super) fn post(service: &Service, lines: &str) {
     let (status, text) = service
         .post("/v1/readings", "application/x-ndjson", lines.as_bytes())
         .unwrap();
@@ -452,318 +445,5 @@ fn formats_and_old_buckets_of_the_other_mode() {
             expected,
             "{query}"
         );
-    }
-}
-
-#[test]
-fn tokens_protect_it_and_an_unreachable_store_is_reported_soon() {
-    let dir = tempfile::tempdir().unwrap();
-    let tokens = dir.path().join("tokens.toml");
-    std::fs::write(
-        &tokens,
-        format!(
-            "[[tokens]]\nid = \"r\"\nsha256 = \"{}\"\n",
-            hash_secret("secret")
-        ),
-    )
-    .unwrap();
-    let mut mongod = Mongod::start();
-    let text = format!(
-        "http.tokens_file = {:?}\nstore.connect_timeout = \"1s\"\n",
-        tokens.display().to_string()
-    );
-    let uri = mongod.uri();
-    let database = unique_database("read_tokens");
-    let service = Service::start(
-        &text,
-        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
-    );
-    prepared(&service);
-    let agent = agent();
-    let ask = |path: &str, token: Option<&str>| -> (u16, Value) {
-        let mut request = agent.get(format!("{}{path}", service.admin()));
-        if let Some(token) = token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let mut answer = request.call().unwrap();
-        let text = answer.body_mut().read_to_string().unwrap();
-        (
-            answer.status().as_u16(),
-            serde_json::from_str(&text).unwrap_or(Value::Null),
-        )
-    };
-    for path in [
-        "/v1/sensors",
-        "/v1/sensors/S/hourly",
-        "/v1/sensors/S/readings",
-        "/v1/fleet",
-        "/v1/dead-letters",
-    ] {
-        for (token, reason) in [
-            (None, "no_token"),
-            (Some("r.wrong"), "invalid_token"),
-            (Some("x"), "malformed_token"),
-        ] {
-            let (status, body) = ask(path, token);
-            assert_eq!(
-                (status, &body["error"]["reason"]),
-                (401, &json!(reason)),
-                "{path}"
-            );
-        }
-        assert_eq!(ask(path, Some("r.secret")).0, 200, "{path}");
-    }
-    for open in ["/metrics", "/livez", "/readyz", "/openapi.json"] {
-        assert_eq!(ask(open, None).0, 200, "{open}");
-    }
-    mongod.kill9();
-    for path in [
-        "/v1/sensors",
-        "/v1/sensors/S/hourly",
-        "/v1/sensors/S/readings",
-        "/v1/dead-letters",
-    ] {
-        let begun = Instant::now();
-        let (status, body) = ask(path, Some("r.secret"));
-        assert_eq!(status, 503, "{path}: {body}");
-        assert!(
-            ["store_away", "timed_out"].contains(&body["error"]["reason"].as_str().unwrap()),
-            "{body}"
-        );
-        assert!(
-            begun.elapsed() < Duration::from_secs(15),
-            "{path} took {:?}",
-            begun.elapsed()
-        );
-    }
-    assert_eq!(
-        ask("/v1/fleet", Some("r.secret")).0,
-        200,
-        "the fleet does not need the store"
-    );
-}
-
-#[test]
-fn a_token_reads_what_it_may_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let tokens = dir.path().join("tokens.toml");
-    let token = |id: &str, rules: &str| {
-        format!(
-            "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n",
-            hash_secret("secret")
-        )
-    };
-    let all = [
-        token("all", ""),
-        token("a", "read = [\"{id}-*\"]"),
-        token("none", "read = []"),
-        token("mqtt", "via = [\"mqtt\"]"),
-        token("old", "expires = 2020-01-01"),
-        token("reader", "write = []"),
-    ];
-    std::fs::write(&tokens, all.concat()).unwrap();
-    let text = format!("http.tokens_file = {:?}\n", tokens.display().to_string());
-    let uri = Mongod::shared().uri();
-    let database = unique_database("read_scopes");
-    let service = Service::start(
-        &text,
-        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
-    );
-    prepared(&service);
-    let agent = agent();
-    let body = r#"[{"sensor_id":"a-1","v":1},{"sensor_id":"b-1","v":1}]"#;
-    let url = format!("{}/v1/readings", service.http());
-    let sent = agent
-        .post(url)
-        .header("authorization", "Bearer all.secret")
-        .send(body)
-        .unwrap();
-    assert_eq!(sent.status(), 200);
-    let ask = |path: &str, token: &str| -> (u16, Value) {
-        let request = agent.get(format!("{}{path}", service.admin()));
-        let mut answer = request
-            .header("authorization", format!("Bearer {token}.secret"))
-            .call()
-            .unwrap();
-        let text = answer.body_mut().read_to_string().unwrap();
-        (
-            answer.status().as_u16(),
-            serde_json::from_str(&text).unwrap_or(Value::Null),
-        )
-    };
-    for (token, statuses) in [
-        ("all", [200, 200, 200]),
-        ("a", [200, 403, 403]),
-        ("none", [403; 3]),
-        ("mqtt", [403; 3]),
-        ("old", [401; 3]),
-    ] {
-        for end in ["hourly", "readings"] {
-            let status = |id: &str| ask(&format!("/v1/sensors/{id}/{end}"), token).0;
-            assert_eq!(
-                [status("a-1"), status("b-1")],
-                statuses[..2],
-                "{token} {end}"
-            );
-        }
-        for path in ["/v1/fleet", "/v1/dead-letters"] {
-            assert_eq!(ask(path, token).0, statuses[2], "{token} {path}");
-        }
-    }
-    let sensors = |token: &str| {
-        ask("/v1/sensors", token).1["sensors"]
-            .as_array()
-            .map(Vec::len)
-    };
-    assert_eq!(
-        [
-            sensors("all"),
-            sensors("a"),
-            sensors("none"),
-            sensors("reader")
-        ],
-        [Some(2), Some(1), Some(0), Some(2)]
-    );
-    assert_eq!(
-        ask("/v1/sensors/b-1/hourly", "a").1["error"]["reason"],
-        json!("not_allowed")
-    );
-}
-
-/// Locks MongoDB for writes, or unlocks it; reads are possible meanwhile. (If it were stopped, no
-/// answer could show whether it is complete.)
-fn lock(mongod: &Mongod, is_locked: bool) {
-    let command = if is_locked {
-        doc! { "fsync": 1, "lock": true }
-    } else {
-        doc! { "fsyncUnlock": 1 }
-    };
-    block_on(async {
-        let client = mongodb::Client::with_uri_str(mongod.uri()).await.unwrap();
-        client.database("admin").run_command(command).await.unwrap();
-    });
-}
-
-/// Posts about 100 KiB of readings of a sensor, numbered from `n`.
-fn post_many(service: &Service, sensor: &str, from_ms: i64, n: i64) {
-    let text = "x".repeat(1000);
-    let line = |n: i64| {
-        format!(
-            "{{\"sensor_id\":\"{sensor}\",\"ts\":{},\"n\":{n},\"text\":\"{text}\"}}\n",
-            from_ms + n
-        )
-    };
-    post(service, &(n..n + MANY).map(line).collect::<String>());
-}
-
-/// The numbers of a sensor's readings in the answer, and whether the answer is marked as complete.
-fn returned(service: &Service, sensor: &str, from_ms: i64) -> (Vec<i64>, bool) {
-    let answer = get(
-        service,
-        &format!("/v1/sensors/{sensor}/readings?from={from_ms}&limit=100000"),
-    );
-    let ns = answer["readings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|r| r["values"]["n"].as_i64().unwrap())
-        .collect();
-    (ns, answer["complete"].as_bool().unwrap())
-}
-
-#[test]
-fn an_answer_without_readings_that_are_not_in_memory_yet_is_incomplete() {
-    let mongod = Mongod::start();
-    let uri = mongod.uri();
-    let database = unique_database("read_incomplete");
-    let text = "flush.max_age = \"100ms\"\nlog.level = \"warn\"\n[accumulate]\nshards = 2\n\
-        max_bytes = \"1MiB\"\n";
-    let service = Service::start(
-        text,
-        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
-    );
-    prepared(&service);
-    let of_shard = |shard| {
-        let mut names = (0..).map(|i| format!("s{i}"));
-        names
-            .find(|name| shard_of(stable_hash(name), 2) == shard)
-            .unwrap()
-    };
-    let full = of_shard(0);
-    let other = of_shard(1);
-    let from_ms = now_ms() / 3_600_000 * 3_600_000 - 3_600_000;
-    let hourly = |sensor: &str| -> (i64, bool) {
-        let answer = get(
-            &service,
-            &format!("/v1/sensors/{sensor}/hourly?from={from_ms}"),
-        );
-        let buckets = answer["buckets"].as_array().unwrap();
-        (
-            buckets.iter().map(|b| b["count"].as_i64().unwrap()).sum(),
-            answer["complete"].as_bool().unwrap(),
-        )
-    };
-    for sensor in [&full, &other] {
-        post_many(&service, sensor, from_ms, 0);
-    }
-    service.wait_settled(2 * MANY as u64, PATIENCE);
-    lock(&mongod, true);
-
-    // The shard accepts as much as fits. Until then each answer is complete; from then on it says
-    // that it is not.
-    let mut sent = MANY;
-    let accepted = loop {
-        post_many(&service, &full, from_ms, sent);
-        sent += MANY;
-        let (ns, is_complete) = returned(&service, &full, from_ms);
-        assert!(ns.is_sorted_by(|a, b| a < b), "each once");
-        if !is_complete {
-            break ns.len() as i64;
-        }
-        assert_eq!(ns.len() as i64, sent, "it says that it is complete");
-        assert!(
-            sent < 50 * MANY,
-            "{sent} readings of 1 KiB are in a shard with half a MiB"
-        );
-    };
-    assert!((2 * MANY..sent).contains(&accepted), "{accepted} of {sent}");
-    assert_eq!(hourly(&full), (accepted, false));
-    assert_eq!(
-        returned(&service, &other, from_ms),
-        ((0..MANY).collect(), true),
-        "the other shard has no readings"
-    );
-
-    // After some more readings the router waits for that shard: later readings are in no shard, not
-    // even in the one with free memory.
-    for _ in 0..8 {
-        post_many(&service, &full, from_ms, sent);
-        sent += MANY;
-    }
-    post_many(&service, &other, from_ms, MANY);
-    assert_eq!(
-        returned(&service, &other, from_ms),
-        ((0..MANY).collect(), false)
-    );
-    assert_eq!(hourly(&other), (MANY, false));
-    let path = format!("/v1/sensors/{other}/readings?from={from_ms}&format=csv");
-    let agent = ureq::Agent::config_builder()
-        .proxy(None)
-        .build()
-        .new_agent();
-    let csv = agent
-        .get(format!("{}{path}", service.admin()))
-        .call()
-        .unwrap();
-    assert_eq!(csv.headers()["x-hourbucket-complete"], "false");
-
-    lock(&mongod, false);
-    service.wait_settled((sent + 2 * MANY) as u64, PATIENCE);
-    for (sensor, n) in [(&full, sent), (&other, 2 * MANY)] {
-        assert_eq!(
-            returned(&service, sensor, from_ms),
-            ((0..n).collect(), true)
-        );
-        assert_eq!(hourly(sensor), (n, true));
     }
 }

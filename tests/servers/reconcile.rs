@@ -1,21 +1,15 @@
-//! `hourbucket reconcile` on a real MongoDB: its findings, reports and repairs, alone and while a
-//! service runs.
+//! `hourbucket reconcile` on a real MongoDB: its findings, reports and repairs.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::support;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::support::fleet::{Gateway, now_ms};
-use crate::support::mongod::{Kind, Mongod, unique_database};
+use crate::support::fleet::now_ms;
+use crate::support::mongod::Mongod;
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, readings, run, sent, series};
-use crate::support::service::Service;
-use crate::support::{block_on, stored};
-use hourbucket::config;
+use crate::support::stored;
 use hourbucket::maintain::{Reconciled, Selection};
-use hourbucket::model::Span;
 use hourbucket::store::mongo::{MongoStore, ReconcileOptions};
 use mongodb::bson::{DateTime, Document, doc};
 use serde_json::Value;
@@ -42,7 +36,7 @@ fn set(entries: &[(&str, Option<u64>, &str)]) -> BTreeSet<(String, Option<u64>, 
         .collect()
 }
 
-fn command<'a>(more: &[&'a str]) -> Vec<&'a str> {
+pub(super) fn command<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["reconcile"][..], &SPAN, more].concat()
 }
 
@@ -355,178 +349,6 @@ async fn documents_in_time_series_mode_are_compared_with_measurements() {
     stored::exactly_once(&of("twice"), sent("twice", &all));
 }
 
-/// Hours in which some or all measurements are stored twice: a small one, one of several pages, one
-/// with an incorrect document as well, and one without duplicates.
-async fn stored_twice(seed: &Seed) -> Vec<stored::Stored> {
-    let few = readings(START, 0..40);
-    let many = readings(START, 0..2500);
-    let twice = |all: &[(i64, i64)], again: usize| [all, &all[..again]].concat();
-    // Equal times with different values: two readings.
-    let good = [&few[..], &[(START, 77)]].concat();
-    for (sensor, all, again) in [
-        ("few", &few, 2),
-        ("many", &many, 2500),
-        ("wrong", &few, 40),
-        ("good", &good, 0),
-    ] {
-        seed.measure(sensor, &twice(all, again)).await;
-        let mut document = series(sensor, START, &twice(all, again));
-        if sensor == "wrong" {
-            document.insert("count", 41);
-        }
-        seed.pages([document]).await;
-    }
-    [
-        sent("few", &few),
-        sent("many", &many),
-        sent("wrong", &few),
-        sent("good", &good),
-    ]
-    .concat()
-}
-
-async fn dropped(seed: &Seed, all: Vec<stored::Stored>) -> String {
-    let (code, text, errors) = seed.run(&command(&["--repair"]));
-    assert_eq!(code, 1, "{text} {errors}");
-    assert!(
-        text.contains("kept: readings without a time of their own may be equal"),
-        "{text}"
-    );
-    let (code, text, errors) = seed.run(&command(&["--repair", "--drop-duplicates"]));
-    assert_eq!(code, 0, "{text} {errors}");
-    let (code, again, errors) = seed.run(&command(&[]));
-    assert!(code == 0 && again.contains("all equal"), "{again} {errors}");
-    stored::exactly_once(&seed.readings().await, all.clone());
-    let of = |sensor: &str| {
-        let all: Vec<_> = all.iter().filter(|(s, ..)| s == sensor).collect();
-        (
-            (sensor.to_owned(), START),
-            (all.len() as i64, all.iter().map(|(.., n)| n).sum::<i64>()),
-        )
-    };
-    assert_eq!(
-        seed.summaries().await,
-        ["few", "good", "many", "wrong"].map(of).into(),
-        "the summaries are correct"
-    );
-    text
-}
-
-/// MongoDB 6.0 deletes only whole series, so such an hour is converted to pages.
-#[tokio::test(flavor = "multi_thread")]
-async fn duplicates_among_measurements_are_dropped_by_a_server_that_deletes_whole_series_only() {
-    let seed = Seed::new("twice60").await;
-    seed.native().await;
-    let all = stored_twice(&seed).await;
-    let before = seed.measured().await;
-    let text = dropped(&seed, all.clone()).await;
-    assert!(
-        text.contains("3 buckets are pages now, without the duplicates"),
-        "{text}"
-    );
-    assert_eq!(
-        seed.measured().await,
-        before,
-        "left over, and invisible to readers"
-    );
-    for (sensor, n, native) in [
-        ("few", 0, false),
-        ("many", 2, false),
-        ("wrong", 0, false),
-        ("good", 0, true),
-    ] {
-        let page = seed.page(sensor, START, n).await.unwrap();
-        assert_eq!(page.contains_key("storage"), native, "{sensor}: {page}");
-    }
-    assert_eq!(
-        seed.page("many", START, 2)
-            .await
-            .unwrap()
-            .get_i32("count")
-            .unwrap(),
-        500
-    );
-    assert_eq!(
-        seed.page("many", START, 3).await,
-        None,
-        "cut without the duplicates"
-    );
-    // Leftover measurements of whole sensors can be removed, duplicates included.
-    let only = |s: &str| ["--sensor".to_owned(), s.to_owned()];
-    let sensors: Vec<String> = ["few", "many", "wrong"]
-        .iter()
-        .flat_map(|s| only(s))
-        .collect();
-    let sensors: Vec<&str> = sensors.iter().map(String::as_str).collect();
-    let (code, text, _) = seed.run(
-        &[
-            &["convert", "--into", "bucket", "--drop-leftovers"][..],
-            &SPAN,
-            &sensors,
-        ]
-        .concat(),
-    );
-    assert_eq!((code, seed.measured().await), (0, 41), "{text}");
-    stored::exactly_once(&seed.readings().await, all);
-}
-
-/// MongoDB 7.0 and later delete single measurements; such a server is emulated, see
-/// [`support::emulation`].
-#[tokio::test(flavor = "multi_thread")]
-async fn duplicates_among_measurements_are_deleted_by_a_server_that_can() {
-    let seed = Seed::at(
-        support::emulation::deletes_measurements(Mongod::shared().port()),
-        "twice70",
-        None,
-    )
-    .await;
-    let all = stored_twice(&seed).await;
-    let text = dropped(&seed, all.clone()).await;
-    assert!(!text.contains("pages now"), "{text}");
-    assert_eq!(seed.measured().await, all.len() as u64);
-    for sensor in ["few", "many", "wrong", "good"] {
-        let page = seed.page(sensor, START, 0).await.unwrap();
-        assert!(
-            page.contains_key("storage") && !page.contains_key("readings"),
-            "{sensor}: {page}"
-        );
-    }
-}
-
-/// Without transactions an hour of several pages stays unchanged, and the report gives advice; the
-/// others are repaired.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_standalone_server_before_7_0_keeps_duplicates_of_an_hour_of_several_pages_and_says_why()
-{
-    let alone = Mongod::start_kind(Kind {
-        standalone: true,
-        ..Kind::default()
-    });
-    let seed = Seed::at(alone.uri(), "alone", None).await;
-    seed.native().await;
-    stored_twice(&seed).await;
-    let (code, text, errors) = seed.run(&command(&["--repair", "--drop-duplicates"]));
-    assert_eq!(code, 1, "{text} {errors}");
-    assert!(
-        text.contains("make the server a replica set") && text.contains("2 buckets are pages now"),
-        "{text}"
-    );
-    assert!(
-        seed.page("many", START, 0)
-            .await
-            .unwrap()
-            .contains_key("storage"),
-        "unchanged"
-    );
-    assert!(
-        !seed
-            .page("few", START, 0)
-            .await
-            .unwrap()
-            .contains_key("storage")
-    );
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn partly_expired_buckets_are_skipped_and_failures_are_exit_code_2() {
     // So long that MongoDB removes none of these old buckets while the test runs.
@@ -584,16 +406,7 @@ async fn partly_expired_buckets_are_skipped_and_failures_are_exit_code_2() {
     }
 }
 
-fn store(database: &str) -> config::Store {
-    let uri = config::Secret::new(Mongod::shared().uri());
-    config::Store {
-        uri,
-        database: database.to_owned(),
-        ..config::Config::default().store
-    }
-}
-
-async fn reconcile(
+pub(super) async fn reconcile(
     store: &MongoStore,
     from_ms: i64,
     to_ms: i64,
@@ -616,171 +429,4 @@ async fn reconcile(
         listed_max: 1000,
     };
     store.reconcile(&options).await.unwrap()
-}
-
-/// Changes stored pages directly, in ways that no writer does, until it is stopped.
-async fn damage_pages(db: mongodb::Database, stop: &AtomicBool) -> u32 {
-    let pages = db.collection::<Document>("sensor_buckets");
-    let mut n = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let updates = [
-            doc! { "$inc": { "summary.n.sum": 7 } },
-            doc! { "$inc": { "count": 3 } },
-            doc! { "$unset": { "summary.half": 1 } },
-            doc! { "$inc": { "count": -1 } },
-            doc! { "$set": { "first_ts": DateTime::from_millis(0) } },
-        ];
-        // The last pages, to which the service appends.
-        let sample = [
-            doc! { "$sort": { "page": -1 } },
-            doc! { "$limit": 3 },
-            doc! { "$sample": { "size": 1 } },
-            doc! { "$project": { "_id": 1 } },
-        ];
-        let mut cursor = pages.aggregate(sample).await.unwrap();
-        if cursor.advance().await.unwrap() {
-            let id = cursor.deserialize_current().unwrap();
-            pages
-                .update_one(id, updates[n as usize % updates.len()].clone())
-                .await
-                .unwrap();
-            n += 1;
-        }
-        tokio::time::sleep(Duration::from_millis(30)).await;
-    }
-    n
-}
-
-/// The count of a page is its version. Here both this task and repairs change it while the service
-/// appends.
-#[test]
-fn repairs_during_a_running_service_lose_and_duplicate_nothing() {
-    let uri = Mongod::shared().uri();
-    let database = unique_database("beside");
-    let text = "flush.max_age = \"40ms\"\nbucket.max_readings = 1000\nstore.mode = \"bucket\"";
-    let mut service = Service::start(
-        text,
-        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
-    );
-    let gateway = Gateway::start("g", service.http(), 3, 12);
-    let stop = AtomicBool::new(false);
-    let begun = Instant::now();
-    let (repaired, damaged) = block_on(async {
-        let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
-        let db = client.database(&database);
-        let store = MongoStore::new(&store(&database), Span::HOUR, Duration::from_secs(3600))
-            .await
-            .unwrap();
-        let repairs = async {
-            let mut repaired = 0;
-            while begun.elapsed() < Duration::from_secs(8) || repaired < 20 {
-                let now = now_ms();
-                repaired += reconcile(&store, now - 2 * HOUR, now + 2 * HOUR, true, now)
-                    .await
-                    .repaired;
-            }
-            stop.store(true, Ordering::Relaxed);
-            repaired
-        };
-        tokio::join!(repairs, damage_pages(db, &stop))
-    });
-    let sent = gateway.finish();
-    let metrics = service.wait_settled(sent.len() as u64, Duration::from_secs(60));
-    let conflicts = metrics.get("store_conflicts_total");
-    println!(
-        "{} readings, {damaged} damaged, {repaired} repaired, {conflicts} conflicts",
-        sent.len()
-    );
-    assert!(conflicts > 0.0 && damaged > 20, "there were no conflicts");
-    let from = "2020-01-01";
-    let to = "2100-01-01";
-    let (code, table, _) = run(
-        &database,
-        &uri,
-        &["reconcile", "--from", from, "--to", to, "--repair"],
-    );
-    assert_eq!(code, 0, "{table}");
-    stored::exactly_once(&stored::readings(&uri, &database), sent);
-    assert_eq!(service.terminate(Duration::from_secs(60)), 0);
-}
-
-/// Here a repair writes whole arrays of readings. A repair that ignored the version would lose
-/// readings that were appended after it read the page.
-#[test]
-fn only_duplicates_are_removed_during_a_running_service() {
-    let uri = Mongod::shared().uri();
-    let database = unique_database("twice");
-    let text = "flush.max_age = \"5ms\"\nstore.mode = \"bucket\"";
-    let service = Service::start(
-        text,
-        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
-    );
-    let start = (now_ms() - 5 * HOUR) / HOUR * HOUR;
-    let stop = AtomicBool::new(false);
-    let (sent, repaired) = std::thread::scope(|scope| {
-        let poster = scope.spawn(|| {
-            let mut n = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let line =
-                    |n: i64| format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":{n}}}\n", start + n);
-                let body: String = (n..n + 3).map(line).collect();
-                let answer = service.post("/v1/readings", "application/x-ndjson", body.as_bytes());
-                assert_eq!(answer.expect("an answer").0, 200);
-                n += 3;
-            }
-            n
-        });
-        let repaired = block_on(async {
-            let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
-            let pages = client
-                .database(&database)
-                .collection::<Document>("sensor_buckets");
-            let store = MongoStore::new(&store(&database), Span::HOUR, Duration::from_secs(3600))
-                .await
-                .unwrap();
-            let begun = Instant::now();
-            let mut repaired = 0;
-            while begun.elapsed() < Duration::from_secs(6) || repaired < 20 {
-                // Repeats the first reading of the last page, and changes the version.
-                let twice =
-                    doc! { "$concatArrays": ["$readings", [{ "$arrayElemAt": ["$readings", 0] }]] };
-                let change = vec![
-                    doc! { "$set": { "readings": twice, "count": { "$add": ["$count", 1] } } },
-                ];
-                pages
-                    .find_one_and_update(doc! {}, change)
-                    .sort(doc! { "page": -1 })
-                    .await
-                    .unwrap();
-                let now = now_ms();
-                repaired += reconcile(&store, start, start + HOUR, true, now)
-                    .await
-                    .repaired;
-            }
-            repaired
-        });
-        stop.store(true, Ordering::Relaxed);
-        (poster.join().unwrap(), repaired)
-    });
-    let metrics = service.wait_settled(sent as u64, Duration::from_secs(60));
-    let conflicts = metrics.get("store_conflicts_total");
-    println!("{sent} readings, {repaired} repaired, {conflicts} conflicts");
-    let from = "2020-01-01";
-    let to = "2100-01-01";
-    let (code, table, _) = run(
-        &database,
-        &uri,
-        &[
-            "reconcile",
-            "--from",
-            from,
-            "--to",
-            to,
-            "--repair",
-            "--drop-duplicates",
-        ],
-    );
-    assert_eq!(code, 0, "{table}");
-    let stored = stored::readings(&uri, &database);
-    stored::exactly_once(&stored, (0..sent).map(|n| ("S".to_owned(), start + n, n)));
 }

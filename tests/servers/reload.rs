@@ -141,8 +141,120 @@ fn sender(
     })
 }
 
+/// A mapping is added and changed; the next phase removes it.
+fn a_mapping_is_added_and_changed(rig: &Rig, with_tokens: &str) {
+    let hook = |scale: &str| {
+        format!(
+            "{with_tokens}[formats.own]\nid = \"/dev\"\nvalues = {{ n = \"/v\" }}\n\
+             fields = [{{ match = \"n\", scale = {scale} }}]\n"
+        )
+    };
+    let payload = |v: i64| format!("{{\"dev\":\"mapped\",\"v\":{v}}}");
+    assert_eq!(
+        rig.post("/v1/readings?format=own", "gw1.two", &payload(1))
+            .0,
+        400
+    );
+    for (v, scale) in [(1, "10"), (2, "100")] {
+        rig.write(&hook(scale));
+        let (result, detail) = rig.reload();
+        assert_eq!(result, "applied");
+        assert!(detail.contains("formats.own"), "{detail}");
+        let (status, answer) = rig.post("/v1/readings?format=own", "gw1.two", &payload(v));
+        assert_eq!(status, 200, "{answer}");
+    }
+}
+
+/// Limits, and the size of bodies; the mapping is removed.
+fn limits_are_applied(rig: &Rig, with_tokens: &str) {
+    rig.write(&format!(
+        "{with_tokens}body_max_bytes = 2000\n[limits]\nfields_max = 2\n"
+    ));
+    let (_, detail) = rig.reload();
+    assert!(
+        detail.contains("applied: formats.own, http.body_max_bytes, limits.fields_max"),
+        "{detail}"
+    );
+    let (status, answer) = rig.post(
+        "/v1/readings",
+        "gw1.two",
+        "{\"sensor_id\":\"wide\",\"a\":1,\"b\":2,\"c\":3}",
+    );
+    assert_eq!(
+        (status, answer.contains("too_many_fields")),
+        (400, true),
+        "{answer}"
+    );
+    assert_eq!(
+        rig.post("/v1/readings", "gw1.two", &" ".repeat(2001)).0,
+        413
+    );
+}
+
+/// Keys that need a restart are named, and the others are applied.
+fn keys_that_need_a_restart_are_named(rig: &Rig, with_tokens: &str) {
+    let elsewhere = with_tokens.replace("mongodb://127.0.0.1", "mongodb://zoe:geheim@127.0.0.9");
+    rig.write(&format!(
+        "{elsewhere}queue_timeout = \"2s\"\n[journal]\nmax_bytes = \"1GiB\"\n"
+    ));
+    let (result, detail) = rig.reload();
+    assert_eq!(result, "restart_needed");
+    assert!(
+        detail.contains("http.queue_timeout")
+            && detail.ends_with("restart needed for journal.max_bytes, store.uri"),
+        "{detail}"
+    );
+    let log = rig.service.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("store.uri") && line.contains("needs a restart"))
+        .expect("a line");
+    assert!(line.contains("the store is opened"), "{line}");
+    assert!(
+        !log.contains("geheim") && !log.contains("zoe"),
+        "a secret is in the log"
+    );
+}
+
+/// With any error nothing is changed, not even the valid keys.
+fn an_error_changes_nothing(rig: &Rig, with_tokens: &str) {
+    for wrong in [
+        "[limits]\nfields_max = 3\npast = \"soon\"\n",
+        "[limits]\nfields_max = 3\n[http.tls]\nkey_file = \"nowhere\"\n",
+    ] {
+        rig.write(&format!("{with_tokens}{wrong}"));
+        let (result, detail) = rig.reload();
+        assert_eq!(result, "invalid", "{detail}");
+        assert!(
+            detail.contains("limits.past (hourbucket.toml:")
+                || detail.contains("http.tls.key_file"),
+            "{detail}"
+        );
+    }
+    rig.write(with_tokens);
+    std::fs::write(
+        rig.service.dir().join("tokens.toml"),
+        "[[tokens]]\nid = \"gw1\"\nsha256 = \"geheim\"\n",
+    )
+    .unwrap();
+    let (result, detail) = rig.reload();
+    assert!(
+        result == "invalid" && detail.contains("entry 1 (gw1)") && !detail.contains("geheim"),
+        "{detail}"
+    );
+    assert_eq!(
+        rig.post("/v1/readings", "gw1.two", "x").0,
+        400,
+        "the previous token is valid"
+    );
+    let (_, ready) = rig.service.get_admin("/readyz").unwrap();
+    assert!(
+        ready.contains("\"ready\":true") && ready.contains("the previous settings stay in effect"),
+        "{ready}"
+    );
+}
+
 #[test]
-#[allow(clippy::too_many_lines, reason = "one course of events")]
 fn under_load_settings_are_applied_or_refused_and_nothing_is_lost() {
     let (rig, database) = Rig::start("reload", "");
     rig.tokens(&[("gw1", "one")]);
@@ -182,110 +294,10 @@ fn under_load_settings_are_applied_or_refused_and_nothing_is_lost() {
     );
     *token.lock().unwrap() = "gw1.two";
 
-    // A mapping is added, changed and removed.
-    let hook = |scale: &str| {
-        format!(
-            "{with_tokens}[formats.own]\nid = \"/dev\"\nvalues = {{ n = \"/v\" }}\n\
-             fields = [{{ match = \"n\", scale = {scale} }}]\n"
-        )
-    };
-    let payload = |v: i64| format!("{{\"dev\":\"mapped\",\"v\":{v}}}");
-    assert_eq!(
-        rig.post("/v1/readings?format=own", "gw1.two", &payload(1))
-            .0,
-        400
-    );
-    for (v, scale) in [(1, "10"), (2, "100")] {
-        rig.write(&hook(scale));
-        let (result, detail) = rig.reload();
-        assert_eq!(result, "applied");
-        assert!(detail.contains("formats.own"), "{detail}");
-        let (status, answer) = rig.post("/v1/readings?format=own", "gw1.two", &payload(v));
-        assert_eq!(status, 200, "{answer}");
-    }
-
-    // Limits, and the size of bodies.
-    rig.write(&format!(
-        "{with_tokens}body_max_bytes = 2000\n[limits]\nfields_max = 2\n"
-    ));
-    let (_, detail) = rig.reload();
-    assert!(
-        detail.contains("applied: formats.own, http.body_max_bytes, limits.fields_max"),
-        "{detail}"
-    );
-    let (status, answer) = rig.post(
-        "/v1/readings",
-        "gw1.two",
-        "{\"sensor_id\":\"wide\",\"a\":1,\"b\":2,\"c\":3}",
-    );
-    assert_eq!(
-        (status, answer.contains("too_many_fields")),
-        (400, true),
-        "{answer}"
-    );
-    assert_eq!(
-        rig.post("/v1/readings", "gw1.two", &" ".repeat(2001)).0,
-        413
-    );
-
-    // Keys that need a restart are named, and the others are applied.
-    let elsewhere = with_tokens.replace("mongodb://127.0.0.1", "mongodb://zoe:geheim@127.0.0.9");
-    rig.write(&format!(
-        "{elsewhere}queue_timeout = \"2s\"\n[journal]\nmax_bytes = \"1GiB\"\n"
-    ));
-    let (result, detail) = rig.reload();
-    assert_eq!(result, "restart_needed");
-    assert!(
-        detail.contains("http.queue_timeout")
-            && detail.ends_with("restart needed for journal.max_bytes, store.uri"),
-        "{detail}"
-    );
-    let log = rig.service.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains("store.uri") && line.contains("needs a restart"))
-        .expect("a line");
-    assert!(line.contains("the store is opened"), "{line}");
-    assert!(
-        !log.contains("geheim") && !log.contains("zoe"),
-        "a secret is in the log"
-    );
-
-    // With any error nothing is changed, not even the valid keys.
-    for wrong in [
-        "[limits]\nfields_max = 3\npast = \"soon\"\n",
-        "[limits]\nfields_max = 3\n[http.tls]\nkey_file = \"nowhere\"\n",
-    ] {
-        rig.write(&format!("{with_tokens}{wrong}"));
-        let (result, detail) = rig.reload();
-        assert_eq!(result, "invalid", "{detail}");
-        assert!(
-            detail.contains("limits.past (hourbucket.toml:")
-                || detail.contains("http.tls.key_file"),
-            "{detail}"
-        );
-    }
-    rig.write(&with_tokens);
-    std::fs::write(
-        rig.service.dir().join("tokens.toml"),
-        "[[tokens]]\nid = \"gw1\"\nsha256 = \"geheim\"\n",
-    )
-    .unwrap();
-    let (result, detail) = rig.reload();
-    assert!(
-        result == "invalid" && detail.contains("entry 1 (gw1)") && !detail.contains("geheim"),
-        "{detail}"
-    );
-    assert_eq!(
-        rig.post("/v1/readings", "gw1.two", "x").0,
-        400,
-        "the previous token is valid"
-    );
-    let (_, ready) = rig.service.get_admin("/readyz").unwrap();
-    assert!(
-        ready.contains("\"ready\":true") && ready.contains("the previous settings stay in effect"),
-        "{ready}"
-    );
+    a_mapping_is_added_and_changed(&rig, &with_tokens);
+    limits_are_applied(&rig, &with_tokens);
+    keys_that_need_a_restart_are_named(&rig, &with_tokens);
+    an_error_changes_nothing(&rig, &with_tokens);
 
     // Many reloads in a row; the last state of the files counts.
     rig.tokens(&[("gw1", "two"), ("gw2", "three")]);

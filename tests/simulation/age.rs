@@ -2,15 +2,13 @@
 //! outage, sensors that start together. Each simulated sensor stands for a hundred, so its
 //! statements take a hundred times as long.
 
-use hourbucket::flush::age::{AgeControl, AgeSample, gain};
+use hourbucket::flush::age::{AgeControl, AgeSample, FEW, gain};
 use hourbucket::flush::due::{DuePolicy, DueWheel};
 use hourbucket::flush::turns::Turns;
 
 const MAX_AGE_MS: u64 = 15_000;
 const BUSY_MS: u64 = 300_000;
 const STEP_MS: u64 = 100;
-/// Readings that are enough for a statement.
-const FEW: usize = 10;
 const MINUTE_MS: u64 = 60_000;
 /// 65 µs, times a hundred.
 const COST_S: f64 = 65e-6 * 100.0;

@@ -90,16 +90,29 @@ pub fn documents(uri: &str, database: &str) -> Vec<Document> {
     })
 }
 
-/// Checks that the catalogue has every stored sensor and field with its kinds, and nothing else,
-/// and times that include those of the readings. Returns the number of sensors.
-///
-/// # Panics
-/// It does not.
-pub fn catalogued(uri: &str, database: &str) -> usize {
-    type Fields = BTreeMap<String, BTreeSet<&'static str>>;
-    let note = |reading: &Document, all: &mut (Fields, i64, i64)| {
+/// The fields of a sensor, each with its kinds.
+type Fields = BTreeMap<String, BTreeSet<&'static str>>;
+
+/// What the catalogue must say of a sensor, by its stored readings.
+struct Noted {
+    fields: Fields,
+    first_ms: i64,
+    last_ms: i64,
+}
+
+impl Noted {
+    fn none() -> Noted {
+        Noted {
+            fields: Fields::new(),
+            first_ms: i64::MAX,
+            last_ms: i64::MIN,
+        }
+    }
+
+    fn note(&mut self, reading: &Document) {
         let ts_ms = reading.get_datetime("ts").unwrap().timestamp_millis();
-        (all.1, all.2) = (all.1.min(ts_ms), all.2.max(ts_ms));
+        self.first_ms = self.first_ms.min(ts_ms);
+        self.last_ms = self.last_ms.max(ts_ms);
         for (name, value) in reading
             .iter()
             .filter(|(name, _)| !matches!(&***name, "_id" | "ts" | "meta"))
@@ -109,51 +122,107 @@ pub fn catalogued(uri: &str, database: &str) -> usize {
                 Bson::String(_) => "text",
                 _ => "number",
             };
-            all.0.entry(name.clone()).or_default().insert(kind);
+            self.fields.entry(name.clone()).or_default().insert(kind);
         }
-    };
+    }
+
+    /// Checks the entry of this sensor.
+    fn fits(&self, entry: &Document) {
+        let kinds = |list: &Bson| -> Vec<String> {
+            let list = list
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|kind| kind.as_str().unwrap().to_owned());
+            list.collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        let held: BTreeMap<&String, Vec<String>> = entry
+            .get_document("fields")
+            .unwrap()
+            .iter()
+            .map(|(name, list)| (name, kinds(list)))
+            .collect();
+        let expected: BTreeMap<&String, Vec<String>> = self
+            .fields
+            .iter()
+            .map(|(name, kinds)| (name, kinds.iter().map(|k| (*k).to_owned()).collect()))
+            .collect();
+        assert_eq!(held, expected, "{entry}");
+        let names: BTreeSet<&str> = entry
+            .get_array("field_names")
+            .unwrap()
+            .iter()
+            .filter_map(Bson::as_str)
+            .collect();
+        assert_eq!(
+            names,
+            self.fields
+                .keys()
+                .map(String::as_str)
+                .collect::<BTreeSet<_>>(),
+            "{entry}"
+        );
+        let time = |name: &str| entry.get_datetime(name).unwrap().timestamp_millis();
+        let first = time("first_ts");
+        let last = time("last_ts");
+        let day = 86_400_000;
+        assert!(
+            first - day <= self.first_ms && self.last_ms <= last + day && first <= last,
+            "{entry}"
+        );
+    }
+}
+
+/// What the catalogue must say of every sensor, by all stored readings in either storage mode.
+async fn noted(database: &mongodb::Database) -> BTreeMap<String, Noted> {
+    let mut stored: BTreeMap<String, Noted> = BTreeMap::new();
+    let mut cursor = database
+        .collection::<Document>("sensor_buckets")
+        .find(doc! {})
+        .await
+        .unwrap();
+    while cursor.advance().await.unwrap() {
+        let page: Document = cursor.deserialize_current().unwrap();
+        let sensor = page.get_str("sensor_id").unwrap().to_owned();
+        let all = stored.entry(sensor).or_insert_with(Noted::none);
+        let readings = page
+            .get_array("readings")
+            .into_iter()
+            .flatten()
+            .filter_map(Bson::as_document);
+        readings.for_each(|reading| all.note(reading));
+    }
+    let mut cursor = database
+        .collection::<Document>("sensor_readings")
+        .find(doc! {})
+        .await
+        .unwrap();
+    while cursor.advance().await.unwrap() {
+        let reading: Document = cursor.deserialize_current().unwrap();
+        let sensor = reading
+            .get_document("meta")
+            .unwrap()
+            .get_str("sensor_id")
+            .unwrap()
+            .to_owned();
+        stored
+            .entry(sensor)
+            .or_insert_with(Noted::none)
+            .note(&reading);
+    }
+    stored
+}
+
+/// Checks that the catalogue has every stored sensor and field with its kinds, and nothing else,
+/// and times that include those of the readings. Returns the number of sensors.
+///
+/// # Panics
+/// It does not.
+pub fn catalogued(uri: &str, database: &str) -> usize {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
         let database = client.database(database);
-        let mut stored: BTreeMap<String, (Fields, i64, i64)> = BTreeMap::new();
-        let mut cursor = database
-            .collection::<Document>("sensor_buckets")
-            .find(doc! {})
-            .await
-            .unwrap();
-        while cursor.advance().await.unwrap() {
-            let page: Document = cursor.deserialize_current().unwrap();
-            let sensor = page.get_str("sensor_id").unwrap().to_owned();
-            let all = stored
-                .entry(sensor)
-                .or_insert((Fields::new(), i64::MAX, i64::MIN));
-            let readings = page
-                .get_array("readings")
-                .into_iter()
-                .flatten()
-                .filter_map(Bson::as_document);
-            readings.for_each(|reading| note(reading, all));
-        }
-        let mut cursor = database
-            .collection::<Document>("sensor_readings")
-            .find(doc! {})
-            .await
-            .unwrap();
-        while cursor.advance().await.unwrap() {
-            let reading: Document = cursor.deserialize_current().unwrap();
-            let sensor = reading
-                .get_document("meta")
-                .unwrap()
-                .get_str("sensor_id")
-                .unwrap()
-                .to_owned();
-            note(
-                &reading,
-                stored
-                    .entry(sensor)
-                    .or_insert((Fields::new(), i64::MAX, i64::MIN)),
-            );
-        }
+        let stored = noted(&database).await;
         let mut cursor = database
             .collection::<Document>("sensor_catalog")
             .find(doc! {})
@@ -162,47 +231,10 @@ pub fn catalogued(uri: &str, database: &str) -> usize {
         let mut entries = 0;
         while cursor.advance().await.unwrap() {
             let entry: Document = cursor.deserialize_current().unwrap();
-            let (fields, first_ms, last_ms) = stored
+            stored
                 .get(entry.get_str("_id").unwrap())
-                .unwrap_or_else(|| panic!("not stored: {entry}"));
-            let kinds = |list: &Bson| -> Vec<String> {
-                let list = list
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|kind| kind.as_str().unwrap().to_owned());
-                list.collect::<BTreeSet<_>>().into_iter().collect()
-            };
-            let held: BTreeMap<&String, Vec<String>> = entry
-                .get_document("fields")
-                .unwrap()
-                .iter()
-                .map(|(name, list)| (name, kinds(list)))
-                .collect();
-            let expected: BTreeMap<&String, Vec<String>> = fields
-                .iter()
-                .map(|(name, kinds)| (name, kinds.iter().map(|k| (*k).to_owned()).collect()))
-                .collect();
-            assert_eq!(held, expected, "{entry}");
-            let names: BTreeSet<&str> = entry
-                .get_array("field_names")
-                .unwrap()
-                .iter()
-                .filter_map(Bson::as_str)
-                .collect();
-            assert_eq!(
-                names,
-                fields.keys().map(String::as_str).collect::<BTreeSet<_>>(),
-                "{entry}"
-            );
-            let time = |name: &str| entry.get_datetime(name).unwrap().timestamp_millis();
-            let first = time("first_ts");
-            let last = time("last_ts");
-            let day = 86_400_000;
-            assert!(
-                first - day <= *first_ms && *last_ms <= last + day && first <= last,
-                "{entry}"
-            );
+                .unwrap_or_else(|| panic!("not stored: {entry}"))
+                .fits(&entry);
             entries += 1;
         }
         assert_eq!(entries, stored.len(), "entries, and stored sensors");

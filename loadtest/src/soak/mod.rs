@@ -20,12 +20,13 @@ pub(crate) use report::Soak;
 use report::{Load, Second};
 
 use crate::drive::{self, Lane, Target, Throttle};
+use crate::parts::mongod::Mongod;
 use crate::parts::service::Service;
 use crate::plan::Plan;
 use crate::report::Latency;
 use crate::run::{self, Over, Rig};
 use crate::spec::{Format, Spec, Transport};
-use crate::verify::{self, Sent};
+use crate::verify::{self, Checked, Known, Sent};
 use crate::{Failure, usage};
 
 const SENSORS: u32 = 10_000;
@@ -92,19 +93,8 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
         broker: broker.ok_or("no broker")?,
         done: vec![],
     };
-    let over = AtomicBool::new(false);
-    let course = Mutex::new(vec![]);
-    let begun = Instant::now();
-    let loads = std::thread::scope(|scope| {
-        let watching = scope.spawn(|| watch(&service, begun, &over, &course));
-        let happening = scope.spawn(|| events.happen(&service, begun, minute * minutes, &over));
-        let stop = Over(&over);
-        let loads = drive_minutes(&mut lanes, &plan, minutes, minute, &over);
-        drop(stop);
-        run::joined(watching)?;
-        run::joined(happening)?;
-        loads
-    })?;
+    let (loads, course) =
+        load_with_events(&service, &mut events, &mut lanes, &plan, minutes, minute)?;
     let readings = loads.iter().map(|load| load.readings).sum();
     all_accepted(&service, readings)?;
     let used_by_test = usage::of(std::process::id())
@@ -122,20 +112,7 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
         broker: Some(broker.usage().since(before.broker.unwrap_or_default())),
         loadtest: used_by_test,
     };
-    let messages: Vec<u64> = lanes.iter().map(|lane| lane.acknowledged).collect();
-    let db = mongod.client().await?.database(run::DATABASE);
-    let check = verify::check(
-        &db,
-        &Sent {
-            plan: &plan,
-            known: &known,
-            messages: &messages,
-        },
-    )
-    .await?;
-    let course = course
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let check = check_store(&mongod, &plan, &known, &lanes).await?;
     let duplicates = ended.metrics.count("readings_duplicate_total");
     Ok(Soak::new(
         &options.mode,
@@ -172,6 +149,35 @@ fn spec(options: &Options) -> Spec {
         phases: vec![],
         service: BTreeMap::new(),
     }
+}
+
+/// Sends the load while the events happen and the service is watched. Returns the load of each
+/// minute, and the samples.
+fn load_with_events(
+    service: &Service,
+    events: &mut Events,
+    lanes: &mut [Lane],
+    plan: &Plan,
+    minutes: u32,
+    minute: Duration,
+) -> Result<(Vec<Load>, Vec<Second>), Failure> {
+    let over = AtomicBool::new(false);
+    let course = Mutex::new(vec![]);
+    let begun = Instant::now();
+    let loads = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| watch(service, begun, &over, &course));
+        let happening = scope.spawn(|| events.happen(service, begun, minute * minutes, &over));
+        let stop = Over(&over);
+        let loads = drive_minutes(lanes, plan, minutes, minute, &over);
+        drop(stop);
+        run::joined(watching)?;
+        run::joined(happening)?;
+        loads
+    })?;
+    let course = course
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok((loads, course))
 }
 
 /// Sends the load of each minute; ends early if `over` is set, because an event failed.
@@ -216,6 +222,23 @@ fn drive_minutes(
         loads.push(load);
     }
     Ok(loads)
+}
+
+/// Compares the store with what was acknowledged on the lanes.
+async fn check_store(
+    mongod: &Mongod,
+    plan: &Plan,
+    known: &Known,
+    lanes: &[Lane],
+) -> Result<Checked, Failure> {
+    let messages: Vec<u64> = lanes.iter().map(|lane| lane.acknowledged).collect();
+    let db = mongod.client().await?.database(run::DATABASE);
+    let sent = Sent {
+        plan,
+        known,
+        messages: &messages,
+    };
+    verify::check(&db, &sent).await
 }
 
 /// Samples the service until `over`.

@@ -290,4 +290,8 @@ fn patterns(
 }
 
 #[cfg(test)]
+mod credentials_tests;
+#[cfg(test)]
+mod forged_tests;
+#[cfg(test)]
 mod tests;

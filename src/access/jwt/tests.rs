@@ -1,7 +1,5 @@
-//! JWTs that are good, forged, for others, and out of time; files of keys with every fault.
+//! JWTs that are good or for others, their keys, and files of keys with every fault.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -10,24 +8,23 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::json;
 
-use super::super::{CredentialFault, Credentials, Denied, GrantDefaults, Protocol, hash_secret};
 use super::*;
 use crate::config::{self, Config};
 
 /// An issuer with a key for EdDSA.
-struct Issuer(Ed25519KeyPair);
+pub(super) struct Issuer(Ed25519KeyPair);
 
 impl Issuer {
-    fn new() -> Issuer {
+    pub(super) fn new() -> Issuer {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         Issuer(Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap())
     }
 
-    fn public(&self) -> &[u8] {
+    pub(super) fn public(&self) -> &[u8] {
         self.0.public_key().as_ref()
     }
 
-    fn pem(&self) -> String {
+    pub(super) fn pem(&self) -> String {
         pem(
             "PUBLIC KEY",
             &[
@@ -38,23 +35,27 @@ impl Issuer {
         )
     }
 
-    fn jwk(&self, kid: &str) -> Value {
+    pub(super) fn jwk(&self, kid: &str) -> Value {
         json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "kid": kid, "x": BASE64.encode(self.public())})
     }
 
-    fn sign(&self, header: &Value, claims: &Value) -> String {
+    pub(super) fn sign(&self, header: &Value, claims: &Value) -> String {
         signed(header, claims, |message| {
             self.0.sign(message).as_ref().to_vec()
         })
     }
 
     /// With its usual header.
-    fn issue(&self, claims: &Value) -> String {
+    pub(super) fn issue(&self, claims: &Value) -> String {
         self.sign(&json!({"alg": "EdDSA", "typ": "JWT"}), claims)
     }
 }
 
-fn signed(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
+pub(super) fn signed(
+    header: &Value,
+    claims: &Value,
+    sign: impl FnOnce(&[u8]) -> Vec<u8>,
+) -> String {
     let message = format!(
         "{}.{}",
         BASE64.encode(header.to_string()),
@@ -71,7 +72,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     )
 }
 
-fn settings() -> config::Jwt {
+pub(super) fn settings() -> config::Jwt {
     config::Jwt {
         issuer: Some("https://idp.example".into()),
         audience: vec!["hourbucket".into(), "other".into()],
@@ -79,7 +80,7 @@ fn settings() -> config::Jwt {
     }
 }
 
-fn load(settings: config::Jwt, keys: &str) -> Jwt {
+pub(super) fn load(settings: config::Jwt, keys: &str) -> Jwt {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), keys).unwrap();
     Jwt::load(&config::Jwt {
@@ -91,7 +92,7 @@ fn load(settings: config::Jwt, keys: &str) -> Jwt {
 }
 
 /// Good claims, with changes; null removes one.
-fn claims(changes: &Value) -> Value {
+pub(super) fn claims(changes: &Value) -> Value {
     let mut claims =
         json!({"iss": "https://idp.example", "aud": "hourbucket", "sub": "gw1", "exp": 2000});
     for (name, value) in changes.as_object().unwrap() {
@@ -155,156 +156,6 @@ fn the_names_of_claims_and_the_scope_without_them_are_settings() {
         .verify(&issuer.issue(&claims(&json!({"device": "d1", name("write"): "x"}))))
         .unwrap();
     assert!(got.write.matches("x") && !got.write.matches("d1-1"));
-}
-
-/// Every attack on the format, the algorithm and the key. No text repeats a part of the JWT.
-#[test]
-fn what_no_configured_key_has_signed_is_refused() {
-    let issuer = Issuer::new();
-    let other = Issuer::new();
-    let jwt = load(settings(), &json!({"keys": [issuer.jwk("k1")]}).to_string());
-    let good = claims(&json!({}));
-    let eddsa = json!({"alg": "EdDSA", "kid": "k1"});
-    let by_public_key = |key: &[u8], alg: &str| {
-        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
-        signed(&json!({"alg": alg, "kid": "k1"}), &good, |message| {
-            ring::hmac::sign(&key, message).as_ref().to_vec()
-        })
-    };
-    let real = issuer.sign(&eddsa, &good);
-    let (head, signature) = real.rsplit_once('.').unwrap();
-    let header = head.split_once('.').unwrap().0;
-    let raised = BASE64.encode(claims(&json!({"write": "*"})).to_string());
-    let unsigned = |alg: &str| signed(&json!({"alg": alg}), &good, |_| vec![]);
-    let with = |extra: Value| {
-        let mut header = eddsa.clone();
-        extra
-            .as_object()
-            .unwrap()
-            .iter()
-            .for_each(|(name, value)| header[name] = value.clone());
-        header
-    };
-    assert_eq!(
-        jwt.verify(&real).map(|claims| claims.id.clone()),
-        Ok("gw1".into())
-    );
-    for (what, text, fault) in [
-        ("none", unsigned("none"), JwtFault::Malformed),
-        ("None", unsigned("None"), JwtFault::Malformed),
-        (
-            "none with the signature",
-            format!("{}{signature}", unsigned("none")),
-            JwtFault::Malformed,
-        ),
-        ("no signature", unsigned("EdDSA"), JwtFault::Signature),
-        (
-            "HMAC with the public key",
-            by_public_key(issuer.public(), "HS256"),
-            JwtFault::Algorithm,
-        ),
-        (
-            "HMAC with its PEM",
-            by_public_key(issuer.pem().as_bytes(), "HS256"),
-            JwtFault::Algorithm,
-        ),
-        (
-            "HMAC that says EdDSA",
-            by_public_key(issuer.public(), "EdDSA"),
-            JwtFault::Signature,
-        ),
-        (
-            "another algorithm",
-            issuer.sign(&json!({"alg": "ES256", "kid": "k1"}), &good),
-            JwtFault::UnknownKey,
-        ),
-        (
-            "one that is not allowed",
-            issuer.sign(&json!({"alg": "PS512", "kid": "k1"}), &good),
-            JwtFault::Algorithm,
-        ),
-        (
-            "another key",
-            other.sign(&eddsa, &good),
-            JwtFault::Signature,
-        ),
-        (
-            "another key without kid",
-            other.issue(&good),
-            JwtFault::Signature,
-        ),
-        (
-            "unknown kid",
-            other.sign(&with(json!({"kid": "k2"})), &good),
-            JwtFault::UnknownKey,
-        ),
-        (
-            "a path as kid",
-            other.sign(&with(json!({"kid": "../../dev/null"})), &good),
-            JwtFault::UnknownKey,
-        ),
-        (
-            "SQL as kid",
-            other.sign(&with(json!({"kid": "' UNION SELECT 'x"})), &good),
-            JwtFault::UnknownKey,
-        ),
-        (
-            "kid of another type",
-            other.sign(&with(json!({"kid": ["k1"]})), &good),
-            JwtFault::Malformed,
-        ),
-        (
-            "its own key",
-            other.sign(&with(json!({"jwk": other.jwk("k1")})), &good),
-            JwtFault::Signature,
-        ),
-        (
-            "its own URL",
-            other.sign(&with(json!({"jku": "http://127.0.0.1/k"})), &good),
-            JwtFault::Signature,
-        ),
-        (
-            "critical header",
-            issuer.sign(&with(json!({"crit": ["x"], "x": 1})), &good),
-            JwtFault::Malformed,
-        ),
-        (
-            "other claims",
-            format!("{header}.{raised}.{signature}"),
-            JwtFault::Signature,
-        ),
-        (
-            "cut signature",
-            real[..real.len() - 2].to_owned(),
-            JwtFault::Signature,
-        ),
-        (
-            "garbage in the signature",
-            format!("{head}.!!!!"),
-            JwtFault::Malformed,
-        ),
-        ("garbage", "eyJ.eyJ.x".into(), JwtFault::Malformed),
-        ("not Base64", "ä.ö.ü".into(), JwtFault::Malformed),
-        ("padding", format!("{real}="), JwtFault::Malformed),
-        ("four parts", format!("{real}.x"), JwtFault::Malformed),
-        ("five parts", format!("{real}.x.y"), JwtFault::Malformed),
-        ("empty parts", "..".into(), JwtFault::Malformed),
-        (
-            "huge",
-            issuer.issue(&claims(&json!({"x": "y".repeat(9000)}))),
-            JwtFault::TooLong,
-        ),
-    ] {
-        let refused = jwt.verify(&text);
-        assert_eq!(refused, Err(fault), "{what}");
-        assert!(fault.is_forged(), "{what}");
-        let said = fault.to_string();
-        assert!(
-            text.split('.')
-                .all(|part| part.len() < 4 || !said.contains(part)),
-            "{what}: {said}"
-        );
-    }
 }
 
 #[test]
@@ -483,175 +334,5 @@ fn every_fault_of_a_key_file_is_named_and_no_part_of_a_key() {
     assert!(
         Jwt::load(&settings()).unwrap().is_none(),
         "no file, no JWTs"
-    );
-}
-
-/// The credentials of a port with the tokens `gw1.s.1` and `gw2.s`.
-fn credentials(jwt: Jwt) -> Credentials {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let entry = |id: &str, secret: &str| {
-        format!(
-            "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n",
-            hash_secret(secret)
-        )
-    };
-    std::fs::write(file.path(), entry("gw1", "s.1") + &entry("gw2", "s")).unwrap();
-    let grants = GrantDefaults {
-        jwt: Some(Arc::new(jwt)),
-        ..GrantDefaults::unlimited()
-    };
-    Credentials::load("x", Some(file.path()), false, &grants)
-        .unwrap()
-        .unwrap()
-}
-
-#[test]
-fn tokens_and_jwts_are_accepted_side_by_side() {
-    let issuer = Issuer::new();
-    let port = credentials(load(settings(), &issuer.pem()));
-    let id = |text: &str| port.of_text(text).map(|grant| grant.id.to_string());
-    assert_eq!(
-        id("gw1.s.1"),
-        Ok("gw1".into()),
-        "a token whose secret has a dot"
-    );
-    assert_eq!(id("gw2.s"), Ok("gw2".into()));
-    assert_eq!(
-        id(&issuer.issue(&claims(&json!({"sub": "auth0|7"})))),
-        Ok("auth0|7".into())
-    );
-    assert_eq!(
-        id("gw1.s.2"),
-        Err(CredentialFault::Wrong),
-        "the id of a token, so not a JWT"
-    );
-    assert_eq!(id("gw2.x"), Err(CredentialFault::Wrong));
-    assert_eq!(id("a.b.c"), Err(CredentialFault::Jwt(JwtFault::Malformed)));
-    let only_jwt = GrantDefaults {
-        jwt: port.jwt_for_tests(),
-        ..GrantDefaults::unlimited()
-    };
-    let only_jwt = Credentials::load("x", None::<&Path>, false, &only_jwt)
-        .unwrap()
-        .unwrap();
-    assert!(
-        only_jwt.of_text("gw2.s").is_err() && only_jwt.tokens().is_none() && only_jwt.accepts_jwt()
-    );
-    assert!(
-        Credentials::load("x", None::<&Path>, false, &GrantDefaults::unlimited())
-            .unwrap()
-            .is_none()
-    );
-}
-
-#[test]
-fn the_time_is_checked_with_the_clock_of_the_service() {
-    let issuer = Issuer::new();
-    let port = credentials(load(settings(), &issuer.pem()));
-    let grant = port
-        .of_text(&issuer.issue(&claims(&json!({"nbf": 1000}))))
-        .unwrap();
-    let check = |at_s: i64| grant.check(Protocol::Mqtt, at_s * 1000);
-    // With the leeway of 30 s.
-    assert_eq!((check(969), check(970)), (Err(Denied::NotYetValid), Ok(())));
-    assert_eq!((check(2029), check(2030)), (Ok(()), Err(Denied::Expired)));
-}
-
-#[test]
-fn a_jwt_is_valid_as_long_as_its_key_and_the_settings_accept_it() {
-    let issuer = Issuer::new();
-    let other = Issuer::new();
-    let keys = |keys: &[Value]| json!({"keys": keys}).to_string();
-    let grant = credentials(load(settings(), &keys(&[issuer.jwk("a")])));
-    let grant = grant
-        .of_text(&issuer.sign(&json!({"alg": "EdDSA", "kid": "a"}), &claims(&json!({}))))
-        .unwrap();
-    let renewed = |settings, keys: &str| credentials(load(settings, keys)).renewed(&grant);
-    assert!(renewed(settings(), &keys(&[other.jwk("b"), issuer.jwk("a")])).is_some());
-    assert!(
-        renewed(settings(), &keys(&[other.jwk("b")])).is_none(),
-        "its key was removed"
-    );
-    assert!(
-        renewed(settings(), &keys(&[other.jwk("a")])).is_none(),
-        "another key with its kid"
-    );
-    assert!(
-        renewed(
-            config::Jwt {
-                audience: vec!["x".into()],
-                ..settings()
-            },
-            &issuer.pem()
-        )
-        .is_none()
-    );
-    assert!(
-        renewed(
-            config::Jwt {
-                algorithms: vec![config::JwtAlgorithm::Es256, config::JwtAlgorithm::EdDsa],
-                ..settings()
-            },
-            &issuer.pem()
-        )
-        .is_some()
-    );
-    let wider = config::Jwt {
-        write_default: vec!["*".into()],
-        ..settings()
-    };
-    assert!(
-        renewed(wider, &issuer.pem())
-            .unwrap()
-            .write
-            .as_ref()
-            .unwrap()
-            .is_all(),
-        "the new settings apply"
-    );
-    let no_jwt = Credentials::load("x", None::<&Path>, false, &GrantDefaults::unlimited()).unwrap();
-    assert!(no_jwt.is_none());
-}
-
-/// A JWT that was verified before is not verified again, but its expiry and a change of the keys
-/// still count.
-#[test]
-fn a_known_jwt_ends_with_its_expiry_and_with_its_key() {
-    let issuer = Issuer::new();
-    let other = Issuer::new();
-    let text = issuer.issue(&claims(&json!({"exp": 2000, "nbf": 1000})));
-    let now = credentials(load(
-        config::Jwt {
-            leeway: Duration::ZERO,
-            ..settings()
-        },
-        &issuer.pem(),
-    ));
-    for _ in 0..3 {
-        let grant = now.of_text(&text).unwrap();
-        assert_eq!(
-            grant.check(Protocol::Http, 999_999),
-            Err(Denied::NotYetValid)
-        );
-        assert_eq!(grant.check(Protocol::Http, 1_999_999), Ok(()));
-        assert_eq!(grant.check(Protocol::Http, 2_000_000), Err(Denied::Expired));
-    }
-    // The known JWT with another signature or claim is another text.
-    let (message, _) = text.rsplit_once('.').unwrap();
-    let (_, of_other) = other
-        .issue(&claims(&json!({})))
-        .rsplit_once('.')
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .unwrap();
-    let forged = now.of_text(&format!("{message}.{of_other}")).map(drop);
-    assert_eq!(forged, Err(CredentialFault::Jwt(JwtFault::Signature)));
-    let after = credentials(load(settings(), &other.pem()));
-    assert_eq!(
-        after.of_text(&text).map(drop),
-        Err(CredentialFault::Jwt(JwtFault::Signature))
-    );
-    assert!(
-        after.renewed(&now.of_text(&text).unwrap()).is_none(),
-        "an open connection ends"
     );
 }

@@ -31,9 +31,11 @@
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of pending, in
 //! flight, stored; acknowledgements leave with the last reading that was pending when they joined.
 
+mod answers;
 mod incoming_reading;
 mod page_limits;
 mod pending;
+mod statement;
 mod stored_state;
 mod unstored;
 mod write_outcome;
@@ -46,17 +48,12 @@ pub(super) use write_outcome::WriteOutcome;
 use std::sync::Arc;
 
 use pending::Pending;
-use stored_state::{StoredState, SummaryBytes};
+use stored_state::StoredState;
 
-use super::dedup::{DedupWindow, ExternalWrites, Position};
+use super::dedup::{DedupWindow, ExternalWrites};
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
-use crate::model::rows::{self, StatementLimits};
-use crate::model::{
-    BucketStart, FieldSummary, PageKind, PageWrite, RowFlags, Rows, SensorId, StorageMode, Tags,
-    memory, summary,
-};
-use crate::store::LoadedBucket;
+use crate::model::{BucketStart, RowFlags, Rows, StorageMode, memory, rows};
 
 /// The bucket's pending work in the store.
 #[derive(Debug)]
@@ -376,200 +373,6 @@ impl Bucket {
         (total as f64 * (since as f64 / whole.max(1) as f64).clamp(0.0, 1.0)) as usize
     }
 
-    /// Takes the next statement; call only if [`Bucket::next_op`] is `Create` or `Append`.
-    /// `keys_max`: how many stored readings it may remember; `storage_mode`: of new buckets.
-    pub(super) fn take(
-        &mut self,
-        sensor_id: &SensorId,
-        tags: Option<&Arc<Tags>>,
-        limits: PageLimits,
-        keys_max: usize,
-        storage_mode: StorageMode,
-    ) -> Option<PageWrite> {
-        let mut pending = self.pending.take()?;
-        let storage_mode = *self.storage_mode.get_or_insert(storage_mode);
-        let series = storage_mode == StorageMode::TimeSeries;
-        let none = SummaryBytes::NONE;
-        let (page, kind, count, bytes, held) = match self.stored {
-            StoredState::New | StoredState::Unknown => (0, PageKind::Create, 0, 0, none),
-            StoredState::Page {
-                page, sealed: true, ..
-            } => (page + 1, PageKind::Create, 0, 0, none),
-            StoredState::Page {
-                page,
-                count,
-                bytes,
-                summary,
-                ..
-            } => (
-                page,
-                PageKind::Append { known_count: count },
-                count,
-                u64::from(bytes),
-                summary,
-            ),
-        };
-        let (rows, bytes_max) = match series {
-            true => (limits.readings as usize, limits.bytes),
-            false => (
-                limits.readings.saturating_sub(count) as usize,
-                limits.bytes.saturating_sub(bytes),
-            ),
-        };
-        let room = StatementLimits {
-            rows,
-            bytes: bytes_max,
-            summary_bytes: held.room(limits),
-        };
-        // A page without room, by count or for the next reading's bytes, is sealed by a separate
-        // write.
-        let fits =
-            series || room.rows > 0 && (count == 0 || pending.first_row_bytes() <= room.bytes);
-        let (rows, is_cut) = if fits {
-            pending.rows.take_room(room)
-        } else {
-            (Rows::default(), false)
-        };
-        let rest = !pending.rows.is_empty();
-        let full = is_cut || held.is_full(limits) || (rest && !series);
-        let summary = summary::summarise(&rows);
-        if let Some(dedup) = self.dedup.as_mut() {
-            dedup.extend(
-                rows.iter()
-                    .filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME))
-                    .map(|r| r.key()),
-            );
-            dedup.trim(keys_max);
-        }
-        let last_ts_ms = if rows.is_empty() {
-            i64::MIN
-        } else {
-            rows.last_ts_ms()
-        };
-        let acks = pending.take_acks(rows.len());
-        let of_summary = memory::block(summary.capacity() * size_of::<(u32, FieldSummary)>());
-        let held = memory::shared(size_of::<Rows>()) + rows.memory_bytes() + of_summary;
-        let bytes = array_bytes(&rows);
-        let memory = held;
-        let rows = Arc::new(rows);
-        let since_ms = pending.since_ms;
-        self.in_flight = Some(Box::new(InFlight {
-            acks,
-            since_ms,
-            bytes,
-            rows: Some(rows.clone()),
-            memory,
-        }));
-        self.high_water_ms = self.high_water_ms.max(last_ts_ms);
-        if rest {
-            pending.forget_keys();
-            pending.since_ms = pending.take_over_ms().unwrap_or(pending.since_ms);
-            self.pending = Some(pending);
-        }
-        let tags = if kind == PageKind::Create || series {
-            tags.cloned()
-        } else {
-            None
-        };
-        let sensor_id = sensor_id.clone();
-        let start = self.start;
-        let seal = full;
-        Some(PageWrite {
-            sensor_id,
-            start,
-            page,
-            kind,
-            storage_mode,
-            seal,
-            tags,
-            rows,
-            summary,
-            catalog: None,
-        })
-    }
-
-    /// Notes that a load is in flight.
-    pub(super) fn loading(&mut self) {
-        self.in_flight = Some(Box::new(InFlight {
-            acks: Acks::default(),
-            since_ms: 0,
-            bytes: 0,
-            rows: None,
-            memory: 0,
-        }));
-    }
-
-    /// The load failed; the bucket still needs it.
-    pub(super) fn load_failed(&mut self) {
-        self.attempts = self.attempts.saturating_add(1);
-        self.fault();
-        self.load_ended();
-    }
-
-    /// The load was not started; the bucket still needs it.
-    pub(super) fn load_deferred(&mut self) {
-        self.load_ended();
-    }
-
-    /// Ends the load. Acknowledgements that joined it wait with the pending rows again.
-    fn load_ended(&mut self) {
-        if let Some(in_flight) = self.in_flight.take()
-            && let Some(pending) = self.pending.as_mut()
-        {
-            pending.wait_for_all(in_flight.acks);
-        }
-    }
-
-    /// The store has accepted `write`; the page now has `count` readings.
-    pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
-        let Some(in_flight) = self.in_flight.take() else {
-            return WriteOutcome::default();
-        };
-        self.stored = self.stored.after(write, in_flight.bytes, count);
-        if write.storage_mode == StorageMode::TimeSeries && self.receipt_at_ms > i64::MIN {
-            self.external.get_or_insert_default().own(&write.rows);
-        }
-        (self.attempts, self.faults) = (0, 0);
-        let stored = u64::from(in_flight.count());
-        in_flight.acks.delivered();
-        WriteOutcome {
-            stored,
-            duplicates: 0,
-        }
-    }
-
-    /// The store has refused `write`, or its result is unknown: its rows are pending again, in
-    /// front, and the bucket must be loaded.
-    pub(super) fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
-        let Some(mut in_flight) = self.in_flight.take() else {
-            return;
-        };
-        drop(in_flight.rows.take());
-        let mut rows = Arc::unwrap_or_clone(write.rows);
-        rows.mark(flag);
-        let mut pending = self
-            .pending
-            .take()
-            .unwrap_or_else(|| Box::new(Pending::new(now_ms)));
-        rows.append(&pending.rows);
-        pending.rows = rows;
-        pending.wait_for_all(in_flight.acks);
-        pending.forget_keys();
-        pending.check = true;
-        pending.since_ms = in_flight.since_ms;
-        // The page may have less room than it had when the first reading was too much for it.
-        pending.take_over_ms();
-        self.pending = Some(pending);
-        self.attempts = self.attempts.saturating_add(1);
-        self.doubt = true;
-    }
-
-    /// Like [`Bucket::came_back`], for a statement whose answer was lost because the store failed.
-    pub(super) fn lost(&mut self, write: PageWrite, now_ms: u64) {
-        self.came_back(write, RowFlags::LOST, now_ms);
-        self.fault();
-    }
-
     /// Removes the pending rows, to be kept as dead letters, with their acknowledgements. `None` if
     /// there are none or something is in flight. The bucket is loaded again before its next write.
     pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
@@ -608,86 +411,6 @@ impl Bucket {
             external,
             ..Bucket::new(self.start, false)
         };
-    }
-
-    /// The store will never accept the statement in flight; the caller owns its rows now. Returns
-    /// parts of every acknowledgement that may cover them, to be delivered when the rows are kept
-    /// as dead letters.
-    pub(super) fn given_up(&mut self) -> Acks {
-        (self.attempts, self.faults) = (0, 0);
-        // The window counts these rows as stored; a later replay from the dead letters must be
-        // looked up.
-        self.dedup = None;
-        let mut acks = self.in_flight.take().map(|f| f.acks).unwrap_or_default();
-        if let Some(pending) = &self.pending {
-            acks.append(&mut pending.split_acks());
-        }
-        acks
-    }
-
-    /// Applies a load: drops rows that are stored already. `from_ms`: the time from which on
-    /// readings were requested.
-    pub(super) fn loaded(
-        &mut self,
-        bucket: &LoadedBucket,
-        from_ms: Option<i64>,
-        keys_max: usize,
-    ) -> WriteOutcome {
-        self.load_ended();
-        let before = std::mem::replace(&mut self.stored, StoredState::of(bucket));
-        let known = match (before, &self.external) {
-            (StoredState::Unknown, Some(external)) => external.known,
-            _ => before.end(),
-        };
-        if from_ms.is_none()
-            && !self.doubt
-            && self.storage_mode == Some(bucket.storage_mode)
-            && self.stored.is_same_page(before)
-        {
-            // No other writer has changed the page; only the summary's size was unknown.
-            return WriteOutcome::default();
-        }
-        self.storage_mode = (!bucket.pages.is_empty()).then_some(bucket.storage_mode);
-        self.doubt = false;
-        self.high_water_ms = bucket
-            .pages
-            .iter()
-            .map(|p| p.last_ts_ms)
-            .max()
-            .unwrap_or(i64::MIN);
-        if self.stored.end() > known {
-            self.external.get_or_insert_default().found(
-                known,
-                self.stored.end(),
-                self.high_water_ms,
-            );
-        }
-        if from_ms.is_none() {
-            // The window lacks what others have written since.
-            self.dedup = None;
-        }
-        let high_water_ms = self.high_water_ms;
-        let Some(pending) = self.pending.as_mut() else {
-            return WriteOutcome::default();
-        };
-        let Some(from_ms) = from_ms else {
-            // A reading that may be stored already has a time at or before the latest stored one.
-            // If readings were removed, the others cannot be stored either, and those that are left
-            // decide which rows are duplicates.
-            if pending.rows.first_ts_ms() <= high_water_ms || bucket.readings_removed() {
-                pending.check = true;
-            }
-            return WriteOutcome::default();
-        };
-        let mut dedup = Box::new(DedupWindow::new(bucket, from_ms, self.external.as_deref()));
-        let outcome = pending.drop_stored(&dedup, self.external.as_deref_mut());
-        dedup.trim(keys_max);
-        self.dedup = Some(dedup);
-        if let Some(pending) = self.pending.take_if(|pending| pending.rows.is_empty()) {
-            pending.into_parts().1.delivered();
-            (self.attempts, self.faults) = (0, 0);
-        }
-        outcome
     }
 }
 

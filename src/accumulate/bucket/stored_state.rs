@@ -14,8 +14,9 @@
 //! An exact size is not requested again before the next write, so this rule never causes one load
 //! after another.
 
-use super::{PageKind, PageLimits, PageWrite, Position, StorageMode};
-use crate::model::summary;
+use super::super::dedup::Position;
+use super::PageLimits;
+use crate::model::{PageKind, PageWrite, StorageMode, summary};
 use crate::store::LoadedBucket;
 
 /// The believed state of the stored bucket.

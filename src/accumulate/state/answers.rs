@@ -116,13 +116,11 @@ impl Shard {
                 let Some(acks) = self.change(bucket_ref, Bucket::given_up) else {
                     return;
                 };
-                let sensor_id = write.sensor_id;
-                let rows = write.rows;
-                self.usage.readings -= rows.len();
-                self.note_settled(bucket_ref.slot, bucket_ref.start, rows.len());
+                self.usage.readings -= write.rows.len();
+                self.note_settled(bucket_ref.slot, bucket_ref.start, write.rows.len());
                 self.rejected_rows.push(RejectedRows {
-                    sensor_id,
-                    rows,
+                    sensor_id: write.sensor_id,
+                    rows: write.rows,
                     reason: RejectCause::StoreRejected,
                     detail,
                     acks,

@@ -399,7 +399,7 @@ impl Shard {
         self.wall_ms = now.wall_ms;
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             for bucket_ref in due {
-                if self.is_current(bucket_ref, now) {
+                if self.is_current(bucket_ref, now.mono_ms) {
                     self.enqueue_or_hold(bucket_ref, now);
                 }
             }
@@ -407,12 +407,13 @@ impl Shard {
         self.take_turns(now);
     }
 
-    /// Whether a wheel entry is still valid. A bucket that was queued before it was due (overfull,
-    /// evicted) leaves its entry in the wheel, and may have a later one.
-    fn is_current(&mut self, bucket_ref: BucketRef, now: Now) -> bool {
+    /// Whether an entry from a slot of the wheel at or before `until_ms` is still valid. A bucket
+    /// that was queued before it was due (overfull, evicted) leaves its entry in the wheel, and may
+    /// have a later one.
+    fn is_current(&mut self, bucket_ref: BucketRef, until_ms: u64) -> bool {
         let due_ms =
             bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
-        due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
+        due_ms != 0 && self.wheel.slot_ms(due_ms) <= until_ms
     }
 
     /// Queues a due bucket, unless it is worth waiting for the rest of its page, or for more
@@ -527,10 +528,7 @@ impl Shard {
                 return;
             };
             for bucket_ref in early {
-                let due_ms =
-                    bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
-                // Any other entry is stale, see `is_current`.
-                if self.wheel.slot_ms(due_ms) == slot_ms {
+                if self.is_current(bucket_ref, slot_ms) {
                     self.enqueue(bucket_ref);
                 }
             }

@@ -202,9 +202,7 @@ impl Shard {
             if sensor.buckets.is_empty() {
                 self.usage.bytes -= sensor.memory();
                 self.usage.sensors -= 1;
-                let hash = sensor.hash;
-                let slots = slot as u32;
-                if let Ok(entry) = self.index.find_entry(hash, |&s| s == slots) {
+                if let Ok(entry) = self.index.find_entry(sensor.hash, |&s| s == slot as u32) {
                     entry.remove();
                 }
                 let sensor = self.sensors.remove(slot);

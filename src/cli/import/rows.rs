@@ -250,85 +250,109 @@ fn io_error(error: csv::Error) -> io::Error {
     }
 }
 
-fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping, MappingError> {
-    let columns = || names.join(", ");
-    let hint = match names {
-        [only] if only.contains(';') => "; add --delimiter ';'",
-        [only] if only.contains('\t') => "; add --delimiter tab",
-        _ => "",
-    };
-    let find = |option: &'static str, column: &str| {
+/// The names of the columns.
+struct Header<'a> {
+    names: &'a [String],
+}
+
+impl Header<'_> {
+    fn columns(&self) -> String {
+        self.names.join(", ")
+    }
+
+    fn hint(&self) -> &'static str {
+        match self.names {
+            [only] if only.contains(';') => "; add --delimiter ';'",
+            [only] if only.contains('\t') => "; add --delimiter tab",
+            _ => "",
+        }
+    }
+
+    fn find(&self, option: &'static str, column: &str) -> Result<usize, MappingError> {
         let by_number = || {
             column
                 .parse()
                 .ok()
-                .filter(|n| (1..=names.len()).contains(n))
+                .filter(|n| (1..=self.names.len()).contains(n))
                 .map(|n: usize| n - 1)
         };
-        names
+        self.names
             .iter()
             .position(|name| name == column)
             .or_else(by_number)
             .ok_or_else(|| MappingError::Column {
                 option,
                 column: column.to_owned(),
-                columns: columns(),
-                hint,
+                columns: self.columns(),
+                hint: self.hint(),
             })
-    };
-    let usual = |known: &[&str]| {
-        known.iter().find_map(|usual| {
-            names
+    }
+
+    /// The column with one of these names, which need no option.
+    fn usual(
+        &self,
+        known: &[&str],
+        what: &'static str,
+        option: &'static str,
+    ) -> Result<usize, MappingError> {
+        let found = known.iter().find_map(|usual| {
+            self.names
                 .iter()
                 .position(|name| name.eq_ignore_ascii_case(usual))
+        });
+        found.ok_or_else(|| MappingError::Unknown {
+            what,
+            option,
+            columns: self.columns(),
+            hint: self.hint(),
         })
-    };
-    let unknown = |what, option| MappingError::Unknown {
-        what,
-        option,
-        columns: columns(),
-        hint,
-    };
-    let sensor = match &args.sensor {
-        Some(column) => Some(find("--sensor", column)?),
-        None if has_sensor => None,
-        None => Some(
-            usual(&SENSOR_NAMES).ok_or_else(|| unknown("sensor id", "--sensor or --sensor-id"))?,
-        ),
-    };
-    let mut time: Vec<usize> = args
-        .time
-        .iter()
-        .map(|column| find("--time", column))
-        .collect::<Result<_, _>>()?;
-    if time.is_empty() {
-        time.push(usual(&TIME_NAMES).ok_or_else(|| unknown("time", "--time"))?);
     }
-    let named = |option, list: &[String]| {
+
+    /// The columns of an option (`COLUMN` or `COLUMN=NAME`), each with its name.
+    fn named(
+        &self,
+        option: &'static str,
+        list: &[String],
+    ) -> Result<Vec<(usize, String)>, MappingError> {
         let one = |spec: &String| {
-            let (column, name) = match (find(option, spec), spec.rsplit_once('=')) {
-                (Err(_), Some((column, name))) => (find(option, column)?, name.to_owned()),
+            let (column, name) = match (self.find(option, spec), spec.rsplit_once('=')) {
+                (Err(_), Some((column, name))) => (self.find(option, column)?, name.to_owned()),
                 (found, _) => (found?, spec.clone()),
             };
             Ok((
                 column,
                 if name == (column + 1).to_string() {
-                    names[column].clone()
+                    self.names[column].clone()
                 } else {
                     name
                 },
             ))
         };
-        list.iter()
-            .map(one)
-            .collect::<Result<Vec<_>, MappingError>>()
+        list.iter().map(one).collect()
+    }
+}
+
+fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping, MappingError> {
+    let header = Header { names };
+    let sensor = match &args.sensor {
+        Some(column) => Some(header.find("--sensor", column)?),
+        None if has_sensor => None,
+        None => Some(header.usual(&SENSOR_NAMES, "sensor id", "--sensor or --sensor-id")?),
     };
-    let tags = named("--tag", &args.tags)?;
-    let mut values = named("--value", &args.values)?;
+    let mut time: Vec<usize> = args
+        .time
+        .iter()
+        .map(|column| header.find("--time", column))
+        .collect::<Result<_, _>>()?;
+    if time.is_empty() {
+        time.push(header.usual(&TIME_NAMES, "time", "--time")?);
+    }
+    let tags = header.named("--tag", &args.tags)?;
+    let mut values = header.named("--value", &args.values)?;
     let field = args
         .field
         .as_ref()
-        .map(|column| find("--field", column))
+        .map(|column| header.find("--field", column))
         .transpose()?;
     if field.is_some() && values.len() != 1 {
         return Err(MappingError::LongValue);

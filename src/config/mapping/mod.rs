@@ -38,6 +38,7 @@
 mod place;
 pub(super) mod profiles;
 mod read;
+mod rule_values;
 #[cfg(test)]
 mod tests;
 
@@ -46,7 +47,8 @@ pub use place::{Each, EachStep, Filter, Glob, Piece, Place, Source, Step};
 #[cfg(test)]
 pub(crate) use profiles::parse as parse_formats;
 pub use profiles::{find, shipped};
-pub(super) use read::{read, zone};
+pub(super) use read::read;
+pub(super) use rule_values::zone;
 
 use chrono_tz::Tz;
 

@@ -34,6 +34,8 @@
 mod births;
 mod kept;
 mod metric;
+#[cfg(test)]
+mod metrics_tests;
 mod readings;
 #[cfg(test)]
 mod tests;

@@ -89,34 +89,17 @@ impl Evaluator<'_> {
         let lhs_groups = group(lhs);
         let rhs_groups = group(rhs);
         let group_count = groups.len();
+        if binary.op.is_set() {
+            return self.set_operation(
+                binary.op,
+                group_count,
+                (lhs, &lhs_groups),
+                (rhs, &rhs_groups),
+                grid,
+            );
+        }
         let mut lhs_at = Cursor::new(lhs);
         let mut rhs_at = Cursor::new(rhs);
-        if binary.op.is_set() {
-            let mut collector = Collector::default();
-            let mut slots = (vec![None; lhs.len()], vec![None; rhs.len()]);
-            for step in 0..grid.steps() as u32 {
-                self.stop.check()?;
-                let left = lhs_at.at(step);
-                let right = rhs_at.at(step);
-                let (take_left, take_right) = set(
-                    binary.op,
-                    group_count,
-                    (&left, &lhs_groups),
-                    (&right, &rhs_groups),
-                );
-                for (rows, slots, taken) in [
-                    (lhs, &mut slots.0, take_left),
-                    (rhs, &mut slots.1, take_right),
-                ] {
-                    for (i, value) in taken {
-                        let slot =
-                            *slots[i].get_or_insert_with(|| collector.slot(rows[i].labels.clone()));
-                        collector.push(slot, step, value)?;
-                    }
-                }
-            }
-            return Ok(collector.finish());
-        }
         // The "one" side of a matching is on the right; one-to-many is turned around.
         let is_swapped = binary.cardinality == Cardinality::OneToMany;
         let (many, one) = if is_swapped { (rhs, lhs) } else { (lhs, rhs) };
@@ -149,6 +132,39 @@ impl Evaluator<'_> {
             matching.run((&many_now, &many_groups), (&one_now, &one_groups))?;
         }
         Ok(matching.collector.finish())
+    }
+
+    /// `and`, `or` or `unless` of two sides, each with the group of each series.
+    fn set_operation(
+        &self,
+        op: BinaryOp,
+        group_count: usize,
+        (lhs, lhs_groups): (&[Row], &[usize]),
+        (rhs, rhs_groups): (&[Row], &[usize]),
+        grid: Grid,
+    ) -> Result<Vec<Row>, PromqlError> {
+        let mut lhs_at = Cursor::new(lhs);
+        let mut rhs_at = Cursor::new(rhs);
+        let mut collector = Collector::default();
+        let mut slots = (vec![None; lhs.len()], vec![None; rhs.len()]);
+        for step in 0..grid.steps() as u32 {
+            self.stop.check()?;
+            let left = lhs_at.at(step);
+            let right = rhs_at.at(step);
+            let (take_left, take_right) =
+                set(op, group_count, (&left, lhs_groups), (&right, rhs_groups));
+            for (rows, slots, taken) in [
+                (lhs, &mut slots.0, take_left),
+                (rhs, &mut slots.1, take_right),
+            ] {
+                for (i, value) in taken {
+                    let slot =
+                        *slots[i].get_or_insert_with(|| collector.slot(rows[i].labels.clone()));
+                    collector.push(slot, step, value)?;
+                }
+            }
+        }
+        Ok(collector.finish())
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::ack::AckOutcome;
 use crate::model::{Reading, Value};
+use crate::store::days::SensorDay;
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Page, Pages, stored_bytes};
+use super::pages::{Page, Pages, stored_bytes};
 use crate::maintain::bucket::Recomputed;
 use crate::maintain::{BucketMeasurements, Kind, ReadingCounts, StoredBucket, StoredPage, audit};
 use crate::model::rows::StatementLimits;

@@ -95,56 +95,63 @@ impl Pages {
                 sealed: p.sealed,
             })
             .collect();
-        let page = |count: u32, sealed: bool, chunk: Chunk| Page {
-            count,
-            sealed,
-            summary: chunk.into_iter().collect(),
-            storage_mode: StorageMode::TimeSeries,
-            ..Page::default()
-        };
-        let mut several = match plan(&states, rows.len() as u32, fits, false) {
-            Plan::AsItIs => return vec![],
+        match plan(&states, rows.len() as u32, fits, false) {
+            Plan::AsItIs => vec![],
             Plan::One { seal } => {
                 let sealed = seal || pages.first().is_some_and(|page| page.sealed);
-                return vec![(
+                vec![(
                     0,
                     page(rows.len() as u32, sealed, fields.into_iter().collect()),
-                )];
+                )]
             }
-            Plan::Several(several) => several,
-        };
-        let mut steps = vec![];
-        if let Some(last) = pages.last().filter(|page| !page.sealed) {
-            steps.push((pages.len() as u32 - 1, page(last.count, true, vec![])));
+            Plan::Several(several) => over_pages(&pages, several, chunks(fields, bytes_max)),
         }
-        let mut chunks = chunks(fields, bytes_max).into_iter();
-        let (counts, mut behind, last) = match &several {
-            Several::Rising { pages, .. } => (pages.clone(), pages.len() as u32, None),
-            Several::Falling { pages, rest, last } => {
-                steps.push((
-                    pages.len() as u32,
-                    page(*rest, true, chunks.next().unwrap_or_default()),
-                ));
-                (pages.clone(), pages.len() as u32 + 1, Some(*last))
-            }
-        };
-        let held = chunks.next_back().unwrap_or_default();
-        for n in (0..counts.len()).filter(|n| Some(*n) != last) {
-            steps.push((
-                n as u32,
-                page(counts[n], true, chunks.next().unwrap_or_default()),
-            ));
-        }
-        for chunk in chunks {
-            steps.push((behind, page(several.share(), true, chunk)));
-            behind += 1;
-        }
-        match several {
-            Several::Rising { rest, .. } => steps.push((behind, page(rest, true, held))),
-            Several::Falling { pages, last, .. } => {
-                steps.push((last as u32, page(pages[last], true, held)))
-            }
-        }
-        steps
     }
+}
+
+fn page(count: u32, sealed: bool, chunk: Chunk) -> Page {
+    Page {
+        count,
+        sealed,
+        summary: chunk.into_iter().collect(),
+        storage_mode: StorageMode::TimeSeries,
+        ..Page::default()
+    }
+}
+
+/// The steps that distribute chunks over several pages.
+fn over_pages(pages: &[&Page], mut several: Several, chunks: Vec<Chunk>) -> Vec<(u32, Page)> {
+    let mut steps = vec![];
+    if let Some(last) = pages.last().filter(|page| !page.sealed) {
+        steps.push((pages.len() as u32 - 1, page(last.count, true, vec![])));
+    }
+    let mut chunks = chunks.into_iter();
+    let (counts, mut behind, last) = match &several {
+        Several::Rising { pages, .. } => (pages.clone(), pages.len() as u32, None),
+        Several::Falling { pages, rest, last } => {
+            steps.push((
+                pages.len() as u32,
+                page(*rest, true, chunks.next().unwrap_or_default()),
+            ));
+            (pages.clone(), pages.len() as u32 + 1, Some(*last))
+        }
+    };
+    let held = chunks.next_back().unwrap_or_default();
+    for n in (0..counts.len()).filter(|n| Some(*n) != last) {
+        steps.push((
+            n as u32,
+            page(counts[n], true, chunks.next().unwrap_or_default()),
+        ));
+    }
+    for chunk in chunks {
+        steps.push((behind, page(several.share(), true, chunk)));
+        behind += 1;
+    }
+    match several {
+        Several::Rising { rest, .. } => steps.push((behind, page(rest, true, held))),
+        Several::Falling { pages, last, .. } => {
+            steps.push((last as u32, page(pages[last], true, held)))
+        }
+    }
+    steps
 }

@@ -1,5 +1,5 @@
-//! The MongoDB store. Bucket pages are written with raw commands ([`pack`]), measurements of
-//! time-series buckets with [`write::time_series`], [`write::fence`] and
+//! The MongoDB store. Bucket pages are written with raw commands ([`pack`], [`write::pages`]),
+//! measurements of time-series buckets with [`write::time_series`], [`write::fence`] and
 //! [`write::recompute_summary`]. [`read::load`] reads buckets back; [`error`] classifies server
 //! errors. Before all that, [`schema::prepare`] detects what the server supports
 //! ([`schema::detect`]), checks what the database was written with ([`schema::metadata`]) and
@@ -12,6 +12,7 @@
 
 mod bson;
 mod catalog;
+mod catalog_document;
 mod catalog_state;
 mod dead_letters;
 mod document;
@@ -67,10 +68,7 @@ use crate::model::{
     StorageMode,
 };
 use crate::telemetry::metrics;
-use error::{
-    StatementError, all_applied, command_code, command_error, concern_error, describe,
-    statement_error,
-};
+use error::{all_applied, command_error, concern_error, describe};
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
 use server_clock::ServerClock;
@@ -233,106 +231,6 @@ impl MongoStore {
     async fn all_applied(&self, command: Document) -> Result<Document, StoreError> {
         all_applied(self.confirmed(command).await?)
     }
-
-    /// Sends writes of one kind as one command. If the server rejects the whole command because of
-    /// its data, halves it until the statement at fault is alone. `comment`: see [`pack::command`].
-    fn write_kind<'a>(
-        &'a self,
-        writes: &'a [&'a PageWrite],
-        comment: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
-        Box::pin(async move {
-            let kind = if writes[0].kind == PageKind::Create {
-                "insert"
-            } else {
-                "update"
-            };
-            let at_fault = match pack::command(writes, &self.options, comment) {
-                Err(error) => error.to_string(),
-                Ok(command) => {
-                    let db = self.db.clone();
-                    let begun = Instant::now();
-                    let result = self
-                        .limited(async move { db.run_raw_command(command).await })
-                        .await;
-                    metrics::store_command(
-                        kind,
-                        writes.len() as u64,
-                        begun.elapsed().as_secs_f64(),
-                    );
-                    match result? {
-                        Ok(reply) => return answers(writes, &reply),
-                        Err(e)
-                            if command_code(&e)
-                                .is_some_and(|c| statement_error(c) == StatementError::Data) =>
-                        {
-                            describe(&e)
-                        }
-                        Err(error) => return Err(command_error(&error)),
-                    }
-                }
-            };
-            if writes.len() == 1 {
-                return Ok(vec![PageWriteResult::Rejected { detail: at_fault }]);
-            }
-            let (a, b) = writes.split_at(writes.len() / 2);
-            let mut answers = self.write_kind(a, comment).await?;
-            answers.extend(self.write_kind(b, comment).await.map_err(in_part)?);
-            Ok(answers)
-        })
-    }
-}
-
-/// Parses the reply to a command: one result per statement.
-fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
-    if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown {
-            kind: StoreErrorKind::WriteConcern,
-            detail,
-        });
-    }
-    let done = |w: &&PageWrite| PageWriteResult::Done {
-        count: w.count_after(),
-    };
-    let mut answers: Vec<PageWriteResult> = writes.iter().map(done).collect();
-    let index = |d: &Document| {
-        usize::try_from(d.get_i32("index").ok()?)
-            .ok()
-            .filter(|i| *i < writes.len())
-    };
-    let documents = |name: &str| -> Vec<Document> {
-        let list = reply.get_array(name).map(Vec::as_slice).unwrap_or_default();
-        list.iter()
-            .filter_map(|d| d.as_document().cloned())
-            .collect()
-    };
-    for upserted in documents("upserted") {
-        if let Some(i) = index(&upserted) {
-            answers[i] = PageWriteResult::Done {
-                count: writes[i].rows.len() as u32,
-            };
-        }
-    }
-    for error in documents("writeErrors") {
-        let detail = || error.get_str("errmsg").unwrap_or_default().to_owned();
-        let code = error.get_i32("code").unwrap_or_default();
-        let Some(i) = index(&error) else {
-            return Err(StoreError::Unknown {
-                kind: StoreErrorKind::Command,
-                detail: detail(),
-            });
-        };
-        answers[i] = match statement_error(code) {
-            StatementError::Conflict => PageWriteResult::Conflict,
-            StatementError::Data => PageWriteResult::Rejected {
-                detail: format!("{} ({code})", detail()),
-            },
-            StatementError::Retryable => PageWriteResult::Unknown {
-                detail: format!("{} ({code})", detail()),
-            },
-        };
-    }
-    Ok(answers)
 }
 
 impl Store for MongoStore {

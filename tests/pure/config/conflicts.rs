@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use super::{DESIGN, Place, one_problem};
+use super::{DESIGN, Place, one_problem, one_problem_each};
 
 #[test]
 fn conflicting_settings_are_refused() {
-    let place = Place::new();
-    let topic = "mqtt[0].subscriptions[0].topic";
-    for (from, to, key, part) in [
+    one_problem_each(&[
         (
             "127.0.0.1:8080\"\ntokens_file = \"tokens.toml\"",
             "0.0.0.0:8080\"",
@@ -69,6 +67,25 @@ fn conflicting_settings_are_refused() {
             "store.retention",
             "increase store.retention to at least limits.past",
         ),
+    ]);
+    let place = Place::new();
+    let page = DESIGN.replace("max_readings = 1000", "max_bytes = \"2MiB\"");
+    one_problem(
+        &place,
+        &page.replace("max_age = \"15s\"", "command_max_bytes = \"1MiB\""),
+        "bucket.max_bytes",
+        "fit",
+    );
+    place.good(
+        "[http]\nlisten = \"0.0.0.0:8080\"\nallow_anonymous = true",
+        &[],
+    );
+}
+
+#[test]
+fn conflicts_of_a_broker_and_its_subscriptions_are_refused() {
+    let topic = "mqtt[0].subscriptions[0].topic";
+    one_problem_each(&[
         (
             "{sensor_id}/{field}",
             "{sensor_id}/temp",
@@ -106,11 +123,41 @@ fn conflicting_settings_are_refused() {
             "mqtt[0].session_expiry",
             "3.1.1",
         ),
-    ] {
-        one_problem(&place, &DESIGN.replacen(from, to, 1), key, part);
-    }
-    // Sparkplug B: its own topics, all messages of a node, and commands that only a broker can
-    // forward.
+    ]);
+    let place = Place::new();
+    let broker = &DESIGN[DESIGN.find("[[mqtt]]").unwrap()..];
+    one_problem(
+        &place,
+        &format!("{DESIGN}{broker}"),
+        "mqtt[1].client_id",
+        "same url and client_id",
+    );
+    let subscription = &DESIGN[DESIGN.find("[[mqtt.sub").unwrap()..];
+    one_problem(
+        &place,
+        &format!("{DESIGN}{subscription}"),
+        "mqtt[0].subscriptions[1].filter",
+        "twice",
+    );
+    one_problem(
+        &place,
+        &DESIGN.replace(subscription, ""),
+        "mqtt[0]",
+        "subscriptions",
+    );
+    let two = DESIGN.replace("sensors/{sensor_id}/{field}", "sensor/{sensor_id}/x");
+    assert_eq!(
+        place.bad(&two, &[]).len(),
+        2,
+        "the second problem of a key is reported too"
+    );
+}
+
+/// Sparkplug B: its own topics, all messages of a node, and commands that only a broker can
+/// forward.
+#[test]
+fn a_subscription_to_sparkplug_needs_its_topics() {
+    let place = Place::new();
     let sparkplug = DESIGN
         .replace("\"scalar\"", "\"sparkplug\"")
         .replace("sensors/{sensor_id}/{field}", "spBv1.0/#");
@@ -134,51 +181,19 @@ fn conflicting_settings_are_refused() {
     );
     let usual = place.good(&good.replace("topic = \"spBv1.0/#\"", ""), &[]);
     assert_eq!(usual.mqtt[0].subscriptions[0].topic, "spBv1.0/#");
-    let page = DESIGN.replace("max_readings = 1000", "max_bytes = \"2MiB\"");
-    one_problem(
-        &place,
-        &page.replace("max_age = \"15s\"", "command_max_bytes = \"1MiB\""),
-        "bucket.max_bytes",
-        "fit",
-    );
-    let broker = &DESIGN[DESIGN.find("[[mqtt]]").unwrap()..];
-    one_problem(
-        &place,
-        &format!("{DESIGN}{broker}"),
-        "mqtt[1].client_id",
-        "same url and client_id",
-    );
-    let subscription = &DESIGN[DESIGN.find("[[mqtt.sub").unwrap()..];
-    one_problem(
-        &place,
-        &format!("{DESIGN}{subscription}"),
-        "mqtt[0].subscriptions[1].filter",
-        "twice",
-    );
-    one_problem(
-        &place,
-        &DESIGN.replace(subscription, ""),
-        "mqtt[0]",
-        "subscriptions",
-    );
+}
+
+#[test]
+fn a_missing_input_and_a_section_of_another_kind_are_refused() {
+    let place = Place::new();
     one_problem(
         &place,
         "[http]\nenabled = false",
         "http.enabled",
         "no input is configured",
     );
-    let two = DESIGN.replace("sensors/{sensor_id}/{field}", "sensor/{sensor_id}/x");
-    assert_eq!(
-        place.bad(&two, &[]).len(),
-        2,
-        "the second problem of a key is reported too"
-    );
     one_problem(&place, "[mqtt]\nurl = \"mqtt://x\"", "mqtt", "[[mqtt]]");
     one_problem(&place, "http = 5", "http", "[http]");
-    place.good(
-        "[http]\nlisten = \"0.0.0.0:8080\"\nallow_anonymous = true",
-        &[],
-    );
 }
 
 #[test]

@@ -278,7 +278,7 @@ fn salvage_keeps_valid_entries_and_names_the_lost_ones_of_the_last_group() {
     world.open();
 }
 
-/// The frames of a segment in format version 2; see `journal/segment.rs`.
+/// The frames of a segment in format version 2; see `journal::segment`.
 fn as_version_2(segment: &[u8]) -> Vec<u8> {
     let mut old = segment.to_vec();
     let end = frames_end(segment) as usize;

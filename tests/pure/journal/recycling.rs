@@ -11,7 +11,7 @@ use hourbucket::journal::{JournalError, inspect, salvage};
 use super::support::{DIR, World, segment_paths};
 
 const SEGMENT: u64 = 8192;
-/// The flag in a header that marks a recycled file, see `journal/segment.rs`.
+/// The flag in a header that marks a recycled file, see `journal::segment`.
 const FLAGS_AT: usize = 36;
 
 fn dir() -> &'static Path {

@@ -400,7 +400,7 @@ pub(crate) fn padding(segment: &[u8]) -> BTreeSet<usize> {
     padding
 }
 
-/// Length, sequence and kind of the frame at an offset; see `journal/segment.rs`. No length if
+/// Length, sequence and kind of the frame at an offset; see `journal::segment`. No length if
 /// there is no frame.
 pub(crate) fn frame_at(segment: &[u8], at: usize) -> (usize, u64, u8) {
     let number = |from: usize| u64::from_le_bytes(segment[from..from + 8].try_into().unwrap());

@@ -81,29 +81,7 @@ impl Collections {
         } else {
             bucket.pages.iter().collect()
         };
-        let mut missing = vec![];
-        for page in &sources {
-            // A page that an append recreated has no tags, and another `meta` would start another
-            // series.
-            let tags = if mixed && page.tags.is_empty() {
-                &bucket.pages[0].tags
-            } else {
-                &page.tags
-            };
-            let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags_document(tags) };
-            // A stray page may be a copy of existing measurements; equal readings in a bucket's own
-            // pages are counted.
-            let known = |row: &Row<'_>, there: &mut ReadingCounts| {
-                if mixed {
-                    there.holds(&row.key())
-                } else {
-                    there.take(&row.key())
-                }
-            };
-            for row in page.rows.iter().filter(|r| !known(r, &mut there)) {
-                missing.push(measurement(&row, &meta)?);
-            }
-        }
+        let missing = missing_measurements(&bucket, &sources, &mut there)?;
         if !mixed && there.total() > 0 {
             return Ok(Attempt::Skip(format!(
                 "sensor_readings has {} measurements of it that are not in its pages: remove them \
@@ -111,17 +89,8 @@ impl Collections {
                 there.total()
             )));
         }
-        let n = missing.len();
-        for (i, chunk) in missing.chunks(INSERT_MAX).enumerate() {
-            self.measurements
-                .insert_many(chunk)
-                .ordered(false)
-                .await
-                .map_err(failed("inserting measurements"))?;
-            if i == 0 {
-                on_step(Step::PartCopied, key)?;
-            }
-        }
+        let n = missing.len() as u64;
+        self.insert_measurements(&missing, key, on_step).await?;
         on_step(Step::Copied, key)?;
         // Read back with majority read concern: the compared documents are not rolled back.
         let mut copy = StoredBucket {
@@ -132,16 +101,7 @@ impl Collections {
         let Some(measured) = &copy.measured else {
             return Ok(Attempt::Again);
         };
-        let now = ReadingCounts::of([&measured.rows]);
-        let is_complete = if mixed {
-            now.total() == before.total() + n as u64
-                && sources
-                    .iter()
-                    .all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
-        } else {
-            now == ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows))
-        };
-        if !is_complete {
+        if !is_complete(&measured.rows, &bucket, &sources, before.total() + n) {
             return Ok(Attempt::Again);
         }
         on_step(Step::Verified, key)?;
@@ -164,7 +124,27 @@ impl Collections {
             return Ok(Attempt::Again);
         }
         on_step(Step::Swapped, key)?;
-        Ok(Attempt::Done(if mixed { n as u64 } else { bucket.paged() }))
+        Ok(Attempt::Done(if mixed { n } else { bucket.paged() }))
+    }
+
+    /// Inserts the measurements that are missing.
+    async fn insert_measurements(
+        &self,
+        missing: &[RawDocumentBuf],
+        key: &BucketKey,
+        on_step: StepHook<'_>,
+    ) -> Result<(), MaintainError> {
+        for (i, chunk) in missing.chunks(INSERT_MAX).enumerate() {
+            self.measurements
+                .insert_many(chunk)
+                .ordered(false)
+                .await
+                .map_err(failed("inserting measurements"))?;
+            if i == 0 {
+                on_step(Step::PartCopied, key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another
@@ -368,6 +348,59 @@ fn unfit(bucket: &StoredBucket) -> Option<String> {
             found.join(", ")
         )
     })
+}
+
+/// The readings of these pages that are not in `there`, as measurements. Removes from `there` those
+/// that are, except for stray pages.
+fn missing_measurements(
+    bucket: &StoredBucket,
+    sources: &[&StoredPage],
+    there: &mut ReadingCounts,
+) -> Result<Vec<RawDocumentBuf>, MaintainError> {
+    let mixed = bucket.storage_mode() == StorageMode::TimeSeries;
+    let mut missing = vec![];
+    for page in sources {
+        // A page that an append recreated has no tags, and another `meta` would start another
+        // series.
+        let tags = if mixed && page.tags.is_empty() {
+            &bucket.pages[0].tags
+        } else {
+            &page.tags
+        };
+        let meta = doc! { "sensor_id": &*bucket.key.sensor_id, "tags": tags_document(tags) };
+        for row in page.rows.iter() {
+            // A stray page may be a copy of existing measurements; equal readings in a bucket's own
+            // pages are counted.
+            let is_known = if mixed {
+                there.holds(&row.key())
+            } else {
+                there.take(&row.key())
+            };
+            if !is_known {
+                missing.push(measurement(&row, &meta)?);
+            }
+        }
+    }
+    Ok(missing)
+}
+
+/// Whether the copy is complete. Measurements of a bucket's own pages must be exactly their
+/// readings. With stray pages there must be `total` of them, with every reading of these pages.
+fn is_complete(
+    measured: &Rows,
+    bucket: &StoredBucket,
+    sources: &[&StoredPage],
+    total: u64,
+) -> bool {
+    let now = ReadingCounts::of([measured]);
+    if bucket.storage_mode() == StorageMode::TimeSeries {
+        now.total() == total
+            && sources
+                .iter()
+                .all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
+    } else {
+        now == ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows))
+    }
 }
 
 fn measurement(row: &Row<'_>, meta: &Document) -> Result<RawDocumentBuf, MaintainError> {

@@ -5,6 +5,7 @@ pub(super) mod days;
 pub(super) mod fence;
 pub(super) mod high_water;
 pub(super) mod latest;
+pub(super) mod pages;
 pub(super) mod recompute_summary;
 pub(super) mod remove_readings;
 pub(super) mod time_series;

@@ -1,0 +1,87 @@
+//! The parts of the comparison, and their results.
+
+use serde::Serialize;
+
+use crate::baseline::Outcome;
+use crate::baseline::acknowledge::Delivered;
+use crate::report::Report;
+
+/// The parts of the comparison, in the order of execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Part {
+    /// (a) one $push upsert per reading
+    Naive,
+    /// (b) one measurement per reading, in order of arrival
+    Arrival,
+    /// (b2) measurements sorted, 600 of a sensor together
+    Sorted,
+    /// (c) whole pages
+    Pages,
+    /// (d) hourbucket, bucket mode, NDJSON
+    Gateway,
+    /// (d) with line protocol
+    GatewayLine,
+    /// (e) hourbucket, time-series mode
+    GatewayTimeseries,
+    /// (d) with line protocol, at half of its rate
+    GatewayHalf,
+    /// (d) with `ack = "stored"`
+    GatewayStored,
+    /// Devices on listen.mqtt, at full speed and at 10,000 messages/s
+    DirectMqtt,
+    /// (f) MQTT to a subscriber that only acknowledges
+    Acknowledge,
+    /// hourbucket over MQTT
+    Fleet,
+    /// (g) Telegraf, if it is on the path
+    Telegraf,
+    /// A million sensors
+    Wide,
+    /// The same in time-series mode
+    WideTimeseries,
+    /// A thousand sensors with as few readings per flush
+    #[value(name = "wide-1k")]
+    #[serde(rename = "wide-1k")]
+    Wide1k,
+    /// MongoDB unreachable for a minute
+    Outage,
+}
+
+pub(super) const ALL: [Part; 17] = [
+    Part::Naive,
+    Part::Arrival,
+    Part::Sorted,
+    Part::Pages,
+    Part::Gateway,
+    Part::GatewayLine,
+    Part::GatewayTimeseries,
+    Part::GatewayHalf,
+    Part::GatewayStored,
+    Part::DirectMqtt,
+    Part::Acknowledge,
+    Part::Fleet,
+    Part::Telegraf,
+    Part::Wide,
+    Part::WideTimeseries,
+    Part::Wide1k,
+    Part::Outage,
+];
+
+/// The result of a part.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum PartResult {
+    Baseline(Outcome),
+    Acknowledge(Delivered),
+    Telegraf(Delivered),
+    Service(Box<Report>),
+    /// The part could not be run; the comparison continues.
+    Failed(String),
+}
+
+pub(super) fn name(part: Part) -> String {
+    clap::ValueEnum::to_possible_value(&part)
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}

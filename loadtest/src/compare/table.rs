@@ -1,0 +1,124 @@
+//! The rows of the table of measurements, as Markdown: one per part.
+
+use super::part::{Part, PartResult, name};
+use crate::baseline::Outcome;
+use crate::baseline::acknowledge::Delivered;
+use crate::report::{Latency, Report};
+
+/// The names of the columns, and the line below them.
+pub(super) const HEAD: [&str; 2] = [
+    "| | readings/s | client CPU-s | mongod CPU-s | broker CPU-s | mongod written B/reading | \
+     statements/reading | ack p50 / p99 / p99.9 ms | peak MiB | stored once |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+];
+
+/// The row of a part.
+pub(super) fn row(part: Part, result: &PartResult) -> String {
+    let name = name(part);
+    match result {
+        PartResult::Failed(why) => failed(&name, why),
+        PartResult::Baseline(outcome) => baseline(&name, outcome),
+        PartResult::Acknowledge(delivered) => acknowledge(&name, delivered),
+        PartResult::Telegraf(delivered) => telegraf(&name, delivered),
+        PartResult::Service(report) => service(part, &name, report),
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn failed(name: &str, why: &str) -> String {
+    let why: String = why
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(120)
+        .collect();
+    format!(
+        "| {name} | failed: {} | | | | | | | | |",
+        why.replace('|', "/")
+    )
+}
+
+fn baseline(name: &str, o: &Outcome) -> String {
+    let per = |x: f64| x / o.readings.max(1) as f64;
+    format!(
+        "| {name}: {} | {:.0} | {:.3} | {:.3} | | {:.0} | {:.5} | | {:.0} | counted |",
+        o.way.about(),
+        o.per_s(),
+        per(o.used.loadtest.cpu_s) * 1e6,
+        per(o.used.mongod.cpu_s) * 1e6,
+        per(o.used.mongod.written_bytes as f64),
+        per(o.statements as f64),
+        mib(o.used.mongod.rss_peak_bytes),
+    )
+}
+
+fn acknowledge(name: &str, d: &Delivered) -> String {
+    let broker = d.used.broker.unwrap_or_default();
+    let broker_cpu = broker.cpu_s * 1e6 / d.readings.max(1) as f64;
+    format!(
+        "| {name} | {:.0} | | | {broker_cpu:.3} | | | | {:.0} | received |",
+        d.per_s(),
+        mib(broker.rss_peak_bytes)
+    )
+}
+
+fn telegraf(name: &str, d: &Delivered) -> String {
+    let per = |x: f64| x * 1e6 / d.readings.max(1) as f64;
+    let broker = d.used.broker.unwrap_or_default();
+    format!(
+        "| {name}: mqtt_consumer to mongodb, an insert a reading | {:.0} | {:.3} | {:.3} | {:.3} | \
+         {:.0} | | | {:.0} | counted |",
+        d.per_s(),
+        per(d.used.service.cpu_s),
+        per(d.used.mongod.cpu_s),
+        per(broker.cpu_s),
+        d.used.mongod.written_bytes as f64 / d.readings.max(1) as f64,
+        mib(d.used.service.rss_peak_bytes),
+    )
+}
+
+fn service(part: Part, name: &str, r: &Report) -> String {
+    let last = r.phases.last();
+    let Latency { p50, p99, p999, .. } = last.map(|p| p.latency_ms).unwrap_or_default();
+    let broker = r
+        .used
+        .broker
+        .map_or(String::new(), |b| format!("{:.3}", r.per_million(b)));
+    let rate = if r.broker_decides() {
+        r.accepted_per_s()
+    } else {
+        r.stored_per_s()
+    };
+    let steady = last.filter(|_| matches!(part, Part::Wide | Part::WideTimeseries));
+    let (about, service, mongod, statements) = match steady {
+        Some(p) => (
+            ", after the first minutes",
+            p.per_million(p.service_cpu_s),
+            p.per_million(p.mongod_cpu_s),
+            p.statements_per_reading(),
+        ),
+        None => (
+            "",
+            r.per_million(r.used.service),
+            r.per_million(r.used.mongod),
+            r.statements_per_reading(),
+        ),
+    };
+    format!(
+        "| {name}: hourbucket, {}, {}{about} | {rate:.0} | {service:.3} | {mongod:.3} | {broker} | \
+         {:.0} | {statements:.5} | {p50:.2} / {p99:.2} / {p999:.2} | {:.0} | {} |",
+        r.mode,
+        r.format,
+        r.used.mongod.written_bytes as f64 / r.readings.max(1) as f64,
+        mib(r.used.service.rss_peak_bytes),
+        if r.check.problems.is_empty() {
+            "yes"
+        } else {
+            "**NO**"
+        }
+    )
+}

@@ -1,0 +1,429 @@
+//! The health of the service, for `/readyz`. The app gives each stage a handle, and the stage sets
+//! its own part. Nothing here queries another component, so a report is cheap and never waits for
+//! an unreachable server.
+//!
+//! Ready means that readings sent now are accepted. Problems that do not prevent this (MongoDB
+//! unreachable while the journal accepts readings, a broker unreachable) are listed as reasons too:
+//! ready with reasons means degraded.
+
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub use self::report::{
+    BrokerReport, ConfigReport, JournalState, QuarantinedBucket, ReloadReport, Report, StoreReport,
+    TlsReport,
+};
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use self::report::rfc3339;
+use crate::config::AckMode;
+use crate::ingest::TlsStatus;
+
+/// The shared state of the service.
+#[derive(Debug)]
+pub struct Health {
+    ack: AckMode,
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    started: bool,
+    stopping: bool,
+    broken: Option<String>,
+    http: Option<String>,
+    mode: Option<Mode>,
+    store: StoreState,
+    mqtt: BTreeMap<String, BrokerState>,
+    journal: Option<JournalState>,
+    tls: BTreeMap<&'static str, TlsStatus>,
+    config: ConfigState,
+    stalled: Option<String>,
+    rollup: Option<String>,
+    stuck: bool,
+    quarantine: Quarantine,
+    flush_age_ms: Option<u64>,
+}
+
+/// The buckets whose reads or writes keep failing while others succeed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Quarantine {
+    /// All quarantined buckets; may be more than `buckets` has.
+    pub count: usize,
+    /// The buckets that have failed longest; limited in number.
+    pub buckets: Vec<QuarantinedBucket>,
+}
+
+#[derive(Debug, Clone)]
+struct Mode {
+    mode: &'static str,
+    reason: String,
+    server_version: String,
+}
+
+#[derive(Debug, Clone, Default)]
+struct StoreState {
+    /// `None` until the first answer.
+    ok: Option<bool>,
+    error: Option<String>,
+    last_ok_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct BrokerState {
+    connected: bool,
+    detail: Option<String>,
+}
+
+/// The state of the settings since the start. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConfigState {
+    /// When settings were last applied.
+    pub taken_over_ms: Option<i64>,
+    /// The last reload (SIGHUP): time, result, and detail.
+    pub reload: Option<(i64, &'static str, String)>,
+}
+
+impl Health {
+    /// The state of a service that has not started. With `ack = "stored"` an unreachable store
+    /// prevents readiness.
+    pub fn new(ack: AckMode) -> Health {
+        Health {
+            ack,
+            state: RwLock::default(),
+        }
+    }
+
+    /// All stages run, and readings are accepted.
+    pub fn started(&self) {
+        self.write().started = true;
+    }
+
+    /// The service is stopping.
+    pub fn stopping(&self) {
+        self.write().stopping = true;
+    }
+
+    /// Whether [`Health::stopping`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.read().stopping
+    }
+
+    /// A part has failed permanently. The first reason is kept, because later ones mostly follow
+    /// from it.
+    pub fn broken(&self, reason: impl Into<String>) {
+        self.write().broken.get_or_insert_with(|| reason.into());
+    }
+
+    /// The storage mode, the reason for it, and the version of the server.
+    pub fn mode(
+        &self,
+        mode: &'static str,
+        reason: impl Into<String>,
+        server_version: impl Into<String>,
+    ) {
+        self.write().mode = Some(Mode {
+            mode,
+            reason: reason.into(),
+            server_version: server_version.into(),
+        });
+    }
+
+    /// A command succeeded at `wall_ms` (milliseconds since 1970).
+    pub fn store_ok(&self, wall_ms: i64) {
+        self.write().store = StoreState {
+            ok: Some(true),
+            error: None,
+            last_ok_ms: Some(wall_ms),
+        };
+    }
+
+    /// The store did not answer, or returned an error. `error` must not contain credentials.
+    pub fn store_failed(&self, error: impl Into<String>) {
+        let store = &mut self.write().store;
+        (store.ok, store.error) = (Some(false), Some(error.into()));
+    }
+
+    /// The URL of HTTP ingest, such as `http://0.0.0.0:8080`.
+    pub fn http(&self, url: impl Into<String>) {
+        self.write().http = Some(url.into());
+    }
+
+    /// The state of `broker` (host and port, without credentials).
+    pub fn mqtt(&self, broker: &str, connected: bool, detail: Option<String>) {
+        self.write()
+            .mqtt
+            .insert(broker.to_owned(), BrokerState { connected, detail });
+    }
+
+    /// The state of a port's certificates.
+    pub fn tls(&self, status: TlsStatus) {
+        self.write().tls.insert(status.port, status);
+    }
+
+    /// Replaces the state of the settings.
+    pub fn config(&self, config: ConfigState) {
+        self.write().config = config;
+    }
+
+    /// The state of the settings.
+    pub fn config_state(&self) -> ConfigState {
+        self.read().config.clone()
+    }
+
+    /// Why acknowledged readings make no progress although the store answers; `None` if they do.
+    pub fn stalled(&self, why: Option<String>) {
+        self.write().stalled = why;
+    }
+
+    /// Why the daily rollup is behind; `None` if it is not.
+    pub fn rollup(&self, why: Option<String>) {
+        self.write().rollup = why;
+    }
+
+    /// Whether acknowledgements no longer complete, so that only a restart may help.
+    pub fn stuck(&self, stuck: bool) {
+        self.write().stuck = stuck;
+    }
+
+    /// The value set by [`Health::stuck`].
+    pub fn is_stuck(&self) -> bool {
+        self.read().stuck
+    }
+
+    /// Replaces the list of quarantined buckets.
+    pub fn quarantine(&self, quarantine: Quarantine) {
+        self.write().quarantine = quarantine;
+    }
+
+    /// How old readings may get now before they are written.
+    pub fn flush_age(&self, ms: u64) {
+        self.write().flush_age_ms = Some(ms);
+    }
+
+    /// Replaces the state of the journal.
+    pub fn journal(&self, journal: JournalState) {
+        self.write().journal = Some(journal);
+    }
+
+    /// Whether readings sent now are accepted.
+    pub fn is_ready(&self) -> bool {
+        self.report().ready
+    }
+
+    /// A consistent snapshot of all parts.
+    pub fn report(&self) -> Report {
+        let state = self.read();
+        let blocking = state.blocking(self.ack);
+        let degraded = state.degraded(self.ack);
+        let (mode, mode_reason, server_version) = match &state.mode {
+            Some(m) => (
+                Some(m.mode),
+                Some(m.reason.clone()),
+                Some(m.server_version.clone()),
+            ),
+            None => (None, None, None),
+        };
+        let last_ok = state.store.last_ok_ms.and_then(rfc3339);
+        let store = StoreReport {
+            ok: state.store.ok == Some(true),
+            error: state.store.error.clone(),
+            last_ok,
+        };
+        let broker = |(broker, b): (&String, &BrokerState)| BrokerReport {
+            broker: broker.clone(),
+            connected: b.connected,
+            detail: b.detail.clone(),
+        };
+        let mqtt = state.mqtt.iter().map(broker).collect();
+        let tls = |status: &TlsStatus| TlsReport {
+            port: status.port,
+            not_after: rfc3339(status.not_after_s.saturating_mul(1000)),
+            problem: status.problem.clone(),
+        };
+        let reload = |(at_ms, result, detail): &(i64, &'static str, String)| ReloadReport {
+            at: rfc3339(*at_ms),
+            result,
+            detail: detail.clone(),
+        };
+        let config = ConfigReport {
+            taken_over: state.config.taken_over_ms.and_then(rfc3339),
+            last_reload: state.config.reload.as_ref().map(reload),
+        };
+        let tls = state.tls.values().map(tls).collect();
+        let ready = blocking.is_empty();
+        let reasons: Vec<String> = blocking.into_iter().chain(degraded).collect();
+        let summary = (!reasons.is_empty()).then(|| state.summary(self.ack));
+        let http = state.http.clone();
+        let journal = state.journal;
+        let quarantine = state.quarantine.buckets.clone();
+        Report {
+            ready,
+            summary,
+            reasons,
+            mode,
+            mode_reason,
+            server_version,
+            store,
+            mqtt,
+            http,
+            journal,
+            tls,
+            config,
+            quarantine,
+            flush_age_ms: state.flush_age_ms,
+        }
+    }
+
+    // A poisoned lock means that a thread panicked while it set a field. Each field is consistent
+    // in itself.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A duration as people say it.
+fn about(seconds: u64) -> String {
+    match seconds {
+        0..120 => "a minute".to_owned(),
+        120..7200 => format!("{} minutes", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        172_800..31_536_000 => format!("{} days", seconds / 86_400),
+        _ => "more than a year".to_owned(),
+    }
+}
+
+impl State {
+    /// Problems that prevent readiness.
+    fn blocking(&self, ack: AckMode) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if let Some(broken) = &self.broken {
+            reasons.push(format!("broken: {broken}; restart the service"));
+        }
+        if self.stopping {
+            reasons.push("stopping".to_owned());
+        } else if !self.started {
+            reasons.push("starting".to_owned());
+        }
+        if self.journal.is_some_and(|j| j.full) {
+            reasons.push(
+                "journal: full; readings are rejected until the store has caught up".to_owned(),
+            );
+        }
+        if ack == AckMode::Stored {
+            reasons.extend(self.store_away());
+        }
+        reasons
+    }
+
+    /// Problems that do not prevent readiness.
+    fn degraded(&self, ack: AckMode) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if ack == AckMode::Journal {
+            reasons.extend(
+                self.store_away()
+                    .map(|r| format!("{r}; the journal keeps the readings")),
+            );
+        }
+        reasons.extend(self.stalled.clone());
+        reasons.extend(self.rollup.clone());
+        reasons.extend(self.quarantined());
+        for (broker, state) in self.mqtt.iter().filter(|(_, state)| !state.connected) {
+            let detail = state.detail.as_deref().unwrap_or("not connected");
+            reasons.push(format!("mqtt {broker}: {detail}"));
+        }
+        for (port, problem) in self
+            .tls
+            .values()
+            .filter_map(|tls| Some((tls.port, tls.problem.as_ref()?)))
+        {
+            reasons.push(format!("tls {port}: {problem}"));
+        }
+        if let Some((_, "invalid", why)) = &self.config.reload {
+            reasons.push(format!(
+                "config: reload failed, the previous settings stay in effect: {why}"
+            ));
+        }
+        reasons
+    }
+
+    /// The worst problem in one sentence, for people.
+    fn summary(&self, ack: AckMode) -> String {
+        let journal = self.journal.unwrap_or_default();
+        let room = match journal.lasts_seconds {
+            Some(seconds) => format!("room for about {}", about(seconds)),
+            None => "with room for more".to_owned(),
+        };
+        let away = self
+            .mqtt
+            .values()
+            .filter(|broker| !broker.connected)
+            .count();
+        let store_away = self.store.ok == Some(false);
+        if self.broken.is_some() {
+            "A part of the service has failed; it accepts no readings until it is restarted."
+                .to_owned()
+        } else if self.stopping {
+            "The service is stopping.".to_owned()
+        } else if !self.started {
+            "The service is starting.".to_owned()
+        } else if journal.full {
+            "The journal is full: readings are refused, and their senders send them again, until \
+             MongoDB has caught up."
+                .to_owned()
+        } else if store_away && ack == AckMode::Stored {
+            "MongoDB is away: readings are refused, and their senders send them again.".to_owned()
+        } else if store_away {
+            format!("MongoDB is away; readings are kept in the journal, {room}.")
+        } else if self.stalled.is_some() {
+            format!(
+                "MongoDB answers, but readings are not being stored; they are kept in the journal, \
+                 {room}."
+            )
+        } else if away > 0 {
+            let of = self.mqtt.len();
+            format!("{away} of {of} MQTT brokers cannot be reached: their messages do not arrive.")
+        } else if self.quarantine.count > 0 {
+            format!(
+                "MongoDB keeps failing {} buckets; all others are stored.",
+                self.quarantine.count
+            )
+        } else if self.tls.values().any(|tls| tls.problem.is_some()) {
+            "The TLS files of a port need attention: a certificate or a revocation list.".to_owned()
+        } else if self.store.ok.is_none() {
+            "MongoDB has not been reached yet; readings are kept in the journal.".to_owned()
+        } else if self.rollup.is_some() {
+            "Readings are stored, but the daily summaries are behind.".to_owned()
+        } else {
+            "The new settings are invalid; the previous ones stay in effect.".to_owned()
+        }
+    }
+
+    fn quarantined(&self) -> Option<String> {
+        let first = self.quarantine.buckets.first()?;
+        let start = first.bucket_start.as_deref().unwrap_or("an unknown time");
+        let others = match self.quarantine.count {
+            0 | 1 => String::new(),
+            n => format!(" and {} others", n - 1),
+        };
+        Some(format!(
+            "quarantine: the store keeps failing the bucket of sensor {} at {start}{others}: {}",
+            first.sensor_id, first.reason
+        ))
+    }
+
+    fn store_away(&self) -> Option<String> {
+        match (self.store.ok, &self.store.error) {
+            (Some(true), _) => None,
+            (Some(false), Some(error)) => Some(format!("store: {error}")),
+            _ => Some("store: not reached yet".to_owned()),
+        }
+    }
+}

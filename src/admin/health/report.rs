@@ -1,0 +1,153 @@
+//! The response of `/readyz`: [`Report`] and its parts.
+
+use chrono::{DateTime, SecondsFormat};
+use serde::Serialize;
+
+/// The response of `/readyz`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Whether readings sent now are accepted.
+    pub ready: bool,
+    /// The state in one sentence; absent if there is no reason.
+    pub summary: Option<String>,
+    /// Problems that prevent readiness, then those that do not.
+    pub reasons: Vec<String>,
+    /// `bucket` or `timeseries`; absent until the store has been reached.
+    pub mode: Option<&'static str>,
+    /// Why this mode was chosen.
+    pub mode_reason: Option<String>,
+    /// The version of MongoDB.
+    pub server_version: Option<String>,
+    /// The connection to the store.
+    pub store: StoreReport,
+    /// The brokers, ordered by name.
+    pub mqtt: Vec<BrokerReport>,
+    /// The URL of HTTP ingest: scheme, address and port; absent if it is off.
+    pub http: Option<String>,
+    /// Absent with `ack = "stored"`.
+    pub journal: Option<JournalState>,
+    /// The ports with TLS.
+    pub tls: Vec<TlsReport>,
+    /// When settings were applied.
+    pub config: ConfigReport,
+    /// Buckets whose reads or writes keep failing while others succeed; at most 20.
+    pub quarantine: Vec<QuarantinedBucket>,
+    /// How old readings may get before they are written, in milliseconds: `flush.max_age` to
+    /// `flush.max_age_busy`. Absent with `ack = "stored"`.
+    pub flush_age_ms: Option<u64>,
+}
+
+/// A port with TLS in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TlsReport {
+    /// The configuration section of the port.
+    pub port: &'static str,
+    /// Expiry of the certificate (RFC 3339).
+    pub not_after: Option<String>,
+    /// Unusable files, a certificate that is not valid now, or a revocation list that is out of
+    /// date.
+    pub problem: Option<String>,
+}
+
+/// The settings in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigReport {
+    /// When settings were last applied (RFC 3339).
+    pub taken_over: Option<String>,
+    /// The last reload since the start.
+    pub last_reload: Option<ReloadReport>,
+}
+
+/// A reload in [`ConfigReport`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReloadReport {
+    /// Time of the reload (RFC 3339).
+    pub at: Option<String>,
+    /// `applied`; `restart_needed`: applied in part, the rest needs a restart; `invalid`: nothing
+    /// changed.
+    pub result: &'static str,
+    /// The settings that were applied and those that were not, or the error.
+    pub detail: String,
+}
+
+/// The store in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoreReport {
+    /// Whether the last command succeeded; `false` before the first answer.
+    pub ok: bool,
+    /// The last error; absent after a success.
+    pub error: Option<String>,
+    /// Time of the last success (RFC 3339).
+    pub last_ok: Option<String>,
+}
+
+/// One broker in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BrokerReport {
+    /// Host and port, as in the label `broker` of the metrics.
+    pub broker: String,
+    /// Whether connected and subscribed.
+    pub connected: bool,
+    /// Why it is not connected, or a warning.
+    pub detail: Option<String>,
+}
+
+/// The state of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct JournalState {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// The setting `journal.max_bytes`.
+    pub max_bytes: u64,
+    /// Bytes from the first unstored entry on.
+    pub unstored_bytes: u64,
+    /// Seconds until it is full if nothing were stored and readings kept arriving as in the last
+    /// minutes; absent if none arrive.
+    pub lasts_seconds: Option<u64>,
+    /// Whether it rejects entries until the store has caught up or the disk has space.
+    pub full: bool,
+    /// Entries from the first unstored one to the newest.
+    pub unstored_entries: u64,
+    /// Entries of an earlier run that have been replayed.
+    pub replayed: u64,
+    /// Entries of an earlier run to replay. While it exceeds `replayed`, the service still replays,
+    /// and accepts readings.
+    pub replay_total: u64,
+}
+
+/// A quarantined bucket in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QuarantinedBucket {
+    /// The sensor id of the bucket.
+    pub sensor_id: String,
+    /// The start of its span (RFC 3339).
+    pub bucket_start: Option<String>,
+    /// The last error of the store.
+    pub reason: String,
+    /// Time of the first failure (RFC 3339).
+    pub since: Option<String>,
+}
+
+impl QuarantinedBucket {
+    /// Both times are in milliseconds since 1970.
+    pub fn new(
+        sensor_id: &str,
+        bucket_start_ms: i64,
+        reason: &str,
+        since_ms: i64,
+    ) -> QuarantinedBucket {
+        let sensor_id = sensor_id.to_owned();
+        let reason = reason.to_owned();
+        QuarantinedBucket {
+            sensor_id,
+            bucket_start: rfc3339(bucket_start_ms),
+            reason,
+            since: rfc3339(since_ms),
+        }
+    }
+}
+
+/// `None` if the time is out of the range of RFC 3339.
+pub(super) fn rfc3339(at_ms: i64) -> Option<String> {
+    DateTime::from_timestamp_millis(at_ms).map(|at| at.to_rfc3339_opts(SecondsFormat::Millis, true))
+}

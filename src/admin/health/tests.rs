@@ -1,0 +1,127 @@
+//! Tests of the report: what prevents readiness, what does not, and the words for it.
+
+use super::*;
+
+fn running(ack: AckMode) -> Health {
+    let health = Health::new(ack);
+    health.started();
+    health.store_ok(1_709_287_200_000);
+    health
+}
+
+#[test]
+fn ready_only_between_start_and_stop() {
+    let health = Health::new(AckMode::Journal);
+    health.store_ok(0);
+    assert_eq!(
+        (health.is_ready(), health.report().reasons),
+        (false, vec!["starting".to_owned()])
+    );
+    health.started();
+    assert_eq!((health.is_ready(), health.report().reasons), (true, vec![]));
+    health.stopping();
+    assert_eq!(
+        (health.is_ready(), health.report().reasons),
+        (false, vec!["stopping".to_owned()])
+    );
+}
+
+#[test]
+fn broken_stays_broken_with_its_first_reason() {
+    let health = running(AckMode::Journal);
+    health.broken("shard 3 panicked");
+    health.broken("the channel is closed");
+    assert!(!health.is_ready());
+    assert_eq!(
+        health.report().reasons,
+        ["broken: shard 3 panicked; restart the service"]
+    );
+}
+
+#[test]
+fn a_store_that_is_away_blocks_only_where_senders_wait_for_it() {
+    for (ack, ready) in [(AckMode::Journal, true), (AckMode::Stored, false)] {
+        let health = running(ack);
+        health.store_failed("no primary");
+        let report = health.report();
+        assert_eq!(report.ready, ready);
+        assert!(
+            report.reasons[0].starts_with("store: no primary"),
+            "{:?}",
+            report.reasons
+        );
+        assert_eq!(
+            report.store.last_ok.as_deref(),
+            Some("2024-03-01T10:00:00.000Z")
+        );
+        assert!(!report.store.ok);
+        health.store_ok(0);
+        assert_eq!(
+            (health.is_ready(), health.report().store.error),
+            (true, None)
+        );
+    }
+}
+
+#[test]
+fn a_rollup_that_is_behind_is_summarised_as_that() {
+    let health = running(AckMode::Journal);
+    health.rollup(Some("rollup: a day has been due for 20 min".into()));
+    let report = health.report();
+    assert!(report.ready);
+    assert_eq!(
+        report.summary.as_deref(),
+        Some("Readings are stored, but the daily summaries are behind.")
+    );
+}
+
+#[test]
+fn a_stall_and_quarantined_buckets_are_named_and_do_not_block() {
+    let health = running(AckMode::Journal);
+    health.stalled(Some("no progress".into()));
+    let bucket =
+        |id: &str| QuarantinedBucket::new(id, 1_709_287_200_000, "timeout", 1_709_287_260_000);
+    health.quarantine(Quarantine {
+        count: 3,
+        buckets: vec![bucket("S1"), bucket("S2")],
+    });
+    let report = health.report();
+    assert!(report.ready);
+    let expected = "quarantine: the store keeps failing the bucket of sensor S1 at \
+        2024-03-01T10:00:00.000Z and 2 others: timeout";
+    assert_eq!(report.reasons, ["no progress", expected]);
+    assert_eq!(
+        report.quarantine[1].since.as_deref(),
+        Some("2024-03-01T10:01:00.000Z")
+    );
+    health.stalled(None);
+    health.quarantine(Quarantine::default());
+    assert_eq!(
+        (health.report().reasons, health.report().quarantine),
+        (vec![], vec![])
+    );
+}
+
+#[test]
+fn a_full_journal_blocks_and_a_broker_that_is_away_does_not() {
+    let health = running(AckMode::Journal);
+    health.mqtt("b:1883", false, Some("connection refused".into()));
+    assert_eq!(
+        (health.is_ready(), health.report().reasons),
+        (true, vec!["mqtt b:1883: connection refused".into()])
+    );
+    health.journal(JournalState {
+        bytes: 9,
+        max_bytes: 9,
+        full: true,
+        ..JournalState::default()
+    });
+    assert!(!health.is_ready());
+    health.journal(JournalState {
+        bytes: 1,
+        max_bytes: 9,
+        full: false,
+        ..JournalState::default()
+    });
+    assert!(health.is_ready());
+}

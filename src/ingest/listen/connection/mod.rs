@@ -1,0 +1,557 @@
+//! One connection after CONNECT: reads packets, passes messages to its batcher, acknowledges safe
+//! messages.
+//!
+//! It handles one message at a time. A message without room (the window or the total budget is
+//! full) is held, and nothing more is read meanwhile. So TCP slows the device down, and nothing is
+//! dropped. Acknowledgements are still sent. The same applies to a large packet without room in its
+//! budget.
+
+mod held;
+mod output;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::held::{Held, Permits, error, receipt, room, try_queue, weight};
+use super::authorization::Authorization;
+use super::batcher::{AckSender, Incoming};
+use super::clients::Registration;
+use super::close_reason::CloseReason;
+use super::codec::{Packet, ProtocolError, Publish, Reply, Version};
+use super::connect::Client;
+use super::exchanges::{Exchanges, Sent};
+use super::frames::{self, Frames, Limits, Next};
+use super::inflight::{AckResult, InFlight, Released};
+use super::shared::{LARGE_BYTES_MAX, NAME, Shared};
+use crate::config::ListenMqtt;
+use crate::decode::RejectReason;
+use crate::ingest::mqtt::link::{Message, RefusedMessage};
+use crate::ingest::tls::ClientCertificate;
+use crate::telemetry::audit::{AuditEvent, AuditKind};
+use crate::telemetry::metrics;
+
+/// Bytes per read. Small, because most devices send little and thousands are connected.
+const READ_BYTES: usize = 2048;
+/// Bytes of replies that may be buffered before they are sent.
+pub(super) const OUT_BYTES_MAX: usize = 16 * 1024;
+/// The longest pause before the quota is checked again.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// A large packet that is being buffered or skipped.
+struct OversizePacket {
+    /// Its part of the budget; none if it is skipped and nothing of it is kept.
+    permit: Option<OwnedSemaphorePermit>,
+    until: Instant,
+}
+
+pub(super) struct Connection<S> {
+    stream: S,
+    shared: Arc<Shared>,
+    client: Client,
+    authorization: Authorization,
+    batcher: mpsc::Sender<Incoming>,
+    buf: BytesMut,
+    out: BytesMut,
+    frames: Frames,
+    inflight: InFlight<Reply>,
+    exchanges: Exchanges,
+    acks: AckSender,
+    settled: mpsc::UnboundedReceiver<AckResult>,
+    /// A message that was read and has no room yet.
+    held: Option<Held>,
+    /// The size of a packet that has no room yet.
+    wanted: Option<usize>,
+    /// Set while the current packet is large.
+    large: Option<OversizePacket>,
+    stopping: bool,
+    /// It is not read because of its sender's quota.
+    is_paused: bool,
+    /// When bytes were last read.
+    last_received: Instant,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// A connection whose CONNACK is in `out`; `buf` may contain bytes after CONNECT.
+    pub(super) fn new(
+        stream: S,
+        shared: Arc<Shared>,
+        client: Client,
+        authorization: Authorization,
+        batcher: mpsc::Sender<Incoming>,
+        buf: BytesMut,
+        out: BytesMut,
+    ) -> Connection<S> {
+        let (acks, settled) = mpsc::unbounded_channel();
+        let limits = Limits {
+            packet_bytes_max: shared.settings.packet_max_bytes as usize,
+            topic_bytes_max: shared.settings.topic_max_bytes,
+            user_properties: shared.user_properties.clone(),
+        };
+        Connection {
+            frames: Frames::new(client.version, limits),
+            stream,
+            shared,
+            client,
+            authorization,
+            batcher,
+            buf,
+            out,
+            inflight: InFlight::default(),
+            exchanges: Exchanges::default(),
+            acks,
+            settled,
+            held: None,
+            wanted: None,
+            large: None,
+            stopping: false,
+            is_paused: false,
+            last_received: Instant::now(),
+        }
+    }
+
+    /// Serves the connection until it ends.
+    pub(super) async fn serve(
+        mut self,
+        place: Registration,
+        certificate: Option<ClientCertificate>,
+    ) -> CloseReason {
+        let revoked = self
+            .authorization
+            .clone()
+            .ended(self.shared.deps.clock.clone());
+        let certificate_ended = async {
+            match certificate {
+                Some(certificate) => certificate.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        let end = tokio::select! {
+            biased;
+            // Independent of the connection's other waits.
+            end = revoked => end,
+            () = certificate_ended => CloseReason::Certificate,
+            end = self.run(&place.taken_over) => match end {
+                Ok(never) => match never {},
+                Err(end) => end,
+            },
+        };
+        let text = end.text(&self.shared.settings);
+        match (&text, end) {
+            (
+                Some(text),
+                CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate,
+            ) => {
+                self.audit(AuditKind::AccessEnded, end.label())
+                    .detail(text)
+                    .record();
+            }
+            (Some(text), _) => self
+                .shared
+                .logs
+                .disconnected(&self.client, end.label(), text),
+            (None, _) => {}
+        }
+        // Messages that are safe by now are still acknowledged, unless the device has left.
+        if !matches!(
+            end,
+            CloseReason::Left | CloseReason::Lost | CloseReason::Stuck
+        ) {
+            self.send_disconnect(end, text).await;
+        }
+        end
+    }
+
+    async fn run(
+        &mut self,
+        taken_over: &CancellationToken,
+    ) -> Result<std::convert::Infallible, CloseReason> {
+        let shared = self.shared.clone();
+        loop {
+            let mut paused = self.paused_until();
+            self.read_packets()?;
+            if self.is_paused && paused.is_none() {
+                paused = self.paused_until();
+                if paused.is_none() {
+                    // Packets may have been left in the buffer.
+                    continue;
+                }
+            }
+            self.acknowledge()?;
+            let is_more = self.out.len() >= OUT_BYTES_MAX;
+            self.flush().await?;
+            if is_more {
+                continue;
+            }
+            let may_read =
+                self.held.is_none() && self.wanted.is_none() && !self.stopping && paused.is_none();
+            let has_window = self
+                .held
+                .as_ref()
+                .is_some_and(|held| self.has_window(&held.publish));
+            let silence = self.last_received + self.client.silence_max;
+            let late = self.large.as_ref().map_or(silence, |large| large.until);
+            if may_read {
+                self.buf
+                    .reserve(self.frames.missing(&self.buf).max(READ_BYTES));
+            }
+            tokio::select! {
+                biased;
+                Some(result) = self.settled.recv() => self.settle(result),
+                () = taken_over.cancelled() => return Err(CloseReason::TakenOver),
+                () = shared.deps.drained.cancelled() => return Err(CloseReason::Stopped),
+                () = shared.deps.stop.cancelled(), if !self.stopping => {
+                    self.stopping = true;
+                    // Not accepted, so not acknowledged.
+                    (self.held, self.wanted) = (None, None);
+                }
+                room = room(self.batcher.clone(), &shared, &self.held), if has_window => {
+                    let (slot, permit) = room.ok_or(CloseReason::NotDelivered)?;
+                    if let Some(held) = self.held.take() {
+                        let incoming = self.incoming(held, permit);
+                        slot.send(incoming);
+                    }
+                }
+                permit = shared.large.clone().acquire_many_owned(large_weight(self.wanted)),
+                    if self.wanted.is_some() =>
+                {
+                    if let Some(bytes) = self.wanted.take() {
+                        self.gather(bytes, permit.ok());
+                    }
+                }
+                () = tokio::time::sleep_until(paused.unwrap_or(silence)), if paused.is_some() => {}
+                n = self.stream.read_buf(&mut self.buf), if may_read => match n {
+                    Ok(0) | Err(_) => return Err(CloseReason::Lost),
+                    Ok(_) => self.last_received = Instant::now(),
+                },
+                // While nothing is read, silence cannot be detected.
+                () = tokio::time::sleep_until(silence), if may_read => return Err(CloseReason::Silent),
+                () = tokio::time::sleep_until(late), if may_read && self.large.is_some() => return Err(CloseReason::Slow),
+            }
+            if !may_read {
+                self.last_received = Instant::now();
+            }
+        }
+    }
+
+    /// An event of the audit log about this device.
+    fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'_> {
+        let Client {
+            peer, token, shown, ..
+        } = &self.client;
+        AuditEvent::new(kind, NAME, *peer, reason)
+            .token(token)
+            .client(shown)
+    }
+
+    /// Until when the device is not read because its sender has reached its quota. Counts each
+    /// pause once.
+    fn paused_until(&mut self) -> Option<Instant> {
+        let pause = self.authorization.pause(self.shared.deps.clock.now());
+        if let Some(exceeded) = &pause
+            && !self.is_paused
+        {
+            let limit = exceeded.limit.as_str();
+            metrics::quota_exceeded(limit);
+            self.audit(AuditKind::QuotaExceeded, limit).record();
+        }
+        self.is_paused = pause.is_some();
+        pause.map(|exceeded| Instant::now() + exceeded.retry_after.min(PAUSE_MAX))
+    }
+
+    /// Handles all available packets, until a message or a packet has no room.
+    fn read_packets(&mut self) -> Result<(), CloseReason> {
+        let fault = |fault: ProtocolError| CloseReason::ProtocolError(fault.0);
+        while self.held.is_none()
+            && self.wanted.is_none()
+            && !self.stopping
+            && !self.is_paused
+            && self.out.len() < OUT_BYTES_MAX
+        {
+            match self.frames.next(&mut self.buf).map_err(fault)? {
+                Next::More => break,
+                Next::OversizePacket(bytes) => {
+                    match self
+                        .shared
+                        .large
+                        .clone()
+                        .try_acquire_many_owned(large_weight(Some(bytes)))
+                    {
+                        Ok(permit) => self.gather(bytes, Some(permit)),
+                        Err(_) => self.wanted = Some(bytes),
+                    }
+                }
+                Next::Oversize(bytes) => self.skip(bytes).map_err(fault)?,
+                Next::Packet(packet) => {
+                    let gathered = self.large.take().and_then(|large| large.permit);
+                    self.packet(packet, gathered)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to buffer a large packet.
+    fn gather(&mut self, bytes: usize, permit: Option<OwnedSemaphorePermit>) {
+        self.frames.gather(bytes);
+        self.large = Some(OversizePacket {
+            permit,
+            until: large_until(bytes, &self.shared.settings),
+        });
+    }
+
+    /// Skips a message that is too large. It does not wait for room to keep a part of it, because
+    /// the device's other messages wait after it.
+    fn skip(&mut self, bytes: usize) -> Result<(), ProtocolError> {
+        let permit = self
+            .shared
+            .large
+            .clone()
+            .try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES)))
+            .ok();
+        self.frames.skip(
+            &mut self.buf,
+            if permit.is_some() {
+                frames::KEPT_BYTES
+            } else {
+                0
+            },
+        )?;
+        self.large = Some(OversizePacket {
+            permit,
+            until: large_until(bytes, &self.shared.settings),
+        });
+        Ok(())
+    }
+
+    fn packet(
+        &mut self,
+        packet: Packet,
+        gathered: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), CloseReason> {
+        match packet {
+            Packet::Publish(publish) => self.publish(publish, gathered)?,
+            Packet::PubRel(id) if self.exchanges.release(id) => self.reply(Reply::PubComp(id)),
+            Packet::PubRel(id) => self.reply(Reply::PubCompUnknown(id)),
+            Packet::Subscribe(id, n) => self.reply(Reply::SubAck(id, n)),
+            Packet::Unsubscribe(id, n) => self.reply(Reply::UnsubAck(id, n)),
+            Packet::Ping => self.reply(Reply::Pong),
+            Packet::Disconnect => return Err(CloseReason::Left),
+            Packet::Unexpected => return Err(CloseReason::ProtocolError(Reason::ProtocolError)),
+        }
+        Ok(())
+    }
+
+    fn publish(
+        &mut self,
+        publish: Publish,
+        gathered: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), CloseReason> {
+        if publish.has_alias || publish.topic.is_empty() {
+            // None were offered (MQTT 5 §3.3.2.3.4), and without an alias a topic has at least one
+            // character.
+            return Err(CloseReason::ProtocolError(Reason::TopicAliasInvalid));
+        }
+        let topic = std::str::from_utf8(&publish.topic)
+            .map_err(|_| CloseReason::ProtocolError(Reason::MalformedPacket))?;
+        if publish.qos == 2 {
+            match self.exchanges.publish(publish.id) {
+                Sent::First => {}
+                Sent::Again => return Ok(()),
+                Sent::AgainRecorded => {
+                    self.reply(Reply::PubRec(publish.id));
+                    return Ok(());
+                }
+            }
+        }
+        // MQTT 5 §3.3.4: accepted messages and those that wait for PUBREL together must not exceed
+        // the receive maximum.
+        let is_beyond = self.inflight.len() + self.exchanges.recorded()
+            >= usize::from(self.shared.settings.window);
+        if publish.qos > 0 && self.client.version == Version::V5 && is_beyond {
+            return Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded));
+        }
+        let refused = error(&publish, topic, &self.shared.settings);
+        if let Some(RefusedMessage { reason, detail, .. }) = &refused {
+            self.shared
+                .logs
+                .unwanted(&self.client, topic, *reason, detail);
+        } else if !self.shared.is_wanted(topic) {
+            self.shared.logs.unwanted(
+                &self.client,
+                topic,
+                RejectReason::NoSubscription,
+                "no [[listen.mqtt.topics]] matches",
+            );
+        }
+        let now_ms = self.shared.deps.clock.now().wall_ms;
+        let sender = self.authorization.current(now_ms)?.cloned();
+        if let Some(grant) = &sender {
+            grant.usage.note_used(now_ms);
+            // As one reading; the batcher, which decodes it, charges the others.
+            grant.usage.charge(&grant.quota, 1, publish.memory_bytes());
+            self.paused_until();
+        }
+        self.held = Some(Held {
+            publish,
+            refused,
+            sender,
+            _gathered: gathered,
+        });
+        self.pass_on_at_once();
+        Ok(())
+    }
+
+    /// Passes the held message on if there is room now.
+    fn pass_on_at_once(&mut self) {
+        let batcher = self.batcher.clone();
+        let Some(held) = self.held.take() else { return };
+        let permit = self
+            .shared
+            .bytes
+            .clone()
+            .try_acquire_many_owned(weight(&held))
+            .ok();
+        let permit = permit.and_then(|permit| Some((permit, try_queue(&held)?)));
+        match (
+            self.has_window(&held.publish),
+            permit,
+            batcher.try_reserve(),
+        ) {
+            (true, Some(permit), Ok(slot)) => {
+                let incoming = self.incoming(held, permit);
+                slot.send(incoming);
+            }
+            _ => self.held = Some(held),
+        }
+    }
+
+    /// Whether one more message may be in flight. (A device with MQTT 5 has respected the limit, or
+    /// is disconnected.)
+    fn has_window(&self, publish: &Publish) -> bool {
+        publish.qos == 0 || self.inflight.len() < usize::from(self.shared.settings.window)
+    }
+
+    fn incoming(
+        &mut self,
+        Held {
+            publish,
+            refused,
+            sender,
+            ..
+        }: Held,
+        permit: Permits,
+    ) -> Incoming {
+        let from =
+            receipt(&publish).map(|receipt| (self.acks.clone(), self.inflight.push(receipt)));
+        let can_refuse = publish.qos > 0 && self.client.version == Version::V5;
+        let Publish {
+            topic,
+            payload,
+            properties,
+            ..
+        } = publish;
+        let message = Message {
+            topic,
+            payload,
+            properties,
+            refused,
+            sender,
+            can_refuse,
+            ..Message::default()
+        };
+        Incoming {
+            message,
+            from,
+            permit,
+        }
+    }
+
+    fn settle(&mut self, result: AckResult) {
+        self.inflight.settle(result);
+        while let Ok(result) = self.settled.try_recv() {
+            self.inflight.settle(result);
+        }
+    }
+
+    /// Acknowledges safe messages, and checks whether the connection must end.
+    fn acknowledge(&mut self) -> Result<(), CloseReason> {
+        while let Some(Released {
+            receipt,
+            is_refused,
+        }) = self.inflight.release()
+        {
+            let reply = match receipt {
+                Reply::PubAck(id) if is_refused => Reply::PubAckRefused(id),
+                Reply::PubRec(id) if is_refused => {
+                    self.exchanges.refuse(id);
+                    Reply::PubRecRefused(id)
+                }
+                Reply::PubRec(id) => {
+                    self.exchanges.record(id);
+                    receipt
+                }
+                _ => receipt,
+            };
+            self.reply(reply);
+        }
+        match (self.inflight.is_blocked(), self.stopping) {
+            (true, false) => Err(CloseReason::NotDelivered),
+            (true, true) => Err(CloseReason::Stopped),
+            (false, true) if self.inflight.len() == 0 => Err(CloseReason::Stopped),
+            (false, _) => Ok(()),
+        }
+    }
+}
+
+/// The part of the large-packet budget that a packet uses.
+fn large_weight(bytes: Option<usize>) -> u32 {
+    u32::try_from(bytes.unwrap_or_default().min(LARGE_BYTES_MAX)).unwrap_or(u32::MAX)
+}
+
+/// When a large packet must be complete. A slower device would hold room that others wait for.
+fn large_until(bytes: usize, settings: &ListenMqtt) -> Instant {
+    Instant::now()
+        + settings.packet_grace
+        + Duration::from_secs(bytes as u64 / settings.packet_rate_min)
+}
+
+#[cfg(test)]
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Adds received bytes and handles them without waiting.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
+        self.buf.extend_from_slice(bytes);
+        self.read_packets()
+    }
+
+    /// Whether it would read more bytes.
+    pub(super) fn reads(&self) -> bool {
+        self.held.is_none() && self.wanted.is_none()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.inflight.len()
+    }
+
+    pub(super) fn buffered(&self) -> usize {
+        self.buf.capacity()
+    }
+
+    /// Delivers all accepted messages.
+    pub(super) fn deliver_all(&mut self) {
+        let outcome = crate::ack::AckOutcome::Delivered;
+        self.settle(AckResult {
+            first: 0,
+            count: 1000,
+            outcome,
+            is_refused: false,
+        });
+        assert_eq!(self.acknowledge(), Ok(()));
+    }
+}

@@ -1,0 +1,63 @@
+//! The segment files of a journal directory: their names, and the list of them with their headers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::{JournalError, io_error};
+use super::fs::{Fs, FsFile, read_full_at};
+use super::segment::{HEADER_BYTES, Header, HeaderFault};
+
+/// The file name of a segment. Names sort like numbers.
+pub(super) fn segment_name(number: u64) -> String {
+    format!("{number:012}.seg")
+}
+
+fn segment_number(name: &str) -> Option<u64> {
+    name.strip_suffix(".seg")?.parse().ok()
+}
+
+/// A segment file and its header.
+pub(super) struct FoundSegment {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn FsFile>,
+    pub(super) bytes: u64,
+    pub(super) header: Result<Header, HeaderFault>,
+}
+
+/// All segment files, ordered by number.
+pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, JournalError> {
+    let names = fs.list(dir).map_err(io_error("list", dir))?;
+    let mut numbers: Vec<u64> = names
+        .iter()
+        .filter_map(|name| segment_number(name))
+        .collect();
+    numbers.sort_unstable();
+    let find = |number| {
+        let path = dir.join(segment_name(number));
+        let read = || {
+            let file = fs.open(&path, false)?;
+            let mut page = vec![0; HEADER_BYTES as usize];
+            let n = read_full_at(&*file, &mut page, 0)?;
+            let bytes = file.size()?;
+            Ok((
+                file,
+                bytes,
+                if n < page.len() {
+                    Err(HeaderFault::Magic)
+                } else {
+                    Header::decode(&page)
+                },
+            ))
+        };
+        let (file, bytes, header) = read().map_err(io_error("read", &path))?;
+        Ok(FoundSegment {
+            number,
+            path,
+            file,
+            bytes,
+            header,
+        })
+    };
+    numbers.into_iter().map(find).collect()
+}

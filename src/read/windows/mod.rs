@@ -1,0 +1,247 @@
+//! Windows of many sensors, from the summaries of their days and hours: [`crate::promql::windows`]
+//! has the rules.
+//!
+//! Sensors are answered in groups, each in this order, which makes the answer current as in
+//! [`super`] and [`super::days`]:
+//! 1. from the shards: the rows in memory of each sensor;
+//! 2. the days that may have changed (pending ones, and the marks of all instances), then the
+//!    documents of days. A day is used if it is not among the former, has no row in memory, and no
+//!    field needs its hours;
+//! 3. the hours that no day covers, of all sensors with the same gaps in one request; those with
+//!    rows in memory are added up one by one;
+//! 4. the readings at the edges of windows: of stored hours, those of their first millisecond, of
+//!    all sensors in one request. Then the other readings that the rules need: hours cut by a
+//!    window, in runs, and days replaced by hours.
+//!
+//! **Limits.** A group has about [`BUCKETS_AT_ONCE`] buckets. Its rows in memory are copied: at
+//! most what the shards hold (`accumulate.max_bytes`). Readings count against `promql.samples_max`.
+
+mod readings;
+mod summaries;
+
+use std::collections::BTreeSet;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::ReadService;
+use super::days::DailyHours;
+use super::hours::{Hour, Hours};
+use super::series::{Missing, SelectError, SelectLimits, Wanted};
+use crate::accumulate::UnstoredBucket;
+use crate::model::{BucketStart, FieldSummary, SensorId};
+use crate::promql::windows::{SummarisedBucket, answer};
+use crate::promql::{Labels, SelectedSeries, SeriesData, WindowStats, Windows};
+
+/// Buckets of one group.
+const BUCKETS_AT_ONCE: i64 = 20_000;
+/// Sensors of one group.
+const SENSORS_AT_ONCE: i64 = 200;
+/// Groups that are loaded at the same time.
+const GROUPS: usize = 2;
+/// Requests for one sensor each, at the same time, for one group.
+const CONCURRENT: usize = 8;
+
+/// One sensor, while it is loaded.
+struct Loading {
+    sensor_id: SensorId,
+    /// Hours whose edges are read together with the rows in memory.
+    open: BTreeSet<BucketStart>,
+    missing: Missing,
+    series: Vec<Loaded>,
+}
+
+struct Loaded {
+    field: String,
+    labels: Labels,
+    buckets: Vec<SummarisedBucket>,
+}
+
+/// The requested values.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    /// Of the first bucket.
+    from_ms: i64,
+    /// The time before which the last bucket begins.
+    to_ms: i64,
+    windows: &'a Windows,
+    limits: &'a SelectLimits,
+}
+
+impl ReadService {
+    /// The windows of each series. The times are those of the windows: after the first, up to the
+    /// second (ms since 1970).
+    pub(super) async fn windows(
+        &self,
+        wanted: Vec<Wanted>,
+        (after_ms, to_ms): (i64, i64),
+        windows: &Windows,
+        limits: &SelectLimits,
+    ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
+        let asked = Asked {
+            from_ms: self.span().floor(after_ms + 1).0,
+            to_ms: to_ms + 1,
+            windows,
+            limits,
+        };
+        let of_each = (asked.to_ms - asked.from_ms) / self.span().ms() + 1;
+        let size = (BUCKETS_AT_ONCE / of_each).clamp(1, SENSORS_AT_ONCE) as usize;
+        let mut groups = vec![];
+        let mut rest = wanted.into_iter().peekable();
+        while rest.peek().is_some() {
+            groups.push(rest.by_ref().take(size).collect::<Vec<_>>());
+        }
+        let loads = groups.into_iter().map(|group| self.group(group, asked));
+        let loaded: Vec<(Vec<SelectedSeries>, Missing)> = stream::iter(loads)
+            .buffer_unordered(GROUPS)
+            .try_collect()
+            .await?;
+        let missing = loaded
+            .iter()
+            .fold(Missing::default(), |all, (_, missing)| all.and(*missing));
+        Ok((
+            loaded.into_iter().flat_map(|(series, _)| series).collect(),
+            missing,
+        ))
+    }
+
+    async fn group(
+        &self,
+        wanted: Vec<Wanted>,
+        asked: Asked<'_>,
+    ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
+        let end_ms = self.span().end(self.span().floor(asked.to_ms - 1));
+        // With days, whole ones, so that a day that is used has no row in memory.
+        let range = match self.rollups.is_empty() {
+            true => (asked.from_ms, end_ms),
+            false => (
+                self.zone.day(asked.from_ms).start_ms,
+                self.zone.day(asked.to_ms - 1).end_ms.max(end_ms),
+            ),
+        };
+        let views = wanted
+            .iter()
+            .map(|sensor| self.view(&sensor.sensor_id, range.0, range.1));
+        let views: Vec<_> = stream::iter(views.collect::<Vec<_>>())
+            .buffered(CONCURRENT)
+            .try_collect()
+            .await?;
+        let recent = views
+            .iter()
+            .any(|view| !view.complete || view.answer.cut_ms.is_some());
+        let views: Vec<Vec<UnstoredBucket>> =
+            views.into_iter().map(|view| view.answer.buckets).collect();
+        let days = self
+            .usable_days(&wanted, &views, range, asked.windows)
+            .await?;
+        let hours = self.hours_between(&wanted, views, &days, asked).await?;
+        let mut loading: Vec<Loading> = wanted
+            .into_iter()
+            .zip(days)
+            .zip(hours)
+            .map(|((wanted, days), (hours, open))| self.loading(wanted, &days, &hours, open))
+            .collect();
+        while self.load_edges(&mut loading, asked).await?
+            | self.load_others(&mut loading, asked).await?
+        {}
+        let mut missing = Missing {
+            recent,
+            removed_until_ms: None,
+        };
+        missing = loading
+            .iter()
+            .fold(missing, |all, sensor| all.and(sensor.missing));
+        let mut series = vec![];
+        for Loaded {
+            labels, buckets, ..
+        } in loading.into_iter().flat_map(|sensor| sensor.series)
+        {
+            asked.limits.add_samples(asked.windows.steps)?;
+            series.push(SelectedSeries {
+                labels,
+                data: SeriesData::Windows(answer(asked.windows, &buckets)),
+            });
+        }
+        Ok((series, missing))
+    }
+
+    fn loading(
+        &self,
+        wanted: Wanted,
+        days: &DailyHours,
+        hours: &Hours,
+        open: BTreeSet<BucketStart>,
+    ) -> Loading {
+        let loaded = |(field, labels): (String, Labels)| {
+            let of_days = days.iter().filter_map(|(day, hour)| {
+                summarised((day.start_ms, day.end_ms, true), hour, &field)
+            });
+            let mut buckets: Vec<SummarisedBucket> =
+                of_days.chain(self.of_hours(hours, &field)).collect();
+            buckets.sort_by_key(|bucket| bucket.start_ms);
+            Loaded {
+                field,
+                labels,
+                buckets,
+            }
+        };
+        let series = wanted.fields.into_iter().map(loaded).collect();
+        Loading {
+            sensor_id: wanted.sensor_id,
+            open,
+            missing: Missing::default(),
+            series,
+        }
+    }
+
+    fn of_hours<'a>(
+        &'a self,
+        hours: &'a Hours,
+        field: &'a str,
+    ) -> impl Iterator<Item = SummarisedBucket> + 'a {
+        let bounds = |start: BucketStart| (start.0, self.span().end(start), false);
+        hours
+            .iter()
+            .filter_map(move |(start, hour)| summarised(bounds(*start), hour, field))
+    }
+}
+
+/// A bucket (start, end, whether it is a day) of a series; `None` if it has no sample of the field.
+fn summarised(
+    (start_ms, end_ms, is_day): (i64, i64, bool),
+    hour: &Hour,
+    field: &str,
+) -> Option<SummarisedBucket> {
+    let first_ts_ms = hour.first_ts_ms?;
+    let last_ts_ms = hour.last_ts_ms?;
+    let stats = match hour.summary.get(field) {
+        Some(FieldSummary {
+            min,
+            max,
+            sum,
+            count,
+        }) => WindowStats {
+            count: u64::from(*count),
+            sum: sum.as_f64(),
+            min: min.as_f64(),
+            max: max.as_f64(),
+        },
+        // Not all fields of the bucket are known: its readings decide.
+        None if hour.is_truncated => WindowStats {
+            count: 0,
+            sum: f64::NAN,
+            min: f64::NAN,
+            max: f64::NAN,
+        },
+        None => return None,
+    };
+    Some(SummarisedBucket {
+        start_ms,
+        end_ms,
+        is_day,
+        first_ts_ms,
+        last_ts_ms,
+        stats,
+        edge: None,
+        samples: None,
+    })
+}

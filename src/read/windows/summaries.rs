@@ -1,0 +1,290 @@
+//! The summaries of the sensors of a group: days whose documents can be used, and the hours that no
+//! such day covers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::{Asked, CONCURRENT, GROUPS, summarised};
+use crate::accumulate::UnstoredBucket;
+use crate::maintain::StoredPage;
+use crate::model::{BucketKey, BucketStart, Day, SensorId, stable_hash};
+use crate::promql::windows::Need;
+use crate::promql::{Labels, Windows};
+use crate::read::days::{DailyHours, MARKS_MAX};
+use crate::read::hours::{Hours, OpenHour};
+use crate::read::series::Wanted;
+use crate::read::{FIELDS_MAX, ReadError, ReadService};
+use crate::route::shard_of;
+use crate::store::days::{DaysQuery, MarkQuery, MarksOf};
+use crate::store::reading::PageQuery;
+use crate::store::summaries::SummaryQuery;
+
+/// Shorter windows contain no whole day, unless its sensor was silent for hours.
+const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;
+/// Days of a query whose documents are requested: ten years. Longer ones take the hours.
+const DAYS_MAX: usize = 3660;
+/// Gaps between days that are read separately.
+const GAPS_MAX: usize = 16;
+
+/// The hours of a sensor, and which of them are partly in memory.
+type SensorHours = (Hours, BTreeSet<BucketStart>);
+
+impl ReadService {
+    /// For each sensor the days whose document can be used.
+    pub(super) async fn usable_days(
+        &self,
+        wanted: &[Wanted],
+        views: &[Vec<UnstoredBucket>],
+        (from_ms, to_ms): (i64, i64),
+        windows: &Windows,
+    ) -> Result<Vec<DailyHours>, ReadError> {
+        let mut usable = vec![DailyHours::new(); wanted.len()];
+        let has_days = !self.rollups.is_empty() && windows.range_ms >= DAYS_RANGE_MIN_MS;
+        let Some(store) = self.store.days().filter(|_| has_days) else {
+            return Ok(usable);
+        };
+        let all: Vec<Day> = self.zone.days(from_ms, to_ms).take(DAYS_MAX + 1).collect();
+        if all.len() > DAYS_MAX {
+            return Ok(usable);
+        }
+        let place: BTreeMap<&SensorId, usize> = wanted
+            .iter()
+            .enumerate()
+            .map(|(i, of)| (&of.sensor_id, i))
+            .collect();
+        let mut changed: Vec<BTreeSet<Day>> = vec![];
+        for (sensor, view) in wanted.iter().zip(views) {
+            let shard = shard_of(stable_hash(&sensor.sensor_id), self.rollups.len());
+            let pending = self.rollups[shard].pending(&sensor.sensor_id, all.iter().copied());
+            let held = view.iter().map(|bucket| self.zone.day(bucket.start().0));
+            changed.push(pending.into_iter().chain(held).collect());
+        }
+        let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
+        let marks = MarkQuery {
+            of: MarksOf::Sensors(sensor_ids.clone()),
+            after: None,
+            limit: MARKS_MAX,
+        };
+        let marks = store.day_marks(&marks).await?;
+        if marks.len() >= MARKS_MAX {
+            return Ok(usable);
+        }
+        for mark in marks {
+            if let Some(i) = place.get(&mark.sensor_id) {
+                changed[*i].insert(self.zone.day(mark.day_ms));
+            }
+        }
+        let mut query = DaysQuery {
+            sensor_ids,
+            from_ms,
+            to_ms,
+            fields: fields_of(wanted),
+        };
+        while !query.sensor_ids.is_empty() {
+            let found = store.days_of(&query).await?;
+            for (sensor_id, day_ms, hour) in found.days {
+                let (Some(i), day) = (place.get(&sensor_id).copied(), self.zone.day(day_ms)) else {
+                    continue;
+                };
+                let is_usable = |(field, _): &(String, Labels)| {
+                    let bucket = summarised((day.start_ms, day.end_ms, true), &hour, field);
+                    bucket.is_none_or(|bucket| bucket.need(windows) != Need::Samples)
+                };
+                if day.start_ms == day_ms
+                    && !changed[i].contains(&day)
+                    && wanted[i].fields.iter().all(is_usable)
+                {
+                    usable[i].insert(day, hour);
+                }
+            }
+            // Days that are too large for an answer are left out: their hours are read instead.
+            if found.rest.len() == query.sensor_ids.len() {
+                break;
+            }
+            query.sensor_ids = found.rest;
+        }
+        Ok(usable)
+    }
+
+    /// For each sensor the hours that no day covers, and which of them are partly in memory.
+    pub(super) async fn hours_between(
+        &self,
+        wanted: &[Wanted],
+        views: Vec<Vec<UnstoredBucket>>,
+        days: &[DailyHours],
+        asked: Asked<'_>,
+    ) -> Result<Vec<SensorHours>, ReadError> {
+        let is_asked = |start: BucketStart| start.0 >= asked.from_ms && start.0 < asked.to_ms;
+        let mut all: Vec<SensorHours> = vec![];
+        for view in &views {
+            let open = view
+                .iter()
+                .map(UnstoredBucket::start)
+                .filter(|start| is_asked(*start))
+                .collect();
+            all.push((Hours::new(), open));
+        }
+        self.add_stored_hours(&mut all, wanted, days, asked).await?;
+        let open = views
+            .into_iter()
+            .enumerate()
+            .flat_map(|(i, view)| view.into_iter().map(move |bucket| (i, bucket)));
+        let open =
+            open.filter(|(_, bucket)| is_asked(bucket.start()))
+                .map(|(i, bucket)| async move {
+                    Ok::<_, ReadError>((
+                        i,
+                        self.add_up_open(&wanted[i].sensor_id, OpenHour::new(bucket))
+                            .await?,
+                    ))
+                });
+        let mut open = stream::iter(open.collect::<Vec<_>>()).buffer_unordered(CONCURRENT);
+        while let Some((i, (start, hour))) = open.try_next().await? {
+            all[i].0.insert(start, hour);
+        }
+        Ok(all)
+    }
+
+    /// Adds the stored hours that no day covers and that are not partly in memory.
+    async fn add_stored_hours(
+        &self,
+        all: &mut [SensorHours],
+        wanted: &[Wanted],
+        days: &[DailyHours],
+        asked: Asked<'_>,
+    ) -> Result<(), ReadError> {
+        let mut by_gaps: BTreeMap<Vec<(i64, i64)>, Vec<usize>> = BTreeMap::new();
+        for (i, days) in days.iter().enumerate() {
+            by_gaps
+                .entry(gaps(asked.from_ms, asked.to_ms, days))
+                .or_default()
+                .push(i);
+        }
+        let place: BTreeMap<&SensorId, usize> = wanted
+            .iter()
+            .enumerate()
+            .map(|(i, of)| (&of.sensor_id, i))
+            .collect();
+        let fields = fields_of(wanted);
+        let requests = by_gaps
+            .iter()
+            .flat_map(|(gaps, sensors)| gaps.iter().map(move |gap| (*gap, sensors)));
+        let requests = requests.map(|((from_ms, to_ms), sensors)| {
+            let sensor_ids = sensors
+                .iter()
+                .map(|i| wanted[*i].sensor_id.clone())
+                .collect();
+            self.summaries(SummaryQuery {
+                sensor_ids,
+                from: BucketStart(from_ms),
+                to_ms,
+                fields: fields.clone(),
+            })
+        });
+        let mut found = stream::iter(requests.collect::<Vec<_>>()).buffer_unordered(GROUPS);
+        let mut held = 0;
+        while let Some(pages) = found.try_next().await? {
+            for (key, page) in pages {
+                let Some(i) = place.get(&key.sensor_id).copied() else {
+                    continue;
+                };
+                if is_covered(&days[i], key.start) || all[i].1.contains(&key.start) {
+                    continue;
+                }
+                let hour = all[i].0.entry(key.start).or_default();
+                held += page.summary.len();
+                if held < FIELDS_MAX {
+                    hour.add_page(&page)
+                } else {
+                    hour.add_count(&page)
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All pages of a query.
+    async fn summaries(
+        &self,
+        mut query: SummaryQuery,
+    ) -> Result<Vec<(BucketKey, StoredPage)>, ReadError> {
+        let mut all = vec![];
+        while !query.sensor_ids.is_empty() {
+            let found = self.store.summaries(&query).await?;
+            all.extend(found.pages);
+            let is_stuck = found.rest.len() == query.sensor_ids.len();
+            query.sensor_ids = found.rest;
+            if let Some(sensor_id) = query.sensor_ids.pop_if(|_| is_stuck) {
+                let from = query.from;
+                let to_ms = query.to_ms;
+                let key = |start| BucketKey {
+                    sensor_id: sensor_id.clone(),
+                    start,
+                };
+                let sensor_id = sensor_id.clone();
+                let mut one = PageQuery {
+                    sensor_id,
+                    from,
+                    to_ms,
+                    after: None,
+                    readings_from_ms: None,
+                };
+                loop {
+                    let found = self.store.pages(&one).await?;
+                    all.extend(
+                        found
+                            .pages
+                            .into_iter()
+                            .map(|(start, page)| (key(start), page)),
+                    );
+                    one.after = found.next;
+                    if one.after.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The fields of all series, each once.
+fn fields_of(wanted: &[Wanted]) -> Vec<String> {
+    let all: BTreeSet<&String> = wanted
+        .iter()
+        .flat_map(|of| of.fields.iter().map(|(field, _)| field))
+        .collect();
+    all.into_iter().cloned().collect()
+}
+
+/// Whether one of the days contains the bucket.
+fn is_covered(days: &DailyHours, start: BucketStart) -> bool {
+    days.range(
+        ..=Day {
+            start_ms: start.0,
+            end_ms: i64::MAX,
+        },
+    )
+    .next_back()
+    .is_some_and(|(day, _)| day.contains(start.0))
+}
+
+/// The times that no day covers; one range over all of them if there are too many.
+fn gaps(from_ms: i64, to_ms: i64, days: &DailyHours) -> Vec<(i64, i64)> {
+    let mut gaps = vec![];
+    let mut at_ms = from_ms;
+    for day in days.keys() {
+        if at_ms < day.start_ms {
+            gaps.push((at_ms, day.start_ms));
+        }
+        at_ms = day.end_ms.max(at_ms);
+    }
+    if at_ms < to_ms {
+        gaps.push((at_ms, to_ms));
+    }
+    match gaps[..] {
+        [(first, _), .., (_, last)] if gaps.len() > GAPS_MAX => vec![(first, last)],
+        _ => gaps,
+    }
+}

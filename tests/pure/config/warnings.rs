@@ -1,0 +1,75 @@
+//! Settings that are accepted with a warning or a remark.
+
+use super::{DESIGN, Place, subscribed};
+
+#[test]
+fn a_constant_sensor_id_is_a_warning() {
+    let place = Place::new();
+    let warnings = |text: &str| place.good(text, &[]).warnings();
+    let [id] = &warnings(&subscribed(
+        "own",
+        None,
+        "\n[formats.own]\nid = \"weather\"\n",
+    ))[..] else {
+        panic!("one")
+    };
+    assert!(
+        id.contains("formats.own") && id.contains("one sensor"),
+        "{id}"
+    );
+    let template = DESIGN.replacen("sensors/{sensor_id}/{field}", "{sensor_id}/+/{field}", 1);
+    let [topic] = &warnings(&template)[..] else {
+        panic!("one")
+    };
+    assert!(
+        topic.contains("mqtt[0].subscriptions[0].topic") && topic.contains("`sensors`"),
+        "{topic}"
+    );
+}
+
+#[test]
+fn unlikely_settings_are_a_warning() {
+    let place = Place::new();
+    let warnings = |from: &str, to: &str| place.good(&DESIGN.replacen(from, to, 1), &[]).warnings();
+    assert_eq!(warnings("x", "x"), Vec::<String>::new());
+    let [qos] = &warnings("qos = 1", "qos = 2")[..] else {
+        panic!("one warning")
+    };
+    assert!(
+        qos.starts_with("mqtt[0].subscriptions[0].qos = 2 is treated as 1"),
+        "{qos}"
+    );
+    let shared = (
+        "\"sensors/+/+\"",
+        "\"$share/g/sensors/+/+\"\nretained = \"always\"",
+    );
+    let [retained] = &warnings(shared.0, shared.1)[..] else {
+        panic!("one warning")
+    };
+    assert!(retained.contains("no effect"), "{retained}");
+    let text = DESIGN
+        .replacen(shared.0, "\"$share/g/sensors/+/+\"", 1)
+        .replace("clean_start = false", "clean_start = true");
+    let [lost] = &place.good(&text, &[]).warnings()[..] else {
+        panic!("one warning")
+    };
+    assert!(lost.contains("can be lost"), "{lost}");
+}
+
+#[test]
+fn remote_write_that_merges_series_is_remarked() {
+    let place = Place::new();
+    let remarks = |text: &str| place.good(text, &[]).remarks();
+    let [remark] = &remarks("")[..] else {
+        panic!("one remark")
+    };
+    assert!(
+        remark.starts_with("remote_write.other_labels = \"tags\"")
+            && remark.contains("\"sensor_id\""),
+        "{remark}"
+    );
+    assert_eq!(
+        remarks("remote_write.other_labels = \"sensor_id\"\n"),
+        [""; 0]
+    );
+}

@@ -1,0 +1,82 @@
+//! Properties of the decoder: nothing panics, every element becomes one reading or one reject,
+//! valid readings are unchanged, and the way in which readings are concatenated does not matter.
+// Clippy does not recognize the helpers of a test program as test code.
+#![allow(clippy::unwrap_used)]
+
+mod json;
+mod line_protocol;
+
+use std::time::Duration;
+
+use hourbucket::config::{Config, Limits};
+use hourbucket::decode::{Context, Format, Rejects, decode};
+use hourbucket::model::{BatchBuilder, Reading, Value};
+use proptest::prelude::*;
+
+const NOW: i64 = 1_709_290_800_000;
+
+fn limits() -> Limits {
+    // Back to the year 1900, and as far ahead.
+    let years = Duration::from_secs(125 * 365 * 86_400);
+    Limits {
+        past: years,
+        future: years,
+        unset_before_ms: i64::MIN,
+        ..Config::default().limits
+    }
+}
+
+fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
+    run_with(format, payload, &[])
+}
+
+fn run_with(format: Format, payload: &[u8], tags: &[(&str, &str)]) -> (Vec<Reading>, Rejects) {
+    let limits = limits();
+    let cx = Context {
+        limits: &limits,
+        line: &Config::default().line,
+        received_at_ms: NOW,
+        ts_unit: format.ts_unit_usual(),
+        sensor_id: None,
+        field: Some("field"),
+        tags,
+        ..Context::usual()
+    };
+    let mut out = BatchBuilder::new(64);
+    let mut rejects = Rejects::new();
+    decode(format, payload, &cx, &mut out, &mut rejects);
+    let batch = out.finish();
+    let mut bytes = vec![];
+    batch.encode(&mut bytes);
+    assert!(
+        hourbucket::model::ReadingBatch::decode(&bytes).is_some(),
+        "the batch must be readable again"
+    );
+    (batch.to_readings(), rejects)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_never_panic(payload in prop::collection::vec(any::<u8>(), 0..300)) {
+        for format in [Format::Json, Format::Ndjson, Format::Scalar, Format::Line] {
+            run(format, &payload);
+        }
+    }
+
+    #[test]
+    fn a_scalar_is_the_number_that_was_written(v in any::<f64>(), i in any::<i64>()) {
+        let limits = limits();
+        let cx = Context {
+            limits: &limits, line: &Config::default().line, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[], ..Context::usual() };
+        let one = |text: String| {
+            let mut out = BatchBuilder::new(64);
+            let mut rejects = Rejects::new();
+            decode(Format::Scalar, text.as_bytes(), &cx, &mut out, &mut rejects);
+            out.finish().to_readings().pop().map(|r| r.values["f"].clone())
+        };
+        prop_assert_eq!(one(i.to_string()), Some(Value::Int(i)));
+        prop_assert_eq!(one(format!("{v:?}")), v.is_finite().then_some(Value::Double(v)));
+    }
+}
