@@ -13,7 +13,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 /// The outcome of all parts of one acknowledgement.
@@ -33,6 +32,8 @@ type OnDone = Box<dyn FnOnce(AckOutcome) + Send + Sync>;
 struct Shared {
     lost: AtomicBool,
     on_done: Option<OnDone>,
+    /// See [`Ack::at`].
+    position: Option<u64>,
 }
 
 impl Drop for Shared {
@@ -77,10 +78,23 @@ impl Ack {
     /// An acknowledgement that calls `on_done` once, in the task that drops the last part. It must
     /// be quick.
     pub fn with(on_done: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> Ack {
+        Ack::new(None, Box::new(on_done))
+    }
+
+    /// Like [`Ack::with`], for readings at `position` of a log that only its oldest outstanding
+    /// acknowledgement matters to: what is after that position is kept in any case. Within a set of
+    /// parts that are reported together, the earliest position then speaks for the later ones
+    /// ([`Acks::join_later`]).
+    pub fn at(position: u64, on_done: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> Ack {
+        Ack::new(Some(position), Box::new(on_done))
+    }
+
+    fn new(position: Option<u64>, on_done: OnDone) -> Ack {
         Ack {
             shared: Some(Arc::new(Shared {
                 lost: AtomicBool::new(false),
-                on_done: Some(Box::new(on_done)),
+                on_done: Some(on_done),
+                position,
             })),
         }
     }
@@ -102,6 +116,10 @@ impl Ack {
             (None, None) => true,
             _ => false,
         }
+    }
+
+    fn position(&self) -> Option<u64> {
+        self.shared.as_ref()?.position
     }
 }
 
@@ -138,17 +156,44 @@ impl AckWaiter {
     }
 }
 
-/// The acknowledgement parts of one set of readings. Consecutive parts of the same acknowledgement
-/// are kept once. Two are stored inline: most sets are those of a sensor that reports rarely, and
-/// there are millions of them.
+/// The acknowledgement parts of one set of readings, which are reported together. Consecutive parts
+/// of the same acknowledgement are kept once. One is stored inline: most sets are those of a sensor
+/// that reports rarely, there are millions of them, and parts of the journal's acknowledgements
+/// need only one ([`Acks::join_later`]).
 #[derive(Debug, Default)]
-pub struct Acks(SmallVec<[Ack; 2]>);
+pub struct Acks(Parts);
+
+#[derive(Debug, Default)]
+enum Parts {
+    #[default]
+    None,
+    One(Ack),
+    #[expect(
+        clippy::box_collection,
+        reason = "three words would enlarge millions of sets"
+    )]
+    Many(Box<Vec<Ack>>),
+}
 
 impl Acks {
     /// Keeps a part of `ack`, unless the last part kept belongs to the same acknowledgement.
     pub fn join(&mut self, ack: &Ack) {
-        if ack.shared.is_some() && self.0.last().is_none_or(|last| !last.same(ack)) {
-            self.0.push(ack.clone());
+        if ack.shared.is_some() && self.parts().last().is_none_or(|last| !last.same(ack)) {
+            self.push(ack.clone());
+        }
+    }
+
+    /// Like [`Acks::join`], but keeps nothing if the first part kept has an earlier position in the
+    /// same log ([`Ack::at`]): the log keeps the later readings as long as the earlier ones.
+    ///
+    /// Not for readings with a time of receipt: for them the journal also asks which later entries
+    /// are outstanding (see `journal::tracker`).
+    pub fn join_later(&mut self, ack: &Ack) {
+        let first = self.parts().first().and_then(Ack::position);
+        let is_kept =
+            matches!((first, ack.position()), (Some(first), Some(later)) if first <= later);
+        if !is_kept {
+            self.join(ack);
         }
     }
 
@@ -156,39 +201,69 @@ impl Acks {
     pub fn append(&mut self, other: &mut Acks) {
         if self.is_empty() {
             std::mem::swap(self, other);
-        } else {
-            self.0.append(&mut other.0);
+            return;
+        }
+        match std::mem::take(&mut other.0) {
+            Parts::None => {}
+            Parts::One(ack) => self.push(ack),
+            Parts::Many(acks) => acks.into_iter().for_each(|ack| self.push(ack)),
         }
     }
 
     /// Splits every part, and returns the new ones.
     pub fn split(&self) -> Acks {
-        Acks(self.0.clone())
+        Acks(match &self.0 {
+            Parts::None => Parts::None,
+            Parts::One(ack) => Parts::One(ack.clone()),
+            Parts::Many(acks) => Parts::Many(acks.clone()),
+        })
     }
 
     /// Reports that all parts are safe.
     pub fn delivered(self) {
-        self.0.into_iter().for_each(Ack::delivered);
+        match self.0 {
+            Parts::None => {}
+            Parts::One(ack) => ack.delivered(),
+            Parts::Many(acks) => acks.into_iter().for_each(Ack::delivered),
+        }
     }
 
     /// The number of parts kept, not of acknowledgements: one may be kept twice if parts of another
     /// one are in between.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.parts().len()
     }
 
     /// Heap bytes, without the struct itself and without the state that the parts share.
     pub fn memory_bytes(&self) -> usize {
-        if self.0.spilled() {
-            self.0.capacity() * size_of::<Ack>()
-        } else {
-            0
+        match &self.0 {
+            Parts::Many(acks) => size_of::<Vec<Ack>>() + acks.capacity() * size_of::<Ack>(),
+            _ => 0,
         }
     }
 
     /// Whether no part is kept.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.parts().is_empty()
+    }
+
+    fn parts(&self) -> &[Ack] {
+        match &self.0 {
+            Parts::None => &[],
+            Parts::One(ack) => std::slice::from_ref(ack),
+            Parts::Many(acks) => acks,
+        }
+    }
+
+    fn push(&mut self, ack: Ack) {
+        self.0 = match std::mem::take(&mut self.0) {
+            Parts::None => Parts::One(ack),
+            Parts::One(first) => Parts::Many(Box::new(vec![first, ack])),
+            Parts::Many(mut acks) => {
+                acks.push(ack);
+                Parts::Many(acks)
+            }
+        };
     }
 }
 
@@ -215,5 +290,56 @@ mod tests {
         drop(ack);
         acks.delivered();
         assert_eq!(wait.outcome().await, AckOutcome::NotDelivered);
+    }
+
+    #[tokio::test]
+    async fn the_earliest_position_speaks_for_the_later_ones() {
+        let at = |position| {
+            let (tx, outcome) = oneshot::channel();
+            (
+                Ack::at(position, |outcome| tx.send(outcome).unwrap()),
+                outcome,
+            )
+        };
+        let (five, mut five_done) = at(5);
+        let (seven, mut seven_done) = at(7);
+        let (three, mut three_done) = at(3);
+        let (sender, wait) = Ack::channel();
+        let mut acks = Acks::default();
+        acks.join_later(&five);
+        acks.join_later(&seven);
+        assert_eq!(acks.len(), 1);
+        acks.join_later(&sender);
+        acks.join_later(&three);
+        assert_eq!(
+            acks.len(),
+            3,
+            "a sender waits itself, and 5 does not speak for 3"
+        );
+        acks.join(&seven);
+        assert_eq!(acks.len(), 4);
+        let rest = acks.split();
+        for ack in [five, seven, three, sender] {
+            ack.delivered();
+        }
+        acks.delivered();
+        assert!(
+            five_done.try_recv().is_err(),
+            "the split parts are outstanding"
+        );
+        drop(rest);
+        for done in [&mut five_done, &mut seven_done, &mut three_done] {
+            assert_eq!(done.try_recv(), Ok(AckOutcome::NotDelivered));
+        }
+        assert_eq!(wait.outcome().await, AckOutcome::NotDelivered);
+    }
+
+    #[test]
+    fn a_set_is_small() {
+        assert_eq!(
+            size_of::<Acks>(),
+            16,
+            "each sensor with pending readings has one"
+        );
     }
 }

@@ -189,7 +189,7 @@ impl Shared {
     /// The acknowledgement of the chunk that starts with `first`.
     pub(super) fn chunk_ack(self: &Arc<Shared>, first: u64) -> Ack {
         let shared = self.clone();
-        Ack::with(move |outcome| match outcome {
+        Ack::at(first, move |outcome| match outcome {
             AckOutcome::Delivered => {
                 let mut state = shared.state();
                 state.tracker.stored(first);

@@ -234,7 +234,7 @@ impl Bucket {
                     (false, _) => dedup.contains(&key),
                 };
                 if stored {
-                    return self.duplicate(ack);
+                    return self.duplicate(ack, reading.flags);
                 }
             }
             // An unknown bucket is loaded before its first write anyway, and its rows are compared
@@ -242,13 +242,13 @@ impl Bucket {
             None => check = maybe_stored && self.stored != StoredState::Unknown,
         }
         if !receipt && self.is_waiting(reading) {
-            return self.duplicate(ack);
+            return self.duplicate(ack, reading.flags);
         }
         let pending = self
             .pending
             .get_or_insert_with(|| Box::new(Pending::new(now_ms)));
         pending.push(reading);
-        pending.join(ack);
+        pending.join(ack, reading.flags);
         pending.check |= check;
         pending.replayed |= replayed;
         true
@@ -268,9 +268,9 @@ impl Bucket {
 
     /// The acknowledgement of a duplicate joins the rows that it may repeat: it is delivered when
     /// they are stored.
-    fn duplicate(&mut self, ack: &Ack) -> bool {
+    fn duplicate(&mut self, ack: &Ack, flags: RowFlags) -> bool {
         if let Some(pending) = self.pending.as_mut() {
-            pending.join(ack);
+            pending.join(ack, flags);
         } else if let Some(in_flight) = self.in_flight.as_mut() {
             in_flight.acks.join(ack);
         }

@@ -99,9 +99,15 @@ impl Pending {
         self.rare.as_mut()?.over_ms.take()
     }
 
-    /// Keeps a part of `ack` until the rows that are here now have left.
-    pub(super) fn join(&mut self, ack: &Ack) {
-        self.acks.join(ack);
+    /// Keeps a part of `ack`, that of a reading, until the rows that are here now have left. The
+    /// acknowledgements leave together, so the earliest of the journal is enough for readings with
+    /// their own time.
+    pub(super) fn join(&mut self, ack: &Ack, flags: RowFlags) {
+        if flags.any(RowFlags::RECEIPT_TIME) {
+            self.acks.join(ack);
+        } else {
+            self.acks.join_later(ack);
+        }
     }
 
     /// The acknowledgements that leave with a statement of `taken` rows, which were taken from the

@@ -10,6 +10,8 @@
 mod chunked_buffer;
 mod schemas;
 mod split;
+#[cfg(test)]
+mod tests;
 
 pub use split::StatementLimits;
 
@@ -61,12 +63,14 @@ pub struct Rows {
     schemas: RowSchemas,
     data: ChunkedBuffer,
     count: u32,
-    /// Rows removed since unused schemas were last dropped.
-    taken: u32,
+    /// How much earlier than `last_ts_ms` the first time is (ms); [`LONG`] if a u32 is too small.
+    span_ms: u32,
     stored_bytes: u64,
-    first_ts_ms: i64,
     last_ts_ms: i64,
 }
+
+/// The rows' first time is searched for: they span 49 days or more. Those of a bucket never do.
+const LONG: u32 = u32::MAX;
 
 /// A row of [`Rows`].
 #[derive(Debug, Clone, Copy)]
@@ -155,7 +159,10 @@ impl Rows {
     /// The earliest time, in milliseconds since 1970; after [`Rows::take_front`] only a lower
     /// bound. Undefined if empty.
     pub fn first_ts_ms(&self) -> i64 {
-        self.first_ts_ms
+        match self.span_ms {
+            LONG => self.iter().map(|row| row.ts_ms).min().unwrap_or_default(),
+            span_ms => self.last_ts_ms - i64::from(span_ms),
+        }
     }
 
     /// The latest time, in milliseconds since 1970; after [`Rows::take_front`] only an upper bound.
@@ -260,7 +267,7 @@ impl Rows {
         }
         let Some((whole, bytes)) = end else {
             let all = std::mem::take(self);
-            if all.taken > 0 && all.schemas.len() > SCHEMAS_KEPT {
+            if all.schemas.rows_taken() > 0 && all.schemas.len() > SCHEMAS_KEPT {
                 return Rows::of(all.iter());
             }
             return Rows {
@@ -271,12 +278,12 @@ impl Rows {
         };
         let data = self.data.take_front(whole, bytes);
         self.count -= front.count;
-        self.taken += front.count;
+        self.schemas.count_taken(front.count);
         self.stored_bytes -= front.stored_bytes;
         if self.schemas.copy_cost() > front.len() {
             front = Rows::of(rows(&self.schemas, &data));
         } else {
-            (front.schemas, front.data) = (self.schemas.clone(), data);
+            (front.schemas, front.data) = (self.schemas.copy(), data);
         }
         self.drop_unused_schemas();
         front
@@ -285,7 +292,7 @@ impl Rows {
     /// Drops schemas that no remaining row uses. The cost depends on the remaining rows, so it runs
     /// only if more rows were removed since the last time.
     fn drop_unused_schemas(&mut self) {
-        if self.schemas.len() > SCHEMAS_KEPT && self.taken > self.count {
+        if self.schemas.len() > SCHEMAS_KEPT && self.schemas.rows_taken() > self.count {
             *self = Rows::of(self.iter());
         }
     }
@@ -348,16 +355,16 @@ impl Rows {
     /// Updates the counts for an added row.
     fn note(&mut self, ts_ms: i64, bytes: u64) {
         self.stored_bytes += bytes;
-        self.first_ts_ms = if self.count == 0 {
-            ts_ms
-        } else {
-            self.first_ts_ms.min(ts_ms)
+        let (first_ms, last_ms) = match (self.count, self.span_ms) {
+            (0, _) => (ts_ms, ts_ms),
+            (_, LONG) => (i64::MIN, self.last_ts_ms.max(ts_ms)),
+            _ => (self.first_ts_ms().min(ts_ms), self.last_ts_ms.max(ts_ms)),
         };
-        self.last_ts_ms = if self.count == 0 {
-            ts_ms
-        } else {
-            self.last_ts_ms.max(ts_ms)
-        };
+        self.last_ts_ms = last_ms;
+        self.span_ms = last_ms
+            .checked_sub(first_ms)
+            .and_then(|span_ms| u32::try_from(span_ms).ok())
+            .unwrap_or(LONG);
         self.count += 1;
     }
 }
@@ -433,139 +440,3 @@ impl Head {
 /// Size of a BSON array element without its document: type byte, decimal index (up to 5 digits),
 /// NUL.
 pub const ARRAY_KEY_BYTES_MAX: u64 = 1 + 5 + 1;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::Value;
-
-    fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
-        let values = values
-            .iter()
-            .map(|(n, v)| (n.to_string(), v.clone()))
-            .collect();
-        Reading {
-            sensor_id: "s".into(),
-            ts_ms,
-            receipt_time: false,
-            tags: Default::default(),
-            values,
-        }
-    }
-
-    #[test]
-    fn rows_come_back_as_they_went_in() {
-        let a = reading(5, &[("t", Value::Double(1.5)), ("on", Value::Bool(true))]);
-        let b = reading(
-            -3,
-            &[
-                ("n", Value::Int(i64::MIN)),
-                ("s", Value::Str("ü".into())),
-                ("t", Value::Double(-0.0)),
-            ],
-        );
-        let mut rows = Rows::default();
-        rows.push_reading(&a);
-        rows.push_reading(&b);
-        rows.push_reading(&a);
-        let keys: Vec<_> = rows.iter().map(|r| r.key()).collect();
-        assert_eq!(keys, [a.key(), b.key(), a.key()]);
-        assert_eq!(
-            (rows.first_ts_ms(), rows.last_ts_ms(), rows.len()),
-            (-3, 5, 3)
-        );
-        let fields: Vec<&str> = rows.fields().iter().map(|f| &**f).collect();
-        assert_eq!(
-            fields,
-            ["on", "t", "n", "s"],
-            "each once, in the order of first use"
-        );
-        for row in rows.iter() {
-            assert!(
-                row.named().eq(row
-                    .values()
-                    .map(|(field, value)| (fields[field as usize], value)))
-            );
-        }
-        let before = rows.clone();
-        rows.mark(RowFlags::LOST);
-        assert!(
-            rows.iter().all(|r| r.flags.any(RowFlags::LOST))
-                && !before.iter().any(|r| r.flags.suspect())
-        );
-        assert_eq!(rows.retain(|r| r.ts_ms == 5), 1);
-        assert_eq!(
-            rows.iter().map(|r| r.key()).collect::<Vec<_>>(),
-            [a.key(), a.key()]
-        );
-    }
-
-    #[test]
-    fn takes_from_the_front_by_count_and_by_bytes() {
-        let mut rows = Rows::default();
-        (0..10).for_each(|ts| rows.push_reading(&reading(ts, &[("t", Value::Int(ts))])));
-        let row_bytes = rows.stored_bytes() / 10 + ARRAY_KEY_BYTES_MAX;
-        let front = rows.take_front(3, u64::MAX);
-        assert_eq!((front.len(), front.last_ts_ms(), rows.len()), (3, 2, 7));
-        assert_eq!(rows.iter().next().unwrap().ts_ms, 3);
-        let front = rows.take_front(100, 2 * row_bytes);
-        assert_eq!((front.len(), rows.len()), (2, 5));
-        let front = rows.take_front(100, 1);
-        assert_eq!(
-            (front.len(), rows.len()),
-            (1, 4),
-            "a single row is always taken"
-        );
-        assert_eq!(rows.stored_bytes(), 4 * (row_bytes - ARRAY_KEY_BYTES_MAX));
-        rows.push_reading(&reading(3, &[("u", Value::Int(1))]));
-        let last = rows.take_front(100, u64::MAX);
-        assert_eq!(
-            (last.len(), last.first_ts_ms(), last.last_ts_ms()),
-            (5, 3, 9),
-            "the taken rows have exact times"
-        );
-        assert_eq!(
-            last.iter().map(|r| r.ts_ms).collect::<Vec<_>>(),
-            [6, 7, 8, 9, 3]
-        );
-        assert!(rows.is_empty() && rows.iter().next().is_none());
-    }
-
-    #[test]
-    fn memory_of_names_that_never_repeat_is_proportional_and_freed() {
-        const ROWS: usize = 250_000;
-        let mut rows = Rows::default();
-        for i in 0..ROWS {
-            let name = format!("n{i}");
-            rows.push_named(
-                i as i64,
-                RowFlags::default(),
-                &[("t", ValueRef::Int(1)), (&name, ValueRef::Int(i as i64))],
-            );
-            // A shard queries this for every reading.
-            assert!(rows.memory_bytes() > i);
-        }
-        assert_eq!(rows.fields().len(), ROWS + 1);
-        let mut taken = 0;
-        while !rows.is_empty() {
-            let front = rows.take_front(1000, u64::MAX);
-            assert_eq!(front.fields().len(), 1001, "only those of its rows");
-            assert!(
-                rows.schemas.len() <= 2 * rows.len() + 1000 + SCHEMAS_KEPT,
-                "{} left",
-                rows.len()
-            );
-            for (i, row) in front.iter().enumerate() {
-                assert_eq!(
-                    row.named().nth(1),
-                    Some((
-                        &*format!("n{}", taken + i),
-                        ValueRef::Int((taken + i) as i64)
-                    ))
-                );
-            }
-            taken += front.len();
-        }
-        assert_eq!(taken, ROWS);
-    }
-}

@@ -34,6 +34,8 @@ pub(super) struct MultiSchema {
     places: usize,
     places_bytes: usize,
     last: u32,
+    /// Rows removed since unused schemas were last dropped.
+    rows_taken: u32,
 }
 
 /// Up to this many elements are searched linearly, which is faster than hashing and uses no memory.
@@ -137,6 +139,30 @@ impl RowSchemas {
             RowSchemas::One(_) => 1,
             RowSchemas::MultiSchema(many) => many.schemas.len(),
         }
+    }
+
+    /// Counts removed rows, as long as there are several schemas.
+    pub(super) fn count_taken(&mut self, rows: u32) {
+        if let RowSchemas::MultiSchema(many) = self {
+            many.rows_taken = many.rows_taken.saturating_add(rows);
+        }
+    }
+
+    /// The rows counted by [`RowSchemas::count_taken`].
+    pub(super) fn rows_taken(&self) -> u32 {
+        match self {
+            RowSchemas::MultiSchema(many) => many.rows_taken,
+            _ => 0,
+        }
+    }
+
+    /// The schemas for removed rows.
+    pub(super) fn copy(&self) -> RowSchemas {
+        let mut copy = self.clone();
+        if let RowSchemas::MultiSchema(many) = &mut copy {
+            many.rows_taken = 0;
+        }
+        copy
     }
 
     /// Approximate cost of a copy, in units of copying a row.
