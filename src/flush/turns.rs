@@ -11,6 +11,9 @@
 //! The hand moves with the time ([`Turns::advance`]; the age decides how fast), and ahead of it
 //! when memory is short ([`Turns::pop_next`]). The order remains.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 /// Positions on the ring. With a million sensors on two shards, 120 sensors share one.
 const POSITIONS: usize = 4096;
 
@@ -23,21 +26,19 @@ pub(super) fn scaled(sensor_hash: u64, scale: u64) -> u64 {
 /// The ring; see the module.
 #[derive(Debug)]
 pub struct Turns<T> {
-    /// Empty until the first item is added: few shards hold any.
-    ring: Vec<Vec<T>>,
+    /// The items at each position that has any.
+    ring: BTreeMap<usize, Vec<T>>,
     hand: usize,
     /// How far the hand has moved towards the next position: 0 to 1.
     towards_next: f64,
-    len: usize,
 }
 
 impl<T> Default for Turns<T> {
     fn default() -> Turns<T> {
         Turns {
-            ring: Vec::new(),
+            ring: BTreeMap::new(),
             hand: 0,
             towards_next: 0.0,
-            len: 0,
         }
     }
 }
@@ -46,11 +47,8 @@ impl<T> Turns<T> {
     /// Adds an item. Its turn comes when the hand next reaches the position of this hash, after one
     /// round at the latest.
     pub fn push(&mut self, sensor_hash: u64, item: T) {
-        if self.ring.is_empty() {
-            self.ring.resize_with(POSITIONS, Vec::new);
-        }
-        self.ring[scaled(sensor_hash, POSITIONS as u64) as usize].push(item);
-        self.len += 1;
+        let position = scaled(sensor_hash, POSITIONS as u64) as usize;
+        self.ring.entry(position).or_default().push(item);
     }
 
     /// Moves the hand by the time that has passed, and returns the items that it has reached. A
@@ -59,34 +57,33 @@ impl<T> Turns<T> {
         let moved =
             elapsed_ms as f64 * POSITIONS as f64 / round_ms.max(1) as f64 + self.towards_next;
         self.towards_next = moved.fract();
-        let mut reached = vec![];
         // Beyond one round there is nothing left.
-        for _ in 0..(moved as usize).min(POSITIONS) {
-            reached.append(&mut self.step());
+        let end = self.hand + (moved as usize).min(POSITIONS);
+        let mut reached = self.take(self.hand + 1..end.min(POSITIONS - 1) + 1);
+        if end >= POSITIONS {
+            reached.append(&mut self.take(0..end - POSITIONS + 1));
         }
+        self.hand = end % POSITIONS;
         reached
     }
 
     /// Moves the hand to the next position that has items, and returns these; `None` if there are
     /// no items.
     pub(crate) fn pop_next(&mut self) -> Option<Vec<T>> {
-        while self.len > 0 {
-            let items = self.step();
-            if !items.is_empty() {
-                return Some(items);
-            }
-        }
-        None
+        let (&next, _) = self
+            .ring
+            .range(self.hand + 1..)
+            .chain(self.ring.range(..=self.hand))
+            .next()?;
+        self.hand = next;
+        self.ring.remove(&next)
     }
 
-    fn step(&mut self) -> Vec<T> {
-        self.hand = (self.hand + 1) % POSITIONS;
-        let items = self
-            .ring
-            .get_mut(self.hand)
-            .map(std::mem::take)
-            .unwrap_or_default();
-        self.len -= items.len();
+    fn take(&mut self, positions: Range<usize>) -> Vec<T> {
+        let mut items = vec![];
+        while let Some((&position, _)) = self.ring.range(positions.clone()).next() {
+            items.append(&mut self.ring.remove(&position).unwrap_or_default());
+        }
         items
     }
 }
@@ -132,5 +129,30 @@ mod tests {
         assert_eq!(order, once.advance(1, 1));
         assert_eq!(turns.pop_next(), None);
         assert!(turns.advance(u64::MAX, 1).is_empty());
+    }
+
+    #[test]
+    fn the_hand_reaches_each_position_once_from_any_place_and_with_any_step() {
+        for (first, step) in [
+            (0, 1),
+            (0, 4095),
+            (4095, 1),
+            (4095, 4096),
+            (17, 1000),
+            (1, 5000),
+        ] {
+            let mut turns = Turns::default();
+            turns.advance(first, POSITIONS as u64);
+            let position = |i: u64| i << (32 - POSITIONS.ilog2());
+            (0..POSITIONS as u64).for_each(|i| turns.push(position(i), i));
+            let mut order = vec![];
+            while order.len() < POSITIONS {
+                let reached = turns.advance(step, POSITIONS as u64);
+                assert!(!reached.is_empty() && reached.len() as u64 <= step);
+                order.extend(reached);
+            }
+            let expected = (1..=POSITIONS as u64).map(|i| (first + i) % POSITIONS as u64);
+            assert!(order.into_iter().eq(expected), "from {first} by {step}");
+        }
     }
 }

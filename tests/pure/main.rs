@@ -17,7 +17,6 @@ mod decode_props;
 mod deploy;
 mod fuzz_corpus;
 mod journal;
-mod lost_answers;
 mod monitoring_files;
 mod payloads;
 mod profiles;

@@ -1,18 +1,20 @@
 //! Seeded simulations of router, accumulator, flush and store, with crashes, lost responses, wrong
-//! clocks and a database that fails, in two kinds of histories:
+//! clocks and a database that fails, in three kinds of histories:
 //!
 //! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and
 //!   with the finest order.
 //! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and
 //!   permits. Liveness is a second oracle here.
+//! - [`lost_answers`]: the real tasks without a process around them, on the memory store. Answers
+//!   are lost after a write. Between the other two in speed.
 //!
 //! [`age`] checks figures: the control loop of the flush age with a simulated store, and
 //! [`memory_pressure`], with a real shard that has less memory than its sensors need.
 //!
-//! A seed determines its history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs one,
-//! in both kinds; `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure
+//! A seed determines its history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs one
+//! of each kind; `HOURBUCKET_SIM_SEEDS=100000` is the long run, which continues after a failure
 //! with `HOURBUCKET_SIM_ALL=1`. Live histories take a thousand times as long, so there are fewer of
-//! them: `HOURBUCKET_SIM_LIVE_SEEDS`.
+//! them: `HOURBUCKET_SIM_LIVE_SEEDS`; of the last kind `HOURBUCKET_LOST_SEEDS`.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,6 +27,7 @@ mod age;
 mod client;
 mod days;
 mod live;
+mod lost_answers;
 mod memory_pressure;
 mod process;
 mod removal;
@@ -196,4 +199,14 @@ fn what_was_acknowledged_is_stored_exactly_once_whatever_happens() {
 #[test]
 fn an_awkward_sensor_does_not_delay_others_and_nothing_is_lost() {
     run_all("live", "HOURBUCKET_SIM_LIVE_SEEDS", 100, live::run);
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_stored_twice() {
+    run_all(
+        "lost answers",
+        "HOURBUCKET_LOST_SEEDS",
+        1000,
+        lost_answers::run,
+    );
 }

@@ -1,12 +1,7 @@
 //! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost
-//! after a write; commands fail, are slow, or are half applied, according to a printed seed.
-//! `HOURBUCKET_LOST_SEED=17` replays one history.
+//! after a write; commands fail, are slow, or are half applied, according to the seed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_macros,
-    reason = "a test that prints"
-)]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -221,25 +216,12 @@ fn check(seed: u64, store: &MemoryStore, sent: &Sent, max_readings: u32) {
     assert!(stored.is_empty(), "seed {seed}: never sent: {stored:?}");
 }
 
-#[test]
-fn nothing_is_lost_and_nothing_is_stored_twice() {
-    let run = |seed| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .expect("a runtime");
-        let history = std::panic::AssertUnwindSafe(|| runtime.block_on(history(seed)));
-        if let Err(panic) = std::panic::catch_unwind(history) {
-            eprintln!("HOURBUCKET_LOST_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
-    };
-    if let Ok(seed) = std::env::var("HOURBUCKET_LOST_SEED") {
-        return run(seed.parse().expect("HOURBUCKET_LOST_SEED is a number"));
-    }
-    let seeds: u64 =
-        std::env::var("HOURBUCKET_LOST_SEEDS").map_or(1000, |n| n.parse().expect("a number"));
-    (0..seeds).for_each(run);
-    println!("{seeds} seeds");
+/// Runs the history of a seed.
+pub(crate) fn run(seed: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(history(seed));
 }
