@@ -179,9 +179,14 @@ fn within_the_budgets(mode: &str) {
         );
         mongod.restart();
         service.wait_settled(1, PATIENCE);
-        // Stored data is released, in the counters and in memory.
+        // Stored data is released, in the counters and in memory. Sensors without pending readings
+        // stay until the memory is full: their next reading needs no load.
+        let share = match kind {
+            Kind::Sensors => 1.0,
+            _ => 0.9,
+        };
         wait_until("names, schemas and tags are released", PATIENCE, || {
-            (service.metrics().get("accumulate_bytes") < (accumulate * MIB) as f64 * 0.9)
+            (service.metrics().get("accumulate_bytes") < (accumulate * MIB) as f64 * share)
                 .then_some(())
         });
     }
