@@ -14,6 +14,7 @@ mod convert_writers;
 mod dead_letters;
 mod enrich;
 mod exactly_once_clocks;
+mod figures;
 mod guides;
 mod import;
 mod influx;

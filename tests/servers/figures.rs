@@ -1,0 +1,134 @@
+//! The figures of the load test in README and guides are those of its records.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::support::guides;
+
+/// The records of the load test whose figures README and guides have.
+const RECORDS: [&str; 2] = ["2026-11-23 23:23", "2026-11-24 11:02"];
+
+/// Rows of the records: the text of the first column up to a colon, and the numbers of the others.
+fn records() -> BTreeMap<String, BTreeSet<String>> {
+    let text = guides::read("loadtest/RESULTS.md");
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for headline in RECORDS {
+        let record = text
+            .split("\n## ")
+            .find(|part| part.starts_with(headline))
+            .unwrap();
+        for (name, numbers) in rows(record) {
+            all.entry(name).or_default().extend(numbers);
+        }
+    }
+    all
+}
+
+fn rows(record: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let rows = record.lines().filter(|line| line.starts_with("| "));
+    let row = |line: &str| {
+        let cells: Vec<&str> = line
+            .split(['|', ':', ' ', '*'])
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect();
+        (
+            cells[0].to_owned(),
+            cells.iter().map(|cell| (*cell).to_owned()).collect(),
+        )
+    };
+    // Only the first table: the rows of the second one, of the targets, begin with the same names.
+    let mut found = BTreeMap::new();
+    for line in rows {
+        let (name, numbers) = row(line);
+        found.entry(name).or_insert(numbers);
+    }
+    found
+}
+
+/// The load-test figures in README and guides are those of the records.
+#[test]
+fn figures_are_those_of_the_record() {
+    let record = records();
+    let mut compared = 0;
+    for page in guides::pages()
+        .iter()
+        .filter(|p| *p == "README.md" || p.starts_with("docs/"))
+    {
+        for line in guides::read(page)
+            .lines()
+            .filter(|line| line.starts_with("| "))
+        {
+            // The name of a row of the record, in code or as the baselines are called.
+            let named = |name: &&String| {
+                line.contains(&format!("`{name}`")) || line.starts_with(&format!("| {name}: "))
+            };
+            let rows: Vec<_> = record.keys().filter(named).collect();
+            let measured = |word: &&str| {
+                let (whole, part) = word.split_once('.').unwrap_or((word, ""));
+                let digits =
+                    |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                digits(whole)
+                    && (part.len() >= 3 && digits(part) || part.is_empty() && whole.len() >= 5)
+            };
+            for figure in line
+                .split([' ', '|', '(', ')'])
+                .filter(measured)
+                .filter(|_| !rows.is_empty())
+            {
+                let there = rows.iter().any(|name| record[*name].contains(figure));
+                assert!(
+                    there,
+                    "{page}: {figure} is in no record of {rows:?}: {line}"
+                );
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 25, "{compared} figures were compared");
+}
+
+/// The median times of queries in README are those of the record.
+#[test]
+fn times_of_queries_are_those_of_the_record() {
+    let text = guides::read("loadtest/RESULTS.md");
+    let record = text
+        .split("\n## ")
+        .find(|part| part.contains("First record of reads."))
+        .unwrap();
+    let cells = |line: &str| {
+        line.split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let rows: Vec<Vec<String>> = record
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(cells)
+        .collect();
+    let median = |question: &str, layout: &str| {
+        let mut of_driver = rows.iter().filter(|row| row[3] == "MongoDB");
+        of_driver
+            .find(|row| (&*row[1], &*row[2]) == (question, layout))
+            .map(|row| row[5].clone())
+    };
+    let layouts = [
+        "hourbucket, bucket mode",
+        "native collection",
+        "one document per reading",
+    ];
+    let mut compared = 0;
+    for row in guides::read("README.md")
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(cells)
+    {
+        if median(&row[1], layouts[0]).is_some() {
+            let measured = layouts.map(|layout| median(&row[1], layout).unwrap());
+            assert_eq!(row[2..5], measured, "README.md: {}", row[1]);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 5);
+}
