@@ -81,9 +81,9 @@ impl Ack {
         Ack::new(None, Box::new(on_done))
     }
 
-    /// Like [`Ack::with`], for readings at `position` of a log that only its oldest outstanding
-    /// acknowledgement matters to: what is after that position is kept in any case. Within a set of
-    /// parts that are reported together, the earliest position then speaks for the later ones
+    /// Like [`Ack::with`], for readings at `position` in the journal. Entries are removed from its
+    /// front only, so the journal keeps everything from its oldest outstanding acknowledgement on.
+    /// Of parts that are reported together, the one with the earliest position is therefore enough
     /// ([`Acks::join_later`]).
     pub fn at(position: u64, on_done: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> Ack {
         Ack::new(Some(position), Box::new(on_done))
@@ -183,8 +183,8 @@ impl Acks {
         }
     }
 
-    /// Like [`Acks::join`], but keeps nothing if the first part kept has an earlier position in the
-    /// same log ([`Ack::at`]): the log keeps the later readings as long as the earlier ones.
+    /// Like [`Acks::join`], but keeps nothing if the first part kept has the same or an earlier
+    /// position ([`Ack::at`]): the journal keeps the later readings as long as the earlier ones.
     ///
     /// Not for readings with a time of receipt: for them the journal also asks which later entries
     /// are outstanding (see `journal::tracker`).
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_earliest_position_speaks_for_the_later_ones() {
+    async fn the_part_with_the_earliest_position_is_enough() {
         let at = |position| {
             let (tx, outcome) = oneshot::channel();
             (
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(
             acks.len(),
             3,
-            "a sender waits itself, and 5 does not speak for 3"
+            "a sender's part is kept, and so is one before the first"
         );
         acks.join(&seven);
         assert_eq!(acks.len(), 4);

@@ -2,6 +2,7 @@
 //! hidden.
 
 use std::fmt::{Display, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::units::{write_duration, write_size};
@@ -58,6 +59,10 @@ impl Lines {
         if let Some(value) = value {
             self.text(key, value);
         }
+    }
+
+    fn path_opt(&mut self, key: &str, path: Option<&PathBuf>) {
+        self.text_opt(key, path.map(|path| path.display()));
     }
 }
 
@@ -128,10 +133,7 @@ impl Config {
         out.section("[http]");
         out.plain("enabled", self.http.enabled);
         out.text("listen", self.http.listen);
-        out.text_opt(
-            "tokens_file",
-            self.http.tokens_file.as_ref().map(|path| path.display()),
-        );
+        out.path_opt("tokens_file", self.http.tokens_file.as_ref());
         out.plain("allow_anonymous", self.http.allow_anonymous);
         out.size("body_max_bytes", self.http.body_max_bytes);
         out.size("bodies_max_bytes", self.http.bodies_max_bytes);
@@ -343,7 +345,7 @@ impl Config {
         out.duration("deadline", self.shutdown.deadline);
 
         out.section("[audit]");
-        out.text_opt("file", self.audit.file.as_ref().map(|path| path.display()));
+        out.path_opt("file", self.audit.file.as_ref());
         out.plain("lines_per_second", self.audit.lines_per_second);
 
         out.section("[log]");
@@ -389,10 +391,7 @@ fn mask_times(out: &mut Lines, times: &HttpTimes) {
 
 fn mask_jwt(out: &mut Lines, jwt: &Jwt) {
     out.section("[jwt]");
-    out.text_opt(
-        "keys_file",
-        jwt.keys_file.as_ref().map(|path| path.display()),
-    );
+    out.path_opt("keys_file", jwt.keys_file.as_ref());
     out.texts(
         "algorithms",
         jwt.algorithms.iter().map(|algorithm| algorithm.as_str()),
@@ -411,19 +410,10 @@ fn mask_jwt(out: &mut Lines, jwt: &Jwt) {
 
 fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {
     out.section(header);
-    out.text_opt(
-        "cert_file",
-        tls.cert_file.as_ref().map(|path| path.display()),
-    );
-    out.text_opt("key_file", tls.key_file.as_ref().map(|path| path.display()));
-    out.text_opt(
-        "client_ca_file",
-        tls.client_ca_file.as_ref().map(|path| path.display()),
-    );
-    out.text_opt(
-        "client_crl_file",
-        tls.client_crl_file.as_ref().map(|path| path.display()),
-    );
+    out.path_opt("cert_file", tls.cert_file.as_ref());
+    out.path_opt("key_file", tls.key_file.as_ref());
+    out.path_opt("client_ca_file", tls.client_ca_file.as_ref());
+    out.path_opt("client_crl_file", tls.client_crl_file.as_ref());
     mask_client_auth(out, tls.client_ca_file.is_some(), tls.client_auth);
     let version = match tls.min_version {
         TlsVersion::V12 => "1.2",
@@ -464,19 +454,10 @@ fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
         .as_ref()
         .filter(|_| mqtt.password_file.is_none());
     out.text_opt("password", direct.map(|_| HIDDEN));
-    out.text_opt(
-        "password_file",
-        mqtt.password_file.as_ref().map(|path| path.display()),
-    );
-    out.text_opt("ca_file", mqtt.ca_file.as_ref().map(|path| path.display()));
-    out.text_opt(
-        "cert_file",
-        mqtt.cert_file.as_ref().map(|path| path.display()),
-    );
-    out.text_opt(
-        "key_file",
-        mqtt.key_file.as_ref().map(|path| path.display()),
-    );
+    out.path_opt("password_file", mqtt.password_file.as_ref());
+    out.path_opt("ca_file", mqtt.ca_file.as_ref());
+    out.path_opt("cert_file", mqtt.cert_file.as_ref());
+    out.path_opt("key_file", mqtt.key_file.as_ref());
     out.duration("keep_alive", mqtt.keep_alive);
     out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
     out.plain("window", mqtt.window);
@@ -490,27 +471,12 @@ fn mask_listen(out: &mut Lines, mqtt: &ListenMqtt) {
     out.section("[listen.mqtt]");
     out.plain("enabled", mqtt.enabled);
     out.text("listen", mqtt.listen);
-    out.text_opt(
-        "tokens_file",
-        mqtt.tokens_file.as_ref().map(|path| path.display()),
-    );
+    out.path_opt("tokens_file", mqtt.tokens_file.as_ref());
     out.plain("allow_anonymous", mqtt.allow_anonymous);
-    out.text_opt(
-        "cert_file",
-        mqtt.cert_file.as_ref().map(|path| path.display()),
-    );
-    out.text_opt(
-        "key_file",
-        mqtt.key_file.as_ref().map(|path| path.display()),
-    );
-    out.text_opt(
-        "client_ca_file",
-        mqtt.client_ca_file.as_ref().map(|path| path.display()),
-    );
-    out.text_opt(
-        "client_crl_file",
-        mqtt.client_crl_file.as_ref().map(|path| path.display()),
-    );
+    out.path_opt("cert_file", mqtt.cert_file.as_ref());
+    out.path_opt("key_file", mqtt.key_file.as_ref());
+    out.path_opt("client_ca_file", mqtt.client_ca_file.as_ref());
+    out.path_opt("client_crl_file", mqtt.client_crl_file.as_ref());
     mask_client_auth(out, mqtt.client_ca_file.is_some(), mqtt.client_auth);
     mask_connections(out, &mqtt.connections);
     mask_proxies(out, &mqtt.proxies, false);

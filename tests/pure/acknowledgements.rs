@@ -14,14 +14,19 @@ use hourbucket::model::{Reading, StorageMode};
 
 use crate::shard_rig::{START_MS, ShardRig, reading, shard};
 
+/// Pages limited by their readings only.
+fn limits(readings: u32) -> PageLimits {
+    PageLimits {
+        readings,
+        bytes: 1 << 20,
+        summary_bytes: 1 << 20,
+    }
+}
+
 #[test]
 fn acknowledgements_leave_although_each_statement_leaves_rows() {
     for storage_mode in [StorageMode::Bucket, StorageMode::TimeSeries] {
-        let limits = PageLimits {
-            readings: 5,
-            bytes: 1 << 20,
-            summary_bytes: 1 << 20,
-        };
+        let limits = limits(5);
         let mut rig = ShardRig::new(storage_mode, shard(100, limits));
         let done = Arc::new(AtomicUsize::new(0));
         let mut left = 0;
@@ -89,11 +94,7 @@ impl Log {
 fn the_journal_keeps_what_is_not_stored_and_nothing_forever() {
     for storage_mode in [StorageMode::Bucket, StorageMode::TimeSeries] {
         for own_times in [7, 4, 0] {
-            let limits = PageLimits {
-                readings: 5,
-                bytes: 1 << 20,
-                summary_bytes: 1 << 20,
-            };
+            let limits = limits(5);
             let mut rig = ShardRig::new(storage_mode, shard(100, limits));
             let log = Log::default();
             for round in 0..100_u64 {
@@ -129,11 +130,7 @@ fn the_journal_keeps_what_is_not_stored_and_nothing_forever() {
 
 #[test]
 fn the_earliest_position_is_kept_for_readings_with_their_own_time_only() {
-    let limits = PageLimits {
-        readings: 100,
-        bytes: 1 << 20,
-        summary_bytes: 1 << 20,
-    };
+    let limits = limits(100);
     for receipt_time in [false, true] {
         let mut rig = ShardRig::new(StorageMode::Bucket, shard(100, limits));
         let log = Log::default();

@@ -315,13 +315,14 @@ impl Reads {
 
     pub(crate) fn markdown(&self) -> Vec<String> {
         let Month { sensors, days, .. } = self.month;
-        let mut lines =
-            vec![
-            format!("Reads: {sensors} sensors, one reading a minute for {days} days, all in \
-                MongoDB."),
+        let mut lines = vec![
+            format!(
+                "Reads: {sensors} sensors, one reading a minute for {days} days, all in MongoDB."
+            ),
             String::new(),
             "| question | stored as | through | runs | median ms | p99 ms | documents examined | \
-             about MB |".to_owned(),
+             about MB |"
+                .to_owned(),
             "|---|---|---|---|---|---|---|---|".to_owned(),
         ];
         for row in &self.rows {
