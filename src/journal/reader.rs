@@ -12,6 +12,10 @@ use super::segment::{
 /// Bytes per read. For a longer frame the buffer grows to its length.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// A new file is mostly zeros. No frame begins in so many of them that a head fits, so the search
+/// skips them together. The length minus that of a head is a multiple of eight.
+static ZEROS: [u8; 4096] = [0; 4096];
+
 /// The result of reading at a place.
 pub(super) enum Step<'a> {
     /// A valid frame and its offset.
@@ -154,14 +158,22 @@ pub(super) fn find_frame(
         } else {
             have - FRAME_HEAD_BYTES
         };
-        for i in (0..step).step_by(8) {
-            if window[i..have.min(i + 8)].iter().any(|&b| b != 0) {
-                written_to = at + have.min(i + 8) as u64;
+        let mut next = 0;
+        while next < step {
+            let rest = &window[next..have];
+            let offset = at + next as u64;
+            if rest.starts_with(&ZEROS) {
+                next += ZEROS.len() - FRAME_HEAD_BYTES;
+                continue;
             }
-            let Some(head) = RawHead::read(&window[i..have], coding.version) else {
+            next += 8;
+            let word = &rest[..rest.len().min(8)];
+            if word.iter().any(|&b| b != 0) {
+                written_to = offset + word.len() as u64;
+            }
+            let Some(head) = RawHead::read(rest, coding.version) else {
                 continue;
             };
-            let offset = at + i as u64;
             let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;
             let apart = (offset - from) / FRAME_HEAD_BYTES as u64 + 1;
             let plausible = head.zeros
@@ -188,4 +200,62 @@ pub(super) fn find_frame(
         frame_at: None,
         written_to,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::fs::{Fs, MemFs};
+    use super::super::segment::{FrameHead, FrameKind, seal_frame};
+    use super::*;
+
+    #[test]
+    fn a_frame_is_found_after_zeros_of_any_length() {
+        let coding = Coding {
+            version: 3,
+            salt: 7,
+            run: 1,
+        };
+        let head = FrameHead {
+            seq: 5,
+            wall_ms: 1,
+            mono_ms: 1,
+            group_start: HEADER_BYTES,
+            records: 1,
+            kind: FrameKind::Readings,
+        };
+        let fs = MemFs::new();
+        let path = Path::new("segment");
+        let first = HEADER_BYTES as usize;
+        let skipped = ZEROS.len() - FRAME_HEAD_BYTES;
+        // Every place near the end of the zeros that are skipped together, twice, and of a read.
+        let places = [
+            first,
+            first + skipped,
+            first + 2 * skipped,
+            first + BUFFER_BYTES,
+        ];
+        for near in places {
+            for at in (near.saturating_sub(96).max(first)..near + 96).step_by(8) {
+                let mut bytes = vec![0; at + 64];
+                seal_frame(&mut bytes[at..], head, coding);
+                bytes.resize(at + 3 * ZEROS.len(), 0);
+                let size = bytes.len() as u64;
+                fs.replace(path, bytes);
+                let file = fs.open(path, false).expect("a file");
+                let reader = FrameReader::new(file, coding, HEADER_BYTES, size);
+                let search = |wanted: bool| {
+                    find_frame(&reader, HEADER_BYTES, 5, |_, _| wanted).expect("readable")
+                };
+                let found = search(true);
+                assert_eq!(found.frame_at, Some(at as u64));
+                assert_eq!(found.written_to, at as u64 + 8);
+                let not_wanted = search(false);
+                assert_eq!(not_wanted.frame_at, None);
+                // The last of the head's bytes that are not zeros: its time and kind.
+                assert_eq!(not_wanted.written_to, at as u64 + FRAME_HEAD_BYTES as u64);
+            }
+        }
+    }
 }
