@@ -79,7 +79,7 @@ impl<T> AckTracker<T> {
 
     /// Adds a received message to the open group.
     pub(super) fn receive(&mut self, id: T) {
-        debug_assert!(!self.refused, "a message accepted after a refused one");
+        assert!(!self.refused, "a message accepted after a refused one");
         self.ids.push_back(id);
         self.open += 1;
     }

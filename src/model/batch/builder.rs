@@ -148,7 +148,7 @@ impl BatchBuilder {
 
     /// Enforces the field limit until the end of the batch. Call it while the batch is empty.
     pub fn guard(&mut self, guard: FieldGuard) {
-        debug_assert!(self.is_empty());
+        assert!(self.is_empty(), "a field guard in the middle of a batch");
         self.guard = Some(Box::new(guard));
     }
 

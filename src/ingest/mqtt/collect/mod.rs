@@ -233,7 +233,7 @@ impl Collector {
     /// Decodes messages with these settings from now on. Call only if nothing is collected. The
     /// memory of earlier messages stays.
     pub(in crate::ingest) fn renew(&mut self, decoding: Arc<Decoding>) {
-        debug_assert!(self.is_empty());
+        assert!(self.is_empty(), "new settings in the middle of a batch");
         let formats = Formats::new(&decoding);
         self.routes
             .iter_mut()
