@@ -2,7 +2,7 @@
 //! tags and sensor ids chosen to use memory, while MongoDB is unreachable, until the journal is
 //! full. Measured in /proc, for the real binary.
 //!
-//! Long run: `HOURBUCKET_HOSTILE=4 tests/run.sh --test servers memory::` with four times the
+//! Long run: `HOURBUCKET_HOSTILE=8 tests/run.sh --test servers memory::` with eight times the
 //! budgets and the input.
 
 #![allow(
@@ -21,17 +21,17 @@ use crate::support::{setting, wait_until};
 
 const MIB: u64 = 1 << 20;
 /// The configured budgets.
-const ACCUMULATE_MIB: u64 = 16;
-const QUEUE_MIB: u64 = 8;
-const JOURNAL_MIB: u64 = 16;
+const ACCUMULATE_MIB: u64 = 8;
+const QUEUE_MIB: u64 = 4;
+const JOURNAL_MIB: u64 = 8;
 /// The newest entries of the journal, which stay in memory.
 const TAIL_MIB: u64 = 32;
 /// Memory of buffers, bodies and the allocator, beyond these budgets and the idle program. The
 /// documented limit is 200 MiB beyond the configured budgets in total; a real service has more
 /// threads and connections than this one.
-const SLACK_MIB: u64 = 64;
+const SLACK_MIB: u64 = 48;
 /// The minimum amount of each kind of input; sending continues until the journal is full.
-const SENT_MIB: u64 = 20;
+const SENT_MIB: u64 = 10;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Factor for the budgets and the input.
@@ -156,7 +156,7 @@ fn within_the_budgets(mode: &str) {
     let text = format!(
         "store.mode = \"{mode}\"\nflush.max_age = \"2s\"\n\
          accumulate.max_bytes = \"{accumulate}MiB\"\n\
-         ingest.queue_max_bytes = \"{queue}MiB\"\njournal.segment_bytes = \"4MiB\"\n\
+         ingest.queue_max_bytes = \"{queue}MiB\"\njournal.segment_bytes = \"2MiB\"\n\
          journal.max_bytes = \"{journal}MiB\""
     );
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);

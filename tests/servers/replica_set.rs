@@ -89,7 +89,7 @@ fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
 struct Seen(Vec<Instant>);
 
 impl Seen {
-    /// Reads the service's counter every few milliseconds until `stop`.
+    /// Reads the service's counter at short intervals until `stop`.
     fn watch(service: &Service, stop: &AtomicBool) -> Seen {
         let mut seen = vec![Instant::now()];
         let mut last = 0.0;
@@ -99,7 +99,7 @@ impl Seen {
                 seen.push(Instant::now());
             }
             last = stored;
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(25));
         }
         Seen(seen)
     }

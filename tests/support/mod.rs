@@ -33,10 +33,12 @@ pub mod stored;
 pub mod usage;
 pub mod watch;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::TcpListener;
 use std::ops::Range;
 use std::str::FromStr;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Below the range from which the kernel assigns ports for outgoing connections, so none of these
@@ -44,14 +46,17 @@ use std::time::{Duration, Instant};
 const PORTS: Range<u16> = 15_000..32_000;
 
 /// Interval at which [`wait_until`] checks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(40);
 
-/// A free port. Another process may take it before it is used; then the start is repeated with
-/// another port.
+/// A free port that this program has not got before: the service or server that had it may be down
+/// only until its restart. Another process may take it before it is used; then the start is
+/// repeated with another port.
 pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = fastrand::u16(PORTS);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if is_free && GIVEN.lock().expect("no panic").insert(port) {
             return port;
         }
     }
