@@ -58,8 +58,6 @@ struct Known {
 /// acknowledged.
 struct Entry {
     id: usize,
-    /// When it was sent.
-    wall_ms: i64,
     readings: Rc<[Reading]>,
     batch: ReadingBatch,
     ids: Rc<[Identity]>,
@@ -94,8 +92,28 @@ struct Process {
 /// An instance with its journal, which survives crashes.
 struct Instance {
     journal: Vec<Entry>,
+    /// Everything before this entry is acknowledged by the shards.
+    unstored_from: usize,
     process: Process,
     generation: usize,
+}
+
+impl Instance {
+    /// Where a replay starts, as the journal's tracker determines it: at the first outstanding
+    /// entry, or earlier at one whose receipt times overlap those of an outstanding one. Then both
+    /// may hold a twin of the same reading, and the two must be counted together.
+    fn replay_from(&self) -> usize {
+        let rest = &self.journal[self.unstored_from..];
+        let first = rest.iter().find(|entry| !entry.stored);
+        let first = first.map_or(self.journal.len(), |entry| entry.id);
+        let has_twin = |entry: &Entry| {
+            let times = entry.batch.receipt_times();
+            let mut out = self.journal[first..].iter().filter(|later| !later.stored);
+            out.any(|later| later.batch.receipt_times().overlap(&times))
+        };
+        let earlier = self.journal[..first].iter().position(has_twin);
+        earlier.unwrap_or(first)
+    }
 }
 
 struct Sim {
@@ -137,6 +155,9 @@ struct Sim {
     known: Identities<Known>,
     sensors: u64,
     budget: usize,
+    /// Each batch has one reading, and time often stands still: entries whose readings have only
+    /// their own times lie between those that may hold twins.
+    singles: bool,
     batches_seen: Vec<Rc<[Reading]>>,
     /// Batches that were sent again after a crash, with other times of receipt.
     resent: Vec<Rc<[Reading]>>,
@@ -210,6 +231,7 @@ impl Sim {
             known: Identities::default(),
             sensors: rng.u64(1..6),
             budget: if rng.u8(0..3) == 0 { 24_000 } else { 1 << 20 },
+            singles: rng.u8(0..6) == 0,
             batches_seen: vec![],
             resent: vec![],
             receipt_last: None,
@@ -230,6 +252,7 @@ impl Sim {
             let process = sim.start();
             sim.instances.push(Instance {
                 journal: vec![],
+                unstored_from: 0,
                 process,
                 generation: 0,
             });
@@ -326,8 +349,12 @@ impl Sim {
     /// A sender sends a batch: new readings, duplicates within the batch, and sometimes an old
     /// batch again.
     fn send(&mut self, instance: usize) {
-        let mut readings: Vec<Reading> =
-            (0..self.rng.usize(1..12)).map(|_| self.reading()).collect();
+        let count = if self.singles {
+            1
+        } else {
+            self.rng.usize(1..12)
+        };
+        let mut readings: Vec<Reading> = (0..count).map(|_| self.reading()).collect();
         if self.rng.u8(0..4) == 0 {
             let twin = readings[self.rng.usize(0..readings.len())].clone();
             readings.push(twin);
@@ -343,6 +370,9 @@ impl Sim {
             && let Some((to, twin)) = &self.receipt_last
             && (*to, twin.ts_ms) == (instance, self.now.wall_ms)
         {
+            if self.singles {
+                readings.clear();
+            }
             readings.push(twin.clone());
         }
         if let Some(reading) = readings.iter().find(|r| r.receipt_time) {
@@ -363,10 +393,8 @@ impl Sim {
         let inst = &mut self.instances[instance];
         let id = inst.journal.len();
         let batch = readings.iter().cloned().collect();
-        let wall_ms = self.now.wall_ms;
         inst.journal.push(Entry {
             id,
-            wall_ms,
             readings,
             batch,
             ids,
@@ -407,10 +435,15 @@ impl Sim {
         let batch = &inst.journal[id].batch;
         let outcomes = self.outcomes.clone();
         let generation = inst.generation;
-        let ack = Ack::with(move |outcome| {
+        let done = move |outcome| {
             let key = instance * 1_000_000 + generation;
             outcomes.lock().unwrap().push((key, id, outcome));
-        });
+        };
+        let ack = if self.journaled {
+            Ack::at(id as u64, done)
+        } else {
+            Ack::with(done)
+        };
         let row_refs = row_refs(batch, inst.process.shards.len());
         for (shard, row_refs) in inst.process.shards.iter_mut().zip(row_refs) {
             if !row_refs.is_empty() {
@@ -421,7 +454,8 @@ impl Sim {
         ack.delivered();
     }
 
-    /// Checks the outcomes: the readings of a delivered entry must be stored.
+    /// Checks the outcomes. A sender's acknowledgement says that its readings are stored. One of the
+    /// journal says that together with all before it.
     fn settle_outcomes(&mut self) {
         let outcomes = std::mem::take(&mut *self.outcomes.lock().unwrap());
         for (key, id, outcome) in outcomes {
@@ -436,16 +470,38 @@ impl Sim {
                 "seed {}: an acknowledgement was dropped without a crash",
                 self.seed
             );
-            for id in &*self.instances[instance].journal[id].ids {
-                let known = self.known.get_mut(id).expect("it was sent");
-                assert!(
-                    known.stored,
-                    "seed {}: acknowledged before it was stored: {id:?}",
-                    self.seed
-                );
-                known.acked += u32::from(!self.journaled);
-            }
             self.instances[instance].journal[id].stored = true;
+            if self.journaled {
+                self.settle_journal(instance);
+            } else {
+                self.settle_entry(instance, id);
+            }
+        }
+    }
+
+    /// Advances over the entries that are acknowledged with all before them.
+    fn settle_journal(&mut self, instance: usize) {
+        loop {
+            let inst = &self.instances[instance];
+            let id = inst.unstored_from;
+            if inst.journal.get(id).is_none_or(|entry| !entry.stored) {
+                break;
+            }
+            self.settle_entry(instance, id);
+            self.instances[instance].unstored_from += 1;
+        }
+    }
+
+    /// The readings of an acknowledged entry must be stored.
+    fn settle_entry(&mut self, instance: usize, id: usize) {
+        for id in &*self.instances[instance].journal[id].ids {
+            let known = self.known.get_mut(id).expect("it was sent");
+            assert!(
+                known.stored,
+                "seed {}: acknowledged before it was stored: {id:?}",
+                self.seed
+            );
+            known.acked += u32::from(!self.journaled);
         }
     }
 
@@ -495,6 +551,7 @@ impl Sim {
             38..58 => self.take_jobs(instance),
             58..76 => self.work(instance),
             76..88 => self.respond(instance),
+            88..95 if self.singles && self.rng.u8(0..4) > 0 => {}
             88..95 => {
                 let ms = if self.rng.u8(0..20) == 0 {
                     HOUR as u64

@@ -192,9 +192,7 @@ impl Sim {
     }
 
     /// The process crashes. Statements that it had sent may still be applied; entries that were not
-    /// synced are lost; the others are replayed from the first entry that was received in the same
-    /// millisecond as the first unstored one (a reading without a time may have a twin there, and
-    /// the two must be counted together).
+    /// synced are lost; the others are replayed.
     pub(super) fn crash(&mut self, instance: usize) {
         if self.rng.u8(0..3) == 0 {
             self.set_clock();
@@ -239,17 +237,11 @@ impl Sim {
         let inst = &mut self.instances[instance];
         let mut resend = vec![];
         if self.journaled {
-            let unstored = inst
-                .journal
-                .iter()
-                .find(|e| e.synced && !e.stored)
-                .map_or(i64::MAX, |e| e.wall_ms);
-            let first = inst
-                .journal
-                .iter()
-                .position(|e| e.wall_ms >= unstored)
-                .unwrap_or(inst.journal.len());
+            let first = inst.replay_from();
+            inst.unstored_from = first;
             for entry in &mut inst.journal[first..] {
+                // An acknowledgement may have relied on an earlier one of the process that ended.
+                entry.stored = false;
                 if entry.synced {
                     inst.process.backlog.push_back((entry.id, true));
                 } else {
