@@ -1,10 +1,10 @@
 //! Removes old readings in bucket mode (`store.retention_readings`, [`crate::store::retention`]):
 //! small batches with pauses, one command at a time, while ingest has no backlog.
 //!
-//! **Bound.** [`PAGES_MAX`] pages per command, and a rest of at least [`REST_MIN`] and four times
-//! as long as the command: at most 500 pages/s, and a fifth of one connection. Batches are small
-//! because an acknowledgement that needs a processor or the disk waits for the batch that is being
-//! emptied (250 pages: 24 ms at the 99th percentile, 25 pages: 16 ms).
+//! **Pace** ([`Pace`]). An acknowledgement that needs a processor or the disk waits for the batch
+//! that is being emptied, so batches are small, and there are few: [`RATE`] pages per second. If
+//! more become due, it is twice as fast as they do, as long as it rests at least [`REST_TIMES`] as
+//! long as it works: at most 500 pages/s, and a fifth of one connection.
 //!
 //! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or
 //! the oldest unstored reading is older than readings become in normal operation. So everything
@@ -24,13 +24,16 @@ use super::context::{ServiceContext, backoff};
 use super::unstored::Unstored;
 use crate::accumulate::task::ANSWERS_WITHIN;
 use crate::config::AckMode;
-use crate::store::retention::{MARGIN, ms};
+use crate::model::Span;
+use crate::store::retention::{MARGIN, RemovedReadings, ms};
 use crate::store::{Store, StoreError};
 use crate::telemetry::metrics;
 
 /// Pages in one command.
 const PAGES_MAX: usize = 25;
-/// The shortest rest after a command, and how many times as long as the command it is.
+/// Pages per second, unless more become due.
+const RATE: f64 = 50.0;
+/// The shortest rest after a command, and how many times as long as the command it is at least.
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_TIMES: u32 = 4;
 /// Time until the next look, if nothing is left.
@@ -95,6 +98,39 @@ impl Observed {
     }
 }
 
+/// How fast readings are removed.
+#[derive(Debug, Default)]
+struct Pace {
+    /// The end of the bucket whose pages are being emptied, and how many were.
+    bucket_end_ms: Option<i64>,
+    pages: u64,
+    /// The most pages of one bucket; less with each that has fewer.
+    pages_most: u64,
+}
+
+impl Pace {
+    /// Counts what a command has removed.
+    fn count(&mut self, removed: &RemovedReadings) {
+        if self.bucket_end_ms != removed.oldest_end_ms {
+            self.bucket_end_ms = removed.oldest_end_ms;
+            self.pages_most = self
+                .pages
+                .max(self.pages_most - self.pages_most.div_ceil(8));
+            self.pages = 0;
+        }
+        self.pages += removed.pages;
+    }
+
+    /// The rest after a command that took `took`. In a `span` as many pages become due as a bucket
+    /// has.
+    fn rest(&self, took: Duration, span: Span) -> Duration {
+        let due = self.pages.max(self.pages_most) as f64 * 1000.0 / span.ms() as f64;
+        let period = Duration::from_secs_f64(PAGES_MAX as f64 / RATE.max(2.0 * due));
+        let rest = period.saturating_sub(took);
+        rest.max(took * REST_TIMES).max(REST_MIN)
+    }
+}
+
 impl ServiceContext {
     /// Runs until the service ends; ends immediately without `store.retention_readings`. Begins
     /// after the store is prepared.
@@ -109,10 +145,11 @@ impl ServiceContext {
         drop(self.flusher.permit().await);
         let mut failures = 0;
         let mut held = None;
+        let mut pace = Pace::default();
         loop {
             let begun = Instant::now();
             match self
-                .remove_some(&*store, ms(kept + MARGIN), &unstored)
+                .remove_some(&*store, ms(kept + MARGIN), &unstored, &mut pace)
                 .await
             {
                 Ok((hold, is_more)) => {
@@ -125,7 +162,7 @@ impl ServiceContext {
                     }
                     held = hold;
                     let rest = match (is_more, hold) {
-                        (true, None) => (begun.elapsed() * REST_TIMES).max(REST_MIN),
+                        (true, None) => pace.rest(begun.elapsed(), self.config.bucket.span),
                         (true, Some(_)) => HELD,
                         (false, _) => IDLE,
                     };
@@ -155,6 +192,7 @@ impl ServiceContext {
         store: &dyn Store,
         kept_ms: i64,
         unstored: &Unstored,
+        pace: &mut Pace,
     ) -> Result<(Option<Hold>, bool), StoreError> {
         // One command at a time, among those of ingest.
         let _permit = self.flusher.permit().await;
@@ -163,6 +201,7 @@ impl ServiceContext {
         let before_ms = store_ms.saturating_sub(kept_ms);
         let pages_max = if hold.is_some() { 0 } else { PAGES_MAX };
         let removed = store.remove_readings(before_ms, pages_max).await?;
+        pace.count(&removed);
         // Nothing is left once fewer than requested were found, unless a writer has changed one of
         // them meanwhile.
         let is_more = removed.found >= pages_max.max(1) || removed.pages < removed.found as u64;
@@ -195,6 +234,58 @@ impl ServiceContext {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Pages per second with `pages` in each hour, if a command takes `took`.
+    fn rate(pages: u64, took: Duration) -> f64 {
+        let mut pace = Pace::default();
+        let mut removed = 0;
+        let mut time = 0.0;
+        for hour in 0..20 {
+            let mut left = pages;
+            while left > 0 {
+                let some = left.min(PAGES_MAX as u64);
+                left -= some;
+                pace.count(&RemovedReadings {
+                    found: PAGES_MAX,
+                    pages: some,
+                    oldest_end_ms: Some(hour * 3_600_000),
+                });
+                if hour >= 10 {
+                    time += (took + pace.rest(took, Span::HOUR)).as_secs_f64();
+                    removed += some;
+                }
+            }
+        }
+        removed as f64 / time
+    }
+
+    #[test]
+    fn the_pace_is_slow_unless_more_pages_become_due() {
+        let took = Duration::from_millis(5);
+        assert_eq!(rate(1000, took).round(), 50.0);
+        assert_eq!(rate(90_000, took).round(), 50.0);
+        let of_million = rate(1_000_000, took);
+        assert!(of_million > 1_000_000.0 / 3600.0, "{of_million} pages/s");
+        // Commands that take long get four fifths of the time for others.
+        assert_eq!(rate(1_000_000, took * 40).round(), 25.0);
+    }
+
+    #[test]
+    fn a_late_page_changes_the_pace_little() {
+        let mut pace = Pace::default();
+        let took = Duration::from_millis(1);
+        let page = |end_ms, pages| RemovedReadings {
+            found: PAGES_MAX,
+            pages,
+            oldest_end_ms: Some(end_ms),
+        };
+        pace.count(&page(100, 400_000));
+        let before = pace.rest(took, Span::HOUR);
+        for end_ms in [50, 100] {
+            pace.count(&page(end_ms, 1));
+        }
+        assert!(pace.rest(took, Span::HOUR) < before * 3 / 2);
+    }
 
     #[test]
     fn nothing_is_removed_while_readings_may_be_missing_or_a_clock_is_wrong() {

@@ -232,7 +232,7 @@ fn dead(uri: &str, database: &str) -> Vec<i64> {
 /// Two instances remove the readings of old pages. Both get SIGKILL in the middle, and MongoDB too.
 #[test]
 fn a_removal_that_is_killed_goes_on_and_changes_no_summary() {
-    const PAGES: u64 = 3000;
+    const PAGES: u64 = 1200;
     let mut mongod = Mongod::start();
     // One for all: the client of `seed` works in the runtime that it began in.
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -67,14 +67,21 @@ fn fill(uri: &str, sensors: usize, (from, to): (i64, i64), count: i64, whole_fro
             scope.spawn(move || {
                 with(uri, async |db| {
                     let pages = db.collection::<RawDocumentBuf>("sensor_buckets");
-                    for sensor in (part..sensors).step_by(2).map(|n| format!("S{n}")) {
-                        let starts: Vec<i64> = (from..to).step_by(HOUR as usize).collect();
-                        for starts in starts.chunks(PAGES_AT_ONCE) {
-                            let some = starts
-                                .iter()
-                                .map(|start| page(&sensor, *start, count, *start >= whole_from));
-                            pages.insert_many(some).ordered(false).await.unwrap();
-                        }
+                    // Hour by hour, as the service writes them: pages of one hour are neighbours.
+                    let sensors: Vec<String> = (part..sensors)
+                        .step_by(2)
+                        .map(|n| format!("S{n}"))
+                        .collect();
+                    let hours = (PAGES_AT_ONCE / sensors.len()).max(1) as i64 * HOUR;
+                    for first in (from..to).step_by(hours as usize) {
+                        let starts = (first..to.min(first + hours)).step_by(HOUR as usize);
+                        let some = starts.flat_map(|start| {
+                            let page = move |sensor: &String| {
+                                page(sensor, start, count, start >= whole_from)
+                            };
+                            sensors.iter().map(page)
+                        });
+                        pages.insert_many(some).ordered(false).await.unwrap();
                     }
                 });
             });
@@ -430,21 +437,25 @@ fn print_latencies(what: &str, took: &[f64]) {
     );
 }
 
-/// Runs `work` during ingest, and prints the latencies.
-pub(super) fn beside_ingest(service: &Service, what: &str, work: impl FnOnce()) {
+/// Runs `work` during ingest; returns the latencies.
+fn latencies(service: &Service, work: impl FnOnce()) -> Vec<f64> {
     let stop = AtomicBool::new(false);
-    let took = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let load = scope.spawn(|| ingest(service, &stop));
         work();
         stop.store(true, Ordering::Relaxed);
         load.join().expect("the gateways")
-    });
-    print_latencies(what, &took);
+    })
+}
+
+/// Runs `work` during ingest, and prints the latencies.
+pub(super) fn beside_ingest(service: &Service, what: &str, work: impl FnOnce()) {
+    print_latencies(what, &latencies(service, work));
 }
 
 /// The readings of a million pages are due to be removed while 20,000 readings per second arrive.
 #[test]
-#[ignore = "a measurement of about forty minutes"]
+#[ignore = "a measurement of about six hours, or less with HOURBUCKET_YEARS_PAGES"]
 fn a_million_pages_lose_their_readings_beside_ingest() {
     let pages = setting("HOURBUCKET_YEARS_PAGES", 1_000_000i64);
     let mongod = Mongod::start();
@@ -490,5 +501,57 @@ fn a_million_pages_lose_their_readings_beside_ingest() {
     println!("{pages} pages in {:.0?}", begun.elapsed());
     beside_ingest(&service, "afterwards", || std::thread::sleep(part));
     assert_eq!(service.metrics().get("readings_removal_lag_seconds"), 0.0);
+    assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
+}
+
+/// The same load with and without removal in turns, since the latencies of one turn differ from
+/// those of the next by more than what the removal costs. The last line has all turns of each kind.
+#[test]
+#[ignore = "a measurement of about half an hour"]
+fn removal_in_turns_beside_ingest() {
+    let turns = setting("HOURBUCKET_YEARS_TURNS", 10i64);
+    let part = Duration::from_secs(setting("HOURBUCKET_YEARS_SECONDS", 60u64));
+    let mongod = Mongod::start();
+    let uri = mongod.uri();
+    large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+    let end = now_ms().div_euclid(HOUR) * HOUR - 200 * DAY;
+    let sensors = 1000;
+    // More than it can remove.
+    let hours = (part.as_secs() as i64 + 30) * turns * 60 / sensors + 1;
+    let from = end - hours * HOUR;
+    fill(&uri, sensors as usize, (from, end), 60, from);
+    let text = |kept: &str| {
+        format!(
+            "limits.past = \"7d\"\nlog.level = \"warn\"\nstore.retention_readings = \"{kept}\"\n"
+        )
+    };
+    let mut service = Service::start(&text("9000d"), &[("STORE__URI", &uri)]);
+    // The catalogue is filled meanwhile.
+    std::thread::sleep(Duration::from_secs(30));
+    let mut took = [vec![], vec![]];
+    // The first is for warming up.
+    for turn in 0..=2 * turns {
+        // Off, on, on, off: a slow change of the machine concerns both equally.
+        let is_on = [false, false, true, true][turn as usize % 4];
+        assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
+        let kept = if is_on { "90d" } else { "9000d" };
+        std::fs::write(service.dir().join("hourbucket.toml"), text(kept)).unwrap();
+        service.restart();
+        // Starting costs processor time, and the first statements load what is stored.
+        latencies(&service, || std::thread::sleep(Duration::from_secs(15)));
+        let removed = || service.metrics().get("readings_removed_pages_total");
+        let before = removed();
+        let of_turn = latencies(&service, || std::thread::sleep(part));
+        let rate = (removed() - before) / part.as_secs_f64();
+        assert_eq!(rate > 0.0, is_on, "{rate} pages/s removed");
+        print_latencies(&format!("turn {turn}, {rate:.0} pages/s removed"), &of_turn);
+        if turn > 0 {
+            took[usize::from(is_on)].extend(of_turn);
+        }
+    }
+    for (what, all) in ["without removal", "with removal"].iter().zip(&mut took) {
+        all.sort_by(f64::total_cmp);
+        print_latencies(what, all);
+    }
     assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
 }
