@@ -3,8 +3,8 @@
 //!
 //! **Pace** ([`Pace`]). An acknowledgement that needs a processor or the disk waits for the batch
 //! that is being emptied, so batches are small, and there are few: [`RATE`] pages per second. If
-//! more become due, it is twice as fast as they do, as long as it rests at least [`REST_TIMES`] as
-//! long as it works: at most 500 pages/s, and a fifth of one connection.
+//! more become due, it removes twice as many as do, but rests at least [`REST_TIMES`] times as long
+//! as each command took: at most 500 pages/s, and a fifth of one connection.
 //!
 //! **Yielding.** Nothing is removed while the store does not answer, the journal is replayed, or
 //! the oldest unstored reading is older than readings become in normal operation. So everything
@@ -101,10 +101,11 @@ impl Observed {
 /// How fast readings are removed.
 #[derive(Debug, Default)]
 struct Pace {
-    /// The end of the bucket whose pages are being emptied, and how many were.
+    /// The end of the bucket whose pages are being emptied, and the number of those that are.
     bucket_end_ms: Option<i64>,
     pages: u64,
-    /// The most pages of one bucket; less with each that has fewer.
+    /// The most pages that a recent bucket had: an eighth less with each one that has fewer, so
+    /// that a single late page changes the pace little.
     pages_most: u64,
 }
 
@@ -121,8 +122,8 @@ impl Pace {
         self.pages += removed.pages;
     }
 
-    /// The rest after a command that took `took`. In a `span` as many pages become due as a bucket
-    /// has.
+    /// The rest after a command that took `took`. In each `span`, the pages of one bucket become
+    /// due.
     fn rest(&self, took: Duration, span: Span) -> Duration {
         let due = self.pages.max(self.pages_most) as f64 * 1000.0 / span.ms() as f64;
         let period = Duration::from_secs_f64(PAGES_MAX as f64 / RATE.max(2.0 * due));

@@ -537,7 +537,7 @@ fn removal_in_turns_beside_ingest() {
         let kept = if is_on { "90d" } else { "9000d" };
         std::fs::write(service.dir().join("hourbucket.toml"), text(kept)).unwrap();
         service.restart();
-        // Starting costs processor time, and the first statements load what is stored.
+        // Not measured: the service has just started, and loads the buckets of these sensors.
         latencies(&service, || std::thread::sleep(Duration::from_secs(15)));
         let removed = || service.metrics().get("readings_removed_pages_total");
         let before = removed();

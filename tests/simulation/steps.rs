@@ -493,8 +493,8 @@ impl Sim {
     }
 
     /// The readings of an acknowledged entry must be stored.
-    fn settle_entry(&mut self, instance: usize, id: usize) {
-        for id in &*self.instances[instance].journal[id].ids {
+    fn settle_entry(&mut self, instance: usize, entry: usize) {
+        for id in &*self.instances[instance].journal[entry].ids {
             let known = self.known.get_mut(id).expect("it was sent");
             assert!(
                 known.stored,
