@@ -21,6 +21,8 @@ mod other_writers;
 mod queries;
 #[path = "remove.rs"]
 mod remove;
+#[path = "twins.rs"]
+mod twins;
 #[path = "work.rs"]
 mod work;
 
@@ -155,9 +157,6 @@ struct Sim {
     known: Identities<Known>,
     sensors: u64,
     budget: usize,
-    /// Each batch has one reading, and time often stands still: entries whose readings have only
-    /// their own times lie between those that may hold twins.
-    singles: bool,
     batches_seen: Vec<Rc<[Reading]>>,
     /// Batches that were sent again after a crash, with other times of receipt.
     resent: Vec<Rc<[Reading]>>,
@@ -231,7 +230,6 @@ impl Sim {
             known: Identities::default(),
             sensors: rng.u64(1..6),
             budget: if rng.u8(0..3) == 0 { 24_000 } else { 1 << 20 },
-            singles: rng.u8(0..6) == 0,
             batches_seen: vec![],
             resent: vec![],
             receipt_last: None,
@@ -313,12 +311,16 @@ impl Sim {
 
     fn reading(&mut self) -> Reading {
         let receipt_time = self.rng.u8(0..4) == 0;
+        let sensor = self.rng.u64(0..self.sensors);
+        self.reading_of(sensor, receipt_time)
+    }
+
+    fn reading_of(&mut self, sensor: u64, receipt_time: bool) -> Reading {
         let late = if self.rng.u8(0..5) == 0 {
             self.rng.i64(0..5 * HOUR)
         } else {
             self.rng.i64(-3..3)
         };
-        let sensor = self.rng.u64(0..self.sensors);
         let measured = self.now.wall_ms - self.wrong_ms + self.clocks[sensor as usize] - late;
         let ts_ms = if receipt_time {
             self.now.wall_ms
@@ -349,12 +351,8 @@ impl Sim {
     /// A sender sends a batch: new readings, duplicates within the batch, and sometimes an old
     /// batch again.
     fn send(&mut self, instance: usize) {
-        let count = if self.singles {
-            1
-        } else {
-            self.rng.usize(1..12)
-        };
-        let mut readings: Vec<Reading> = (0..count).map(|_| self.reading()).collect();
+        let mut readings: Vec<Reading> =
+            (0..self.rng.usize(1..12)).map(|_| self.reading()).collect();
         if self.rng.u8(0..4) == 0 {
             let twin = readings[self.rng.usize(0..readings.len())].clone();
             readings.push(twin);
@@ -370,9 +368,6 @@ impl Sim {
             && let Some((to, twin)) = &self.receipt_last
             && (*to, twin.ts_ms) == (instance, self.now.wall_ms)
         {
-            if self.singles {
-                readings.clear();
-            }
             readings.push(twin.clone());
         }
         if let Some(reading) = readings.iter().find(|r| r.receipt_time) {
@@ -551,7 +546,6 @@ impl Sim {
             38..58 => self.take_jobs(instance),
             58..76 => self.work(instance),
             76..88 => self.respond(instance),
-            88..95 if self.singles && self.rng.u8(0..4) > 0 => {}
             88..95 => {
                 let ms = if self.rng.u8(0..20) == 0 {
                     HOUR as u64
@@ -568,6 +562,9 @@ impl Sim {
             95 if self.rng.bool() => self.reconcile(),
             95..98 => self.apply_abandoned(),
             98 if self.rng.bool() => self.crash(instance),
+            99 if self.journaled && self.instances.len() == 1 && self.rng.u8(0..6) == 0 => {
+                self.twins();
+            }
             _ => {}
         }
         self.settle_outcomes();
