@@ -26,11 +26,12 @@ use super::admit::Shared;
 use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
-use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
+use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::METRICS;
 use super::sender::shown_sender;
 use crate::decode::otlp::Encoding;
 use crate::decode::{RejectReason, Rejects, protobuf};
+use crate::model::ReadingBatch;
 
 /// Rejects that an answer describes; the others are only counted.
 const DETAILS_MAX: usize = 3;
@@ -120,19 +121,9 @@ async fn taken(
         quoting: false,
         origin,
     };
-    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (
-        DecodedBody {
-            batch,
-            rejects,
-            received_at_ms,
-            ..
-        },
-        held,
-    ) = pipeline::decode(shared, received, options).await?;
-    pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
-    let accepted = batch.len();
-    pipeline::deliver(shared, batch, held).await?;
+    let sender = || shown_sender(parts);
+    let (accepted, rejects) =
+        pipeline::ingest(shared, parts, body, options, sender, ReadingBatch::len).await?;
     Ok(Accepted { accepted, rejects })
 }
 

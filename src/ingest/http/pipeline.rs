@@ -71,6 +71,26 @@ pub(super) struct DecodedBody {
     pub(super) kept: Option<Vec<u8>>,
 }
 
+/// The whole pipeline, for a route that answers with figures only. `figures` reads them from the
+/// batch; they are returned with the rejects once the readings are acknowledged. `sender` is as in
+/// [`count`].
+pub(super) async fn ingest<T>(
+    shared: &Shared,
+    parts: &Parts,
+    body: Body,
+    options: DecodeOptions,
+    sender: impl FnOnce() -> String,
+    figures: impl FnOnce(&ReadingBatch) -> T,
+) -> Result<(T, Rejects), IngestError> {
+    let (received, _running) = arrive(shared, parts, body).await?;
+    let (decoded, held) = decode(shared, received, options).await?;
+    let DecodedBody { batch, rejects, .. } = decoded;
+    count(&batch, &rejects, sender, decoded.received_at_ms);
+    let figures = figures(&batch);
+    deliver(shared, batch, held).await?;
+    Ok((figures, rejects))
+}
+
 /// Receives the body of a request whose head is valid. The permit is to be held until the answer is
 /// made.
 pub(super) async fn arrive(

@@ -17,7 +17,7 @@ use super::answer::{self, Accepted};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::media;
-use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
+use super::pipeline::{self, DecodeOptions, Origin};
 use super::sender::shown_sender;
 use crate::decode::{UnknownFormat, UnknownName};
 
@@ -30,19 +30,9 @@ pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) ->
 
 async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, IngestError> {
     let options = decode_options(shared, parts)?;
-    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (
-        DecodedBody {
-            batch,
-            rejects,
-            received_at_ms,
-            ..
-        },
-        held,
-    ) = pipeline::decode(shared, received, options).await?;
-    pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
-    let accepted = Accepted::of(&batch);
-    pipeline::deliver(shared, batch, held).await?;
+    let sender = || shown_sender(parts);
+    let (accepted, rejects) =
+        pipeline::ingest(shared, parts, body, options, sender, Accepted::of).await?;
     Ok(answer::readings(accepted, &rejects))
 }
 

@@ -27,11 +27,12 @@ use super::admit::Shared;
 use super::encoding::Encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
-use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
+use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::REMOTE_WRITE;
 use super::sender::shown_sender;
 use crate::decode::Rejects;
 use crate::decode::remote_write::Message;
+use crate::model::ReadingBatch;
 
 /// Rejects that an answer describes; the others are only counted.
 const DETAILS_MAX: usize = 3;
@@ -62,22 +63,15 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 
 async fn taken(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, IngestError> {
     let options = decode_options(shared, &parts.headers)?;
-    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (
-        DecodedBody {
-            batch,
-            rejects,
-            received_at_ms,
-            ..
-        },
-        held,
-    ) = pipeline::decode(shared, received, options).await?;
-    pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
-    let samples = batch
-        .iter()
-        .map(|(_, reading)| batch.schema(reading.schema).len())
-        .sum::<usize>();
-    pipeline::deliver(shared, batch, held).await?;
+    let sender = || shown_sender(parts);
+    let samples = |batch: &ReadingBatch| {
+        batch
+            .iter()
+            .map(|(_, reading)| batch.schema(reading.schema).len())
+            .sum::<usize>()
+    };
+    let (samples, rejects) =
+        pipeline::ingest(shared, parts, body, options, sender, samples).await?;
     Ok(answer(samples + rejects.skipped(), &rejects))
 }
 

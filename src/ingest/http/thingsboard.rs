@@ -25,9 +25,10 @@ use super::answer::{self, Accepted};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::peer::Peer;
-use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
+use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::TELEMETRY;
 use super::tokens::TokenFault;
+use crate::model::ReadingBatch;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
@@ -100,19 +101,9 @@ async fn taken(
         quoting: false,
         origin,
     };
-    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
-    let (
-        DecodedBody {
-            batch,
-            rejects,
-            received_at_ms,
-            ..
-        },
-        held,
-    ) = pipeline::decode(shared, received, options).await?;
-    pipeline::count(&batch, &rejects, || device, received_at_ms);
-    let accepted = batch.len();
-    pipeline::deliver(shared, batch, held).await?;
+    let sender = || device;
+    let (accepted, rejects) =
+        pipeline::ingest(shared, parts, body, options, sender, ReadingBatch::len).await?;
     // An empty object or list contains no readings and is not an error.
     let is_fine = accepted > 0 || rejects.is_empty();
     Ok(if is_fine {
