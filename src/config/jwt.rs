@@ -38,16 +38,24 @@ pub struct Jwt {
 
 /// An algorithm of signatures with a key pair (RFC 7518 §3.1, RFC 8037 §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the RFC")]
 pub enum JwtAlgorithm {
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
     Rs256,
+    /// RSASSA-PKCS1-v1_5 with SHA-384.
     Rs384,
+    /// RSASSA-PKCS1-v1_5 with SHA-512.
     Rs512,
+    /// RSASSA-PSS with SHA-256.
     Ps256,
+    /// RSASSA-PSS with SHA-384.
     Ps384,
+    /// RSASSA-PSS with SHA-512.
     Ps512,
+    /// ECDSA with P-256 and SHA-256.
     Es256,
+    /// ECDSA with P-384 and SHA-384.
     Es384,
+    /// Ed25519.
     EdDsa,
 }
 

@@ -58,8 +58,8 @@ pub(super) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, Value
     })
 }
 
-/// A stored value; `None` for `ts`, `meta` and `_id`, and for what is not ours: hourbucket writes
-/// these four kinds only.
+/// A stored value; `None` for `ts`, `meta` and `_id`, and for a value that another program wrote:
+/// hourbucket writes these kinds only.
 pub(super) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
     match value {
         RawBsonRef::Double(v) => Some(ValueRef::Double(v)),
