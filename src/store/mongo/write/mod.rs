@@ -1,6 +1,7 @@
 //! Commands that change the stored data: page writes, measurements, latest state, days, the
 //! high-water mark.
 
+pub(super) mod command_size;
 pub(super) mod days;
 pub(super) mod fence;
 pub(super) mod high_water;

@@ -28,8 +28,6 @@ use crate::store::mongo::pack::{self, CommandOptions};
 use crate::store::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
-/// Maximum measurements per command; the server accepts 100,000.
-const MEASUREMENTS_MAX: usize = 50_000;
 /// Maximum bytes per command, below the 16 MiB limit of a raw command.
 const COMMAND_BYTES_MAX: usize = 12 << 20;
 
@@ -104,7 +102,8 @@ impl MongoStore {
         let mut packer = Packer::new(writes);
         let mut refused = vec![None; writes.len()];
         let mut begun_at = None;
-        while let Some(command) = packer.next(&self.options, name) {
+        let size = &self.series.command_size;
+        while let Some(command) = packer.next(&self.options, name, size.measurements_max()) {
             let command = command.map_err(|e| StoreError::NotApplied {
                 kind: StoreErrorKind::Driver,
                 detail: e.to_string(),
@@ -114,10 +113,12 @@ impl MongoStore {
             let result = self
                 .limited(async move { db.run_raw_command(command).await })
                 .await;
+            let took = begun.elapsed();
+            size.note(packer.last.len(), took, self.timeout);
             metrics::store_command(
                 "measurement",
                 packer.statements(begun_at),
-                begun.elapsed().as_secs_f64(),
+                took.as_secs_f64(),
             );
             let reply = match (result, begun_at) {
                 (Ok(Ok(reply)), _) => reply,
@@ -188,10 +189,16 @@ impl<'a> Packer<'a> {
     }
 
     /// The next command, as large as the limits allow.
+    ///
+    /// It has no `maxTimeMS`: a server that interrupts an insert into a time-series collection
+    /// (seen with MongoDB 6.0.5) keeps its measurements in an open bucket although their memory is
+    /// used for other things. Later inserts then fail with `BSONElement: bad type`, or the server
+    /// takes all memory. An abandoned insert ends by itself; the fence waits for that.
     fn next(
         &mut self,
         options: &CommandOptions,
         comment: &str,
+        measurements_max: usize,
     ) -> Option<mongodb::bson::error::Result<RawDocumentBuf>> {
         self.next.as_ref()?;
         self.last.clear();
@@ -199,11 +206,9 @@ impl<'a> Packer<'a> {
         w.str("insert", READINGS);
         w.bool("ordered", false);
         w.str("comment", comment);
-        // The server ends the command when this process abandons it.
-        w.i32("maxTimeMS", options.wtimeout_ms);
         options.write_to(&mut w);
         let list = w.array("documents");
-        while self.last.len() < MEASUREMENTS_MAX && w.len() < COMMAND_BYTES_MAX {
+        while self.last.len() < measurements_max && w.len() < COMMAND_BYTES_MAX {
             let Some((write, row)) = self.next.take() else {
                 break;
             };
@@ -273,5 +278,55 @@ impl<'a> Packer<'a> {
                 detail,
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{BucketStart, Reading, Rows, Span, StorageMode, Value, summary::summarise};
+    use crate::store::mongo::pack::WriteConcern;
+
+    fn write(readings: i64) -> PageWrite {
+        let mut rows = Rows::default();
+        for i in 0..readings {
+            rows.push_reading(&Reading {
+                sensor_id: "s".into(),
+                ts_ms: i,
+                receipt_time: false,
+                tags: Default::default(),
+                values: [("temp".to_owned(), Value::Int(i))].into(),
+            });
+        }
+        PageWrite {
+            sensor_id: "s".into(),
+            start: BucketStart(0),
+            page: 0,
+            kind: PageKind::Create,
+            storage_mode: StorageMode::TimeSeries,
+            seal: false,
+            tags: None,
+            summary: summarise(&rows),
+            rows: rows.into(),
+            catalog: None,
+        }
+    }
+
+    #[test]
+    fn measurements_are_split_and_the_server_never_interrupts_a_command() {
+        let options = CommandOptions {
+            span: Span::HOUR,
+            write_concern: WriteConcern::Majority,
+            wtimeout_ms: 7500,
+        };
+        let writes = [write(300), write(900)];
+        let mut packer = Packer::new(&writes);
+        let mut sizes = vec![];
+        while let Some(command) = packer.next(&options, "name", 500) {
+            let command = command.unwrap();
+            assert!(command.get("maxTimeMS").unwrap().is_none());
+            sizes.push(command.get_array("documents").unwrap().into_iter().count());
+        }
+        assert_eq!(sizes, [500, 500, 200]);
     }
 }

@@ -8,6 +8,7 @@ use mongodb::{Collection, Database};
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::CommandOptions;
+use crate::store::mongo::write::command_size::CommandSize;
 use crate::store::mongo::write::fence::Fence;
 
 /// The state that time-series buckets need in addition to pages.
@@ -17,6 +18,7 @@ pub(in crate::store::mongo) struct TimeSeriesWriter {
     pub(in crate::store::mongo) readings: Collection<RawDocumentBuf>,
     pub(in crate::store::mongo) options: CommandOptions,
     pub(in crate::store::mongo) fence: Fence,
+    pub(in crate::store::mongo) command_size: CommandSize,
     /// `store.timeout`
     pub(in crate::store::mongo) timeout: Duration,
 }
@@ -32,6 +34,7 @@ impl TimeSeriesWriter {
             readings: db.collection(READINGS),
             options,
             fence: Fence::new(),
+            command_size: CommandSize::new(),
             timeout,
         }
     }
