@@ -22,6 +22,8 @@ use crate::{Failure, http, mqtt};
 
 /// Timeout of a message, including retries.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(300);
+/// The same of a new connection.
+const OPENED_WITHIN: Duration = Duration::from_secs(60);
 /// Wait before a retry.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// Latencies are recorded in microseconds, up to ten minutes, with three significant digits.
@@ -252,7 +254,7 @@ impl<'a> Drive<'a> {
     }
 
     fn http(&mut self, port: u16) -> Result<(), Failure> {
-        let mut connection = http::Connection::open(port)?;
+        let mut connection = opened(|| http::Connection::open(port))?;
         while let Some(intended) = self.intended(self.lane.acknowledged) {
             std::thread::sleep(intended.saturating_duration_since(Instant::now()));
             let (message, readings) = self.ready(self.lane.acknowledged);
@@ -295,7 +297,7 @@ impl<'a> Drive<'a> {
     /// acknowledge in the order of receipt.
     fn mqtt(&mut self, port: u16, window: u16) -> Result<(), Failure> {
         let client_id = format!("loadtest-{}", self.lane.number);
-        let mut connection = mqtt::Connection::open(port, &client_id)?;
+        let mut connection = opened(|| mqtt::Connection::open(port, &client_id))?;
         // The intended times of the unacknowledged messages.
         let mut unacknowledged: VecDeque<Instant> = VecDeque::with_capacity(usize::from(window));
         let mut bytes = Vec::with_capacity(64 << 10);
@@ -368,6 +370,17 @@ impl<'a> Drive<'a> {
         let id_at = message.id_at as usize;
         message.bytes[id_at..id_at + 2].copy_from_slice(&id.to_be_bytes());
         bytes.extend_from_slice(&message.bytes);
+    }
+}
+
+/// Opens a connection. A minute of a soak may begin while the broker is away.
+fn opened<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(_) if begun.elapsed() < OPENED_WITHIN => std::thread::sleep(AGAIN_AFTER),
+            result => return result,
+        }
     }
 }
 
