@@ -105,9 +105,7 @@ impl Instance {
     /// entry, or earlier at one whose receipt times overlap those of an outstanding one. Then both
     /// may hold a twin of the same reading, and the two must be counted together.
     fn replay_from(&self) -> usize {
-        let rest = &self.journal[self.unstored_from..];
-        let first = rest.iter().find(|entry| !entry.stored);
-        let first = first.map_or(self.journal.len(), |entry| entry.id);
+        let first = self.unstored_from;
         let has_twin = |entry: &Entry| {
             let times = entry.batch.receipt_times();
             let mut out = self.journal[first..].iter().filter(|later| !later.stored);
