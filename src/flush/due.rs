@@ -14,13 +14,13 @@
 //! sensor has no effect; its pages are written when they are full.
 //!
 //! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket
-//! with few readings then waits for its sensor's turn ([`super::turns`]), at most one round
-//! ([`DuePolicy::round_ms`]). If it has more readings before that, it is due at its sensor's next
-//! phase.
+//! with few readings for what its page has then waits for its sensor's turn ([`super::turns`]), at
+//! most one round ([`DuePolicy::round_ms`]). If it has enough before that, it is due at its sensor's
+//! next phase.
 
 use std::collections::BTreeMap;
 
-use super::age::FEW;
+use super::age::is_worthwhile;
 use super::turns::scaled;
 
 /// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard
@@ -53,7 +53,7 @@ impl DuePolicy {
 
     /// For a due bucket: until when it may wait for its page to become full, if `rows` arrived
     /// since `since_ms` and the page has room for `room`. `None`: write it now.
-    pub(crate) fn hold_until_ms(
+    pub fn hold_until_ms(
         self,
         now_ms: u64,
         since_ms: u64,
@@ -72,9 +72,17 @@ impl DuePolicy {
         (now_ms < limit_ms && fills_ms <= max_age).then_some(limit_ms)
     }
 
-    /// For a due bucket with `rows` readings, the first of which came at `since_ms`: whether it
-    /// waits for its sensor's turn. `age_ms`: how old a reading may get now.
-    pub fn waits_for_turn(self, now_ms: u64, since_ms: u64, rows: usize, age_ms: u64) -> bool {
+    /// For a due bucket with `rows` readings, the first of which came at `since_ms`, and a page with
+    /// `stored` readings: whether it waits for its sensor's turn. `age_ms`: how old a reading may
+    /// get now.
+    pub fn waits_for_turn(
+        self,
+        now_ms: u64,
+        since_ms: u64,
+        stored: usize,
+        rows: usize,
+        age_ms: u64,
+    ) -> bool {
         let DuePolicy::Age(max_age) = self else {
             return false;
         };
@@ -82,7 +90,7 @@ impl DuePolicy {
         // A round takes `max_age` or longer.
         let may_wait =
             age_ms >= until_due_ms + max_age && now_ms.saturating_sub(since_ms) <= until_due_ms;
-        may_wait && rows < FEW
+        may_wait && !is_worthwhile(stored, rows)
     }
 
     /// How long a round of turns takes, so that no reading gets older than `age_ms` if buckets are
@@ -214,24 +222,28 @@ mod tests {
             [16_000, 16_000, 280_000]
         );
         assert!(
-            !policy.waits_for_turn(16_000, 5_000, 1, 35_999),
+            !policy.waits_for_turn(16_000, 5_000, 0, 1, 35_999),
             "20 s and a round would be longer"
         );
-        assert!(policy.waits_for_turn(16_000, 5_000, 1, 300_000));
+        assert!(policy.waits_for_turn(16_000, 5_000, 0, 1, 300_000));
         assert!(
-            policy.waits_for_turn(25_000, 5_000, 1, 300_000),
+            policy.waits_for_turn(25_000, 5_000, 0, 1, 300_000),
             "20 s and a round"
         );
         assert!(
-            !policy.waits_for_turn(25_001, 5_000, 1, 300_000),
+            !policy.waits_for_turn(25_001, 5_000, 0, 1, 300_000),
             "it has waited for something else"
         );
         assert!(
-            !policy.waits_for_turn(16_000, 5_000, FEW, 300_000),
+            !policy.waits_for_turn(16_000, 5_000, 0, 30, 300_000),
             "it has enough readings"
         );
         assert!(
-            !DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 1, 300_000),
+            policy.waits_for_turn(16_000, 5_000, 500, 30, 300_000),
+            "not for a page of 500"
+        );
+        assert!(
+            !DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 0, 1, 300_000),
             "the sender waits"
         );
     }

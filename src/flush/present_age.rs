@@ -61,7 +61,10 @@ impl PresentAge {
 
     /// Adds a command that the store has answered.
     pub(super) fn written(&self, writes: &[PageWrite], took: Duration) {
-        let gains = writes.iter().map(|w| gain(w.rows.len())).sum::<f64>();
+        let gains = writes
+            .iter()
+            .map(|w| gain(w.count_before() as usize, w.rows.len()))
+            .sum::<f64>();
         let took_s = took.as_secs_f64();
         let mut state = self.state();
         state.sample.statements += writes.len() as u64;

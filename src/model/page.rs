@@ -70,13 +70,17 @@ impl PageWrite {
         }
     }
 
-    /// The number of readings in the page after the write, if its state was as expected.
-    pub fn count_after(&self) -> u32 {
-        let before = match self.kind {
+    /// The number of readings in the page before the write, if its state is as expected.
+    pub fn count_before(&self) -> u32 {
+        match self.kind {
             PageKind::Create => 0,
             PageKind::Append { known_count } => known_count,
-        };
-        before + self.rows.len() as u32
+        }
+    }
+
+    /// The number of readings in the page after the write, if its state was as expected.
+    pub fn count_after(&self) -> u32 {
+        self.count_before() + self.rows.len() as u32
     }
 
     /// Approximate size of the statement on the wire: the readings, the summary (three operators

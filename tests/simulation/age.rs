@@ -2,7 +2,7 @@
 //! outage, sensors that start together. Each simulated sensor stands for a hundred, so its
 //! statements take a hundred times as long.
 
-use hourbucket::flush::age::{AgeControl, AgeSample, FEW, gain};
+use hourbucket::flush::age::{AgeControl, AgeSample, gain, is_worthwhile};
 use hourbucket::flush::due::{DuePolicy, DueWheel};
 use hourbucket::flush::turns::Turns;
 
@@ -12,6 +12,9 @@ const STEP_MS: u64 = 100;
 const MINUTE_MS: u64 = 60_000;
 /// 65 µs, times a hundred.
 const COST_S: f64 = 65e-6 * 100.0;
+/// What a statement takes for each reading that its page has afterwards: 3 µs, for ten sensors.
+const REWRITING_S: f64 = 3e-6 * 10.0;
+const PAGE: usize = 1000;
 
 #[derive(Clone, Default)]
 struct Sensor {
@@ -19,6 +22,8 @@ struct Sensor {
     /// Waiting readings, and since when.
     rows: usize,
     since_ms: u64,
+    /// Readings of the stored page.
+    stored: usize,
     queued: bool,
     at_its_turn: bool,
 }
@@ -35,12 +40,14 @@ struct Sim {
     /// Seconds of work that the store has not used yet.
     idle_s: f64,
     cost_s: f64,
+    per_reading_s: f64,
     is_down: bool,
     control: AgeControl,
     sample: AgeSample,
     // Since the last call of `run`.
     readings: u64,
     statements: u64,
+    busy_s: f64,
     waited_max_ms: u64,
     ages_ms: (u64, u64),
     per_second_max: u64,
@@ -72,11 +79,13 @@ impl Sim {
             queue: Default::default(),
             idle_s: 0.0,
             cost_s: COST_S,
+            per_reading_s: 0.0,
             is_down: false,
             control: AgeControl::new(MAX_AGE_MS, BUSY_MS),
             sample: AgeSample::default(),
             readings: 0,
             statements: 0,
+            busy_s: 0.0,
             waited_max_ms: 0,
             ages_ms: (0, 0),
             per_second_max: 0,
@@ -93,6 +102,7 @@ impl Sim {
             self.per_second_max,
         ) = (0, 0, 0, 0);
         self.ages_ms = (u64::MAX, 0);
+        self.busy_s = 0.0;
         let end_ms = self.now_ms + minutes * MINUTE_MS;
         while self.now_ms < end_ms {
             self.now_ms += STEP_MS;
@@ -117,8 +127,14 @@ impl Sim {
                     sensor.since_ms = self.now_ms;
                     self.sample.began += 1;
                 }
-                if sensor.rows == 1 && !sensor.queued
-                    || sensor.rows >= FEW && std::mem::take(&mut sensor.at_its_turn)
+                if sensor.stored + sensor.rows > PAGE {
+                    sensor.at_its_turn = false;
+                    if !std::mem::replace(&mut sensor.queued, true) {
+                        self.queue.push_back(i);
+                    }
+                } else if sensor.rows == 1 && !sensor.queued
+                    || is_worthwhile(sensor.stored, sensor.rows)
+                        && std::mem::take(&mut sensor.at_its_turn)
                 {
                     self.wheel.push(policy.due_ms(self.now_ms, hash(i)), i);
                 }
@@ -131,9 +147,17 @@ impl Sim {
         while let Some(due) = self.wheel.pop_due(self.now_ms) {
             for i in due {
                 let sensor = &mut self.sensors[i];
-                if policy.waits_for_turn(
+                let room = PAGE.saturating_sub(sensor.stored);
+                if sensor.queued || sensor.rows == 0 {
+                    // Its page was full before it was due.
+                } else if let Some(until_ms) =
+                    policy.hold_until_ms(self.now_ms, sensor.since_ms, sensor.rows, room)
+                {
+                    self.wheel.push(until_ms, i);
+                } else if policy.waits_for_turn(
                     self.now_ms,
                     sensor.since_ms,
+                    sensor.stored,
                     sensor.rows,
                     self.control.age_ms(),
                 ) {
@@ -162,22 +186,30 @@ impl Sim {
             return;
         }
         self.idle_s += STEP_MS as f64 / 1000.0;
-        while self.idle_s >= self.cost_s
-            && let Some(i) = self.queue.pop_front()
-        {
-            self.idle_s -= self.cost_s;
+        while let Some(&i) = self.queue.front() {
             let sensor = &mut self.sensors[i];
+            let after = (sensor.stored + sensor.rows).min(PAGE);
+            let cost_s = self.cost_s + self.per_reading_s * after as f64;
+            if self.idle_s < cost_s {
+                break;
+            }
+            self.queue.pop_front();
+            self.idle_s -= cost_s;
+            self.busy_s += cost_s;
             self.waited_max_ms = self.waited_max_ms.max(self.now_ms - sensor.since_ms);
-            self.sample.gains += gain(sensor.rows);
+            self.sample.gains += gain(sensor.stored, sensor.rows);
             self.sample.statements += 1;
             self.sample.measured += 1;
-            self.sample.measured_s += self.cost_s;
+            self.sample.measured_s += cost_s;
             (sensor.rows, sensor.queued) = (0, false);
+            sensor.stored = after % PAGE;
             self.statements += 1;
             self.second += 1;
         }
         // Idle time is not saved up.
-        self.idle_s = self.idle_s.min(self.cost_s);
+        if self.queue.is_empty() {
+            self.idle_s = self.idle_s.min(self.cost_s);
+        }
     }
 
     fn control(&mut self) {
@@ -196,13 +228,19 @@ impl Sim {
         self.statements as f64 / self.readings as f64
     }
 
+    /// What the store needs per reading.
+    fn busy_ms(&self) -> f64 {
+        self.busy_s * 1e3 / self.readings as f64
+    }
+
     fn show(&self, what: &str) {
         println!(
-            "{what}: minute {}, age {:?} s, {:.2} statements per reading, waited {} s, queue {}, \
-             at most {} per second",
+            "{what}: minute {}, age {:?} s, {:.2} statements and {:.1} ms per reading, waited {} s, \
+             queue {}, at most {} per second",
             self.now_ms / MINUTE_MS,
             (self.ages_ms.0 / 1000, self.ages_ms.1 / 1000),
             self.effort(),
+            self.busy_ms(),
             self.waited_max_ms / 1000,
             self.queue.len(),
             self.per_second_max
@@ -367,12 +405,55 @@ fn after_an_outage_the_backlog_is_stored_and_the_age_settles() {
     }
 }
 
+/// Sensors that stand for ten each, and append to pages that the store rewrites.
+fn with_long_pages(sensors: usize, interval_ms: u64, together: bool) -> Sim {
+    let mut sim = Sim::new(sensors, interval_ms, together);
+    (sim.cost_s, sim.per_reading_s) = (COST_S / 10.0, REWRITING_S);
+    sim
+}
+
 #[test]
-fn statements_with_many_readings_do_not_stretch_the_age() {
-    // 10,000 statements a second, each with 15 readings: the store is busy, but not with small
-    // statements.
-    let mut sim = Sim::new(1_500, 1_000, false);
-    sim.cost_s = 0.02;
-    sim.run(10).show("dense");
-    assert_eq!(sim.control.age_ms(), MAX_AGE_MS);
+fn appends_to_long_pages_stretch_the_age_until_they_are_cheap() {
+    // 10,000 sensors with a reading per second: at 15 s each statement adds 15 readings to a page
+    // of 500, and the store would need 1.1 cores.
+    for (together, same_pages) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut sim = with_long_pages(1_000, 1_000, together);
+        for (i, sensor) in sim.sensors.iter_mut().enumerate() {
+            sensor.stored = if same_pages { 0 } else { i };
+        }
+        sim.run(10).show("long pages, begin");
+        sim.run(30).show("long pages, settling");
+        sim.run(30).show("long pages");
+        assert!(sim.busy_ms() < 0.3, "{} ms per reading", sim.busy_ms());
+        // If all pages are equally long, the age follows their length.
+        let (min_ms, max_ms) = sim.ages_ms;
+        assert!(
+            same_pages || max_ms as f64 / min_ms as f64 <= 1.5,
+            "{min_ms} to {max_ms} ms"
+        );
+        assert!(
+            sim.waited_max_ms <= max_ms + 15_000,
+            "{} ms",
+            sim.waited_max_ms
+        );
+        // A tenth of the sensors remain.
+        sim.sensors
+            .iter_mut()
+            .skip(100)
+            .for_each(|s| s.next_ms = u64::MAX);
+        sim.run(5);
+        sim.run(5).show("long pages, a tenth");
+        assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
+    }
+}
+
+#[test]
+fn whole_pages_do_not_stretch_the_age() {
+    // 10,000 sensors with 80 readings per second fill a page in 12.5 s. The store is busy, but
+    // larger statements would save nothing.
+    let mut sim = with_long_pages(1_000, 12, false);
+    sim.per_reading_s = 1e-6 * 10.0;
+    sim.run(5).show("whole pages");
+    assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
+    assert!(sim.effort() < 0.0011, "{}", sim.effort());
 }

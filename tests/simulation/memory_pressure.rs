@@ -290,7 +290,10 @@ impl Sim {
         self.statements += writes.len() as u64;
         self.rows += writes.iter().map(|w| w.rows.len() as u64).sum::<u64>();
         self.sample.statements += writes.len() as u64;
-        self.sample.gains += writes.iter().map(|w| gain(w.rows.len())).sum::<f64>();
+        self.sample.gains += writes
+            .iter()
+            .map(|w| gain(w.count_before() as usize, w.rows.len()))
+            .sum::<f64>();
         let answers = writes.iter().map(|w| self.pages.write(w)).collect();
         self.shard
             .finished(JobResult::Write(bucket_refs, writes, Ok(answers)), self.now);

@@ -52,6 +52,7 @@ use stored_state::StoredState;
 
 use super::dedup::{DedupWindow, ExternalWrites};
 use crate::ack::{Ack, Acks};
+use crate::flush::age::is_worthwhile;
 use crate::flush::due::DuePolicy;
 use crate::model::{BucketStart, RowFlags, Rows, StorageMode, memory, rows};
 
@@ -309,6 +310,23 @@ impl Bucket {
         }
     }
 
+    /// Readings of the stored page that the next write rewrites.
+    fn rewritten(&self) -> usize {
+        match self.stored {
+            StoredState::Page {
+                count,
+                sealed: false,
+                ..
+            } => count as usize,
+            _ => 0,
+        }
+    }
+
+    /// Whether so many rows are pending that a write has little to gain from more.
+    pub(super) fn is_worthwhile(&self) -> bool {
+        is_worthwhile(self.rewritten(), self.pending_rows())
+    }
+
     /// Until when a due bucket is still held, a time or [`AT_ITS_TURN`]: see
     /// [`DuePolicy::hold_until_ms`] and [`DuePolicy::waits_for_turn`].
     pub(super) fn hold_until_ms(
@@ -327,7 +345,7 @@ impl Bucket {
         let rows = pending.rows.len();
         let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
         for_page.or_else(|| {
-            due.waits_for_turn(now_ms, since_ms, rows, age_ms)
+            due.waits_for_turn(now_ms, since_ms, self.rewritten(), rows, age_ms)
                 .then_some(AT_ITS_TURN)
         })
     }

@@ -51,7 +51,6 @@ use super::arrivals::Arrivals;
 use super::bucket::{AT_ITS_TURN, Bucket, IncomingReading, NextOp, PageLimits};
 use crate::ack::Ack;
 use crate::enrich::Registry;
-use crate::flush::age::FEW;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::flush::turns::Turns;
@@ -383,7 +382,7 @@ impl Shard {
             }
             match bucket.due_ms {
                 0 if !bucket.queued && !bucket.idle() => self.counts.began += u64::from(is_latest),
-                AT_ITS_TURN if bucket.pending_rows() >= FEW => {}
+                AT_ITS_TURN if bucket.is_worthwhile() => {}
                 _ => continue,
             }
             bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
