@@ -37,11 +37,25 @@ impl CommandSize {
 
     /// Notes that a command with `sent` measurements took `took`, or that long without an answer.
     pub(in crate::store::mongo) fn note(&self, sent: usize, took: Duration, timeout: Duration) {
-        let change = |max| Some(next(max, sent, took, timeout / FRACTION));
+        self.change(|max| next(max, sent, took, timeout / FRACTION));
+    }
+
+    /// Notes that a command failed after `took`. One that fails fast, without a primary for
+    /// example, does not show that the server is fast.
+    pub(in crate::store::mongo) fn note_failed(
+        &self,
+        sent: usize,
+        took: Duration,
+        timeout: Duration,
+    ) {
+        self.change(|max| next(max, sent, took, timeout / FRACTION).min(max));
+    }
+
+    fn change(&self, next: impl Fn(usize) -> usize) {
         // Always succeeds.
         let _ = self
             .measurements
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |max| Some(next(max)));
     }
 }
 
@@ -98,5 +112,17 @@ mod tests {
         // Small commands show nothing about large ones.
         size.note(10, Duration::from_millis(1), TIMEOUT);
         assert_eq!(size.measurements_max(), MIN);
+    }
+
+    #[test]
+    fn a_command_that_fails_fast_does_not_make_the_next_one_larger() {
+        let size = CommandSize::new();
+        size.note_failed(MAX, TIMEOUT, TIMEOUT);
+        let after_timeout = size.measurements_max();
+        assert!(after_timeout < MAX / 2, "{after_timeout}");
+        size.note_failed(after_timeout, Duration::from_millis(1), TIMEOUT);
+        assert_eq!(size.measurements_max(), after_timeout);
+        size.note(after_timeout, Duration::from_millis(1), TIMEOUT);
+        assert_eq!(size.measurements_max(), after_timeout * 2);
     }
 }

@@ -114,7 +114,11 @@ impl MongoStore {
                 .limited(async move { db.run_raw_command(command).await })
                 .await;
             let took = begun.elapsed();
-            size.note(packer.last.len(), took, self.timeout);
+            let sent = packer.last.len();
+            match &result {
+                Ok(Err(_)) => size.note_failed(sent, took, self.timeout),
+                _ => size.note(sent, took, self.timeout),
+            }
             metrics::store_command(
                 "measurement",
                 packer.statements(begun_at),
