@@ -32,7 +32,7 @@ use crate::telemetry::metrics;
 /// Pages in one command.
 const PAGES_MAX: usize = 25;
 /// Pages per second, unless more become due.
-const RATE: f64 = 50.0;
+const RATE: f64 = 25.0;
 /// The shortest rest after a command, and how many times as long as the command it is at least.
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_TIMES: u32 = 4;
@@ -263,8 +263,8 @@ mod tests {
     #[test]
     fn the_pace_is_slow_unless_more_pages_become_due() {
         let took = Duration::from_millis(5);
-        assert_eq!(rate(1000, took).round(), 50.0);
-        assert_eq!(rate(90_000, took).round(), 50.0);
+        assert_eq!(rate(1000, took).round(), 25.0);
+        assert_eq!(rate(45_000, took).round(), 25.0);
         let of_million = rate(1_000_000, took);
         assert!(of_million > 1_000_000.0 / 3600.0, "{of_million} pages/s");
         // Commands that take long get four fifths of the time for others.

@@ -455,7 +455,7 @@ pub(super) fn beside_ingest(service: &Service, what: &str, work: impl FnOnce()) 
 
 /// The readings of a million pages are due to be removed while 20,000 readings per second arrive.
 #[test]
-#[ignore = "a measurement of about six hours, or less with HOURBUCKET_YEARS_PAGES"]
+#[ignore = "a measurement of about eleven hours, or less with HOURBUCKET_YEARS_PAGES"]
 fn a_million_pages_lose_their_readings_beside_ingest() {
     let pages = setting("HOURBUCKET_YEARS_PAGES", 1_000_000i64);
     let mongod = Mongod::start();
@@ -517,7 +517,7 @@ fn removal_in_turns_beside_ingest() {
     let end = now_ms().div_euclid(HOUR) * HOUR - 200 * DAY;
     let sensors = 1000;
     // More than it can remove.
-    let hours = (part.as_secs() as i64 + 30) * turns * 60 / sensors + 1;
+    let hours = (part.as_secs() as i64 + 30) * turns * 30 / sensors + 1;
     let from = end - hours * HOUR;
     fill(&uri, sensors as usize, (from, end), 60, from);
     let text = |kept: &str| {
