@@ -32,9 +32,12 @@
 //! pages, memory pressure, failed buckets and the shutdown do not wait for it.
 //! `tests/simulation/age.rs` runs the loop against a simulated store.
 
+use crate::model::PageWrite;
+
 /// Demand that needs no stretched age.
 const DEMAND: f64 = 0.2;
-/// What a statement costs besides readings, in readings: 65 µs and more, and about 2 µs.
+/// What a statement to an empty page costs besides its own readings, in readings: 65 µs and more,
+/// and about 2 µs.
 const STATEMENT_READINGS: usize = 30;
 /// Readings that an append rewrites at most: half a page of the default size, or half of what a
 /// bucket of a native time-series collection has at most.
@@ -70,17 +73,33 @@ pub struct AgeSample {
     pub measured_s: f64,
 }
 
+impl AgeSample {
+    /// Counts statements that the store has answered.
+    pub fn count(&mut self, writes: &[PageWrite]) {
+        self.statements += writes.len() as u64;
+        self.gains += writes
+            .iter()
+            .map(|w| gain(w.count_before() as usize, w.rows.len()))
+            .sum::<f64>();
+    }
+}
+
 /// Which part of a statement's cost more readings would save: 1 (everything) to 0. It adds
 /// `readings` to a page with `stored`, which the store rewrites.
 pub fn gain(stored: usize, readings: usize) -> f64 {
-    let besides = STATEMENT_READINGS + stored.min(REWRITTEN_MAX);
-    besides as f64 / (besides + readings) as f64
+    let overhead = overhead_readings(stored);
+    overhead as f64 / (overhead + readings) as f64
 }
 
 /// Whether a statement with so many readings has little to gain from more. If a page is written
 /// whenever it has grown by what it had, rewriting costs at most as much as writing.
 pub fn is_worthwhile(stored: usize, readings: usize) -> bool {
-    readings >= STATEMENT_READINGS + stored.min(REWRITTEN_MAX)
+    readings >= overhead_readings(stored)
+}
+
+/// What a statement costs besides its own readings, in readings.
+fn overhead_readings(stored: usize) -> usize {
+    STATEMENT_READINGS + stored.min(REWRITTEN_MAX)
 }
 
 /// The controller.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::age::{AgeControl, AgeSample, gain};
+use super::age::{AgeControl, AgeSample};
 use crate::model::PageWrite;
 
 /// Commands of up to this many statements show the round trip; larger ones, what a statement takes.
@@ -61,14 +61,9 @@ impl PresentAge {
 
     /// Adds a command that the store has answered.
     pub(super) fn written(&self, writes: &[PageWrite], took: Duration) {
-        let gains = writes
-            .iter()
-            .map(|w| gain(w.count_before() as usize, w.rows.len()))
-            .sum::<f64>();
         let took_s = took.as_secs_f64();
         let mut state = self.state();
-        state.sample.statements += writes.len() as u64;
-        state.sample.gains += gains;
+        state.sample.count(writes);
         if writes.len() > SMALL {
             state.sample.measured += writes.len() as u64;
             state.sample.measured_s += (took_s - state.round_trip_s).max(0.0);

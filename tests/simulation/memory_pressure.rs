@@ -9,7 +9,7 @@ use std::time::Duration;
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
-use hourbucket::flush::age::{AgeControl, AgeSample, gain};
+use hourbucket::flush::age::{AgeControl, AgeSample};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{
@@ -289,11 +289,7 @@ impl Sim {
         self.note_neighbours(&writes);
         self.statements += writes.len() as u64;
         self.rows += writes.iter().map(|w| w.rows.len() as u64).sum::<u64>();
-        self.sample.statements += writes.len() as u64;
-        self.sample.gains += writes
-            .iter()
-            .map(|w| gain(w.count_before() as usize, w.rows.len()))
-            .sum::<f64>();
+        self.sample.count(&writes);
         let answers = writes.iter().map(|w| self.pages.write(w)).collect();
         self.shard
             .finished(JobResult::Write(bucket_refs, writes, Ok(answers)), self.now);

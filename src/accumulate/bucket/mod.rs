@@ -297,34 +297,31 @@ impl Bucket {
         }
     }
 
-    /// Readings and bytes already in the page that the next readings go to.
+    /// Readings and bytes that take room in the page that the next readings go to. Measurements of
+    /// a time-series bucket take none.
     fn page_holds(&self) -> (u32, u64) {
+        match self.storage_mode {
+            Some(StorageMode::TimeSeries) => (0, 0),
+            _ => self.open_page(),
+        }
+    }
+
+    /// Readings and bytes that are stored and that the next write rewrites.
+    fn open_page(&self) -> (u32, u64) {
         match self.stored {
             StoredState::Page {
                 count,
                 bytes,
                 sealed: false,
                 ..
-            } if self.storage_mode != Some(StorageMode::TimeSeries) => (count, u64::from(bytes)),
+            } => (count, u64::from(bytes)),
             _ => (0, 0),
-        }
-    }
-
-    /// Readings of the stored page that the next write rewrites.
-    fn rewritten(&self) -> usize {
-        match self.stored {
-            StoredState::Page {
-                count,
-                sealed: false,
-                ..
-            } => count as usize,
-            _ => 0,
         }
     }
 
     /// Whether so many rows are pending that a write has little to gain from more.
     pub(super) fn is_worthwhile(&self) -> bool {
-        is_worthwhile(self.rewritten(), self.pending_rows())
+        is_worthwhile(self.open_page().0 as usize, self.pending_rows())
     }
 
     /// Until when a due bucket is still held, a time or [`AT_ITS_TURN`]: see
@@ -344,8 +341,9 @@ impl Bucket {
         let since_ms = pending.since_ms;
         let rows = pending.rows.len();
         let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
+        let stored = self.open_page().0 as usize;
         for_page.or_else(|| {
-            due.waits_for_turn(now_ms, since_ms, self.rewritten(), rows, age_ms)
+            due.waits_for_turn(now_ms, since_ms, stored, rows, age_ms)
                 .then_some(AT_ITS_TURN)
         })
     }

@@ -21,12 +21,16 @@ const FRACTION: u32 = 4;
 #[derive(Debug)]
 pub(in crate::store::mongo) struct CommandSize {
     measurements: AtomicUsize,
+    /// How long a command should take at most.
+    enough: Duration,
 }
 
 impl CommandSize {
-    pub(in crate::store::mongo) fn new() -> CommandSize {
+    /// `timeout`: `store.timeout`.
+    pub(in crate::store::mongo) fn new(timeout: Duration) -> CommandSize {
         CommandSize {
             measurements: AtomicUsize::new(MAX),
+            enough: timeout / FRACTION,
         }
     }
 
@@ -35,23 +39,14 @@ impl CommandSize {
         self.measurements.load(Ordering::Relaxed)
     }
 
-    /// Notes that a command with `sent` measurements took `took`, or that long without an answer.
-    pub(in crate::store::mongo) fn note(&self, sent: usize, took: Duration, timeout: Duration) {
-        self.change(|max| next(max, sent, took, timeout / FRACTION));
-    }
-
-    /// Notes that a command failed after `took`. One that fails fast, without a primary for
-    /// example, does not show that the server is fast.
-    pub(in crate::store::mongo) fn note_failed(
-        &self,
-        sent: usize,
-        took: Duration,
-        timeout: Duration,
-    ) {
-        self.change(|max| next(max, sent, took, timeout / FRACTION).min(max));
-    }
-
-    fn change(&self, next: impl Fn(usize) -> usize) {
+    /// Notes that a command with `sent` measurements was executed in `took`, or that it failed or
+    /// was abandoned after that time. One that fails fast, without a primary for example, does not
+    /// show that the server is fast.
+    pub(in crate::store::mongo) fn note(&self, sent: usize, took: Duration, executed: bool) {
+        let next = |max| match next(max, sent, took, self.enough) {
+            larger if larger > max && !executed => max,
+            next => next,
+        };
         // Always succeeds.
         let _ = self
             .measurements
@@ -85,7 +80,7 @@ mod tests {
             .map(|_| {
                 let sent = size.measurements_max();
                 let took = (of_all + of_one * sent as u32).min(TIMEOUT);
-                size.note(sent, took, TIMEOUT);
+                size.note(sent, took, took < TIMEOUT);
                 took.as_secs_f64()
             })
             .collect()
@@ -93,7 +88,7 @@ mod tests {
 
     #[test]
     fn an_overloaded_server_gets_small_commands_and_a_fast_one_large_commands_again() {
-        let size = CommandSize::new();
+        let size = CommandSize::new(TIMEOUT);
         send(&size, 3, Duration::from_micros(3), Duration::ZERO);
         assert_eq!(size.measurements_max(), MAX);
         let took = send(&size, 10, Duration::from_micros(300), Duration::ZERO);
@@ -106,23 +101,23 @@ mod tests {
 
     #[test]
     fn commands_that_are_slow_for_another_reason_stay_large_enough() {
-        let size = CommandSize::new();
+        let size = CommandSize::new(TIMEOUT);
         send(&size, 20, Duration::from_micros(3), TIMEOUT / 2);
         assert_eq!(size.measurements_max(), MIN);
         // Small commands show nothing about large ones.
-        size.note(10, Duration::from_millis(1), TIMEOUT);
+        size.note(10, Duration::from_millis(1), true);
         assert_eq!(size.measurements_max(), MIN);
     }
 
     #[test]
     fn a_command_that_fails_fast_does_not_make_the_next_one_larger() {
-        let size = CommandSize::new();
-        size.note_failed(MAX, TIMEOUT, TIMEOUT);
+        let size = CommandSize::new(TIMEOUT);
+        size.note(MAX, TIMEOUT, false);
         let after_timeout = size.measurements_max();
         assert!(after_timeout < MAX / 2, "{after_timeout}");
-        size.note_failed(after_timeout, Duration::from_millis(1), TIMEOUT);
+        size.note(after_timeout, Duration::from_millis(1), false);
         assert_eq!(size.measurements_max(), after_timeout);
-        size.note(after_timeout, Duration::from_millis(1), TIMEOUT);
+        size.note(after_timeout, Duration::from_millis(1), true);
         assert_eq!(size.measurements_max(), after_timeout * 2);
     }
 }

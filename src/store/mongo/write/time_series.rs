@@ -115,10 +115,7 @@ impl MongoStore {
                 .await;
             let took = begun.elapsed();
             let sent = packer.last.len();
-            match &result {
-                Ok(Err(_)) => size.note_failed(sent, took, self.timeout),
-                _ => size.note(sent, took, self.timeout),
-            }
+            size.note(sent, took, matches!(result, Ok(Ok(_))));
             metrics::store_command(
                 "measurement",
                 packer.statements(begun_at),

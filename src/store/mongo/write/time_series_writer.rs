@@ -34,7 +34,7 @@ impl TimeSeriesWriter {
             readings: db.collection(READINGS),
             options,
             fence: Fence::new(),
-            command_size: CommandSize::new(),
+            command_size: CommandSize::new(timeout),
             timeout,
         }
     }
