@@ -27,11 +27,11 @@ Without PART: the three that take seconds, which CI runs.
 Further ones (all: everything):
   compose      compose.yaml as Docker Compose loads it (its own loader, compose-go); needs Go
   kustomize    base, components and example are built and validated, the operator's objects by their CRDs; needs Go
-  image        the build stage of the Dockerfile is run without Docker, with the profile dev: tests/tools/image.py tells how
-  deb          the Debian package: built, lintian, installed in a Debian of its own, run by its unit's lines, removed, purged;
+  image        the build stage of the Dockerfile is run without Docker, with the profile dev: tests/tools/image.py says how
+  deb          the Debian package: built, lintian, installed in a separate Debian, run by its unit's lines, removed, purged;
                needs root
-  boot         a systemd of its own starts, watches and stops the packaged unit: tests/tools/boot.sh tells how; needs root
-  stack        compose.yaml is run without Docker, with real servers: tests/tools/stack.py tells how; needs root and Node.js
+  boot         a separate systemd starts, watches and stops the packaged unit: tests/tools/boot.sh says how; needs root
+  stack        compose.yaml is run without Docker, with real servers: tests/tools/stack.py says how; needs root and Node.js
 
 Environment:
   HOURBUCKET_BIN     the hourbucket for deb and stack (default: target/debug/hourbucket, built where it is missing)
@@ -121,8 +121,8 @@ need_binary() {
 
 # A separate Debian in DEBIAN, created once.
 need_debian() {
-    ((EUID == 0)) || fail "this part makes roots of its own and needs root"
-    ensure_packages "a Debian of its own" debootstrap=debootstrap
+    ((EUID == 0)) || fail "this part creates root directories and needs root"
+    ensure_packages "a separate Debian" debootstrap=debootstrap
     DEBIAN=$TOOLS/debian-bookworm
     [[ -d $DEBIAN ]] && return
     lock_tools

@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(
             (alone.journal_bytes, alone.requests_max),
             (None, None),
-            "there is nobody to leave room for"
+            "there is no other sender to leave room for"
         );
     }
 

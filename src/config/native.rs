@@ -17,7 +17,7 @@ pub enum Nested {
     Flatten,
     /// The reading is rejected.
     Reject,
-    /// It is left out, and the sender told so. In an object `values` it rejects the reading.
+    /// It is left out, and the response says so. In an object `values` it rejects the reading.
     LeaveOut,
 }
 

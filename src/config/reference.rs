@@ -63,7 +63,7 @@ is in the log, in `/readyz` under `config`, in
 const FIXED: &str = "
 ## Fixed limits
 
-These are no settings: a larger value would let a stranger use more memory, and no client needs one.
+These are not settings: a larger value would let a stranger use more memory, and no client needs one.
 
 | limit | size | why | beyond it |
 |---|---|---|---|

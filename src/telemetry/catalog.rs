@@ -215,7 +215,7 @@ pub const METRICS: &[Metric] = &[
     counter("hourbucket_http_requests_total", &["route", "status"], "requests", "Requests answered, by route and status."),
     gauge("hourbucket_http_connections", &["port"], "connections", "Open connections of an HTTP \
         port, idle ones included."),
-    counter("hourbucket_http_connections_refused_total", &["port", "reason"], "connections", "Connections of an HTTP port that were closed at once, by reason: limit (connections_max), address_limit (connections_per_address_max), paused (failed authentications), proxy_header (no usable PROXY header, or one from an address that is not trusted)."),
+    counter("hourbucket_http_connections_refused_total", &["port", "reason"], "connections", "Connections of an HTTP port that were closed immediately, by reason: limit (connections_max), address_limit (connections_per_address_max), paused (failed authentications), proxy_header (no usable PROXY header, or one from an address that is not trusted)."),
     counter("hourbucket_http_connections_closed_total", &["port", "reason"], "connections", "Connections that an HTTP port ended, by reason: evicted (idle, for a new connection), header_timeout, keep_alive, write_timeout."),
     counter("hourbucket_auth_failures_total", &["port", "reason"], "attempts", "Requests and MQTT \
         connections whose credentials were missing, wrong, expired or not valid for the port, by \

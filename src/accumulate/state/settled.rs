@@ -1,4 +1,4 @@
-//! Tells the daily rollup which readings are settled: stored, found stored, or rejected.
+//! Reports to the daily rollup which readings are settled: stored, found stored, or rejected.
 
 use super::Shard;
 use crate::model::BucketStart;

@@ -31,7 +31,7 @@ pub(super) enum InvalidPlace {
     NotClosed(String),
     #[error("unknown filter `|{0}`; expected |lower, |upper or |eui")]
     Filter(String),
-    #[error("the whole record or message is no id")]
+    #[error("the whole record or message cannot be the id")]
     WholeAsId,
     #[error("a glob must have 1 to {GLOB_MAX_BYTES} bytes")]
     GlobBytes,

@@ -55,7 +55,7 @@ fn a_setting_that_cannot_work_is_refused_with_its_key() {
     for (line, key, part) in [
         ("id = \"a{\"", "id", "without its }"),
         ("id = \"}a\"", "id", "without its {"),
-        ("id = \"\"", "id", "no id"),
+        ("id = \"\"", "id", "cannot be the id"),
         ("id = \"{a b}\"", "id", "letters"),
         ("id = \"{/a|hex}\"", "id", "|eui"),
         ("id = 5", "id", "write a place"),

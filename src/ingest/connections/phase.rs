@@ -157,7 +157,7 @@ mod tests {
                 since_ms: 5,
                 is_head: true
             },
-            "the time of a head does not start anew"
+            "the time of a head does not start again"
         );
         assert!(phase.begin() && phase.received(8));
         assert_eq!(phase.now(), Doing::Busy, "a body");

@@ -31,7 +31,7 @@ pub(in crate::store::mongo) async fn record(
         .map_err(|f| f.at(STEP))?;
     let now = hello
         .get_datetime("localTime")
-        .map_err(|_| SchemaError::permanent(STEP, "the server tells no time"))?;
+        .map_err(|_| SchemaError::permanent(STEP, "the server reports no time"))?;
     let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(kept_ms));
     let update = doc! { "q": { "_id": ID }, "u": { "$max": { "before": before } }, "upsert": true };
     setup
