@@ -11,6 +11,7 @@
     reason = "a test, with figures"
 )]
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -219,6 +220,47 @@ fn elections_in_time_series_mode() {
     elections("timeseries");
 }
 
+/// Readings that only one member has.
+struct Alone {
+    /// All readings of that member.
+    readings: i64,
+    /// Readings that counted as stored when the missing majority had been noticed.
+    before: f64,
+}
+
+/// Waits until a primary without a majority has readings that no other member has; `None` if it
+/// got none before it stepped down.
+fn alone(
+    set: &mut ReplicaSet,
+    primary: usize,
+    is_noticed: impl Fn() -> bool,
+    stored: impl Fn() -> f64,
+) -> Option<Alone> {
+    let uri = set.direct_uri(primary);
+    let deadline = Instant::now() + PATIENCE;
+    let mut before = None;
+    let mut stepped_down: Option<Instant> = None;
+    // The service may notice a step-down later than this does.
+    while stepped_down.is_none_or(|at| at.elapsed() < Duration::from_secs(10)) {
+        if is_noticed() {
+            let before = *before.get_or_insert_with(&stored);
+            let readings = count(&uri, ReadConcern::local()).filter(|&n| n as f64 > before);
+            if let Some(readings) = readings {
+                return Some(Alone { readings, before });
+            }
+        }
+        if !set.is_primary(primary) {
+            stepped_down.get_or_insert_with(Instant::now);
+        }
+        assert!(
+            Instant::now() < deadline,
+            "member {primary} has no readings of its own within {PATIENCE:?}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    None
+}
+
 /// Two members are down while readings arrive. Writes that only the primary has are unknown, are
 /// compared, and are stored once. The error `kind` must have occurred at least `times` times.
 fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str, times: f64) {
@@ -238,44 +280,33 @@ fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str,
             .metrics()
             .labelled("store_errors_total", "kind", kind)
     };
+    let earlier = Cell::new(0.0);
+    let errors = || all_errors() - earlier.get();
     // On a busy machine there may be such errors before, and an election between any two lines.
-    let (primary, others, earlier) = loop {
+    let (alone, others) = loop {
         let primary = set.wait_primary();
         let others: Vec<usize> = (0..3).filter(|&i| i != primary).collect();
-        let earlier = all_errors();
+        earlier.set(all_errors());
         others.iter().for_each(|&i| set.kill9(i));
-        if set.is_primary(primary) {
-            break (primary, others, earlier);
+        if let Some(alone) = alone(&mut set, primary, || errors() >= times / 2.0, stored) {
+            break (alone, others);
         }
-        println!("member {primary} was primary no more when the others were killed; once more");
+        println!("member {primary} got no readings alone before it stepped down; once more");
         others.iter().for_each(|&i| set.restart_in_background(i));
         others.iter().for_each(|&i| set.wait_member(i));
     };
-    let errors = || all_errors() - earlier;
-    wait_until("the missing majority is noticed", PATIENCE, || {
-        (errors() >= times / 2.0).then_some(())
-    });
-    let before = stored();
-    let alone = wait_until(
-        "the primary has readings that no other member has",
-        PATIENCE,
-        || {
-            count(&set.direct_uri(primary), ReadConcern::local())
-                .filter(|&alone| alone as f64 > before)
-        },
-    );
     wait_until("it is noticed again", PATIENCE, || {
         (errors() >= times).then_some(())
     });
     assert_eq!(
         stored(),
-        before,
+        alone.before,
         "nothing counts as stored without a majority"
     );
     others.iter().for_each(|&i| set.restart_in_background(i));
     let asked = Instant::now();
     wait_until("they are stored", PATIENCE, || {
-        (stored() >= alone as f64).then_some(())
+        (stored() >= alone.readings as f64).then_some(())
     });
     println!(
         "{kind}: {} times; stored {:.1?} after the members were started again",
