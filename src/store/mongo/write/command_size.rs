@@ -43,9 +43,9 @@ impl CommandSize {
     /// was abandoned after that time. One that fails fast, without a primary for example, does not
     /// show that the server is fast.
     pub(in crate::store::mongo) fn note(&self, sent: usize, took: Duration, executed: bool) {
-        let next = |max| match next(max, sent, took, self.enough) {
-            larger if larger > max && !executed => max,
-            next => next,
+        let next = |max| {
+            let next = next(max, sent, took, self.enough);
+            if executed { next } else { next.min(max) }
         };
         // Always succeeds.
         let _ = self
