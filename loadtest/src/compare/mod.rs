@@ -103,9 +103,6 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, F
             service(first_phase(&name(part))?).await
         }
         Part::GatewayHalf => service(spec("gateway-line")?).await,
-        Part::GatewayStored | Part::DirectMqtt | Part::WideTimeseries => {
-            service(spec(&name(part))?).await
-        }
         Part::Acknowledge => Ok(PartResult::Acknowledge(acknowledge::run(&spec("fleet")?)?)),
         Part::Telegraf => {
             let messages = if short {
@@ -117,7 +114,15 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, F
                 telegraf::run(&spec("fleet")?, messages).await?,
             ))
         }
-        Part::Fleet | Part::Wide | Part::Wide1k | Part::Outage => service(spec(&name(part))?).await,
+        Part::GatewayStored
+        | Part::DirectMqtt
+        | Part::DirectMqtt1k
+        | Part::Quiet
+        | Part::Fleet
+        | Part::Wide
+        | Part::WideTimeseries
+        | Part::Wide1k
+        | Part::Outage => service(spec(&name(part))?).await,
     }
 }
 
@@ -180,6 +185,7 @@ impl Comparison {
                 .iter()
                 .map(|(part, result)| table::row(*part, result)),
         );
+        lines.extend(table::by_rate(&self.parts));
         lines.push(String::new());
         lines.push("| what | target | measured | |".into());
         lines.push("|---|---|---|---|".into());

@@ -30,6 +30,12 @@ pub(crate) enum Part {
     GatewayStored,
     /// Devices on listen.mqtt, at full speed and at 10,000 messages/s
     DirectMqtt,
+    /// The same over 1,000 connections
+    #[value(name = "direct-mqtt-1k")]
+    #[serde(rename = "direct-mqtt-1k")]
+    DirectMqtt1k,
+    /// Devices on listen.mqtt, at 10,000, 1,000 and 100 messages/s
+    Quiet,
     /// (f) MQTT to a subscriber that only acknowledges
     Acknowledge,
     /// hourbucket over MQTT
@@ -48,7 +54,7 @@ pub(crate) enum Part {
     Outage,
 }
 
-pub(super) const ALL: [Part; 17] = [
+pub(super) const ALL: [Part; 19] = [
     Part::Naive,
     Part::Arrival,
     Part::Sorted,
@@ -59,6 +65,8 @@ pub(super) const ALL: [Part; 17] = [
     Part::GatewayHalf,
     Part::GatewayStored,
     Part::DirectMqtt,
+    Part::DirectMqtt1k,
+    Part::Quiet,
     Part::Acknowledge,
     Part::Fleet,
     Part::Telegraf,

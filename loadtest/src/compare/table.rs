@@ -1,9 +1,10 @@
-//! The rows of the table of measurements, as Markdown: one per part.
+//! The tables of measurements, as Markdown: a row per part, and a row per rate of the parts that
+//! send to `listen.mqtt`.
 
 use super::part::{Part, PartResult, name};
 use crate::baseline::Outcome;
 use crate::baseline::acknowledge::Delivered;
-use crate::report::{Latency, Report};
+use crate::report::{Latency, PhaseReport, Report};
 
 /// The names of the columns, and the line below them.
 pub(super) const HEAD: [&str; 2] = [
@@ -22,6 +23,51 @@ pub(super) fn row(part: Part, result: &PartResult) -> String {
         PartResult::Telegraf(delivered) => telegraf(&name, delivered),
         PartResult::Service(report) => service(part, &name, report),
     }
+}
+
+/// The table of the parts that send to `listen.mqtt`, a row per phase; empty if none was run.
+pub(super) fn by_rate(parts: &[(Part, PartResult)]) -> Vec<String> {
+    let rows: Vec<String> = parts
+        .iter()
+        .filter_map(|(part, result)| match (part, result) {
+            (Part::DirectMqtt | Part::DirectMqtt1k | Part::Quiet, PartResult::Service(report)) => {
+                Some((name(*part), report))
+            }
+            _ => None,
+        })
+        .flat_map(|(name, report)| {
+            let row = move |phase| rate(&name, report.connections, phase);
+            report.phases.iter().map(row)
+        })
+        .collect();
+    if rows.is_empty() {
+        return vec![];
+    }
+    let head = [
+        "",
+        "Devices on `listen.mqtt`, one reading per message, by rate:",
+        "",
+        "| | connections | messages/s sent | acknowledged/s | service CPU-s | share of a core | \
+         mongod CPU-s | messages per sync | ack p50 / p99 / p99.9 ms |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ];
+    head.map(str::to_owned).into_iter().chain(rows).collect()
+}
+
+fn rate(name: &str, connections: u32, phase: &PhaseReport) -> String {
+    let Latency { p50, p99, p999, .. } = phase.latency_ms;
+    let sent = phase
+        .rate
+        .map_or("full speed".to_owned(), |per_s| format!("{per_s:.0}"));
+    format!(
+        "| {name} | {connections} | {sent} | {:.0} | {:.3} | {:.3} | {:.3} | {:.1} | {p50:.2} / \
+         {p99:.2} / {p999:.2} |",
+        phase.acked_per_s,
+        phase.per_million(phase.service_cpu_s),
+        phase.service_cpu_s / phase.seconds,
+        phase.per_million(phase.mongod_cpu_s),
+        phase.readings as f64 / phase.syncs.max(1) as f64,
+    )
 }
 
 fn mib(bytes: u64) -> f64 {

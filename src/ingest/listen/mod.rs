@@ -112,7 +112,7 @@ use crate::telemetry::metrics::Source;
 /// The setting that names the file of tokens.
 const TOKENS_KEY: &str = "listen.mqtt.tokens_file";
 /// Maximum number of batchers; more of them make smaller ingest batches.
-const GATHERERS_MAX: usize = 4;
+const BATCHERS_MAX: usize = 4;
 
 /// The port: open, but not served yet.
 pub struct MqttListener {
@@ -143,7 +143,7 @@ impl MqttListener {
         let credentials = credentials(settings, &deps.grants)?;
         let n = std::thread::available_parallelism()
             .map_or(1, usize::from)
-            .min(GATHERERS_MAX);
+            .min(BATCHERS_MAX);
         let batchers = (0..n).map(|_| {
             let of_all = Settings {
                 source: Source::MqttDirect.label(),
@@ -197,9 +197,9 @@ impl MqttListener {
                 ..
             } = self;
             let connections = TaskTracker::new();
-            let mut gathering = JoinSet::new();
+            let mut running = JoinSet::new();
             let batchers = batchers.into_iter().map(|(tx, batcher)| {
-                gathering.spawn(batcher.run(shared.deps.admission.clone()));
+                running.spawn(batcher.run(shared.deps.admission.clone()));
                 tx
             });
             let batchers: Batchers = batchers.collect();
@@ -215,7 +215,7 @@ impl MqttListener {
             };
             tokio::select! {
                 () = served => {}
-                () = ended(&mut gathering) => {}
+                () = ended(&mut running) => {}
                 () = drained.cancelled() => {}
                 () = log_suppressed(&logging) => {}
             }
