@@ -6,27 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::guides;
 
-/// The records of the load test whose figures README and guides have.
-const RECORDS: [&str; 3] = ["2026-11-23 23:23", "2026-11-24 11:02", "2026-11-24 20:51"];
+/// The record of the load test whose figures README and guides have.
+const RECORD: &str = "2026-11-25 05:27";
 
-/// Rows of the records: the text of the first column up to a colon, and the numbers of the others.
-fn records() -> BTreeMap<String, BTreeSet<String>> {
+/// Rows of the record: the text of the first column up to a colon, and the numbers of the others.
+fn record() -> BTreeMap<String, BTreeSet<String>> {
     let text = guides::read("loadtest/RESULTS.md");
-    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for headline in RECORDS {
-        let record = text
-            .split("\n## ")
-            .find(|part| part.starts_with(headline))
-            .unwrap();
-        for (name, numbers) in rows(record) {
-            all.entry(name).or_default().extend(numbers);
-        }
-    }
-    all
-}
-
-fn rows(record: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let rows = record.lines().filter(|line| line.starts_with("| "));
+    let record = text
+        .split("\n## ")
+        .find(|part| part.starts_with(RECORD))
+        .unwrap();
+    // Not the rows of the targets, which begin with the same names and have rounded figures.
+    let measured = record.split("| what | target |").next().unwrap();
+    let rows = measured.lines().filter(|line| line.starts_with("| "));
     let row = |line: &str| {
         let cells: Vec<&str> = line
             .split(['|', ':', ' ', '*'])
@@ -38,19 +30,18 @@ fn rows(record: &str) -> BTreeMap<String, BTreeSet<String>> {
             cells.iter().map(|cell| (*cell).to_owned()).collect(),
         )
     };
-    // Only the first table: the rows of the second one, of the targets, begin with the same names.
-    let mut found = BTreeMap::new();
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in rows {
         let (name, numbers) = row(line);
-        found.entry(name).or_insert(numbers);
+        found.entry(name).or_default().extend(numbers);
     }
     found
 }
 
-/// The load-test figures in README and guides are those of the records.
+/// The load-test figures in README and guides are those of the record.
 #[test]
 fn figures_are_those_of_the_record() {
-    let record = records();
+    let record = record();
     let mut compared = 0;
     for page in guides::pages()
         .iter()
@@ -80,7 +71,7 @@ fn figures_are_those_of_the_record() {
                 let there = rows.iter().any(|name| record[*name].contains(figure));
                 assert!(
                     there,
-                    "{page}: {figure} is in no record of {rows:?}: {line}"
+                    "{page}: {figure} is not in the record of {rows:?}: {line}"
                 );
                 compared += 1;
             }
