@@ -19,21 +19,17 @@ fn record() -> BTreeMap<String, BTreeSet<String>> {
     // Not the rows of the targets, which begin with the same names and have rounded figures.
     let measured = record.split("| what | target |").next().unwrap();
     let rows = measured.lines().filter(|line| line.starts_with("| "));
-    let row = |line: &str| {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in rows {
         let cells: Vec<&str> = line
             .split(['|', ':', ' ', '*'])
             .map(str::trim)
             .filter(|cell| !cell.is_empty())
             .collect();
-        (
-            cells[0].to_owned(),
-            cells.iter().map(|cell| (*cell).to_owned()).collect(),
-        )
-    };
-    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for line in rows {
-        let (name, numbers) = row(line);
-        found.entry(name).or_default().extend(numbers);
+        found
+            .entry(cells[0].to_owned())
+            .or_default()
+            .extend(cells.iter().map(|cell| (*cell).to_owned()));
     }
     found
 }
