@@ -21,7 +21,7 @@ use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, value_json};
 use crate::ingest::http::answer;
 use crate::model::{
-    BucketStart, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
+    BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
 };
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
@@ -44,9 +44,8 @@ pub const ROUTES: [&str; 6] = [
 const BUCKETS_MAX: i64 = 20_000;
 /// Days that one response may span.
 const DAYS_MAX: i64 = 20_000;
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 /// A list of dead letters ends when its payloads reach this many bytes.
-const LETTERS_BYTES_MAX: usize = 4 << 20;
+const DEAD_LETTERS_BYTES_MAX: usize = 4 << 20;
 /// Entries in the list of rejected senders.
 const REJECTED_MAX: usize = 20;
 
@@ -379,14 +378,14 @@ async fn dead_letters(
         reason: params.reason,
         before,
         limit: limit + 1,
-        bytes_max: LETTERS_BYTES_MAX,
+        bytes_max: DEAD_LETTERS_BYTES_MAX,
     };
     let mut found = reads.dead_letters(&query).await?;
     let bytes: usize = found.iter().map(|l| l.dead_letter.payload.len()).sum();
     let mut more = found.len() > limit;
     found.truncate(limit);
     // The list ended early because of its size: there may be more.
-    more |= bytes >= LETTERS_BYTES_MAX;
+    more |= bytes >= DEAD_LETTERS_BYTES_MAX;
     let next = found.last().filter(|_| more).map(|last| {
         let at_ms = last.dead_letter.received_at_ms;
         let same = found

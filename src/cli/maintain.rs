@@ -11,12 +11,11 @@ use crate::config::Config;
 use crate::maintain::{
     Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
 };
-use crate::model::{Clock, StorageMode, SystemClock, Zone};
+use crate::model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions};
 
 /// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 #[derive(Args)]
 pub(crate) struct Reconcile {

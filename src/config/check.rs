@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::reader::Report;
-use super::units::{write_duration, write_size};
+use super::units::{DAY, write_duration, write_size};
 use super::{AckMode, Config};
 use crate::model::Zone;
 
@@ -12,7 +12,7 @@ use crate::model::Zone;
 const ROLLUP_SPAN_MAX_MS: i64 = 12 * 60 * 60 * 1000;
 /// A day is computed from its hours up to this long after `limits.past`: a day may begin 25 hours
 /// before its last reading, and the rest is for the time until it is computed.
-const ROLLUP_MARGIN: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+const ROLLUP_MARGIN: Duration = DAY.saturating_mul(2);
 
 /// Reports every impossible combination.
 pub(super) fn combinations(config: &Config, report: &mut Report) {

@@ -3,11 +3,7 @@
 use std::time::Duration;
 
 use super::reader::Section;
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(60 * 60);
+use super::units::{HOUR, MINUTE, MS, SECOND};
 
 /// Limits on the connections of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

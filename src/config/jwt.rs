@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::patterns::patterns;
 use super::reader::{Bad, Report, Section, one_of, wrong};
 use super::tree::Node;
+use super::units::SECOND;
 
-const SECOND: Duration = Duration::from_secs(1);
 /// Audiences, algorithms and patterns in a list.
 const LIST_MAX: usize = 32;
 

@@ -2,18 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::connections::connections;
 use super::mapping::Mapping;
 use super::mqtt::topics;
 use super::proxies::mqtt_proxies;
 use super::reader::{Report, Section};
-use super::units::{KIB, MIB};
+use super::units::{HOUR, KIB, MIB, SECOND};
 use super::{ClientAuth, Listen, ListenMqtt, tls};
-
-const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// Reads the section. A topic can name one of the `formats`.
 pub(super) fn read(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Listen {

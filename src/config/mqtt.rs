@@ -10,7 +10,7 @@ use super::reader::{Bad, Report, SecretFileError, Section, one_of, read_secret, 
 use super::suggest::nearest;
 use super::topic::{Level, check_filter, check_tag_name, check_topic, never_meets, parse_template};
 use super::tree::{Node, Origin};
-use super::units::{KIB, MIB};
+use super::units::{DAY, KIB, MIB, SECOND};
 use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, tls, uri};
 
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
@@ -57,7 +57,7 @@ fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
     let client_id = required(&mut s, "client_id", "hourbucket-1", client_id);
     let protocol = s.parse("protocol", protocol).unwrap_or(MqttProtocol::V5);
     let clean_start = s.flag("clean_start", false);
-    let week = Duration::from_secs(7 * 24 * 60 * 60);
+    let week = 7 * DAY;
     let session_expiry = s.duration("session_expiry", week, Duration::ZERO..=SESSION_EXPIRY_MAX);
     let username = s.text("username");
     let (password, password_file) = password(&mut s);
@@ -73,11 +73,7 @@ fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
         ca_file: s.file("ca_file"),
         cert_file: s.file("cert_file"),
         key_file: s.file("key_file"),
-        keep_alive: s.duration(
-            "keep_alive",
-            Duration::from_secs(30),
-            Duration::from_secs(1)..=KEEP_ALIVE_MAX,
-        ),
+        keep_alive: s.duration("keep_alive", 30 * SECOND, SECOND..=KEEP_ALIVE_MAX),
         packet_max_bytes: packet_max_bytes(&mut s),
         window: s.count("window", 10_000, 1..=65_535),
         status_topic: s.parse("status_topic", status_topic),

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use super::reader::Section;
-
-const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(60 * 60);
+use super::units::{HOUR, SECOND};
 
 /// `[quota]`: how much one sender may send.
 #[derive(Debug, Clone, PartialEq, Eq)]

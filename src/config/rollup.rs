@@ -6,13 +6,10 @@ use chrono_tz::Tz;
 
 use super::mapping;
 use super::reader::Section;
-use super::units::{GIB, MIB};
+use super::units::{DAY, GIB, HOUR, MIB, MINUTE};
 
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(60 * 60);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// MongoDB stores `expireAfterSeconds` in 32 bit.
-const RETENTION_MAX: Duration = Duration::from_secs(24_855 * 24 * 60 * 60);
+/// MongoDB stores `expireAfterSeconds` in 32 bit, which is 24,855 days and a bit.
+pub(super) const RETENTION_MAX: Duration = DAY.saturating_mul(24_855);
 
 /// `[rollup]`
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,30 +8,23 @@ use std::time::Duration;
 use super::connections::{connections, http_times};
 use super::proxies::http_proxies;
 use super::reader::{Bad, Report, Section, wrong};
+use super::rollup::RETENTION_MAX;
 use super::tree::{Entries, Node};
-use super::units::{GIB, KIB, MIB, parse_duration};
+use super::units::{DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Audit, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest,
     Journal, Latest, Limits, Line, Log, LogFormat, Native, Nested, Otlp, PointAttributes, Promql,
     RemoteWrite, ScalarFormat, Secret, Shutdown, Store, StoreMode, certificates, jwt, listen,
     mapping, mqtt, quota, rollup, sensors, tls, uri,
 };
-use crate::model::Span;
+use crate::model::{DAY_MS, Span};
 
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(60 * 60);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-const MS: Duration = Duration::from_millis(1);
-
-/// MongoDB stores `expireAfterSeconds` in 32 bit, which is 24,855 days and a bit.
-const RETENTION_MAX: Duration = Duration::from_secs(24_855 * 24 * 60 * 60);
 /// A command must stay below 16 MiB in total; the rest is for its parts besides statements.
 const COMMAND_MAX_BYTES: u64 = 12 * MIB;
 /// A document must stay below 16 MiB; summary, tags and BSON's array keys add to the readings.
 const PAGE_MAX_BYTES: u64 = 8 * MIB;
 /// A hundred years: a wider time window is a mistake in the unit.
-const WINDOW_MAX: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
+const WINDOW_MAX: Duration = DAY.saturating_mul(36_500);
 
 /// 2001-01-01T00:00:00Z: clocks without a battery start in 1970, 1980 (GPS) or 2000, and count up
 /// from there.
@@ -410,7 +403,7 @@ fn date(node: &Node) -> Result<i64, Bad> {
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
     let date =
         chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| wrong(node, advice))?;
-    Ok(i64::from(date.to_epoch_days()) * 86_400_000)
+    Ok(i64::from(date.to_epoch_days()) * DAY_MS)
 }
 
 fn line(mut s: Section<'_>) -> Line {

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use super::reader::Section;
-
-const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+use super::units::{DAY, SECOND};
 
 /// `[sensors]`
 #[derive(Debug, Clone, PartialEq, Eq)]

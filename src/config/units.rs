@@ -14,6 +14,12 @@ pub(super) const MIB: u64 = 1024 * KIB;
 /// One GiB in bytes.
 pub(super) const GIB: u64 = 1024 * MIB;
 
+pub(super) const MS: Duration = Duration::from_millis(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(60 * 60);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Largest first, because [`write_size`] picks the largest unit that divides. Parsing ignores case.
 const SIZES: [(&str, u64); 9] = [
     ("TiB", 1024 * GIB),

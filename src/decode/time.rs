@@ -28,8 +28,8 @@ use super::rejects::Fault;
 use super::stamp::{Origin, Stamp};
 use super::token::{Time, Token, is_no_value, is_number};
 use super::{Context, RejectReason, TsUnit, UnsetClock};
+use crate::model::DAY_MS;
 
-const MS_PER_DAY: i64 = 86_400_000;
 /// 0001-01-01T00:00:00Z
 const YEAR_1_MS: i128 = -62_135_596_800_000;
 
@@ -123,7 +123,7 @@ pub(super) enum Held {
 }
 
 /// How far ahead of its receipt a number may be a time.
-const AHEAD_MAX_MS: i128 = 366 * MS_PER_DAY as i128;
+const AHEAD_MAX_MS: i128 = 366 * DAY_MS as i128;
 /// 2001-01-01T00:00:00Z. Smaller numbers are measurements, even if times before are accepted.
 const NUMBERS_FROM_MS: i64 = 978_307_200_000;
 
@@ -416,8 +416,7 @@ fn parse(text: &str) -> Option<Parsed> {
         return None;
     }
     let days = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?.to_epoch_days();
-    let whole_ms =
-        i64::from(days) * MS_PER_DAY + i64::from(hour * 3600 + minute * 60 + second) * 1000;
+    let whole_ms = i64::from(days) * DAY_MS + i64::from(hour * 3600 + minute * 60 + second) * 1000;
     // Without an offset it is unknown whether this minute has a leap second.
     if second == 60
         && !offset_minutes.is_some_and(|minutes| after_leap_second(whole_ms - minutes * 60_000))
@@ -434,12 +433,11 @@ fn parse(text: &str) -> Option<Parsed> {
 /// Leap seconds occur at the end of June or December (RFC 3339 §5.7). As in POSIX, they count as
 /// the following second.
 fn after_leap_second(ms: i64) -> bool {
-    let days = ms.div_euclid(MS_PER_DAY);
+    let days = ms.div_euclid(DAY_MS);
     let date = i32::try_from(days)
         .ok()
         .and_then(NaiveDate::from_epoch_days);
-    ms.rem_euclid(MS_PER_DAY) == 0
-        && date.is_some_and(|d| d.day() == 1 && matches!(d.month(), 1 | 7))
+    ms.rem_euclid(DAY_MS) == 0 && date.is_some_and(|d| d.day() == 1 && matches!(d.month(), 1 | 7))
 }
 
 struct Text<'a>(&'a [u8]);

@@ -6,9 +6,8 @@
 use chrono::{DateTime, Datelike, Days, NaiveDate, NaiveTime, TimeDelta, TimeZone, Utc};
 use chrono_tz::Tz;
 
-use super::span::Span;
+use super::span::{DAY_MS, Span};
 
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 /// Clock changes begin and end at multiples of this.
 const GAP_STEP_MINUTES: i64 = 15;
 /// The longest clock change: a whole day (Apia, 2011-12-30).

@@ -34,7 +34,7 @@ pub use page::{PageKind, PageWrite, StorageMode};
 pub use reading::{Reading, ReadingKey};
 pub use rows::{RowFlags, Rows};
 pub use sensor_patterns::SensorPatterns;
-pub use span::{BucketStart, NewBuckets, Span};
+pub use span::{BucketStart, DAY_MS, NewBuckets, Span};
 pub use summary::{FieldSummary, Summary};
 pub use tags::TagSets;
 pub use value::{Number, Value, ValueRef, keep_newer};

@@ -9,7 +9,8 @@ pub struct BucketStart(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(i64);
 
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+/// The milliseconds of a day in UTC.
+pub const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 const MINUTE_MS: i64 = 60 * 1000;
 
 impl Span {
