@@ -248,13 +248,15 @@ impl ShardTask {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         while !(draining && self.state.empty() && self.jobs.is_empty()) {
-            self.state.promote(self.clock.now());
+            let now = self.clock.now();
+            self.state.promote(now);
+            let behind = draining || self.state.is_behind(now);
             let [write, load, retry] =
                 [Lane::Write, Lane::Load, Lane::Retry].map(|lane| self.may_launch(lane));
             tokio::select! {
                 biased;
                 Some(done) = self.jobs.join_next() => self.finished(done).await,
-                permit = self.flusher.permit_in(Lane::Write), if write => self.launch(permit),
+                permit = self.flusher.page_permit(behind), if write => self.launch(permit),
                 permit = self.flusher.permit_in(Lane::Load), if load => self.launch(permit),
                 permit = self.flusher.permit_in(Lane::Retry), if retry => self.launch(permit),
                 shard_batch = self.shard_batches.recv(), if !draining && !self.full() => match shard_batch {

@@ -373,7 +373,7 @@ pub struct Flush {
     pub max_age_busy: Duration,
     /// `linger`: the same with `ack = "stored"`, when senders wait for the write (default 5ms).
     pub linger: Duration,
-    /// `commands_max`: commands in flight (default 4).
+    /// `commands_max`: the most commands in flight (default 4).
     pub commands_max: usize,
     /// `command_max_bytes`: size of one command (default 12MiB, at most 12MiB).
     pub command_max_bytes: u64,

@@ -3,7 +3,7 @@
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Flusher, Permit};
+use super::{Flusher, Permit, acquire};
 use crate::store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
@@ -17,10 +17,8 @@ pub(crate) struct DaysPermit {
 impl Flusher {
     /// Waits for the permit for reads of the daily rollup.
     pub(crate) async fn days_permit(&self) -> DaysPermit {
-        match self.days.clone().acquire_owned().await {
-            Ok(permit) => DaysPermit { _permit: permit },
-            // The semaphore is never closed.
-            Err(_) => std::future::pending().await,
+        DaysPermit {
+            _permit: acquire(&self.days).await,
         }
     }
 

@@ -26,6 +26,10 @@ use super::turns::scaled;
 /// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard
 /// is busy. One that is this part of `max_age` late has failed or was loaded; it is not held again.
 const LATE_PART: u64 = 4;
+/// Writes that have been queued for this part of `max_age`, or for this long, may use several
+/// commands at a time.
+const BEHIND_PART: u64 = 16;
+const BEHIND_MAX_MS: u64 = 1000;
 
 /// How due times are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +104,16 @@ impl DuePolicy {
             DuePolicy::Age(max_age) => age_ms
                 .saturating_sub(max_age + max_age / LATE_PART)
                 .max(max_age),
+            DuePolicy::Linger(_) => 0,
+        }
+    }
+
+    /// How long writes may be queued before the store counts as not keeping up with one command
+    /// after the other.
+    pub(crate) fn behind_after_ms(self) -> u64 {
+        match self {
+            DuePolicy::Age(ms) => (ms / BEHIND_PART).min(BEHIND_MAX_MS),
+            // The sender waits.
             DuePolicy::Linger(_) => 0,
         }
     }

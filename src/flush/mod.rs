@@ -6,6 +6,10 @@
 //! buckets. The limit also makes batches grow: while the store is slow no permit is free, and
 //! buckets that become due meanwhile go into the next job.
 //!
+//! While page writes keep up, all shards together have one command in flight. Several occupy every
+//! core of a MongoDB on the same machine, and acknowledgements wait for a core. A shard whose writes
+//! have been queued for a sixteenth of `flush.max_age`, or a second, may use any free permit.
+//!
 //! A job that failed because the store is unavailable is retried after a backoff, without a permit
 //! during the wait. A write whose answer was lost, and a load that timed out, return to their
 //! shard, which makes the next job smaller.
@@ -32,6 +36,8 @@ pub(crate) mod days;
 pub mod due;
 mod high_water;
 mod present_age;
+#[cfg(test)]
+mod tests;
 pub mod turns;
 
 use std::sync::Arc;
@@ -76,6 +82,8 @@ pub enum Lane {
 pub struct Flusher {
     store: Arc<dyn Store>,
     lanes: Arc<[Arc<Semaphore>; 3]>,
+    /// For page writes that keep up: one at a time.
+    single: Arc<Semaphore>,
     /// For reads of the daily rollup: one at a time, and none that a load waits for.
     days: Arc<Semaphore>,
     backoff: Backoff,
@@ -99,6 +107,8 @@ struct Answered {
 pub struct Permit {
     lane: Lane,
     _permit: OwnedSemaphorePermit,
+    /// Of a page write that keeps up.
+    _single: Option<OwnedSemaphorePermit>,
 }
 
 impl Permit {
@@ -129,10 +139,11 @@ impl Flusher {
         });
         let high_water = Arc::new(HighWater::new());
         let age = Arc::new(PresentAge::new(0, 0));
-        let days = Arc::new(Semaphore::new(0));
+        let [single, days] = std::array::from_fn(|_| Arc::new(Semaphore::new(0)));
         Flusher {
             store,
             lanes,
+            single,
             days,
             backoff,
             on_store,
@@ -197,6 +208,7 @@ impl Flusher {
         ] {
             self.lanes[lane as usize].add_permits(permits);
         }
+        self.single.add_permits(1);
         self.days.add_permits(1);
     }
 
@@ -205,15 +217,25 @@ impl Flusher {
         self.permit_in(Lane::Write).await
     }
 
+    /// Waits for a permit for page writes. If they are not `behind`, also until no other such
+    /// command is in flight.
+    pub(crate) async fn page_permit(&self, behind: bool) -> Permit {
+        let single = match behind {
+            true => None,
+            false => Some(acquire(&self.single).await),
+        };
+        Permit {
+            _single: single,
+            ..self.permit().await
+        }
+    }
+
     /// Waits for a permit in this lane; first come, first served.
     pub(crate) async fn permit_in(&self, lane: Lane) -> Permit {
-        match self.lanes[lane as usize].clone().acquire_owned().await {
-            Ok(permit) => Permit {
-                lane,
-                _permit: permit,
-            },
-            // The semaphore is never closed.
-            Err(_) => std::future::pending().await,
+        Permit {
+            lane,
+            _permit: acquire(&self.lanes[lane as usize]).await,
+            _single: None,
         }
     }
 
@@ -430,6 +452,14 @@ impl Flusher {
         *failures += 1;
         tokio::time::sleep(self.backoff.wait(*failures, fastrand::f64())).await;
         metrics::store_retry();
+    }
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    match semaphore.clone().acquire_owned().await {
+        Ok(permit) => permit,
+        // None of them is ever closed.
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -326,6 +326,27 @@ fn while_the_store_is_busy_few_readings_are_held_up_to_the_age_and_no_longer() {
 }
 
 #[test]
+fn writes_that_are_queued_too_long_are_behind() {
+    let mut shard = shard(1000, 10);
+    let mut now = Now {
+        wall_ms: 472_001 * HOUR,
+        mono_ms: 1_000_000,
+    };
+    let batch = at_second(0);
+    shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
+    let mut is_behind_after = |shard: &mut Shard, ms| {
+        now.mono_ms += ms;
+        shard.promote(now);
+        shard.is_behind(now)
+    };
+    assert!(!is_behind_after(&mut shard, 100), "nothing is due");
+    assert!(!is_behind_after(&mut shard, 1000), "due just now");
+    assert!(is_behind_after(&mut shard, 1000 / 16), "queued too long");
+    assert!(shard.take(StorageMode::Bucket).is_some());
+    assert!(!is_behind_after(&mut shard, 100), "nothing is queued");
+}
+
+#[test]
 fn a_shutdown_ends_the_hold() {
     let mut shard = shard(1000, 10);
     shard.set_age_ms(3_600_000);

@@ -51,6 +51,7 @@ use super::arrivals::Arrivals;
 use super::bucket::{AT_ITS_TURN, Bucket, IncomingReading, NextOp, PageLimits};
 use crate::ack::Ack;
 use crate::enrich::Registry;
+use crate::flush::Lane;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::flush::turns::Turns;
@@ -200,6 +201,8 @@ pub struct Shard {
     appends: VecDeque<BucketRef>,
     /// Buckets that are the only one in their job, for any operation.
     retries: VecDeque<BucketRef>,
+    /// Since when page writes are queued without a break (monotonic ms).
+    queued_since_ms: Option<u64>,
     /// By how many bits jobs are reduced, after jobs that failed as a whole.
     shrink: u32,
     failing: FailingBuckets,
@@ -245,6 +248,7 @@ impl Shard {
             creates: VecDeque::new(),
             appends: VecDeque::new(),
             retries: VecDeque::new(),
+            queued_since_ms: None,
             shrink: 0,
             failing: FailingBuckets::default(),
             age_ms: 0,
@@ -404,6 +408,18 @@ impl Shard {
             }
         }
         self.take_turns(now);
+        self.queued_since_ms = self
+            .wants(Lane::Write)
+            .then(|| self.queued_since_ms.unwrap_or(now.mono_ms));
+    }
+
+    /// Whether page writes have been queued for longer than one command after the other can keep up
+    /// with, or memory is short. Call it after [`Shard::promote`].
+    pub fn is_behind(&self, now: Now) -> bool {
+        let behind = self.queued_since_ms.is_some_and(|since_ms| {
+            now.mono_ms.saturating_sub(since_ms) >= self.settings.due.behind_after_ms()
+        });
+        behind || self.full()
     }
 
     /// Whether an entry from a slot of the wheel at or before `until_ms` is still valid. A bucket
