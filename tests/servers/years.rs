@@ -29,11 +29,28 @@ fn with<T: Send>(uri: &str, work: impl AsyncFnOnce(Database) -> T + Send) -> T {
     large::with(uri, DATABASE, work)
 }
 
+/// The temperatures of a sensor in the hour from `start` on, in hundredths. Those of other sensors
+/// differ: MongoDB compresses neighbouring pages together.
+fn temperatures(sensor: &str, start: i64, count: i64) -> Vec<f64> {
+    let seed = sensor.bytes().fold(start as u64, |hash, byte| {
+        hash.wrapping_mul(31).wrapping_add(byte.into())
+    });
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut hundredths = 1800 + start / HOUR % 24 * 25 + random.i64(0..200);
+    let mut next = || {
+        hundredths += random.i64(-5..=5);
+        hundredths as f64 / 100.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
 /// The page of an hour with `count` readings; they are in it if `is_whole`.
 fn page(sensor: &str, start: i64, count: i64, is_whole: bool) -> RawDocumentBuf {
     let at = |i: i64| DateTime::from_millis(start + 7000 + i * HOUR / count);
-    let temp = |i: i64| 18.0 + (start / HOUR % 24) as f64 / 4.0 + i as f64 / 100.0;
-    let sum: f64 = (0..count).map(temp).sum();
+    let temps = temperatures(sensor, start, count);
+    let sum: f64 = temps.iter().sum();
+    let min = temps.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = temps.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let start_at = DateTime::from_millis(start);
     let mut page = rawdoc! {
         "_id": { "sensor_id": sensor, "bucket_start": start_at, "page": 0 },
@@ -46,11 +63,13 @@ fn page(sensor: &str, start: i64, count: i64, is_whole: bool) -> RawDocumentBuf 
         "count": count as i32,
         "first_ts": at(0),
         "last_ts": at(count - 1),
-        "summary": { "temp": { "min": temp(0), "max": temp(count - 1), "sum": sum, "count": count as i32 } },
+        "summary": { "temp": { "min": min, "max": max, "sum": sum, "count": count as i32 } },
     };
     if is_whole {
         let mut readings = RawArrayBuf::new();
-        (0..count).for_each(|i| readings.push(rawdoc! { "ts": at(i), "temp": temp(i) }));
+        for (i, temp) in (0..).zip(temps) {
+            readings.push(rawdoc! { "ts": at(i), "temp": temp });
+        }
         page.append(cstr!("readings"), readings);
     } else {
         page.append(cstr!("readings_removed"), true);
