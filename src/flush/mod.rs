@@ -220,9 +220,10 @@ impl Flusher {
     /// Waits for a permit for page writes. If they are not `behind`, also until no other such
     /// command is in flight.
     pub(crate) async fn page_permit(&self, behind: bool) -> Permit {
-        let single = match behind {
-            true => None,
-            false => Some(acquire(&self.single).await),
+        let single = if behind {
+            None
+        } else {
+            Some(acquire(&self.single).await)
         };
         Permit {
             _single: single,
@@ -455,6 +456,7 @@ impl Flusher {
     }
 }
 
+/// Waits for a permit; first come, first served.
 async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     match semaphore.clone().acquire_owned().await {
         Ok(permit) => permit,

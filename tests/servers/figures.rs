@@ -12,13 +12,18 @@ const RECORD: &str = "2026-11-25 05:27";
 /// The record of its queries.
 const READS: &str = "2026-11-25 12:40";
 
+/// The text of the record that begins with this headline.
+fn record_of(headline: &str) -> String {
+    guides::read("loadtest/RESULTS.md")
+        .split("\n## ")
+        .find(|part| part.starts_with(headline))
+        .unwrap()
+        .to_owned()
+}
+
 /// Rows of the record: the text of the first column up to a colon, and the numbers of the others.
 fn record() -> BTreeMap<String, BTreeSet<String>> {
-    let text = guides::read("loadtest/RESULTS.md");
-    let record = text
-        .split("\n## ")
-        .find(|part| part.starts_with(RECORD))
-        .unwrap();
+    let record = record_of(RECORD);
     // Not the rows of the targets, which begin with the same names and have rounded figures.
     let measured = record.split("| what | target |").next().unwrap();
     let rows = measured.lines().filter(|line| line.starts_with("| "));
@@ -82,11 +87,7 @@ fn figures_are_those_of_the_record() {
 /// The median times of queries in README are those of the record.
 #[test]
 fn times_of_queries_are_those_of_the_record() {
-    let text = guides::read("loadtest/RESULTS.md");
-    let record = text
-        .split("\n## ")
-        .find(|part| part.starts_with(READS))
-        .unwrap();
+    let record = record_of(READS);
     let cells = |line: &str| {
         line.split('|')
             .map(|cell| cell.trim().to_owned())
