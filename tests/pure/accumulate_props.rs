@@ -347,6 +347,26 @@ fn writes_that_are_queued_too_long_are_behind() {
 }
 
 #[test]
+fn a_full_shard_is_behind_before_anything_is_due() {
+    let limits = PageLimits {
+        readings: 1000,
+        bytes: 1 << 20,
+        summary_bytes: 1 << 20,
+    };
+    let mut shard = Shard::new(crate::shard_rig::settings(1, limits));
+    let now = Now {
+        wall_ms: 472_001 * HOUR,
+        mono_ms: 1_000_000,
+    };
+    shard.promote(now);
+    assert!(!shard.is_behind(now), "it has room");
+    let batch = at_second(0);
+    shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
+    shard.promote(now);
+    assert!(shard.full() && shard.is_behind(now));
+}
+
+#[test]
 fn a_shutdown_ends_the_hold() {
     let mut shard = shard(1000, 10);
     shard.set_age_ms(3_600_000);
