@@ -353,7 +353,7 @@ fn a_full_shard_is_behind_before_anything_is_due() {
         bytes: 1 << 20,
         summary_bytes: 1 << 20,
     };
-    let mut shard = Shard::new(crate::shard_rig::settings(1, limits));
+    let mut shard = crate::shard_rig::shard(1, limits);
     let now = Now {
         wall_ms: 472_001 * HOUR,
         mono_ms: 1_000_000,
