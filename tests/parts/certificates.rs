@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::SemaphorePermit;
 
 use crate::support::https::{Https, Trust};
 use crate::support::in_process::InProcess;
@@ -25,11 +26,13 @@ async fn start(
     http: &str,
     mqtt: &str,
     sections: &str,
-) -> InProcess {
+) -> (SemaphorePermit<'static>, InProcess) {
     crate::install_metrics();
+    let permit = crate::http_tls_service().await;
     let tls = ca.settings() + auth;
     let sections = format!("[http.tls]\n{tls}\n[admin.tls]\n{tls}\n{sections}");
-    InProcess::start(dir, http, &format!("{tls}\n{mqtt}"), &sections).await
+    let service = InProcess::start(dir, http, &format!("{tls}\n{mqtt}"), &sections).await;
+    (permit, service)
 }
 
 fn client(ca: &Ca, name: &str) -> Trust {
@@ -124,7 +127,7 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
         ca.issue(name, &format!("/CN={name}"), "");
     }
     for auth in ["", "client_auth = \"identity\""] {
-        let rig = start(
+        let (_permit, rig) = start(
             dir.path(),
             &ca,
             auth,
@@ -336,7 +339,7 @@ async fn a_certificate_writes_and_reads_as_its_identity_and_as_no_other() {
     let token = format!("sha256 = \"{}\"", hash_secret("secret"));
     std::fs::write(&tokens, entry("gw1", scope) + &entry("t1", &token)).unwrap();
     let file = format!("tokens_file = \"{}\"", tokens.display());
-    let rig = start(
+    let (_permit, rig) = start(
         dir.path(),
         &ca,
         "client_auth = \"identity\"",
@@ -388,7 +391,7 @@ async fn the_identity_can_be_an_alternative_name() {
         ("cn", "shared"),
     ] {
         let section = format!("[certificates]\nidentity = \"{kind}\"");
-        let rig = start(
+        let (_permit, rig) = start(
             dir.path(),
             &ca,
             "client_auth = \"identity\"",

@@ -18,6 +18,7 @@ use hourbucket::shutdown::ExitReason;
 use hourbucket::store::memory::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::SemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,10 +70,24 @@ struct Rig {
     store: Arc<MemoryStore>,
     stop: CancellationToken,
     running: tokio::task::JoinHandle<ExitReason>,
+    _permit: SemaphorePermit<'static>,
 }
 
 impl Rig {
     async fn start(dir: &Path, change: impl FnOnce(&mut Config)) -> Rig {
+        Rig::start_with(crate::http_tls_service().await, dir, change).await
+    }
+
+    /// For a test that reads the metrics of `http.tls`.
+    async fn start_alone(dir: &Path, change: impl FnOnce(&mut Config)) -> Rig {
+        Rig::start_with(crate::only_http_tls_service().await, dir, change).await
+    }
+
+    async fn start_with(
+        permit: SemaphorePermit<'static>,
+        dir: &Path,
+        change: impl FnOnce(&mut Config),
+    ) -> Rig {
         crate::install_metrics();
         let mut config = Config::default();
         config.http.listen = "127.0.0.1:0".parse().unwrap();
@@ -98,6 +113,7 @@ impl Rig {
             store,
             stop,
             running,
+            _permit: permit,
         }
     }
 
@@ -166,7 +182,7 @@ fn now_ms() -> u64 {
 async fn certificates_are_replaced_under_load_and_no_connection_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let tls = put(dir.path(), FIRST);
-    let rig = Rig::start(dir.path(), |config| config.http.tls = tls).await;
+    let rig = Rig::start_alone(dir.path(), |config| config.http.tls = tls).await;
     let stop = Arc::new(AtomicBool::new(false));
     let accepted = Arc::new(AtomicU64::new(0));
     let mut senders = vec![];
@@ -305,6 +321,7 @@ async fn clients_need_a_valid_certificate() {
     // A port that requires client certificates may listen on other addresses.
     for (auth, starts) in [(ClientAuth::Required, true), (ClientAuth::Optional, false)] {
         tls.client_auth = auth;
+        let _permit = crate::http_tls_service().await;
         let mut config = Config::default();
         (config.http.listen, config.admin.listen) =
             ("0.0.0.0:0".parse().unwrap(), "127.0.0.1:0".parse().unwrap());
@@ -438,9 +455,9 @@ async fn a_revocation_list_that_is_out_of_date_is_reported_and_still_counts() {
         Some(dir.path().join(name))
     };
     tls.client_ca_file = file("ca.pem", CA);
-    let mut lists = include_str!("../support/mqtt_tls/crl_of_2024.pem").to_owned();
-    tls.client_crl_file = file("crl.pem", &lists);
-    let rig = Rig::start(dir.path(), |config| config.http.tls = tls).await;
+    let list = include_str!("../support/mqtt_tls/crl_of_2024.pem");
+    tls.client_crl_file = file("crl.pem", list);
+    let rig = Rig::start_alone(dir.path(), |config| config.http.tls = tls).await;
     rig.wait_tls("it is reported", |report| {
         report["tls"][0]["problem"]
             .as_str()
@@ -452,19 +469,11 @@ async fn a_revocation_list_that_is_out_of_date_is_reported_and_still_counts() {
                 .is_some_and(|summary| summary.contains("a revocation list"))
     })
     .await;
-    // All services of this test program have the same metrics, so another one may have set this one
-    // since. Changed files are read again, which sets it.
-    let begun = Instant::now();
-    loop {
-        let page = rig.get("/metrics").await;
-        if page.contains("hourbucket_tls_crl_next_update_seconds{port=\"http\"} 1706659200") {
-            break;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{page}");
-        lists.push('\n');
-        file("crl.pem", &lists);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let page = rig.get("/metrics").await;
+    assert!(
+        page.contains("hourbucket_tls_crl_next_update_seconds{port=\"http\"} 1706659200"),
+        "{page}"
+    );
     rig.end().await;
 }
 
