@@ -70,7 +70,7 @@ fn repairs_during_a_running_service_lose_and_duplicate_nothing() {
         text,
         &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
     );
-    let gateway = Gateway::start("g", service.http(), 3, 12);
+    let gateway = Gateway::start_slow("g", service.http(), 3, 12);
     let stop = AtomicBool::new(false);
     let begun = Instant::now();
     let (repaired, damaged) = block_on(async {

@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
@@ -29,10 +29,30 @@ use crate::support::{block_on, setting, wait_until};
 /// A limit for each wait; two cores are shared by all processes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Two cores are busy with the three members of one set, so the tests do not run in parallel.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Three members and their load need up to one of two cores, so at most two of these tests run at a
+/// time.
+struct Turn;
+
+static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+const RUNNING_MAX: usize = 2;
+
+impl Turn {
+    fn wait() -> Turn {
+        let (running, ended) = &RUNNING;
+        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = ended
+            .wait_while(running, |running| *running >= RUNNING_MAX)
+            .unwrap_or_else(PoisonError::into_inner);
+        *running += 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        RUNNING.1.notify_one();
+    }
 }
 
 /// Compares the readings of every member with those that were sent.
@@ -146,7 +166,7 @@ fn change_primary(set: &mut ReplicaSet, kill: bool) -> Instant {
 
 /// Load continues while the primary changes repeatedly, alternately by a step-down and a kill.
 fn elections(mode: &str) {
-    let _one = one_at_a_time();
+    let _turn = Turn::wait();
     let changes = setting("HOURBUCKET_ELECTIONS", 2);
     let mut set = ReplicaSet::start(Duration::from_millis(setting(
         "HOURBUCKET_ELECTION_MS",
@@ -162,7 +182,7 @@ fn elections(mode: &str) {
     );
     let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
     let gateways: Vec<_> = (0..2)
-        .map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40))
+        .map(|g| Gateway::start_slow(&format!("g{g}"), service.http(), 50, 40))
         .collect();
     service.wait_subscribed();
     let devices = Devices::start(broker.port(), 100, usize::MAX, 2000);
@@ -264,13 +284,13 @@ fn alone(
 /// Two members are down while readings arrive. Writes that only the primary has are unknown, are
 /// compared, and are stored once. The error `kind` must have occurred at least `times` times.
 fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str, times: f64) {
-    let _one = one_at_a_time();
+    let _turn = Turn::wait();
     let mut set = ReplicaSet::start(election);
     let text = format!(
         "store.mode = \"{mode}\"\nstore.timeout = \"{timeout}\"\nflush.max_age = \"200ms\""
     );
     let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
-    let gateway = Gateway::start("g", service.http(), 20, 20);
+    let gateway = Gateway::start_slow("g", service.http(), 20, 20);
     let stored = || service.metrics().get("readings_stored_total");
     wait_until("readings are stored", PATIENCE, || {
         (stored() > 200.0).then_some(())
@@ -323,8 +343,15 @@ fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str,
 
 #[test]
 fn without_a_majority_in_time_a_write_is_retried_and_compared() {
-    // Long enough for the primary to stay primary without a majority.
-    without_a_majority("bucket", Duration::from_secs(20), "400ms", "timeout", 6.0);
+    // Long enough for the primary to stay primary without a majority. It answers before the timeout
+    // (`wtimeout`).
+    without_a_majority(
+        "bucket",
+        Duration::from_secs(20),
+        "400ms",
+        "write_concern",
+        6.0,
+    );
 }
 
 #[test]
@@ -362,7 +389,7 @@ fn writes_of_a_primary_without_majority_are_rolled_back_and_stored_once_in_time_
 }
 
 fn rolled_back(mode: &str) {
-    let _one = one_at_a_time();
+    let _turn = Turn::wait();
     let mut set = ReplicaSet::start(Duration::from_secs(4));
     let text =
         format!("store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"");
@@ -374,8 +401,8 @@ fn rolled_back(mode: &str) {
         &[("STORE__URI", &set.uri())],
     );
     let gateways = [
-        Gateway::start("one", one.http(), 20, 20),
-        Gateway::start("two", two.http(), 20, 20),
+        Gateway::start_slow("one", one.http(), 20, 20),
+        Gateway::start_slow("two", two.http(), 20, 20),
     ];
     let stored =
         || one.metrics().get("readings_stored_total") + two.metrics().get("readings_stored_total");

@@ -15,6 +15,9 @@ use super::stored::Stored;
 /// How long devices try to connect to their broker.
 const BROKER_WITHIN: Duration = Duration::from_secs(60);
 
+/// The pause of a slow gateway after each batch.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// The current time, in milliseconds since 1970.
 pub fn now_ms() -> i64 {
     SystemTime::now()
@@ -40,18 +43,35 @@ pub struct Gateway {
 impl Gateway {
     /// Starts a gateway that posts batches of `batch` readings of `sensors` sensors to `url`.
     pub fn start(name: &str, url: String, sensors: usize, batch: usize) -> Gateway {
-        Gateway::start_hostile(name, url, sensors, batch, 0)
+        Gateway::run(name, url, sensors, batch, 0, Duration::ZERO)
     }
 
-    /// Like [`Gateway::start`], with sensors whose clocks are wrong by up to `spread_ms`
-    /// ([`skew_ms`]). With a spread, it is also an impatient sender: after a request without an
-    /// answer it repeats the previous, acknowledged batch.
+    /// Like [`Gateway::start`], but it pauses after each batch: a hundred batches per second leave
+    /// the two cores time for the other processes, and are enough for writes at any instant.
+    pub fn start_slow(name: &str, url: String, sensors: usize, batch: usize) -> Gateway {
+        Gateway::run(name, url, sensors, batch, 0, PAUSE)
+    }
+
+    /// Like [`Gateway::start_slow`], with sensors whose clocks are wrong by up to `spread_ms`
+    /// ([`skew_ms`]). It is also an impatient sender: after a request without an answer it repeats
+    /// the previous, acknowledged batch.
     pub fn start_hostile(
         name: &str,
         url: String,
         sensors: usize,
         batch: usize,
         spread_ms: i64,
+    ) -> Gateway {
+        Gateway::run(name, url, sensors, batch, spread_ms, PAUSE)
+    }
+
+    fn run(
+        name: &str,
+        url: String,
+        sensors: usize,
+        batch: usize,
+        spread_ms: i64,
+        pause: Duration,
     ) -> Gateway {
         let stop = Arc::new(AtomicBool::new(false));
         let acked = Arc::new(AtomicUsize::new(0));
@@ -113,6 +133,7 @@ impl Gateway {
                 before = lines;
                 count.fetch_add(batch, Ordering::Relaxed);
                 record.extend(readings);
+                std::thread::sleep(pause);
             }
             record
         });
