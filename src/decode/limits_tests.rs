@@ -125,11 +125,11 @@ fn deep_nesting_is_refused_everywhere() {
     );
 }
 
-/// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work
-/// takes a second.
+/// Half a megabyte of the worst case for this code. Quadratic work would take a minute; linear work
+/// takes a fraction of a second.
 #[test]
 fn hostile_payloads_take_linear_time() {
-    const BYTES: usize = 2 << 20;
+    const BYTES: usize = 512 << 10;
     let fill = |piece: &str| piece.repeat(BYTES / piece.len());
     let names: Vec<String> = (0..BYTES / 16)
         .map(|i| format!(r#"{{"f{i:08}":1}}"#))
@@ -185,7 +185,7 @@ fn hostile_payloads_take_linear_time() {
         }
         let took = start.elapsed();
         println!("{what}: {took:?}");
-        assert!(took < Duration::from_secs(30), "{what}: {took:?}");
+        assert!(took < Duration::from_secs(10), "{what}: {took:?}");
     }
 }
 

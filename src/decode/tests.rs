@@ -8,12 +8,12 @@ use crate::model::{Reading, ReadingBatch, Value};
 pub(super) const NOW: i64 = 1_709_290_800_000;
 
 pub(super) fn limits() -> Limits {
-    crate::config::Config::default().limits
+    Context::usual().limits.clone()
 }
 
 /// The default settings of line protocol.
 pub(super) fn line() -> Line {
-    crate::config::Config::default().line
+    Context::usual().line.clone()
 }
 
 /// A context without a topic, unit or tags.

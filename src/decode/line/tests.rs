@@ -563,11 +563,11 @@ fn lines_are_quoted_by_their_number() {
     assert_eq!(quote_lines("üüüü".as_bytes(), [0].into_iter(), 3), ["üüü"]);
 }
 
-/// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work
-/// takes a second.
+/// Half a megabyte of the worst case for this code. Quadratic work would take a minute; linear work
+/// takes a fraction of a second.
 #[test]
 fn hostile_payloads_take_linear_time() {
-    let fill = |piece: &str| piece.repeat((2 << 20) / piece.len());
+    let fill = |piece: &str| piece.repeat((512 << 10) / piece.len());
     for (what, payload) in [
         ("lines without fields", fill("a\n")),
         ("texts that are not closed", fill("a b=\"\n")),
@@ -590,6 +590,6 @@ fn hostile_payloads_take_linear_time() {
         assert!(!readings.is_empty() || !rejects.is_empty(), "{what}");
         let took = start.elapsed();
         println!("{what}: {took:?}");
-        assert!(took < Duration::from_secs(30), "{what}: {took:?}");
+        assert!(took < Duration::from_secs(10), "{what}: {took:?}");
     }
 }

@@ -150,7 +150,7 @@ fn a_fleet_with_the_same_names_is_not_counted() {
 fn memory_is_bounded_for_every_input() {
     let limiter = FieldLimiter::new(Span::HOUR);
     let mut most = 0;
-    for sensor in 0..30_000 {
+    for sensor in 0..12_000 {
         let id = format!("S{sensor}");
         send(
             &limiter,

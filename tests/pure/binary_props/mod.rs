@@ -7,7 +7,7 @@ mod contents;
 
 use std::time::Duration;
 
-use hourbucket::config::{Config, Limits};
+use hourbucket::config::Limits;
 use hourbucket::decode::sparkplug::Sparkplug;
 use hourbucket::decode::{Context, Format, Reject, RejectReason, Rejects, TsUnit, decode};
 use hourbucket::model::{BatchBuilder, Reading, ReadingBatch};
@@ -54,11 +54,10 @@ fn run_from(topic: &Topic, format: Format, payload: &[u8]) -> (Vec<Reading>, Rej
         future: years,
         fields_max: 6,
         tags_max: 3,
-        ..Config::default().limits
+        ..Context::usual().limits.clone()
     };
     let cx = Context {
         limits: &limits,
-        line: &Config::default().line,
         received_at_ms: NOW,
         ts_unit: topic.ts_unit,
         sensor_id: topic.sensor_id,
@@ -335,10 +334,8 @@ proptest! {
             0..12,
         ),
     ) {
-        let limits = Config::default().limits;
-        let line = Config::default().line;
         let cx = Context {
-            limits: &limits, line: &line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[], ..Context::usual() };
+            received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[], ..Context::usual() };
         let mut state = Sparkplug::new();
         let mut asked = 0;
         for (kind, metrics, seq, damage) in messages {
@@ -348,7 +345,7 @@ proptest! {
                 let at = usize::from(byte) % payload.len();
                 payload[at] = byte;
             }
-            let mut out = BatchBuilder::new(limits.fields_max);
+            let mut out = BatchBuilder::new(cx.limits.fields_max);
             let mut rejects = Rejects::new();
             let rebirth = state.decode(&format!("spBv1.0/G/{kind}"), &payload, &cx, &mut out, &mut rejects);
             asked += usize::from(rebirth.is_some());

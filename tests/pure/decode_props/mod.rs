@@ -8,7 +8,7 @@ mod line_protocol;
 
 use std::time::Duration;
 
-use hourbucket::config::{Config, Limits};
+use hourbucket::config::Limits;
 use hourbucket::decode::{Context, Format, Rejects, decode};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn limits() -> Limits {
         past: years,
         future: years,
         unset_before_ms: i64::MIN,
-        ..Config::default().limits
+        ..Context::usual().limits.clone()
     }
 }
 
@@ -34,7 +34,6 @@ fn run_with(format: Format, payload: &[u8], tags: &[(&str, &str)]) -> (Vec<Readi
     let limits = limits();
     let cx = Context {
         limits: &limits,
-        line: &Config::default().line,
         received_at_ms: NOW,
         ts_unit: format.ts_unit_usual(),
         sensor_id: None,
@@ -69,7 +68,7 @@ proptest! {
     fn a_scalar_is_the_number_that_was_written(v in any::<f64>(), i in any::<i64>()) {
         let limits = limits();
         let cx = Context {
-            limits: &limits, line: &Config::default().line, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[], ..Context::usual() };
+            limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[], ..Context::usual() };
         let one = |text: String| {
             let mut out = BatchBuilder::new(64);
             let mut rejects = Rejects::new();
