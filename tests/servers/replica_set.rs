@@ -60,7 +60,7 @@ fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
     // The last write has reached a majority; the third member may lag a little.
     wait_until("the members have the same", PATIENCE, || {
         let counts: Vec<i64> = (0..3)
-            .map(|i| count(&set.direct_uri(i), ReadConcern::local()))
+            .map(|i| count(&set.direct_uri(i)))
             .collect::<Option<_>>()?;
         counts.iter().all(|n| *n == counts[0]).then_some(())
     });
@@ -72,9 +72,9 @@ fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
     }
 }
 
-/// Readings in pages and measurements on one member, as far as this read concern sees them; `None`
-/// if it does not answer.
-fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
+/// Readings in pages and measurements on one member, whether or not others have them; `None` if it
+/// does not answer.
+fn count(uri: &str) -> Option<i64> {
     block_on(async move {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
         let database = client.database("hourbucket");
@@ -91,7 +91,7 @@ fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
             let collection = database.collection::<Document>(name);
             let mut cursor = collection
                 .aggregate(sum.to_vec())
-                .read_concern(concern.clone())
+                .read_concern(ReadConcern::local())
                 .await
                 .ok()?;
             if cursor.advance().await.ok()? {
@@ -264,7 +264,7 @@ fn alone(
     while stepped_down.is_none_or(|at| at.elapsed() < Duration::from_secs(10)) {
         if is_noticed() {
             let before = *before.get_or_insert_with(&stored);
-            let readings = count(&uri, ReadConcern::local()).filter(|&n| n as f64 > before);
+            let readings = count(&uri).filter(|&n| n as f64 > before);
             if let Some(readings) = readings {
                 return Some(Alone { readings, before });
             }
@@ -388,6 +388,23 @@ fn writes_of_a_primary_without_majority_are_rolled_back_and_stored_once_in_time_
     rolled_back("timeseries");
 }
 
+/// How many readings this primary has that the killed others cannot have; `None` if it stepped down
+/// without one.
+fn written_alone(set: &mut ReplicaSet, primary: usize) -> Option<i64> {
+    let uri = set.direct_uri(primary);
+    // The others may have all readings until now, also those that no majority has acknowledged.
+    let replicated = count(&uri)?;
+    while set.is_primary(primary) {
+        if let Some(alone) = count(&uri).map(|all| all - replicated)
+            && alone > 0
+        {
+            return Some(alone);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
 fn rolled_back(mode: &str) {
     let _turn = Turn::wait();
     let mut set = ReplicaSet::start(Duration::from_secs(4));
@@ -409,14 +426,17 @@ fn rolled_back(mode: &str) {
     wait_until("readings are stored", PATIENCE, || {
         (stored() > 400.0).then_some(())
     });
-    let old = set.wait_primary();
-    let others: Vec<usize> = (0..3).filter(|&i| i != old).collect();
-    others.iter().for_each(|&i| set.kill9(i));
-    let uri = set.direct_uri(old);
-    let taken = || Some(count(&uri, ReadConcern::local())? - count(&uri, ReadConcern::majority())?);
-    let alone = wait_until("the primary takes readings alone", PATIENCE, || {
-        taken().filter(|&n| n > 20)
-    });
+    let (old, others, alone) = loop {
+        let old = set.wait_primary();
+        let others: Vec<usize> = (0..3).filter(|&i| i != old).collect();
+        others.iter().for_each(|&i| set.kill9(i));
+        if let Some(alone) = written_alone(&mut set, old) {
+            break (old, others, alone);
+        }
+        println!("no reading arrived at member {old} alone while it was primary; once more");
+        others.iter().for_each(|&i| set.restart_in_background(i));
+        others.iter().for_each(|&i| set.wait_member(i));
+    };
     // Its own journal is written every 100 ms: it must still have the readings after its restart.
     std::thread::sleep(Duration::from_millis(300));
     set.kill9(old);
