@@ -13,11 +13,11 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReadConcern;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::support::fleet::{Devices, Gateway};
 use crate::support::mosquitto::Mosquitto;
@@ -31,28 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Three members and their load need up to one of two cores, so at most two of these tests run at a
 /// time.
-struct Turn;
-
-static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
-const RUNNING_MAX: usize = 2;
-
-impl Turn {
-    fn wait() -> Turn {
-        let (running, ended) = &RUNNING;
-        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut running = ended
-            .wait_while(running, |running| *running >= RUNNING_MAX)
-            .unwrap_or_else(PoisonError::into_inner);
-        *running += 1;
-        Turn
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        *RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        RUNNING.1.notify_one();
-    }
+fn turn() -> SemaphorePermit<'static> {
+    static RUNNING: Semaphore = Semaphore::const_new(2);
+    block_on(RUNNING.acquire()).expect("it is never closed")
 }
 
 /// Compares the readings of every member with those that were sent.
@@ -166,7 +147,7 @@ fn change_primary(set: &mut ReplicaSet, kill: bool) -> Instant {
 
 /// Load continues while the primary changes repeatedly, alternately by a step-down and a kill.
 fn elections(mode: &str) {
-    let _turn = Turn::wait();
+    let _turn = turn();
     let changes = setting("HOURBUCKET_ELECTIONS", 2);
     let mut set = ReplicaSet::start(Duration::from_millis(setting(
         "HOURBUCKET_ELECTION_MS",
@@ -240,6 +221,25 @@ fn elections_in_time_series_mode() {
     elections("timeseries");
 }
 
+/// Kills all members but the primary, and begins again if `alone` finds no readings that only the
+/// primary has. Returns the primary, the others, and what `alone` found.
+fn cut_off<T>(
+    set: &mut ReplicaSet,
+    alone: impl Fn(&mut ReplicaSet, usize) -> Option<T>,
+) -> (usize, Vec<usize>, T) {
+    loop {
+        let primary = set.wait_primary();
+        let others: Vec<usize> = (0..3).filter(|&i| i != primary).collect();
+        others.iter().for_each(|&i| set.kill9(i));
+        if let Some(found) = alone(set, primary) {
+            return (primary, others, found);
+        }
+        println!("no reading arrived at member {primary} alone while it was primary; once more");
+        others.iter().for_each(|&i| set.restart_in_background(i));
+        others.iter().for_each(|&i| set.wait_member(i));
+    }
+}
+
 /// Readings that only one member has.
 struct Alone {
     /// All readings of that member.
@@ -284,7 +284,7 @@ fn alone(
 /// Two members are down while readings arrive. Writes that only the primary has are unknown, are
 /// compared, and are stored once. The error `kind` must have occurred at least `times` times.
 fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str, times: f64) {
-    let _turn = Turn::wait();
+    let _turn = turn();
     let mut set = ReplicaSet::start(election);
     let text = format!(
         "store.mode = \"{mode}\"\nstore.timeout = \"{timeout}\"\nflush.max_age = \"200ms\""
@@ -303,20 +303,12 @@ fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str,
     let earlier = Cell::new(0.0);
     let errors = || all_errors() - earlier.get();
     // On a busy machine there may be such errors before, and an election between any two lines.
-    let (alone, others) = loop {
-        let primary = set.wait_primary();
-        let others: Vec<usize> = (0..3).filter(|&i| i != primary).collect();
+    let (_, others, alone) = cut_off(&mut set, |set, primary| {
         earlier.set(all_errors());
-        others.iter().for_each(|&i| set.kill9(i));
-        if set.is_primary(primary)
-            && let Some(alone) = alone(&mut set, primary, || errors() >= times / 2.0, stored)
-        {
-            break (alone, others);
-        }
-        println!("no reading arrived at member {primary} alone while it was primary; once more");
-        others.iter().for_each(|&i| set.restart_in_background(i));
-        others.iter().for_each(|&i| set.wait_member(i));
-    };
+        set.is_primary(primary)
+            .then(|| alone(set, primary, || errors() >= times / 2.0, stored))
+            .flatten()
+    });
     wait_until("it is noticed again", PATIENCE, || {
         (errors() >= times).then_some(())
     });
@@ -406,7 +398,7 @@ fn written_alone(set: &mut ReplicaSet, primary: usize) -> Option<i64> {
 }
 
 fn rolled_back(mode: &str) {
-    let _turn = Turn::wait();
+    let _turn = turn();
     let mut set = ReplicaSet::start(Duration::from_secs(4));
     let text =
         format!("store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"");
@@ -426,17 +418,7 @@ fn rolled_back(mode: &str) {
     wait_until("readings are stored", PATIENCE, || {
         (stored() > 400.0).then_some(())
     });
-    let (old, others, alone) = loop {
-        let old = set.wait_primary();
-        let others: Vec<usize> = (0..3).filter(|&i| i != old).collect();
-        others.iter().for_each(|&i| set.kill9(i));
-        if let Some(alone) = written_alone(&mut set, old) {
-            break (old, others, alone);
-        }
-        println!("no reading arrived at member {old} alone while it was primary; once more");
-        others.iter().for_each(|&i| set.restart_in_background(i));
-        others.iter().for_each(|&i| set.wait_member(i));
-    };
+    let (old, others, alone) = cut_off(&mut set, written_alone);
     // Its own journal is written every 100 ms: it must still have the readings after its restart.
     std::thread::sleep(Duration::from_millis(300));
     set.kill9(old);
