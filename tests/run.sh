@@ -34,7 +34,7 @@ fi
 
 # Many tests wait: for the start of a server, for an outage, for an interval. With five tests two cores are busy.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((5 * $(nproc) / 2))}
-export RUSTC_WORKSPACE_WRAPPER=$REPO/tests/tools/rustc.sh
+export RUSTC_WORKSPACE_WRAPPER=${RUSTC_WORKSPACE_WRAPPER:-$REPO/tests/tools/rustc.sh}
 
 step "cargo test"
 # A pipe hides the terminal from cargo; on a terminal, colours are kept.

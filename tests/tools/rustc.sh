@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compiles test programs without optimization, which takes a third of the time; the library and the service that they
-# test stay as they are. A profile of cargo cannot do this: it applies to a package, not to its test programs. cargo calls
-# this script in place of rustc for the workspace's own crates (RUSTC_WORKSPACE_WRAPPER, set by tests/run.sh and .ci/run).
+# Compiles test programs (and benchmarks, which no test runs) without optimization, which takes a third of the time; the
+# library and the service that they test stay as they are. A profile of cargo cannot do this: it applies to a package, not
+# to its test programs. cargo calls this script in place of rustc for the workspace's own crates (RUSTC_WORKSPACE_WRAPPER,
+# set by tests/run.sh).
 set -u
 
 arguments=("$@")
@@ -9,7 +10,7 @@ is_test=
 name=
 for i in "${!arguments[@]}"; do
     case ${arguments[i]} in
-        --test) is_test=yes ;;
+        --test | *benches/*.rs) is_test=yes ;;
         --crate-name) name=${arguments[i + 1]:-} ;;
         opt-level=*) level=$i ;;
     esac
