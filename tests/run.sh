@@ -32,8 +32,8 @@ if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
     export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-1800}"
 fi
 
-# Many tests wait: for the start of a server, for an outage, for an interval. With five tests two cores are busy.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((5 * $(nproc) / 2))}
+# Many tests wait: for the start of a server, for an outage, for an interval. With seven tests two cores are busy.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((7 * $(nproc) / 2))}
 export RUSTC_WORKSPACE_WRAPPER=${RUSTC_WORKSPACE_WRAPPER:-$REPO/tests/tools/rustc.sh}
 
 step "cargo test"

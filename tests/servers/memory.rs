@@ -21,9 +21,9 @@ use crate::support::{setting, wait_until};
 
 const MIB: u64 = 1 << 20;
 /// The configured budgets.
-const ACCUMULATE_MIB: u64 = 8;
+const ACCUMULATE_MIB: u64 = 6;
 const QUEUE_MIB: u64 = 4;
-const JOURNAL_MIB: u64 = 8;
+const JOURNAL_MIB: u64 = 6;
 /// The newest entries of the journal, which stay in memory.
 const TAIL_MIB: u64 = 32;
 /// Memory of buffers, bodies and the allocator, beyond these budgets and the idle program. The
@@ -32,7 +32,7 @@ const TAIL_MIB: u64 = 32;
 /// kinds, four times each, all at the same time).
 const SLACK_MIB: u64 = 72;
 /// The minimum amount of each kind of input; sending continues until the journal is full.
-const SENT_MIB: u64 = 10;
+const SENT_MIB: u64 = 6;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Factor for the budgets and the input.

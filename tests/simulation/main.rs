@@ -193,12 +193,12 @@ fn run_all(kind: &str, variable: &str, default: u64, run: fn(u64)) {
 
 #[test]
 fn what_was_acknowledged_is_stored_exactly_once_whatever_happens() {
-    run_all("steps", "HOURBUCKET_SIM_SEEDS", 1000, steps::run);
+    run_all("steps", "HOURBUCKET_SIM_SEEDS", 600, steps::run);
 }
 
 #[test]
 fn an_awkward_sensor_does_not_delay_others_and_nothing_is_lost() {
-    run_all("live", "HOURBUCKET_SIM_LIVE_SEEDS", 100, live::run);
+    run_all("live", "HOURBUCKET_SIM_LIVE_SEEDS", 60, live::run);
 }
 
 #[test]
