@@ -206,7 +206,7 @@ fn nothing_is_lost_and_nothing_is_stored_twice() {
     run_all(
         "lost answers",
         "HOURBUCKET_LOST_SEEDS",
-        1000,
+        600,
         lost_answers::run,
     );
 }
