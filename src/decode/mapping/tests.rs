@@ -94,7 +94,7 @@ fn id_time_and_values_are_read_from_the_configured_places() {
     assert_eq!(
         listed(PLAIN, None, r#"{"id":7,"v":{"a":1}}"#),
         ["7@now{a=1}"],
-        "a number is an id, and no time is no fault"
+        "a number is an id, and a missing time is not an error"
     );
     let slashes = PLAIN.to_owned() + "separator = \"/\"\n";
     assert_eq!(
@@ -168,7 +168,7 @@ fn candidates_are_taken_in_their_order() {
             r#"{"d":"D","w":{"x":2},"ms":0,"s":"1709290000"}"#
         ),
         ["D@1709290000{x=2}"],
-        "0 is no time"
+        "0 is not a time"
     );
     assert_eq!(
         listed(
@@ -378,7 +378,7 @@ fn tags_come_from_the_payload_the_templates_and_each() {
     assert_eq!(
         rejects,
         [(0, RejectReason::NoValues), (2, RejectReason::NoValues)],
-        "the other members are no records, and that is said"
+        "the other members are not records, which is reported"
     );
 }
 
