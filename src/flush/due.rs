@@ -14,9 +14,10 @@
 //! sensor has no effect; its pages are written when they are full.
 //!
 //! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket
-//! with few readings for what its page has then waits for its sensor's turn ([`super::turns`]), at
-//! most one round ([`DuePolicy::round_ms`]). If it has enough before that, it is due at its sensor's
-//! next phase.
+//! with few readings for what its page has then waits for its sensor's turn ([`super::turns`]), if
+//! that comes before its first reading is too old. A round takes as long as a reading may wait
+//! ([`DuePolicy::round_ms`]), so that is so unless the turn has just passed: not for a sensor that
+//! was written at its last turn. If it has enough before that, it is due at its sensor's next phase.
 
 use std::collections::BTreeMap;
 
@@ -77,8 +78,8 @@ impl DuePolicy {
     }
 
     /// For a due bucket with `rows` readings, the first of which came at `since_ms`, and a page with
-    /// `stored` readings: whether it waits for its sensor's turn. `age_ms`: how old a reading may
-    /// get now.
+    /// `stored` readings: whether it waits for its sensor's turn, which comes after `turn_ms`.
+    /// `age_ms`: how old a reading may get now.
     pub fn waits_for_turn(
         self,
         now_ms: u64,
@@ -86,24 +87,23 @@ impl DuePolicy {
         stored: usize,
         rows: usize,
         age_ms: u64,
+        turn_ms: u64,
     ) -> bool {
         let DuePolicy::Age(max_age) = self else {
             return false;
         };
         let until_due_ms = max_age + max_age / LATE_PART;
-        // A round takes `max_age` or longer.
-        let may_wait =
-            age_ms >= until_due_ms + max_age && now_ms.saturating_sub(since_ms) <= until_due_ms;
-        may_wait && !is_worthwhile(stored, rows)
+        let waited_ms = now_ms.saturating_sub(since_ms);
+        age_ms >= until_due_ms + max_age
+            && waited_ms <= until_due_ms
+            && waited_ms + turn_ms <= age_ms
+            && !is_worthwhile(stored, rows)
     }
 
-    /// How long a round of turns takes, so that no reading gets older than `age_ms` if buckets are
-    /// held at this age.
+    /// How long a round of turns takes while readings may be this old.
     pub fn round_ms(self, age_ms: u64) -> u64 {
         match self {
-            DuePolicy::Age(max_age) => age_ms
-                .saturating_sub(max_age + max_age / LATE_PART)
-                .max(max_age),
+            DuePolicy::Age(max_age) => age_ms.max(max_age),
             DuePolicy::Linger(_) => 0,
         }
     }
@@ -233,31 +233,30 @@ mod tests {
         let policy = DuePolicy::Age(16_000);
         assert_eq!(
             [0, 36_000, 300_000].map(|age_ms| policy.round_ms(age_ms)),
-            [16_000, 16_000, 280_000]
+            [16_000, 36_000, 300_000]
+        );
+        // The first reading came 11 s ago.
+        let waits = |stored, rows, age_ms, turn_ms| {
+            policy.waits_for_turn(16_000, 5_000, stored, rows, age_ms, turn_ms)
+        };
+        assert!(waits(0, 1, 300_000, 289_000));
+        assert!(
+            !waits(0, 1, 300_000, 289_001),
+            "at its turn it would be older"
         );
         assert!(
-            !policy.waits_for_turn(16_000, 5_000, 0, 1, 35_999),
-            "20 s and a round would be longer"
+            !waits(0, 1, 35_999, 0),
+            "the age is not much longer than usual"
         );
-        assert!(policy.waits_for_turn(16_000, 5_000, 0, 1, 300_000));
+        assert!(!waits(0, 30, 300_000, 0), "it has enough readings");
+        assert!(waits(500, 30, 300_000, 0), "not for a page of 500");
+        assert!(policy.waits_for_turn(25_000, 5_000, 0, 1, 300_000, 280_000));
         assert!(
-            policy.waits_for_turn(25_000, 5_000, 0, 1, 300_000),
-            "20 s and a round"
-        );
-        assert!(
-            !policy.waits_for_turn(25_001, 5_000, 0, 1, 300_000),
+            !policy.waits_for_turn(25_001, 5_000, 0, 1, 300_000, 0),
             "it has waited for something else"
         );
         assert!(
-            !policy.waits_for_turn(16_000, 5_000, 0, 30, 300_000),
-            "it has enough readings"
-        );
-        assert!(
-            policy.waits_for_turn(16_000, 5_000, 500, 30, 300_000),
-            "not for a page of 500"
-        );
-        assert!(
-            !DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 0, 1, 300_000),
+            !DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 0, 1, 300_000, 0),
             "the sender waits"
         );
     }

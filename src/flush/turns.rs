@@ -51,6 +51,15 @@ impl<T> Turns<T> {
         self.ring.entry(position).or_default().push(item);
     }
 
+    /// The time until the hand reaches the position of this hash, if a round takes `round_ms`.
+    pub fn until_ms(&self, sensor_hash: u64, round_ms: u64) -> u64 {
+        let position = scaled(sensor_hash, POSITIONS as u64) as usize;
+        // At the hand itself: after a whole round.
+        let positions = (position + POSITIONS - self.hand - 1) % POSITIONS + 1;
+        let rest = (positions as f64 - self.towards_next) / POSITIONS as f64;
+        (rest * round_ms as f64).ceil() as u64
+    }
+
     /// Moves the hand by the time that has passed, and returns the items that it has reached. A
     /// round takes `round_ms`.
     pub fn advance(&mut self, elapsed_ms: u64, round_ms: u64) -> Vec<T> {
@@ -113,6 +122,29 @@ mod tests {
         }
         assert_eq!(orders[0], orders[1]);
         assert_eq!(orders[1], orders[2]);
+    }
+
+    #[test]
+    fn the_time_until_a_turn_is_known_before() {
+        let mut turns = Turns::default();
+        let round_ms = 300_000;
+        turns.advance(12_345, round_ms);
+        let expected: Vec<u64> = (0..1000)
+            .map(|i| turns.until_ms(hash(i), round_ms))
+            .collect();
+        (0..1000).for_each(|i| turns.push(hash(i), i as usize));
+        let mut reached = 0;
+        for now_ms in (100..=round_ms).step_by(100) {
+            for i in turns.advance(100, round_ms) {
+                assert!(
+                    (now_ms - 100..=now_ms).contains(&expected[i]),
+                    "{} was expected, {now_ms} is now",
+                    expected[i]
+                );
+                reached += 1;
+            }
+        }
+        assert_eq!(reached, 1000);
     }
 
     #[test]

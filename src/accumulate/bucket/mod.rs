@@ -332,6 +332,7 @@ impl Bucket {
         limits: PageLimits,
         now_ms: u64,
         age_ms: u64,
+        turn_ms: u64,
     ) -> Option<u64> {
         // After a failure it is not held: while it waits, another writer may be faster once more.
         let may_wait =
@@ -343,7 +344,7 @@ impl Bucket {
         let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
         let stored = self.open_page().0 as usize;
         for_page.or_else(|| {
-            due.waits_for_turn(now_ms, since_ms, stored, rows, age_ms)
+            due.waits_for_turn(now_ms, since_ms, stored, rows, age_ms, turn_ms)
                 .then_some(AT_ITS_TURN)
         })
     }

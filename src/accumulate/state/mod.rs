@@ -442,7 +442,9 @@ impl Shard {
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else {
             return;
         };
-        match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms, age_ms) {
+        let due = self.settings.due;
+        let turn_ms = self.turns.until_ms(hash, due.round_ms(self.age_ms));
+        match bucket.hold_until_ms(due, self.settings.page, now.mono_ms, age_ms, turn_ms) {
             Some(until_ms) if !bucket.queued => {
                 bucket.due_ms = until_ms;
                 match until_ms {
