@@ -157,7 +157,7 @@ struct Common {
 }
 
 /// `KEY=VALUE`.
-fn setting(text: &str) -> Result<(String, String), String> {
+fn setting(text: &str) -> Result<(String, String), Failure> {
     let (key, value) = text
         .split_once('=')
         .ok_or("expected KEY=VALUE, such as FLUSH__COMMANDS_MAX=2")?;
