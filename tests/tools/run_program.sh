@@ -4,9 +4,9 @@ set -u
 
 # Many tests wait: for the start of a server, for an outage, for an interval. With seven tests two cores are busy. Those of
 # tests/parts only wait.
-per_core=7
-[[ ${1##*/} == parts-* ]] && per_core=20
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((per_core * $(nproc) / 2))}
+for_two_cores=7
+[[ ${1##*/} == parts-* ]] && for_two_cores=20
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((for_two_cores * $(nproc) / 2))}
 
 # --verbose: it names the signal that it sends. By then libtest has named the test that is still running.
 exec timeout --verbose --kill-after=10 "$HOURBUCKET_TEST_LIMIT" "$@"
