@@ -26,7 +26,7 @@ for option in "$@"; do
 done
 
 # A test program that hangs would block everything after it. The longest, tests/servers, takes some minutes; only runs
-# requested with --ignored may take hours (0 is no limit).
+# requested with --ignored may take hours, so they have no limit (0).
 if [[ " $* " == *" --ignored "* || " $* " == *" --include-ignored "* ]]; then
     export HOURBUCKET_TEST_LIMIT=0
 else

@@ -4,8 +4,8 @@
 //! A sign of life is proof, not a timer. Before each one, the journal's writer has acknowledged an
 //! empty ingest batch, every shard has completed an iteration, and the journal's lock was acquired.
 //! If one of these never happens, no sign is sent, and the manager ends the process; acknowledged
-//! readings are in the journal. An unavailable store is not a reason: shards continue without it, and
-//! a restart would not bring it back. Readings that are not settled although the store answers are
+//! readings are in the journal. An unavailable store is not a reason: shards continue without it,
+//! and a restart would not bring it back. Readings that are not settled although the store answers are
 //! a reason ([`super::progress`]).
 
 use std::sync::Arc;

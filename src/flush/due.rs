@@ -15,9 +15,9 @@
 //!
 //! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket
 //! with few readings for what its page has then waits for its sensor's turn ([`super::turns`]), if
-//! that comes before its first reading is too old. A round takes as long as a reading may wait
-//! ([`DuePolicy::round_ms`]), so that is so unless the turn has just passed: not for a sensor that
-//! was written at its last turn. If it has enough before that, it is due at its sensor's next phase.
+//! its first reading is not too old by then. A round takes as long as a reading may wait
+//! ([`DuePolicy::round_ms`]), so only a bucket whose turn passed after its first reading came cannot
+//! wait. If it has enough readings before its turn, it is due at its sensor's next phase.
 
 use std::collections::BTreeMap;
 
