@@ -6,8 +6,13 @@
 //! 29 bytes. A row with another schema than the first, or with more than 255 bytes of values, is
 //! [`WIDE`]: instead of the length it has the schema and the length (u32 each). There is one
 //! allocation per bucket, or one per 4 KiB of a large one.
+//!
+//! The first rows of a bucket have their numbers in fewer bytes ([`packed`]), and are [`PACKED`]:
+//! most sensors send so rarely that they have no other rows, and the memory for these decides how
+//! long readings of a large fleet can be held.
 
 mod chunked_buffer;
+mod packed;
 mod schemas;
 mod split;
 #[cfg(test)]
@@ -80,6 +85,7 @@ pub struct Row<'a> {
     /// How it was received, and whether it may already be stored.
     pub flags: RowFlags,
     numbers: u8,
+    is_packed: bool,
     schema: &'a Arc<FieldSchema>,
     /// Indexes of its fields in [`Rows::fields`]; `None` if the order is the same.
     fields: Option<&'a [u32]>,
@@ -92,12 +98,15 @@ impl<'a> Row<'a> {
         let mut cursor = Cursor { rest: self.payload };
         let fields = self.fields;
         let field = move |i: usize| fields.map_or(i as u32, |f| f[i]);
-        (0..self.schema.names().len()).map_while(move |i| Some((field(i), cursor.value()?)))
+        (0..self.schema.names().len())
+            .map_while(move |i| Some((field(i), packed::value(&mut cursor)?)))
     }
 
     /// Field names and values, in received order.
     pub fn named(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
-        self.schema.values(self.payload)
+        let mut cursor = Cursor { rest: self.payload };
+        let names = self.schema.names().iter();
+        names.map_while(move |name| Some((&**name, packed::value(&mut cursor)?)))
     }
 
     /// The identity of the reading within its sensor.
@@ -107,7 +116,12 @@ impl<'a> Row<'a> {
 
     /// Size of this row as a BSON document.
     pub fn stored_bytes(&self) -> u64 {
-        stored_bytes(self.schema, self.numbers, self.payload)
+        let payload_bytes = if self.is_packed {
+            packed::usual_bytes(self.payload)
+        } else {
+            self.payload.len()
+        };
+        stored_bytes(self.schema, self.numbers, payload_bytes)
     }
 }
 
@@ -118,8 +132,8 @@ const ROW_BYTES: u64 = 4 + (1 + 3 + 8) + 1;
 /// A value has the same size in compact form as in BSON, except that a number has one byte more:
 /// its kind byte, which BSON has in the element type. (A string's kind byte offsets its terminator,
 /// and a boolean is only its kind byte.)
-fn stored_bytes(schema: &FieldSchema, numbers: u8, payload: &[u8]) -> u64 {
-    ROW_BYTES + u64::from(schema.element_bytes()) + payload.len() as u64 - u64::from(numbers)
+fn stored_bytes(schema: &FieldSchema, numbers: u8, payload_bytes: usize) -> u64 {
+    ROW_BYTES + u64::from(schema.element_bytes()) + payload_bytes as u64 - u64::from(numbers)
 }
 
 /// Bytes of a row before its values, and those of a wide one.
@@ -129,6 +143,11 @@ const HEAD_BYTES_WIDE: usize = 8 + 1 + 1 + 4 + 4;
 const FLAGS_AT: usize = 8;
 /// The bit of the flags that a wide row has; none of [`RowFlags`].
 const WIDE: u8 = 1 << 7;
+/// The bit of the flags of a row with packed numbers; none of [`RowFlags`].
+const PACKED: u8 = 1 << 6;
+/// The number of first rows that are packed. A bucket that waits for its turn has fewer; in one with
+/// many, packing would cost more time than its memory is worth.
+const PACKED_ROWS: u32 = 16;
 
 impl Rows {
     /// The field names, in the order of their first use.
@@ -180,10 +199,34 @@ impl Rows {
         numbers: u8,
         payload: &[u8],
     ) {
+        let bytes = stored_bytes(schema, numbers, payload.len());
+        if self.count >= PACKED_ROWS {
+            self.append_row(ts_ms, flags.0, schema, numbers, payload);
+            return self.note(ts_ms, bytes);
+        }
+        let mut short = [0; packed::PAYLOAD_MAX];
+        match packed::pack(payload, &mut short) {
+            Some(len) => {
+                self.append_row(ts_ms, flags.0 | PACKED, schema, numbers, &short[..len]);
+            }
+            None => self.append_row(ts_ms, flags.0, schema, numbers, payload),
+        }
+        self.note(ts_ms, bytes);
+    }
+
+    /// Appends a row with the values as they are. `flags`: with [`PACKED`].
+    fn append_row(
+        &mut self,
+        ts_ms: i64,
+        flags: u8,
+        schema: &Arc<FieldSchema>,
+        numbers: u8,
+        payload: &[u8],
+    ) {
         let index = self.schemas.index(schema);
         let mut head = [0; HEAD_BYTES_WIDE];
         head[..8].copy_from_slice(&ts_ms.to_le_bytes());
-        head[FLAGS_AT] = flags.0;
+        head[FLAGS_AT] = flags;
         head[FLAGS_AT + 1] = numbers;
         let head = match u8::try_from(payload.len()) {
             Ok(bytes) if index == 0 => {
@@ -200,12 +243,13 @@ impl Rows {
         let data = self.data.room(head.len() + payload.len());
         data.extend_from_slice(head);
         data.extend_from_slice(payload);
-        self.note(ts_ms, stored_bytes(schema, numbers, payload));
     }
 
     /// Appends a copy of a row.
     pub fn push_row(&mut self, row: &Row<'_>) {
-        self.push(row.ts_ms, row.flags, row.schema, row.numbers, row.payload);
+        let flags = row.flags.0 | if row.is_packed { PACKED } else { 0 };
+        self.append_row(row.ts_ms, flags, row.schema, row.numbers, row.payload);
+        self.note(row.ts_ms, row.stored_bytes());
     }
 
     /// Adds a row of named values (for rows loaded from the store, tools and tests).
@@ -387,12 +431,14 @@ fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>>
     let payload = cursor.take(head.payload_bytes)?;
     *rest = cursor.rest;
     let ts_ms = head.ts_ms;
-    let flags = RowFlags(head.flags & !WIDE);
+    let flags = RowFlags(head.flags & !(WIDE | PACKED));
+    let is_packed = head.flags & PACKED != 0;
     let numbers = head.numbers;
     Some(Row {
         ts_ms,
         flags,
         numbers,
+        is_packed,
         schema,
         fields,
         payload,
@@ -402,7 +448,7 @@ fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>>
 /// The part of a row before its values.
 struct Head {
     ts_ms: i64,
-    /// With [`WIDE`].
+    /// With [`WIDE`] and [`PACKED`].
     flags: u8,
     numbers: u8,
     schema: u32,

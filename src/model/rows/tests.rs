@@ -168,3 +168,46 @@ fn rows_without_a_reading_are_small() {
         "each sensor with pending readings has one"
     );
 }
+
+#[test]
+fn packed_rows_are_equal_to_others_and_smaller() {
+    let values = [
+        ("t", Value::Double(21.37)),
+        ("n", Value::Int(-5)),
+        ("on", Value::Bool(true)),
+        ("id", Value::Int(i64::MIN)),
+        ("s", Value::Str("ü".into())),
+    ];
+    let expected = reading(7, &values);
+    let mut rows = Rows::default();
+    let count = 2 * PACKED_ROWS as usize;
+    (0..count).for_each(|_| rows.push_reading(&expected));
+    rows.mark(RowFlags::LOST);
+    let mut copy = Rows::default();
+    copy.append(&rows);
+    for rows in [&rows, &copy] {
+        let is_packed: Vec<bool> = rows.iter().map(|row| row.is_packed).collect();
+        assert!(
+            is_packed
+                .iter()
+                .enumerate()
+                .all(|(i, is)| *is == (i < count / 2))
+        );
+        let row_bytes = rows.iter().next().unwrap().stored_bytes();
+        assert_eq!(rows.stored_bytes(), row_bytes * count as u64);
+        for row in rows.iter() {
+            assert_eq!(row.stored_bytes(), row_bytes);
+            assert_eq!(row.key(), expected.key());
+            assert_eq!(row.flags, RowFlags::LOST);
+        }
+    }
+    let front = rows.take_front(count / 2, u64::MAX);
+    let bytes = |rows: &Rows| rows.data.iter().map(<[u8]>::len).sum::<usize>();
+    assert!(
+        bytes(&front) + 13 * count / 2 == bytes(&rows),
+        "{} {}",
+        bytes(&front),
+        bytes(&rows)
+    );
+    assert_eq!(front.stored_bytes(), rows.stored_bytes());
+}

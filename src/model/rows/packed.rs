@@ -1,0 +1,221 @@
+//! Numbers in fewer bytes. Pure.
+//!
+//! Sensors send numbers of few decimal digits: 21.37 is 2137 hundredths, which needs two bytes
+//! instead of eight. A packed number is a byte `1tdd dnnn`, with the type `t` (1: double), the
+//! decimals `d` and the number of bytes `n`, and then these bytes, the lowest first: the value
+//! times ten to the power of `d`, with a sign. A number is packed only if exactly the same number
+//! is read back, bit by bit; others, strings and booleans have their usual form ([`super::super::value`]).
+
+use super::super::value::{Cursor, ValueRef};
+
+/// Set in the first byte of a packed number; in no kind byte of a value.
+const IS_PACKED: u8 = 1 << 7;
+const IS_DOUBLE: u8 = 1 << 6;
+const DECIMALS_AT: u32 = 3;
+const LOW_BITS: u8 = 7;
+
+/// Longest payload that is packed.
+pub(super) const PAYLOAD_MAX: usize = u8::MAX as usize;
+/// Up to here all integers are exact as doubles, so the division that reads a number back has only
+/// one rounding, the same as that of the decimal text.
+const EXACT_MAX: i64 = 1 << 53;
+const POWERS: [f64; 8] = [1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7];
+/// Decimals that are tried: beyond them the text is hardly shorter than the eight bytes.
+const DECIMALS_MAX: usize = 6;
+
+/// Packs the values of a row into `out` and returns their length, which is never larger. `None` if
+/// the payload is too long or not valid.
+pub(super) fn pack(payload: &[u8], out: &mut [u8; PAYLOAD_MAX]) -> Option<usize> {
+    if payload.len() > out.len() {
+        return None;
+    }
+    let mut cursor = Cursor { rest: payload };
+    let mut len = 0;
+    while !cursor.rest.is_empty() {
+        let before = cursor.rest;
+        let packed = match cursor.value()? {
+            ValueRef::Double(v) => decimal(v).map(|(scaled, d)| (IS_DOUBLE | d, scaled)),
+            ValueRef::Int(v) => Some((0, v)),
+            ValueRef::Bool(_) | ValueRef::Str(_) => None,
+        };
+        let bytes = packed.map_or(8, |(_, scaled)| bytes_needed(scaled));
+        match packed {
+            Some((kind, scaled)) if bytes < 8 => {
+                out[len] = IS_PACKED | kind | bytes as u8;
+                out[len + 1..][..bytes].copy_from_slice(&scaled.to_le_bytes()[..bytes]);
+                len += 1 + bytes;
+            }
+            _ => {
+                let usual = &before[..before.len() - cursor.rest.len()];
+                out[len..][..usual.len()].copy_from_slice(usual);
+                len += usual.len();
+            }
+        }
+    }
+    Some(len)
+}
+
+/// The next value, packed or not; `None` at the end.
+pub(super) fn value<'a>(cursor: &mut Cursor<'a>) -> Option<ValueRef<'a>> {
+    let &first = cursor.rest.first()?;
+    if first & IS_PACKED == 0 {
+        return cursor.value();
+    }
+    let n = usize::from(first & LOW_BITS);
+    let bytes = &cursor.take(1 + n)?[1..];
+    let mut scaled = [0; 8];
+    scaled[8 - n..].copy_from_slice(bytes);
+    // Moves the sign along.
+    let scaled = match n {
+        0 => 0,
+        _ => i64::from_le_bytes(scaled) >> (64 - 8 * n as u32),
+    };
+    let power = POWERS[usize::from(first >> DECIMALS_AT & LOW_BITS)];
+    Some(match first & IS_DOUBLE {
+        0 => ValueRef::Int(scaled),
+        _ => ValueRef::Double(scaled as f64 / power),
+    })
+}
+
+/// Length of the payload with all values in their usual form.
+pub(super) fn usual_bytes(payload: &[u8]) -> usize {
+    let mut rest = payload;
+    let mut saved = 0;
+    while let Some(&first) = rest.first() {
+        let bytes = match first & IS_PACKED {
+            0 => {
+                let mut cursor = Cursor { rest };
+                let _ = cursor.value();
+                (rest.len() - cursor.rest.len()).max(1)
+            }
+            _ => {
+                let n = usize::from(first & LOW_BITS);
+                saved += 8 - n;
+                1 + n
+            }
+        };
+        rest = rest.get(bytes..).unwrap_or_default();
+    }
+    payload.len() + saved
+}
+
+/// The value as an integer and the decimals to divide it by (in their place in the first byte).
+fn decimal(value: f64) -> Option<(i64, u8)> {
+    for (d, power) in POWERS.iter().enumerate().take(DECIMALS_MAX + 1) {
+        let scaled = value * power;
+        // Rounded to the nearest; the conversion saturates.
+        let scaled = (scaled + 0.5f64.copysign(scaled)) as i64;
+        if scaled.unsigned_abs() > EXACT_MAX as u64 {
+            return None;
+        }
+        if (scaled as f64 / power).to_bits() == value.to_bits() {
+            return Some((scaled, (d as u8) << DECIMALS_AT));
+        }
+    }
+    None
+}
+
+/// Bytes for the integer with its sign: 0 to 8.
+fn bytes_needed(value: i64) -> usize {
+    let magnitude = if value < 0 { !value } else { value };
+    match value {
+        0 => 0,
+        _ => (64 - magnitude.leading_zeros() as usize) / 8 + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(values: &[ValueRef<'_>]) -> Vec<u8> {
+        let mut payload = vec![];
+        values.iter().for_each(|value| value.encode(&mut payload));
+        payload
+    }
+
+    fn packed(payload: &[u8]) -> Vec<u8> {
+        let mut out = [0; PAYLOAD_MAX];
+        let n = pack(payload, &mut out).expect("it is short enough");
+        out[..n].to_vec()
+    }
+
+    /// Bits, because 0 and -0 compare equal.
+    fn assert_same(a: ValueRef<'_>, b: ValueRef<'_>) {
+        match (a, b) {
+            (ValueRef::Double(a), ValueRef::Double(b)) => {
+                assert_eq!(a.to_bits(), b.to_bits(), "{a} {b}");
+            }
+            (a, b) => assert_eq!(a, b),
+        }
+    }
+
+    fn assert_comes_back(values: &[ValueRef<'_>]) -> usize {
+        let usual = payload(values);
+        let short = packed(&usual);
+        assert!(short.len() <= usual.len(), "{values:?}");
+        assert_eq!(usual_bytes(&short), usual.len(), "{values:?}");
+        let mut cursor = Cursor { rest: &short };
+        for expected in values {
+            assert_same(value(&mut cursor).expect("a value"), *expected);
+        }
+        assert!(value(&mut cursor).is_none());
+        short.len()
+    }
+
+    #[test]
+    fn numbers_of_few_digits_are_short() {
+        let short = |value| assert_comes_back(&[value]);
+        let double = |v| short(ValueRef::Double(v));
+        assert_eq!([0.0, 1.0, -1.0, 127.0].map(double), [1, 2, 2, 2]);
+        assert_eq!([-128.0, 128.0, 21.37, -21.37].map(double), [2, 3, 3, 3]);
+        assert_eq!([51.12345, 1e15, 0.000_001].map(double), [4, 8, 2]);
+        let int = |v| short(ValueRef::Int(v));
+        assert_eq!([0, -1, 300, i64::MAX, i64::MIN].map(int), [1, 2, 3, 9, 9]);
+        assert_eq!([(1 << 55) - 1, 1 << 55, -(1 << 55)].map(int), [8, 9, 8]);
+    }
+
+    #[test]
+    fn every_value_comes_back_bit_by_bit() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..20_000 {
+            let values: Vec<ValueRef<'_>> = (0..random.usize(..12))
+                .map(|_| match random.u8(..6) {
+                    0 => ValueRef::Double(f64::from_bits(random.u64(..))),
+                    1 => {
+                        let power = 10f64.powi(random.i32(-9..=9));
+                        ValueRef::Double(random.i64(-1_000_000..1_000_000) as f64 / power)
+                    }
+                    2 => ValueRef::Int(random.i64(..) >> random.u32(..64)),
+                    3 => ValueRef::Bool(random.bool()),
+                    4 => ValueRef::Str("grün"),
+                    _ => ValueRef::Double(
+                        *random
+                            .choice(
+                                [
+                                    -0.0,
+                                    f64::MAX,
+                                    0.1 + 0.2,
+                                    f64::MIN_POSITIVE,
+                                    9_007_199_254_740_993.0,
+                                ]
+                                .iter(),
+                            )
+                            .expect("one"),
+                    ),
+                })
+                .filter(|value| !matches!(value, ValueRef::Double(v) if v.is_nan()))
+                .collect();
+            assert_comes_back(&values);
+        }
+    }
+
+    #[test]
+    fn a_long_or_damaged_payload_is_not_packed() {
+        let mut out = [0; PAYLOAD_MAX];
+        let long = "x".repeat(PAYLOAD_MAX);
+        assert_eq!(pack(&payload(&[ValueRef::Str(&long)]), &mut out), None);
+        assert_eq!(pack(&[ValueRef::TAG_INT, 1], &mut out), None);
+        assert_eq!(pack(&[IS_PACKED], &mut out), None);
+    }
+}
