@@ -204,7 +204,7 @@ impl Rows {
             self.append_row(ts_ms, flags.0, schema, numbers, payload);
             return self.note(ts_ms, bytes);
         }
-        let mut short = [0; packed::PAYLOAD_MAX];
+        let mut short = packed::BUFFER;
         match packed::pack(payload, &mut short) {
             Some(len) => {
                 self.append_row(ts_ms, flags.0 | PACKED, schema, numbers, &short[..len]);

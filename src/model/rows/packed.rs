@@ -1,32 +1,38 @@
 //! Numbers in fewer bytes. Pure.
 //!
-//! Sensors send numbers of few decimal digits: 21.37 is 2137 hundredths, which needs two bytes
-//! instead of eight. A packed number is a byte `1tdd dnnn`, with the type `t` (1: double), the
-//! decimals `d` and the number of bytes `n`, and then these bytes, the lowest first: the value
-//! times ten to the power of `d`, with a sign. A number is packed only if exactly the same number
-//! is read back, bit by bit; others, strings and booleans have their usual form ([`super::super::value`]).
+//! Sensors send numbers of few digits: 21.37 is 21370 thousandths, which need two bytes instead of
+//! eight. A packed number is a byte `1tuu 0nnn`, with the type `t` (1: double), the unit `u` (ones,
+//! thousandths, millionths) and the number of bytes `n`, and then these bytes, the lowest first: the
+//! value in this unit, with a sign. A number is packed only if exactly the same number is read back,
+//! bit by bit; others, strings and booleans have their usual form ([`super::super::value`]).
+//!
+//! Three units instead of each power of ten: a division costs as much as all the rest of a number.
 
 use super::super::value::{Cursor, ValueRef};
 
 /// Set in the first byte of a packed number; in no kind byte of a value.
 const IS_PACKED: u8 = 1 << 7;
 const IS_DOUBLE: u8 = 1 << 6;
-const DECIMALS_AT: u32 = 3;
-const LOW_BITS: u8 = 7;
+const UNIT_AT: u32 = 4;
+const UNIT_BITS: u8 = 3;
+const LENGTH_BITS: u8 = 7;
+/// How many of each unit are one. Whole numbers need no division.
+const PER_ONE: [f64; 4] = [1.0, 1e3, 1e6, 1.0];
 
 /// Longest payload that is packed.
 pub(super) const PAYLOAD_MAX: usize = u8::MAX as usize;
+/// A packed payload, and room to write eight bytes of which fewer count.
+pub(super) type Buffer = [u8; PAYLOAD_MAX + 8];
+/// An empty one.
+pub(super) const BUFFER: Buffer = [0; PAYLOAD_MAX + 8];
 /// Up to here all integers are exact as doubles, so the division that reads a number back has only
 /// one rounding, the same as that of the decimal text.
-const EXACT_MAX: i64 = 1 << 53;
-const POWERS: [f64; 8] = [1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7];
-/// Decimals that are tried: beyond them the text is hardly shorter than the eight bytes.
-const DECIMALS_MAX: usize = 6;
+const EXACT_MAX: u64 = 1 << 53;
 
 /// Packs the values of a row into `out` and returns their length, which is never larger. `None` if
 /// the payload is too long or not valid.
-pub(super) fn pack(payload: &[u8], out: &mut [u8; PAYLOAD_MAX]) -> Option<usize> {
-    if payload.len() > out.len() {
+pub(super) fn pack(payload: &[u8], out: &mut Buffer) -> Option<usize> {
+    if payload.len() > PAYLOAD_MAX {
         return None;
     }
     let mut cursor = Cursor { rest: payload };
@@ -34,15 +40,15 @@ pub(super) fn pack(payload: &[u8], out: &mut [u8; PAYLOAD_MAX]) -> Option<usize>
     while !cursor.rest.is_empty() {
         let before = cursor.rest;
         let packed = match cursor.value()? {
-            ValueRef::Double(v) => decimal(v).map(|(scaled, d)| (IS_DOUBLE | d, scaled)),
+            ValueRef::Double(v) => in_units(v).map(|(n, unit)| (IS_DOUBLE | unit, n)),
             ValueRef::Int(v) => Some((0, v)),
             ValueRef::Bool(_) | ValueRef::Str(_) => None,
         };
-        let bytes = packed.map_or(8, |(_, scaled)| bytes_needed(scaled));
+        let bytes = packed.map_or(8, |(_, n)| bytes_needed(n));
         match packed {
-            Some((kind, scaled)) if bytes < 8 => {
+            Some((kind, n)) if bytes < 8 => {
                 out[len] = IS_PACKED | kind | bytes as u8;
-                out[len + 1..][..bytes].copy_from_slice(&scaled.to_le_bytes()[..bytes]);
+                out[len + 1..len + 9].copy_from_slice(&n.to_le_bytes());
                 len += 1 + bytes;
             }
             _ => {
@@ -57,23 +63,28 @@ pub(super) fn pack(payload: &[u8], out: &mut [u8; PAYLOAD_MAX]) -> Option<usize>
 
 /// The next value, packed or not; `None` at the end.
 pub(super) fn value<'a>(cursor: &mut Cursor<'a>) -> Option<ValueRef<'a>> {
-    let &first = cursor.rest.first()?;
+    let rest = cursor.rest;
+    let &first = rest.first()?;
     if first & IS_PACKED == 0 {
         return cursor.value();
     }
-    let n = usize::from(first & LOW_BITS);
-    let bytes = &cursor.take(1 + n)?[1..];
-    let mut scaled = [0; 8];
-    scaled[8 - n..].copy_from_slice(bytes);
-    // Moves the sign along.
-    let scaled = match n {
-        0 => 0,
-        _ => i64::from_le_bytes(scaled) >> (64 - 8 * n as u32),
+    let bytes = usize::from(first & LENGTH_BITS);
+    cursor.rest = rest.get(1 + bytes..)?;
+    let n = match rest[1..].first_chunk() {
+        Some(eight) => i64::from_le_bytes(*eight),
+        None => {
+            let mut eight = [0; 8];
+            eight[..bytes].copy_from_slice(&rest[1..=bytes]);
+            i64::from_le_bytes(eight)
+        }
     };
-    let power = POWERS[usize::from(first >> DECIMALS_AT & LOW_BITS)];
-    Some(match first & IS_DOUBLE {
-        0 => ValueRef::Int(scaled),
-        _ => ValueRef::Double(scaled as f64 / power),
+    // Drops what follows, and extends the sign.
+    let unused = 64 - 8 * bytes as u32;
+    let n = if bytes == 0 { 0 } else { n << unused >> unused };
+    Some(match (first & IS_DOUBLE, first >> UNIT_AT & UNIT_BITS) {
+        (0, _) => ValueRef::Int(n),
+        (_, 0) => ValueRef::Double(n as f64),
+        (_, unit) => ValueRef::Double(n as f64 / PER_ONE[usize::from(unit)]),
     })
 }
 
@@ -89,7 +100,7 @@ pub(super) fn usual_bytes(payload: &[u8]) -> usize {
                 (rest.len() - cursor.rest.len()).max(1)
             }
             _ => {
-                let n = usize::from(first & LOW_BITS);
+                let n = usize::from(first & LENGTH_BITS);
                 saved += 8 - n;
                 1 + n
             }
@@ -99,17 +110,23 @@ pub(super) fn usual_bytes(payload: &[u8]) -> usize {
     payload.len() + saved
 }
 
-/// The value as an integer and the decimals to divide it by (in their place in the first byte).
-fn decimal(value: f64) -> Option<(i64, u8)> {
-    for (d, power) in POWERS.iter().enumerate().take(DECIMALS_MAX + 1) {
-        let scaled = value * power;
-        // Rounded to the nearest; the conversion saturates.
-        let scaled = (scaled + 0.5f64.copysign(scaled)) as i64;
-        if scaled.unsigned_abs() > EXACT_MAX as u64 {
+/// The value as a number of units, and the unit (in its place in the first byte).
+fn in_units(value: f64) -> Option<(i64, u8)> {
+    let is_same = |read: f64| read.to_bits() == value.to_bits();
+    // The conversions saturate.
+    let ones = value as i64;
+    if is_same(ones as f64) && ones.unsigned_abs() <= EXACT_MAX {
+        return Some((ones, 0));
+    }
+    for unit in 1..=2 {
+        let per_one = PER_ONE[usize::from(unit)];
+        let scaled = value * per_one;
+        let nearest = (scaled + 0.5f64.copysign(scaled)) as i64;
+        if nearest.unsigned_abs() > EXACT_MAX {
             return None;
         }
-        if (scaled as f64 / power).to_bits() == value.to_bits() {
-            return Some((scaled, (d as u8) << DECIMALS_AT));
+        if is_same(nearest as f64 / per_one) {
+            return Some((nearest, unit << UNIT_AT));
         }
     }
     None
@@ -135,7 +152,7 @@ mod tests {
     }
 
     fn packed(payload: &[u8]) -> Vec<u8> {
-        let mut out = [0; PAYLOAD_MAX];
+        let mut out = BUFFER;
         let n = pack(payload, &mut out).expect("it is short enough");
         out[..n].to_vec()
     }
@@ -169,7 +186,7 @@ mod tests {
         let double = |v| short(ValueRef::Double(v));
         assert_eq!([0.0, 1.0, -1.0, 127.0].map(double), [1, 2, 2, 2]);
         assert_eq!([-128.0, 128.0, 21.37, -21.37].map(double), [2, 3, 3, 3]);
-        assert_eq!([51.12345, 1e15, 0.000_001].map(double), [4, 8, 2]);
+        assert_eq!([51.12345, 1e15, 0.000_001].map(double), [5, 8, 2]);
         let int = |v| short(ValueRef::Int(v));
         assert_eq!([0, -1, 300, i64::MAX, i64::MIN].map(int), [1, 2, 3, 9, 9]);
         assert_eq!([(1 << 55) - 1, 1 << 55, -(1 << 55)].map(int), [8, 9, 8]);
@@ -212,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_long_or_damaged_payload_is_not_packed() {
-        let mut out = [0; PAYLOAD_MAX];
+        let mut out = BUFFER;
         let long = "x".repeat(PAYLOAD_MAX);
         assert_eq!(pack(&payload(&[ValueRef::Str(&long)]), &mut out), None);
         assert_eq!(pack(&[ValueRef::TAG_INT, 1], &mut out), None);
