@@ -145,8 +145,8 @@ const FLAGS_AT: usize = 8;
 const WIDE: u8 = 1 << 7;
 /// The bit of the flags of a row with packed numbers; none of [`RowFlags`].
 const PACKED: u8 = 1 << 6;
-/// The number of first rows that are packed. A bucket that waits for its turn has fewer; in one with
-/// many, packing would cost more time than its memory is worth.
+/// The number of first rows that are packed. A sensor that sends rarely has fewer when it is written;
+/// in a bucket with many, packing would cost more time than its memory is worth.
 const PACKED_ROWS: u32 = 16;
 
 impl Rows {

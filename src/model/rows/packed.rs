@@ -6,7 +6,7 @@
 //! value in this unit, with a sign. A number is packed only if exactly the same number is read back,
 //! bit by bit; others, strings and booleans have their usual form ([`super::super::value`]).
 //!
-//! Three units instead of each power of ten: a division costs as much as all the rest of a number.
+//! Three units instead of each power of ten, because most of the cost is the divisions.
 
 use super::super::value::{Cursor, ValueRef};
 
