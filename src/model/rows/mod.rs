@@ -95,18 +95,22 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     /// Fields (indexes into [`Rows::fields`]) and values, in received order.
     pub fn values(&self) -> impl Iterator<Item = (u32, ValueRef<'a>)> + use<'a> {
-        let mut cursor = Cursor { rest: self.payload };
         let fields = self.fields;
         let field = move |i: usize| fields.map_or(i as u32, |f| f[i]);
         (0..self.schema.names().len())
-            .map_while(move |i| Some((field(i), packed::value(&mut cursor)?)))
+            .map(field)
+            .zip(self.unnamed())
     }
 
     /// Field names and values, in received order.
     pub fn named(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
+        let names = self.schema.names().iter().map(|name| &**name);
+        names.zip(self.unnamed())
+    }
+
+    fn unnamed(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
         let mut cursor = Cursor { rest: self.payload };
-        let names = self.schema.names().iter();
-        names.map_while(move |name| Some((&**name, packed::value(&mut cursor)?)))
+        std::iter::from_fn(move || packed::value(&mut cursor))
     }
 
     /// The identity of the reading within its sensor.
@@ -200,15 +204,15 @@ impl Rows {
         payload: &[u8],
     ) {
         let bytes = stored_bytes(schema, numbers, payload.len());
-        if self.count >= PACKED_ROWS {
-            self.append_row(ts_ms, flags.0, schema, numbers, payload);
-            return self.note(ts_ms, bytes);
-        }
-        let mut short = packed::BUFFER;
-        match packed::pack(payload, &mut short) {
-            Some(len) => {
-                self.append_row(ts_ms, flags.0 | PACKED, schema, numbers, &short[..len]);
-            }
+        let mut short;
+        let packed = if self.count < PACKED_ROWS {
+            short = packed::BUFFER;
+            packed::pack(payload, &mut short)
+        } else {
+            None
+        };
+        match packed {
+            Some(values) => self.append_row(ts_ms, flags.0 | PACKED, schema, numbers, values),
             None => self.append_row(ts_ms, flags.0, schema, numbers, payload),
         }
         self.note(ts_ms, bytes);

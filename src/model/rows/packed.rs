@@ -25,13 +25,15 @@ pub(super) const PAYLOAD_MAX: usize = u8::MAX as usize;
 pub(super) type Buffer = [u8; PAYLOAD_MAX + 8];
 /// An empty one.
 pub(super) const BUFFER: Buffer = [0; PAYLOAD_MAX + 8];
+/// A number in its usual form, with the kind byte.
+const NUMBER_BYTES: usize = 1 + 8;
 /// Up to here all integers are exact as doubles, so the division that reads a number back has only
 /// one rounding, the same as that of the decimal text.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// Packs the values of a row into `out` and returns their length, which is never larger. `None` if
-/// the payload is too long or not valid.
-pub(super) fn pack(payload: &[u8], out: &mut Buffer) -> Option<usize> {
+/// Packs the values of a row into `out` and returns them; they are never longer. `None` if the payload
+/// is too long or not valid.
+pub(super) fn pack<'a>(payload: &[u8], out: &'a mut Buffer) -> Option<&'a [u8]> {
     if payload.len() > PAYLOAD_MAX {
         return None;
     }
@@ -58,7 +60,7 @@ pub(super) fn pack(payload: &[u8], out: &mut Buffer) -> Option<usize> {
             }
         }
     }
-    Some(len)
+    Some(&out[..len])
 }
 
 /// The next value, packed or not; `None` at the end.
@@ -90,24 +92,16 @@ pub(super) fn value<'a>(cursor: &mut Cursor<'a>) -> Option<ValueRef<'a>> {
 
 /// Length of the payload with all values in their usual form.
 pub(super) fn usual_bytes(payload: &[u8]) -> usize {
-    let mut rest = payload;
-    let mut saved = 0;
-    while let Some(&first) = rest.first() {
-        let bytes = match first & IS_PACKED {
-            0 => {
-                let mut cursor = Cursor { rest };
-                let _ = cursor.value();
-                (rest.len() - cursor.rest.len()).max(1)
-            }
-            _ => {
-                let n = usize::from(first & LENGTH_BITS);
-                saved += 8 - n;
-                1 + n
-            }
+    let mut cursor = Cursor { rest: payload };
+    let mut bytes = 0;
+    loop {
+        let before = cursor.rest.len();
+        bytes += match value(&mut cursor) {
+            Some(value) if value.is_number() => NUMBER_BYTES,
+            Some(_) => before - cursor.rest.len(),
+            None => return bytes,
         };
-        rest = rest.get(bytes..).unwrap_or_default();
     }
-    payload.len() + saved
 }
 
 /// The value as a number of units, and the unit (in its place in the first byte).
@@ -153,8 +147,9 @@ mod tests {
 
     fn packed(payload: &[u8]) -> Vec<u8> {
         let mut out = BUFFER;
-        let n = pack(payload, &mut out).expect("it is short enough");
-        out[..n].to_vec()
+        pack(payload, &mut out)
+            .expect("it is short enough")
+            .to_vec()
     }
 
     /// Bits, because 0 and -0 compare equal.
