@@ -14,8 +14,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Positions on the ring. With a million sensors on two shards, 120 sensors share one.
-const POSITIONS: usize = 4096;
+/// Positions on the ring. The buckets of one are written together, and a statement in a command of
+/// 500 costs MongoDB a tenth less than in one of 100. With a million sensors on two shards, 2,000
+/// sensors share a position; their order does not matter, because a few megabytes of documents fit
+/// into any cache.
+const POSITIONS: usize = 256;
 
 /// The sensor's place in the order of all sensors, from 0 to below `scale`.
 pub(super) fn scaled(sensor_hash: u64, scale: u64) -> u64 {
@@ -125,6 +128,20 @@ mod tests {
     }
 
     #[test]
+    fn half_a_million_items_are_reached_in_portions_that_fill_commands() {
+        let mut turns = Turns::default();
+        (0..500_000).for_each(|i| turns.push(hash(i), i));
+        let mut reached = vec![];
+        (0..15_000).for_each(|_| reached.push(turns.advance(20, 300_000).len()));
+        reached.retain(|n| *n > 0);
+        assert_eq!(reached.iter().sum::<usize>(), 500_000);
+        assert!(
+            reached.iter().all(|n| (1_500..2_500).contains(n)),
+            "{reached:?}"
+        );
+    }
+
+    #[test]
     fn the_time_until_a_turn_is_known_before() {
         let mut turns = Turns::default();
         let round_ms = 300_000;
@@ -165,14 +182,7 @@ mod tests {
 
     #[test]
     fn the_hand_reaches_each_position_once_from_any_place_and_with_any_step() {
-        for (first, step) in [
-            (0, 1),
-            (0, 4095),
-            (4095, 1),
-            (4095, 4096),
-            (17, 1000),
-            (1, 5000),
-        ] {
+        for (first, step) in [(0, 1), (0, 255), (255, 1), (255, 256), (17, 100), (1, 500)] {
             let mut turns = Turns::default();
             turns.advance(first, POSITIONS as u64);
             let position = |i: u64| i << (32 - POSITIONS.ilog2());
