@@ -9,10 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-
 use crate::Failure;
-use crate::report::Latency;
+use crate::latency::{Latencies, Latency};
 
 const EVERY: Duration = Duration::from_millis(50);
 const BLOCK: [u8; 4096] = [0x5A; 4096];
@@ -21,13 +19,13 @@ const BLOCK: [u8; 4096] = [0x5A; 4096];
 pub(crate) fn watch(stop: &AtomicBool) -> Result<Latency, Failure> {
     let dir = tempfile::tempdir()?;
     let file = File::create(dir.path().join("block"))?;
-    let mut us = Histogram::<u64>::new(3)?;
+    let mut latencies = Latencies::default();
     while !stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
         file.write_all_at(&BLOCK, 0)?;
         file.sync_data()?;
-        us.saturating_record(begun.elapsed().as_micros() as u64);
+        latencies.record(begun.elapsed());
         std::thread::sleep(EVERY.saturating_sub(begun.elapsed()));
     }
-    Ok(Latency::of(&us))
+    Ok(latencies.percentiles())
 }

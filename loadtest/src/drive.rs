@@ -11,8 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-
+use crate::latency::Latencies;
 use crate::plan::Plan;
 use crate::render::{self, Envelope, Message, Ring};
 use crate::spec::{Spec, Transport};
@@ -26,8 +25,6 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(300);
 const OPENED_WITHIN: Duration = Duration::from_secs(60);
 /// Wait before a retry.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// Latencies are recorded in microseconds, up to ten minutes, with three significant digits.
-const LATENCY_MAX_US: u64 = 600_000_000;
 
 /// The messages of one connection.
 pub(crate) struct Lane {
@@ -61,7 +58,7 @@ pub(crate) struct Throttle<'a> {
 
 /// The result of a phase.
 pub(crate) struct Driven {
-    pub(crate) latency_us: Histogram<u64>,
+    pub(crate) latencies: Latencies,
     pub(crate) readings: u64,
     /// Number of retries: rejected messages (429, 503) and broken connections.
     pub(crate) again: u64,
@@ -130,26 +127,19 @@ pub(crate) fn phase(
         threads.into_iter().map(join).collect()
     });
     let mut all = Driven {
-        latency_us: histogram(),
+        latencies: Latencies::default(),
         readings: 0,
         again: 0,
         seconds: 0.0,
     };
     for result in results {
         let lane = result?;
-        all.latency_us
-            .add(lane.latency_us)
-            .map_err(|e| e.to_string())?;
+        all.latencies.add(&lane.latencies);
         all.readings += lane.readings;
         all.again += lane.again;
     }
     all.seconds = begun.elapsed().as_secs_f64();
     Ok(all)
-}
-
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_max(LATENCY_MAX_US, 3)
-        .unwrap_or_else(|_| unreachable!("these bounds are valid"))
 }
 
 /// One lane in one phase.
@@ -187,7 +177,7 @@ impl<'a> Drive<'a> {
             .saturating_add(limit)
             .min(plan.messages_max(lane.number));
         let result = Driven {
-            latency_us: histogram(),
+            latencies: Latencies::default(),
             readings: 0,
             again: 0,
             seconds: 0.0,
@@ -249,8 +239,7 @@ impl<'a> Drive<'a> {
         self.throttle
             .progress
             .fetch_add(readings, Ordering::Relaxed);
-        let us = (intended.elapsed().as_micros() as u64).min(LATENCY_MAX_US);
-        self.result.latency_us.saturating_record(us);
+        self.result.latencies.record(intended.elapsed());
     }
 
     fn http(&mut self, port: u16) -> Result<(), Failure> {

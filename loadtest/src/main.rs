@@ -13,6 +13,7 @@ mod compare;
 mod disk;
 mod drive;
 mod http;
+mod latency;
 mod mqtt;
 mod pair;
 mod parts;

@@ -2,32 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::latency::Latency;
 use crate::usage::Usage;
 use crate::verify::Checked;
-
-/// Latency to the acknowledgement, in milliseconds.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(crate) struct Latency {
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) p999: f64,
-    pub(crate) max: f64,
-}
-
-impl Latency {
-    pub(crate) fn of(us: &Histogram<u64>) -> Latency {
-        let at = |q: f64| us.value_at_quantile(q) as f64 / 1e3;
-        Latency {
-            p50: at(0.5),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: us.max() as f64 / 1e3,
-        }
-    }
-}
 
 /// The results of a phase.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -49,6 +28,7 @@ pub(crate) struct PhaseReport {
     /// Write statements sent to MongoDB, and fdatasyncs of the journal.
     pub(crate) statements: u64,
     pub(crate) syncs: u64,
+    /// To the acknowledgement.
     pub(crate) latency_ms: Latency,
     /// Open loop: latency of a concurrent write of 4 KiB with fdatasync.
     pub(crate) disk_ms: Option<Latency>,

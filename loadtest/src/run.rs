@@ -13,7 +13,7 @@ use crate::parts::mongod::Mongod;
 use crate::parts::mosquitto::Mosquitto;
 use crate::parts::service::{Metrics, Service, scrape};
 use crate::plan::Plan;
-use crate::report::{self, Latency, OutageReport, PhaseReport, Report, Sample, Used};
+use crate::report::{self, OutageReport, PhaseReport, Report, Sample, Used};
 use crate::spec::{Phase, Spec, Transport};
 use crate::usage;
 use crate::verify::{self, Known, Sent, Tamper};
@@ -342,7 +342,7 @@ fn phases(
             mongod_cpu_s: used.mongod.cpu_s,
             statements: more(|metrics| report::writes(&metrics.kinds("store_statements_total"))),
             syncs: more(|metrics| metrics.count("journal_sync_seconds_count")),
-            latency_ms: Latency::of(&driven.latency_us),
+            latency_ms: driven.latencies.percentiles(),
             disk_ms: disk.transpose()?,
             outage: outage.transpose()?,
         });

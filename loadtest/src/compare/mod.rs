@@ -14,7 +14,8 @@ use self::part::{ALL, PartResult, name};
 use self::targets::Target;
 use crate::Failure;
 use crate::baseline::{self, Way, acknowledge, telegraf};
-use crate::report::{Latency, Report};
+use crate::latency::Latency;
+use crate::report::Report;
 use crate::run::{self, Options};
 use crate::spec::Spec;
 

@@ -4,7 +4,8 @@
 use super::part::{Part, PartResult, name};
 use crate::baseline::Outcome;
 use crate::baseline::acknowledge::Delivered;
-use crate::report::{Latency, PhaseReport, Report};
+use crate::latency::Latency;
+use crate::report::{PhaseReport, Report};
 
 /// The names of the columns, and the line below them.
 pub(super) const HEAD: [&str; 2] = [

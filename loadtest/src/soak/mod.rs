@@ -23,7 +23,6 @@ use crate::drive::{self, Lane, Target, Throttle};
 use crate::parts::mongod::Mongod;
 use crate::parts::service::Service;
 use crate::plan::Plan;
-use crate::report::Latency;
 use crate::run::{self, Over, Rig};
 use crate::spec::{Format, Spec, Transport};
 use crate::verify::{self, Checked, Known, Sent};
@@ -209,8 +208,8 @@ fn drive_minutes(
         let load = Load {
             readings: mqtt.readings + http.readings,
             retries: mqtt.again + http.again,
-            http_ms: Latency::of(&http.latency_us),
-            mqtt_ms: Latency::of(&mqtt.latency_us),
+            http_ms: http.latencies.percentiles(),
+            mqtt_ms: mqtt.latencies.percentiles(),
         };
         eprintln!(
             "  minute {:>3}: {} readings, p99 {:.1} ms over HTTP, {:.1} ms to the broker",

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::events::Event;
 use crate::Failure;
+use crate::latency::Latency;
 use crate::plot::{self, Chart};
-use crate::report::{Latency, Used};
+use crate::report::Used;
 use crate::verify::Checked;
 
 /// A value is flat if its late median is at most this many times its early one, and a little for
