@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_million_items_are_reached_in_portions_that_fill_commands() {
+    fn half_a_million_items_are_reached_some_thousand_at_a_time() {
         let mut turns = Turns::default();
         (0..500_000).for_each(|i| turns.push(hash(i), i));
         let mut reached = vec![];
