@@ -167,11 +167,11 @@ pub(crate) struct Report {
     pub(crate) conflicts: u64,
     pub(crate) retries: u64,
     pub(crate) duplicates: u64,
-    /// With `settle`: resident bytes of the service after everything is stored.
+    /// With `settle_seconds`: resident bytes of the service that long after everything is stored.
     pub(crate) rss_settled_bytes: Option<u64>,
     /// Resident bytes of the service before the first message.
     pub(crate) rss_begin_bytes: u64,
-    /// With `settle`: `hourbucket_accumulate_bytes` after everything is stored.
+    /// With `settle_seconds`: `hourbucket_accumulate_bytes` at that time.
     pub(crate) accumulate_settled_bytes: Option<u64>,
     pub(crate) check: Checked,
     pub(crate) course: Vec<Sample>,

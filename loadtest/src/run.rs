@@ -258,12 +258,12 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
 /// Idle time of the service. If a scenario waits until everything is stored, `flush.max_age` passes
 /// and must not count as time of the service.
 fn idle_s(report: &Report, spec: &Spec, drain: &Duration, waited: Duration) -> f64 {
-    match spec.settle {
-        true => {
+    match spec.settle_seconds {
+        Some(_) => {
             (report.stored_s - waited.as_secs_f64() - report.accepted_s).max(0.0)
                 + drain.as_secs_f64()
         }
-        false => 0.0,
+        None => 0.0,
     }
 }
 
@@ -417,7 +417,8 @@ fn outage(
     Ok(report)
 }
 
-/// Waits until the service has accepted everything, and with `settle`, until everything is stored.
+/// Waits until the service has accepted everything. With `settle_seconds` also until everything is
+/// stored, and so long afterwards; then looks at its memory.
 fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result<(), Failure> {
     let deadline = Instant::now() + SETTLED_WITHIN;
     let mut accepted = false;
@@ -427,15 +428,15 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
             accepted = true;
             report.accepted_s = begun.elapsed().as_secs_f64();
         }
-        if accepted && (!spec.settle || metrics.settled() >= report.readings) {
-            report.stored_s = begun.elapsed().as_secs_f64();
-            if spec.settle {
-                // The gauges are updated once per second.
-                std::thread::sleep(Duration::from_millis(1500));
+        let is_stored = spec.settle_seconds.is_none() || metrics.settled() >= report.readings;
+        if accepted && is_stored {
+            if let Some(seconds) = spec.settle_seconds {
+                std::thread::sleep(Duration::from_secs(seconds));
                 report.rss_settled_bytes = Some(rig.service.usage().rss_bytes);
                 report.accumulate_settled_bytes =
                     Some(rig.service.metrics()?.count("accumulate_bytes"));
             }
+            report.stored_s = begun.elapsed().as_secs_f64();
             return Ok(());
         }
         if Instant::now() > deadline {

@@ -83,9 +83,10 @@ pub(crate) struct Spec {
     pub(crate) shuffled: Option<u64>,
     #[serde(default = "seed")]
     pub(crate) seed: u64,
-    /// Before stopping the service, waits until it has stored everything.
-    #[serde(default)]
-    pub(crate) settle: bool,
+    /// Before stopping the service, waits until it has stored everything, and so long afterwards.
+    /// Then its memory is looked at: the allocator gives back most of what is free within seconds,
+    /// all of it within a minute.
+    pub(crate) settle_seconds: Option<u64>,
     pub(crate) phases: Vec<Phase>,
     /// Environment variables of the service, without the prefix `HOURBUCKET_`.
     #[serde(default)]

@@ -144,7 +144,7 @@ fn spec(options: &Options) -> Spec {
         begin_hour: 0,
         shuffled: None,
         seed: 123,
-        settle: false,
+        settle_seconds: None,
         phases: vec![],
         service: BTreeMap::new(),
     }
