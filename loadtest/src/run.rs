@@ -255,8 +255,8 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     Ok(report)
 }
 
-/// Idle time of the service. If a scenario waits until everything is stored, `flush.max_age` passes
-/// and must not count as time of the service.
+/// Idle time of the service. If a scenario waits until everything is stored, `flush.max_age` passes,
+/// and then `settle_seconds`; neither may count as time of the service.
 fn idle_s(report: &Report, spec: &Spec, drain: &Duration, waited: Duration) -> f64 {
     match spec.settle_seconds {
         Some(_) => {
@@ -428,8 +428,8 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
             accepted = true;
             report.accepted_s = begun.elapsed().as_secs_f64();
         }
-        let is_stored = spec.settle_seconds.is_none() || metrics.settled() >= report.readings;
-        if accepted && is_stored {
+        let is_over = spec.settle_seconds.is_none() || metrics.settled() >= report.readings;
+        if accepted && is_over {
             if let Some(seconds) = spec.settle_seconds {
                 std::thread::sleep(Duration::from_secs(seconds));
                 report.rss_settled_bytes = Some(rig.service.usage().rss_bytes);

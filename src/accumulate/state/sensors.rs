@@ -7,8 +7,8 @@ use super::{Sensor, Shard};
 use crate::model::{BucketStart, Now, ReadingRef, SensorId, sensor_id_memory};
 
 /// Unless room is needed, a sweep for idle buckets visits all sensors within so many ticks, 20 s, but
-/// at least so many sensors in each. A million sensors in 2.5 s took a twentieth of the
-/// service's time, because each is a cache miss.
+/// at least so many sensors in each. A million sensors in 2.5 s took a twentieth of the service's
+/// time, because each is a cache miss.
 const SWEEP_TICKS: usize = 1024;
 const SWEEP_STEP_MIN: usize = 256;
 /// Sensors visited per tick if room is needed: a few milliseconds of work. All of a million sensors
