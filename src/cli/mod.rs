@@ -159,8 +159,9 @@ enum InitCommand {
     Config(Box<init_config::InitConfig>),
 }
 
-/// Runs the command that the arguments name.
-pub fn main() -> ExitCode {
+/// Runs the command that the arguments name. `on_idle` is called by a thread before it waits for
+/// work, so often that it must be cheap.
+pub fn main(on_idle: fn()) -> ExitCode {
     let arguments = Arguments::parse();
     if let Command::Init {
         command: Some(InitCommand::Config(options)),
@@ -210,7 +211,7 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => match config::load(arguments.config.as_deref(), config::environment()) {
-            Ok(loaded) => with_config(arguments.command, loaded, arguments.config),
+            Ok(loaded) => with_config(arguments.command, loaded, arguments.config, on_idle),
             Err(errors) => config_failed(&arguments.command, errors),
         },
     }
@@ -242,16 +243,21 @@ fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     }
 }
 
-fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
+fn with_config(
+    command: Command,
+    loaded: config::Loaded,
+    path: Option<PathBuf>,
+    on_idle: fn(),
+) -> ExitCode {
     if let Command::Journal { command } = command {
         return journal::run(&command, &loaded.config);
     }
-    let runtime = match runtime(|| {}) {
+    let runtime = match runtime(|| {}, on_idle) {
         Ok(runtime) => runtime,
         Err(error) => return fail(format!("cannot start the runtime: {error}")),
     };
     let code = match command {
-        Command::Run => match self::runtime(|| priority::lower_own(priority::STORING)) {
+        Command::Run => match self::runtime(|| priority::lower_own(priority::STORING), on_idle) {
             Ok(storing) => {
                 let code = runtime.block_on(run::run(loaded, path, storing.handle().clone()));
                 storing.shutdown_timeout(SHUTDOWN_WAIT);
@@ -290,10 +296,11 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
     code
 }
 
-fn runtime(on_thread_start: fn()) -> std::io::Result<Runtime> {
+fn runtime(on_thread_start: fn(), on_idle: fn()) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .on_thread_start(on_thread_start)
+        .on_thread_park(on_idle)
         .build()
 }
 
