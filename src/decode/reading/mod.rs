@@ -67,6 +67,9 @@ use crate::model::{BatchBuilder, ValueRef};
 /// small. It is twice the most values, and more than any known gateway sends.
 const KEYS_MAX: usize = 512;
 
+/// Room for so many keys at first: a payload with a single reading then allocates once.
+const KEYS_FIRST: usize = 16;
+
 /// Longest path of a flattened value. More than a name may have, because there may be no value at
 /// its end.
 const PATH_BYTES_MAX: usize = 512;
@@ -118,7 +121,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             out,
             parts: Parts::default(),
             tags: Vec::new(),
-            keys: Vec::new(),
+            keys: Vec::with_capacity(KEYS_FIRST),
             level: 0,
             candidates: Vec::new(),
             unstored: Vec::new(),
