@@ -15,17 +15,34 @@ use crate::latency::{Latencies, Latency};
 const EVERY: Duration = Duration::from_millis(50);
 const BLOCK: [u8; 4096] = [0x5A; 4096];
 
-/// Writes until `stop` is set, below `TMPDIR`, where the parts have their directories.
+/// Writes until `stop` is set, but at least once, below `TMPDIR`, where the parts have their
+/// directories.
 pub(crate) fn watch(stop: &AtomicBool) -> Result<Latency, Failure> {
     let dir = tempfile::tempdir()?;
     let file = File::create(dir.path().join("block"))?;
     let mut latencies = Latencies::default();
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         let begun = Instant::now();
         file.write_all_at(&BLOCK, 0)?;
         file.sync_data()?;
         latencies.record(begun.elapsed());
+        if stop.load(Ordering::Relaxed) {
+            return Ok(latencies.percentiles());
+        }
         std::thread::sleep(EVERY.saturating_sub(begun.elapsed()));
     }
-    Ok(latencies.percentiles())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_that_ends_immediately_has_a_measurement() {
+        let latency = watch(&AtomicBool::new(true)).unwrap();
+        assert!(
+            latency.p50 > 0.0 && latency.p50 <= latency.max,
+            "{latency:?}"
+        );
+    }
 }
