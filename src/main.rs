@@ -1,4 +1,4 @@
-//! The binary: the allocator. All commands are in [`hourbucket::cli`].
+//! The binary and its allocator. All commands are in [`hourbucket::cli`].
 
 use std::cell::Cell;
 use std::process::ExitCode;

@@ -418,7 +418,7 @@ fn outage(
 }
 
 /// Waits until the service has accepted everything. With `settle_seconds` also until everything is
-/// stored, and so long afterwards; then looks at its memory.
+/// stored, and so long afterwards; then measures its memory.
 fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result<(), Failure> {
     let deadline = Instant::now() + SETTLED_WITHIN;
     let mut accepted = false;

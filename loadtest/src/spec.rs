@@ -84,8 +84,8 @@ pub(crate) struct Spec {
     #[serde(default = "seed")]
     pub(crate) seed: u64,
     /// Before stopping the service, waits until it has stored everything, and so long afterwards.
-    /// Then its memory is looked at: the allocator gives back much of what is free only seconds
-    /// later. At least 2, because the gauges are updated once per second.
+    /// Then its memory is measured: the service returns freed memory every ten seconds. At least 2,
+    /// because the gauges are updated once per second.
     pub(crate) settle_seconds: Option<u64>,
     pub(crate) phases: Vec<Phase>,
     /// Environment variables of the service, without the prefix `HOURBUCKET_`.
