@@ -19,6 +19,7 @@ mod figures;
 mod guides;
 mod import;
 mod influx;
+mod interrupted_inserts;
 mod last_used;
 mod latest;
 mod latest_cost;

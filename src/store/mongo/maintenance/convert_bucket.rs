@@ -137,7 +137,6 @@ impl Collections {
         for (i, chunk) in missing.chunks(INSERT_MAX).enumerate() {
             self.measurements
                 .insert_many(chunk)
-                .ordered(false)
                 .await
                 .map_err(failed("inserting measurements"))?;
             if i == 0 {

@@ -1,12 +1,19 @@
 //! Time-series buckets: measurements in a native collection, and the summary in `sensor_buckets`
 //! (docs/design.md, section 2).
 //!
-//! **Writing.** First the measurements of all statements are sent as large unordered inserts,
-//! grouped by sensor. Then the summaries follow, guarded by the version like any page. A native
+//! **Writing.** First the measurements of all statements are sent as large inserts, grouped by
+//! sensor. Then the summaries follow, guarded by the version like any page. A native
 //! collection cannot refuse a duplicate, so nothing is inserted speculatively: after a lost
 //! response, and if an earlier process may have written the bucket, it is loaded with `doubt`
 //! before its next statement. If a summary does not have the expected version, the load that
 //! follows recomputes it from the measurements ([`super::recompute_summary`]).
+//!
+//! **Ordered inserts.** If MongoDB 6.0.5 interrupts an unordered insert (the primary steps down, or
+//! an operator ends the operation), it leaves the measurements that it has not written yet in its
+//! open buckets. The next insert of such a sensor then stores them as well, although they were
+//! reported as failed: they are stored twice, or, since their memory is used for other things, the
+//! server takes all memory. An ordered insert is one transaction, which the server undoes as a
+//! whole.
 //!
 //! **Abandoned statements.** The server may still execute a statement whose response was lost. The
 //! [`fence`](super::fence) ensures that it has ended before the stored measurements are read.
@@ -133,20 +140,13 @@ impl MongoStore {
                     detail,
                 });
             }
-            for error in reply
+            // One error at most: the server does not execute what follows it.
+            let error = reply
                 .get_array("writeErrors")
-                .into_iter()
-                .flatten()
-                .filter_map(|e| e.as_document())
-            {
-                let (write, answer) = packer.failed(error)?;
-                match (&refused[write], &answer) {
-                    (None, _)
-                    | (Some(PageWriteResult::Unknown { .. }), PageWriteResult::Rejected { .. }) => {
-                        refused[write] = Some(answer)
-                    }
-                    _ => {}
-                }
+                .ok()
+                .and_then(|errors| errors.first()?.as_document());
+            if let Some(error) = error {
+                packer.failed(error, &mut refused)?;
             }
             begun_at = Some(packer.at);
         }
@@ -191,10 +191,8 @@ impl<'a> Packer<'a> {
 
     /// The next command, as large as the limits allow.
     ///
-    /// It has no `maxTimeMS`: a server that interrupts an insert into a time-series collection
-    /// (seen with MongoDB 6.0.5) keeps its measurements in an open bucket although their memory is
-    /// used for other things. Later inserts then fail with `BSONElement: bad type`, or the server
-    /// takes all memory. An abandoned insert ends by itself; the fence waits for that.
+    /// It has no `maxTimeMS`, because an interrupted insert is not safe with every server (see the
+    /// module). An abandoned insert ends by itself; the fence waits for that.
     fn next(
         &mut self,
         options: &CommandOptions,
@@ -205,7 +203,7 @@ impl<'a> Packer<'a> {
         self.last.clear();
         let (mut w, root) = Writer::new(1 << 16);
         w.str("insert", READINGS);
-        w.bool("ordered", false);
+        w.bool("ordered", true);
         w.str("comment", comment);
         options.write_to(&mut w);
         let list = w.array("documents");
@@ -261,29 +259,45 @@ impl<'a> Packer<'a> {
         (self.at - before.unwrap_or(0)) as u64
     }
 
-    /// Maps an element of `writeErrors` to the result of its statement: rejected, or unknown.
-    fn failed(&self, error: &Document) -> Result<(usize, PageWriteResult), StoreError> {
+    /// Marks the statement that the server refused as rejected or unknown, and those after it in
+    /// the last command, which were not executed, as unknown.
+    fn failed(
+        &self,
+        error: &Document,
+        refused: &mut [Option<PageWriteResult>],
+    ) -> Result<(), StoreError> {
         let code = error.get_i32("code").unwrap_or_default();
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
         let index = error
             .get_i32("index")
             .ok()
-            .and_then(|i| self.last.get(usize::try_from(i).ok()?).copied());
-        match (index, statement_error(code)) {
-            (Some(write), StatementError::Data) => {
-                Ok((write, PageWriteResult::Rejected { detail }))
-            }
-            (Some(write), _) => Ok((write, PageWriteResult::Unknown { detail })),
-            (None, _) => Err(StoreError::Unknown {
+            .and_then(|i| usize::try_from(i).ok())
+            .filter(|i| *i < self.last.len());
+        let Some(index) = index else {
+            return Err(StoreError::Unknown {
                 kind: StoreErrorKind::Command,
                 detail,
-            }),
+            });
+        };
+        let write = self.last[index];
+        if statement_error(code) == StatementError::Data {
+            refused[write] = Some(PageWriteResult::Rejected {
+                detail: detail.clone(),
+            });
         }
+        for &unknown in &self.last[index..] {
+            refused[unknown].get_or_insert_with(|| PageWriteResult::Unknown {
+                detail: detail.clone(),
+            });
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::doc;
+
     use super::*;
     use crate::model::{BucketStart, Reading, Rows, Span, StorageMode, Value, summary::summarise};
     use crate::store::mongo::pack::WriteConcern;
@@ -311,6 +325,42 @@ mod tests {
             rows: rows.into(),
             catalog: None,
         }
+    }
+
+    #[test]
+    fn what_follows_a_refused_measurement_was_not_executed() {
+        let options = CommandOptions {
+            span: Span::HOUR,
+            write_concern: WriteConcern::Majority,
+            wtimeout_ms: 7500,
+        };
+        let writes = [write(300), write(300), write(300), write(300)];
+        let mut packer = Packer::new(&writes);
+        packer.next(&options, "name", 900).unwrap().unwrap();
+        let after = |index: i32, code: i32| {
+            let error = doc! { "index": index, "code": code, "errmsg": "no" };
+            let mut refused = vec![None; writes.len()];
+            packer.failed(&error, &mut refused).map(|()| refused)
+        };
+        let detail = |code| format!("no ({code})");
+        let unknown = |code| {
+            Some(PageWriteResult::Unknown {
+                detail: detail(code),
+            })
+        };
+        let rejected = Some(PageWriteResult::Rejected {
+            detail: detail(121),
+        });
+        assert_eq!(
+            after(450, 121).unwrap(),
+            [None, rejected, unknown(121), None],
+            "the last statement is part of the next command"
+        );
+        assert_eq!(
+            after(0, 11602).unwrap(),
+            [unknown(11602), unknown(11602), unknown(11602), None]
+        );
+        assert!(after(900, 121).is_err(), "the command has fewer");
     }
 
     #[test]
