@@ -29,7 +29,8 @@ fn interrupt(mongod: &Mongod, for_: Duration) -> (usize, usize) {
         let client = mongodb::Client::with_uri_str(mongod.uri()).await.unwrap();
         let admin = client.database("admin");
         let begun = Instant::now();
-        let (mut ended, mut stepped_down) = (0, 0);
+        let mut ended = 0;
+        let mut stepped_down = 0;
         while begun.elapsed() < for_ {
             let running =
                 doc! { "currentOp": 1, "op": "insert", "ns": "hourbucket.sensor_readings" };
