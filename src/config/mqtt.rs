@@ -49,6 +49,10 @@ pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt
         }
         brokers.push(mqtt);
     }
+    for i in 0..brokers.len() {
+        let count = brokers.iter().filter(|b| b.url == brokers[i].url).count();
+        brokers[i].is_url_shared = count > 1;
+    }
     brokers
 }
 
@@ -78,6 +82,7 @@ fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
         window: s.count("window", 10_000, 1..=65_535),
         status_topic: s.parse("status_topic", status_topic),
         subscriptions: subscriptions(&mut s, formats),
+        is_url_shared: false,
     };
     s.end();
     mqtt

@@ -59,6 +59,8 @@ pub struct Mqtt {
     pub status_topic: Option<String>,
     /// `[[mqtt.subscriptions]]`
     pub subscriptions: Vec<Subscription>,
+    /// Another `[[mqtt]]` has the same `url`.
+    pub is_url_shared: bool,
 }
 
 /// `[[mqtt.subscriptions]]`

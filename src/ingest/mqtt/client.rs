@@ -59,7 +59,7 @@ pub fn spawn(
     } else {
         u16::MAX
     };
-    let name = target.label();
+    let name = target.name_of(&config);
     let (settled_tx, settled) = mpsc::unbounded_channel();
     let status = BrokerStatus {
         broker: name.clone(),

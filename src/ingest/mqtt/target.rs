@@ -118,6 +118,14 @@ impl Target {
         }
     }
 
+    /// The name of a connection in logs, metrics and `/readyz`, unique among the brokers.
+    pub(super) fn name_of(&self, config: &Mqtt) -> String {
+        match config.is_url_shared {
+            true => format!("{} ({})", self.label(), config.client_id),
+            false => self.label(),
+        }
+    }
+
     /// The TLS configuration, if the scheme uses TLS. Reads files, so it blocks for some
     /// milliseconds.
     ///
