@@ -143,6 +143,22 @@ impl Credentials {
         self.tokens.as_ref().map(|tokens| tokens.len())
     }
 
+    /// Logs that tokens may write and read every sensor, because they have no rules. `key`: the
+    /// setting that names the file.
+    pub(crate) fn log_tokens_without_rules(&self, key: &str) {
+        let grants = self.tokens.iter().flat_map(|tokens| tokens.grants());
+        let count = grants
+            .filter(|grant| grant.write.is_none() && grant.read.is_none())
+            .count();
+        if count > 0 {
+            tracing::warn!(
+                key,
+                tokens = count,
+                "tokens without `write` and `read` may write and read every sensor"
+            );
+        }
+    }
+
     /// Whether JWTs are accepted.
     pub fn accepts_jwt(&self) -> bool {
         self.jwt.is_some() && !self.by_certificate

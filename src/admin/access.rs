@@ -107,6 +107,7 @@ impl Access {
                 let now_ms = self.clock.now().wall_ms;
                 match grant.check(Protocol::Http, now_ms) {
                     Ok(()) => {
+                        peer.inspect(|peer| peer.sent_by(&grant));
                         grant.usage.note_used(now_ms);
                         Ok(Reader(Some(grant)))
                     }

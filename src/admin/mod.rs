@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
 use self::answer::ApiError;
+use crate::access::Credentials;
 use crate::config;
 use crate::ingest::http::answer::json;
 use crate::ingest::http::refused_body::discard_rest;
@@ -103,6 +104,11 @@ impl Renewal {
     pub(crate) fn put(&self, cfg: &config::Admin) {
         self.port
             .set(cfg.connections, cfg.proxies.clone(), cfg.times);
+    }
+
+    /// Ends the idle connections of readers that these credentials do not accept any more.
+    pub(crate) fn revoke(&self, credentials: Option<&Credentials>) {
+        self.port.revoke(credentials);
     }
 }
 

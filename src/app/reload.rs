@@ -179,7 +179,8 @@ impl Running {
         }
         let fitted = within_files(&ready.config);
         self.admin.put(&fitted.admin);
-        self.readers.replace(ready.of_readers);
+        self.readers.replace(ready.of_readers.clone());
+        self.admin.revoke(ready.of_readers.as_deref());
         let decoding = ready.config.decoding();
         if let Some(http) = &mut self.http {
             http.put(&fitted.http, Arc::new(decoding.clone()), ready.of_http);

@@ -12,6 +12,7 @@
 
 pub(crate) mod address_limits;
 pub(crate) mod phase;
+mod senders;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,6 +26,7 @@ use slab::Slab;
 pub(crate) use self::address_limits::Refusal;
 use self::address_limits::{AddressKey, AddressLimits};
 use self::phase::{Doing, Phase};
+use crate::access::Grant;
 use crate::config::{Connections, Proxies};
 use crate::model::Clock;
 
@@ -73,6 +75,7 @@ struct Entry {
     phase: Phase,
     /// Changed under the lock.
     is_proven: AtomicBool,
+    sender: Mutex<Option<Arc<Grant>>>,
 }
 
 /// The place of a connection, until it is dropped.
@@ -152,6 +155,7 @@ impl OpenConnections {
                 is_counted,
                 phase,
                 is_proven,
+                sender: Mutex::default(),
             });
             state.make_room(&entry, now_ms)?;
             state.entered(&entry);

@@ -22,7 +22,7 @@ use super::sender::Sender;
 use super::tokens::{TokenFault, identify};
 use crate::access::{Credentials, Grant, Held, Protocol};
 use crate::admission::{Admission, AdmissionError};
-use crate::config;
+use crate::config::{self, Live};
 use crate::decode::Formats;
 use crate::model::Clock;
 use crate::telemetry::metrics;
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     pub(super) admission: Admission,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) credentials: Option<Arc<Credentials>>,
+    /// Those after the last reload.
+    pub(super) newest: Live<Option<Arc<Credentials>>>,
     /// One permit per request whose body has arrived, until its answer is made;
     /// `http.concurrency_max` in total.
     pub(super) running: Arc<Semaphore>,
@@ -96,13 +98,8 @@ impl Shared {
             identify(credentials, peer, check).map_err(IngestError::from),
         )?;
         let now = self.clock.now();
-        grant
-            .check_sender(Protocol::Http, now.wall_ms)
-            .map_err(|denied| {
-                let error = IngestError::Denied(denied);
-                peer.inspect(|peer| peer.denied(&grant, error.reason()));
-                error
-            })?;
+        check_sender(peer, &grant, now.wall_ms)?;
+        peer.inspect(|peer| peer.sent_by(&grant));
         grant.usage.note_used(now.wall_ms);
         grant
             .check_quota(now)
@@ -110,9 +107,27 @@ impl Shared {
         Ok(Sender(Some(grant)))
     }
 
+    /// Checks the sender of a request once more: while its body arrived, its token may have expired
+    /// or been revoked.
+    fn check_again(&self, parts: &Parts) -> Result<(), IngestError> {
+        let newest = self.newest.now();
+        let (Some(grant), Some(newest)) = (Sender::of(parts), &*newest) else {
+            return Ok(());
+        };
+        let is_reloaded = self
+            .credentials
+            .as_ref()
+            .is_none_or(|known| !Arc::ptr_eq(known, newest));
+        if is_reloaded && newest.renewed(grant).is_none() {
+            return Err(IngestError::WrongToken);
+        }
+        check_sender(Peer::of(&parts.extensions), grant, self.clock.now().wall_ms)
+    }
+
     /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`:
     /// otherwise the sender would have to send the whole body again.
     pub(super) async fn start(&self, parts: &Parts) -> Result<Running, IngestError> {
+        self.check_again(parts)?;
         let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
         let permit = self
             .room(self.running.clone().acquire_owned(), self.cfg.queue_timeout)
@@ -131,6 +146,7 @@ impl Shared {
         parts: &Parts,
         patience: Duration,
     ) -> Result<Running, IngestError> {
+        self.check_again(parts)?;
         let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
         let admitted = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
@@ -164,6 +180,17 @@ impl Shared {
         };
         permit.map_err(late)?.map_err(|_| IngestError::Concurrency)
     }
+}
+
+/// Whether this sender may write now. Counts and logs if not.
+fn check_sender(peer: Option<&Peer>, grant: &Grant, now_ms: i64) -> Result<(), IngestError> {
+    grant
+        .check_sender(Protocol::Http, now_ms)
+        .map_err(|denied| {
+            let error = IngestError::Denied(denied);
+            peer.inspect(|peer| peer.denied(grant, error.reason()));
+            error
+        })
 }
 
 /// Counts the request for its sender.

@@ -86,7 +86,7 @@ use self::error::IngestError;
 use self::routes::{HOOKS_BEGIN, READINGS};
 use crate::access::{Credentials, GrantDefaults, TokensError};
 use crate::admission::Admission;
-use crate::config;
+use crate::config::{self, Live, Setter};
 use crate::decode::Formats;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
@@ -121,14 +121,19 @@ pub struct HttpIngest {
     listener: TcpListener,
     addr: SocketAddr,
     shared: Arc<Shared>,
+    newest: NewestCredentials,
     routes: watch::Sender<Router>,
     port: (Arc<Port>, PortSetter),
     certificates: Option<Certificates>,
 }
 
+/// Replaces the credentials for requests that are already being received.
+type NewestCredentials = Setter<Option<Arc<Credentials>>>;
+
 /// Replaces settings, credentials and certificates of a port that is being served.
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
+    newest: NewestCredentials,
     routes: watch::Sender<Router>,
     port: PortSetter,
     pub(crate) certificates: Option<Certificates>,
@@ -159,7 +164,8 @@ impl Renewal {
             decoding,
             admission: before.admission.clone(),
             clock: before.clock.clone(),
-            credentials,
+            credentials: credentials.clone(),
+            newest: before.newest.clone(),
             running: before.running.clone(),
             bodies,
             stopping: before.stopping.clone(),
@@ -167,8 +173,10 @@ impl Renewal {
         self.shared = Arc::new(shared);
         self.port
             .set(cfg.connections, cfg.proxies.clone(), cfg.times);
+        self.newest.set(credentials.clone());
         // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
+        self.port.revoke(credentials.as_deref());
     }
 }
 
@@ -258,6 +266,7 @@ impl HttpIngest {
         let stopping = Arc::new(AtomicBool::new(false));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
+        let (newest_setter, newest) = Live::new(credentials.clone());
         let shared = Arc::new(Shared {
             cfg,
             decoding,
@@ -265,6 +274,7 @@ impl HttpIngest {
             admission,
             clock,
             credentials,
+            newest,
             running,
             bodies,
             stopping,
@@ -287,6 +297,7 @@ impl HttpIngest {
             listener,
             addr,
             shared,
+            newest: newest_setter,
             routes,
             port,
             certificates,
@@ -309,6 +320,7 @@ impl HttpIngest {
         let port = self.port.1.clone();
         Renewal {
             shared,
+            newest: self.newest.clone(),
             routes,
             port,
             certificates: self.certificates.clone(),
@@ -333,11 +345,15 @@ impl HttpIngest {
             routes,
             port: (port, _),
             certificates,
+            ..
         } = self;
         let credentials = shared.credentials.as_deref();
         let tokens = credentials.and_then(Credentials::tokens);
         let jwt = credentials.is_some_and(Credentials::accepts_jwt);
         tracing::info!(%addr, tokens, jwt, tls = certificates.is_some(), "HTTP ingest listening");
+        if let Some(credentials) = credentials {
+            credentials.log_tokens_without_rules("http.tokens_file");
+        }
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }

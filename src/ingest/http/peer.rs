@@ -51,6 +51,11 @@ impl Peer {
         self.connection.rest();
     }
 
+    /// The sender of the request is authenticated.
+    pub(crate) fn sent_by(&self, grant: &Arc<Grant>) {
+        self.connection.place.sent_by(grant);
+    }
+
     /// Counts and logs that a valid token is refused: it has expired, or is not for this.
     pub(crate) fn denied(&self, grant: &Grant, reason: &'static str) {
         metrics::auth_failure(self.connection.port.name, reason);

@@ -10,6 +10,7 @@ use axum::http::header::FORWARDED;
 use axum::http::{HeaderMap, HeaderName};
 use tokio::net::TcpStream;
 
+use crate::access::Credentials;
 use crate::config::{self, HttpTimes, Live, Proxies, ProxyHeader, Setter};
 use crate::ingest::connections::{OpenConnections, Pause, Place};
 use crate::ingest::proxy::{self, ProxyFault, forwarded};
@@ -45,6 +46,14 @@ impl PortSetter {
     pub(crate) fn set(&self, connections: config::Connections, proxies: Proxies, times: HttpTimes) {
         self.connections.put(connections, proxies);
         self.times.set(times);
+    }
+
+    /// Ends the idle connections of senders that these credentials do not accept any more.
+    pub(crate) fn revoke(&self, credentials: Option<&Credentials>) {
+        if let Some(credentials) = credentials {
+            self.connections
+                .cut_unless(|grant| credentials.renewed(grant).is_some());
+        }
     }
 
     /// Applies the limits of an address to this machine's addresses too.

@@ -123,6 +123,9 @@ impl Port {
         let is_tls = self.certificates.is_some();
         tracing::info!(addr = %self.addr, tokens, jwt, tls = is_tls, "MQTT listener ready for \
             devices");
+        if let Some(credentials) = credentials {
+            credentials.log_tokens_without_rules("listen.mqtt.tokens_file");
+        }
         if let Some(certificates) = self.certificates.clone() {
             tasks.spawn(certificates.watch(shared.deps.stop.clone()));
         }

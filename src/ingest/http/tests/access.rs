@@ -1,9 +1,13 @@
 //! What a token may do: sensors, protocols, expiry, on every route.
 
-use serde_json::json;
+use std::sync::Arc;
 
-use super::rig::{Request, Rig, post};
-use crate::access::hash_secret;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::rig::{Answer, Request, Rig, post};
+use crate::access::{GrantDefaults, hash_secret};
 
 /// A port with a token `gw1.secret` that has these rules.
 async fn rig(rules: &str) -> Rig {
@@ -49,6 +53,50 @@ async fn readings_outside_the_scope_are_rejected_one_by_one() {
 
     let none = from_gw1(post(reading("gw2-1"))).send(rig.addr).await;
     assert_eq!((none.status, &none.json()["accepted"]), (400, &json!(0)));
+    rig.nothing_came();
+}
+
+/// Replaces the tokens of a port by one with this id.
+fn reload_with_token(rig: &mut Rig, id: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    let text = format!(
+        "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n",
+        hash_secret("secret")
+    );
+    std::fs::write(&path, text).unwrap();
+    let mut cfg = super::rig::http();
+    cfg.tokens_file = Some(path);
+    let credentials = crate::ingest::http::credentials(&cfg, &GrantDefaults::unlimited()).unwrap();
+    let decoding = Arc::new(super::rig::decoding());
+    rig.renewal.put(&cfg, decoding, credentials);
+}
+
+/// Reloads while a body arrives, with a token of this id; returns the rest of the answer.
+async fn reloaded_meanwhile(rig: &mut Rig, id: &str) -> Answer {
+    let body = reading("s1");
+    let head = from_gw1(post("")).header("expect", "100-continue").head();
+    let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+    let head = format!("{head}content-length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(Answer::read(&mut stream).await.unwrap().status, 100);
+    reload_with_token(rig, id);
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let answer = tokio::spawn(async move { Answer::read(&mut stream).await.unwrap() });
+    if id == "gw1" {
+        rig.ingest_batch().await.1.delivered();
+    }
+    answer.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_token_that_is_revoked_while_the_body_arrives_is_refused() {
+    let mut rig = rig("").await;
+    let kept = reloaded_meanwhile(&mut rig, "gw1").await;
+    assert_eq!(kept.status, 200, "{}", kept.text);
+    let revoked = reloaded_meanwhile(&mut rig, "gw2").await;
+    assert_eq!(revoked.status, 401, "{}", revoked.text);
+    assert!(revoked.text.contains("invalid_token"), "{}", revoked.text);
     rig.nothing_came();
 }
 

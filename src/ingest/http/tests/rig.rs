@@ -13,7 +13,7 @@ use crate::access::GrantDefaults;
 use crate::ack::Ack;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config;
-use crate::ingest::http::{HttpError, HttpIngest, PortSetter};
+use crate::ingest::http::{HttpError, HttpIngest, PortSetter, Renewal};
 use crate::model::{FieldLimiter, Reading, Span, SystemClock};
 
 /// No test takes this long. A test that hangs fails with its name instead.
@@ -57,6 +57,7 @@ pub(super) struct Rig {
     pub(super) admission: Admission,
     pub(super) ingest_batches: IngestReceiver,
     pub(super) limits: PortSetter,
+    pub(super) renewal: Renewal,
     pub(super) shutdown: CancellationToken,
     pub(super) task: JoinHandle<std::io::Result<()>>,
 }
@@ -108,6 +109,7 @@ impl Rig {
         .await?;
         let addr = ingest.local_addr();
         let limits = ingest.port.1.clone();
+        let renewal = ingest.renewal();
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
         Ok(Rig {
@@ -116,6 +118,7 @@ impl Rig {
             admission,
             ingest_batches,
             limits,
+            renewal,
             shutdown,
             task,
         })
