@@ -7,8 +7,10 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
+use super::duplicates::{Duplicates, Level};
 use crate::decode::RejectReason;
 use crate::decode::names::excerpt;
 use crate::decode::rejects::Fault;
@@ -21,8 +23,23 @@ use crate::decode::token::Token;
 pub(super) const MEMBERS_MAX: usize = 500_000;
 const TOO_MANY: &str = "more than 500000 members in one message";
 
+/// A message.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// The first value of each duplicate key.
+    pub(super) value: Value,
+    pub(super) duplicates: Duplicates,
+}
+
+impl From<Value> for Message {
+    fn from(value: Value) -> Message {
+        let duplicates = Duplicates::default();
+        Message { value, duplicates }
+    }
+}
+
 /// Passes each message to `take`, or the fault found in its place.
-pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
+pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Message, Fault>)) {
     // Strips a byte order mark, and the NUL that ends a text in C.
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
@@ -33,7 +50,7 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
         // No message for a word such as `nan`: it means "no value", which is not a fault.
         Some(_) => match scalar::value(bytes) {
             Ok(Token::Null) => {}
-            Ok(token) => take(Ok(of_token(&token))),
+            Ok(token) => take(Ok(of_token(&token).into())),
             Err(fault) => take(Err(fault)),
         },
         None => take(Err(Fault::new(
@@ -44,45 +61,53 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
 }
 
 /// A payload that is one array, if it is valid and not too large.
-pub(super) fn whole_array(payload: &[u8]) -> Option<Value> {
+pub(super) fn whole_array(payload: &[u8]) -> Option<Message> {
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if bytes.get(skip_space(bytes, 0)) != Some(&b'[') {
         return None;
     }
-    let mut parser = serde_json::Deserializer::from_slice(bytes);
-    let value = Tree {
-        left: &mut MEMBERS_MAX.clone(),
-    }
-    .deserialize(&mut parser)
-    .ok()?;
-    parser.end().is_ok().then_some(value)
+    whole(bytes)
 }
 
 /// The object in a text, plain or in base64, if there is one: some clouds send JSON inside JSON.
-pub(super) fn within(text: &str) -> Option<Value> {
+///
+/// # Errors
+/// It has a duplicate key.
+pub(super) fn within(text: &str) -> Result<Option<Value>, Fault> {
     let text = text.trim();
-    if text.starts_with('{') {
-        return object(text.as_bytes());
-    }
-    // The base64 of `{"`, and of `{` followed by white space.
-    if text.starts_with("ey") || text.starts_with("ew") {
-        return object(&STANDARD.decode(text).ok()?);
-    }
-    None
+    let message = if text.starts_with('{') {
+        whole(text.as_bytes())
+    } else if text.starts_with("ey") || text.starts_with("ew") {
+        // The base64 of `{"`, and of `{` followed by white space.
+        STANDARD.decode(text).ok().and_then(|bytes| whole(&bytes))
+    } else {
+        None
+    };
+    let Some(Message { value, duplicates }) = message.filter(|m| m.value.is_object()) else {
+        return Ok(None);
+    };
+    duplicates.fault().map_or(Ok(Some(value)), Err)
 }
 
-fn object(bytes: &[u8]) -> Option<Value> {
+/// The message that these bytes are.
+fn whole(bytes: &[u8]) -> Option<Message> {
     let mut parser = serde_json::Deserializer::from_slice(bytes);
-    let value = Tree {
-        left: &mut MEMBERS_MAX.clone(),
-    }
-    .deserialize(&mut parser)
-    .ok()?;
-    (parser.end().is_ok() && value.is_object()).then_some(value)
+    let message = parsed(&mut parser).ok()?;
+    parser.end().is_ok().then_some(message)
 }
 
-fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
+fn parsed<'de, D: Deserializer<'de>>(parser: D) -> Result<Message, D::Error> {
+    let mut state = State {
+        left: MEMBERS_MAX,
+        duplicates: Duplicates::default(),
+    };
+    let value = Tree { state: &mut state }.deserialize(parser)?;
+    let duplicates = state.duplicates;
+    Ok(Message { value, duplicates })
+}
+
+fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Message, Fault>)) {
     let mut at = skip_space(bytes, at);
     if bytes.get(at) == Some(&b']') {
         return trailing(bytes, at + 1, take);
@@ -104,7 +129,7 @@ fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
     }
 }
 
-fn stream(bytes: &[u8], mut at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
+fn stream(bytes: &[u8], mut at: usize, take: &mut impl FnMut(Result<Message, Fault>)) {
     while at < bytes.len() {
         if bytes[at] != b'{' {
             return trailing(bytes, at, take);
@@ -116,7 +141,7 @@ fn stream(bytes: &[u8], mut at: usize, take: &mut impl FnMut(Result<Value, Fault
     }
 }
 
-fn trailing(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
+fn trailing(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Message, Fault>)) {
     let at = skip_space(bytes, at);
     if at < bytes.len() {
         let detail = format!("unexpected data at byte {at}: {}", near(&bytes[at..], 0));
@@ -129,17 +154,13 @@ fn element(
     bytes: &[u8],
     at: usize,
     within: Within,
-    take: &mut impl FnMut(Result<Value, Fault>),
+    take: &mut impl FnMut(Result<Message, Fault>),
 ) -> Option<usize> {
     let rest = &bytes[at..];
     let mut parser = serde_json::Deserializer::from_slice(rest);
-    match (Tree {
-        left: &mut MEMBERS_MAX.clone(),
-    })
-    .deserialize(&mut parser)
-    {
-        Ok(value) => {
-            take(Ok(value));
+    match parsed(&mut parser) {
+        Ok(message) => {
+            take(Ok(message));
             Some(at + parser.into_iter::<serde::de::IgnoredAny>().byte_offset())
         }
         Err(error) => {
@@ -217,17 +238,25 @@ fn of_token(token: &Token<'_>) -> Value {
     }
 }
 
-/// Builds a tree and counts its members. Integers beyond signed 64 bit become doubles. For a
-/// duplicate key the last one counts, as in most parsers that device makers test with.
-struct Tree<'l> {
-    left: &'l mut usize,
+/// What is known of a message while it is parsed.
+struct State {
+    /// Members that it may still have.
+    left: usize,
+    duplicates: Duplicates,
+}
+
+/// Builds a tree, counts its members and lists duplicate keys. Integers beyond signed 64 bit become
+/// doubles.
+struct Tree<'s> {
+    state: &'s mut State,
 }
 
 impl<'de> DeserializeSeed<'de> for Tree<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        *self.left = self
+        self.state.left = self
+            .state
             .left
             .checked_sub(1)
             .ok_or_else(|| D::Error::custom(TOO_MANY))?;
@@ -268,9 +297,16 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut elements = Vec::new();
-        while let Some(value) = seq.next_element_seed(Tree {
-            left: &mut *self.left,
-        })? {
+        loop {
+            let from = self.state.duplicates.len();
+            let Some(value) = seq.next_element_seed(Tree {
+                state: &mut *self.state,
+            })?
+            else {
+                break;
+            };
+            let level = || Level::Index(elements.len());
+            self.state.duplicates.enclose(from, level);
             elements.push(value);
         }
         Ok(Value::Array(elements))
@@ -278,11 +314,23 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut members = Map::new();
+        let mut duplicate = None;
         while let Some(key) = map.next_key::<String>()? {
+            let from = self.state.duplicates.len();
             let value = map.next_value_seed(Tree {
-                left: &mut *self.left,
+                state: &mut *self.state,
             })?;
-            members.insert(key, value);
+            let level = || Level::Key(key.clone());
+            self.state.duplicates.enclose(from, level);
+            match members.entry(key) {
+                Entry::Vacant(place) => {
+                    place.insert(value);
+                }
+                Entry::Occupied(place) => duplicate = Some(place.key().clone()),
+            }
+        }
+        if let Some(key) = duplicate {
+            self.state.duplicates.add(key);
         }
         Ok(Value::Object(members))
     }

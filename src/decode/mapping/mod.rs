@@ -8,10 +8,12 @@
 //!
 //! Limits: a message has at most [`document::MEMBERS_MAX`] members and 127 levels, a payload at
 //! most `limits.batch_max_readings` readings, and each reading has the usual limits. A fault in a
-//! record rejects that record. A fault in the JSON rejects the message, and also the following ones
-//! if their start cannot be found.
+//! record, also a duplicate key, rejects that record; a duplicate key outside of records rejects
+//! the message. A fault in the JSON rejects the message, and also the following ones if their start
+//! cannot be found.
 
 mod document;
+mod duplicates;
 mod field;
 mod place;
 mod record;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use self::document::Message;
 use self::place::{Names, holds};
 use self::record::Case;
 use super::quota::Quota;
@@ -89,7 +92,7 @@ impl Mapper {
         // A top-level array is one message if a rule requires that; otherwise each element is one.
         if self.takes_arrays
             && let Some(array) = document::whole_array(payload)
-            && let Some(found) = self.rule(&array, topic, true)
+            && let Some(found) = self.rule(&array.value, topic, true)
         {
             run.matched(&array, found);
             return run.close();
@@ -178,15 +181,16 @@ impl Mapper {
         let array = document::whole_array(payload).filter(|_| self.takes_arrays);
         if let Some((rule, _)) = array
             .as_ref()
-            .and_then(|array| self.rule(array, topic, true))
+            .and_then(|array| self.rule(&array.value, topic, true))
         {
             found = position(rule);
         }
         if found.is_none() {
             document::read(payload, |message| {
-                let rule = message
-                    .ok()
-                    .and_then(|message| self.rule(&message, topic, false).map(|(rule, _)| rule));
+                let rule = message.ok().and_then(|message| {
+                    self.rule(&message.value, topic, false)
+                        .map(|(rule, _)| rule)
+                });
                 found = found.or_else(|| rule.and_then(position));
             });
         }
@@ -230,9 +234,9 @@ struct Run<'a, 'c> {
 }
 
 impl Run<'_, '_> {
-    fn message(&mut self, message: &Value) {
+    fn message(&mut self, message: &Message) {
         let mapper = self.mapper;
-        if let Some(found) = mapper.rule(message, self.topic, false) {
+        if let Some(found) = mapper.rule(&message.value, self.topic, false) {
             return self.matched(message, found);
         }
         let name = mapper.name();
@@ -243,25 +247,37 @@ impl Run<'_, '_> {
         ));
     }
 
-    fn matched(&mut self, message: &Value, (rule, captured): (&Rule, Option<Captured<'_>>)) {
+    fn matched(&mut self, message: &Message, (rule, captured): (&Rule, Option<Captured<'_>>)) {
         if rule.skip {
             self.index += 1;
             return;
         }
         let names = Names::new(captured, &rule.level_separator, self.cx);
-        self.records(Case { rule, message }, names);
+        self.records(rule, message, names);
     }
 
-    fn records<'m>(&mut self, case: Case<'_, 'm>, mut names: Names<'m>) {
-        let Case { rule, message } = case;
-        if rule.each.is_empty() {
-            return self.record(case, &names, message);
+    fn records<'m>(&mut self, rule: &Rule, message: &'m Message, mut names: Names<'m>) {
+        let Message { value, duplicates } = message;
+        // Without `each` the message is the only record.
+        let mut each = &[][..];
+        if !rule.each.is_empty() {
+            let Some(found) = rule.each.iter().find(|each| is_there(each, value)) else {
+                let what = "no records: nothing found at the place in `each`";
+                return self.reject(Fault::new(RejectReason::NoValues, what));
+            };
+            each = &found.0;
         }
-        let Some(each) = rule.each.iter().find(|each| is_there(each, message)) else {
-            let what = "no records: nothing found at the place in `each`";
-            return self.reject(Fault::new(RejectReason::NoValues, what));
-        };
-        self.walk(case, &each.0, message, &mut names);
+        match duplicates.in_records(each, value) {
+            Ok(ambiguous) => {
+                let case = Case {
+                    rule,
+                    message: value,
+                    ambiguous: &ambiguous,
+                };
+                self.walk(case, each, value, &mut names);
+            }
+            Err(fault) => self.reject(fault),
+        }
     }
 
     /// Descends to the records; as deep as `each` has steps.
@@ -310,7 +326,17 @@ impl Run<'_, '_> {
             self.index += 1;
             return;
         }
-        let Case { rule, message } = case;
+        let Case {
+            rule,
+            message,
+            ambiguous,
+        } = case;
+        if let Some((_, key)) = ambiguous
+            .iter()
+            .find(|(value, _)| std::ptr::eq(*value, record))
+        {
+            return self.reject(duplicates::fault(key));
+        }
         if !rule
             .filter
             .iter()

@@ -25,6 +25,8 @@ const LABELS_MAX: usize = 256;
 pub(super) struct Case<'r, 'm> {
     pub(super) rule: &'r Rule,
     pub(super) message: &'m Value,
+    /// Records with a duplicate key, which is next to them.
+    pub(super) ambiguous: &'r [(&'m Value, &'m str)],
 }
 
 /// Decodes a record into the builder's current reading and commits it; false if no value is left.
@@ -35,7 +37,7 @@ pub(super) fn read<'m>(
     cx: &Context<'_>,
     out: &mut BatchBuilder,
 ) -> Result<bool, Fault> {
-    let Case { rule, message } = case;
+    let Case { rule, message, .. } = case;
     let around = Around {
         names,
         record,
@@ -102,7 +104,7 @@ fn values(
             fields.is_whole = place.steps.is_empty() && prefix.is_empty();
             match value {
                 Value::Object(_) | Value::Array(_) => fields.flatten(&prefix, value),
-                Value::String(text) => match document::within(text) {
+                Value::String(text) => match document::within(text)? {
                     Some(value) => fields.flatten(&prefix, &value),
                     None => scalar(rule, around, &prefix, value, fields),
                 },
