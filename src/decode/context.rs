@@ -142,6 +142,9 @@ pub struct Context<'a> {
     pub ts_unit: Option<TsUnit>,
     /// The treatment of a time before `limits.unset_before`.
     pub unset_clock: UnsetClock,
+    /// Whether the sender reads why a reading is rejected, as over HTTP. If not, a reading whose
+    /// time is not in `ts` and has no zone gets the time of receipt.
+    pub is_answered: bool,
     /// From the topic: the sensor id if the payload names none.
     pub sensor_id: Option<&'a str>,
     /// From the topic: the field of a scalar.
@@ -191,6 +194,7 @@ impl<'a> Context<'a> {
         };
         Context {
             unset_clock,
+            is_answered: true,
             ..Context::of(decoding, received_at_ms)
         }
     }
@@ -213,6 +217,7 @@ impl<'a> Context<'a> {
             received_at_ms: 0,
             ts_unit: None,
             unset_clock: UnsetClock::Receipt,
+            is_answered: false,
             sensor_id: None,
             field: None,
             tags: &[],

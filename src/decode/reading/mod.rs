@@ -19,8 +19,8 @@
 //!   unit keeps it. Absent or null: the time of receipt.
 //! - The names in `native.time` (`timestamp`, `time`, …): the time of a reading without `ts`, if
 //!   they hold one ([`time::held`]); otherwise they are like other members. Of several, the first
-//!   in the setting counts. Only the end of the reading decides, so these members wait in
-//!   [`ReadingDecoder::candidates`].
+//!   in the setting counts; one with a zone comes before one without. Only the end of the reading
+//!   decides, so these members wait in [`ReadingDecoder::candidates`].
 //! - `values`: an object of values. Absent or null: the members with other keys are the values.
 //!   With `values` they are left out, before it and after it, and their faults do not count.
 //! - `tags`: an object. Numbers and booleans become texts; an integer keeps all its digits.
@@ -421,7 +421,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 
     /// Decides which member in `native.time` is the time; the others are values. Returns `Replaced`
-    /// if one holds a time that cannot be used.
+    /// if one holds a time that cannot be used. If the sender reads the answer, such a time is the
+    /// time of the reading, and rejects it.
     fn choose_time(&mut self) -> Option<Origin> {
         let mut candidates = std::mem::take(&mut self.candidates);
         let mut replaced = None;
@@ -429,21 +430,18 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             let unit = self.parts.ts_unit;
             let cx = self.cx;
             let held = |(_, _, token): &(u8, _, Token<'de>)| time::held(token, unit, cx);
-            let times = candidates
-                .iter()
-                .enumerate()
-                .filter(|(_, candidate)| held(candidate) == Held::Time);
-            match times
-                .min_by_key(|(_, (rank, _, _))| *rank)
-                .map(|(at, _)| at)
-            {
-                Some(at) => self.parts.ts = Some(candidates.remove(at).2),
-                None if candidates
-                    .iter()
-                    .any(|candidate| held(candidate) == Held::TimeWithoutZone) =>
-                {
-                    replaced = Some(Origin::Replaced);
-                }
+            // One that can be used comes before one that cannot.
+            let times = candidates.iter().enumerate().filter_map(|(at, candidate)| {
+                let is_unusable = match held(candidate) {
+                    Held::Time => false,
+                    Held::TimeWithoutZone => true,
+                    Held::Value => return None,
+                };
+                Some((is_unusable, candidate.0, at))
+            });
+            match times.min() {
+                Some((true, ..)) if !cx.is_answered => replaced = Some(Origin::Replaced),
+                Some((_, _, at)) => self.parts.ts = Some(candidates.remove(at).2),
                 None => {}
             }
         }

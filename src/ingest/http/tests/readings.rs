@@ -453,6 +453,32 @@ async fn an_unset_clock_is_refused_unless_a_setting_or_the_format_says_that_ther
 }
 
 #[tokio::test]
+async fn a_time_without_a_zone_is_refused_under_each_name() {
+    let mut rig = Rig::new(|_| {}).await;
+    for name in ["ts", "timestamp", "time", "datetime", "t", "@timestamp"] {
+        for values in [r#""temp":1"#, r#""values":{"temp":1}"#] {
+            let body = format!(r#"{{"sensor_id":"S1","{name}":"2024-03-01 10:00:00",{values}}}"#);
+            let answer = post(&*body).send(rig.addr).await;
+            let error = &answer.json()["errors"][0];
+            assert_eq!(
+                (answer.status, &error["reason"]),
+                (400, &json!("bad_timestamp")),
+                "{body}"
+            );
+            assert!(
+                error["detail"].to_string().contains("limits.zone"),
+                "{error}"
+            );
+        }
+    }
+    rig.nothing_came();
+    // Another name may hold the time.
+    let body = r#"{"sensor_id":"S1","timestamp":"2024-03-01 10:00:00","t":1709287200,"temp":1}"#;
+    let (_, readings) = rig.delivered(post(body)).await;
+    assert_eq!(readings[0].ts_ms, 1_709_287_200_000);
+}
+
+#[tokio::test]
 async fn what_is_left_out_is_named_in_the_answer() {
     let mut rig = Rig::new(|_| {}).await;
     let body = r#"{"sensor_id":"S1","values":{"temp":1},"firmware":"1.2","energy":{"power":5}}"#;
