@@ -103,6 +103,34 @@ fn written_by_a_person(text: Cow<'_, str>, settings: ScalarFormat) -> Result<Tok
     Err(Fault::new(RejectReason::NotANumber, detail))
 }
 
+/// A bare value as JSON, for a sender that puts values into a URL; null if it means "no value". A
+/// number beyond all limits stays as it is written, so that the format of the reading rejects it.
+pub(crate) fn bare_value_as_json(text: &str) -> String {
+    let string = |text: &str| serde_json::Value::from(text).to_string();
+    match value(text.as_bytes()) {
+        // The member may be an id or a code, which `0042` is more likely than 42.
+        Ok(Token::Int(_) | Token::Double(_)) if is_code(text.trim()) => string(text),
+        Ok(Token::Int(v)) => v.to_string(),
+        Ok(Token::Double(v)) => serde_json::Value::from(v).to_string(),
+        Ok(Token::Bool(v)) => v.to_string(),
+        Ok(Token::Str(text)) => string(&text),
+        Ok(_) => "null".to_owned(),
+        Err(fault) => match fault.reason {
+            RejectReason::EmptyPayload => "null".to_owned(),
+            RejectReason::NotFinite | RejectReason::IntegerOutOfRange if !is_code(text.trim()) => {
+                text.trim().trim_start_matches('+').to_owned()
+            }
+            _ => string(text),
+        },
+    }
+}
+
+/// Whether a number begins with a zero that it does not need.
+fn is_code(text: &str) -> bool {
+    text.strip_prefix('0')
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// Parses a bare value; null if it means "no value".
 pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
     let text = std::str::from_utf8(payload).map_err(|e| {

@@ -10,7 +10,7 @@ use super::super::encoding::Encoding;
 use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
 use crate::config::Decoding;
-use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName};
+use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName, bare_value_as_json};
 use crate::model::{BatchBuilder, ReadingBatch};
 
 const PREFIX: &str = "/v1/hooks/";
@@ -120,20 +120,12 @@ impl Target {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The values of a `GET` as a JSON object: numbers and booleans as such, other values as
-    /// strings.
+    /// The values of a `GET` as a JSON object, each by the rules of the format `scalar`.
     pub(super) fn values_as_json(&self) -> Vec<u8> {
-        let text = |text: &str| serde_json::Value::from(text).to_string();
         let is_id = |key: &str| key == "id" && self.format == NATIVE;
         let member = |(key, value): &(String, String)| {
-            let bare = serde_json::from_str(value)
-                .ok()
-                .filter(|v: &serde_json::Value| v.is_number() || v.is_boolean());
-            format!(
-                "{}:{}",
-                text(key),
-                bare.map_or_else(|| text(value), |_| value.trim().to_owned())
-            )
+            let key = serde_json::Value::from(key.as_str());
+            format!("{key}:{}", bare_value_as_json(value))
         };
         let members: Vec<String> = self
             .values
@@ -268,7 +260,7 @@ mod tests {
         let json = |uri: &str| String::from_utf8(target(uri).values_as_json()).unwrap();
         let values = "hum=53&temp=-2.50&on=true&id=shellyht-1&name=a%22b&x=&n=NaN&zip=01234";
         let rest =
-            r#""hum":53,"temp":-2.50,"on":true,"name":"a\"b","x":"","n":"NaN","zip":"01234""#;
+            r#""hum":53,"temp":-2.5,"on":true,"name":"a\"b","x":null,"n":null,"zip":"01234""#;
         assert_eq!(
             json(&format!("/v1/hooks/json?{values}")),
             format!("{{{rest}}}")
@@ -279,5 +271,9 @@ mod tests {
             "/v1/hooks/json?sensor_id=shellyht-1"
         );
         assert_eq!(json("/v1/hooks/json?token=a.b&sensor_id=S"), "{}");
+        assert_eq!(
+            json("/v1/hooks/json?a=unavailable&b=%20&c=.5&d=%2B7&e=1e400&f=-inf&g=21,5&h=0"),
+            r#"{"a":null,"b":null,"c":0.5,"d":7,"e":1e400,"f":-inf,"g":"21,5","h":0}"#
+        );
     }
 }

@@ -96,6 +96,28 @@ async fn bodies_are_read_as_the_url_says() {
 }
 
 #[tokio::test]
+async fn a_value_in_a_url_is_read_like_a_scalar() {
+    let mut rig = Rig::new(|_| {}).await;
+    let none = hook("json?sensor_id=S1&hum=53&temp=nan&b=", "").method("GET");
+    let (answer, readings, _) = kept(&mut rig, none).await;
+    let names: Vec<_> = readings[0].values.keys().map(String::as_str).collect();
+    assert_eq!((answer.status, names), (200, vec!["hum"]));
+    for (query, reason) in [
+        ("d=1e400", "not_finite"),
+        ("d=inf", "not_finite"),
+        ("d=nan", "no_values"),
+    ] {
+        let target = format!("json?sensor_id=S1&{query}");
+        let (_, readings, dead) = kept(&mut rig, hook(&target, "").method("GET")).await;
+        assert_eq!(
+            (readings.len(), dead[0].reason.as_str()),
+            (0, reason),
+            "{query}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     let mut rig = Rig::new(|_| {}).await;
     let target = "json?topic=a/b&token=gw1.secret&event=up";
