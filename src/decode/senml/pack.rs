@@ -238,8 +238,8 @@ impl<'a, 'de> Pack<'a, 'de> {
         })
     }
 
-    /// The record's value and sum, with their bases added (§4.5.4). A base alone is not a value:
-    /// nothing was measured.
+    /// The record's value and sum, with their bases added. A missing sum, or a missing value of a
+    /// record that has no sum either, counts as zero if there is a base (§4.5.4).
     fn values(
         &self,
         record: &mut Record<'de>,
@@ -276,20 +276,24 @@ impl<'a, 'de> Pack<'a, 'de> {
         if let Some(Value::Text(text)) = &value {
             names::check_text("value", text, self.cx.limits)?;
         }
+        let base_sum = self.base_sum.get(Label::BaseSum)?;
         let sum = match record.take(Label::Sum) {
             Some(item) => {
                 let own = number(Label::Sum, &item)?;
-                Some(finite(
-                    Label::Sum,
-                    plus(self.base_sum.get(Label::BaseSum)?, own),
-                )?)
+                Some(finite(Label::Sum, plus(base_sum, own))?)
             }
-            None => None,
+            None => {
+                if value.is_none() {
+                    let base = self.base_value.get(Label::BaseValue)?;
+                    value = base.map(Value::Number);
+                }
+                *base_sum
+            }
         };
         if value.is_none() && sum.is_none() {
             return Err(Fault::new(
                 RejectReason::NoValues,
-                "the record has none of v, vs, vb, vd and s",
+                "the record has none of v, vs, vb, vd and s, and no bv or bs applies to it",
             ));
         }
         Ok((value, sum))

@@ -80,14 +80,45 @@ fn bases_apply_to_the_following_records() {
             expected(
                 "urn:dev:1:b",
                 Some(-160_000),
-                &[("value", Value::Double(100.5))]
+                &[
+                    ("sum", Value::Double(10.5)),
+                    ("value", Value::Double(100.5))
+                ]
             ),
-            expected("urn:dev:2", Some(-100_000), &[("value", Value::Int(7))]),
-            expected("urn:dev:2/x", None, &[("value", Value::Bool(true))]),
+            expected(
+                "urn:dev:2",
+                Some(-100_000),
+                &[("sum", Value::Double(10.5)), ("value", Value::Int(7))]
+            ),
+            expected(
+                "urn:dev:2/x",
+                None,
+                &[("sum", Value::Double(10.5)), ("value", Value::Bool(true))]
+            ),
         ]
     );
     let units: Vec<_> = readings.iter().map(|r| r.tags["u"].as_str()).collect();
     assert_eq!(units, ["V", "A", "V", "V"]);
+}
+
+#[test]
+fn a_base_value_or_sum_counts_without_its_counterpart() {
+    let (readings, rejects) = senml(
+        r#"[{"bn":"S:","bv":20,"n":"a"},{"n":"b","s":3},{"n":"c","vs":"x"},{"bs":5},{"n":"d"},{"n":"e","v":1}]"#,
+    );
+    assert_eq!(rejects, []);
+    let values = |name: &str, values: &[(&str, Value)]| expected(name, None, values);
+    assert_eq!(
+        short(&readings),
+        [
+            values("S:a", &[("value", Value::Int(20))]),
+            values("S:b", &[("sum", Value::Int(3))]),
+            values("S:c", &[("value", Value::Str("x".into()))]),
+            values("S:d", &[("sum", Value::Int(5)), ("value", Value::Int(20))]),
+            values("S:e", &[("sum", Value::Int(5)), ("value", Value::Int(21))]),
+        ]
+    );
+    assert_eq!(senml(r#"[{"n":"a"}]"#).1, [(0, RejectReason::NoValues)]);
 }
 
 #[test]
@@ -270,8 +301,8 @@ fn records_that_depend_on_a_bad_base_are_rejected() {
         ("c".into(), vec![0, 1])
     );
     assert_eq!(
-        ids(r#"[{"n":"a","bs":"x","v":1},{"n":"b","s":1},{"n":"c","v":1}]"#),
-        ("c".into(), vec![0, 1])
+        ids(r#"[{"n":"a","bs":"x","v":1},{"n":"b","s":1},{"n":"c","v":1},{"bs":0,"n":"d","v":1}]"#),
+        ("d".into(), vec![0, 1, 2])
     );
     // A record that is not JSON may have had a base, unless its bytes exclude that.
     assert_eq!(
