@@ -13,12 +13,12 @@
 //! §3.3.5). The result is always the same, so that a repeated message is the same reading.
 //!
 //! **An unset clock** reports a time before `limits.unset_before`: seconds since the device started
-//! (1970), the GPS epoch (1980), year 1. An empty text and a word such as `unknown` are not a time.
-//! In both cases the time of receipt is used, but in place of an unset clock it is counted, and
-//! over HTTP rejected ([`UnsetClock`]). There are two exceptions. Line protocol and OTLP come from
-//! agents with a clock, and there a time in 1970 means a wrong `precision`. And a number with an
-//! explicit unit may be a valid time in another unit. Both are rejected, or kept if `limits.past`
-//! reaches that far.
+//! (1970), the GPS epoch (1980), year 1 or 0. An empty text and a word such as `unknown` are not a
+//! time. In both cases the time of receipt is used, but in place of an unset clock it is counted,
+//! and over HTTP rejected ([`UnsetClock`]). There are two exceptions. Line protocol and OTLP come
+//! from agents with a clock, and there a time in 1970 means a wrong `precision`. And a number with
+//! an explicit unit may be a valid time in another unit. Both are rejected, or kept if
+//! `limits.past` reaches that far.
 
 use chrono::{Datelike, NaiveDate, Offset, TimeDelta, TimeZone};
 use chrono_tz::Tz;
@@ -30,8 +30,9 @@ use super::token::{Time, Token, is_no_value, is_number};
 use super::{Context, RejectReason, TsUnit, UnsetClock};
 use crate::model::DAY_MS;
 
-/// 0001-01-01T00:00:00Z
-const YEAR_1_MS: i128 = -62_135_596_800_000;
+/// 0000-01-01T00:00:00Z, less the largest offset: the earliest time of a clock that is not set. It
+/// may show the year 1, or 0 if it sends only zeros.
+const CLOCK_FROM_MS: i128 = -62_167_219_200_000 - DAY_MS as i128;
 
 /// A value in the place of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +108,7 @@ pub(super) fn of_token(
     let is_set = |ms: i128| ms >= i128::from(cx.limits.unset_before_ms);
     let wrong_unit = unit.is_some() && !is_set(ms) && number_ms(token, None).is_some_and(is_set);
     if !wrong_unit && is_unset(ms, cx) {
-        // Not before the year 1, so it fits.
+        // Not before the year -1, so it fits.
         return Ok(Found::Unset(ms as i64));
     }
     accepted(ms, cx).map(Found::At)
@@ -156,10 +157,10 @@ pub(super) fn held(token: &Token<'_>, unit: Option<TsUnit>, cx: &Context<'_>) ->
     }
 }
 
-/// Whether a time is that of a clock that is not set. No clock starts before the year 1; an earlier
+/// Whether a time is that of a clock that is not set. No clock starts before the year 0; an earlier
 /// time is an error.
 fn is_unset(ms: i128, cx: &Context<'_>) -> bool {
-    (YEAR_1_MS..i128::from(cx.limits.unset_before_ms)).contains(&ms)
+    (CLOCK_FROM_MS..i128::from(cx.limits.unset_before_ms)).contains(&ms)
 }
 
 pub(super) fn clock_not_set(ms: i64) -> Fault {
