@@ -81,8 +81,8 @@ pub(super) fn run(
     if request.format == sparkplug::NAME {
         return run_sparkplug(request, payload, out, settings, received_at_ms);
     }
-    if payload.is_empty() && request.topic.is_some() {
-        // As in the service: a sign-off, or a retained message that is cleared.
+    if payload.is_empty() {
+        // As in an MQTT message: a sign-off, or a retained message that is cleared.
         return Ok(DecodeOutput::default());
     }
     let Decode { decoding, formats } = settings;
