@@ -133,6 +133,8 @@ fn is_code(text: &str) -> bool {
 
 /// Parses a bare value; null if it means "no value".
 pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
+    // Some editors begin a file with a byte order mark.
+    let payload = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let text = std::str::from_utf8(payload).map_err(|e| {
         Fault::new(
             RejectReason::InvalidUtf8,
@@ -261,6 +263,8 @@ mod tests {
             (b"  21.5 ", Ok(Value::Double(21.5))),
             (b"21.5\0", Ok(Value::Double(21.5))),
             (b"21.5\n\0", Ok(Value::Double(21.5))),
+            (b"\xEF\xBB\xBF21.5", Ok(Value::Double(21.5))),
+            (b"\xEF\xBB\xBF", Err(Some(RejectReason::EmptyPayload))),
             (b"+21.5", Ok(Value::Double(21.5))),
             (b".5", Ok(Value::Double(0.5))),
             (b"-.5", Ok(Value::Double(-0.5))),
