@@ -12,8 +12,8 @@ pub(super) fn no_values(unstored: &[Cow<'_, str>]) -> Fault {
     let detail = match unstored.first() {
         None => Cow::Borrowed("the reading has no value other than null"),
         Some(name) => Cow::Owned(format!(
-            "the reading has no value besides {}, which is left out: a nested value \
-             (native.nested), bytes, or a member beside `values`",
+            "the reading has no value besides {}, which is left out: an empty object or array, a \
+             nested value (native.nested), bytes, or a member beside `values`",
             excerpt(name)
         )),
     };

@@ -228,6 +228,43 @@ fn members_beside_values_are_named() {
 }
 
 #[test]
+fn empty_objects_and_arrays_are_left_out_and_named() {
+    for (payload, names) in [
+        (r#"{"b":1,"a":[],"c":{}}"#, &["a", "c"][..]),
+        (r#"{"values":{"b":1,"a":[]}}"#, &["a"]),
+        (
+            r#"{"a":{"b":1,"c":[[],2,{"d":{}}]}}"#,
+            &["a_c_0", "a_c_2_d"],
+        ),
+        (r#"{"a":[],"values":{"b":1}}"#, &["a"]),
+        (r#"{"b":1,"a":[null],"c":{"d":null}}"#, &[]),
+    ] {
+        assert_eq!(only(payload).2, names, "{payload}");
+    }
+    let twice = r#"{"sensor_id":"S1","b":1,"a":[]}"#;
+    let (_, rejects, _) = json(&format!("{twice}\n{twice}\n{twice}"));
+    assert_eq!(rejects.left_out().total(), 3);
+    let many = format!(r#"{{"b":1,"a":[{}]}}"#, vec!["[]"; 5000].join(","));
+    assert_eq!(json(&many).1.left_out().total(), 5000);
+    let (_, rejects, _) = json(r#"{"a":{"b":[]}}"#);
+    let detail = &rejects.list()[0].detail;
+    assert!(detail.contains("`a_b`, which is left out"), "{detail}");
+    // {"a": [], "b": 1}
+    let limits = limits();
+    let line = line();
+    let cx = Context {
+        sensor_id: Some("S"),
+        ..bare(&limits, &line)
+    };
+    for (format, payload) in [
+        (Format::Cbor, &b"\xa2\x61a\x80\x61b\x01"[..]),
+        (Format::MessagePack, b"\x82\xa1a\x90\xa1b\x01"),
+    ] {
+        assert_eq!(run(format, payload, &cx).1.left_out().names(), ["a"]);
+    }
+}
+
+#[test]
 fn a_member_is_the_time_if_it_holds_one() {
     // The time, and the values besides `v`.
     for (time, ms, others) in [

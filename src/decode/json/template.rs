@@ -340,19 +340,19 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
     /// to its end.
     fn value(&mut self) -> Option<()> {
         let flattens = self.decoder.native().nested == Nested::Flatten;
-        match self.text.as_bytes().get(self.at)? {
-            b'{' if flattens => self.object(|scan, _| scan.value()),
-            b'[' if flattens => self.array(),
+        let bytes = self.text.as_bytes();
+        let inner = bytes.get(skip_space(bytes, self.at + 1));
+        match (bytes.get(self.at)?, inner) {
+            // An empty one is left out, which the decoder counts.
+            (b'{', Some(b'}')) | (b'[', Some(b']')) if flattens => None,
+            (b'{', _) if flattens => self.object(|scan, _| scan.value()),
+            (b'[', _) if flattens => self.array(),
             _ => self.slot(Slot::Value),
         }
     }
 
     fn array(&mut self) -> Option<()> {
         self.literal(b'[')?;
-        self.space();
-        if self.literal(b']').is_some() {
-            return Some(());
-        }
         loop {
             self.space();
             self.value()?;

@@ -27,9 +27,10 @@
 //!
 //! **Values.** Null counts as absent. Integers have 64 bits, doubles are finite, texts are UTF-8.
 //! An object or array is flattened (`native.nested`): each scalar in it is a value, named by the
-//! keys and indexes on its path, joined by `_`; an empty key adds nothing. Another value that is
-//! not a scalar, such as bytes, is a fault in `values` and in `tags`; as another member of the
-//! reading it is left out. Everything that is left out is counted and named ([`LeftOut`]).
+//! keys and indexes on its path, joined by `_`; an empty key adds nothing. An empty object or array
+//! is left out. Another value that is not a scalar, such as bytes, is a fault in `values` and in
+//! `tags`; as another member of the reading it is left out. Everything that is left out is counted
+//! and named ([`LeftOut`]).
 //!
 //! **Keys.** A key that occurs twice in one object is a fault, and so are two fields or tags whose
 //! stored names are equal ([`names::name`]), also after flattening. All open objects together have
@@ -108,8 +109,10 @@ pub(super) struct ReadingDecoder<'a, 'de> {
     level: usize,
     /// Members that may be the time, with their index in `native.time`.
     candidates: Vec<(u8, Cow<'de, str>, Token<'de>)>,
-    /// Members of the current reading that are not stored.
+    /// Members of the current reading that are not stored; the first [`KEYS_MAX`].
     unstored: Vec<Cow<'de, str>>,
+    /// The number of the others.
+    unnamed: usize,
     /// Those of the committed readings.
     left_out: LeftOut,
 }
@@ -125,6 +128,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             level: 0,
             candidates: Vec::new(),
             unstored: Vec::new(),
+            unnamed: 0,
             left_out: LeftOut::default(),
         }
     }
@@ -138,6 +142,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.level = 0;
         self.candidates.clear();
         self.unstored.clear();
+        self.unnamed = 0;
     }
 
     /// Reports the start of an object. Its members follow, then [`ReadingDecoder::close`].
@@ -147,6 +152,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             self.out.begin();
             self.parts.has_values = true;
             self.unstored.clear();
+            self.unnamed = 0;
             let native = self.cx.native;
             let is_loose = |key: &str| Role::of(Part::Reading, key, native) == Role::LooseValue;
             self.unstored.extend(
@@ -165,6 +171,10 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
 
     /// Reports the end of an object.
     pub(super) fn close(&mut self, object: Open) {
+        if matches!(object.part, Part::Nested { .. }) && self.keys.len() == object.from {
+            // It is empty. Its own name is the last key.
+            self.leave_out();
+        }
         self.keys.truncate(object.from);
         self.level = self.level.saturating_sub(1);
     }
@@ -328,8 +338,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 
     fn leave_out(&mut self) {
-        self.unstored
-            .extend(self.keys.last().map(|(_, key)| key.clone()));
+        if self.unstored.len() >= KEYS_MAX {
+            self.unnamed += 1;
+        } else if let Some((_, key)) = self.keys.last() {
+            self.unstored.push(key.clone());
+        }
     }
 
     /// The same for a value that is not stored as a value or tag.
@@ -358,10 +371,14 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     pub(super) fn finish(&mut self, topic_counts: bool) -> Result<(), Fault> {
         let result = self.commit(topic_counts);
         match result {
-            Ok(()) => self
-                .unstored
-                .iter()
-                .for_each(|name| self.left_out.add(name, 1)),
+            Ok(()) => {
+                for name in &self.unstored {
+                    self.left_out.add(name, 1);
+                }
+                if let Some(last) = self.unstored.last() {
+                    self.left_out.add(last, self.unnamed);
+                }
+            }
             Err(_) => self.out.abort(),
         }
         result
