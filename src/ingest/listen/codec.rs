@@ -2,7 +2,7 @@
 //! rumqttc's codecs parse and write the bytes; this module and [`super::connection`] define what a
 //! packet means.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use rumqttc_v4::mqttbytes as m4;
 use rumqttc_v5::mqttbytes as m5;
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
@@ -100,12 +100,27 @@ pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet
             Err(m4::Error::InsufficientBytes(_)) => Ok(None),
             Err(_) => Err(ProtocolError(Reason::MalformedPacket)),
         },
+        Version::V5 if buf.starts_with(&REASON_ONLY) => reason_only(buf),
         Version::V5 => match m5::v5::Packet::read(buf, None) {
             Ok(packet) => Ok(Some(of_v5(packet))),
             Err(m5::Error::InsufficientBytes(_)) => Ok(None),
             Err(_) => Err(ProtocolError(Reason::MalformedPacket)),
         },
     }
+}
+
+/// The fixed header of a DISCONNECT that ends with its reason code.
+const REASON_ONLY: [u8; 2] = [0xe0, 1];
+
+/// Parses a DISCONNECT without a property length, which then is 0 (§3.14.2.2.1). rumqttc's codec
+/// refuses it.
+fn reason_only(buf: &mut BytesMut) -> Result<Option<Packet>, ProtocolError> {
+    let Some(code) = buf.get(REASON_ONLY.len()) else {
+        return Ok(None);
+    };
+    Reason::try_from(*code).map_err(|_| ProtocolError(Reason::MalformedPacket))?;
+    buf.advance(REASON_ONLY.len() + 1);
+    Ok(Some(Packet::Disconnect))
 }
 
 fn of_v4(packet: m4::v4::Packet) -> Packet {
@@ -374,6 +389,21 @@ mod tests {
                 "it does not fit"
             );
         }
+    }
+
+    #[test]
+    fn a_reason_code_without_properties_is_valid() {
+        for (bytes, packet) in [
+            (&b"\xe0\x01\x04\xc0\x00"[..], Packet::Disconnect),
+            (b"\xe0\x01\x00\xc0\x00", Packet::Disconnect),
+            (b"\x62\x03\x00\x07\x00\xc0\x00", Packet::PubRel(7)),
+        ] {
+            let mut buf = BytesMut::from(bytes);
+            assert_eq!(read(Version::V5, &mut buf), Ok(Some(packet)));
+            assert_eq!(buf, b"\xc0\x00"[..]);
+        }
+        let mut buf = BytesMut::from(&b"\xe0\x01\x05"[..]);
+        assert!(read(Version::V5, &mut buf).is_err(), "an unknown code");
     }
 
     proptest! {
