@@ -112,14 +112,14 @@ async fn take_query(
     Path(format): Path<String>,
     request: Request,
 ) -> Response {
-    // axum routes HEAD here as well; it must not change anything.
-    if request.method() != Method::GET {
-        return StatusCode::OK.into_response();
-    }
     let (parts, _) = request.into_parts();
     let taken = async {
         let target = Target::of(&format, &parts.uri)?;
         let options = target.decode_options(&shared.formats, Encoding::Identity)?;
+        // axum routes HEAD here as well; it must not change anything.
+        if parts.method != Method::GET {
+            return Ok(StatusCode::OK.into_response());
+        }
         let received = ReceivedBody::of(target.values_as_json(), &shared.bodies)?.sent_by(&parts);
         let _running = shared.start_patiently(&parts, PATIENCE).await?;
         read(&shared, &target, received, options).await

@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
 use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::ack::Ack;
@@ -115,6 +118,23 @@ async fn a_value_in_a_url_is_read_like_a_scalar() {
             "{query}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_unknown_format_is_not_found_by_any_method() {
+    let rig = Rig::new(|_| {}).await;
+    let unknown = hook("nope?v=1", "");
+    for method in ["GET", "POST"] {
+        let answer = unknown.clone().method(method).send(rig.addr).await;
+        assert_eq!(answer.status, 404, "{method}");
+    }
+    // Its answer has the length of a body, and none.
+    let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+    let head = "HEAD /v1/hooks/nope?v=1 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
 }
 
 #[tokio::test]
