@@ -233,7 +233,7 @@ def traffic(board):
     )
     board.graph(
         "Dead letters by reason", "Messages and readings added to dead_letters within an hour.",
-        [(f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h]))", "{{instance}} {{reason}}")], "short",
+        [(f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h])) > 0", "{{instance}} {{reason}}")], "short",
         alerts=["HourbucketDeadLetters"], min=0,
     )
     board.graph(

@@ -105,9 +105,9 @@ struct UnknownReason {
     known: String,
 }
 
-/// A reason that a dead letter can have: those of the decoders, and those of readings that could
+/// The reasons that a dead letter can have: those of the decoders, and those of readings that could
 /// not be stored.
-fn reason(text: &str) -> Result<String, UnknownReason> {
+pub(super) fn reasons() -> BTreeSet<&'static str> {
     let of_store = [
         RejectCause::StoreRejected,
         RejectCause::Quarantined,
@@ -115,7 +115,11 @@ fn reason(text: &str) -> Result<String, UnknownReason> {
     ]
     .map(RejectCause::as_str);
     let decoders = RejectReason::ALL.iter().map(|reason| reason.as_str());
-    let known: BTreeSet<&str> = decoders.chain(of_store).collect();
+    decoders.chain(of_store).collect()
+}
+
+fn reason(text: &str) -> Result<String, UnknownReason> {
+    let known = reasons();
     if known.contains(text) {
         return Ok(text.to_owned());
     }

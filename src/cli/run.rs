@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::disk;
 use super::output::fail;
 use super::store::store;
+use super::{dead_letters, disk};
 use crate::app::Service;
 use crate::config::{self, AckMode};
 use crate::model::{Clock, SystemClock};
@@ -31,6 +31,10 @@ pub(super) async fn run(
     }
     if let Err(error) = metrics::install() {
         return fail(error);
+    }
+    // A rate misses the event with which a counter appears.
+    for reason in dead_letters::reasons() {
+        metrics::dead_letter(reason, 0);
     }
     let (signal, mut hangups) =
         match shutdown::signal().and_then(|signal| Ok((signal, shutdown::hangups()?))) {

@@ -11,41 +11,43 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::audit_limits::AuditKind;
 use super::catalog::{Kind, METRICS, Metric};
+pub(crate) use super::labels::{AdmissionClosed, ReloadResult};
+pub use super::labels::{DayResult, Source};
 use super::process;
 use crate::model::{Clock, SystemClock};
-
-/// The label `source`: where readings come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// An MQTT broker.
-    Mqtt,
-    /// A device connected to the listener.
-    MqttDirect,
-    /// An HTTP request.
-    Http,
-    /// The journal, replayed after a start.
-    Replay,
-    /// Rejected by the store after acceptance.
-    Store,
-}
-
-impl Source {
-    /// The value of the label `source`.
-    pub fn label(self) -> &'static str {
-        match self {
-            Source::Mqtt => "mqtt",
-            Source::MqttDirect => "mqtt_direct",
-            Source::Http => "http",
-            Source::Replay => "replay",
-            Source::Store => "store",
-        }
-    }
-}
 
 /// In seconds: from the fastest fdatasync to a store that hardly answers.
 const LATENCY_BUCKETS: [f64; 16] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     10.0, 30.0,
+];
+
+/// The values of `kind` of [`store_command`].
+const STORE_COMMANDS: [&str; 9] = [
+    "load",
+    "insert",
+    "update",
+    "measurement",
+    "recount",
+    "latest",
+    "catalog",
+    "dead_letter",
+    "read",
+];
+/// The values of `kind` of [`store_error`]: those of `StoreErrorKind`, and `refused`, one document
+/// that the server refuses.
+const STORE_ERRORS: [&str; 11] = [
+    "network",
+    "no_primary",
+    "unauthorized",
+    "timeout",
+    "write_concern",
+    "command",
+    "driver",
+    "registry",
+    "not_prepared",
+    "deferred",
+    "refused",
 ];
 
 static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
@@ -101,12 +103,7 @@ fn start_at_zero() {
     messages_empty(Source::MqttDirect, 0);
     rollup_pending(0, 0, 0.0);
     readings_removed(0, 0.0);
-    for result in [
-        DayResult::Written,
-        DayResult::Failed,
-        DayResult::Refused,
-        DayResult::Expired,
-    ] {
+    for result in DayResult::ALL {
         days_computed(result, 0);
     }
     start_connections_at_zero();
@@ -121,7 +118,7 @@ fn start_at_zero() {
     for limit in ["readings", "bytes", "journal", "requests", "connections"] {
         quota_exceeded_by(limit, 0);
     }
-    counter!("hourbucket_store_retries_total").increment(0);
+    start_store_at_zero();
     // `queue_full` loses messages that no sender repeats (QoS 0). `store_rejected` concerns
     // acknowledged readings.
     rejected(Source::Mqtt, "queue_full", 0);
@@ -140,6 +137,20 @@ fn start_at_zero() {
     for result in ReloadResult::ALL {
         config_reload(result, 0);
     }
+}
+
+/// The series of journal and store, for [`start_at_zero`].
+fn start_store_at_zero() {
+    // A histogram is exported from its registration on.
+    let _ = histogram!("hourbucket_journal_sync_seconds");
+    for kind in STORE_COMMANDS {
+        counter!("hourbucket_store_statements_total", "kind" => kind).increment(0);
+        let _ = histogram!("hourbucket_store_write_seconds", "kind" => kind);
+    }
+    for kind in STORE_ERRORS {
+        store_error(kind, 0);
+    }
+    counter!("hourbucket_store_retries_total").increment(0);
 }
 
 /// The series of connections and of failed authentication, for [`start_at_zero`].
@@ -250,22 +261,10 @@ pub(crate) fn ready(ready: bool) {
     gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdmissionClosed {
-    Full,
-    Stopping,
-    /// A part has failed permanently.
-    Broken,
-}
-
 /// `None`: admission is open.
 pub(crate) fn intake_closed(why: Option<AdmissionClosed>) {
-    for (reason, label) in [
-        (AdmissionClosed::Full, "full"),
-        (AdmissionClosed::Stopping, "stopping"),
-        (AdmissionClosed::Broken, "broken"),
-    ] {
-        gauge!("hourbucket_intake_closed", "reason" => label)
+    for reason in AdmissionClosed::ALL {
+        gauge!("hourbucket_intake_closed", "reason" => reason.label())
             .set(f64::from(u8::from(why == Some(reason))));
     }
 }
@@ -315,12 +314,14 @@ pub(crate) fn journal_sync(seconds: f64) {
     histogram!("hourbucket_journal_sync_seconds").record(seconds);
 }
 
-/// Records a command to the store that held this many `statements`.
+/// Records a command to the store that held this many `statements`. `kind` is one of
+/// [`STORE_COMMANDS`], so that its series exist from the start.
 pub(crate) fn store_command(kind: &'static str, statements: u64, seconds: f64) {
     counter!("hourbucket_store_statements_total", "kind" => kind).increment(statements);
     histogram!("hourbucket_store_write_seconds", "kind" => kind).record(seconds);
 }
 
+/// `kind` is one of [`STORE_ERRORS`].
 pub(crate) fn store_error(kind: &'static str, n: u64) {
     counter!("hourbucket_store_errors_total", "kind" => kind).increment(n);
 }
@@ -386,27 +387,8 @@ pub(crate) fn latest_waiting(sensors: u64, bytes: u64) {
     gauge!("hourbucket_latest_bytes").set(bytes as f64);
 }
 
-/// The outcome of days that were due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DayResult {
-    /// Their documents are written.
-    Written,
-    /// The store failed; they are computed again.
-    Failed,
-    /// The store refuses their documents.
-    Refused,
-    /// Some of their hours may have expired.
-    Expired,
-}
-
 pub(crate) fn days_computed(result: DayResult, days: u64) {
-    let result = match result {
-        DayResult::Written => "written",
-        DayResult::Failed => "failed",
-        DayResult::Refused => "refused",
-        DayResult::Expired => "expired",
-    };
-    counter!("hourbucket_rollup_computed_total", "result" => result).increment(days);
+    counter!("hourbucket_rollup_computed_total", "result" => result.label()).increment(days);
 }
 
 /// `overdue_s`: how long the most overdue day has been due.
@@ -444,10 +426,11 @@ pub(crate) fn registry_changes(n: u64) {
     counter!("hourbucket_registry_changes_total").increment(n);
 }
 
-/// `broker` is host and port, without credentials.
+/// `broker` is host and port, without credentials. Also creates the counter of reconnections.
 pub(crate) fn mqtt_connected(broker: &str, connected: bool) {
     gauge!("hourbucket_mqtt_connected", "broker" => broker.to_owned())
         .set(f64::from(u8::from(connected)));
+    counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(0);
 }
 
 pub(crate) fn mqtt_reconnect(broker: &str) {
@@ -547,34 +530,6 @@ pub(crate) fn tls_handshake(port: &'static str, result: &'static str) {
     counter!("hourbucket_tls_handshakes_total", "port" => port, "result" => result).increment(1);
 }
 
-/// The result of a reload of the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReloadResult {
-    /// Every changed key was applied.
-    Applied,
-    /// Some keys need a restart; the others were applied.
-    RestartNeeded,
-    /// Nothing was changed.
-    Invalid,
-}
-
-impl ReloadResult {
-    const ALL: [ReloadResult; 3] = [
-        ReloadResult::Applied,
-        ReloadResult::RestartNeeded,
-        ReloadResult::Invalid,
-    ];
-
-    /// The value of the label `result`, and of `result` in `/readyz`.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            ReloadResult::Applied => "applied",
-            ReloadResult::RestartNeeded => "restart_needed",
-            ReloadResult::Invalid => "invalid",
-        }
-    }
-}
-
 pub(crate) fn config_reload(result: ReloadResult, n: u64) {
     counter!("hourbucket_config_reloads_total", "result" => result.label()).increment(n);
 }
@@ -593,4 +548,30 @@ pub(crate) fn config_taken_over(at_s: i64) {
 pub(crate) fn store_mode(mode: &'static str) {
     gauge!("hourbucket_store_mode", "mode" => mode).set(1.0);
     stored(mode, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_design_names_is_there_before_its_first_event() {
+        install().unwrap();
+        mqtt_connected("b:1883", false);
+        let text = render();
+        for series in [
+            "hourbucket_journal_sync_seconds_count",
+            "hourbucket_journal_sync_seconds_bucket{le=\"+Inf\"}",
+            "hourbucket_store_statements_total{kind=\"insert\"}",
+            "hourbucket_store_write_seconds_count{kind=\"measurement\"}",
+            "hourbucket_store_errors_total{kind=\"no_primary\"}",
+            "hourbucket_mqtt_reconnects_total{broker=\"b:1883\"}",
+        ] {
+            assert!(
+                text.lines()
+                    .any(|line| line.starts_with(&format!("{series} "))),
+                "{series} in {text}"
+            );
+        }
+    }
 }

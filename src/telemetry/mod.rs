@@ -6,6 +6,7 @@ pub(crate) mod audit;
 mod audit_file;
 mod audit_limits;
 pub mod catalog;
+mod labels;
 pub mod log;
 pub(crate) mod log_limit;
 pub mod metrics;
