@@ -14,14 +14,19 @@
 //! letter stays if anything of it is still rejected, or if it yields nothing at all: the mapping
 //! may still be wrong.
 //!
+//! Readings that the store refuses again are acknowledged, too: the shard keeps them as a new dead
+//! letter, which takes the place of the replayed one. So after each batch the new ones are read,
+//! and whatever has readings in them is not counted as replayed.
+//!
 //! In time-series mode a measurement has no version that could refuse it. The good readings of a
 //! message stay in the service's memory for up to `flush.max_age_busy`, while the dead letter for
 //! its bad ones is stored already. So replay waits until the newest dead letter is twice as old.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ack::{Ack, AckOutcome};
+use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
 use crate::config::Config;
@@ -30,7 +35,7 @@ use crate::dead_letters::redecode::{Redecoded, Redecoder};
 use crate::ingest::mqtt;
 use crate::ingest::mqtt::SetupError;
 use crate::maintain::MaintainError;
-use crate::model::{Clock, StorageMode};
+use crate::model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};
 use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
@@ -80,6 +85,8 @@ pub struct Replayed {
     pub empty: u64,
     /// Decoded, but not stored in this run.
     pub failed: u64,
+    /// Decoded, but the store refused readings of it again: they are in a new dead letter.
+    pub refused: u64,
     /// Readings in all of them, including those that were stored before.
     pub readings: u64,
 }
@@ -100,12 +107,14 @@ impl std::fmt::Display for Replayed {
             rejected,
             empty,
             failed,
+            refused,
             readings,
         } = self;
+        let not_stored = failed + refused;
         write!(
             f,
             "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still \
-             rejected, {empty} without a reading, {failed} not stored; {readings} readings"
+             rejected, {empty} without a reading, {not_stored} not stored; {readings} readings"
         )
     }
 }
@@ -144,13 +153,22 @@ pub async fn replay(
         ..filter.clone()
     };
     wait_until_stored(&config, &store, &filter, now_ms).await?;
-    let (service, admission) = Service::start_fed(config, Arc::new(store.clone()), clock).await?;
+    let (service, admission) =
+        Service::start_fed(config, Arc::new(store.clone()), clock.clone()).await?;
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let service = tokio::spawn(service.run_until(async {
         let _ = stopped.await;
         "replayed"
     }));
-    let done = replay_all(&store, &filter, &mut reader, &admission, &mut on_kept).await;
+    let mut replay = Replay {
+        store: &store,
+        clock: &*clock,
+        admission: &admission,
+        reader,
+        sum: Replayed::default(),
+        on_kept: &mut on_kept,
+    };
+    let done = replay.all(&filter).await.map(|()| replay.sum);
     drop(admission);
     let _ = stop.send(());
     match (service.await, done) {
@@ -188,90 +206,188 @@ async fn wait_until_stored(
     Ok(())
 }
 
-async fn replay_all(
-    store: &MongoStore,
-    filter: &DeadLetterFilter,
-    reader: &mut Redecoder,
-    admission: &Admission,
-    on_kept: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
-) -> Result<Replayed, ReplayError> {
-    let mut sum = Replayed::default();
-    let mut last: Option<DeadLetterDocument> = None;
-    loop {
-        let dead_letters = store
-            .dead_letters_after(filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
-            .await?;
-        if dead_letters.is_empty() {
-            return Ok(sum);
-        }
-        let gone = replay_batch(&dead_letters, reader, admission, &mut sum, on_kept).await?;
-        if !gone.is_empty() {
-            store.remove_dead_letters(&gone).await?;
-        }
-        last = dead_letters.into_iter().next_back();
-    }
+/// A dead letter whose readings were submitted.
+struct Submitted<'a> {
+    dead_letter: &'a DeadLetterDocument,
+    readings: Vec<ReadingId>,
+    rejected: u64,
 }
 
-/// Submits the readings of these dead letters. Returns the dead letters that are done: all of their
-/// readings are stored.
-async fn replay_batch(
-    dead_letters: &[DeadLetterDocument],
-    reader: &mut Redecoder,
-    admission: &Admission,
-    sum: &mut Replayed,
-    on_kept: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
-) -> Result<Vec<DeadLetterId>, ReplayError> {
-    let mut waits = vec![];
-    for dead_letter in dead_letters {
-        sum.dead_letters += 1;
-        let Redecoded {
-            batch,
-            rejected,
-            why,
-        } = reader.read(&dead_letter.dead_letter);
-        match &why {
-            Some((reason, detail)) => on_kept(dead_letter, reason, detail),
-            None if batch.is_empty() => on_kept(
-                dead_letter,
-                "no_readings",
-                "decodes to no readings with today's settings",
-            ),
-            None => {}
+/// The hash of the sensor, and the time in milliseconds since 1970. A refused statement has all
+/// readings of its bucket with that time, so their values do not matter.
+type ReadingId = (u64, i64);
+
+struct Replay<'a, F> {
+    store: &'a MongoStore,
+    clock: &'a dyn Clock,
+    admission: &'a Admission,
+    reader: Redecoder,
+    sum: Replayed,
+    on_kept: &'a mut F,
+}
+
+impl<F: FnMut(&DeadLetterDocument, &str, &str) + Send> Replay<'_, F> {
+    async fn all(&mut self, filter: &DeadLetterFilter) -> Result<(), ReplayError> {
+        let mut last: Option<DeadLetterDocument> = None;
+        loop {
+            let dead_letters = self
+                .store
+                .dead_letters_after(filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
+                .await?;
+            if dead_letters.is_empty() {
+                return Ok(());
+            }
+            let since_ms = self.clock.now().wall_ms;
+            let submitted = self.submit(&dead_letters).await?;
+            let gone = self.settle(submitted, since_ms).await?;
+            if !gone.is_empty() {
+                self.store.remove_dead_letters(&gone).await?;
+            }
+            last = dead_letters.into_iter().next_back();
         }
-        if batch.is_empty() {
-            let count = if rejected > 0 {
-                &mut sum.rejected
-            } else {
-                &mut sum.empty
-            };
-            *count += 1;
-            continue;
-        }
-        let (ack, wait) = Ack::channel();
-        let readings = batch.len() as u64;
-        admission
-            .submit(IngestBatch::new(batch, vec![], ack))
-            .await?;
-        waits.push((dead_letter, readings, rejected, wait));
     }
-    let mut gone = vec![];
-    for (dead_letter, readings, rejected, wait) in waits {
-        if wait.outcome().await != AckOutcome::Delivered {
-            sum.failed += 1;
-            on_kept(
+
+    /// Submits the readings of these dead letters.
+    async fn submit<'l>(
+        &mut self,
+        dead_letters: &'l [DeadLetterDocument],
+    ) -> Result<Vec<(Submitted<'l>, AckWaiter)>, ReplayError> {
+        let mut submitted = vec![];
+        for dead_letter in dead_letters {
+            self.sum.dead_letters += 1;
+            let Redecoded {
+                batch,
+                rejected,
+                why,
+            } = self.reader.read(&dead_letter.dead_letter);
+            match &why {
+                Some((reason, detail)) => (self.on_kept)(dead_letter, reason, detail),
+                None if batch.is_empty() => (self.on_kept)(
+                    dead_letter,
+                    "no_readings",
+                    "decodes to no readings with today's settings",
+                ),
+                None => {}
+            }
+            if batch.is_empty() {
+                let count = if rejected > 0 {
+                    &mut self.sum.rejected
+                } else {
+                    &mut self.sum.empty
+                };
+                *count += 1;
+                continue;
+            }
+            let readings = ids_of(&batch);
+            let (ack, wait) = Ack::channel();
+            self.admission
+                .submit(IngestBatch::new(batch, vec![], ack))
+                .await?;
+            let one = Submitted {
                 dead_letter,
+                readings,
+                rejected,
+            };
+            submitted.push((one, wait));
+        }
+        Ok(submitted)
+    }
+
+    /// Waits for the acknowledgements. Returns the dead letters that are done: all of their readings
+    /// are stored, or in a new dead letter.
+    async fn settle(
+        &mut self,
+        submitted: Vec<(Submitted<'_>, AckWaiter)>,
+        since_ms: i64,
+    ) -> Result<Vec<DeadLetterId>, ReplayError> {
+        let mut safe = vec![];
+        for (one, wait) in submitted {
+            if wait.outcome().await == AckOutcome::Delivered {
+                safe.push(one);
+                continue;
+            }
+            self.sum.failed += 1;
+            (self.on_kept)(
+                one.dead_letter,
                 "not_stored",
                 "its readings could not be stored; run the replay again",
             );
-            continue;
         }
-        sum.readings += readings;
-        if rejected > 0 {
-            sum.in_part += 1;
-        } else {
-            sum.replayed += 1;
-            gone.push(dead_letter.id.clone());
+        let all = safe.iter().flat_map(|one| &one.readings).copied().collect();
+        let refused = self.refused(&all, since_ms).await?;
+        let mut gone = vec![];
+        for one in safe {
+            if one.rejected == 0 {
+                gone.push(one.dead_letter.id.clone());
+            }
+            let count = if one.readings.iter().any(|id| refused.contains(id)) {
+                &mut self.sum.refused
+            } else {
+                self.sum.readings += one.readings.len() as u64;
+                match one.rejected {
+                    0 => &mut self.sum.replayed,
+                    _ => &mut self.sum.in_part,
+                }
+            };
+            *count += 1;
         }
+        Ok(gone)
     }
-    Ok(gone)
+
+    /// Those of these readings that the store has refused since then. Reports the dead letters that
+    /// have them now.
+    async fn refused(
+        &mut self,
+        readings: &HashSet<ReadingId>,
+        since_ms: i64,
+    ) -> Result<HashSet<ReadingId>, ReplayError> {
+        let filter = DeadLetterFilter {
+            sources: vec![OWN_SOURCE.to_owned()],
+            since_ms: Some(since_ms),
+            ..DeadLetterFilter::default()
+        };
+        let mut refused = HashSet::new();
+        let mut last: Option<DeadLetterDocument> = None;
+        while !readings.is_empty() {
+            let new = self
+                .store
+                .dead_letters_after(&filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
+                .await?;
+            for document in &new {
+                let dead_letter = &document.dead_letter;
+                let mut ids = ids_of_lines(&dead_letter.payload);
+                ids.retain(|id| readings.contains(id));
+                if !ids.is_empty() {
+                    (self.on_kept)(document, &dead_letter.reason, &dead_letter.detail);
+                }
+                refused.extend(ids);
+            }
+            if new.is_empty() {
+                break;
+            }
+            last = new.into_iter().next_back();
+        }
+        Ok(refused)
+    }
+}
+
+fn ids_of(batch: &ReadingBatch) -> Vec<ReadingId> {
+    let places = batch.places().iter();
+    places
+        .filter_map(|place| Some((place.hash, batch.at(place.offset)?.ts_ms)))
+        .collect()
+}
+
+/// The readings of a dead letter of the service itself. Not with [`Redecoder`]: they are new, and
+/// the limits for times may reject them from now on.
+fn ids_of_lines(payload: &[u8]) -> Vec<ReadingId> {
+    let id = |line: &[u8]| {
+        let line: serde_json::Value = serde_json::from_slice(line).ok()?;
+        let sensor_id = line["sensor_id"].as_str()?;
+        Some((stable_hash(sensor_id), line["ts"].as_i64()?))
+    };
+    payload
+        .split(|byte| *byte == b'\n')
+        .filter_map(id)
+        .collect()
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
+use crate::support::seed;
 use crate::support::service::Service;
 use crate::support::stored::Stored;
 use crate::support::{block_on, stored, wait_until};
@@ -307,6 +308,61 @@ fn replay_while_a_service_writes_to_the_same_pages() {
     expected.insert(("S1".to_owned(), at + 7, 7), 1);
     service.wait_settled(6, PATIENCE);
     assert_eq!(setup.stored(), expected);
+}
+
+/// The readings of an hour are removed, so no other reading of it can be stored.
+#[test]
+fn readings_that_the_store_refuses_again_are_not_replayed() {
+    let setup = Setup::new("refused", StoreMode::Bucket);
+    setup.settings("store.mode = \"bucket\"\nflush.max_age = \"100ms\"");
+    let hour = (now_ms() - 20 * DAY).div_euclid(3_600_000) * 3_600_000;
+    let own = |sensor: &str| {
+        DeadLetter {
+        source: "store".into(),
+        payload: (1..4)
+            .map(|n| {
+                let at = hour + n * 60_000;
+                format!(
+                    "{{\"sensor_id\":\"{sensor}\",\"ts\":{at},\"ts_unit\":\"ms\",\"values\":{{\"n\":{n}}}}}\n"
+                )
+            })
+            .collect::<String>()
+            .into_bytes(),
+        reason: "readings_removed".into(),
+        ..mqtt(now_ms() - DAY, "", "")
+    }
+    };
+    setup.keep(&[own("gone"), own("there")]);
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(Mongod::shared().uri())
+            .await
+            .unwrap();
+        let pages = client
+            .database(&setup.database)
+            .collection("sensor_buckets");
+        let mut page = seed::page("gone", hour, 0, false, &seed::readings(hour, 0..2));
+        page.remove("readings");
+        page.insert("readings_removed", true);
+        pages.insert_one(page).await.unwrap();
+    });
+    let (code, out, err) = setup.run(&["replay", "--reason", "readings_removed"]);
+    assert_eq!(
+        (code, &*out),
+        (
+            1,
+            "2 dead letters: 1 replayed, 0 in part, 0 still rejected, 0 without a reading, 1 not \
+             stored; 3 readings\n"
+        ),
+        "{err}"
+    );
+    let left = setup.list(&[]);
+    assert_eq!(left.len(), 1, "{left:?}");
+    let kept = format!(
+        "kept: {} : readings_removed: ",
+        left[0]["id"].as_str().unwrap()
+    );
+    assert!(err.contains(&kept), "{kept} in {err}");
+    assert_eq!(left[0]["payload"].as_str().unwrap().lines().count(), 3);
 }
 
 #[test]
