@@ -406,6 +406,42 @@ async fn partly_expired_buckets_are_skipped_and_failures_are_exit_code_2() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn measurements_that_expired_with_an_earlier_retention_are_no_finding() {
+    let seed = Seed::new("expired_before").await;
+    seed.native().await;
+    let there = readings(START + HOUR, 0..20);
+    seed.pages([
+        series("s", START, &readings(START, 0..20)),
+        series("s", START + HOUR, &there),
+    ])
+    .await;
+    seed.measure("s", &there).await;
+    let gone = async || seed.page("s", START, 0).await.unwrap();
+    let before = gone().await;
+    let (code, text, _) = seed.run(&command(&[]));
+    assert!(code == 1 && text.contains("no_measurements"), "{text}");
+
+    // The service records this if store.retention_readings becomes longer, or is removed.
+    let record =
+        doc! { "_id": "readings_removed", "before": DateTime::from_millis(START + HOUR - 1) };
+    let meta = seed.db.collection::<Document>("hourbucket_meta");
+    meta.insert_one(record).await.unwrap();
+    for more in [&[][..], &["--repair"]] {
+        let (code, text, _) = seed.run(&command(more));
+        assert!(
+            code == 0 && text.contains("the range was shortened"),
+            "{text}"
+        );
+    }
+    let (code, text, _) = seed.run(&[&["convert", "--into", "bucket"][..], &SPAN].concat());
+    assert!(
+        code == 0 && text.contains("converted 1 buckets with 20 readings"),
+        "{text}"
+    );
+    assert_eq!(gone().await, before);
+}
+
 pub(super) async fn reconcile(
     store: &MongoStore,
     from_ms: i64,

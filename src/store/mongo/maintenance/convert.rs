@@ -154,6 +154,9 @@ impl MongoStore {
         selection.to_ms = selection
             .to_ms
             .min(options.ended_before_ms.saturating_sub(span.ms() - 1));
+        if options.into == StorageMode::Bucket {
+            self.read_expired_before().await?;
+        }
         if options.into == StorageMode::Bucket && self.expires_measurements() {
             let now_ms = self
                 .about_now_ms()
