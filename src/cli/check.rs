@@ -99,6 +99,12 @@ async fn check_store(store: Result<MongoStore, StoreConfigError>) -> Vec<Finding
 
 async fn check_journal(dir: &Path) -> Finding {
     let path = disk::absolute(dir);
+    if let Err(error) = disk::writable(dir) {
+        return Finding {
+            what: "journal".into(),
+            result: Err(error.into()),
+        };
+    }
     let dir = dir.to_owned();
     let result =
         match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir)).await

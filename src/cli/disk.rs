@@ -1,8 +1,10 @@
-//! The disk of the journal: whether `journal.max_bytes` fits, and what its file system means for
-//! durability.
+//! The disk of the journal: whether it can be written, whether `journal.max_bytes` fits, and what
+//! its file system means for durability.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
 
 use super::finding::Finding;
 use crate::config;
@@ -49,6 +51,57 @@ struct TooSmall {
     max_bytes: u64,
     total: u64,
     free: u64,
+}
+
+/// File systems of the kernel by their magic number. Their directories look writable to root.
+const WITHOUT_FILES: [(u64, &str); 2] = [(0x9fa0, "proc"), (0x6265_6572, "sysfs")];
+
+/// The service cannot write its journal.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotWritable {
+    #[error(
+        "{}: no write access to {}: {source}; create journal.dir for the user of the service, or \
+         set it to another directory", dir.display(), existing.display()
+    )]
+    Access {
+        dir: PathBuf,
+        existing: PathBuf,
+        source: std::io::Error,
+    },
+    #[error(
+        "{}: {} is on {file_system}, where no file can be created; set journal.dir to a directory \
+         on a local disk", dir.display(), existing.display()
+    )]
+    WithoutFiles {
+        dir: PathBuf,
+        existing: PathBuf,
+        file_system: &'static str,
+    },
+}
+
+/// Checks that the directory can be written, or created below the nearest one that exists. Changes
+/// nothing.
+pub(super) fn writable(dir: &Path) -> Result<(), NotWritable> {
+    let dir = absolute(dir);
+    let existing = dir.ancestors().find(|path| path.exists());
+    let existing = existing.unwrap_or(Path::new("/")).to_owned();
+    if let Err(errno) = rustix::fs::access(&existing, Access::WRITE_OK | Access::EXEC_OK) {
+        let source = errno.into();
+        return Err(NotWritable::Access {
+            dir,
+            existing,
+            source,
+        });
+    }
+    let magic = rustix::fs::statfs(&existing).map_or(0, |disk| u64::from(disk.f_type as u32));
+    match WITHOUT_FILES.iter().find(|(known, _)| *known == magic) {
+        Some((_, file_system)) => Err(NotWritable::WithoutFiles {
+            dir,
+            existing,
+            file_system,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The directory as an absolute path. It need not exist.
@@ -150,5 +203,23 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(texts(1).len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_created_is_a_problem_and_none_is_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("a/journal");
+        assert!(writable(&new).is_ok() && writable(dir.path()).is_ok());
+        assert!(!dir.path().join("a").exists());
+        let error = writable(Path::new("/proc/x")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("/proc/x: ") && error.contains("/proc"),
+            "{error}"
+        );
+        // Not executable, so that root is refused too.
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = writable(&file.join("journal")).unwrap_err().to_string();
+        assert!(error.contains("journal: no write access to "), "{error}");
     }
 }
