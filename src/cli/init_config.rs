@@ -6,7 +6,7 @@
 //! with a first token, because a configuration that names a missing file is not valid. Nothing that
 //! exists is overwritten.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -181,35 +181,56 @@ fn write(options: &InitConfig) -> Result<(), InitError> {
     if !to_stdout && options.output.exists() {
         return Err(InitError::Exists(options.output.clone()));
     }
-    if text.contains("tokens_file") && !options.tokens_file.exists() {
+    // Before the configuration, which is not valid without it.
+    let token = if text.contains("tokens_file") && !options.tokens_file.exists() {
+        let token = tokens::add_first(&options.tokens_file, FIRST_TOKEN);
+        Some(token.ok_or(InitError::Tokens)?)
+    } else {
+        None
+    };
+    if !to_stdout && let Err(error) = create(&options.output, &text) {
+        if token.is_some() {
+            let _ = fs::remove_file(&options.tokens_file);
+        }
+        return Err(error);
+    }
+    if let Some(token) = token {
         eprintln!(
             "hourbucket: the first token, in {}; the secret is not shown again:",
             options.tokens_file.display()
         );
-        if tokens::add_first(&options.tokens_file, FIRST_TOKEN) != ExitCode::SUCCESS {
-            return Err(InitError::Tokens);
-        }
+        print_line(&token);
     }
     if to_stdout {
         print_line(text.trim_end());
         return Ok(());
     }
-    let path = &options.output;
+    let path = options.output.display();
+    eprintln!("hourbucket: wrote {path}; next: hourbucket --config {path} check, then run");
+    Ok(())
+}
+
+/// Creates the file, and removes it again if it is not a valid configuration, so that a second try
+/// with other answers can create it.
+fn create(path: &Path, text: &str) -> Result<(), InitError> {
     let created = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o644)
         .open(path);
-    let written = created.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| InitError::Io {
-        path: path.clone(),
+    let io = |error| InitError::Io {
+        path: path.to_owned(),
         error,
-    })?;
-    // With the environment, as the service will read it.
-    config::load(Some(path), config::environment()).map_err(InitError::Invalid)?;
-    let path = path.display();
-    eprintln!("hourbucket: wrote {path}; next: hourbucket --config {path} check, then run");
-    Ok(())
+    };
+    let mut file = created.map_err(io)?;
+    let valid = file.write_all(text.as_bytes()).map_err(io).and_then(|()| {
+        // With the environment, as the service will read it.
+        config::load(Some(path), config::environment()).map_err(InitError::Invalid)
+    });
+    if valid.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    valid.map(drop)
 }
 
 /// A text in TOML.
@@ -434,129 +455,4 @@ fn devices(options: &InitConfig, rules: &Rules) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        config: InitConfig,
-    }
-
-    /// Writes the configuration of a command line, and loads it.
-    fn loaded(line: &[&str]) -> config::Config {
-        let dir = tempfile::tempdir().unwrap();
-        let in_dir = |name: &str| dir.path().join(name).display().to_string();
-        let files = [in_dir("h.toml"), in_dir("tokens.toml"), in_dir("journal")];
-        let given = [
-            "--output",
-            &files[0],
-            "--tokens-file",
-            &files[1],
-            "--journal-dir",
-            &files[2],
-        ];
-        let options = Line::try_parse_from([&["x"], line, &given].concat())
-            .unwrap()
-            .config;
-        write(&options).unwrap();
-        assert!(
-            matches!(write(&options), Err(InitError::Exists(_))),
-            "nothing is overwritten"
-        );
-        config::load(Some(Path::new(&files[0])), std::iter::empty())
-            .unwrap()
-            .config
-    }
-
-    #[test]
-    fn each_case_is_a_valid_configuration_with_its_settings() {
-        let config = loaded(&[
-            "--case",
-            "broker",
-            "--broker",
-            "mqtts://b.example",
-            "--username",
-            "u",
-        ]);
-        let rules = &config.mqtt[0].subscriptions[0];
-        assert_eq!(
-            (rules.filter.as_str(), rules.format.as_str()),
-            ("sensors/+/+", "scalar")
-        );
-        assert!(!config.http.enabled && config.mqtt[0].username.as_deref() == Some("u"));
-        let more = [
-            "--topic",
-            "zigbee2mqtt/#",
-            "--format",
-            "zigbee2mqtt",
-            "--mongodb",
-            "mongodb://u@m.example/?tls=true",
-        ];
-        let config = loaded(&[&["--case", "broker"][..], &more].concat());
-        assert_eq!(config.mqtt[0].subscriptions[0].filter, "zigbee2mqtt/#");
-        assert!(config.store.uri.reveal().contains("m.example"));
-        let config = loaded(&["--case", "http", "--listen", "127.0.0.1:9000"]);
-        assert!(
-            config.http.enabled
-                && config.http.listen.port() == 9000
-                && config.http.tokens_file.is_some()
-        );
-        let config = loaded(&["--case", "devices", "--topic", "site/{site}/{sensor_id#}"]);
-        assert!(config.listen.mqtt.enabled && config.listen.mqtt.topics[0].filter == "site/+/#");
-        assert!(
-            loaded(&["--case", "lorawan", "--server", "ttn"])
-                .http
-                .enabled
-        );
-        let config = loaded(&["--case", "lorawan", "--broker", "mqtt://c.example"]);
-        assert_eq!(config.mqtt[0].subscriptions[0].format, "chirpstack-v4");
-    }
-
-    #[test]
-    fn answers_that_make_no_configuration_are_refused() {
-        let line = |line: &[&str]| {
-            text(
-                &Line::try_parse_from([&["x"], line].concat())
-                    .unwrap()
-                    .config,
-            )
-            .unwrap_err()
-        };
-        let password = "mongodb://u:geheim@m/";
-        assert!(
-            !line(&["--case", "http", "--mongodb", password])
-                .to_string()
-                .contains("geheim")
-        );
-        assert!(matches!(
-            line(&["--case", "broker", "--topic", "a/b", "--format", "scalar"]),
-            InitError::Topic(_)
-        ));
-        assert!(matches!(line(&[]), InitError::NoCase));
-    }
-
-    #[test]
-    fn the_questions_fill_in_what_flags_leave_out() {
-        let mut options = InitConfig::default();
-        let mut asked = vec![];
-        let answers = "carrier pigeon\nbroker\n\nmqtt://b\n\nf/{sensor_id}\n\n";
-        ask_all(&mut options, &mut answers.as_bytes(), &mut asked).unwrap();
-        assert_eq!(
-            (options.case, options.broker.as_deref()),
-            (Some(Case::Broker), Some("mqtt://b"))
-        );
-        assert_eq!(
-            (options.topic.as_deref(), options.format.as_deref()),
-            (Some("f/{sensor_id}"), Some("json"))
-        );
-        assert_eq!(options.username, None);
-        assert!(
-            String::from_utf8(asked)
-                .unwrap()
-                .contains("Who sends the readings?")
-        );
-    }
-}
+mod tests;

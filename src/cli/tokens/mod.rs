@@ -169,14 +169,15 @@ impl TokensFile {
     }
 }
 
-/// Adds a token without rules, for `init config`.
-pub(super) fn add_first(path: &Path, id: &str) -> ExitCode {
+/// Adds a token without rules, for `init config`, and returns it; `None` if that failed, which is
+/// printed.
+pub(super) fn add_first(path: &Path, id: &str) -> Option<String> {
     match add(path, id, &Rules::default()) {
-        Ok(lines) => {
-            lines.iter().for_each(|line| print_line(line));
-            ExitCode::SUCCESS
+        Ok(lines) => lines.into_iter().next(),
+        Err(error) => {
+            fail(error);
+            None
         }
-        Err(error) => fail(error),
     }
 }
 
