@@ -45,7 +45,22 @@ pub fn load(
     path: Option<&Path>,
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Loaded, ConfigErrors> {
-    let mut report = Report::default();
+    load_into(Report::default(), path, env)
+}
+
+/// Like [`load`], for a command that creates the tokens file: a `tokens_file` need not exist.
+pub(crate) fn load_for_new_tokens(
+    path: Option<&Path>,
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigErrors> {
+    load_into(Report::for_new_tokens(), path, env)
+}
+
+fn load_into(
+    mut report: Report,
+    path: Option<&Path>,
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<Loaded, ConfigErrors> {
     let (mut entries, file) = read_file(path, &mut report);
     let (variables, bad) = tree::overlay(&mut entries, env);
     for variable in bad {

@@ -31,6 +31,8 @@ pub(super) struct Report {
     unusable: BTreeSet<String>,
     /// Keys whose value is in a file that a `…_FILE` variable names, and that file.
     pub(super) value_files: Vec<(String, PathBuf)>,
+    /// A `tokens_file` need not exist.
+    pub(super) may_lack_tokens: bool,
     /// Keys that no getter has read.
     left_over: Vec<(String, Origin)>,
 }
@@ -51,6 +53,13 @@ impl Bad {
 }
 
 impl Report {
+    pub(super) fn for_new_tokens() -> Report {
+        Report {
+            may_lack_tokens: true,
+            ..Report::default()
+        }
+    }
+
     /// Reports a bad value, which the default replaces.
     pub(super) fn bad(&mut self, key: &str, bad: Bad) {
         self.unusable.insert(key.to_owned());

@@ -2,6 +2,7 @@
 //! key's value, and records both and the default for the reference.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -207,6 +208,7 @@ impl Section<'_> {
     /// A readable file. The path stays as it is, relative to the working directory.
     pub(super) fn file(&mut self, key: &str) -> Option<PathBuf> {
         self.describe(key, "path of a readable file", None);
+        let may_be_missing = key == "tokens_file" && self.report.may_lack_tokens;
         self.parse(key, |node| {
             let path = PathBuf::from(
                 node.text()
@@ -218,6 +220,7 @@ impl Section<'_> {
                     PATH_ADVICE,
                 )),
                 Ok(_) => Ok(path),
+                Err(e) if may_be_missing && e.kind() == ErrorKind::NotFound => Ok(path),
                 Err(e) => Err(unreadable(&path, &e)),
             }
         })

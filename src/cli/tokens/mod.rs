@@ -29,7 +29,7 @@ use self::error::{CommandError, KEY, io};
 use self::list::{list, read_last_used};
 use super::output::{fail, print_line};
 use crate::access::{GrantDefaults, Tokens, hash_secret};
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigErrors, Loaded};
 
 /// Random bytes of a secret.
 const SECRET_BYTES: usize = 24;
@@ -124,11 +124,11 @@ pub(crate) fn run(command: &TokensCommand, config: Option<&Path>) -> ExitCode {
             rules,
             file,
         } => file
-            .path(config)
+            .new_path(config)
             .and_then(|path| add_certificate(&path, id, rules)),
         TokensCommand::Add {
             id, rules, file, ..
-        } => file.path(config).and_then(|path| add(&path, id, rules)),
+        } => file.new_path(config).and_then(|path| add(&path, id, rules)),
         TokensCommand::List {
             json,
             all,
@@ -157,10 +157,22 @@ pub(crate) fn run(command: &TokensCommand, config: Option<&Path>) -> ExitCode {
 
 impl TokensFile {
     fn path(&self, config: Option<&Path>) -> Result<PathBuf, CommandError> {
+        self.path_with(|| config::load(config, config::environment()))
+    }
+
+    /// The same for a command that creates the file.
+    fn new_path(&self, config: Option<&Path>) -> Result<PathBuf, CommandError> {
+        self.path_with(|| config::load_for_new_tokens(config, config::environment()))
+    }
+
+    fn path_with(
+        &self,
+        load: impl FnOnce() -> Result<Loaded, ConfigErrors>,
+    ) -> Result<PathBuf, CommandError> {
         if let Some(path) = &self.file {
             return Ok(path.clone());
         }
-        let Config { http, listen, .. } = config::load(config, config::environment())?.config;
+        let Config { http, listen, .. } = load()?.config;
         match (http.tokens_file, listen.mqtt.tokens_file) {
             (Some(http), Some(mqtt)) if http != mqtt => Err(CommandError::TwoFiles),
             (Some(path), _) | (None, Some(path)) => Ok(path),

@@ -283,3 +283,21 @@ fn commands_at_the_same_time_lose_no_change() {
     });
     assert_eq!(load(&path).len(), 40);
 }
+
+#[test]
+fn the_configured_file_need_not_exist_for_an_add() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    let settings = dir.path().join("hourbucket.toml");
+    std::fs::write(&settings, format!("http.tokens_file = {path:?}\n")).unwrap();
+    let file = TokensFile { file: None };
+    let error = file.path(Some(&settings)).unwrap_err().to_string();
+    assert!(error.contains("cannot be read"), "{error}");
+    assert_eq!(file.new_path(Some(&settings)).unwrap(), path);
+    add(&path, "gw1", &Rules::default()).unwrap();
+    assert_eq!(file.path(Some(&settings)).unwrap(), path);
+    // Other mistakes are still reported.
+    std::fs::write(&settings, format!("http.tokens_file = {:?}\n", dir.path())).unwrap();
+    let error = file.new_path(Some(&settings)).unwrap_err().to_string();
+    assert!(error.contains("is a directory"), "{error}");
+}
