@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::error::{ConfigErrors, Problem};
 use super::reader::Report;
 use super::tree::{self, Entries};
-use super::{Config, check, sections};
+use super::{Config, check, sections, suggest};
 
 /// The file to read if none is named; it may be missing.
 pub const DEFAULT_PATH: &str = "config/hourbucket.toml";
@@ -62,7 +62,9 @@ fn load_into(
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Loaded, ConfigErrors> {
     let (mut entries, file) = read_file(path, &mut report);
-    let (variables, bad) = tree::overlay(&mut entries, env);
+    let env: Vec<(String, String)> = env.collect();
+    report.problems.extend(single_underscores(&env));
+    let (variables, bad) = tree::overlay(&mut entries, env.into_iter());
     for variable in bad {
         let what = variable.what;
         let advice = variable.advice;
@@ -85,6 +87,29 @@ fn load_into(
     Err(ConfigErrors {
         problems: report.problems,
     })
+}
+
+/// Variables that would set a key with `__` in place of `_`. Others without a `__` belong to other
+/// programs.
+fn single_underscores(env: &[(String, String)]) -> Vec<Problem> {
+    let names: Vec<&String> = env
+        .iter()
+        .filter(|(name, value)| tree::is_without_dot(name) && !value.is_empty())
+        .map(|(name, _)| name)
+        .collect();
+    if names.is_empty() {
+        return vec![];
+    }
+    let known = known_keys();
+    let problem = |name: &String| {
+        Some(Problem {
+            key: String::new(),
+            origin: name.clone(),
+            what: "not a setting: two underscores separate a section from its key".into(),
+            advice: format!("write {}", suggest::for_variable(name, &known)?),
+        })
+    };
+    names.into_iter().filter_map(problem).collect()
 }
 
 /// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of

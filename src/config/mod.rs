@@ -14,8 +14,9 @@
 //! appends an element. The key's type determines how the text is parsed: `true`, `5000`, `15s`,
 //! `512MiB`. A variable that ends in `_FILE` names a file that holds the value; its last line
 //! ending is dropped (a key that itself ends in `_file`, such as `http.tokens_file`, keeps its
-//! meaning). An empty variable counts as not set. `HOURBUCKET_` variables without a double
-//! underscore belong to other tools and are ignored; with one, an unknown name is an error.
+//! meaning). An empty variable counts as not set. With a double underscore, an unknown name is an
+//! error. Without one, the name of a key is an error (`HOURBUCKET_STORE_URI`), and all others belong
+//! to other tools and are ignored.
 
 mod certificates;
 mod check;
@@ -60,8 +61,8 @@ pub use connections::{Connections, HttpTimes};
 pub use error::{ConfigErrors, Problem};
 pub use jwt::{Jwt, JwtAlgorithm};
 pub use live::{Live, Setter};
-pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub(crate) use load::load_for_new_tokens;
+pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
 pub use mqtt_settings::{Listen, ListenMqtt, Mqtt, MqttProtocol, Retained, Subscription};
 pub use native::{Native, Nested, ScalarFormat};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{Config, load, reload};
+use super::{Config, load, reload, suggest};
 
 const SHIPPED: &str = include_str!("../../config/hourbucket.toml");
 
@@ -36,6 +36,10 @@ number after the last one appends an element. A variable that ends in `_FILE` na
 holds the value, such as
 `HOURBUCKET_STORE__URI_FILE=/run/secrets/uri`; the file's last line ending is dropped. An empty \
 variable counts as not set.
+A name with a double underscore that is no key is refused, and so is a key with single ones \
+(`HOURBUCKET_STORE_URI`). Other
+variables that begin with `HOURBUCKET_`, such as `HOURBUCKET_MONGOD` of the demo, belong to other \
+programs and are ignored.
 
 **Units.** Sizes: `8388608`, `\"512MiB\"` (1024-based), `\"10MB\"` (1000-based). Durations: \
 `\"250ms\"`, `\"15s\"`, `\"10m\"`,
@@ -379,17 +383,7 @@ impl Keys {
 
 /// The environment variable that sets a key.
 fn variable(path: &str) -> String {
-    // A variable cannot hold a table.
-    if path.starts_with("formats.") {
-        return "in the file".to_owned();
-    }
-    let path = path
-        .replace("mqtt.subscriptions.", "mqtt.subscriptions.0.")
-        .replace("mqtt.topics.", "mqtt.topics.0.");
-    let path = path
-        .strip_prefix("mqtt.")
-        .map_or(path.clone(), |rest| format!("mqtt.0.{rest}"));
-    format!("`HOURBUCKET_{}`", path.to_uppercase().replace('.', "__"))
+    suggest::variable_of(path).map_or_else(|| "in the file".to_owned(), |name| format!("`{name}`"))
 }
 
 fn table(out: &mut String, rows: &mut Vec<String>) {

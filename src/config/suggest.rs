@@ -60,6 +60,54 @@ pub(super) fn pattern(key: &str) -> String {
         .collect()
 }
 
+/// The name of the variable that sets a key, of the first element of a list; `None` if only the file
+/// can.
+pub(super) fn variable_of(key: &str) -> Option<String> {
+    // A variable cannot hold a table.
+    if key.starts_with("formats.") {
+        return None;
+    }
+    let key = key
+        .replace("mqtt.subscriptions.", "mqtt.subscriptions.0.")
+        .replace("mqtt.topics.", "mqtt.topics.0.");
+    let key = key
+        .strip_prefix("mqtt.")
+        .map_or(key.clone(), |rest| format!("mqtt.0.{rest}"));
+    Some(variable(&key))
+}
+
+/// The variable that is probably meant by one with single underscores: `HOURBUCKET_STORE__URI` for
+/// `HOURBUCKET_STORE_URI`, with its numbers, or 0 if they are missing.
+pub(super) fn for_variable(name: &str, known: &[String]) -> Option<String> {
+    if let Some(stem) = name.strip_suffix("_FILE")
+        && let Some(right) = for_variable(stem, known)
+    {
+        return Some(right + "_FILE");
+    }
+    let is_number = |part: &&str| part.parse::<usize>().is_ok();
+    let words = |name: &str| -> Vec<String> {
+        let parts = name.split('_').filter(|part| !part.is_empty());
+        parts
+            .filter(|part| !is_number(part))
+            .map(str::to_owned)
+            .collect()
+    };
+    let given = words(name);
+    let right = known
+        .iter()
+        .filter_map(|key| variable_of(key))
+        .find(|right| words(right) == given)?;
+    let mut numbers = name.split('_').filter(is_number);
+    let steps: Vec<&str> = right
+        .split("__")
+        .map(|step| match is_number(&step) {
+            true => numbers.next().unwrap_or(step),
+            false => step,
+        })
+        .collect();
+    Some(steps.join("__"))
+}
+
 /// The name of the variable that sets a key.
 fn variable(key: &str) -> String {
     format!("HOURBUCKET_{}", key.to_uppercase().replace('.', "__"))

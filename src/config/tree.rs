@@ -248,6 +248,12 @@ pub(super) struct BadVariable {
     pub(super) advice: String,
 }
 
+/// Whether it is a variable with the service's prefix that cannot name a key.
+pub(super) fn is_without_dot(name: &str) -> bool {
+    name.strip_prefix(PREFIX)
+        .is_some_and(|rest| !rest.contains(DOT))
+}
+
 /// Applies the environment to the tree: `HOURBUCKET_STORE__URI` sets `store.uri`,
 /// `HOURBUCKET_MQTT__0__URL` sets `url` of the first `[[mqtt]]`, and a number one above the last
 /// appends an element. Variables without a double underscore after the prefix are not settings;

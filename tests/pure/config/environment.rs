@@ -38,6 +38,9 @@ fn the_environment_overrides_the_file_and_is_parsed_by_the_type_of_the_key() {
         ("HOURBUCKET_MQTT__1__SUBSCRIPTIONS__0__FORMAT", "json"),
         ("HOURBUCKET_LOG", "debug"),
         ("HOURBUCKET_DEMO_KEEP", "1"),
+        ("HOURBUCKET_MONGOD", "/usr/bin/mongod"),
+        ("HOURBUCKET_STORE", "x"),
+        ("HOURBUCKET_STORE_MODE", ""),
         ("PATH__X", "y"),
     ];
     let text = DESIGN.replace("[limits]", "[enrich]\nfields = [\"other\"]\n[limits]");
@@ -118,6 +121,26 @@ fn mistakes_in_the_environment_are_reported_by_variable() {
             "HOURBUCKET_STORE__URI_FILE",
             "/no/such",
             &["store.uri", "/no/such cannot be read"],
+        ),
+        (
+            "HOURBUCKET_STORE_URI",
+            "mongodb://geheim@h",
+            &["HOURBUCKET_STORE_URI", "write HOURBUCKET_STORE__URI"],
+        ),
+        (
+            "HOURBUCKET_LISTEN_MQTT_TOKENS_FILE",
+            "t.toml",
+            &["write HOURBUCKET_LISTEN__MQTT__TOKENS_FILE"],
+        ),
+        (
+            "HOURBUCKET_MQTT_1_SUBSCRIPTIONS_2_QOS",
+            "1",
+            &["write HOURBUCKET_MQTT__1__SUBSCRIPTIONS__2__QOS"],
+        ),
+        (
+            "HOURBUCKET_MQTT_PASSWORD_FILE",
+            "p",
+            &["write HOURBUCKET_MQTT__0__PASSWORD_FILE"],
         ),
         ("HOURBUCKET___URI", "x", &["is missing"]),
         ("HOURBUCKET_STORE__", "x", &["is missing"]),
