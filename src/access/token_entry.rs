@@ -60,6 +60,11 @@ pub enum InvalidToken {
     HashNotText,
     #[error("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")]
     Hash,
+    #[error(
+        "sha256 is the hash of an empty text, so anyone could use the token; replace it with the \
+         hash of a secret (`hourbucket hash-token`)"
+    )]
+    EmptySecret,
     #[error("another entry has the same id")]
     SameId,
     #[error("{0} must be a list of patterns, such as [\"{{id}}-*\"]")]
@@ -83,6 +88,9 @@ pub enum InvalidToken {
     )]
     Rate,
 }
+
+/// The SHA-256 of an empty text.
+const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 fn valid_id(id: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
@@ -205,6 +213,9 @@ fn parse_hash(entry: &toml::Table) -> Result<Option<Hash>, InvalidToken> {
     let hex = hex.as_str().ok_or(InvalidToken::HashNotText)?;
     if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(InvalidToken::Hash);
+    }
+    if hex.eq_ignore_ascii_case(EMPTY_SHA256) {
+        return Err(InvalidToken::EmptySecret);
     }
     let mut hash = Hash::default();
     for (i, byte) in hash.iter_mut().enumerate() {

@@ -515,6 +515,10 @@ mod tests {
                 "entry 1 (gw1): sha256 must be 64",
             ),
             (
+                &file("gw1", ""),
+                "entry 1 (gw1): sha256 is the hash of an empty text",
+            ),
+            (
                 "[[tokens]]\nid = \"gw1\"\nsecret = \"hunter2\"",
                 "entry 1 (gw1): has an unknown key",
             ),

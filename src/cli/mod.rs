@@ -399,10 +399,36 @@ fn hash_token() -> ExitCode {
     let mut secret = String::new();
     match std::io::stdin().lock().read_to_string(&mut secret) {
         Ok(_) => {
-            let hash = crate::access::hash_secret(secret.trim_end_matches(['\r', '\n']));
-            print_line(&format!("sha256 = \"{hash}\""));
+            let Some(line) = hash_line(&secret) else {
+                return fail(
+                    "standard input is empty; expected a secret, such as the output of `openssl \
+                     rand -hex 24`",
+                );
+            };
+            print_line(&line);
             ExitCode::SUCCESS
         }
         Err(error) => fail(format!("standard input: {error}")),
+    }
+}
+
+/// The line of the tokens file; `None` without a secret, whose hash would let anyone in.
+fn hash_line(text: &str) -> Option<String> {
+    let secret = text.trim_end_matches(['\r', '\n']);
+    let hash = (!secret.is_empty()).then(|| crate::access::hash_secret(secret))?;
+    Some(format!("sha256 = \"{hash}\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_secret_has_no_line_in_the_tokens_file() {
+        for empty in ["", "\n", "\r\n"] {
+            assert_eq!(hash_line(empty), None);
+        }
+        assert_eq!(hash_line("x"), hash_line("x\n"));
+        assert!(hash_line("x").unwrap().starts_with("sha256 = \"2d711642"));
     }
 }
