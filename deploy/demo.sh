@@ -102,7 +102,12 @@ while (($# > 0)); do
         shift
         ;;
     --stop)
-        stop_kept "${2:?--stop needs the directory that --keep named}"
+        if [[ -z ${2:-} ]]; then
+            usage >&2
+            say "--stop needs the directory that --keep named" >&2
+            exit 2
+        fi
+        stop_kept "$2"
         exit 0
         ;;
     -h | --help)
