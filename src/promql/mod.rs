@@ -19,6 +19,7 @@ mod guard;
 mod labels;
 mod matcher;
 mod parse;
+mod raw_strings;
 mod series;
 mod value_type;
 pub mod windows;

@@ -18,6 +18,7 @@ use super::functions::{self, Function, Kind};
 use super::guard;
 use super::labels::METRIC_NAME;
 use super::matcher::Matcher;
+use super::raw_strings::in_double_quotes;
 
 /// Parses a query.
 ///
@@ -68,7 +69,8 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
 fn parsed(text: &str) -> Result<p::Expr, PromqlError> {
     guard::check(text)?;
     let parse_error = |detail: &str| PromqlError::bad_data(format!("parse error: {detail}"));
-    match catch_unwind(|| p::parse(text)) {
+    let text = in_double_quotes(text);
+    match catch_unwind(|| p::parse(&text)) {
         Ok(Ok(parsed)) => Ok(parsed),
         Ok(Err(detail)) => Err(parse_error(&detail)),
         Err(_) => Err(parse_error("the query cannot be represented")),
@@ -424,4 +426,20 @@ fn aggregate_op(id: t::TokenId) -> Result<AggregateOp, PromqlError> {
         t::T_LIMIT_RATIO => AggregateOp::LimitRatio,
         _ => return Err(invalid("unknown aggregation")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_formatted_as_by_prometheus() {
+        for (text, wanted) in [
+            (r#"temp{a=~`S\d"`}"#, r#"temp{a=~"S\\d\""}"#),
+            ("`a\\\té`", r#""a\\\té""#),
+            (r#"temp{a="`\\d`"} # `\d"#, r#"temp{a="`\\d`"}"#),
+        ] {
+            assert_eq!(format(text).unwrap(), wanted);
+        }
+    }
 }

@@ -250,6 +250,12 @@ max_over_time(temp[1h])
 avg_over_time(temp[1h])
 count_over_time(temp[1h])
 sum by (site) (avg_over_time(temp[1h]))
+temp{sensor_id=~`S\d`}
+temp{sensor_id=~"S\\d"}
+temp{sensor_id!~`\w\b\d?`, site=`no\rth`}
+label_replace(temp, "x", `$1-\d`, "site", `(\w+)`)
+label_replace(temp, "x", "$1-\\d", "site", "(\\w+)")
+`a\b"c`
 "#;
 
 /// All fixed queries.
@@ -304,7 +310,7 @@ pub(super) fn fixed() -> Vec<Asked> {
         if i % 3 == 0
             && !query.contains("limit")
             && !is_range_vector(&query)
-            && !query.starts_with('"')
+            && !query.starts_with(['"', '`'])
         {
             all.push(Asked {
                 query,
