@@ -46,6 +46,8 @@ pub struct Windows {
     pub steps: usize,
     /// The length of each.
     pub range_ms: i64,
+    /// Whether the sum is needed.
+    pub needs_sum: bool,
     /// Whether the smallest value is needed.
     pub needs_min: bool,
     /// Whether the largest value is needed.

@@ -120,6 +120,7 @@ impl Plan {
             step_ms: grid.step_ms,
             steps,
             range_ms,
+            needs_sum: matches!(function, OverTime::Sum | OverTime::Avg),
             needs_min: function == OverTime::Min,
             needs_max: function == OverTime::Max,
         });

@@ -1,0 +1,224 @@
+//! Windows answered from the summaries of hours and days. Pure.
+//!
+//! **The edges.** A window is `(start, end]`, a bucket `[start, end)`. So a sensor that reports on
+//! the full hour has a sample on both edges of every window of whole hours: the one at the window's
+//! start is in the bucket but not in the window, and the one at its end is in the window but in the
+//! next bucket. The bucket's first and last time show whether there are such samples at all. For a
+//! window and a bucket with readings from `first` to `last`:
+//!
+//! 1. `first > start` and `last <= end`: all samples are in the window, so the summary counts.
+//! 2. `last <= start` or `first > end`: none is.
+//! 3. The window starts with the bucket (`first == start`) and contains the rest of it: the summary
+//!    without the readings of this one millisecond. Sum and count are corrected. The minimum holds
+//!    unless one of these readings is the minimum; likewise the maximum. Otherwise, or if the sum
+//!    has overflowed, or if the sum is so much smaller without these readings that its digits are
+//!    lost, rule 5.
+//! 4. The window ends with the bucket's first millisecond (`first == end`): of the bucket only the
+//!    sample there.
+//! 5. Any other: the samples of the bucket.
+//!
+//! Rules 3 and 4 need the readings of one millisecond, rule 5 those of the bucket; rules 1 and 2
+//! need none.
+//!
+//! **Days.** A day is a bucket made of hours, of 23, 24 or 25 of them, or of another number if the
+//! clock was changed otherwise. The rules are the same, because they use nothing but its start,
+//! first and last time, and summary. But if rule 5 applies to any window, the caller replaces the
+//! day by its hours, and the rules apply to each of them. So readings of the same hours are loaded
+//! as without days.
+//!
+//! **Two readings of one millisecond** with the same field are one sample, the last in stored
+//! order. A summary counts both. So rules 1 and 3 count both, and rules 4 and 5 one; if rule 5
+//! applies to any window of the bucket, it applies to all. The docs say so.
+//!
+//! **Rounding.** Sums are added bucket by bucket. They differ from a sum over all samples in the
+//! last digits. Prometheus' sum is compensated, a summary's is not: if large numbers within a bucket
+//! cancel out (1e100, 1, -1e100), the small ones are lost.
+
+use super::series::{Sample, WindowStats, Windows};
+
+/// The relative error that the readings on an edge may leave in the sum without them.
+const EDGE_ERROR_MAX: f64 = 1e-10;
+
+/// One bucket of a series: an hour, or a day of hours.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SummarisedBucket {
+    /// Its start, ms since 1970.
+    pub start_ms: i64,
+    /// Its end, exclusive.
+    pub end_ms: i64,
+    /// Whether it is made of hours.
+    pub is_day: bool,
+    /// The earliest time of its readings, of any field.
+    pub first_ts_ms: i64,
+    /// The latest time of its readings, of any field.
+    pub last_ts_ms: i64,
+    /// The field's summary.
+    pub stats: WindowStats,
+    /// The field's values in the readings at `start_ms`, in stored order, once they are loaded.
+    pub edge: Option<Vec<f64>>,
+    /// The samples of the bucket, once they are loaded.
+    pub samples: Option<Vec<Sample>>,
+}
+
+/// What must be loaded of a bucket before its windows can be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// The summary suffices.
+    Nothing,
+    /// The readings at the bucket's start.
+    Edge,
+    /// All samples; of a day, its hours.
+    Samples,
+}
+
+/// How a bucket contributes to a window: the rules of this module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    All,
+    None,
+    AllButEdge,
+    Edge,
+    Some,
+}
+
+impl SummarisedBucket {
+    fn part(&self, (start, end): (i64, i64)) -> Part {
+        let first = self.first_ts_ms;
+        let last = self.last_ts_ms;
+        match () {
+            () if last <= start || first > end => Part::None,
+            () if first > start && last <= end => Part::All,
+            () if first == start && first == self.start_ms && last <= end => Part::AllButEdge,
+            () if first == end && first == self.start_ms => Part::Edge,
+            () => Part::Some,
+        }
+    }
+
+    /// The parts still to be loaded for these windows.
+    pub fn need(&self, windows: &Windows) -> Need {
+        if self.samples.is_some() {
+            return Need::Nothing;
+        }
+        let need = |step| match (self.part(windows.bounds(step)), &self.edge) {
+            (Part::None, _) => Need::Nothing,
+            (Part::All, _) if self.stats.sum.is_finite() => Need::Nothing,
+            (Part::Some | Part::All, _) => Need::Samples,
+            (Part::AllButEdge, _) if !self.stats.sum.is_finite() => Need::Samples,
+            (Part::AllButEdge | Part::Edge, None) => Need::Edge,
+            (Part::Edge, Some(_)) => Need::Nothing,
+            (Part::AllButEdge, Some(edge)) => {
+                match edge.iter().any(|v| self.is_extreme(*v, windows))
+                    || windows.needs_sum && self.hides_rest(edge)
+                {
+                    true => Need::Samples,
+                    false => Need::Nothing,
+                }
+            }
+        };
+        self.steps(windows).map(need).max().unwrap_or(Need::Nothing)
+    }
+
+    fn is_extreme(&self, value: f64, windows: &Windows) -> bool {
+        (windows.needs_min && value <= self.stats.min)
+            || (windows.needs_max && value >= self.stats.max)
+    }
+
+    /// Whether the readings on the edge are so large that the sum of the others is lost in that of
+    /// all. Each addition rounds by at most the edge's epsilon. A sum of zero beside an edge that is
+    /// not zero may be such a loss; a series of zeros is none.
+    fn hides_rest(&self, edge: &[f64]) -> bool {
+        let size: f64 = edge.iter().map(|v| v.abs()).sum();
+        let error = size * self.stats.count as f64 * f64::EPSILON;
+        let (count, sum) = self.without(edge);
+        count > 0 && error > EDGE_ERROR_MAX * sum.abs()
+    }
+
+    /// Count and sum without the readings on the edge.
+    fn without(&self, edge: &[f64]) -> (u64, f64) {
+        (
+            self.stats.count.saturating_sub(edge.len() as u64),
+            self.stats.sum - edge.iter().sum::<f64>(),
+        )
+    }
+
+    /// The windows that may contain samples of this bucket.
+    fn steps(&self, windows: &Windows) -> std::ops::Range<usize> {
+        let step = windows.step_ms.max(1);
+        let first = (self.first_ts_ms - windows.first_end_ms + step - 1)
+            .div_euclid(step)
+            .max(0);
+        let after =
+            (self.last_ts_ms + windows.range_ms - windows.first_end_ms).div_euclid(step) + 1;
+        let after = after.clamp(0, windows.steps as i64);
+        (first.min(after) as usize)..(after as usize)
+    }
+
+    fn contribution(&self, bounds: (i64, i64)) -> Option<WindowStats> {
+        if let Some(samples) = &self.samples {
+            return of_samples(samples, bounds);
+        }
+        let edge = self.edge.as_deref().unwrap_or_default();
+        match self.part(bounds) {
+            Part::None | Part::Some => None,
+            Part::All => Some(self.stats),
+            Part::AllButEdge => {
+                let (count, sum) = self.without(edge);
+                (count > 0).then_some(WindowStats {
+                    count,
+                    sum,
+                    ..self.stats
+                })
+            }
+            Part::Edge => edge.last().map(|v| WindowStats {
+                count: 1,
+                sum: *v,
+                min: *v,
+                max: *v,
+            }),
+        }
+    }
+}
+
+/// The statistics of each window. `buckets`: ordered, no time is in two of them, and nothing is to
+/// be loaded of any.
+pub fn answer(windows: &Windows, buckets: &[SummarisedBucket]) -> Vec<Option<WindowStats>> {
+    let mut all: Vec<Option<WindowStats>> = vec![None; windows.steps];
+    for bucket in buckets {
+        for step in bucket.steps(windows) {
+            let window = &mut all[step];
+            *window = match (*window, bucket.contribution(windows.bounds(step))) {
+                (None, more) => more,
+                (held, None) => held,
+                (Some(held), Some(more)) => Some(WindowStats {
+                    count: held.count + more.count,
+                    sum: held.sum + more.sum,
+                    min: held.min.min(more.min),
+                    max: held.max.max(more.max),
+                }),
+            };
+        }
+    }
+    all
+}
+
+fn of_samples(samples: &[Sample], (start, end): (i64, i64)) -> Option<WindowStats> {
+    let from = samples.partition_point(|s| s.ts_ms <= start);
+    let to = samples.partition_point(|s| s.ts_ms <= end);
+    let values = samples.get(from..to)?.iter().map(|s| s.value);
+    values
+        .map(|v| WindowStats {
+            count: 1,
+            sum: v,
+            min: v,
+            max: v,
+        })
+        .reduce(|a, b| WindowStats {
+            count: a.count + b.count,
+            sum: a.sum + b.sum,
+            min: a.min.min(b.min),
+            max: a.max.max(b.max),
+        })
+}
+
+#[cfg(test)]
+mod tests;
