@@ -96,19 +96,20 @@ pub struct CatalogUpdate {
 }
 
 impl CatalogUpdate {
-    /// The update for these readings, at least one.
+    /// The update for these readings, at least one. `tags`: with the time of the reading that they
+    /// are from, which may be another one.
     pub fn of_rows(
         sensor_id: SensorId,
         rows: &Rows,
-        tags: Option<&Tags>,
+        tags: Option<(i64, &Tags)>,
         arrived_ms: i64,
     ) -> CatalogUpdate {
         let fields = field_kinds(rows, None)
             .map(|(name, kinds)| (name.clone(), kinds))
             .collect();
-        let tags = tags.map(|tags| {
+        let tags = tags.map(|(ts_ms, tags)| {
             (
-                rows.last_ts_ms(),
+                ts_ms,
                 tags.iter().map(|(k, v)| (k.into(), v.into())).collect(),
             )
         });

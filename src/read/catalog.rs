@@ -163,6 +163,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use super::super::sensors::SensorListQuery;
     use super::*;
     use crate::accumulate::PageLimits;
     use crate::accumulate::state::ShardSettings;
@@ -347,5 +348,56 @@ mod tests {
             BTreeMap::from(both.map(|(name, kinds)| (name.to_owned(), kinds)))
         );
         assert_eq!(found[0].last_ts_ms, 1_709_290_800_000);
+    }
+
+    #[tokio::test]
+    async fn tags_are_those_of_the_newest_reading_whenever_it_arrived() {
+        let store = Arc::new(MemoryStore::new());
+        let at = |sensor: &str, ago_ms: i64, site: Option<&str>| {
+            let held = reading(sensor, "temp", site);
+            Reading {
+                ts_ms: held.ts_ms - ago_ms,
+                ..held
+            }
+        };
+        let stored = CatalogUpdate {
+            sensor_id: "c".into(),
+            tags: Some((
+                1_709_290_800_000,
+                [("site".to_owned(), "new".to_owned())].into(),
+            )),
+            fields: [("temp".into(), FieldKinds::NUMBER)].into(),
+            first_ts_ms: 1_709_290_800_000,
+            last_ts_ms: 1_709_290_800_000,
+            arrived_ms: 0,
+        };
+        store.merge_catalog(&[&stored]).await.unwrap();
+        let held = [
+            at("a", 0, Some("new")),
+            at("a", 1, Some("old")),
+            at("b", 0, Some("new")),
+            at("b", 30 * 3_600_000, Some("old")),
+            at("c", 3_600_000, Some("old")),
+            at("d", 10, Some("old")),
+            at("d", 5, Some("new")),
+            at("d", 5, Some("new")),
+            at("d", 0, None),
+        ];
+        let reads = service(store, &held).await;
+        let listed = reads
+            .sensors(&SensorListQuery {
+                limit: 10,
+                ..SensorListQuery::default()
+            })
+            .await
+            .unwrap();
+        let found = reads.find_sensors(&CatalogQuery::default()).await.unwrap();
+        let sites = |tags: Vec<&BTreeMap<String, String>>| -> Vec<String> {
+            tags.iter().map(|tags| tags["site"].clone()).collect()
+        };
+        let listed = sites(listed.sensors.iter().map(|state| &state.tags).collect());
+        let found = sites(found.answer.iter().map(|entry| &entry.tags).collect());
+        assert_eq!(listed, ["new"; 4]);
+        assert_eq!(found, ["new"; 4]);
     }
 }

@@ -22,7 +22,7 @@ pub struct SensorState {
     pub sensor_id: SensorId,
     /// The latest time of its readings, ms since 1970.
     pub last_ts_ms: Option<i64>,
-    /// The tags of its last messages, or the stored ones.
+    /// The tags of its newest reading that had any, and those of the registry.
     pub tags: BTreeMap<String, String>,
     /// The newest value of each field, with its time.
     pub last: BTreeMap<String, (i64, Value)>,
@@ -96,9 +96,8 @@ impl ReadService {
                 .zip(entry.as_ref())
                 .map(|(range, entry)| range.contains(&entry.arrived_ms));
             SensorState {
-                entry,
                 is_silent,
-                ..state(id, memory, stored)
+                ..state(id, memory, stored, entry)
             }
         });
         Ok(SensorList {
@@ -201,8 +200,14 @@ impl ReadService {
     }
 }
 
-/// Combines both: the newer value of each field, and the tags of the sensor's last messages.
-fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> SensorState {
+/// Combines all: the newer value of each field, and the tags of the newest reading. Those of the
+/// newest bucket count only while the catalogue is being filled: they are as old as its page.
+fn state(
+    sensor_id: SensorId,
+    memory: SensorSnapshot,
+    stored: StoredSensor,
+    entry: Option<CatalogEntry>,
+) -> SensorState {
     let mut last = stored.values;
     for (name, (ts_ms, value)) in &memory.values {
         keep_newer(
@@ -211,10 +216,16 @@ fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> S
             std::iter::once((name.as_str(), value.as_ref())),
         );
     }
-    let mut tags = stored.tags;
-    if let Some(own) = memory.tags.as_deref() {
-        tags = entries(own);
-    }
+    let catalogued = entry.as_ref().filter(|entry| entry.tags_ts_ms.is_some());
+    let is_older = catalogued
+        .and_then(|entry| entry.tags_ts_ms)
+        .zip(memory.tags_ts_ms)
+        .is_some_and(|(catalogued, held)| held < catalogued);
+    let tags = match (memory.tags.as_deref().filter(|_| !is_older), catalogued) {
+        (Some(held), _) => entries(held),
+        (None, Some(entry)) => entry.tags.clone(),
+        (None, None) => stored.tags,
+    };
     let newest = last.values().map(|(ts_ms, _)| *ts_ms).max();
     let last_ts_ms = stored.last_ts_ms.max(memory.last_ts_ms).max(newest);
     SensorState {
@@ -222,7 +233,7 @@ fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> S
         last_ts_ms,
         tags,
         last,
-        entry: None,
+        entry,
         is_silent: None,
     }
 }

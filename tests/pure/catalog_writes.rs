@@ -15,6 +15,8 @@ use hourbucket::model::{Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 
+use crate::shard_rig::{self as rig, ShardRig, reading};
+
 const MINUTE: i64 = 60_000;
 const DAY: i64 = 24 * 60 * MINUTE;
 const START_MS: i64 = 20_000 * DAY;
@@ -123,4 +125,48 @@ fn a_sensor_that_sends_old_readings_has_arrived_now() {
         (0..=arrival_step_ms(silent_after) + MINUTE).contains(&age_ms),
         "{age_ms}"
     );
+}
+
+#[test]
+fn tags_are_stored_with_the_time_of_their_reading() {
+    let at = |ts_ms: i64, site: Option<&str>| Reading {
+        tags: site
+            .map(|site| ("site".to_owned(), site.to_owned()))
+            .into_iter()
+            .collect(),
+        ..reading("s", ts_ms, 1)
+    };
+    let new_ms = rig::START_MS + 50 * MINUTE;
+    let site = |pages: &Pages| {
+        let entry = &pages.catalog["s"];
+        (entry.tags["site"].clone(), entry.tags_ts_ms)
+    };
+    let page = PageLimits {
+        readings: 100,
+        bytes: 1 << 20,
+        summary_bytes: 1 << 20,
+    };
+    for late_ms in [new_ms - 1, new_ms - 30 * 60 * MINUTE] {
+        // In one batch, and with the late reading after the newer one is stored.
+        for flushes in [false, true] {
+            let mut rig = ShardRig::new(StorageMode::Bucket, rig::shard(100, page));
+            rig.accept(at(new_ms, Some("new")), false);
+            if flushes {
+                rig.flush(0);
+            }
+            rig.accept(at(late_ms, Some("old")), false);
+            rig.accept(at(new_ms + MINUTE, None), false);
+            rig.flush(0);
+            assert_eq!(site(&rig.pages), ("new".to_owned(), Some(new_ms)));
+            // Another value, so that it is not a duplicate.
+            let other = Reading {
+                values: reading("s", new_ms, 2).values,
+                ..at(new_ms, Some("newer"))
+            };
+            rig.accept(other, false);
+            rig.flush(0);
+            let wanted = ("newer".to_owned(), Some(new_ms));
+            assert_eq!(site(&rig.pages), wanted, "not older, and arrived later");
+        }
+    }
 }

@@ -123,6 +123,10 @@ impl ShardRig {
                 JobResult::Write(tickets, writes, Err(error))
             }
             Job::Write(tickets, writes) => {
+                writes
+                    .iter()
+                    .filter_map(|write| write.catalog.as_deref())
+                    .for_each(|update| self.pages.merge_catalog(update));
                 let answers = writes.iter().map(|w| self.pages.write(w)).collect();
                 JobResult::Write(tickets, writes, Ok(answers))
             }

@@ -23,6 +23,7 @@ impl Shard {
             || sensor
                 .confirmed
                 .covers(sensor.hash, rows, summary, tags, arrived_ms);
+        let tags = tags.map(|tags| (sensor.time_of(tags, rows), tags));
         (!covered).then(|| CatalogUpdate::of_rows(sensor.id.clone(), rows, tags, arrived_ms))
     }
 
@@ -67,6 +68,17 @@ impl Shard {
             merged.merge(&update);
             merged
         })
+    }
+}
+
+impl Sensor {
+    /// When tags applied that are written with these rows: at the reading that had them. Those of
+    /// the registry apply to every reading.
+    fn time_of(&self, tags: &Tags, rows: &Rows) -> i64 {
+        match &self.tags {
+            Some(own) if own.as_bytes() == tags.as_bytes() => self.tags_ts_ms,
+            _ => self.tags_ts_ms.max(rows.last_ts_ms()),
+        }
     }
 }
 

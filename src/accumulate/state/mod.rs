@@ -168,6 +168,8 @@ struct Sensor {
     id: SensorId,
     hash: u64,
     tags: Option<Arc<Tags>>,
+    /// The time of the newest reading with these tags; the earliest time if there are none.
+    tags_ts_ms: i64,
     reports: Reports,
     /// What the catalogue is known to hold.
     confirmed: Confirmed,
@@ -332,7 +334,7 @@ impl Shard {
                 continue;
             };
             let slot = self.sensor(hash, &reading, now);
-            self.set_tags(slot, reading.tags);
+            self.set_tags(slot, reading.ts_ms, reading.tags);
             let start = self.settings.span.floor(reading.ts_ms);
             let position = self.bucket(slot, start, replayed);
             let mut flags = if reading.receipt_time {

@@ -57,6 +57,7 @@ impl Shard {
             id,
             hash,
             tags: None,
+            tags_ts_ms: i64::MIN,
             reports,
             rate,
             confirmed,
@@ -98,12 +99,20 @@ impl Shard {
         self.settings.span.ms() / 12
     }
 
-    pub(super) fn set_tags(&mut self, slot: usize, tags: &[u8]) {
+    /// A reading has these tags. They replace those of an older reading, also if it arrived later.
+    pub(super) fn set_tags(&mut self, slot: usize, ts_ms: i64, tags: &[u8]) {
         let sensor = &mut self.sensors[slot];
-        if tags.is_empty() || sensor.tags.as_ref().is_some_and(|t| t.as_bytes() == tags) {
+        if tags.is_empty() || ts_ms < sensor.tags_ts_ms {
             return;
         }
-        sensor.tags = Some(self.tags.shared(tags));
+        sensor.tags_ts_ms = ts_ms;
+        if sensor
+            .tags
+            .as_ref()
+            .is_none_or(|held| held.as_bytes() != tags)
+        {
+            sensor.tags = Some(self.tags.shared(tags));
+        }
     }
 
     /// Updates the usage by what the buckets share: schemas, names and tags.

@@ -37,6 +37,8 @@ pub struct SensorSnapshot {
     pub last_ts_ms: Option<i64>,
     /// The tags of its messages and of the registry.
     pub tags: Option<Arc<Tags>>,
+    /// The time of the reading that the tags of its messages are from.
+    pub tags_ts_ms: Option<i64>,
     /// Per field: time and value of the newest reading that is not known to be stored.
     pub values: BTreeMap<String, (i64, Value)>,
 }
@@ -245,6 +247,7 @@ impl Shard {
             ..SensorSnapshot::default()
         };
         snapshot.tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
+        snapshot.tags_ts_ms = sensor.tags.is_some().then_some(sensor.tags_ts_ms);
         for row in sensor
             .buckets
             .iter()
