@@ -77,6 +77,22 @@ fn parsed(text: &str) -> Result<p::Expr, PromqlError> {
     }
 }
 
+impl Query {
+    /// Checks that the expression has a value at each step of a range query.
+    ///
+    /// # Errors
+    /// It is a string or a range vector.
+    pub fn check_steps(&self) -> Result<(), PromqlError> {
+        match self.expr.value_type() {
+            ValueType::Scalar | ValueType::Vector => Ok(()),
+            other => Err(PromqlError::bad_data(format!(
+                "invalid expression type {:?} for range query, must be Scalar or instant Vector",
+                type_name(other)
+            ))),
+        }
+    }
+}
+
 struct Convert {
     selectors: usize,
 }
@@ -440,6 +456,25 @@ mod tests {
             (r#"temp{a="`\\d`"} # `\d"#, r#"temp{a="`\\d`"}"#),
         ] {
             assert_eq!(format(text).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn a_range_query_needs_a_scalar_or_an_instant_vector() {
+        for (text, refused) in [
+            ("1", None),
+            ("temp", None),
+            ("(`a`)", Some("string")),
+            ("temp[5m:1m]", Some("range vector")),
+        ] {
+            let error = parse(text).unwrap().check_steps().err();
+            let wanted = refused.map(|name| {
+                PromqlError::bad_data(format!(
+                    "invalid expression type {name:?} for range query, must be Scalar or instant \
+                     Vector"
+                ))
+            });
+            assert_eq!(error, wanted, "{text}");
         }
     }
 }

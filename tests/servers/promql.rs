@@ -198,6 +198,7 @@ fn queries(mode: &str) {
     assert_eq!(range["result"][0]["values"].as_array().unwrap().len(), 3);
     names_are_listed(&service);
     bad_input_is_refused(&service);
+    range_queries_need_an_instant_vector_or_a_scalar(&service);
 }
 
 fn names_are_listed(service: &Service) {
@@ -335,6 +336,19 @@ fn bad_input_is_refused(service: &Service) {
         "{:?}",
         begun.elapsed()
     );
+}
+
+fn range_queries_need_an_instant_vector_or_a_scalar(service: &Service) {
+    for (query, name) in [("%22a%22", "string"), ("temp[5m]", "range vector")] {
+        let path = format!("query_range?query={query}&start=0&end=1&step=1");
+        let (status, answer) = raw(service, &path);
+        let problem = format!(
+            "invalid parameter \"query\": invalid expression type {name:?} for range query, must \
+             be Scalar or instant Vector"
+        );
+        let wanted = json!({ "status": "error", "errorType": "bad_data", "error": problem });
+        assert_eq!((status, answer), (400, wanted));
+    }
 }
 
 #[test]

@@ -174,7 +174,13 @@ impl Work {
         time: QueryTime,
         reader: &Reader,
     ) -> Result<Evaluated, PrometheusError> {
-        let query = parse(text).map_err(|error| match error {
+        let parsed = parse(text).and_then(|query| {
+            if time.step_ms.is_some() {
+                query.check_steps()?;
+            }
+            Ok(query)
+        });
+        let query = parsed.map_err(|error| match error {
             PromqlError::BadData(problem) => {
                 PrometheusError::bad_data(format!("invalid parameter \"query\": {problem}"))
             }
