@@ -235,6 +235,10 @@ fn names_are_listed(service: &Service) {
         data(service, "format_query?query=sum(temp)by(site)"),
         "sum by (site) (temp)"
     );
+    for path in ["series?match[]=temp&", "labels?", "label/site/values?"] {
+        let nothing = data(service, &format!("{path}start=20&end=10"));
+        assert_eq!(nothing, json!([]), "{path}");
+    }
 }
 
 fn bad_input_is_refused(service: &Service) {

@@ -173,6 +173,9 @@ async fn found(
     }
     let start = params.time("start")?;
     let end = params.time("end")?;
+    if start.zip(end).is_some_and(|(start, end)| end < start) {
+        return Ok(BTreeSet::new());
+    }
     let overlaps = match (start, end) {
         (None, None) => None,
         // Times stay within the range of dates, so that the sums of the catalogue's precision do
