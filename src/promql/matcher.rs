@@ -5,6 +5,7 @@ use std::fmt;
 use regex::{Regex, RegexBuilder};
 
 use super::error::PromqlError;
+use super::re2::from_re2;
 
 /// Bytes of a compiled regular expression. Matching takes linear time.
 const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -117,7 +118,7 @@ pub(crate) fn anchored(text: &str) -> Result<Regex, PromqlError> {
             .nest_limit(REGEX_NESTING_MAX)
             .build()
     };
-    compile(text).map_err(|error| match error {
+    compile(&from_re2(text)).map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => PromqlError::bad_data(format!(
             "regular expression needs more than {REGEX_BYTES_MAX} bytes when compiled; use a \
              simpler one"
@@ -159,5 +160,50 @@ mod tests {
         );
         assert_eq!(matcher("n|s").unwrap().alternatives(), Some(vec!["n", "s"]));
         assert_eq!(matcher("n.*").unwrap().alternatives(), None);
+    }
+
+    /// The answers are those of Go's `regexp`.
+    #[test]
+    fn expressions_are_those_of_re2() {
+        for (text, yes, no) in [
+            (r"\d", "7", "\u{667}"),
+            (r"\D\W\S", "éé\u{a0}", "1__"),
+            (r"\w+", "a_1", "é"),
+            (r".\s", "é ", "é\u{a0}"),
+            (r"[\w.]+", "a.b", "é"),
+            (r"[^\w]", "é", "a"),
+            (r"[\W]", "é", "a"),
+            (r".*\ba.*", "éa", "ba"),
+            (r".\Ba", "ba", "éa"),
+            ("[0-9&&1]+", "5&1", "a"),
+            ("[a-c--b]", "a", "d"),
+            ("[+--]", ",", "+--"),
+            ("[a~~b]+", "~a~b", "c"),
+            ("[[]", "[", "[]"),
+            ("[a[b]+", "a[b", "c"),
+            ("[]a]+", "]a", "b"),
+            ("[^]a]", "b", "]"),
+            ("[a-]+", "-a", "b"),
+            (r"[\d-z]+", "1-z", "y"),
+            (r"[!-\]]", "[", "a"),
+            ("[[:alpha:]_]+", "a_", "é"),
+            (r"\Qa.b*\E.", "a.b*x", "axbx"),
+            (r"\Q[\", "[\\", "["),
+            (r"\123[\60-\x39]\0", "S5\0", "Sa\0"),
+            (r"\p{Greek}\pL\x{61}", "αéa", "a"),
+            (r"\<a\>\_\.", "<a>_.", "a_."),
+            ("a{2}b{1,}c{}{,2}{x", "aabc{}{,2}{x", "aabc"),
+            (r"(?i)\w\b{", "A{", "é{"),
+        ] {
+            let matcher = Matcher::regex("a".into(), text.into(), true).unwrap();
+            assert!(matcher.matches(yes), "{text} does not match {yes}");
+            assert!(!matcher.matches(no), "{text} matches {no}");
+        }
+        for text in ["[a", "[]", r"\8", r"\1", r"a\", r"[\", r"\p{"] {
+            assert!(
+                Matcher::regex("a".into(), text.into(), true).is_err(),
+                "{text}"
+            );
+        }
     }
 }

@@ -20,6 +20,7 @@ mod labels;
 mod matcher;
 mod parse;
 mod raw_strings;
+mod re2;
 mod series;
 mod value_type;
 pub mod windows;

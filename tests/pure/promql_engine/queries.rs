@@ -256,6 +256,12 @@ temp{sensor_id!~`\w\b\d?`, site=`no\rth`}
 label_replace(temp, "x", `$1-\d`, "site", `(\w+)`)
 label_replace(temp, "x", "$1-\\d", "site", "(\\w+)")
 `a\b"c`
+temp{sensor_id=~"S[0-9&&1]"}
+label_replace(temp, "x", "$1", "site", `(\Qno\E.*|[[]|\163o.th)`)
+label_replace(label_replace(temp, "x", "é1", "", ""), "y", "$1", "x", `(\w+)`)
+label_replace(label_replace(temp, "x", "é1", "", ""), "y", "$1", "x", `(.\d)`)
+label_replace(label_replace(temp, "x", "é1", "", ""), "y", "$1", "x", `.*\b(\w)`)
+label_replace(label_replace(temp, "x", "n-[&o", "", ""), "y", "$1", "x", `([a-z&&\-[]*)`)
 "#;
 
 /// All fixed queries.
