@@ -332,17 +332,23 @@ fn fixed_labels(matchers: &[Matcher]) -> Labels {
     Labels::of(&fixed)
 }
 
-/// The larger; NaN if either is. (`f64::max` ignores NaN.)
+/// The larger, as Go's `math.Max`: NaN if either is, but positive infinity wins. (`f64::max` ignores
+/// NaN.)
 fn go_max(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() {
+    if a == f64::INFINITY || b == f64::INFINITY {
+        f64::INFINITY
+    } else if a.is_nan() || b.is_nan() {
         f64::NAN
     } else {
         a.max(b)
     }
 }
 
+/// The smaller, as Go's `math.Min`: NaN if either is, but negative infinity wins.
 fn go_min(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() {
+    if a == f64::NEG_INFINITY || b == f64::NEG_INFINITY {
+        f64::NEG_INFINITY
+    } else if a.is_nan() || b.is_nan() {
         f64::NAN
     } else {
         a.min(b)

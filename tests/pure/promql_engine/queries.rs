@@ -262,6 +262,12 @@ label_replace(label_replace(temp, "x", "é1", "", ""), "y", "$1", "x", `(\w+)`)
 label_replace(label_replace(temp, "x", "é1", "", ""), "y", "$1", "x", `(.\d)`)
 label_replace(label_replace(temp, "x", "é1", "", ""), "y", "$1", "x", `.*\b(\w)`)
 label_replace(label_replace(temp, "x", "n-[&o", "", ""), "y", "$1", "x", `([a-z&&\-[]*)`)
+clamp(temp, Inf, NaN)
+clamp(temp, NaN, -Inf)
+clamp(temp, -Inf, NaN)
+clamp_min(temp / 0 * 0, Inf)
+clamp_max(temp / 0 * 0, -Inf)
+clamp(temp / 0 * 0, -Inf, Inf)
 "#;
 
 /// All fixed queries.
