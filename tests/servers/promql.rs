@@ -199,6 +199,7 @@ fn queries(mode: &str) {
     names_are_listed(&service);
     bad_input_is_refused(&service);
     range_queries_need_an_instant_vector_or_a_scalar(&service);
+    refused_requests_get_the_same_form(&service);
 }
 
 fn names_are_listed(service: &Service) {
@@ -352,6 +353,30 @@ fn range_queries_need_an_instant_vector_or_a_scalar(service: &Service) {
         );
         let wanted = json!({ "status": "error", "errorType": "bad_data", "error": problem });
         assert_eq!((status, answer), (400, wanted));
+    }
+}
+
+fn refused_requests_get_the_same_form(service: &Service) {
+    let agent = support::http_client::agent();
+    for (method, path, bytes, status, kind) in [
+        ("POST", "query", 3 << 20, 413, "bad_data"),
+        ("PUT", "query", 0, 405, "bad_data"),
+        ("POST", "metadata", 0, 405, "bad_data"),
+        ("POST", "nothing", 0, 404, "not_found"),
+    ] {
+        let url = format!("{}/prometheus/api/v1/{path}", service.admin());
+        let request = match method {
+            "PUT" => agent.put(url),
+            _ => agent.post(url),
+        };
+        let request = request.header("content-type", "application/x-www-form-urlencoded");
+        let mut answer = request.send(&vec![b'a'; bytes]).unwrap();
+        let text = answer.body_mut().read_to_string().unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap_or_default();
+        assert_eq!(answer.status().as_u16(), status, "{method} {path} {text}");
+        assert_eq!(json["status"], "error", "{method} {path} {text}");
+        assert_eq!(json["errorType"], kind, "{method} {path} {text}");
+        assert!(json["error"].is_string(), "{method} {path} {text}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Answers and errors in the form of Prometheus' HTTP API.
 
 use axum::body::Body;
+use axum::extract::rejection::BytesRejection;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -23,6 +24,21 @@ pub(super) enum PrometheusError {
     Read(#[from] ReadError),
     #[error("internal error; see the log of the service")]
     Internal,
+    #[error("unknown path; /openapi.json lists the paths of this port")]
+    NotFound,
+    #[error("this path accepts only {0}")]
+    NotAllowed(&'static str),
+    #[error("the form is larger than 2 MiB")]
+    TooLarge,
+}
+
+impl From<BytesRejection> for PrometheusError {
+    fn from(rejection: BytesRejection) -> PrometheusError {
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => PrometheusError::TooLarge,
+            _ => PrometheusError::bad_data(rejection.body_text()),
+        }
+    }
 }
 
 impl From<SelectError> for PrometheusError {
@@ -50,6 +66,9 @@ impl PrometheusError {
             | PrometheusError::Read(ReadError::TimedOut) => ("timeout", 503),
             PrometheusError::Read(_) => ("unavailable", 503),
             PrometheusError::Internal => ("internal", 500),
+            PrometheusError::NotFound => ("not_found", 404),
+            PrometheusError::NotAllowed(_) => ("bad_data", 405),
+            PrometheusError::TooLarge => ("bad_data", 413),
         }
     }
 }

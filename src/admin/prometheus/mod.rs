@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, any, get};
 use serde_json::{Value as Json, json};
 
 use self::answer::{PrometheusError, labels, result, success};
@@ -40,6 +41,8 @@ pub const ROUTES: [&str; 9] = [
     "/prometheus/api/v1/read",
 ];
 
+/// All other paths.
+const OTHERS: &str = "/prometheus/{*rest}";
 /// Steps of a range query.
 const POINTS_MAX: i64 = 11_000;
 /// The version of Prometheus whose language and API this is; clients enable features by it.
@@ -70,12 +73,13 @@ pub(super) fn routes(reads: Option<(Arc<ReadService>, Promql)>, access: Access) 
         .route(range_at, form(query_range))
         .route(series_at, form(series))
         .route(labels_at, form(label_names))
-        .route(values_at, get(label_values))
-        .route(metadata_at, get(metadata))
-        .route(build_at, get(build_info))
+        .route(values_at, only_get(get(label_values)))
+        .route(metadata_at, only_get(get(metadata)))
+        .route(build_at, only_get(get(build_info)))
         .route(format_at, form(formatted))
         .route_layer(from_fn_with_state(access.clone(), access::guard))
         .merge(remote_read::routes(read_at, access))
+        .route(OTHERS, any(async || PrometheusError::NotFound))
         .with_state(runner)
 }
 
@@ -90,12 +94,22 @@ where
         move |State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri| {
             handler(runner, Params::new(&uri, b""), reader)
         };
-    let by_post =
-        move |State(runner): State<Runner>,
-              Extension(reader): Extension<Reader>,
-              uri: Uri,
-              body: Bytes| { posted(runner, Params::new(&uri, &body), reader) };
-    get(by_get).post(by_post)
+    let by_post = move |State(runner): State<Runner>,
+                        Extension(reader): Extension<Reader>,
+                        uri: Uri,
+                        body: Result<Bytes, BytesRejection>| {
+        let answered = body
+            .map_err(PrometheusError::from)
+            .map(|body| posted(runner, Params::new(&uri, &body), reader));
+        async { answered?.await }
+    };
+    get(by_get)
+        .post(by_post)
+        .fallback(async || PrometheusError::NotAllowed("GET and POST"))
+}
+
+fn only_get(route: MethodRouter<Runner>) -> MethodRouter<Runner> {
+    route.fallback(async || PrometheusError::NotAllowed("GET"))
 }
 
 async fn query(runner: Runner, params: Params, reader: Reader) -> Answered {
