@@ -24,7 +24,7 @@ use crate::model::catalog::{CatalogUpdate, by_sensor};
 use crate::store::catalog::{COUNT_MAX, CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::catalog_document::{date, document_of, entry_of, filter, statement};
-use crate::store::mongo::error::{StatementError, command_error, statement_error};
+use crate::store::mongo::error::{StatementError, command_error, statement_error, text_of};
 use crate::store::mongo::names::CATALOG;
 use crate::store::mongo::pack::WriteConcern;
 use crate::store::mongo::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup};
@@ -237,7 +237,7 @@ impl MongoStore {
             .flatten()
             .filter_map(Bson::as_document)
         {
-            let detail = error.get_str("errmsg").unwrap_or_default().to_owned();
+            let detail = text_of(error, "");
             let index = error
                 .get_i32("index")
                 .ok()

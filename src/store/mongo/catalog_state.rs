@@ -25,7 +25,7 @@ use crate::model::catalog::CATALOG_STEP_MS;
 use crate::store::StoreError;
 use crate::store::catalog::CatalogFill;
 use crate::store::mongo::MongoStore;
-use crate::store::mongo::error::command_error;
+use crate::store::mongo::error::{command_error, text_of};
 use crate::store::mongo::names::{BUCKETS, CATALOG, META, READINGS};
 use crate::store::mongo::setup::{SchemaError, Setup};
 use crate::store::{Store, StoreErrorKind};
@@ -61,10 +61,7 @@ pub(in crate::store::mongo) async fn prepare(setup: &Setup<'_>) -> Result<bool, 
             let found = first(setup, META, doc! { "_id": "catalog" }).await?;
             Ok(found.is_some_and(|d| d.get_bool("complete").unwrap_or(false)))
         }
-        Some(e) => Err(SchemaError::permanent(
-            STEP,
-            e.get_str("errmsg").unwrap_or("refused"),
-        )),
+        Some(e) => Err(SchemaError::permanent(STEP, text_of(e, "refused"))),
     }
 }
 

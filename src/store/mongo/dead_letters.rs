@@ -27,7 +27,7 @@ use crate::model::{DeadLetter, OWN_SOURCE};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::int;
 use crate::store::mongo::error::{
-    StatementError, command_code, command_error, describe, statement_error,
+    StatementError, command_code, command_error, describe, shortened, statement_error,
 };
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::setup::NAMESPACE_NOT_FOUND;
@@ -275,7 +275,7 @@ fn refused(
     }
     let mut answers = vec![DeadLetterWritten::Done; dead_letters];
     for error in errors.write_errors.iter().flatten() {
-        let detail = format!("{} ({})", error.message, error.code);
+        let detail = format!("{} ({})", shortened(&error.message), error.code);
         match (answers.get_mut(error.index), statement_error(error.code)) {
             // A duplicate key comes from a unique index that hourbucket did not create.
             (Some(answer), StatementError::Data | StatementError::Conflict) => {

@@ -37,12 +37,7 @@ pub(super) fn statement_error(code: i32) -> StatementError {
 /// again.
 pub(super) fn concern_error(reply: &Document) -> Option<String> {
     let error = reply.get_document("writeConcernError").ok()?;
-    Some(
-        error
-            .get_str("errmsg")
-            .unwrap_or("write concern not satisfied")
-            .to_owned(),
-    )
+    Some(text_of(error, "write concern not satisfied"))
 }
 
 /// The reply of an unordered command, if each of its statements was applied.
@@ -53,16 +48,10 @@ pub(super) fn all_applied(reply: Document) -> Result<Document, StoreError> {
         .and_then(|errors| errors.first()?.as_document())
     {
         None => Ok(reply),
-        Some(error) => {
-            let detail = error
-                .get_str("errmsg")
-                .unwrap_or("a statement failed")
-                .to_owned();
-            Err(StoreError::Unknown {
-                kind: StoreErrorKind::Command,
-                detail,
-            })
-        }
+        Some(error) => Err(StoreError::Unknown {
+            kind: StoreErrorKind::Command,
+            detail: text_of(error, "a statement failed"),
+        }),
     }
 }
 
@@ -141,21 +130,72 @@ pub(super) fn command_code(error: &mongodb::error::Error) -> Option<i32> {
     }
 }
 
-/// The error text for an operator. The driver's texts name hosts, never credentials; they do not
-/// contain the URI.
+/// The longest error text, in bytes. Texts are in the log and in `/readyz`, which needs no token,
+/// and the server quotes documents and keys in some.
+const TEXT_MAX: usize = 400;
+
+/// The error text for an operator, without the content of commands. The driver's texts name hosts,
+/// never credentials; they do not contain the URI.
 pub(super) fn describe(error: &mongodb::error::Error) -> String {
     match error.kind.as_ref() {
-        ErrorKind::Command(e) => format!("{} ({}): {}", e.code_name, e.code, e.message),
+        ErrorKind::Command(e) => {
+            let advice = if e.message.ends_with("requires authentication") {
+                "; the user of store.uri was dropped; once it exists again, the service logs in again \
+                 within seconds, or after a restart"
+            } else {
+                ""
+            };
+            let text = shortened(&e.message);
+            format!("{} ({}): {text}{advice}", e.code_name, e.code)
+        }
         ErrorKind::ServerSelection { message, .. } => format!(
             "no writable server found; is MongoDB running, and are the hosts and the replicaSet in \
-             store.uri correct? ({message})"
+             store.uri correct? ({})",
+            shortened(message)
         ),
-        _ => error.to_string(),
+        // The error's own text adds the server's whole response.
+        kind => shortened(&kind.to_string()),
+    }
+}
+
+/// The text of an entry of `writeErrors`, or of a write concern error.
+pub(super) fn text_of(error: &Document, default: &str) -> String {
+    shortened(error.get_str("errmsg").unwrap_or(default))
+}
+
+/// A server's text in at most [`TEXT_MAX`] bytes, without the command that some texts quote.
+pub(super) fn shortened(text: &str) -> String {
+    const REFUSED: &str = " to execute command ";
+    let refused = text
+        .split_once(REFUSED)
+        .map(|(user, command)| format!("{user}{REFUSED}{}", named(command)));
+    let text = refused.as_deref().unwrap_or(text);
+    if text.len() <= TEXT_MAX {
+        return text.to_owned();
+    }
+    let end = (0..=TEXT_MAX).rev().find(|&at| text.is_char_boundary(at));
+    format!("{}…", &text[..end.unwrap_or(0)])
+}
+
+/// `insert (sensor_buckets)` of `{ insert: "sensor_buckets", documents: [ … ] }`.
+fn named(command: &str) -> String {
+    let first = command.trim_start_matches(['{', ' ']);
+    let first = first.split([',', '}']).next().unwrap_or_default();
+    let (name, on) = first.split_once(':').unwrap_or((first, ""));
+    match on
+        .trim()
+        .strip_prefix('"')
+        .and_then(|on| on.strip_suffix('"'))
+    {
+        Some(on) => format!("{} ({on})", name.trim()),
+        None => name.trim().to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::doc;
+
     use super::*;
 
     #[test]
@@ -170,5 +210,40 @@ mod tests {
         ] {
             assert_eq!(statement_error(code), means, "{code}");
         }
+    }
+    #[test]
+    fn a_refused_command_is_named_without_its_content() {
+        let text = "not authorized on hb to execute command { insert: \"sensor_buckets\", ordered: \
+            false, documents: [ { sensor_id: \"S1\", v: 21.5 } ], $clusterTime: { signature: 1 } }";
+        assert_eq!(
+            shortened(text),
+            "not authorized on hb to execute command insert (sensor_buckets)"
+        );
+        for (command, name) in [
+            ("{ aggregate: 1, pipeline: [] }", "aggregate"),
+            ("{ listCollections: 1.0 }", "listCollections"),
+            ("{ ping: 1 }", "ping"),
+        ] {
+            assert_eq!(
+                shortened(&format!(
+                    "not authorized on hb to execute command {command}"
+                )),
+                format!("not authorized on hb to execute command {name}")
+            );
+        }
+        assert_eq!(
+            shortened("command insert requires authentication"),
+            "command insert requires authentication"
+        );
+    }
+
+    #[test]
+    fn a_text_is_limited() {
+        let error = doc! { "errmsg": "ä".repeat(100_000) };
+        let text = text_of(&error, "");
+        assert!(text.len() < TEXT_MAX + 5 && text.ends_with('…'), "{text}");
+        assert_eq!(text_of(&doc! {}, "refused"), "refused");
+        let driver = mongodb::error::Error::from(std::io::Error::other("x".repeat(100_000)));
+        assert!(describe(&driver).len() < TEXT_MAX + 5);
     }
 }

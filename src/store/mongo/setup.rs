@@ -7,7 +7,7 @@
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::store::mongo::error::{command_code, describe};
+use crate::store::mongo::error::{command_code, describe, text_of};
 use crate::store::mongo::pack::CommandOptions;
 
 pub(super) const UNAUTHORIZED: i32 = 13;
@@ -160,10 +160,7 @@ impl<'a> Setup<'a> {
             // idempotent.
             Ok(concern) => Err(Failure {
                 code: concern.get_i32("code").ok(),
-                detail: concern
-                    .get_str("errmsg")
-                    .unwrap_or("write concern not satisfied")
-                    .to_owned(),
+                detail: text_of(concern, "write concern not satisfied"),
                 transient: true,
                 source: None,
             }),

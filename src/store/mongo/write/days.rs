@@ -11,7 +11,7 @@ use crate::model::{FieldSummary, Number};
 use crate::store::days::{DayMark, DaySummary, DayWritten, SensorDay};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{
-    StatementError, command_code, command_error, concern_error, describe, statement_error,
+    StatementError, command_code, command_error, concern_error, describe, statement_error, text_of,
 };
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::names::{DAYS, PENDING_DAYS};
@@ -210,7 +210,7 @@ fn answers(days: usize, reply: &Document) -> Result<Vec<DayWritten>, StoreError>
         .unwrap_or_default();
     for error in errors.iter().filter_map(Bson::as_document) {
         let code = error.get_i32("code").unwrap_or_default();
-        let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
+        let detail = format!("{} ({code})", text_of(error, ""));
         let index = error
             .get_i32("index")
             .ok()

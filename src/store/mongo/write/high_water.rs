@@ -19,7 +19,7 @@ use mongodb::bson::{Bson, DateTime, doc};
 
 use crate::model::BucketStart;
 use crate::store::mongo::MongoStore;
-use crate::store::mongo::error::{command_error, concern_error};
+use crate::store::mongo::error::{command_error, concern_error, text_of};
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 use crate::store::mongo::setup::{SchemaError, Setup};
@@ -72,10 +72,7 @@ pub(in crate::store::mongo) async fn create_if_missing(
         None => Ok(true),
         // Another instance created it in the meantime.
         Some(e) if e.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(false),
-        Some(e) => Err(SchemaError::permanent(
-            STEP,
-            e.get_str("errmsg").unwrap_or("refused"),
-        )),
+        Some(e) => Err(SchemaError::permanent(STEP, text_of(e, "refused"))),
     }
 }
 

@@ -19,7 +19,9 @@ use mongodb::bson::{Document, RawDocumentBuf};
 use crate::model::LatestUpdate;
 use crate::model::latest::{Newest, newest, wire_bytes};
 use crate::store::mongo::bson::Writer;
-use crate::store::mongo::error::{StatementError, command_code, concern_error, statement_error};
+use crate::store::mongo::error::{
+    StatementError, command_code, concern_error, statement_error, text_of,
+};
 use crate::store::mongo::names::LATEST;
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
@@ -221,7 +223,7 @@ pub(in crate::store::mongo) fn answers(
         .unwrap_or_default();
     for error in errors.iter().filter_map(|e| e.as_document()) {
         let code = error.get_i32("code").unwrap_or_default();
-        let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
+        let detail = format!("{} ({code})", text_of(error, ""));
         let index = error
             .get_i32("index")
             .ok()

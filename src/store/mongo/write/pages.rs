@@ -7,7 +7,7 @@ use mongodb::bson::Document;
 use crate::model::{PageKind, PageWrite};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{
-    StatementError, command_code, command_error, concern_error, describe, statement_error,
+    StatementError, command_code, command_error, concern_error, describe, statement_error, text_of,
 };
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::pack;
@@ -95,7 +95,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResul
         }
     }
     for error in documents("writeErrors") {
-        let detail = || error.get_str("errmsg").unwrap_or_default().to_owned();
+        let detail = || text_of(&error, "");
         let code = error.get_i32("code").unwrap_or_default();
         let Some(i) = index(&error) else {
             return Err(StoreError::Unknown {

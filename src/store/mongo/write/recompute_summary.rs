@@ -23,7 +23,7 @@ use crate::store::LoadedPage;
 use crate::store::mongo::document::{
     MEASUREMENTS_PER_BATCH, int, majority_from_primary, measurements_of, summary_bytes, values,
 };
-use crate::store::mongo::error::concern_error;
+use crate::store::mongo::error::{concern_error, text_of};
 use crate::store::mongo::names::BUCKETS;
 use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
 use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
@@ -462,9 +462,7 @@ impl Run<'_> {
         match first {
             None => Ok(reply.get_i32("n").unwrap_or(0) > 0),
             Some(error) if error.get_i32("code").is_ok_and(|c| c == DUPLICATE_KEY) => Ok(false),
-            Some(error) => Err(Error::custom(
-                error.get_str("errmsg").unwrap_or("refused").to_owned(),
-            )),
+            Some(error) => Err(Error::custom(text_of(error, "refused"))),
         }
     }
 }
