@@ -49,7 +49,10 @@ const TIME_MAX: Duration = Duration::from_secs(8);
 /// Ids in the filter of one query, each of up to 256 bytes.
 const IDS_MAX: usize = 10_000;
 
-const ARRIVAL_INDEX: &str = "arrival";
+/// The keys of the index that finds silent sensors.
+fn arrival_key() -> Document {
+    doc! { "last_arrival": 1 }
+}
 
 /// Creates the collection and its indexes if they are missing. Returns one line if it did.
 ///
@@ -81,15 +84,13 @@ pub(in crate::store::mongo) async fn prepare(
             Err(failure) => return Err(failure.at(format!("creating collection {CATALOG}"))),
         },
     };
-    let indexes = vec![
+    for wanted in [
         doc! { "key": { "labels": 1, "_id": 1 }, "name": "label_sensor" },
         doc! { "key": { "field_names": 1, "_id": 1 }, "name": "field_sensor" },
-        doc! { "key": { "last_arrival": 1 }, "name": ARRIVAL_INDEX },
-    ];
-    let indexed = setup
-        .change(doc! { "createIndexes": CATALOG, "indexes": indexes })
-        .await;
-    indexed.map_err(|f| f.at(format!("creating the indexes of {CATALOG}")))?;
+        doc! { "key": arrival_key(), "name": "arrival" },
+    ] {
+        setup.create_index(CATALOG, wanted).await?;
+    }
     Ok(made.then(|| format!("created collection {CATALOG}")))
 }
 
@@ -343,7 +344,7 @@ impl MongoStore {
             let range = doc! { "last_arrival": { "$gte": date(from_ms), "$lt": date(to_ms) } };
             let counted = entries
                 .count_documents(range.clone())
-                .hint(Hint::Name(ARRIVAL_INDEX.to_owned()));
+                .hint(Hint::Keys(arrival_key()));
             let arrived = counted.limit(COUNT_MAX).max_time(TIME_MAX).await?;
             let known = entries
                 .estimated_document_count()
@@ -352,7 +353,7 @@ impl MongoStore {
             let times = doc! { "first_ts": 1, "last_ts": 1, "last_arrival": 1 };
             let find = entries
                 .find(range)
-                .hint(Hint::Name(ARRIVAL_INDEX.to_owned()))
+                .hint(Hint::Keys(arrival_key()))
                 .projection(times);
             let find = find
                 .sort(doc! { "last_arrival": -1 })

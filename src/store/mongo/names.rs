@@ -1,5 +1,7 @@
 //! Names of the collections and views (documented in `docs/mongodb.md`).
 
+use mongodb::bson::{Document, doc};
+
 /// The time-series collection of measurements.
 pub const READINGS: &str = "sensor_readings";
 /// Schema version, span and high-water mark, one document each.
@@ -22,3 +24,8 @@ pub(crate) const DAY_SUMMARIES: &str = "sensor_day_summaries";
 pub(crate) const PENDING_DAYS: &str = "rollup_pending";
 /// The index of `sensor_buckets` that finds the oldest pages with readings.
 pub(crate) const REMOVAL_INDEX: &str = "readings_removal";
+
+/// The keys of [`REMOVAL_INDEX`].
+pub(crate) fn removal_key() -> Document {
+    doc! { "storage": 1, "readings_removed": 1, "bucket_end": 1 }
+}

@@ -15,6 +15,7 @@ pub(super) const NAMESPACE_NOT_FOUND: i32 = 26;
 pub(super) const INDEX_NOT_FOUND: i32 = 27;
 pub(super) const NAMESPACE_EXISTS: i32 = 48;
 pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
+pub(super) const INDEX_KEY_SPECS_CONFLICT: i32 = 86;
 
 /// Error codes that are transient: the server is changing its primary, starting, stopping or busy,
 /// or a mongos cannot reach a shard. HostUnreachable, HostNotFound, LockTimeout, LockBusy,
@@ -187,6 +188,36 @@ impl<'a> Setup<'a> {
             }
             done => done.map(drop),
         }
+    }
+
+    /// Creates an index. One with the same keys and another name will do: queries name the keys.
+    pub(super) async fn create_index(
+        &self,
+        collection: &str,
+        index: Document,
+    ) -> Result<(), SchemaError> {
+        let name = index.get_str("name").unwrap_or_default().to_owned();
+        let command = doc! { "createIndexes": collection, "indexes": [index] };
+        let failure = match self.change(command).await {
+            Ok(_)
+            | Err(Failure {
+                code: Some(INDEX_OPTIONS_CONFLICT),
+                ..
+            }) => return Ok(()),
+            Err(failure) => failure,
+        };
+        let advice = match failure.code {
+            Some(INDEX_KEY_SPECS_CONFLICT) => format!(
+                "; an index of that name with other keys or options exists: drop it with \
+                 db.{collection}.dropIndex(\"{name}\"), and hourbucket creates its own"
+            ),
+            _ => String::new(),
+        };
+        let error = failure.at(format!("creating an index of {collection}"));
+        Err(SchemaError {
+            detail: format!("{}{advice}", error.detail),
+            ..error
+        })
     }
 
     /// Lists the named collections and views.

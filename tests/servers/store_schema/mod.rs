@@ -282,6 +282,67 @@ async fn a_manually_created_collection_is_used_and_updated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_index_with_the_same_keys_and_another_name_is_used() {
+    let mut rig = Rig::new("indexes").await;
+    rig.settings.retention_readings = Some(Duration::from_secs(365 * DAY_S));
+    rig.settings.retention = Some(Duration::from_secs(730 * DAY_S));
+    let fields = doc! { "timeField": "ts", "metaField": "meta" };
+    rig.db
+        .run_command(doc! { "create": "sensor_readings", "timeseries": fields })
+        .await
+        .unwrap();
+    // As mongosh names and types them.
+    for (collection, name, key) in [
+        (
+            "sensor_readings",
+            "meta.sensor_id_1_ts_-1",
+            doc! { "meta.sensor_id": 1, "ts": -1.0 },
+        ),
+        (
+            "sensor_buckets",
+            "sensor_id_1_bucket_start_-1_page_1",
+            doc! { "sensor_id": 1.0, "bucket_start": -1.0, "page": 1.0 },
+        ),
+        (
+            "sensor_buckets",
+            "mine",
+            doc! { "storage": 1, "readings_removed": 1, "bucket_end": 1 },
+        ),
+        (
+            "sensor_catalog",
+            "last_arrival_1",
+            doc! { "last_arrival": 1 },
+        ),
+        (
+            "dead_letters",
+            "received",
+            doc! { "received_at": 1, "_id": 1 },
+        ),
+    ] {
+        let index = doc! { "key": key, "name": name };
+        rig.db
+            .run_command(doc! { "createIndexes": collection, "indexes": [index] })
+            .await
+            .unwrap();
+    }
+    rig.prepare().await.unwrap();
+    let store = rig.store().await;
+    store.prepare().await.unwrap();
+    let removed = store.remove_readings(START_MS, 25).await.unwrap();
+    assert_eq!(removed.found, 0);
+    assert_eq!(store.count_catalog((0, START_MS)).await.unwrap().known, 0);
+
+    let rig = Rig::new("name").await;
+    let index = doc! { "key": { "x": 1 }, "name": "sensor_bucket_page" };
+    rig.db
+        .run_command(doc! { "createIndexes": "sensor_buckets", "indexes": [index] })
+        .await
+        .unwrap();
+    rig.refused(&["db.sensor_buckets.dropIndex(\"sensor_bucket_page\")"])
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn retention_follows_the_setting_in_both_collections() {
     let mut rig = Rig::new("retention").await;
     // 24855 days is the maximum of the setting, and more than a time-series collection supports.

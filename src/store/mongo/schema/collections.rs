@@ -16,7 +16,9 @@ use mongodb::bson::{Bson, Document, doc};
 
 use crate::model::Span;
 use crate::store::mongo::dead_letters::of_senders;
-use crate::store::mongo::names::{BUCKETS, DEAD_LETTERS, READINGS, REMOVAL_INDEX, SUMMARIES};
+use crate::store::mongo::names::{
+    BUCKETS, DEAD_LETTERS, READINGS, REMOVAL_INDEX, SUMMARIES, removal_key,
+};
 use crate::store::mongo::schema::detect::{META_FIELD, TIME_FIELD, fits};
 use crate::store::mongo::schema::expired_before;
 use crate::store::mongo::schema::view::summaries_pipeline;
@@ -68,12 +70,9 @@ pub(in crate::store::mongo) async fn prepare(
     let mut done = vec![];
     buckets(setup, &found, &mut done).await?;
     let key = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
-    index(
-        setup,
-        BUCKETS,
-        doc! { "key": key, "name": "sensor_bucket_page" },
-    )
-    .await?;
+    setup
+        .create_index(BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" })
+        .await?;
     done.extend(
         ttl(
             setup,
@@ -90,12 +89,9 @@ pub(in crate::store::mongo) async fn prepare(
     // rest.
     if found.get(READINGS).is_some_and(|f| fits(f).is_ok()) {
         let key = doc! { format!("{META_FIELD}.sensor_id"): 1, TIME_FIELD: -1 };
-        index(
-            setup,
-            READINGS,
-            doc! { "key": key, "name": "sensor_reading" },
-        )
-        .await?;
+        setup
+            .create_index(READINGS, doc! { "key": key, "name": "sensor_reading" })
+            .await?;
         done.extend(readings_retention(setup, &found, keep.readings_s(span), span).await?);
     }
     if found.get(DEAD_LETTERS).is_none()
@@ -144,19 +140,6 @@ async fn buckets(
         done.push(format!("updated the validator of {BUCKETS}"));
     }
     Ok(())
-}
-
-pub(super) async fn index(
-    setup: &Setup<'_>,
-    collection: &str,
-    index: Document,
-) -> Result<(), SchemaError> {
-    let command = doc! { "createIndexes": collection, "indexes": [index] };
-    setup
-        .change(command)
-        .await
-        .map(drop)
-        .map_err(|f| f.at(format!("creating an index of {collection}")))
 }
 
 /// Creates, changes or drops the TTL index on `field` according to `seconds`, for the documents
@@ -213,8 +196,8 @@ pub(super) async fn ttl(
 /// buckets have a `storage`, so the removal never reads them again, however many there are.
 async fn removal_index(setup: &Setup<'_>, wanted: bool) -> Result<Option<String>, SchemaError> {
     if wanted {
-        let key = doc! { "storage": 1, "readings_removed": 1, "bucket_end": 1 };
-        index(setup, BUCKETS, doc! { "key": key, "name": REMOVAL_INDEX }).await?;
+        let index_of_pages = doc! { "key": removal_key(), "name": REMOVAL_INDEX };
+        setup.create_index(BUCKETS, index_of_pages).await?;
         return Ok(None);
     }
     match setup
@@ -255,12 +238,9 @@ async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, Sc
         ttl(setup, DEAD_LETTERS, "received_at", BEFORE, None, None).await?;
     }
     let key = doc! { "received_at": 1, "_id": 1 };
-    index(
-        setup,
-        DEAD_LETTERS,
-        doc! { "key": key, "name": "letter_received" },
-    )
-    .await?;
+    setup
+        .create_index(DEAD_LETTERS, doc! { "key": key, "name": "letter_received" })
+        .await?;
     let name = "sender_letters_ttl";
     let of = Some(of_senders());
     Ok(

@@ -9,7 +9,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use crate::model::Zone;
 use crate::store::mongo::names::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
-use crate::store::mongo::schema::collections::{index, made, summary_of_field, ttl, view};
+use crate::store::mongo::schema::collections::{made, summary_of_field, ttl, view};
 use crate::store::mongo::schema::rollup_schema::RollupSchema;
 use crate::store::mongo::setup::{SchemaError, Setup};
 
@@ -33,18 +33,14 @@ pub(in crate::store::mongo) async fn prepare(
             done.push(format!("created collection {name}"));
         }
     }
-    index(
-        setup,
-        DAYS,
-        doc! { "key": { "sensor_id": 1, "day": 1 }, "name": "sensor_day" },
-    )
-    .await?;
-    index(
-        setup,
-        PENDING_DAYS,
-        doc! { "key": { "sensor_id": 1 }, "name": "sensor" },
-    )
-    .await?;
+    let key = doc! { "sensor_id": 1, "day": 1 };
+    setup
+        .create_index(DAYS, doc! { "key": key, "name": "sensor_day" })
+        .await?;
+    let key = doc! { "sensor_id": 1 };
+    setup
+        .create_index(PENDING_DAYS, doc! { "key": key, "name": "sensor" })
+        .await?;
     let seconds = rollup
         .retention
         .map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX)));

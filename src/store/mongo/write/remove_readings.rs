@@ -11,7 +11,7 @@ use mongodb::options::{Hint, ReadConcern, ReadPreference, SelectionCriteria};
 use crate::store::StoreError;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{all_applied, command_error};
-use crate::store::mongo::names::{BUCKETS, REMOVAL_INDEX};
+use crate::store::mongo::names::{BUCKETS, removal_key};
 use crate::store::mongo::pack::SERIES;
 use crate::store::retention::RemovedReadings;
 
@@ -33,7 +33,7 @@ impl MongoStore {
                 .sort(doc! { "bucket_end": 1 });
             let find = find
                 .limit(pages_max.max(1) as i64)
-                .hint(Hint::Name(REMOVAL_INDEX.into()));
+                .hint(Hint::Keys(removal_key()));
             let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
             let mut cursor = find
                 .read_concern(ReadConcern::local())
