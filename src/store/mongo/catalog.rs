@@ -62,17 +62,6 @@ pub(in crate::store::mongo) async fn prepare(
     setup: &Setup<'_>,
 ) -> Result<Option<String>, SchemaError> {
     let found = setup.list(&[CATALOG]).await?;
-    if let Some(kind) = found
-        .get(CATALOG)
-        .and_then(|f| f.get_str("type").ok())
-        .filter(|kind| *kind != "collection")
-    {
-        let detail = format!("a {kind} with that name exists; rename or drop it");
-        return Err(SchemaError::permanent(
-            format!("creating collection {CATALOG}"),
-            detail,
-        ));
-    }
     let made = match found.get(CATALOG) {
         Some(_) => false,
         None => match setup.create(CATALOG, &doc! {}).await {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::support;
 use crate::support::mongod::{Kind, Mongod, unique_database};
 use hourbucket::config::{self, StoreMode};
-use hourbucket::model::Span;
+use hourbucket::model::{Span, Zone};
 use hourbucket::store::Store;
+use hourbucket::store::mongo::{OptionalIndexes, RollupSchema};
 use mongodb::Client;
 use mongodb::bson::{DateTime, Document, doc};
 
@@ -80,6 +81,69 @@ async fn a_collection_that_does_not_fit_is_refused_and_not_changed() {
             ])
             .await;
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_something_else_has_is_refused_before_anything_is_created() {
+    let view = |name: &str| doc! { "create": name, "viewOn": "x", "pipeline": [] };
+    let series = |name: &str| doc! { "create": name, "timeseries": { "timeField": "ts" } };
+    let plain = [
+        "sensor_buckets",
+        "dead_letters",
+        "hourbucket_meta",
+        "sensor_catalog",
+        "sensor_latest",
+        "sensor_days",
+        "rollup_pending",
+    ];
+    let mut others = vec![
+        (
+            doc! { "create": "sensor_summaries" },
+            "is a plain collection",
+        ),
+        (
+            doc! { "create": "sensor_day_summaries" },
+            "is a plain collection",
+        ),
+        (
+            doc! { "create": "sensor_buckets", "capped": true, "size": 100_000 },
+            "is a capped collection",
+        ),
+    ];
+    for name in plain {
+        others.push((view(name), "is a view"));
+        others.push((series(name), "is a time-series collection"));
+    }
+    let rig = Rig::new("kinds").await;
+    let rollup = RollupSchema {
+        zone: Zone::UTC,
+        retention: None,
+    };
+    let optional = OptionalIndexes {
+        latest: true,
+        tags_index: false,
+    };
+    for (create, is) in others {
+        let name = create.get_str("create").unwrap().to_owned();
+        rig.db.run_command(create.clone()).await.unwrap();
+        let store = rig
+            .store()
+            .await
+            .with_latest_and_tags(optional)
+            .with_rollup(Some(rollup));
+        let checked = store.inspect().await.unwrap_err().to_string();
+        let prepared = store.prepare().await.unwrap_err();
+        assert!(!prepared.transient, "{prepared}");
+        for text in [checked, prepared.detail] {
+            for part in [&name, is, "drop", "store.database"] {
+                assert!(text.contains(part), "`{part}` is not in: {text}");
+            }
+        }
+        let mut names = rig.names().await;
+        names.retain(|name| !name.starts_with("system."));
+        assert_eq!(names, [name], "nothing was created before the refusal");
+        rig.db.drop().await.unwrap();
     }
 }
 

@@ -320,18 +320,6 @@ pub(super) async fn view(
     {
         return Ok(None);
     }
-    if found
-        .get(name)
-        .is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view"))
-    {
-        let detail = format!(
-            "a collection with that name exists: rename or drop it (hourbucket creates {name})"
-        );
-        return Err(SchemaError::permanent(
-            format!("updating the view {name}"),
-            detail,
-        ));
-    }
     let mut change = doc! { "collMod": name };
     change.extend(wanted);
     setup

@@ -67,15 +67,8 @@ pub(in crate::store::mongo) async fn prepare(
 async fn create_latest(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let step = format!("creating collection {LATEST}");
     let listing = setup.list(&[LATEST]).await?;
-    if let Some(found) = listing.get(LATEST) {
-        let kind = found.get_str("type").unwrap_or("collection");
-        if kind == "collection" {
-            return Ok(false);
-        }
-        let detail = format!(
-            "a {kind} with that name exists; rename or drop it, or set latest.enabled = false"
-        );
-        return Err(SchemaError::permanent(step, detail));
+    if listing.get(LATEST).is_some() {
+        return Ok(false);
     }
     match setup.create(LATEST, &doc! {}).await {
         Ok(()) => Ok(true),

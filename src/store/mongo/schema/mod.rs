@@ -7,6 +7,8 @@ pub(super) mod days;
 pub(super) mod detect;
 pub(super) mod expired_before;
 pub(super) mod latest_and_tag_indexes;
+pub(super) mod identities;
+pub(super) mod kinds;
 pub(super) mod metadata;
 pub(super) mod prepare;
 pub(super) mod rollup_schema;

@@ -60,7 +60,7 @@ impl MongoStore {
     pub async fn inspect(&self) -> Result<(String, Vec<String>), SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let mut server = self.server(&setup).await?;
-        let found = setup.list(&[BUCKETS, READINGS]).await?;
+        let found = self.list_expected(&setup).await?;
         metadata::check(&setup, self.options.span).await?;
         let made = if found.get(BUCKETS).is_some() {
             "collections exist"
@@ -117,6 +117,7 @@ impl MongoStore {
             dead_letters_s: seconds(self.dead_letters_retention),
         };
         let mut changes = vec![];
+        self.list_expected(&setup).await?;
         metadata::check(&setup, span).await?;
         let (native, why) = self
             .choose(&setup, keep.readings_s(span), &mut changes)

@@ -1,0 +1,102 @@
+//! What each of hourbucket's names must be: a collection or a view. Another program may have used a
+//! name before. [`super::detect`] decides about the time-series collection.
+
+use mongodb::bson::Document;
+
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::names::{
+    BUCKETS, CATALOG, DAY_SUMMARIES, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
+    SUMMARIES,
+};
+use crate::store::mongo::setup::{Listing, SchemaError, Setup};
+
+/// What a name is or must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// It cannot keep pages: documents can neither grow in it nor expire.
+    Capped,
+    TimeSeries,
+    View,
+}
+
+impl Kind {
+    fn of(entry: &Document) -> Kind {
+        let is_capped = || entry.get_document("options")?.get_bool("capped");
+        match entry.get_str("type") {
+            Ok("view") => Kind::View,
+            Ok("timeseries") => Kind::TimeSeries,
+            _ if is_capped().unwrap_or(false) => Kind::Capped,
+            _ => Kind::Plain,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Kind::Plain => "a plain collection",
+            Kind::Capped => "a capped collection",
+            Kind::TimeSeries => "a time-series collection",
+            Kind::View => "a view",
+        }
+    }
+}
+
+impl MongoStore {
+    /// Lists the collections and views that the settings need, in one command, and the time-series
+    /// collection. Changes nothing.
+    ///
+    /// # Errors
+    /// A name belongs to something else.
+    pub(in crate::store::mongo) async fn list_expected(
+        &self,
+        setup: &Setup<'_>,
+    ) -> Result<Listing, SchemaError> {
+        let found = setup.list(&self.expected_names()).await?;
+        for (name, must_be) in self.expected() {
+            let Some(is) = found.get(name).map(Kind::of).filter(|is| *is != must_be) else {
+                continue;
+            };
+            // MongoDB renames neither a view nor a time-series collection.
+            let remedy = match is {
+                Kind::Plain | Kind::Capped => "rename or drop it",
+                Kind::TimeSeries | Kind::View => "drop it",
+            };
+            let detail = format!(
+                "{name} is {}, but hourbucket needs {} of that name: {remedy}, or use another \
+                 store.database; nothing was changed",
+                is.words(),
+                must_be.words()
+            );
+            let step = format!("checking the collections of {}", setup.db.name());
+            return Err(SchemaError::permanent(step, detail));
+        }
+        Ok(found)
+    }
+
+    /// The names that the settings need, and that of the time-series collection.
+    pub(in crate::store::mongo) fn expected_names(&self) -> Vec<&'static str> {
+        let names = self.expected().into_iter().map(|(name, _)| name);
+        names.chain([READINGS]).collect()
+    }
+
+    fn expected(&self) -> Vec<(&'static str, Kind)> {
+        let mut expected = vec![
+            (BUCKETS, Kind::Plain),
+            (DEAD_LETTERS, Kind::Plain),
+            (META, Kind::Plain),
+            (CATALOG, Kind::Plain),
+            (SUMMARIES, Kind::View),
+        ];
+        if self.optional_indexes.latest {
+            expected.push((LATEST, Kind::Plain));
+        }
+        if self.rollup.is_some() {
+            expected.extend([
+                (DAYS, Kind::Plain),
+                (PENDING_DAYS, Kind::Plain),
+                (DAY_SUMMARIES, Kind::View),
+            ]);
+        }
+        expected
+    }
+}
