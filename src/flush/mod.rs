@@ -22,7 +22,8 @@
 //! **Catalogue.** A page is not written before the catalogue has its sensor, fields and tags
 //! ([`PageWrite::catalog`]). If the store answers that it cannot keep an entry, this is logged and
 //! counted, and the pages are written without it: the catalogue must not stop readings. If it does
-//! not answer, the job waits as for its pages.
+//! not answer, or the user lacks the rights, the job waits as for its pages: an entry is sent only
+//! once, so without it the sensor would stay unknown.
 //!
 //! While the store is busy with statements of few readings, readings may get older before they are
 //! due ([`age`]).
@@ -406,12 +407,7 @@ impl Flusher {
         }
         let refused = match self.store.merge_catalog(&updates).await {
             Ok(refused) => refused,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    StoreErrorKind::Command | StoreErrorKind::Unauthorized
-                ) =>
-            {
+            Err(error) if error.kind() == StoreErrorKind::Command => {
                 tracing::error!(%error, entries = updates.len(), "the store refuses entries of the \
                     catalogue");
                 updates.len() as u64
