@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::admin::Health;
 use crate::flush::OnStoreResult;
 use crate::model::Clock;
+use crate::store::StoreErrorKind;
 
 /// Returns the callback that reports to health, and logs when requests start to fail and when they
 /// succeed again.
@@ -19,7 +20,11 @@ pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreRes
             }
         }
         Err(error) => {
-            health.store_failed(error.to_string());
+            if error.kind() == StoreErrorKind::Unauthorized {
+                health.store_refused(error.to_string());
+            } else {
+                health.store_failed(error.to_string());
+            }
             if well.swap(false, Ordering::Relaxed) {
                 tracing::warn!(%error, "store request failed; retrying");
             }

@@ -18,7 +18,7 @@ use crate::journal;
 use crate::latest::LatestGauges;
 use crate::model::Now;
 use crate::route::oldest::Oldest;
-use crate::store::Store;
+use crate::store::{Store, StoreErrorKind};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::{self, AdmissionClosed};
 
@@ -116,7 +116,10 @@ impl ServiceContext {
             match store.ping().await {
                 Ok(()) => {
                     self.flusher.note_answer();
-                    self.health.store_ok(self.clock.now().wall_ms);
+                    self.health.store_answered(self.clock.now().wall_ms);
+                }
+                Err(error) if error.kind() == StoreErrorKind::Unauthorized => {
+                    self.health.login_refused(error.to_string());
                 }
                 Err(error) => self.health.store_failed(error.to_string()),
             }

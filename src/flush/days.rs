@@ -55,7 +55,8 @@ impl Flusher {
         _permit: DaysPermit,
         query: &MarkQuery,
     ) -> Result<Vec<DayMark>, StoreError> {
-        counted(self.day_store()?.day_marks(query).await)
+        // The rollup's start retries after a pause, which reports the failure, so this ends it.
+        counted(self.day_store()?.day_marks(query).await).inspect(|_| self.report_success())
     }
 
     /// See [`DayStore::compute_days`].

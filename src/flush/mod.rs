@@ -42,7 +42,7 @@ mod tests;
 pub mod turns;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -93,6 +93,8 @@ pub struct Flusher {
     span: Span,
     answered: Arc<Answered>,
     age: Arc<PresentAge>,
+    /// The last page write was refused for missing rights.
+    writes_refused: Arc<AtomicBool>,
 }
 
 /// When the store last answered.
@@ -152,6 +154,7 @@ impl Flusher {
             span,
             answered,
             age,
+            writes_refused: Arc::default(),
         }
     }
 
@@ -287,6 +290,9 @@ impl Flusher {
                 }
                 Err(error) => Err(error),
             };
+            let is_refused = |error: &StoreError| error.kind() == StoreErrorKind::Unauthorized;
+            let refused = written.as_ref().is_err_and(is_refused);
+            self.writes_refused.store(refused, Ordering::Relaxed);
             match written {
                 Ok(answers) => {
                     self.succeeded();
@@ -373,7 +379,7 @@ impl Flusher {
         let answers = self.store.write_dead_letters(dead_letters).await;
         drop(permit);
         if answers.is_ok() {
-            (self.on_store)(Ok(()));
+            self.report_success();
         }
         answers
     }
@@ -427,7 +433,14 @@ impl Flusher {
 
     fn succeeded(&self) {
         self.note_answer();
-        (self.on_store)(Ok(()));
+        self.report_success();
+    }
+
+    /// A load or a dead letter that succeeds is no news while page writes are refused.
+    fn report_success(&self) {
+        if !self.writes_refused.load(Ordering::Relaxed) {
+            (self.on_store)(Ok(()));
+        }
     }
 
     fn failed(&self, error: &StoreError) {

@@ -70,6 +70,18 @@ struct StoreState {
     ok: Option<bool>,
     error: Option<String>,
     last_ok_ms: Option<i64>,
+    refused: Refused,
+}
+
+/// What the server refuses although it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Refused {
+    #[default]
+    Nothing,
+    /// The login for a ping. A ping that succeeds ends this.
+    Login,
+    /// A request for readings. These are retried until one succeeds.
+    Requests,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -132,19 +144,44 @@ impl Health {
         });
     }
 
-    /// A command succeeded at `wall_ms` (milliseconds since 1970).
+    /// A request for readings succeeded at `wall_ms` (milliseconds since 1970).
     pub fn store_ok(&self, wall_ms: i64) {
         self.write().store = StoreState {
             ok: Some(true),
             error: None,
             last_ok_ms: Some(wall_ms),
+            refused: Refused::Nothing,
         };
+    }
+
+    /// The store answered a ping. That needs no rights, so it does not end a refusal of requests.
+    pub fn store_answered(&self, wall_ms: i64) {
+        if self.read().store.refused != Refused::Requests {
+            self.store_ok(wall_ms);
+        }
     }
 
     /// The store did not answer, or returned an error. `error` must not contain credentials.
     pub fn store_failed(&self, error: impl Into<String>) {
         let store = &mut self.write().store;
         (store.ok, store.error) = (Some(false), Some(error.into()));
+        store.refused = Refused::Nothing;
+    }
+
+    /// The store refuses requests for readings, mostly for missing rights.
+    pub fn store_refused(&self, error: impl Into<String>) {
+        let store = &mut self.write().store;
+        (store.ok, store.error) = (Some(false), Some(error.into()));
+        store.refused = Refused::Requests;
+    }
+
+    /// The store refuses the login for a ping.
+    pub fn login_refused(&self, error: impl Into<String>) {
+        let store = &mut self.write().store;
+        (store.ok, store.error) = (Some(false), Some(error.into()));
+        if store.refused == Refused::Nothing {
+            store.refused = Refused::Login;
+        }
     }
 
     /// The URL of HTTP ingest, such as `http://0.0.0.0:8080`.
@@ -367,6 +404,11 @@ impl State {
             .filter(|broker| !broker.connected)
             .count();
         let store_away = self.store.ok == Some(false);
+        let store = if self.store.refused != Refused::Nothing {
+            "MongoDB refuses the service's user (login or missing rights)"
+        } else {
+            "MongoDB is away"
+        };
         if self.broken.is_some() {
             "A part of the service has failed; it accepts no readings until it is restarted."
                 .to_owned()
@@ -379,9 +421,9 @@ impl State {
              MongoDB has caught up."
                 .to_owned()
         } else if store_away && ack == AckMode::Stored {
-            "MongoDB is away: readings are refused, and their senders send them again.".to_owned()
+            format!("{store}: readings are refused, and their senders send them again.")
         } else if store_away {
-            format!("MongoDB is away; readings are kept in the journal, {room}.")
+            format!("{store}; readings are kept in the journal, {room}.")
         } else if self.stalled.is_some() {
             format!(
                 "MongoDB answers, but readings are not being stored; they are kept in the journal, \

@@ -64,6 +64,40 @@ fn a_store_that_is_away_blocks_only_where_senders_wait_for_it() {
 }
 
 #[test]
+fn a_ping_does_not_end_a_refusal_and_the_summary_names_it() {
+    for (ack, summary) in [
+        (
+            AckMode::Journal,
+            "MongoDB refuses the service's user (login or missing rights); readings are kept in \
+             the journal, with room for more.",
+        ),
+        (
+            AckMode::Stored,
+            "MongoDB refuses the service's user (login or missing rights): readings are refused, \
+             and their senders send them again.",
+        ),
+    ] {
+        let health = running(ack);
+        health.store_refused("not authorized");
+        health.store_answered(1);
+        assert_eq!(health.report().summary.as_deref(), Some(summary));
+        assert_eq!(
+            health.report().store.error.as_deref(),
+            Some("not authorized")
+        );
+        health.store_ok(2);
+        assert_eq!(health.report().summary, None);
+        health.store_failed("no primary");
+        health.store_answered(3);
+        assert_eq!(health.report().summary, None);
+        health.login_refused("no such user");
+        assert_eq!(health.report().summary.as_deref(), Some(summary));
+        health.store_answered(4);
+        assert_eq!(health.report().summary, None);
+    }
+}
+
+#[test]
 fn a_rollup_that_is_behind_is_summarised_as_that() {
     let health = running(AckMode::Journal);
     health.rollup(Some("rollup: a day has been due for 20 min".into()));
