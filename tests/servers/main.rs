@@ -28,6 +28,7 @@ mod latest_store;
 mod majority;
 mod memory;
 mod monitoring;
+mod missing_rights;
 mod mqtt_direct_hostile_service;
 mod mqtt_direct_service;
 mod mqtt_share;

@@ -19,6 +19,7 @@ mod document;
 mod error;
 mod expiry;
 mod limited;
+mod logged_out;
 mod maintenance;
 mod names;
 mod pack;
@@ -116,6 +117,8 @@ pub struct MongoStore {
     native: Arc<OnceLock<Native>>,
     /// Every stored sensor has an entry in the catalogue.
     catalog_complete: Arc<AtomicBool>,
+    /// `store.uri` has a user.
+    has_user: bool,
     series: Arc<TimeSeriesWriter>,
     optional_indexes: OptionalIndexes,
     rollup: Option<RollupSchema>,
@@ -141,6 +144,7 @@ impl MongoStore {
         options.max_connecting.get_or_insert(4);
         options.server_selection_timeout = Some(config.connect_timeout);
         options.connect_timeout = Some(config.connect_timeout);
+        let has_user = options.credential.is_some();
         let client = Client::with_options(options).map_err(StoreConfigError::Options)?;
         let db = client.database(&config.database);
         let write_concern = match config.write_concern.as_str() {
@@ -171,6 +175,7 @@ impl MongoStore {
             mode: config.mode,
             native: Arc::default(),
             catalog_complete: Arc::default(),
+            has_user,
             optional_indexes: OptionalIndexes::default(),
             rollup: None,
         })
@@ -517,7 +522,8 @@ impl Store for MongoStore {
             let result = self
                 .limited(async move { db.run_command(doc! { "ping": 1 }).await })
                 .await;
-            result?.map(drop).map_err(|e| command_error(&e))
+            result?.map_err(|e| command_error(&e))?;
+            self.close_logged_out().await
         })
     }
 
