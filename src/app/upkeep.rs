@@ -26,6 +26,8 @@ use crate::telemetry::metrics::{self, AdmissionClosed};
 const UPKEEP: Duration = Duration::from_secs(1);
 /// How often the store is pinged.
 const PING: Duration = Duration::from_secs(5);
+/// The collections are checked once in this many pings: every minute.
+const CHECK_EVERY: u32 = 12;
 /// The histograms are cleaned up, and the numbers of suppressed lines of the audit log written,
 /// once in this many updates.
 const TIDY_EVERY: u32 = 5;
@@ -109,9 +111,10 @@ impl ServiceContext {
         );
     }
 
-    /// Pings the store, one ping at a time.
+    /// Pings the store, one ping at a time, and checks the collections.
     async fn pings(&self, store: &dyn Store) {
-        loop {
+        let mut dropped = None;
+        for n in 0u32.. {
             tokio::time::sleep(PING).await;
             match store.ping().await {
                 Ok(()) => {
@@ -123,7 +126,23 @@ impl ServiceContext {
                 }
                 Err(error) => self.health.store_failed(error.to_string()),
             }
+            if n.is_multiple_of(CHECK_EVERY) {
+                self.check_collections(store, &mut dropped).await;
+            }
         }
+    }
+
+    /// Reports collections that were dropped or replaced; logs what is new since `before`. An error
+    /// says nothing about them: if MongoDB is away, the pings report it.
+    async fn check_collections(&self, store: &dyn Store, before: &mut Option<String>) {
+        let Ok(found) = store.check_collections().await else {
+            return;
+        };
+        if let Some(problem) = found.as_ref().filter(|_| found != *before) {
+            tracing::error!(problem, "collections changed while the service runs");
+        }
+        self.health.collections(found.clone());
+        *before = found;
     }
 
     async fn gauges(

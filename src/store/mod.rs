@@ -422,6 +422,12 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Checks that the collections are still those that were prepared, and prepares them again if
+    /// not. Returns what was wrong, and what an operator must do.
+    fn check_collections(&self) -> BoxFuture<'_, Result<Option<String>, PrepareError>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Checks that the store responds.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 

@@ -43,6 +43,7 @@ struct State {
     config: ConfigState,
     stalled: Option<String>,
     rollup: Option<String>,
+    collections: Option<String>,
     stuck: bool,
     quarantine: Quarantine,
     flush_age_ms: Option<u64>,
@@ -221,6 +222,11 @@ impl Health {
         self.write().rollup = why;
     }
 
+    /// Which collections were dropped or replaced; `None` if none were.
+    pub fn collections(&self, why: Option<String>) {
+        self.write().collections = why;
+    }
+
     /// Whether acknowledgements no longer complete, so that only a restart may help.
     pub fn stuck(&self, stuck: bool) {
         self.write().stuck = stuck;
@@ -369,6 +375,11 @@ impl State {
                     .map(|r| format!("{r}; the journal keeps the readings")),
             );
         }
+        reasons.extend(
+            self.collections
+                .as_ref()
+                .map(|why| format!("collections: {why}")),
+        );
         reasons.extend(self.stalled.clone());
         reasons.extend(self.rollup.clone());
         reasons.extend(self.quarantined());
@@ -424,6 +435,8 @@ impl State {
             format!("{store}: readings are refused, and their senders send them again.")
         } else if store_away {
             format!("{store}; readings are kept in the journal, {room}.")
+        } else if self.collections.is_some() {
+            "A collection in MongoDB was dropped or replaced while the service runs.".to_owned()
         } else if self.stalled.is_some() {
             format!(
                 "MongoDB answers, but readings are not being stored; they are kept in the journal, \

@@ -98,6 +98,18 @@ fn a_ping_does_not_end_a_refusal_and_the_summary_names_it() {
 }
 
 #[test]
+fn a_dropped_collection_is_a_reason_and_does_not_block() {
+    let health = running(AckMode::Journal);
+    health.collections(Some("sensor_buckets was dropped".into()));
+    let report = health.report();
+    assert!(report.ready);
+    assert_eq!(report.reasons, ["collections: sensor_buckets was dropped"]);
+    assert!(report.summary.unwrap().contains("dropped or replaced"));
+    health.collections(None);
+    assert_eq!(health.report().summary, None);
+}
+
+#[test]
 fn a_rollup_that_is_behind_is_summarised_as_that() {
     let health = running(AckMode::Journal);
     health.rollup(Some("rollup: a day has been due for 20 min".into()));

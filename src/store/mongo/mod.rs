@@ -72,6 +72,7 @@ use crate::telemetry::metrics;
 use error::{all_applied, command_error, concern_error, describe};
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
+use schema::identities::Prepared;
 use server_clock::ServerClock;
 use write::time_series_writer::TimeSeriesWriter;
 
@@ -117,6 +118,8 @@ pub struct MongoStore {
     native: Arc<OnceLock<Native>>,
     /// Every stored sensor has an entry in the catalogue.
     catalog_complete: Arc<AtomicBool>,
+    /// For [`Store::check_collections`].
+    prepared: Arc<Prepared>,
     /// `store.uri` has a user.
     has_user: bool,
     series: Arc<TimeSeriesWriter>,
@@ -175,6 +178,7 @@ impl MongoStore {
             mode: config.mode,
             native: Arc::default(),
             catalog_complete: Arc::default(),
+            prepared: Arc::default(),
             has_user,
             optional_indexes: OptionalIndexes::default(),
             rollup: None,
@@ -525,6 +529,10 @@ impl Store for MongoStore {
             result?.map_err(|e| command_error(&e))?;
             self.close_logged_out().await
         })
+    }
+
+    fn check_collections(&self) -> BoxFuture<'_, Result<Option<String>, PrepareError>> {
+        Box::pin(self.find_dropped())
     }
 
     fn storage_mode(&self) -> StorageMode {
