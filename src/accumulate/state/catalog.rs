@@ -8,16 +8,15 @@ use crate::model::catalog::floor_arrival;
 use crate::model::{CatalogUpdate, Rows, SensorId, Summary, Tags, stable_hash};
 
 impl Shard {
-    /// What the catalogue must know before these rows of a sensor, with these tags, are written;
-    /// `None` if it does.
+    /// What the catalogue must know before these rows of a sensor are written; `None` if it does.
     pub(super) fn catalog_update(
         &self,
         sensor: &Sensor,
         rows: &Rows,
         summary: Option<&Summary>,
-        tags: Option<&Tags>,
     ) -> Option<CatalogUpdate> {
-        let tags = tags.filter(|tags| !tags.as_bytes().is_empty());
+        let tags = self.registry.tags(&sensor.id, sensor.newest_tags.as_ref());
+        let tags = tags.as_deref().filter(|tags| !tags.as_bytes().is_empty());
         let arrived_ms = floor_arrival(self.wall_ms, sensor.hash, self.settings.arrival_step_ms);
         let covered = rows.is_empty()
             || sensor
@@ -61,9 +60,7 @@ impl Shard {
             .buckets
             .iter()
             .flat_map(super::super::bucket::Bucket::rows);
-        let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-        let updates =
-            rows.filter_map(|rows| self.catalog_update(sensor, rows, None, tags.as_deref()));
+        let updates = rows.filter_map(|rows| self.catalog_update(sensor, rows, None));
         updates.reduce(|mut merged, update| {
             merged.merge(&update);
             merged
@@ -75,7 +72,7 @@ impl Sensor {
     /// When tags applied that are written with these rows: at the reading that had them. Those of
     /// the registry apply to every reading.
     fn time_of(&self, tags: &Tags, rows: &Rows) -> i64 {
-        match &self.tags {
+        match &self.newest_tags {
             Some(own) if own.as_bytes() == tags.as_bytes() => self.tags_ts_ms,
             _ => self.tags_ts_ms.max(rows.last_ts_ms()),
         }

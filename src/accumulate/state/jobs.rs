@@ -225,8 +225,7 @@ impl Shard {
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
         let mut write = write?;
         let sensor = &self.sensors[bucket_ref.slot as usize];
-        let update =
-            self.catalog_update(sensor, &write.rows, Some(&write.summary), tags.as_deref());
+        let update = self.catalog_update(sensor, &write.rows, Some(&write.summary));
         write.catalog = update.map(Box::new);
         Some(write)
     }

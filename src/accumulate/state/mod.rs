@@ -167,8 +167,11 @@ const SHRINK_BITS_MAX: u32 = 12;
 struct Sensor {
     id: SensorId,
     hash: u64,
+    /// Those of the message that arrived last, for pages.
     tags: Option<Arc<Tags>>,
-    /// The time of the newest reading with these tags; the earliest time if there are none.
+    /// Those of the newest reading, for the catalogue.
+    newest_tags: Option<Arc<Tags>>,
+    /// The time of that reading; the earliest time if there is none.
     tags_ts_ms: i64,
     reports: Reports,
     /// What the catalogue is known to hold.

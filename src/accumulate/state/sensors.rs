@@ -1,5 +1,7 @@
 //! The sensors of a shard and their buckets: lookup, creation, eviction.
 
+use std::sync::Arc;
+
 use super::super::bucket::Bucket;
 use super::new_sensor::{NEW_SENSORS_MAX, NewSensor};
 use super::reporting_interval::Reports;
@@ -57,6 +59,7 @@ impl Shard {
             id,
             hash,
             tags: None,
+            newest_tags: None,
             tags_ts_ms: i64::MIN,
             reports,
             rate,
@@ -99,19 +102,23 @@ impl Shard {
         self.settings.span.ms() / 12
     }
 
-    /// A reading has these tags. They replace those of an older reading, also if it arrived later.
+    /// A reading has these tags. A late one with other tags is stored with its own, but does not
+    /// change those of the catalogue.
     pub(super) fn set_tags(&mut self, slot: usize, ts_ms: i64, tags: &[u8]) {
         let sensor = &mut self.sensors[slot];
-        if tags.is_empty() || ts_ms < sensor.tags_ts_ms {
+        if tags.is_empty() {
             return;
         }
-        sensor.tags_ts_ms = ts_ms;
-        if sensor
-            .tags
-            .as_ref()
-            .is_none_or(|held| held.as_bytes() != tags)
-        {
+        let held = sensor.tags.as_ref();
+        if held.is_none_or(|held| held.as_bytes() != tags) {
             sensor.tags = Some(self.tags.shared(tags));
+        }
+        if ts_ms >= sensor.tags_ts_ms {
+            sensor.tags_ts_ms = ts_ms;
+            let newest = sensor.newest_tags.as_ref().map(Arc::as_ptr);
+            if newest != sensor.tags.as_ref().map(Arc::as_ptr) {
+                sensor.newest_tags.clone_from(&sensor.tags);
+            }
         }
     }
 
@@ -239,7 +246,7 @@ mod tests {
     #[test]
     fn a_sensor_without_pending_readings_is_small() {
         assert!(
-            size_of::<Bucket>() <= 104 && size_of::<Sensor>() <= 200,
+            size_of::<Bucket>() <= 104 && size_of::<Sensor>() <= 208,
             "{} {}",
             size_of::<Bucket>(),
             size_of::<Sensor>()

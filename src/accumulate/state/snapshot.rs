@@ -246,8 +246,8 @@ impl Shard {
             last_ts_ms: sensor.last_ts_ms(),
             ..SensorSnapshot::default()
         };
-        snapshot.tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-        snapshot.tags_ts_ms = sensor.tags.is_some().then_some(sensor.tags_ts_ms);
+        snapshot.tags = self.registry.tags(&sensor.id, sensor.newest_tags.as_ref());
+        snapshot.tags_ts_ms = sensor.newest_tags.is_some().then_some(sensor.tags_ts_ms);
         for row in sensor
             .buckets
             .iter()
