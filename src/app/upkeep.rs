@@ -26,8 +26,8 @@ use crate::telemetry::metrics::{self, AdmissionClosed};
 const UPKEEP: Duration = Duration::from_secs(1);
 /// How often the store is pinged.
 const PING: Duration = Duration::from_secs(5);
-/// The collections are checked once in this many pings: every minute.
-const CHECK_EVERY: u32 = 12;
+/// The collections are checked once in this many pings: every ten seconds.
+const CHECK_EVERY: u32 = 2;
 /// The histograms are cleaned up, and the numbers of suppressed lines of the audit log written,
 /// once in this many updates.
 const TIDY_EVERY: u32 = 5;

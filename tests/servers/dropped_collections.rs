@@ -10,7 +10,7 @@ use crate::support::{block_on, wait_until};
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
 
-/// The collections are checked every minute.
+/// The collections are checked every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// 2024-03-01T10:00:00Z
 const START_MS: i64 = 1_709_287_200_000;

@@ -53,6 +53,7 @@ pub fn config(url: &str, protocol: MqttProtocol) -> Mqtt {
             "sensors/{sensor_id}/{field}",
             "scalar",
         )],
+        is_url_shared: false,
     }
 }
 

@@ -61,9 +61,13 @@ impl MongoStore {
                 Kind::Plain | Kind::Capped => "rename or drop it",
                 Kind::TimeSeries | Kind::View => "drop it",
             };
+            let other = match name {
+                LATEST => "set latest.enabled = false",
+                _ => "use another store.database",
+            };
             let detail = format!(
-                "{name} is {}, but hourbucket needs {} of that name: {remedy}, or use another \
-                 store.database; nothing was changed",
+                "{name} is {}, but hourbucket needs {} of that name: {remedy}, or {other}; nothing \
+                 was changed",
                 is.words(),
                 must_be.words()
             );

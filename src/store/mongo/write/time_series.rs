@@ -28,7 +28,9 @@ use crate::model::rows::Row;
 use crate::model::{PageKind, PageWrite};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::bson::Writer;
-use crate::store::mongo::error::{StatementError, command_error, concern_error, statement_error};
+use crate::store::mongo::error::{
+    StatementError, command_error, concern_error, statement_error, text_of,
+};
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::{self, CommandOptions};
@@ -267,7 +269,7 @@ impl<'a> Packer<'a> {
         refused: &mut [Option<PageWriteResult>],
     ) -> Result<(), StoreError> {
         let code = error.get_i32("code").unwrap_or_default();
-        let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
+        let detail = format!("{} ({code})", text_of(error, ""));
         let index = error
             .get_i32("index")
             .ok()
