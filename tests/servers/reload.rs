@@ -23,15 +23,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Status and text of a POST with a token.
 fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String) {
+    try_post(agent, url, token, body).expect("an answer")
+}
+
+/// Like [`post`]; an error if the connection ended.
+fn try_post(
+    agent: &ureq::Agent,
+    url: &str,
+    token: &str,
+    body: &str,
+) -> Result<(u16, String), ureq::Error> {
     let request = agent.post(url).header("content-type", "application/json");
     let mut answer = request
         .header("authorization", format!("Bearer {token}"))
-        .send(body)
-        .expect("an answer");
-    (
-        answer.status().as_u16(),
-        answer.body_mut().read_to_string().unwrap(),
-    )
+        .send(body)?;
+    let text = answer.body_mut().read_to_string()?;
+    Ok((answer.status().as_u16(), text))
 }
 
 /// A service with its own settings file and tokens file.
@@ -128,10 +135,11 @@ fn sender(
             );
             loop {
                 let token = *token.lock().unwrap();
-                match post(&agent, &format!("{url}/v1/readings"), token, &body) {
-                    (200, _) => break,
-                    // The token has just been replaced.
-                    (401, _) => std::thread::sleep(Duration::from_millis(5)),
+                match try_post(&agent, &format!("{url}/v1/readings"), token, &body) {
+                    Ok((200, _)) => break,
+                    // The token has just been replaced; the idle connection of the old one ended.
+                    Ok((401, _)) => std::thread::sleep(Duration::from_millis(5)),
+                    Err(_) if token == "gw1.one" => std::thread::sleep(Duration::from_millis(5)),
                     other => panic!("{other:?}"),
                 }
             }

@@ -62,11 +62,11 @@ impl MongoStore {
                 Kind::TimeSeries | Kind::View => "drop it",
             };
             let other = match name {
-                LATEST => "set latest.enabled = false",
-                _ => "use another store.database",
+                LATEST => ", use another store.database, or set latest.enabled = false",
+                _ => ", or use another store.database",
             };
             let detail = format!(
-                "{name} is {}, but hourbucket needs {} of that name: {remedy}, or {other}; nothing \
+                "{name} is {}, but hourbucket needs {} of that name: {remedy}{other}; nothing \
                  was changed",
                 is.words(),
                 must_be.words()
