@@ -158,6 +158,11 @@ fn tags_are_stored_with_the_time_of_their_reading() {
             rig.accept(at(new_ms + MINUTE, None), false);
             rig.flush(0);
             assert_eq!(site(&rig.pages), ("new".to_owned(), Some(new_ms)));
+            let of_page = |ts_ms| rig.tags[&Span::HOUR.floor(ts_ms)]["site"].clone();
+            assert_eq!(of_page(new_ms), "new");
+            if Span::HOUR.floor(late_ms) != Span::HOUR.floor(new_ms) {
+                assert_eq!(of_page(late_ms), "old");
+            }
             // Another value, so that it is not a duplicate.
             let other = Reading {
                 values: reading("s", new_ms, 2).values,

@@ -8,7 +8,7 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use hourbucket::model::{BucketStart, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{StoreError, StoreErrorKind};
@@ -19,6 +19,8 @@ pub(crate) const START_MS: i64 = 472_222 * HOUR;
 pub(crate) struct ShardRig {
     pub(crate) shard: Shard,
     pub(crate) pages: Pages,
+    /// The tags that each bucket got.
+    pub(crate) tags: BTreeMap<BucketStart, BTreeMap<String, String>>,
     storage_mode: StorageMode,
     pub(crate) now: Now,
 }
@@ -63,6 +65,7 @@ impl ShardRig {
         ShardRig {
             shard,
             pages: Pages::default(),
+            tags: BTreeMap::new(),
             storage_mode,
             now: Now {
                 wall_ms: START_MS,
@@ -127,6 +130,12 @@ impl ShardRig {
                     .iter()
                     .filter_map(|write| write.catalog.as_deref())
                     .for_each(|update| self.pages.merge_catalog(update));
+                for write in &writes {
+                    if let Some(tags) = &write.tags {
+                        let tags = tags.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+                        self.tags.insert(write.start, tags.collect());
+                    }
+                }
                 let answers = writes.iter().map(|w| self.pages.write(w)).collect();
                 JobResult::Write(tickets, writes, Ok(answers))
             }

@@ -214,7 +214,15 @@ impl Shard {
         let sensor = &mut self.sensors[bucket_ref.slot as usize];
         let bucket = &mut sensor.buckets[position];
         let before = bucket.memory();
-        let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
+        // The bucket of the newest reading has its tags, even if a late reading brought others since.
+        let has_newest = bucket
+            .last_ts_ms()
+            .is_some_and(|ts_ms| ts_ms >= sensor.tags_ts_ms);
+        let own = match has_newest {
+            true => sensor.newest_tags.as_ref(),
+            false => sensor.tags.as_ref(),
+        };
+        let tags = self.registry.tags(&sensor.id, own);
         let write = bucket.take(
             &sensor.id,
             tags.as_ref(),
