@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::fleet::now_ms;
 use crate::support::http_client::agent;
@@ -293,9 +293,20 @@ impl History {
         let store = MongoStore::new(store, bucket.span, dead_letters.retention)
             .await
             .unwrap();
-        let service = app::Service::start(self.config.clone(), Arc::new(store), clock.clone())
-            .await
-            .unwrap();
+        let store = Arc::new(store);
+        let begun = Instant::now();
+        let service = loop {
+            let config = self.config.clone();
+            match app::Service::start(config, store.clone(), clock.clone()).await {
+                Ok(service) => break service,
+                // The service before releases its journal a moment after it was dropped.
+                Err(error) if begun.elapsed() < PATIENCE => {
+                    assert!(format!("{error:?}").contains("Locked"), "{error:?}");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        };
         let url = format!("http://{}/v1/readings", service.http_addr.unwrap());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let running = tokio::spawn(service.run_until(async {
