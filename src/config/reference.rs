@@ -36,9 +36,9 @@ number after the last one appends an element. A variable that ends in `_FILE` na
 holds the value, such as
 `HOURBUCKET_STORE__URI_FILE=/run/secrets/uri`; the file's last line ending is dropped. An empty \
 variable counts as not set.
-A name with a double underscore that is no key is refused, and so is a key with single ones \
-(`HOURBUCKET_STORE_URI`). Other
-variables that begin with `HOURBUCKET_`, such as `HOURBUCKET_MONGOD` of the demo, belong to other \
+A variable with a double underscore in its name must name a key, or it is refused. One that names \
+a key with
+single underscores (`HOURBUCKET_STORE_URI`) is refused as well. Other variables that begin with `HOURBUCKET_`, such as `HOURBUCKET_MONGOD` of the demo, belong to other \
 programs and are ignored.
 
 **Units.** Sizes: `8388608`, `\"512MiB\"` (1024-based), `\"10MB\"` (1000-based). Durations: \

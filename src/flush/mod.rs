@@ -436,7 +436,7 @@ impl Flusher {
         self.report_success();
     }
 
-    /// A load or a dead letter that succeeds is no news while page writes are refused.
+    /// Reports a success, unless page writes are refused: loads and dead letters do not end that.
     fn report_success(&self) {
         if !self.writes_refused.load(Ordering::Relaxed) {
             (self.on_store)(Ok(()));

@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 
 use crate::support::fleet::Gateway;
 use crate::support::mongod::Mongod;
@@ -40,8 +40,8 @@ fn interrupt(mongod: &Mongod, for_: Duration) -> (usize, usize) {
             };
             let operations = reply.get_array("inprog").unwrap();
             for operation in operations.iter().filter_map(|o| o.as_document()) {
-                let id: Document = doc! { "killOp": 1, "op": operation.get("opid").unwrap() };
-                ended += usize::from(admin.run_command(id).await.is_ok());
+                let kill = doc! { "killOp": 1, "op": operation.get("opid").unwrap() };
+                ended += usize::from(admin.run_command(kill).await.is_ok());
             }
             let seconds = begun.elapsed().as_secs() as usize;
             if seconds / 3 > stepped_down {

@@ -32,7 +32,7 @@ const ALL: [&str; 11] = [
 ];
 const READ: [&str; 3] = ["find", "listCollections", "listIndexes"];
 
-/// A service whose user has a role that a test can change.
+/// A service that has stored one reading, and whose user has a role that a test can change.
 struct Rig {
     mongod: Mongod,
     db: String,
@@ -57,6 +57,8 @@ impl Rig {
                 ("STORE__MODE", "bucket"),
             ],
         );
+        service.write_lines(&format!("m,sensor_id=A v=1 {START_MS}"));
+        service.wait_settled(1, PATIENCE);
         Rig {
             mongod,
             db,
@@ -75,10 +77,19 @@ impl Rig {
         (text, report)
     }
 
-    fn is_refused(&self) -> bool {
-        self.readyz().1["store"]["error"]
-            .as_str()
-            .is_some_and(|error| error.starts_with("unauthorized: "))
+    fn wait_refused(&self) {
+        wait_until("the state of the store", PATIENCE, || {
+            self.readyz().1["store"]["error"]
+                .as_str()
+                .is_some_and(|error| error.starts_with("unauthorized: "))
+                .then_some(())
+        });
+    }
+
+    fn wait_without_reasons(&self) {
+        wait_until("the state of the store", PATIENCE, || {
+            (self.readyz().1["reasons"] == serde_json::json!([])).then_some(())
+        });
     }
 }
 
@@ -111,18 +122,16 @@ fn secrets() -> String {
 #[test]
 fn refused_writes_are_reported_without_readings_until_they_succeed() {
     let rig = Rig::start("refused");
-    rig.service
-        .write_lines(&format!("m,sensor_id=A v=1 {START_MS}"));
-    rig.service.wait_settled(1, PATIENCE);
     rig.grant(vec![on(&rig.db, "", &READ)]);
     rig.service.write_lines(&secrets());
-    wait_until("the state of the store", PATIENCE, || {
-        rig.is_refused().then_some(())
-    });
+    rig.wait_refused();
     let end = Instant::now() + SEVERAL_PINGS;
     while Instant::now() < end {
         let (text, report) = rig.readyz();
-        assert_eq!(report["store"]["ok"], false, "a ping is no write: {text}");
+        assert_eq!(
+            report["store"]["ok"], false,
+            "a ping does not end the refusal: {text}"
+        );
         assert!(
             report["summary"].as_str().unwrap().contains("refuses"),
             "{text}"
@@ -141,33 +150,23 @@ fn refused_writes_are_reported_without_readings_until_they_succeed() {
     );
     rig.grant(vec![on(&rig.db, "", &ALL)]);
     rig.service.wait_settled(201, PATIENCE);
-    wait_until("the state of the store", PATIENCE, || {
-        (rig.readyz().1["reasons"] == serde_json::json!([])).then_some(())
-    });
+    rig.wait_without_reasons();
 }
 
 #[test]
 fn a_user_that_is_created_again_is_used_without_a_restart() {
     let rig = Rig::start("user");
-    rig.service
-        .write_lines(&format!("m,sensor_id=A v=1 {START_MS}"));
-    rig.service.wait_settled(1, PATIENCE);
     let drop = doc! { "dropUser": "service" };
     run(&rig.mongod, "admin", drop);
     add_user(&rig.mongod, &rig.db);
     rig.service.write_lines(&secrets());
     rig.service.wait_settled(201, PATIENCE);
-    wait_until("the state of the store", PATIENCE, || {
-        (rig.readyz().1["reasons"] == serde_json::json!([])).then_some(())
-    });
+    rig.wait_without_reasons();
 }
 
 #[test]
 fn an_entry_of_the_catalogue_waits_for_the_rights() {
     let rig = Rig::start("entry");
-    rig.service
-        .write_lines(&format!("m,sensor_id=A v=1 {START_MS}"));
-    rig.service.wait_settled(1, PATIENCE);
     let mut privileges = vec![on(&rig.db, "", &READ)];
     for collection in ["sensor_buckets", "hourbucket_meta", "dead_letters"] {
         privileges.push(on(&rig.db, collection, &["insert", "update", "remove"]));
@@ -175,9 +174,7 @@ fn an_entry_of_the_catalogue_waits_for_the_rights() {
     rig.grant(privileges);
     rig.service
         .write_lines(&format!("m,sensor_id=NEW v=1 {START_MS}"));
-    wait_until("the state of the store", PATIENCE, || {
-        rig.is_refused().then_some(())
-    });
+    rig.wait_refused();
     rig.grant(vec![on(&rig.db, "", &ALL)]);
     rig.service.wait_settled(2, PATIENCE);
     let find = doc! { "find": "sensor_catalog", "filter": { "_id": "NEW" } };

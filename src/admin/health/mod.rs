@@ -164,25 +164,26 @@ impl Health {
 
     /// The store did not answer, or returned an error. `error` must not contain credentials.
     pub fn store_failed(&self, error: impl Into<String>) {
-        let store = &mut self.write().store;
-        (store.ok, store.error) = (Some(false), Some(error.into()));
-        store.refused = Refused::Nothing;
+        self.set_store_error(error.into(), Refused::Nothing);
     }
 
     /// The store refuses requests for readings, mostly for missing rights.
     pub fn store_refused(&self, error: impl Into<String>) {
-        let store = &mut self.write().store;
-        (store.ok, store.error) = (Some(false), Some(error.into()));
-        store.refused = Refused::Requests;
+        self.set_store_error(error.into(), Refused::Requests);
     }
 
     /// The store refuses the login for a ping.
     pub fn login_refused(&self, error: impl Into<String>) {
+        let refused = match self.read().store.refused {
+            Refused::Nothing => Refused::Login,
+            before => before,
+        };
+        self.set_store_error(error.into(), refused);
+    }
+
+    fn set_store_error(&self, error: String, refused: Refused) {
         let store = &mut self.write().store;
-        (store.ok, store.error) = (Some(false), Some(error.into()));
-        if store.refused == Refused::Nothing {
-            store.refused = Refused::Login;
-        }
+        (store.ok, store.error, store.refused) = (Some(false), Some(error), refused);
     }
 
     /// The URL of HTTP ingest, such as `http://0.0.0.0:8080`.

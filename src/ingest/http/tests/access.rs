@@ -6,18 +6,14 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::readings::{tokens_file, tokens_file_with};
 use super::rig::{Answer, Request, Rig, post};
 use crate::access::{GrantDefaults, hash_secret};
 
 /// A port with a token `gw1.secret` that has these rules.
 async fn rig(rules: &str) -> Rig {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("tokens.toml");
-    let text = format!(
-        "[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n{rules}\n",
-        hash_secret("secret")
-    );
-    std::fs::write(&path, text).unwrap();
+    let path = tokens_file_with(&dir, "gw1", rules);
     Rig::new(|cfg| cfg.tokens_file = Some(path)).await
 }
 
@@ -59,14 +55,8 @@ async fn readings_outside_the_scope_are_rejected_one_by_one() {
 /// Replaces the tokens of a port by one with this id.
 fn reload_with_token(rig: &mut Rig, id: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("tokens.toml");
-    let text = format!(
-        "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n",
-        hash_secret("secret")
-    );
-    std::fs::write(&path, text).unwrap();
     let mut cfg = super::rig::http();
-    cfg.tokens_file = Some(path);
+    cfg.tokens_file = Some(tokens_file_with(&dir, id, ""));
     let credentials = crate::ingest::http::credentials(&cfg, &GrantDefaults::unlimited()).unwrap();
     let decoding = Arc::new(super::rig::decoding());
     rig.renewal.put(&cfg, decoding, credentials);
@@ -103,7 +93,7 @@ async fn a_token_that_is_revoked_while_the_body_arrives_is_refused() {
 #[tokio::test]
 async fn the_sender_can_be_recorded_as_a_tag() {
     let dir = tempfile::tempdir().unwrap();
-    let path = super::readings::tokens_file(&dir);
+    let path = tokens_file(&dir);
     let mut decoding = super::rig::decoding();
     decoding.sender_tag = Some("sender".into());
     let mut rig = Rig::with(|cfg| cfg.tokens_file = Some(path), decoding).await;

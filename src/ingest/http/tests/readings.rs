@@ -320,9 +320,18 @@ async fn what_is_not_served_is_not_repeated_because_a_secret_may_be_in_it() {
 
 /// A tokens file with `gw1.secret`.
 pub(super) fn tokens_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
+    tokens_file_with(dir, "gw1", "")
+}
+
+/// A tokens file with a token of this id, the secret `secret` and these rules.
+pub(super) fn tokens_file_with(
+    dir: &tempfile::TempDir,
+    id: &str,
+    rules: &str,
+) -> std::path::PathBuf {
     let path = dir.path().join("tokens.toml");
     let text = format!(
-        "[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n",
+        "[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n",
         hash_secret("secret")
     );
     std::fs::write(&path, text).unwrap();
