@@ -42,9 +42,10 @@ def main():
         when = datetime.fromtimestamp(FIRST / 1000, timezone.utc)
         api.write(record={"measurement": "d", "tags": {"sensor_id": "dict"}, "fields": {"n": 1}, "time": when}, **BUCKET)
 
-        # Batches in the background, whose errors are reported by a callback.
+        # Batches in the background, whose errors are reported by a callback. They end by their size or the client's end:
+        # the timer of flush_interval runs in another thread without a lock, and loses points that are written meanwhile.
         failed = []
-        options = WriteOptions(batch_size=250, flush_interval=100)
+        options = WriteOptions(batch_size=300, flush_interval=60_000)
         with client.write_api(write_options=options, error_callback=lambda *e: failed.append(e)) as batching:
             for n in range(1000):
                 batching.write(record=point("batching", n), **BUCKET)
