@@ -371,7 +371,7 @@ pub struct Flush {
     /// `max_age`: the longest a reading waits in memory while the store has capacity (default 15s).
     pub max_age: Duration,
     /// `max_age_busy`: the same while the store is busy with statements of few readings (default
-    /// 5m).
+    /// 6m).
     pub max_age_busy: Duration,
     /// `linger`: the same with `ack = "stored"`, when senders wait for the write (default 5ms).
     pub linger: Duration,

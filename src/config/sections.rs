@@ -247,7 +247,7 @@ fn span(node: &Node) -> Result<Span, Bad> {
 fn flush(mut s: Section<'_>) -> Flush {
     let flush = Flush {
         max_age: s.duration("max_age", 15 * SECOND, MS..=DAY),
-        max_age_busy: s.duration("max_age_busy", 5 * MINUTE, MS..=DAY),
+        max_age_busy: s.duration("max_age_busy", 6 * MINUTE, MS..=DAY),
         linger: s.duration("linger", 5 * MS, Duration::ZERO..=MINUTE),
         commands_max: s.count("commands_max", 4, 1..=256),
         command_max_bytes: s.size("command_max_bytes", 12 * MIB, 64 * KIB..=COMMAND_MAX_BYTES),

@@ -26,7 +26,7 @@ const START_MS: i64 = 472_222 * HOUR + 45 * 60_000;
 const STEP_MS: u64 = 100;
 const MINUTE_MS: u64 = 60_000;
 const MAX_AGE_MS: u64 = 15_000;
-const BUSY_MS: u64 = 300_000;
+const BUSY_MS: u64 = 360_000;
 /// The real figures, divided by a hundred.
 const SENSORS: usize = 10_000;
 const BYTES_MAX: usize = (512 << 20) / 100;
