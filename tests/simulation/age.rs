@@ -287,10 +287,10 @@ fn a_million_sensors_with_a_reading_a_minute_share_their_statements() {
         sim.effort()
     );
     sim.run(15).show("million, settling");
-    sim.run(15).show("million");
-    // Six readings in six minutes.
+    sim.run(18).show("million");
+    // Six readings in six minutes, or five once that is enough.
     assert!(
-        sim.effort() < 0.168,
+        sim.effort() < 0.201,
         "{} statements per reading",
         sim.effort()
     );
@@ -338,7 +338,7 @@ fn steps_of_the_load_are_followed_in_both_directions() {
         .iter_mut()
         .enumerate()
         .for_each(|(i, s)| s.next_ms = now_ms + i as u64 * 10 * MINUTE_MS / 10_000);
-    sim.run(18).show("step, back");
+    sim.run(20).show("step, back");
     sim.run(5).show("step, low again");
     assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
 }
