@@ -13,6 +13,8 @@ pub(super) struct Lines {
     reader: BufReader<Box<dyn Read>>,
     offset: u64,
     line: u64,
+    /// The line that was read last has an end.
+    ended: bool,
     /// Lines that begin with it are skipped.
     comment: Option<u8>,
     buffer: Vec<u8>,
@@ -26,6 +28,7 @@ impl Lines {
             reader,
             offset: source.offset,
             line,
+            ended: false,
             comment,
             buffer: vec![],
         }
@@ -47,6 +50,7 @@ impl Lines {
     /// end of the file.
     fn read(&mut self) -> io::Result<Option<bool>> {
         self.buffer.clear();
+        self.ended = false;
         let mut bytes = 0;
         loop {
             let available = self.reader.fill_buf()?;
@@ -61,6 +65,7 @@ impl Lines {
             bytes += taken;
             self.reader.consume(taken);
             if end.is_some() {
+                self.ended = true;
                 break;
             }
         }
@@ -76,6 +81,7 @@ impl Lines {
 impl Records for Lines {
     fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>> {
         loop {
+            let before = self.position();
             let Some(fits) = self.read()? else {
                 return Ok(None);
             };
@@ -96,17 +102,9 @@ impl Records for Lines {
                 out.extend_from_slice(text);
                 out.push(b'\n');
             }
-            // A last line without an end may be continued later; it is then read again.
-            let ended = self.buffer.ends_with(b"\n") || !fits;
-            let offset = if ended {
-                self.offset
-            } else {
-                self.offset - self.buffer.len() as u64
-            };
-            let lines = if ended { self.line } else { self.line - 1 };
             return Ok(Some(Record {
                 line: self.line,
-                end: (offset, lines),
+                end: if self.ended { self.position() } else { before },
                 reject,
             }));
         }
@@ -145,6 +143,19 @@ mod tests {
         }
         assert_eq!(out, b"a 1\nb 2\nc\n");
         assert_eq!(found, [(1, (5, 1)), (4, (17, 4)), (5, (17, 4))]);
+    }
+
+    #[test]
+    fn a_long_last_line_without_an_end_is_read_again_as_a_whole() {
+        let mut text = b"a\n".to_vec();
+        text.resize(2 + LINE_BYTES_MAX + 1, b'x');
+        let mut lines = lines(&text);
+        let mut out = vec![];
+        lines.next(&mut out).unwrap().unwrap();
+        let record = lines.next(&mut out).unwrap().unwrap();
+        assert_eq!((record.line, record.end), (2, (2, 1)));
+        assert_eq!(record.reject.unwrap().reason, "line_too_long");
+        assert!(lines.next(&mut out).unwrap().is_none());
     }
 
     #[test]

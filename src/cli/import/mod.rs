@@ -12,9 +12,10 @@
 //!
 //! **Life of a file.** A reader ([`lines`], [`rows`]) makes one line of each record. Up to
 //! `--batch` of them are one request; the next one is sent when it is acknowledged. Then the state
-//! ([`state`]) of the file moves on. A crash repeats at most the requests since the last write of
-//! the state, and the service recognises their readings: after any number of runs, each reading is
-//! stored once.
+//! ([`state`]) of the file moves on. A last line without an end is sent as well, but the state stays
+//! before it: if it was cut, the next run reads it as a whole. A crash repeats at most the requests
+//! since the last write of the state, and the service recognises their readings: after any number
+//! of runs, each reading is stored once.
 
 mod lines;
 mod progress;
@@ -36,7 +37,7 @@ use self::record::{Record, Records};
 use self::rows::{CsvArgs, MappingError};
 use self::send::{Answer, SendError, Sent};
 use self::source::{Input, SourceError};
-use self::state::{Rejected, State, StateError};
+use self::state::{State, StateError};
 use super::client::{Client, ClientError, ServiceArgs, escaped};
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
 use crate::config::Config;
@@ -178,7 +179,7 @@ pub(super) fn run(options: &Import, config: &Config) -> ExitCode {
         match Run::start(options, &client, path).and_then(Run::run) {
             Ok(state) => {
                 rejected |= !state.rejected.is_empty();
-                print_line(&summary(path, &state));
+                print_line(&state.summary(path));
             }
             Err(error) => {
                 failed = true;
@@ -191,31 +192,6 @@ pub(super) fn run(options: &Import, config: &Config) -> ExitCode {
         (false, true) => ExitCode::FAILURE,
         (false, false) => ExitCode::SUCCESS,
     }
-}
-
-/// Counts, and the rejects by reason.
-fn summary(path: &Path, state: &State) -> String {
-    let rejected: u64 = state.rejected.values().map(|r| r.records).sum();
-    let mut lines = vec![format!(
-        "{}: {} lines: {} readings accepted (those already stored included), {rejected} rejected",
-        path.display(),
-        state.lines,
-        state.accepted
-    )];
-    for (
-        reason,
-        Rejected {
-            records,
-            line,
-            detail,
-        },
-    ) in &state.rejected
-    {
-        lines.push(format!(
-            "  {records} {reason}, first on line {line}: {detail}"
-        ));
-    }
-    lines.join("\n")
 }
 
 /// The format by the name of a file, without the ending of its compression.
@@ -275,7 +251,8 @@ impl<'a> Run<'a> {
                 return Err(ImportError::OtherOptions);
             }
         }
-        (state.options, state.complete) = (described, false);
+        state.options = described;
+        state.begin();
         let progress = Progress::new(file, source::size(file)?);
         Ok(Run {
             state_path: Some(state_path),
@@ -355,6 +332,7 @@ impl<'a> Run<'a> {
                 break;
             };
             batch.end = end;
+            self.state.last_line = line.max(end.1);
             match reject {
                 Some(reject) => batch.rejects.push((reject.reason, line, reject.detail)),
                 None => batch.records.push((line, batch.body.len())),
@@ -383,12 +361,14 @@ impl<'a> Run<'a> {
         let source = self.input.open(0, true)?;
         let read = source.reader.take(PAYLOAD_BYTES_MAX).read_to_end(&mut body);
         read.map_err(|error| ImportError::Read { line: 0, error })?;
-        let lines = body.iter().filter(|b| **b == b'\n').count() as u64;
+        let ends = body.iter().filter(|b| **b == b'\n').count() as u64;
+        let lines = ends + u64::from(body.last().is_some_and(|b| *b != b'\n'));
         let Sent::Answered(answer) = self.post(&body)? else {
             return Err(ImportError::PayloadTooLarge);
         };
         self.answered(&answer, |_| 1);
         (self.state.offset, self.state.lines) = (source.offset + body.len() as u64, lines);
+        self.state.last_line = lines;
         Ok(())
     }
 

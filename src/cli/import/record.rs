@@ -7,7 +7,8 @@ use std::io;
 pub(super) struct Record {
     /// The line that it starts on, from 1.
     pub(super) line: u64,
-    /// The offset and the number of lines after it: where a later run continues.
+    /// The offset and the number of lines after it: where a later run continues. Those before it, if
+    /// the file ended and not the line: it may be continued, and is then read again.
     pub(super) end: (u64, u64),
     /// Why it is not sent.
     pub(super) reject: Option<LocalReject>,

@@ -138,6 +138,8 @@ pub(super) struct Mapping {
 struct Limited {
     reader: Box<dyn Read>,
     taken: Arc<AtomicU64>,
+    /// The end of the file was read.
+    ended: bool,
 }
 
 impl Read for Limited {
@@ -149,6 +151,7 @@ impl Read for Limited {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let n = self.reader.read(buffer)?;
+        self.ended = n == 0;
         self.taken.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
@@ -190,6 +193,7 @@ fn reader(source: Source, delimiter: u8) -> (csv::Reader<Limited>, Arc<AtomicU64
     let limited = Limited {
         reader: source.reader,
         taken: taken.clone(),
+        ended: false,
     };
     let reader = csv::ReaderBuilder::new()
         .delimiter(delimiter)
@@ -387,27 +391,41 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
     })
 }
 
+impl Rows {
+    /// The offset and the number of lines before the next row.
+    fn position(&self) -> (u64, u64) {
+        let at = self.reader.position();
+        (self.base.0 + at.byte(), self.base.1 + at.line() - 1)
+    }
+}
+
 impl Records for Rows {
     fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>> {
-        loop {
-            let start = self.base.1 + self.reader.position().line();
+        let before = loop {
+            let before = self.position();
             self.taken.store(0, Ordering::Relaxed);
             let read = self
                 .reader
                 .read_byte_record(&mut self.record)
-                .map_err(io_error);
-            let read = read
-                .map_err(|error| io::Error::new(error.kind(), format!("line {start}: {error}")))?;
+                .map_err(io_error)
+                .map_err(|error| {
+                    let line = before.1 + 1;
+                    io::Error::new(error.kind(), format!("line {line}: {error}"))
+                })?;
             if !read {
                 return Ok(None);
             }
             if self.record.as_slice() != b"\r" {
-                break;
+                break before;
             }
-        }
+        };
         let line = self.base.1 + self.record.position().map_or(0, csv::Position::line);
-        let at = self.reader.position();
-        let end = (self.base.0 + at.byte(), self.base.1 + at.line() - 1);
+        // The parser reads the end of the file only for a row whose line has no end.
+        let end = if self.reader.get_ref().ended {
+            before
+        } else {
+            self.position()
+        };
         let reject = match self.mapping.reading(&self.record) {
             Ok(reading) => {
                 out.extend_from_slice(Value::Object(reading).to_string().as_bytes());

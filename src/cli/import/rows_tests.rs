@@ -233,3 +233,24 @@ fn a_later_run_continues_where_a_row_ended_with_the_same_lines() {
         [2, 3, 4, 5]
     );
 }
+
+#[test]
+fn a_last_row_without_an_end_is_read_and_a_later_run_begins_before_it() {
+    let rows = "sensor_id,ts,note\nS1,1,2\n\r\n";
+    for last in ["S1,2,2", "S1,2,2\r", "S1,2", "S1,2,\"3\n", "S1,2,\"3\""] {
+        let file = file(format!("{rows}{last}").as_bytes());
+        let read = |start| {
+            let input = Input::File(file.path().into());
+            let mut rows = open(&input, start, &args(&[]), false).unwrap();
+            let mut out = vec![];
+            let mut found = vec![];
+            while let Some(record) = rows.next(&mut out).unwrap() {
+                found.push((record.line, record.end));
+            }
+            found
+        };
+        let before = (rows.len() as u64, 3);
+        assert_eq!(read((0, 0)), [(2, (25, 2)), (4, before)], "{last:?}");
+        assert_eq!(read(before), [(4, before)], "{last:?}");
+    }
+}

@@ -29,10 +29,16 @@ pub(super) struct State {
     /// Bytes and lines of the content before which every record is acknowledged.
     pub(super) offset: u64,
     pub(super) lines: u64,
+    /// The lines before those that the counts are about.
+    #[serde(default)]
+    pub(super) counted_after: u64,
     pub(super) accepted: u64,
     pub(super) rejected: BTreeMap<String, Rejected>,
     /// The end of the file was reached.
     pub(super) complete: bool,
+    /// The last line that was read. One without an end comes after `lines`.
+    #[serde(skip)]
+    pub(super) last_line: u64,
 }
 
 /// Why a state cannot be used.
@@ -86,6 +92,54 @@ impl State {
             path: path.to_owned(),
             error,
         })
+    }
+
+    /// Begins a run with counts of its own. Those of a run that did not reach the end go on: its
+    /// rejects were not reported.
+    pub(super) fn begin(&mut self) {
+        if self.complete {
+            (self.accepted, self.counted_after) = (0, self.lines);
+            self.rejected.clear();
+        }
+        self.complete = false;
+        self.last_line = self.lines;
+    }
+
+    /// Counts, and the rejects by reason.
+    pub(super) fn summary(&self, path: &Path) -> String {
+        let rejected: u64 = self.rejected.values().map(|r| r.records).sum();
+        let after = match self.counted_after {
+            0 => String::new(),
+            line => format!(" after line {line}"),
+        };
+        let mut lines = vec![format!(
+            "{}: {} lines{after}: {} readings accepted (those already stored included), {rejected} \
+             rejected",
+            path.display(),
+            self.last_line.saturating_sub(self.counted_after),
+            self.accepted
+        )];
+        for (
+            reason,
+            Rejected {
+                records,
+                line,
+                detail,
+            },
+        ) in &self.rejected
+        {
+            lines.push(format!(
+                "  {records} {reason}, first on line {line}: {detail}"
+            ));
+        }
+        // Of standard input there is no next run.
+        if self.last_line > self.lines && path.as_os_str() != "-" {
+            let line = self.lines + 1;
+            lines.push(format!(
+                "  line {line} has no line end; the next run reads it again"
+            ));
+        }
+        lines.join("\n")
     }
 
     pub(super) fn reject(&mut self, reason: &str, line: u64, detail: &str) {

@@ -160,7 +160,7 @@ fn rejects_are_counted_by_reason_with_the_first_line_by_service_and_client() {
         "sensor_id,ts,t\nS1,1,1\nS1,2\nS1,3,2\nS1,4,2\n",
     );
     let state = server.import(&path, &[]).unwrap();
-    let text = summary(&path, &state);
+    let text = state.summary(&path);
     assert!(
         text.contains("1 readings accepted") && text.contains("3 rejected"),
         "{text}"
@@ -170,6 +170,88 @@ fn rejects_are_counted_by_reason_with_the_first_line_by_service_and_client() {
             && text.contains("1 wrong_columns, first on line 3"),
         "{text}"
     );
+}
+
+#[test]
+fn each_run_counts_its_own_records_and_reads_a_last_line_without_an_end_again() {
+    let reject = |accepted: u64, index: u64| {
+        format!(
+            r#"{{"accepted":{accepted},"rejected":1,"errors":[{{"index":{index},"reason":"invalid_json","detail":"cut"}}]}}"#
+        )
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[(200, reject(1, 1).as_str()), (400, reject(0, 0).as_str())]);
+    let path = file(&dir, "a.ndjson", "{\"a\":1}\n{\"a\":");
+    let run = || {
+        let text = server.import(&path, &[]).unwrap().summary(&path);
+        let (_, counts) = text.split_once(": ").unwrap();
+        counts.replace(" (those already stored included)", "")
+    };
+    let cut = "1 rejected\n  1 invalid_json, first on line 2: cut\n  \
+               line 2 has no line end; the next run reads it again";
+    assert_eq!(run(), format!("2 lines: 1 readings accepted, {cut}"));
+    assert_eq!(
+        run(),
+        format!("1 lines after line 1: 0 readings accepted, {cut}")
+    );
+    server.bodies();
+    std::fs::write(&path, "{\"a\":1}\n{\"a\":2}\n{\"a\":3}").unwrap();
+    let open_end = "0 rejected\n  line 3 has no line end; the next run reads it again";
+    assert_eq!(
+        run(),
+        format!("2 lines after line 1: 2 readings accepted, {open_end}")
+    );
+    assert_eq!(server.bodies(), ["{\"a\":2}\n{\"a\":3}\n"]);
+    assert_eq!(
+        run(),
+        format!("1 lines after line 2: 1 readings accepted, {open_end}")
+    );
+    std::fs::write(&path, "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n").unwrap();
+    run();
+    assert_eq!(
+        run(),
+        "0 lines after line 3: 0 readings accepted, 0 rejected"
+    );
+}
+
+#[test]
+fn a_row_that_was_cut_is_read_as_a_whole_when_the_file_has_grown() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
+    let cut = "sensor_id,ts,t\nS1,1,1\nS1,2,2";
+    let path = file(&dir, "a.csv", cut);
+    let state = server.import(&path, &[]).unwrap();
+    assert_eq!((state.accepted, state.lines, state.last_line), (2, 2, 3));
+    server.bodies();
+    std::fs::write(&path, format!("{cut}5\nS1,3,3\n")).unwrap();
+    let state = server.import(&path, &[]).unwrap();
+    assert!(state.rejected.is_empty(), "{:?}", state.rejected);
+    assert_eq!((state.accepted, state.lines, state.last_line), (2, 4, 4));
+    let bodies = server.bodies();
+    let values: Vec<serde_json::Value> = bodies[0]
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["values"].clone())
+        .collect();
+    assert_eq!(
+        values,
+        [serde_json::json!({"t": 25}), serde_json::json!({"t": 3})]
+    );
+}
+
+#[test]
+fn the_counts_of_an_interrupted_run_go_on_until_they_are_reported() {
+    let one = r#"{"accepted":1,"rejected":0,"errors":[]}"#;
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[(200, one), (401, "{}")]);
+    let path = file(&dir, "a.csv", "sensor_id,ts,t\nS1,1\nS1,2,2\nS1,3,3\n");
+    server.import(&path, &["--batch", "1"]).unwrap_err();
+    let state = server.import(&path, &[]).unwrap();
+    assert_eq!(
+        (state.accepted, state.counted_after, state.last_line),
+        (2, 0, 4)
+    );
+    assert_eq!(state.rejected["wrong_columns"].records, 1);
+    assert!(server.import(&path, &[]).unwrap().rejected.is_empty());
 }
 
 #[test]
