@@ -37,7 +37,7 @@ use self::record::{Record, Records};
 use self::rows::{CsvArgs, MappingError};
 use self::send::{Answer, SendError, Sent};
 use self::source::{Input, SourceError};
-use self::state::{State, StateError};
+use self::state::{State, StateError, StateFile};
 use super::client::{Client, ClientError, ServiceArgs, escaped};
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
 use crate::config::Config;
@@ -125,11 +125,6 @@ enum ImportError {
     RecordTooLarge(u64),
     #[error("the file is larger than a request to the service may be (http.body_max_bytes)")]
     PayloadTooLarge,
-    #[error(
-        "the part that was imported before has changed, or was cut off; to import the file as it \
-         is now, add --restart"
-    )]
-    Changed,
     #[error("standard input can be read only once; name it once")]
     StandardTwice,
     #[error("it was begun with other options; repeat them, or begin again with --restart")]
@@ -154,7 +149,7 @@ struct Run<'a> {
     client: &'a Client,
     input: Input,
     /// `None`: of standard input there is none.
-    state_path: Option<PathBuf>,
+    state_file: Option<StateFile>,
     state: State,
     saved: Instant,
     format: String,
@@ -239,23 +234,24 @@ impl<'a> Run<'a> {
             );
             return Ok(Run::of(options, client, input, format));
         };
-        let state_path = State::path(file, options.state_dir.as_deref());
-        let mut state = State::load(&state_path)?
-            .filter(|_| !options.restart)
-            .unwrap_or_default();
-        if state.offset > 0 {
-            if source::fingerprint(file, state.offset)?.as_ref() != Some(&state.fingerprint) {
-                return Err(ImportError::Changed);
-            }
-            if state.options != described {
-                return Err(ImportError::OtherOptions);
-            }
+        // A file that cannot be read gets no state.
+        let progress = Progress::new(file, source::size(file)?);
+        let state_file = StateFile::hold(file, options.state_dir.as_deref())?;
+        let known = match options.restart {
+            true => None,
+            false => state_file.load(file)?,
+        };
+        if known
+            .as_ref()
+            .is_some_and(|state| state.options != described)
+        {
+            return Err(ImportError::OtherOptions);
         }
+        let mut state = known.unwrap_or_default();
         state.options = described;
         state.begin();
-        let progress = Progress::new(file, source::size(file)?);
         Ok(Run {
-            state_path: Some(state_path),
+            state_file: Some(state_file),
             state,
             progress,
             ..Run::of(options, client, input, format)
@@ -269,7 +265,7 @@ impl<'a> Run<'a> {
             options,
             client,
             input,
-            state_path: None,
+            state_file: None,
             state: State::default(),
             saved: Instant::now(),
             format,
@@ -465,11 +461,11 @@ impl<'a> Run<'a> {
     }
 
     fn save(&mut self) -> Result<(), ImportError> {
-        if let (Some(file), Some(state_path)) = (self.input.file(), &self.state_path) {
+        if let (Some(file), Some(state_file)) = (self.input.file(), &mut self.state_file) {
             if let Some(fingerprint) = source::fingerprint(file, self.state.offset)? {
                 self.state.fingerprint = fingerprint;
             }
-            self.state.save(state_path)?;
+            state_file.save(&self.state)?;
         }
         self.saved = Instant::now();
         Ok(())

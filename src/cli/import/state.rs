@@ -5,10 +5,16 @@
 //! acknowledged, and may be lost.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::source::{self, SourceError};
 
 /// Rejected records with the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -51,49 +57,147 @@ pub(super) enum StateError {
     },
     #[error("{}: not the state of an import; remove it, or use --restart", .0.display())]
     Content(PathBuf),
+    #[error(
+        "another import of this file is running (it holds {}); wait until it has ended",
+        .0.display()
+    )]
+    Held(PathBuf),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(
+        "the part that was imported before has changed, or was cut off; to import the file as it \
+         is now, add --restart"
+    )]
+    Changed,
 }
 
-impl State {
-    /// The path of a file's state: in `dir`, or next to the file.
-    pub(super) fn path(file: &Path, dir: Option<&Path>) -> PathBuf {
-        let mut name = file.file_name().unwrap_or_default().to_owned();
-        name.push(".import");
-        match dir {
-            Some(dir) => dir.join(name),
-            None => file.with_file_name(name),
+/// The file of a state. One import holds it at a time: two of them would send the same records, and
+/// the state of one would replace that of the other.
+pub(super) struct StateFile {
+    path: PathBuf,
+    /// Where an earlier version kept the state, if elsewhere: by the name of the file only.
+    earlier_path: Option<PathBuf>,
+    /// Open, and locked until it is closed.
+    held: File,
+}
+
+impl StateFile {
+    /// The state of a file, in `dir` or next to the file. One that does not exist is created, empty.
+    pub(super) fn hold(file: &Path, dir: Option<&Path>) -> Result<StateFile, StateError> {
+        let (path, earlier_path) = paths(file, dir).map_err(io_error(file))?;
+        loop {
+            let held = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+                .map_err(io_error(&path))?;
+            match held.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(StateError::Held(path)),
+                Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
+            }
+            let locked = held.metadata().map_err(io_error(&path))?;
+            match std::fs::metadata(&path) {
+                Ok(named) if (locked.dev(), locked.ino()) == (named.dev(), named.ino()) => {
+                    return Ok(StateFile {
+                        path,
+                        earlier_path,
+                        held,
+                    });
+                }
+                // Another import has put a new file in its place since it was opened.
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(io_error(&path)(error)),
+            }
         }
     }
 
-    /// `None`: there is none.
-    pub(super) fn load(path: &Path) -> Result<Option<State>, StateError> {
-        match std::fs::read(path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map(Some)
-                .map_err(|_| StateError::Content(path.to_owned())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StateError::Io {
-                path: path.to_owned(),
-                error,
-            }),
+    /// The state from which an import of `file` continues. `None`: from the start.
+    pub(super) fn load(&self, file: &Path) -> Result<Option<State>, StateError> {
+        let is_of_file = |state: &State| -> Result<bool, SourceError> {
+            let found = source::fingerprint(file, state.offset)?;
+            Ok(found.as_ref() == Some(&state.fingerprint))
+        };
+        if let Some(state) = read(&self.path)? {
+            return match is_of_file(&state)? {
+                true => Ok(Some(state)),
+                false => Err(StateError::Changed),
+            };
+        }
+        let earlier = self
+            .earlier_path
+            .as_deref()
+            .map(read)
+            .transpose()?
+            .flatten();
+        match earlier {
+            // Otherwise it may be that of another file with this name.
+            Some(state) if is_of_file(&state)? => Ok(Some(state)),
+            _ => Ok(None),
         }
     }
 
     /// Replaces the file as a whole.
-    pub(super) fn save(&self, path: &Path) -> Result<(), StateError> {
-        let mut new = path.as_os_str().to_owned();
+    pub(super) fn save(&mut self, state: &State) -> Result<(), StateError> {
+        let mut new = self.path.as_os_str().to_owned();
         new.push(".new");
         let write = || {
-            let mut file = std::fs::File::create(&new)?;
-            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            let mut file = File::create(&new)?;
+            // It must be locked before it has the name of the state. No other import has it, since
+            // only the one that holds the state writes.
+            file.lock()?;
+            file.write_all(&serde_json::to_vec_pretty(state)?)?;
             file.sync_all()?;
-            std::fs::rename(&new, path)
+            std::fs::rename(&new, &self.path)?;
+            Ok(file)
         };
-        write().map_err(|error| StateError::Io {
-            path: path.to_owned(),
-            error,
-        })
+        self.held = write().map_err(io_error(&self.path))?;
+        Ok(())
     }
+}
 
+fn io_error(path: &Path) -> impl Fn(io::Error) -> StateError {
+    let path = path.to_owned();
+    move |error| StateError::Io {
+        path: path.clone(),
+        error,
+    }
+}
+
+/// The paths of a file's state: now, and of an earlier version if it differs.
+fn paths(file: &Path, dir: Option<&Path>) -> io::Result<(PathBuf, Option<PathBuf>)> {
+    let mut plain = file.file_name().unwrap_or_default().to_owned();
+    plain.push(".import");
+    let Some(dir) = dir else {
+        return Ok((file.with_file_name(plain), None));
+    };
+    // Files of different directories may have the same name.
+    let file = file.canonicalize()?;
+    let hash = xxh3_64(file.as_os_str().as_bytes());
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{hash:016x}.import"));
+    Ok((dir.join(name), Some(dir.join(plain))))
+}
+
+/// `None`: there is none, or nothing was acknowledged.
+fn read(path: &Path) -> Result<Option<State>, StateError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error(path)(error)),
+    };
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let state: State =
+        serde_json::from_slice(&bytes).map_err(|_| StateError::Content(path.to_owned()))?;
+    Ok(Some(state).filter(|state| state.offset > 0))
+}
+
+impl State {
     /// Begins a run with counts of its own. Those of a run that did not reach the end go on: its
     /// rejects were not reported.
     pub(super) fn begin(&mut self) {
@@ -150,5 +254,64 @@ impl State {
             (rejected.line, rejected.detail) = (line, detail.to_owned());
         }
         rejected.records += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_held_by_one_import_while_it_is_replaced_and_until_it_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.csv");
+        std::fs::write(&file, "a\n").unwrap();
+        let is_held = || matches!(StateFile::hold(&file, None), Err(StateError::Held(_)));
+        let mut first = StateFile::hold(&file, None).unwrap();
+        assert!(is_held());
+        assert_eq!(first.load(&file).unwrap(), None, "empty");
+        let state = State {
+            offset: 2,
+            lines: 1,
+            fingerprint: source::fingerprint(&file, 2).unwrap().unwrap(),
+            ..State::default()
+        };
+        for _ in 0..2 {
+            first.save(&state).unwrap();
+            assert!(is_held());
+        }
+        drop(first);
+        let second = StateFile::hold(&file, None).unwrap();
+        assert_eq!(second.load(&file).unwrap(), Some(state));
+    }
+
+    #[test]
+    fn files_with_one_name_have_states_of_their_own_and_that_of_an_earlier_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let states = dir.path().join("states");
+        let files = ["a", "b"].map(|name| dir.path().join(name).join("d.csv"));
+        for (file, text) in files.iter().zip(["a\n", "b\n"]) {
+            std::fs::create_dir(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+        std::fs::create_dir(&states).unwrap();
+        let earlier = format!(
+            r#"{{"options":"","fingerprint":"{}","offset":2,"lines":1,"accepted":1,"rejected":{{}},"complete":true}}"#,
+            source::fingerprint(&files[0], 2).unwrap().unwrap()
+        );
+        std::fs::write(states.join("d.csv.import"), earlier).unwrap();
+        let mut a = StateFile::hold(&files[0], Some(&states)).unwrap();
+        let mut b = StateFile::hold(&files[1], Some(&states)).unwrap();
+        let state = a.load(&files[0]).unwrap().unwrap();
+        assert_eq!((state.offset, state.accepted), (2, 1));
+        assert_eq!(b.load(&files[1]).unwrap(), None, "it is of the other file");
+        a.save(&state).unwrap();
+        let other = State {
+            fingerprint: source::fingerprint(&files[1], 2).unwrap().unwrap(),
+            ..state.clone()
+        };
+        b.save(&other).unwrap();
+        assert_eq!(a.load(&files[0]).unwrap(), Some(state));
+        assert_eq!(b.load(&files[1]).unwrap(), Some(other));
     }
 }

@@ -68,11 +68,16 @@ fn serve(answers: &[(u16, &str)]) -> Server {
 }
 
 impl Server {
-    fn import(&self, path: &Path, more: &[&str]) -> Result<State, ImportError> {
+    fn options(&self, path: &Path, more: &[&str]) -> (Import, Client) {
         let url = format!("http://{}", self.addr);
         let arguments = [&["import", path.to_str().unwrap(), "--url", &url], more].concat();
         let options = Line::try_parse_from(arguments).unwrap().import;
         let client = Client::new(&options.service, self.addr, false, Some(REQUEST)).unwrap();
+        (options, client)
+    }
+
+    fn import(&self, path: &Path, more: &[&str]) -> Result<State, ImportError> {
+        let (options, client) = self.options(path, more);
         Run::start(&options, &client, path).and_then(Run::run)
     }
 
@@ -143,7 +148,7 @@ fn a_file_that_changed_or_was_cut_and_other_options_are_refused() {
         std::fs::write(&path, text).unwrap();
         assert!(matches!(
             server.import(&path, &[]),
-            Err(ImportError::Changed)
+            Err(ImportError::State(StateError::Changed))
         ));
     }
     server.import(&path, &["--restart"]).unwrap();
@@ -252,6 +257,52 @@ fn the_counts_of_an_interrupted_run_go_on_until_they_are_reported() {
     );
     assert_eq!(state.rejected["wrong_columns"].records, 1);
     assert!(server.import(&path, &[]).unwrap().rejected.is_empty());
+}
+
+#[test]
+fn a_second_import_of_a_file_is_refused_while_the_first_one_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
+    let path = file(&dir, "a.ndjson", "{\"a\":1}\n");
+    let (options, client) = server.options(&path, &[]);
+    let first = Run::start(&options, &client, &path).unwrap();
+    for more in [&[][..], &["--restart"]] {
+        let error = server.import(&path, more).unwrap_err().to_string();
+        assert!(error.contains("another import of this file"), "{error}");
+    }
+    assert_eq!(first.run().unwrap().accepted, 1);
+    assert_eq!(server.import(&path, &[]).unwrap().accepted, 0);
+    assert_eq!(server.bodies().len(), 1);
+}
+
+#[test]
+fn files_with_one_name_are_imported_with_one_directory_of_states() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
+    let states = dir.path().display().to_string();
+    let options = ["--state-dir", &states];
+    for _ in 0..2 {
+        for name in ["a", "b"] {
+            let path = dir.path().join(name).join("d.lp");
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, format!("{name} v=1 1\n")).unwrap();
+            server.import(&path, &options).unwrap();
+        }
+    }
+    assert_eq!(server.bodies(), ["a v=1 1\n", "b v=1 1\n"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_gets_no_state_and_a_damaged_state_can_be_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
+    server.import(&dir.path().join("a.lp"), &[]).unwrap_err();
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let path = file(&dir, "a.lp", "a v=1 1\n");
+    file(&dir, "a.lp.import", "{");
+    let error = server.import(&path, &[]).unwrap_err().to_string();
+    assert!(error.contains("use --restart"), "{error}");
+    assert_eq!(server.import(&path, &["--restart"]).unwrap().accepted, 1);
 }
 
 #[test]
