@@ -347,25 +347,35 @@ impl<'a> Run<'a> {
         self.send(batch)
     }
 
-    /// A file that is one payload.
+    /// A file that is one payload. If it has grown since it was sent, it is sent again as a whole: a
+    /// part of it is not a payload, and the service recognises what it has stored.
     fn payload(&mut self) -> Result<(), ImportError> {
-        use std::io::Read;
-        if self.state.offset > 0 {
+        let is_known = self.state.offset > 0;
+        if is_known && self.read_from(self.state.offset, 1)?.1.is_empty() {
             return Ok(());
         }
-        let mut body = vec![];
-        let source = self.input.open(0, true)?;
-        let read = source.reader.take(PAYLOAD_BYTES_MAX).read_to_end(&mut body);
-        read.map_err(|error| ImportError::Read { line: 0, error })?;
+        self.state.counted_after = 0;
+        let (offset, body) = self.read_from(0, PAYLOAD_BYTES_MAX)?;
         let ends = body.iter().filter(|b| **b == b'\n').count() as u64;
         let lines = ends + u64::from(body.last().is_some_and(|b| *b != b'\n'));
         let Sent::Answered(answer) = self.post(&body)? else {
             return Err(ImportError::PayloadTooLarge);
         };
         self.answered(&answer, |_| 1);
-        (self.state.offset, self.state.lines) = (source.offset + body.len() as u64, lines);
+        (self.state.offset, self.state.lines) = (offset + body.len() as u64, lines);
         self.state.last_line = lines;
         Ok(())
+    }
+
+    /// Up to `bytes_max` bytes of the content, and the offset at which they start: at `offset`, or
+    /// after the byte order mark.
+    fn read_from(&self, offset: u64, bytes_max: u64) -> Result<(u64, Vec<u8>), ImportError> {
+        use std::io::Read;
+        let source = self.input.open(offset, true)?;
+        let mut bytes = vec![];
+        let read = source.reader.take(bytes_max).read_to_end(&mut bytes);
+        read.map_err(|error| ImportError::Read { line: 0, error })?;
+        Ok((source.offset, bytes))
     }
 
     fn send(&mut self, batch: Batch) -> Result<(), ImportError> {

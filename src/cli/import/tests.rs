@@ -346,6 +346,17 @@ fn a_file_in_another_format_is_one_payload_or_one_per_line() {
     server.import(&path, &[]).unwrap();
     server.import(&path, &[]).unwrap();
     assert_eq!(server.bodies(), ["[{\"a\":1},\n{\"a\":2}]\n"]);
+    // It has grown: no part of it is a payload.
+    let grown = "[{\"a\":1},\n{\"a\":2}]\n{\"a\":3}";
+    std::fs::write(&path, grown).unwrap();
+    let state = server.import(&path, &[]).unwrap();
+    assert_eq!(
+        (state.accepted, state.counted_after, state.last_line),
+        (3, 0, 3)
+    );
+    let state = server.import(&path, &[]).unwrap();
+    assert_eq!((state.accepted, state.lines), (0, 3));
+    assert_eq!(server.bodies(), [grown]);
     let path = file(&dir, "up.jsonl", "{\"a\":1}\n{\"a\":2}\n");
     server
         .import(&path, &["--format", "ttn-v3", "--per-line"])
