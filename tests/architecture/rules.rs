@@ -290,6 +290,7 @@ pub(crate) const PURE: &[&str] = &[
     "src/ingest/connections/address_limits",
     "src/ingest/proxy/forwarded",
     "src/ingest/proxy/header",
+    "src/ingest/shares",
     "src/ingest/listen/codec",
     "src/ingest/listen/exchanges",
     "src/ingest/listen/frames",

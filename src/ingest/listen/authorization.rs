@@ -1,12 +1,14 @@
 //! What a connected device may do, and for how long: its grant, which a reload can change or end
 //! and which can expire.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::close_reason::CloseReason;
 use crate::access::{Credentials, Denied, Grant, Held, Protocol, QuotaExceeded};
 use crate::config::Live;
+use crate::ingest::shares::Owner;
 use crate::model::{Clock, Now};
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.
@@ -57,6 +59,11 @@ impl Authorization {
     /// The id of the sender; empty without credentials.
     pub(super) fn id(&self) -> &str {
         self.grant.as_ref().map_or("", |grant| &*grant.id)
+    }
+
+    /// Who the memory of the device's packets is counted for; `ip`: its address.
+    pub(super) fn owner(&self, ip: IpAddr) -> Owner {
+        Owner::of(self.grant.as_deref(), ip)
     }
 
     /// The grant in effect now. Costs an atomic load if nothing was reloaded.

@@ -53,7 +53,8 @@
 //!
 //! - up to `frames::SMALL_BYTES` of a packet belong to the connection;
 //! - larger packets share `LARGE_BYTES_MAX` while they arrive, and have a time limit, so that a few
-//!   slow devices cannot hold it forever (small packets never wait for it);
+//!   slow devices cannot hold it forever (small packets never wait for it); one sender with many
+//!   gets at most half, so that the others have room meanwhile (`large`);
 //! - messages that wait for a batcher share `BYTES_MAX`, by their size in memory.
 //!
 //! A connection that is not read because of these limits is not closed for its silence meanwhile.
@@ -78,6 +79,7 @@ mod connection;
 mod exchanges;
 mod frames;
 mod inflight;
+mod large;
 mod log_limit;
 mod port;
 #[cfg(test)]

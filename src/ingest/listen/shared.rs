@@ -6,6 +6,7 @@ use tokio::sync::Semaphore;
 
 use super::authorization::LiveCredentials;
 use super::clients::Clients;
+use super::large::LargeBudget;
 use super::log_limit::LimitedLog;
 use crate::config::ListenMqtt;
 use crate::decode::topic::filter_matches;
@@ -17,7 +18,7 @@ pub(super) const NAME: &str = "listen.mqtt";
 /// Bytes of messages that may wait for the batchers, over all connections.
 pub(super) const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of large packets that are arriving, over all connections. A packet that is larger than
-/// this passes alone.
+/// this passes alone. One sender with several gets at most half ([`LargeBudget`]).
 pub(super) const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// State shared by all connections.
@@ -30,7 +31,7 @@ pub(super) struct Shared {
     /// [`BYTES_MAX`].
     pub(super) bytes: Arc<Semaphore>,
     /// [`LARGE_BYTES_MAX`].
-    pub(super) large: Arc<Semaphore>,
+    pub(super) large: Arc<LargeBudget>,
     /// The user properties that any topic's configuration turns into tags.
     pub(super) user_properties: Arc<[String]>,
     pub(super) logs: LimitedLog,
@@ -61,7 +62,7 @@ impl Shared {
             credentials,
             clients: Clients::default(),
             bytes: Arc::new(Semaphore::new(BYTES_MAX)),
-            large: Arc::new(Semaphore::new(LARGE_BYTES_MAX)),
+            large: LargeBudget::new(LARGE_BYTES_MAX),
             user_properties: names.into(),
         }
     }

@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio_util::sync::CancellationToken;
 
 use super::authorization::Authorization;
@@ -22,6 +22,9 @@ use super::*;
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Retained, Subscription};
 use crate::model::SystemClock;
+
+/// No test takes this long. A test that hangs fails with its name instead.
+const LONG: Duration = Duration::from_secs(20);
 
 fn settings(window: u16) -> ListenMqtt {
     let mut settings = Config::default().listen.mqtt;
@@ -63,20 +66,32 @@ fn connection(
     version: Version,
     tx: &mpsc::Sender<Incoming>,
 ) -> Connection<DuplexStream> {
+    let (near, _) = tokio::io::duplex(1);
+    connection_of(0, near, shared, version, tx)
+}
+
+/// A connection of the sender with this number: without tokens, its address.
+fn connection_of(
+    sender: u32,
+    stream: DuplexStream,
+    shared: &Arc<Shared>,
+    version: Version,
+    tx: &mpsc::Sender<Incoming>,
+) -> Connection<DuplexStream> {
+    let ip = IpAddr::from(Ipv4Addr::from_bits(sender));
     let client = Client {
         version,
         token: "t".into(),
         id: "d".into(),
         silence_max: Duration::from_secs(90),
         shown: "d".into(),
-        peer: (Ipv4Addr::LOCALHOST, 1).into(),
+        peer: (ip, 1).into(),
         wants_reason_string: true,
         packet_bytes_max: usize::MAX,
     };
-    let (near, _) = tokio::io::duplex(1);
     let authorization = Authorization::new(Live::fixed(None), |_| Err(())).unwrap();
     Connection::new(
-        near,
+        stream,
         shared.clone(),
         client,
         authorization,
@@ -221,7 +236,7 @@ fn a_connection_takes_no_more_than_its_window_and_its_budget() {
                         "{what}: all is returned"
                     );
                     assert_eq!(
-                        shared.large.available_permits(),
+                        shared.large.free(),
                         LARGE_BYTES_MAX,
                         "{what}: all is returned"
                     );
@@ -231,14 +246,16 @@ fn a_connection_takes_no_more_than_its_window_and_its_budget() {
     }
 }
 
-/// Many connections with large packets, complete ones and ones that never end: they share two
-/// budgets.
+/// Many senders with large packets, complete ones and ones that never end: they share two budgets.
 #[test]
 fn all_connections_together_keep_to_the_budgets() {
     let shared = shared(&settings(100));
     let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
     let mut connections: Vec<_> = (0..3000)
-        .map(|_| connection(&shared, Version::V4, &tx))
+        .map(|sender| {
+            let (near, _) = tokio::io::duplex(1);
+            connection_of(sender, near, &shared, Version::V4, &tx)
+        })
         .collect();
     for (i, connection) in connections.iter_mut().enumerate() {
         let whole = publish(Version::V4, "elsewhere", 1, 7, 0, 60_000);
@@ -250,7 +267,7 @@ fn all_connections_together_keep_to_the_budgets() {
         assert_eq!(connection.receive(bytes), Ok(()));
     }
     let waiting = shared.bytes.available_permits();
-    let gathering = shared.large.available_permits();
+    let gathering = shared.large.free();
     assert!(
         waiting < 100_000 && gathering < 100_000,
         "both are used up: {waiting}, {gathering} left"
@@ -283,12 +300,75 @@ fn all_connections_together_keep_to_the_budgets() {
     assert!(held_bytes(&mut rx) <= BYTES_MAX);
     drop((connections, small));
     assert_eq!(
-        (
-            shared.bytes.available_permits(),
-            shared.large.available_permits()
-        ),
+        (shared.bytes.available_permits(), shared.large.free()),
         (BYTES_MAX, LARGE_BYTES_MAX)
     );
+}
+
+/// Connections of one sender with large packets that never end: they have half of the budget.
+#[test]
+fn one_sender_leaves_room_for_the_large_packets_of_others() {
+    let shared = shared(&settings(100));
+    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+    let large = publish(Version::V4, "s/a", 1, 7, 0, 60_000);
+    let mut connections: Vec<_> = (0..1000)
+        .map(|_| connection(&shared, Version::V4, &tx))
+        .collect();
+    for connection in &mut connections {
+        assert_eq!(connection.receive(&large[..100]), Ok(()));
+    }
+    let reading = connections.iter().filter(|c| c.reads()).count();
+    assert_eq!(reading, LARGE_BYTES_MAX / 2 / large.len());
+    for sender in 1..=4 {
+        let (near, _) = tokio::io::duplex(1);
+        let mut other = connection_of(sender, near, &shared, Version::V4, &tx);
+        assert_eq!(other.receive(&large), Ok(()));
+        assert!(
+            other.reads() && rx.try_recv().is_ok(),
+            "sender {sender} waits"
+        );
+    }
+    // Of a message that is skipped, nothing is kept beyond the half.
+    let mut skipping = connection(&shared, Version::V4, &tx);
+    let oversize = publish(Version::V4, "s/a", 1, 7, 0, 70_000);
+    assert_eq!(skipping.receive(&oversize), Ok(()));
+    assert!(rx.try_recv().unwrap().message.payload.is_empty());
+    drop((connections, skipping));
+    assert_eq!(shared.large.free(), LARGE_BYTES_MAX);
+}
+
+/// Waits for the next message; returns the size of its payload.
+async fn next_payload_bytes(rx: &mut mpsc::Receiver<Incoming>) -> usize {
+    let incoming = tokio::time::timeout(LONG, rx.recv()).await;
+    incoming.expect("no message").unwrap().message.payload.len()
+}
+
+/// A connection that is served and waits for room continues as soon as there is some.
+#[tokio::test]
+async fn a_packet_that_waits_for_room_arrives_when_there_is_some() {
+    let shared = shared(&settings(100));
+    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+    let (near, mut device) = tokio::io::duplex(100_000);
+    let connection = connection_of(0, near, &shared, Version::V4, &tx);
+    let owner = crate::ingest::shares::Owner::of(None, Ipv4Addr::from_bits(0).into());
+    let rooms = [
+        shared.large.ask(&owner, LARGE_BYTES_MAX / 4),
+        shared.large.ask(&owner, LARGE_BYTES_MAX / 4),
+    ];
+    let place = shared.clients.enter("t", "d");
+    let serving = tokio::spawn(connection.serve(place, None));
+    let small = publish(Version::V4, "s/a", 0, 0, 0, 3);
+    let large = publish(Version::V4, "s/a", 0, 0, 0, 60_000);
+    device.write_all(&[small, large].concat()).await.unwrap();
+    assert_eq!(next_payload_bytes(&mut rx).await, 3);
+    tokio::task::yield_now().await;
+    assert!(rx.try_recv().is_err(), "there is no room");
+    drop(rooms);
+    assert_eq!(next_payload_bytes(&mut rx).await, 60_000);
+    drop(device);
+    let end = tokio::time::timeout(LONG, serving).await.unwrap().unwrap();
+    assert_eq!(end, CloseReason::Lost);
+    assert_eq!(shared.large.free(), LARGE_BYTES_MAX);
 }
 
 /// QoS 2 ids that a device never releases.

@@ -10,6 +10,7 @@ use crate::config::ListenMqtt;
 use crate::decode::RejectReason;
 use crate::ingest::listen::batcher::Incoming;
 use crate::ingest::listen::codec::{Publish, Reply};
+use crate::ingest::listen::large::Room;
 use crate::ingest::listen::shared::{BYTES_MAX, Shared};
 use crate::ingest::mqtt::link::RefusedMessage;
 
@@ -25,7 +26,7 @@ pub(super) struct Held {
     pub(super) sender: Option<Arc<Grant>>,
     /// The budget that it was buffered in; returned when its bytes are counted as a waiting
     /// message.
-    pub(super) _gathered: Option<OwnedSemaphorePermit>,
+    pub(super) _gathered: Option<Room>,
 }
 
 /// Parts of the bytes that may wait: of all senders, and of this one.

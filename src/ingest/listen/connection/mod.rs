@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -29,10 +29,12 @@ use super::connect::Client;
 use super::exchanges::{Exchanges, Sent};
 use super::frames::{self, Frames, Limits, Next};
 use super::inflight::{AckResult, InFlight, Released};
-use super::shared::{LARGE_BYTES_MAX, NAME, Shared};
+use super::large::Room;
+use super::shared::{NAME, Shared};
 use crate::config::ListenMqtt;
 use crate::decode::RejectReason;
 use crate::ingest::mqtt::link::{Message, RefusedMessage};
+use crate::ingest::shares::Owner;
 use crate::ingest::tls::ClientCertificate;
 use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::metrics;
@@ -47,7 +49,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// A large packet that is being buffered or skipped.
 struct OversizePacket {
     /// Its part of the budget; none if it is skipped and nothing of it is kept.
-    permit: Option<OwnedSemaphorePermit>,
+    room: Option<Room>,
     until: Instant,
 }
 
@@ -66,10 +68,12 @@ pub(super) struct Connection<S> {
     settled: mpsc::UnboundedReceiver<AckResult>,
     /// A message that was read and has no room yet.
     held: Option<Held>,
-    /// The size of a packet that has no room yet.
-    wanted: Option<usize>,
+    /// The size of a packet that has no room yet, and its place among those that wait.
+    wanted: Option<(usize, Room)>,
     /// Set while the current packet is large.
     large: Option<OversizePacket>,
+    /// Who its large packets are counted for.
+    owner: Owner,
     stopping: bool,
     /// It is not read because of its sender's quota.
     is_paused: bool,
@@ -89,6 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         out: BytesMut,
     ) -> Connection<S> {
         let (acks, settled) = mpsc::unbounded_channel();
+        let owner = authorization.owner(client.peer.ip());
         let limits = Limits {
             packet_bytes_max: shared.settings.packet_max_bytes as usize,
             topic_bytes_max: shared.settings.topic_max_bytes,
@@ -110,6 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             held: None,
             wanted: None,
             large: None,
+            owner,
             stopping: false,
             is_paused: false,
             last_received: Instant::now(),
@@ -218,11 +224,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         slot.send(incoming);
                     }
                 }
-                permit = shared.large.clone().acquire_many_owned(large_weight(self.wanted)),
-                    if self.wanted.is_some() =>
-                {
-                    if let Some(bytes) = self.wanted.take() {
-                        self.gather(bytes, permit.ok());
+                () = given(&mut self.wanted), if self.wanted.is_some() => {
+                    if let Some((bytes, room)) = self.wanted.take() {
+                        self.gather(bytes, room);
                     }
                 }
                 () = tokio::time::sleep_until(paused.unwrap_or(silence)), if paused.is_some() => {}
@@ -277,19 +281,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.frames.next(&mut self.buf).map_err(fault)? {
                 Next::More => break,
                 Next::OversizePacket(bytes) => {
-                    match self
-                        .shared
-                        .large
-                        .clone()
-                        .try_acquire_many_owned(large_weight(Some(bytes)))
-                    {
-                        Ok(permit) => self.gather(bytes, Some(permit)),
-                        Err(_) => self.wanted = Some(bytes),
+                    let mut room = self.shared.large.ask(&self.owner, bytes);
+                    if room.is_given() {
+                        self.gather(bytes, room);
+                    } else {
+                        self.wanted = Some((bytes, room));
                     }
                 }
                 Next::Oversize(bytes) => self.skip(bytes).map_err(fault)?,
                 Next::Packet(packet) => {
-                    let gathered = self.large.take().and_then(|large| large.permit);
+                    let gathered = self.large.take().and_then(|large| large.room);
                     self.packet(packet, gathered)?;
                 }
             }
@@ -298,10 +299,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Starts to buffer a large packet.
-    fn gather(&mut self, bytes: usize, permit: Option<OwnedSemaphorePermit>) {
+    fn gather(&mut self, bytes: usize, room: Room) {
         self.frames.gather(bytes);
         self.large = Some(OversizePacket {
-            permit,
+            room: Some(room),
             until: large_until(bytes, &self.shared.settings),
         });
     }
@@ -309,32 +310,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Skips a message that is too large. It does not wait for room to keep a part of it, because
     /// the device's other messages wait after it.
     fn skip(&mut self, bytes: usize) -> Result<(), ProtocolError> {
-        let permit = self
-            .shared
-            .large
-            .clone()
-            .try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES)))
-            .ok();
+        let mut room = self.shared.large.ask(&self.owner, frames::KEPT_BYTES);
+        let room = room.is_given().then_some(room);
         self.frames.skip(
             &mut self.buf,
-            if permit.is_some() {
+            if room.is_some() {
                 frames::KEPT_BYTES
             } else {
                 0
             },
         )?;
         self.large = Some(OversizePacket {
-            permit,
+            room,
             until: large_until(bytes, &self.shared.settings),
         });
         Ok(())
     }
 
-    fn packet(
-        &mut self,
-        packet: Packet,
-        gathered: Option<OwnedSemaphorePermit>,
-    ) -> Result<(), CloseReason> {
+    fn packet(&mut self, packet: Packet, gathered: Option<Room>) -> Result<(), CloseReason> {
         match packet {
             Packet::Publish(publish) => self.publish(publish, gathered)?,
             Packet::PubRel(id) if self.exchanges.release(id) => self.reply(Reply::PubComp(id)),
@@ -348,11 +341,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    fn publish(
-        &mut self,
-        publish: Publish,
-        gathered: Option<OwnedSemaphorePermit>,
-    ) -> Result<(), CloseReason> {
+    fn publish(&mut self, publish: Publish, gathered: Option<Room>) -> Result<(), CloseReason> {
         if publish.has_alias || publish.topic.is_empty() {
             // None were offered (MQTT 5 §3.3.2.3.4), and without an alias a topic has at least one
             // character.
@@ -510,9 +499,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The part of the large-packet budget that a packet uses.
-fn large_weight(bytes: Option<usize>) -> u32 {
-    u32::try_from(bytes.unwrap_or_default().min(LARGE_BYTES_MAX)).unwrap_or(u32::MAX)
+/// Waits until the packet that waits for room has it.
+async fn given(wanted: &mut Option<(usize, Room)>) {
+    if let Some((_, room)) = wanted {
+        room.given().await;
+    }
 }
 
 /// When a large packet must be complete. A slower device would hold room that others wait for.
