@@ -242,7 +242,8 @@ pub struct Http {
     pub proxies: Proxies,
     /// Time limits of connections.
     pub times: HttpTimes,
-    /// `bodies_max_bytes`: limit of all bodies in progress (default 128MiB); further ones get 429.
+    /// `bodies_max_bytes`: limit of all bodies in progress (default 128MiB); further ones get 429. One
+    /// sender gets at most half of it.
     pub bodies_max_bytes: u64,
     /// `body_timeout`: time limit for the body of a request (default 30s).
     pub body_timeout: Duration,

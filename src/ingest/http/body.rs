@@ -2,111 +2,123 @@
 //! together.
 //!
 //! `http.body_max_bytes` limits one body and `http.connections_max` their number, but their product
-//! is gigabytes. So all bodies in progress share a [`BodyBudget`] (`http.bodies_max_bytes`). A body
-//! that exceeds the remaining budget is refused (429); it does not wait, because it would hold
-//! memory meanwhile.
+//! is gigabytes. So all bodies in progress share a [`BodyBudget`] (`http.bodies_max_bytes`), and one
+//! sender gets at most half of it ([`Shares`]). A body without room in it is refused (429); it does
+//! not wait, because it would hold memory meanwhile.
 //!
 //! A body has `http.body_grace` and a second for each `http.body_rate_min` bytes that have arrived,
 //! but not more than `http.body_timeout`. So a sender on a bad radio link is left alone, and one
 //! that only holds the connection is not.
 
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::request::Parts;
 use futures_util::StreamExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::error::IngestError;
+use super::peer::Peer;
 use super::sender::Sender;
 use crate::access::Grant;
 use crate::config;
+use crate::ingest::shares::{Owner, Shares};
 
 /// The budget has room for this many bodies of the largest size, regardless of the settings.
 const LARGEST_BODIES: u64 = 4;
 /// Upper limit of the initial allocation for a body; a longer body grows as it arrives. As many
 /// bodies as connections can be arriving.
 const EXPECTED_BYTES_MAX: u64 = 64 << 10;
-/// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
+/// The budget is taken in KiB, so that not every chunk of a body takes the lock.
 const UNIT_BYTES: u64 = 1024;
+/// Counts for requests that did not come over a port.
+const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The memory that all bodies share.
 #[derive(Debug, Clone)]
-pub(super) struct BodyBudget(Arc<Semaphore>);
+pub(super) struct BodyBudget(Arc<Mutex<Shares>>);
 
 /// A part of the budget, returned when dropped, and who holds it.
 #[derive(Debug)]
 pub(super) struct BodyPermit {
     budget: BodyBudget,
-    permit: Option<OwnedSemaphorePermit>,
+    owner: Owner,
+    bytes: u64,
     /// `None` without tokens.
     pub(super) sender: Option<Arc<Grant>>,
 }
 
 impl ReceivedBody {
-    /// Bytes that did not arrive as a body but are decoded like one.
-    pub(super) fn of(bytes: Vec<u8>, budget: &BodyBudget) -> Result<ReceivedBody, IngestError> {
-        let mut held = budget.hold();
+    /// Bytes that did not arrive as the request's body but are decoded like one.
+    pub(super) fn of(
+        bytes: Vec<u8>,
+        parts: &Parts,
+        budget: &BodyBudget,
+    ) -> Result<ReceivedBody, IngestError> {
+        let mut held = budget.hold(parts);
         held.grow_to(bytes.len() as u64)?;
         Ok(ReceivedBody { bytes, held })
-    }
-
-    /// The same with the sender of its request.
-    pub(super) fn sent_by(self, parts: &Parts) -> ReceivedBody {
-        let held = BodyPermit {
-            sender: Sender::of(parts).cloned(),
-            ..self.held
-        };
-        ReceivedBody { held, ..self }
     }
 }
 
 impl BodyBudget {
     pub(super) fn new(cfg: &config::Http) -> BodyBudget {
         let largest = cfg.body_max_bytes.saturating_mul(LARGEST_BODIES);
-        let units = cfg.bodies_max_bytes.max(largest).div_ceil(UNIT_BYTES);
-        BodyBudget(Arc::new(Semaphore::new(
-            usize::try_from(units)
-                .unwrap_or(usize::MAX)
-                .min(Semaphore::MAX_PERMITS),
-        )))
+        let shares = Shares::new(in_units(cfg.bodies_max_bytes.max(largest)));
+        BodyBudget(Arc::new(Mutex::new(shares)))
     }
 
-    fn hold(&self) -> BodyPermit {
+    /// Nothing yet, for this request.
+    fn hold(&self, parts: &Parts) -> BodyPermit {
+        let sender = Sender::of(parts).cloned();
+        let address = Peer::of(&parts.extensions).map_or(NO_ADDRESS, Peer::address);
         BodyPermit {
             budget: self.clone(),
-            permit: None,
-            sender: None,
+            owner: Owner::of(sender.as_deref(), address),
+            bytes: 0,
+            sender,
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shares> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn free(&self) -> u64 {
+        self.lock().free()
     }
 }
 
 impl BodyPermit {
-    /// Acquires from the budget until the permit covers `bytes`.
+    /// Takes from the budget until the permit covers `bytes`.
     pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), IngestError> {
-        let held = self
-            .permit
-            .as_ref()
-            .map_or(0, OwnedSemaphorePermit::num_permits) as u64;
-        let missing = bytes.div_ceil(UNIT_BYTES).saturating_sub(held);
-        if missing == 0 {
+        let wanted = in_units(bytes);
+        let more = wanted.saturating_sub(self.bytes);
+        if more == 0 {
             return Ok(());
         }
-        let missing = u32::try_from(missing).map_err(|_| IngestError::Memory)?;
-        let more = self
-            .budget
-            .0
-            .clone()
-            .try_acquire_many_owned(missing)
-            .map_err(|_| IngestError::Memory)?;
-        match &mut self.permit {
-            Some(permit) => permit.merge(more),
-            None => self.permit = Some(more),
+        let is_taken = self.budget.lock().take(&self.owner, self.bytes, more);
+        if !is_taken {
+            return Err(IngestError::Memory);
         }
+        self.bytes = wanted;
         Ok(())
     }
+}
+
+impl Drop for BodyPermit {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.lock().give_back(&self.owner, self.bytes);
+        }
+    }
+}
+
+fn in_units(bytes: u64) -> u64 {
+    bytes.div_ceil(UNIT_BYTES).saturating_mul(UNIT_BYTES)
 }
 
 /// A body that has arrived, and its part of the budget.
@@ -173,8 +185,9 @@ impl BodyLimits {
     }
 }
 
-/// Reads the body.
+/// Reads the body of a request.
 pub(super) async fn receive(
+    parts: &Parts,
     body: Body,
     limits: &BodyLimits,
     budget: &BodyBudget,
@@ -188,7 +201,7 @@ pub(super) async fn receive(
     let mut stream = body.into_data_stream();
     let mut received = ReceivedBody {
         bytes: Vec::new(),
-        held: budget.hold(),
+        held: budget.hold(parts),
     };
     let since = Instant::now();
     loop {
@@ -219,18 +232,42 @@ mod tests {
     #[test]
     fn what_is_held_comes_back_and_never_exceeds_the_budget() {
         let budget = budget(128 << 20, 1 << 20);
-        let mut a = budget.hold();
+        let mut a = budget.hold(&sent_by("a"));
         a.grow_to(1).unwrap();
         a.grow_to(1000).unwrap();
-        assert_eq!(a.permit.as_ref().unwrap().num_permits(), 1);
+        assert_eq!(a.bytes, 1024);
         a.grow_to(100 << 20).unwrap();
-        let mut b = budget.hold();
+        let mut b = budget.hold(&sent_by("b"));
         assert!(matches!(b.grow_to(29 << 20), Err(IngestError::Memory)));
         b.grow_to(28 << 20).unwrap();
         drop(a);
         b.grow_to(128 << 20).unwrap();
         drop(b);
-        assert_eq!(budget.0.available_permits() as u64 * UNIT_BYTES, 128 << 20);
+        assert_eq!(budget.free(), 128 << 20);
+    }
+
+    #[test]
+    fn a_sender_with_many_bodies_leaves_half_to_the_others() {
+        let budget = budget(128 << 20, 8 << 20);
+        let grown = |id| {
+            let mut held = budget.hold(&sent_by(id));
+            held.grow_to(8 << 20).map(|()| held)
+        };
+        let of_a: Vec<_> = (0..17).filter_map(|_| grown("a").ok()).collect();
+        assert_eq!((of_a.len(), budget.free()), (8, 64 << 20));
+        let of_b: Vec<_> = (0..17).filter_map(|_| grown("b").ok()).collect();
+        assert_eq!((of_b.len(), budget.free()), (4, 32 << 20));
+        assert!(grown("c").is_ok());
+        drop((of_a, of_b));
+        assert_eq!(budget.free(), 128 << 20);
+    }
+
+    /// The head of a request with the token of this id.
+    fn sent_by(id: &str) -> Parts {
+        let (mut parts, ()) = axum::http::Request::new(()).into_parts();
+        let grant = Grant::unlimited(id);
+        parts.extensions.insert(Sender(Some(Arc::new(grant))));
+        parts
     }
 
     fn budget(bodies_max_bytes: u64, body_max_bytes: u64) -> BodyBudget {
@@ -243,10 +280,7 @@ mod tests {
 
     #[test]
     fn four_of_the_largest_bodies_have_room() {
-        assert_eq!(
-            budget(1 << 20, 8 << 20).0.available_permits() as u64 * UNIT_BYTES,
-            32 << 20
-        );
+        assert_eq!(budget(1 << 20, 8 << 20).free(), 32 << 20);
     }
 
     /// Receives a body of `n` bytes that arrives at this rate, in parts with a pause of a second
@@ -268,7 +302,8 @@ mod tests {
         let since = Instant::now();
         let limits = BodyLimits::of(&cfg);
         let budget = BodyBudget::new(&cfg);
-        let received = receive(Body::from_stream(parts), &limits, &budget).await;
+        let body = Body::from_stream(parts);
+        let received = receive(&sent_by("a"), body, &limits, &budget).await;
         if let Ok(received) = &received {
             assert_eq!(received.bytes.len(), n);
         }

@@ -31,6 +31,12 @@ impl Peer {
         }
     }
 
+    /// The sender's address: that of the connection, or the one that a trusted proxy names.
+    pub(super) fn address(&self) -> IpAddr {
+        let of_connection = || self.connection.place.peer().ip();
+        self.asks_for.unwrap_or_else(of_connection)
+    }
+
     fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {
         self.connection.audit(self.asks_for, kind, reason)
     }

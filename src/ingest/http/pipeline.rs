@@ -98,9 +98,9 @@ pub(super) async fn arrive(
     parts: &Parts,
     body: Body,
 ) -> Result<(ReceivedBody, Running), IngestError> {
-    let received = receive(body, &BodyLimits::of(&shared.cfg), &shared.bodies).await?;
+    let received = receive(parts, body, &BodyLimits::of(&shared.cfg), &shared.bodies).await?;
     let running = shared.start(parts).await?;
-    Ok((received.sent_by(parts), running))
+    Ok((received, running))
 }
 
 /// Decodes a body that has arrived: inline, or on a blocking thread if it is large. Also returns

@@ -95,7 +95,7 @@ async fn posted(
     let target = Target::of(format, &parts.uri)?;
     let options = target.decode_options(&shared.formats, encoding)?;
     let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
-    let received = receive(body, &limits, &shared.bodies).await?.sent_by(parts);
+    let received = receive(parts, body, &limits, &shared.bodies).await?;
     let _running = shared.start_patiently(parts, PATIENCE).await?;
     if handshake::is_confirmation(&parts.headers) {
         return confirmation(shared, &target, received).await;
@@ -120,7 +120,7 @@ async fn take_query(
         if parts.method != Method::GET {
             return Ok(StatusCode::OK.into_response());
         }
-        let received = ReceivedBody::of(target.values_as_json(), &shared.bodies)?.sent_by(&parts);
+        let received = ReceivedBody::of(target.values_as_json(), &parts, &shared.bodies)?;
         let _running = shared.start_patiently(&parts, PATIENCE).await?;
         read(&shared, &target, received, options).await
     };

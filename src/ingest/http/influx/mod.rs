@@ -227,7 +227,7 @@ impl Dialect {
 async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let limits = BodyLimits::of(&shared.cfg).at_most(QUERY_BYTES_MAX);
-    let statement = match receive(body, &limits, &shared.bodies).await {
+    let statement = match receive(&parts, body, &limits, &shared.bodies).await {
         Ok(received) => statement(&parts.uri).or_else(|| {
             // A form body has the syntax of a URL query.
             statement(

@@ -193,6 +193,60 @@ async fn one_request_more_than_allowed_is_429_at_once() {
     assert_eq!(rig.delivered(post(S1)).await.0.status, 200);
 }
 
+/// Waits until this much of the bodies' budget is free.
+async fn until_free(rig: &Rig, bytes: u64) {
+    let is_free = async {
+        while rig.renewal.shared.bodies.free() != bytes {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let free = tokio::time::timeout(LONG, is_free).await;
+    assert!(
+        free.is_ok(),
+        "{} bytes free",
+        rig.renewal.shared.bodies.free()
+    );
+}
+
+#[tokio::test]
+async fn a_token_with_many_large_bodies_leaves_room_for_the_bodies_of_others() {
+    const MIB: u64 = 1 << 20;
+    let entry = |id: &str| {
+        let hash = crate::access::hash_secret("secret");
+        format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{hash}\"\n")
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens.toml");
+    std::fs::write(&tokens, entry("gw1") + &entry("gw2")).unwrap();
+    // The least budget: four of the largest bodies.
+    let mut rig =
+        Rig::new(|cfg| (cfg.bodies_max_bytes, cfg.tokens_file) = (MIB, Some(tokens))).await;
+    let of =
+        |id: &str, body: &str| post(body).header("authorization", format!("Bearer {id}.secret"));
+    let body = body_of(MIB as usize);
+    let head = format!("{}content-length: {MIB}\r\n\r\n", of("gw1", "").head());
+    let (begin, rest) = body.split_at(body.len() - 500);
+    let mut arriving = Vec::new();
+    for free in [3 * MIB, 2 * MIB] {
+        let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+        let bytes = format!("{head}{begin}");
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+        until_free(&rig, free).await;
+        arriving.push(stream);
+    }
+    let answer = of("gw1", &body).send(rig.addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (429, "busy"));
+    assert!((1..=2).contains(&answer.retry_after_s()));
+    let (answer, _) = rig.delivered(of("gw2", &body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    for mut stream in arriving {
+        stream.write_all(rest.as_bytes()).await.unwrap();
+        rig.ingest_batch().await.1.delivered();
+        assert_eq!(Answer::read(&mut stream).await.unwrap().status, 200);
+    }
+    until_free(&rig, 4 * MIB).await;
+}
+
 #[tokio::test]
 async fn a_full_admission_queue_is_429_after_the_queue_timeout() {
     let mut rig = Rig::new(|cfg| cfg.queue_timeout = Duration::from_millis(20)).await;
