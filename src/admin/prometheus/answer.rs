@@ -1,7 +1,6 @@
 //! Answers and errors in the form of Prometheus' HTTP API.
 
 use axum::body::Body;
-use axum::extract::rejection::BytesRejection;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -28,17 +27,10 @@ pub(super) enum PrometheusError {
     NotFound,
     #[error("this path accepts only {0}")]
     NotAllowed(&'static str),
-    #[error("the form is larger than 2 MiB")]
-    TooLarge,
-}
-
-impl From<BytesRejection> for PrometheusError {
-    fn from(rejection: BytesRejection) -> PrometheusError {
-        match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => PrometheusError::TooLarge,
-            _ => PrometheusError::bad_data(rejection.body_text()),
-        }
-    }
+    #[error("the body is larger than {bytes_max} bytes")]
+    TooLarge { bytes_max: usize },
+    #[error("the body did not arrive within {seconds} s")]
+    BodyTimeout { seconds: u64 },
 }
 
 impl From<SelectError> for PrometheusError {
@@ -68,7 +60,8 @@ impl PrometheusError {
             PrometheusError::Internal => ("internal", 500),
             PrometheusError::NotFound => ("not_found", 404),
             PrometheusError::NotAllowed(_) => ("bad_data", 405),
-            PrometheusError::TooLarge => ("bad_data", 413),
+            PrometheusError::TooLarge { .. } => ("bad_data", 413),
+            PrometheusError::BodyTimeout { .. } => ("timeout", 408),
         }
     }
 }

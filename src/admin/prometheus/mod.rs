@@ -2,6 +2,7 @@
 //! source can query it.
 
 mod answer;
+mod body;
 mod params;
 mod remote_read;
 mod run;
@@ -11,9 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
@@ -43,6 +42,8 @@ pub const ROUTES: [&str; 9] = [
 
 /// All other paths.
 const OTHERS: &str = "/prometheus/{*rest}";
+/// Bytes of a form.
+const FORM_BYTES_MAX: usize = 2 << 20;
 /// Steps of a range query.
 const POINTS_MAX: i64 = 11_000;
 /// The version of Prometheus whose language and API this is; clients enable features by it.
@@ -97,11 +98,9 @@ where
     let by_post = move |State(runner): State<Runner>,
                         Extension(reader): Extension<Reader>,
                         uri: Uri,
-                        body: Result<Bytes, BytesRejection>| {
-        let answered = body
-            .map_err(PrometheusError::from)
-            .map(|body| posted(runner, Params::new(&uri, &body), reader));
-        async { answered?.await }
+                        request: Request| async move {
+        let form = body::receive(request, FORM_BYTES_MAX).await?;
+        posted(runner, Params::new(&uri, &form), reader).await
     };
     get(by_get)
         .post(by_post)

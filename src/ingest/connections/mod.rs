@@ -4,7 +4,8 @@
 //! When a port is full, the connection that has waited longest for a request is cut, so that idle
 //! connections, however many, keep no others out. The same applies within an address that has all
 //! of its connections. A connection with a request in progress is never cut; if all have one, the
-//! new connection is refused. For MQTT, a device is in progress from its CONNECT on.
+//! new connection is refused. For MQTT, a device is in progress from its CONNECT on. On the admin
+//! port, a request is in progress only once its body has arrived.
 //!
 //! A connection that is cut gives up its place immediately, and notices a moment later. If a
 //! request was complete before that, it keeps its place, and the port has one connection more than

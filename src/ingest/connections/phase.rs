@@ -10,7 +10,9 @@
 //!    └─────────────────────────────────────────────┘
 //! ```
 //!
-//! Only a waiting connection can be cut, so a request in progress never is.
+//! Only a waiting connection can be cut, so a request in progress never is. A request whose body is
+//! still arriving is in progress on the ports for readings. On the admin port it waits for its body
+//! (`Busy` to `Waiting` and back), so that unfinished bodies keep no probes out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -31,11 +33,25 @@ pub(crate) enum Doing {
     Waiting {
         /// Since when, in the clock's monotonic milliseconds.
         since_ms: u64,
-        /// The request has begun to arrive, or it is the connection's first.
-        is_head: bool,
+        awaited: Awaited,
     },
     /// It has lost its place to another connection, and ends.
     Cut,
+}
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The first byte of a request.
+    Request,
+    /// The rest of a head: the request has begun to arrive, or it is the connection's first.
+    Head,
+    /// The rest of a body that the service does not need to wait for: see [`Phase::body`].
+    Body,
+}
+
+impl Awaited {
+    const ALL: [Awaited; 3] = [Awaited::Request, Awaited::Head, Awaited::Body];
 }
 
 /// The current [`Doing`] of a connection.
@@ -50,7 +66,7 @@ impl Phase {
     /// A new connection, which waits for the head of its first request.
     pub(crate) fn waiting(now_ms: u64) -> Phase {
         Phase {
-            word: AtomicU64::new(word(now_ms, true)),
+            word: AtomicU64::new(word(now_ms, Awaited::Head)),
             waiting: AtomicWaker::new(),
         }
     }
@@ -60,8 +76,8 @@ impl Phase {
             BUSY => Doing::Busy,
             CUT => Doing::Cut,
             word => Doing::Waiting {
-                since_ms: word >> 1,
-                is_head: word & 1 == 1,
+                since_ms: word >> 2,
+                awaited: awaited(word),
             },
         }
     }
@@ -73,20 +89,26 @@ impl Phase {
 
     /// The request is done; the connection waits for the next one.
     pub(crate) fn rest(&self, now_ms: u64) {
-        self.change(|_| word(now_ms, false));
+        self.change(|_| word(now_ms, Awaited::Request));
+    }
+
+    /// The connection may be cut while the rest of its request's body arrives. Whoever reads the
+    /// body limits its time, and calls [`Phase::begin`] if the request goes on afterwards.
+    pub(crate) fn body(&self, now_ms: u64) {
+        self.change(|_| word(now_ms, Awaited::Body));
     }
 
     /// The first request has its full time from now on: the TLS handshake is done.
     pub(crate) fn start_over(&self, now_ms: u64) {
-        self.change(|_| word(now_ms, true));
+        self.change(|_| word(now_ms, Awaited::Head));
     }
 
     /// Bytes have arrived. The first of a request begin its head. False if the connection was cut.
     pub(crate) fn received(&self, now_ms: u64) -> bool {
-        let is_idle = |now: u64| now != BUSY && now & 1 == 0;
+        let is_idle = |now: u64| now != BUSY && awaited(now) == Awaited::Request;
         self.change(|now| {
             if is_idle(now) {
-                word(now_ms, true)
+                word(now_ms, Awaited::Head)
             } else {
                 now
             }
@@ -95,13 +117,12 @@ impl Phase {
 
     /// Cuts the connection if it still waits since then.
     pub(crate) fn cut(&self, since_ms: u64) -> bool {
-        let cut = [word(since_ms, false), word(since_ms, true)]
-            .into_iter()
-            .any(|before| {
-                self.word
-                    .compare_exchange(before, CUT, Ordering::AcqRel, Ordering::Acquire)
-                    .is_ok()
-            });
+        let cut = Awaited::ALL.into_iter().any(|awaited| {
+            let before = word(since_ms, awaited);
+            self.word
+                .compare_exchange(before, CUT, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+        });
         if cut {
             self.waiting.wake();
         }
@@ -132,8 +153,22 @@ impl Phase {
     }
 }
 
-fn word(since_ms: u64, is_head: bool) -> u64 {
-    since_ms << 1 | u64::from(is_head)
+fn word(since_ms: u64, awaited: Awaited) -> u64 {
+    let awaited = match awaited {
+        Awaited::Request => 0,
+        Awaited::Head => 1,
+        Awaited::Body => 2,
+    };
+    since_ms << 2 | awaited
+}
+
+/// What the word of a waiting connection says.
+fn awaited(word: u64) -> Awaited {
+    match word & 3 {
+        0 => Awaited::Request,
+        1 => Awaited::Head,
+        _ => Awaited::Body,
+    }
 }
 
 #[cfg(test)]
@@ -147,7 +182,7 @@ mod tests {
             phase.now(),
             Doing::Waiting {
                 since_ms: 5,
-                is_head: true
+                awaited: Awaited::Head
             }
         );
         assert!(phase.received(7));
@@ -155,7 +190,7 @@ mod tests {
             phase.now(),
             Doing::Waiting {
                 since_ms: 5,
-                is_head: true
+                awaited: Awaited::Head
             },
             "the time of a head does not start again"
         );
@@ -166,7 +201,7 @@ mod tests {
             phase.now(),
             Doing::Waiting {
                 since_ms: 9,
-                is_head: false
+                awaited: Awaited::Request
             }
         );
         assert!(phase.received(12));
@@ -174,9 +209,26 @@ mod tests {
             phase.now(),
             Doing::Waiting {
                 since_ms: 12,
-                is_head: true
+                awaited: Awaited::Head
             }
         );
+    }
+
+    #[test]
+    fn a_connection_that_waits_for_a_body_can_be_cut_until_the_body_is_complete() {
+        let phase = Phase::waiting(5);
+        phase.begin();
+        phase.body(6);
+        let waiting = Doing::Waiting {
+            since_ms: 6,
+            awaited: Awaited::Body,
+        };
+        assert!(phase.received(7), "a part of the body");
+        assert_eq!(phase.now(), waiting, "it begins no head");
+        assert!(phase.begin() && !phase.cut(6));
+        assert_eq!(phase.now(), Doing::Busy);
+        phase.body(8);
+        assert!(phase.cut(8) && !phase.received(9) && !phase.begin());
     }
 
     #[test]

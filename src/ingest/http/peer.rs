@@ -57,6 +57,17 @@ impl Peer {
         self.connection.rest();
     }
 
+    /// The connection may be cut for another one while the rest of the request's body arrives,
+    /// until [`Peer::arrived`]. The caller limits the time.
+    pub(crate) fn arriving(&self) {
+        self.connection.await_body();
+    }
+
+    /// The body has arrived, so the request is in progress.
+    pub(crate) fn arrived(&self) {
+        self.connection.place.begin();
+    }
+
     /// The sender of the request is authenticated.
     pub(crate) fn sent_by(&self, grant: &Arc<Grant>) {
         self.connection.place.sent_by(grant);

@@ -211,6 +211,11 @@ impl Connection {
         self.place.phase().rest(self.now_ms());
     }
 
+    /// The connection may be cut while the body of the current request arrives.
+    pub(super) fn await_body(&self) {
+        self.place.phase().body(self.now_ms());
+    }
+
     /// Counts and logs that the peer does not receive the bytes sent to it.
     pub(super) fn stuck(&self) {
         metrics::http_connection_closed(self.port.name, "write_timeout");

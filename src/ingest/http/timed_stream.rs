@@ -9,8 +9,8 @@
 //!
 //! - A connection whose client certificate is revoked or expires fails immediately.
 //!
-//! While a request is in progress reads have no limit here: a body has its own ([`super::body`]). A
-//! read that exceeds its limit looks like the end of the stream, so the remaining bytes are sent,
+//! While a request is in progress reads have no limit here: a body has its own ([`super::body`], on
+//! the admin port [`super::peer::Peer::arriving`]). A read that exceeds its limit looks like the end of the stream, so the remaining bytes are sent,
 //! and TLS is closed in order.
 
 use std::io::{self, IoSlice};
@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::port::Connection;
 use crate::config::HttpTimes;
-use crate::ingest::connections::phase::Doing;
+use crate::ingest::connections::phase::{Awaited, Doing};
 use crate::telemetry::metrics;
 
 pub(super) struct TimedStream<S> {
@@ -80,21 +80,17 @@ impl<S> TimedStream<S> {
             if self.connection.place.phase().poll_cut(cx).is_ready() {
                 return self.over("evicted");
             }
-            let Doing::Waiting { since_ms, is_head } = self.connection.place.phase().now() else {
+            let Doing::Waiting { since_ms, awaited } = self.connection.place.phase().now() else {
                 return Poll::Pending;
             };
-            let limit = if is_head {
-                self.times.header_timeout
-            } else {
-                self.times.keep_alive
+            let (limit, reason) = match awaited {
+                Awaited::Head => (self.times.header_timeout, "header_timeout"),
+                Awaited::Request => (self.times.keep_alive, "keep_alive"),
+                Awaited::Body => return Poll::Pending,
             };
             let waited = Duration::from_millis(self.connection.now_ms().saturating_sub(since_ms));
             let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                return self.over(if is_head {
-                    "header_timeout"
-                } else {
-                    "keep_alive"
-                });
+                return self.over(reason);
             };
             let at = Instant::now() + left;
             let timer = self
@@ -282,6 +278,25 @@ mod tests {
         assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 3);
         assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 0);
         assert_eq!(since.elapsed().as_secs(), 180);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_no_limit_here_but_its_connection_can_be_cut() {
+        let (mut stream, mut peer) = pair();
+        let connection = stream.connection.clone();
+        connection.place.begin();
+        connection.await_body();
+        peer.write_all(b"query=").await.unwrap();
+        assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 6);
+        let reading = tokio::spawn(async move { stream.read(&mut [0; 64]).await.unwrap() });
+        tokio::time::sleep(100 * SECOND).await;
+        assert!(!reading.is_finished());
+        let phase = connection.place.phase();
+        let Doing::Waiting { since_ms, .. } = phase.now() else {
+            panic!("{:?}", phase.now());
+        };
+        assert!(phase.cut(since_ms));
+        assert_eq!(reading.await.unwrap(), 0);
     }
 
     #[tokio::test(start_paused = true)]

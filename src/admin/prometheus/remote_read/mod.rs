@@ -15,8 +15,7 @@ use std::io;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response};
@@ -29,6 +28,7 @@ use tokio::time::timeout_at;
 use self::request::{BODY_BYTES_MAX, ReadRequest, RequestError, ResponseType};
 use self::response::Found;
 use super::answer::PrometheusError;
+use super::body::receive;
 use super::run::{Reply, Runner, Shown, Work};
 use crate::admin::access::{Access, Reader, guard};
 use crate::promql::{PromqlError, SelectedSeries, SelectorRequest, SeriesData};
@@ -49,7 +49,6 @@ enum Answer {
 pub(super) fn routes(path: &str, access: Access) -> Router<Runner> {
     Router::new()
         .route(path, post(read))
-        .route_layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .route_layer(from_fn_with_state(access, guard))
         .route_layer(map_response(as_text))
 }
@@ -57,11 +56,11 @@ pub(super) fn routes(path: &str, access: Access) -> Router<Runner> {
 async fn read(
     State(runner): State<Runner>,
     Extension(reader): Extension<Reader>,
-    body: Result<Bytes, BytesRejection>,
+    request: Request,
 ) -> Response {
-    let body = match body {
+    let body = match receive(request, BODY_BYTES_MAX).await {
         Ok(body) => body,
-        Err(rejection) => return text(rejection.status(), &rejection.body_text()),
+        Err(error) => return text(error.status(), &error.to_string()),
     };
     let shown = Shown::default();
     let logged = shown.clone();
