@@ -193,13 +193,8 @@ impl Connection {
         } else {
             X_FORWARDED_FOR
         };
-        // A header that is not ASCII names no one.
-        let values: Vec<&str> = headers
-            .get_all(name)
-            .iter()
-            .map(|value| value.to_str().unwrap_or_default())
-            .collect();
-        forwarded::client(values.into_iter(), is_rfc_7239, |ip| proxies.trusts(ip))
+        let values = headers.get_all(name).iter().map(|value| value.as_bytes());
+        forwarded::client(values, is_rfc_7239, |ip| proxies.trusts(ip))
     }
 
     pub(super) fn now_ms(&self) -> u64 {

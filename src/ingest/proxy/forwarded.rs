@@ -3,9 +3,11 @@
 //!
 //! Each proxy appends the address of its client, and a client can send the header itself. So it is
 //! read from its end: as long as an address is that of a trusted proxy, the one before it can be
-//! believed.
+//! believed. What stands before that is not looked at, so no bytes of a client can hide what the
+//! proxy has appended.
 
 use core::net::{IpAddr, SocketAddr};
+use core::str::from_utf8;
 
 /// Hops that are read, from the last.
 const HOPS_MAX: usize = 32;
@@ -14,21 +16,23 @@ const HOPS_MAX: usize = 32;
 /// believed, for example because the proxy itself asks. `values`: all headers of this name, in
 /// order.
 pub(crate) fn client<'a>(
-    values: impl DoubleEndedIterator<Item = &'a str>,
+    values: impl DoubleEndedIterator<Item = &'a [u8]>,
     is_rfc_7239: bool,
     is_trusted: impl Fn(IpAddr) -> bool,
 ) -> Option<IpAddr> {
     let mut believed = None;
     let hops = values
         .rev()
-        .flat_map(|value| elements(value, is_rfc_7239).into_iter().rev());
+        .flat_map(|value| elements_from_the_end(value, is_rfc_7239));
     for hop in hops.take(HOPS_MAX) {
-        let address = if is_rfc_7239 {
-            for_parameter(hop).and_then(address)
+        let text = if is_rfc_7239 {
+            for_parameter(hop)
         } else {
-            address(hop.trim())
+            from_utf8(hop.trim_ascii()).ok()
         };
-        let Some(ip) = address else { break };
+        let Some(ip) = text.and_then(address) else {
+            break;
+        };
         believed = Some(ip);
         if !is_trusted(ip) {
             break;
@@ -37,34 +41,35 @@ pub(crate) fn client<'a>(
     believed
 }
 
-/// The elements of a list, between commas. In `Forwarded` a comma can be in quotes. A client could
-/// open a quote that hides the address that the proxy appends, so a value with an open quote is not
-/// believed at all.
-fn elements(value: &str, has_quotes: bool) -> Vec<&str> {
-    split(value, ',', has_quotes).unwrap_or_else(|| vec![""])
-}
-
-/// The parts between separators; `None` if a quote is left open.
-fn split(text: &str, separator: char, has_quotes: bool) -> Option<Vec<&str>> {
+/// The elements of a list, between commas, from the last one. In `Forwarded` a comma can be in
+/// quotes, which are matched from the end, too: a proxy's are complete, but a client can leave one
+/// open.
+fn elements_from_the_end(value: &[u8], has_quotes: bool) -> impl Iterator<Item = &[u8]> {
     let mut is_quoted = false;
-    let mut is_escaped = false;
-    let parts = text.split(|c| {
-        let was_escaped = std::mem::take(&mut is_escaped);
-        match c {
-            '"' if has_quotes && !was_escaped => is_quoted = !is_quoted,
-            '\\' if is_quoted && !was_escaped => is_escaped = true,
-            _ => return c == separator && !is_quoted,
+    // Backslashes in front of the quote that was just met.
+    let mut quote: Option<usize> = None;
+    value.rsplit(move |&byte| {
+        if let Some(backslashes) = quote {
+            if byte == b'\\' {
+                quote = Some(backslashes + 1);
+                return false;
+            }
+            // In quotes `\"` is a part of the text.
+            let is_text = is_quoted && backslashes % 2 == 1;
+            is_quoted ^= !is_text;
+            quote = None;
         }
-        false
-    });
-    let parts = parts.collect();
-    (!is_quoted).then_some(parts)
+        if has_quotes && byte == b'"' {
+            quote = Some(0);
+        }
+        byte == b',' && !is_quoted
+    })
 }
 
 /// The parameter `for` of an element of `Forwarded`, without its quotes.
-fn for_parameter(element: &str) -> Option<&str> {
-    split(element, ';', true)?.into_iter().find_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
+fn for_parameter(element: &[u8]) -> Option<&str> {
+    parameters(element)?.into_iter().find_map(|pair| {
+        let (name, value) = from_utf8(pair).ok()?.split_once('=')?;
         let value = value.trim();
         let unquoted = value
             .strip_prefix('"')
@@ -72,6 +77,23 @@ fn for_parameter(element: &str) -> Option<&str> {
             .unwrap_or(value);
         name.trim().eq_ignore_ascii_case("for").then_some(unquoted)
     })
+}
+
+/// The parts between semicolons; `None` if a quote is left open.
+fn parameters(element: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut is_quoted = false;
+    let mut is_escaped = false;
+    let parts = element.split(|&byte| {
+        let was_escaped = core::mem::take(&mut is_escaped);
+        match byte {
+            b'"' if !was_escaped => is_quoted = !is_quoted,
+            b'\\' if is_quoted && !was_escaped => is_escaped = true,
+            _ => return byte == b';' && !is_quoted,
+        }
+        false
+    });
+    let parts = parts.collect();
+    (!is_quoted).then_some(parts)
 }
 
 /// An address, with or without brackets and a port. `None` for `unknown` and names such as
@@ -103,7 +125,8 @@ mod tests {
     }
 
     fn of(is_rfc_7239: bool, values: &[&str]) -> Option<String> {
-        client(values.iter().copied(), is_rfc_7239, is_trusted).map(|ip| ip.to_string())
+        let values = values.iter().map(|value| value.as_bytes());
+        client(values, is_rfc_7239, is_trusted).map(|ip| ip.to_string())
     }
 
     #[test]
@@ -159,11 +182,32 @@ mod tests {
             (&["for=192.0.2.43, for=unknown"], None),
             (&["by=192.0.2.43"], None),
             // A quote that a client left open before the proxy appended its own.
-            (&["for=192.0.2.99;x=\", for=192.0.2.1"], None),
-            (&["for=192.0.2.99;x=\", for=\"[2001:db8::1]\""], None),
+            (&["for=192.0.2.99;x=\", for=192.0.2.1"], Some("192.0.2.1")),
+            (
+                &["for=192.0.2.99;x=\", for=\"[2001:db8::1]\""],
+                Some("2001:db8::1"),
+            ),
+            (
+                &["x=\"\\\", for=192.0.2.1;host=\"\\\\\", for=10.0.0.3;host=\"a,\\\"b,\\\\\""],
+                Some("192.0.2.1"),
+            ),
         ] {
             assert_eq!(of(true, values).as_deref(), expected, "{values:?}");
         }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_hide_no_address() {
+        let of = |is_rfc_7239, value: &[u8]| {
+            let ip = client([value].into_iter(), is_rfc_7239, is_trusted);
+            ip.map(|ip| ip.to_string())
+        };
+        let expected = Some("192.0.2.1".to_owned());
+        assert_eq!(of(false, b"\xff, 192.0.2.1"), expected);
+        assert_eq!(of(false, b"\xff, 192.0.2.1, 10.0.0.1"), expected);
+        assert_eq!(of(true, b"\xff\", for=192.0.2.1"), expected);
+        assert_eq!(of(true, b"host=\xff;for=192.0.2.1"), expected);
+        assert_eq!(of(false, b"192.0.2.1, \xff"), None);
     }
 
     proptest! {
@@ -174,10 +218,9 @@ mod tests {
                 prop_assert_eq!(of(false, &[&before, "192.0.2.1"]), Some("192.0.2.1".to_owned()));
                 prop_assert_eq!(of(false, &[&format!("{before}, 192.0.2.1, 10.0.0.1")]), Some("192.0.2.1".to_owned()));
                 prop_assert_eq!(of(true, &[&before, "for=192.0.2.1"]), Some("192.0.2.1".to_owned()));
-                let joined = of(true, &[&format!("{before}, for=192.0.2.1")]);
-                prop_assert!(joined.is_none_or(|ip| ip == "192.0.2.1"));
-                let joined = of(true, &[&format!("{before}, for=\"[2001:db8::1]:80\"")]);
-                prop_assert!(joined.is_none_or(|ip| ip == "2001:db8::1"));
+                prop_assert_eq!(of(true, &[&format!("{before}, for=192.0.2.1")]), Some("192.0.2.1".to_owned()));
+                let quoted = format!("{before}, for=\"[2001:db8::1]:80\"");
+                prop_assert_eq!(of(true, &[&quoted]), Some("2001:db8::1".to_owned()));
             }
         }
     }

@@ -244,3 +244,32 @@ async fn the_address_in_a_header_of_a_request_counts_for_pauses() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_a_client_puts_before_its_address_does_not_hide_it() {
+    for (kind, name, values) in [
+        (
+            ProxyHeader::XForwardedFor,
+            "x-forwarded-for",
+            [&b"\xff, 192.0.2.1"[..], &b"\", 192.0.2.1"[..]],
+        ),
+        (
+            ProxyHeader::Forwarded,
+            "forwarded",
+            [&b"\xff, for=192.0.2.1"[..], &b"x=\", for=192.0.2.1"[..]],
+        ),
+    ] {
+        let rig = rig("127.0.0.1", kind, |_| {}).await;
+        rig.limits.exempt_none();
+        let head = format!(
+            "{}content-length: 2\r\n{name}: ",
+            with_token("gw1.wrong").head()
+        );
+        for (n, status) in [401, 401, 401, 429].into_iter().enumerate() {
+            let request = [head.as_bytes(), values[n % 2], b"\r\n\r\n[]"].concat();
+            let mut stream = open(&rig, &request).await;
+            let answer = Answer::read(&mut stream).await.unwrap();
+            assert_eq!(answer.status, status, "{name} {n}");
+        }
+    }
+}
