@@ -137,9 +137,8 @@ pub(super) async fn decode_within(
     };
     let (decoded, held) = work.run(held).await?;
     if let Some(grant) = sender {
-        grant
-            .usage
-            .charge(&grant.quota, decoded.batch.len(), body_bytes);
+        let readings = decoded.batch.len() + decoded.rejects.total();
+        grant.usage.charge(&grant.quota, readings, body_bytes);
     }
     Ok((decoded, held))
 }

@@ -204,7 +204,7 @@ impl Batcher {
             self.collector.renew(decoding);
         }
         let now_ms = self.clock.now().wall_ms;
-        let before = self.collector.readings();
+        let before = self.collector.received();
         let is_refused = match self.collector.take(&incoming.message, now_ms) {
             Ok(Take::Refused(detail)) => {
                 let id = incoming
@@ -236,7 +236,7 @@ impl Batcher {
             // The connection has charged the bytes and one reading.
             grant.usage.charge(
                 &grant.quota,
-                (self.collector.readings() - before).saturating_sub(1),
+                (self.collector.received() - before).saturating_sub(1),
                 0,
             );
             self.charge(grant, incoming.message.payload.len() as u64);

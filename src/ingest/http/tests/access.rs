@@ -216,9 +216,21 @@ async fn beyond_its_rate_a_sender_is_told_when_to_come_back() {
         .await;
     assert_eq!(influx.status, 503, "its clients drop what gets 429");
     rig.nothing_came();
-    // Rejected readings count too: a flood of them costs as much.
     tokio::time::sleep(std::time::Duration::from_millis(1700)).await;
     assert_eq!(rig.delivered(from_gw1(post(body))).await.0.status, 200);
+}
+
+#[tokio::test]
+async fn rejected_readings_count_against_the_rate() {
+    let rules = "write = [\"mine\"]\nrate = { readings_per_second = 2, burst = \"1s\" }";
+    let mut rig = rig(rules).await;
+    let body = format!("[{}]", vec![reading("other"); 100].join(","));
+    for (status, reason) in [(400, None), (429, Some("quota"))] {
+        let answer = from_gw1(post(body.clone())).send(rig.addr).await;
+        assert_eq!(answer.status, status, "{}", answer.text);
+        assert!(reason.is_none_or(|reason| answer.reason() == reason));
+    }
+    rig.nothing_came();
 }
 
 #[tokio::test]

@@ -247,9 +247,9 @@ impl Collector {
         self.messages == 0
     }
 
-    /// Readings in the batch.
-    pub(in crate::ingest) fn readings(&self) -> usize {
-        self.batch.len()
+    /// Readings in the batch, and those that were rejected since the one before.
+    pub(in crate::ingest) fn received(&self) -> usize {
+        self.batch.len() + usize::try_from(self.rejected.total()).unwrap_or(usize::MAX)
     }
 
     /// Whether the batch should be handed over before more is added.

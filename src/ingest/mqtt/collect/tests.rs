@@ -122,8 +122,9 @@ fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter(
     let mut collector = collector(&[("#", "{sensor_id}", "json")]);
     let payload = r#"[{"a": 1}, 7, {"a": 2}, {"ts": "never", "a": 3}]"#;
     collector.take(&message("S", payload), NOW_MS).unwrap();
+    assert_eq!(collector.received(), 4, "all count against a rate");
     let gathered = collector.finish();
-    assert_eq!(gathered.batch.len(), 2);
+    assert_eq!((gathered.batch.len(), collector.received()), (2, 0));
     assert_eq!(gathered.rejected.total(), 2);
     let [dead_letter] = &gathered.dead[..] else {
         panic!("{:?}", gathered.dead)
