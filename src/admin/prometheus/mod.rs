@@ -7,11 +7,15 @@ mod params;
 mod remote_read;
 mod run;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
@@ -246,12 +250,13 @@ async fn label_names(runner: Runner, params: Params, reader: Reader) -> Answered
 async fn label_values(
     State(runner): State<Runner>,
     Extension(reader): Extension<Reader>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Answered {
+    let name = name.map_err(|error| PrometheusError::bad_data(error.body_text()))?;
     let params = Params::new(&uri, b"");
     let limit = params.limit()?;
-    let name = unescaped(&name);
+    let name = unescaped(&name.0);
     if name.is_empty() {
         return Err(PrometheusError::bad_data(format!(
             "invalid label name: {name:?}"

@@ -9,6 +9,7 @@
 //! The text says what is wrong, where, and what to do. It never contains a secret, and therefore
 //! neither path nor method: some senders have their token in the path.
 
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -51,6 +52,8 @@ pub(crate) enum IngestError {
         if *is_device_api { DEVICE_API } else { "the read API is on the port of admin.listen" }
     )]
     NotFound { is_device_api: bool },
+    #[error("the path, percent-decoded, is not valid UTF-8")]
+    Path,
     #[error("unknown format in the path /v1/hooks/FORMAT; {advice}")]
     NoFormat { advice: String },
     #[error("too many failed authentications from this address; try again with a valid token")]
@@ -144,7 +147,9 @@ impl IngestError {
             IngestError::Foreign(_) | IngestError::NoIdentity => StatusCode::FORBIDDEN,
             IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
             IngestError::Method => StatusCode::METHOD_NOT_ALLOWED,
-            IngestError::Query { .. } | IngestError::NoQueries => StatusCode::BAD_REQUEST,
+            IngestError::Path | IngestError::Query { .. } | IngestError::NoQueries => {
+                StatusCode::BAD_REQUEST
+            }
             IngestError::Corrupt { .. } | IngestError::BodyBroken { .. } => StatusCode::BAD_REQUEST,
             IngestError::MediaType { .. }
             | IngestError::NotOtlp { .. }
@@ -188,6 +193,7 @@ impl IngestError {
             IngestError::Foreign(_) => "foreign_origin",
             IngestError::Paused { .. } => "paused",
             IngestError::NotFound { .. } => "not_found",
+            IngestError::Path => "bad_path",
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method => "method_not_allowed",
             IngestError::Query { .. } | IngestError::NoQueries => "bad_query",
@@ -295,6 +301,13 @@ fn denied_text(denied: Denied) -> &'static str {
             "this token may not write readings (`write` in the tokens file, or the JWT's claim, is \
              empty)"
         }
+    }
+}
+
+impl From<PathRejection> for IngestError {
+    /// All parameters of paths are texts, so only their encoding can be wrong.
+    fn from(_: PathRejection) -> IngestError {
+        IngestError::Path
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
 use axum::middleware::Next;
@@ -47,10 +48,14 @@ struct Device(String);
 /// Middleware like [`super::admit::admit`]; takes the token from the path.
 async fn admit(
     State(shared): State<Arc<Shared>>,
-    Path(token): Path<String>,
+    token: Result<Path<String>, PathRejection>,
     mut request: Request,
     next: Next,
 ) -> Response {
+    let token = match token {
+        Ok(Path(token)) => token,
+        Err(rejection) => return IngestError::from(rejection).into_response(),
+    };
     match shared.admit(Peer::of(request.extensions()), |credentials| {
         credentials.of_token(&token).ok_or(TokenFault::Wrong)
     }) {

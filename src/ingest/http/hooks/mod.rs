@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
@@ -73,26 +74,26 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     }
 }
 
-async fn take(
-    State(shared): State<Arc<Shared>>,
-    Path(format): Path<String>,
-    request: Request,
-) -> Response {
+/// The last part of the path.
+type Format = Result<Path<String>, PathRejection>;
+
+async fn take(State(shared): State<Arc<Shared>>, format: Format, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    posted(&shared, &format, &parts, body)
+    posted(&shared, format, &parts, body)
         .await
         .unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn posted(
     shared: &Shared,
-    format: &str,
+    format: Format,
     parts: &Parts,
     body: Body,
 ) -> Result<Response, IngestError> {
+    let Path(format) = format?;
     let encoding = Encoding::of(&parts.headers)?;
     // An unknown format is refused here, so its bodies do not become dead letters.
-    let target = Target::of(format, &parts.uri)?;
+    let target = Target::of(&format, &parts.uri)?;
     let options = target.decode_options(&shared.formats, encoding)?;
     let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
     let received = receive(parts, body, &limits, &shared.bodies).await?;
@@ -109,11 +110,12 @@ async fn posted(
 /// `GET`: a Shelly sends its values in the query.
 async fn take_query(
     State(shared): State<Arc<Shared>>,
-    Path(format): Path<String>,
+    format: Format,
     request: Request,
 ) -> Response {
     let (parts, _) = request.into_parts();
     let taken = async {
+        let Path(format) = format?;
         let target = Target::of(&format, &parts.uri)?;
         let options = target.decode_options(&shared.formats, Encoding::Identity)?;
         // axum routes HEAD here as well; it must not change anything.

@@ -333,6 +333,20 @@ async fn clouds_are_answered_what_they_ask_first() {
 }
 
 #[tokio::test]
+async fn a_path_that_is_no_text_is_refused_like_any_other_mistake() {
+    let mut rig = Rig::new(|_| {}).await;
+    for path in ["/v1/hooks/%ff", "/v1/hooks/%ff/", "/api/v1/%ff/telemetry"] {
+        let answer = post("{\"t\":1}").to(path).send(rig.addr).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (400, "bad_path"),
+            "{path}"
+        );
+    }
+    rig.nothing_came();
+}
+
+#[tokio::test]
 async fn thingsboard_devices_speak_for_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(tokens_file(&dir))).await;
