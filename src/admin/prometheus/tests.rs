@@ -91,3 +91,11 @@ async fn a_path_that_is_no_text_is_refused_in_prometheus_form() {
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer:?}");
     assert!(answer.contains(r#""errorType":"bad_data""#), "{answer:?}");
 }
+
+#[tokio::test]
+async fn remote_read_says_which_method_it_accepts() {
+    let answer = get(port(4).await, "/prometheus/api/v1/read").await;
+    assert!(answer.starts_with("HTTP/1.1 405"), "{answer:?}");
+    assert!(answer.to_lowercase().contains("allow: post"), "{answer:?}");
+    assert!(answer.contains("accepts only POST"), "{answer:?}");
+}

@@ -48,7 +48,7 @@ enum Answer {
 
 pub(super) fn routes(path: &str, access: Access) -> Router<Runner> {
     Router::new()
-        .route(path, post(read))
+        .route(path, post(read).fallback(not_allowed))
         .route_layer(from_fn_with_state(access, guard))
         .route_layer(map_response(as_text))
 }
@@ -79,6 +79,11 @@ async fn read(
         }
         Err(error) => text(error.status(), &error.to_string()),
     }
+}
+
+async fn not_allowed() -> Response {
+    let error = PrometheusError::NotAllowed("POST");
+    text(error.status(), &error.to_string())
 }
 
 /// The query's thread: loads everything, replies, and encodes.
