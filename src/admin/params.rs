@@ -50,7 +50,8 @@ pub(super) fn bounded(
 }
 
 /// A time: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970 by their
-/// magnitude.
+/// magnitude. Rounded up to a millisecond: readings are at whole ones, and as a bound, inclusive or
+/// exclusive, a time between two of them means the same as the next one.
 pub(super) fn time(name: &'static str, text: &str) -> Result<i64, ApiError> {
     let wrong = || {
         ApiError::parameter(
@@ -62,7 +63,7 @@ pub(super) fn time(name: &'static str, text: &str) -> Result<i64, ApiError> {
         Ok(number) if number.is_finite() => of_number(text, number),
         _ => DateTime::parse_from_rfc3339(text)
             .ok()
-            .map(|t| t.timestamp_millis()),
+            .map(|t| t.timestamp_millis() + i64::from(t.timestamp_subsec_nanos() % 1_000_000 > 0)),
     };
     ms.filter(|ms| TIMES_MS.contains(ms)).ok_or_else(wrong)
 }
@@ -71,12 +72,20 @@ fn of_number(text: &str, number: f64) -> Option<i64> {
     // Integers are kept exact: nanoseconds do not fit a double.
     let whole = text.parse::<i64>().ok();
     match number.abs() {
-        n if n < 1e11 => Some(whole.map_or((number * 1000.0).round() as i64, |w| w * 1000)),
-        n if n < 1e14 => Some(whole.unwrap_or(number.floor() as i64)),
-        n if n < 1e17 => Some(whole.unwrap_or(number as i64).div_euclid(1000)),
-        n if n < 9.2e18 => Some(whole.unwrap_or(number as i64).div_euclid(1_000_000)),
+        // A double has seconds of this century to the microsecond, but not exactly.
+        n if n < 1e11 => Some(whole.map_or_else(
+            || divided_up((number * 1e6).round() as i64, 1000),
+            |w| w * 1000,
+        )),
+        n if n < 1e14 => Some(whole.unwrap_or(number.ceil() as i64)),
+        n if n < 1e17 => Some(divided_up(whole.unwrap_or(number.ceil() as i64), 1000)),
+        n if n < 9.2e18 => Some(divided_up(whole.unwrap_or(number as i64), 1_000_000)),
         _ => None,
     }
+}
+
+fn divided_up(number: i64, by: i64) -> i64 {
+    number.div_euclid(by) + i64::from(number.rem_euclid(by) > 0)
 }
 
 /// From and to. Default: the last 24 hours.
@@ -125,21 +134,74 @@ fn format_alone(named: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiE
         }
         None => {}
     }
-    let accept = headers
-        .get(ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let first = accept.split(',').find_map(|part| {
-        match part.split(';').next().unwrap_or_default().trim() {
-            "text/csv" => Some(Format::Csv),
-            "application/x-ndjson" | "application/ndjson" | "application/jsonl" => {
-                Some(Format::Ndjson)
-            }
-            "application/json" | "*/*" | "application/*" => Some(Format::Json),
-            _ => None,
+    Ok(preferred(headers))
+}
+
+/// The media types of a format in the header Accept. JSON is first: it is the answer to `*/*`.
+const MEDIA_TYPES: [(Format, &[&str]); 3] = [
+    (Format::Json, &["application/json"]),
+    (
+        Format::Ndjson,
+        &[
+            "application/x-ndjson",
+            "application/ndjson",
+            "application/jsonl",
+        ],
+    ),
+    (Format::Csv, &["text/csv"]),
+];
+
+/// The format with the highest weight in the header Accept (RFC 9110 §12.5.1); of several, the one
+/// that is named first. JSON if none is acceptable: readers that accept something else only, such
+/// as `text/html`, are better served with it than with an error.
+fn preferred(headers: &HeaderMap) -> Format {
+    let ranges: Vec<(&str, f32)> = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(weighted)
+        .collect();
+    let mut best = (Format::Json, 0.0, 0);
+    for (format, names) in MEDIA_TYPES {
+        // The weight of the most specific range applies.
+        let matched = ranges
+            .iter()
+            .enumerate()
+            .filter_map(|(at, (range, weight))| Some((specificity(range, names)?, at, *weight)))
+            .max_by_key(|(specificity, at, _)| (*specificity, std::cmp::Reverse(*at)));
+        let Some((_, at, weight)) = matched else {
+            continue;
+        };
+        let (_, best_weight, best_at) = best;
+        if weight > best_weight || (weight == best_weight && weight > 0.0 && at < best_at) {
+            best = (format, weight, at);
         }
+    }
+    best.0
+}
+
+/// A range of media types and its weight, the parameter `q`.
+fn weighted(part: &str) -> (&str, f32) {
+    let (range, parameters) = part.split_once(';').unwrap_or((part, ""));
+    let weight = parameters.split(';').find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_weight = name.trim().eq_ignore_ascii_case("q");
+        is_weight.then(|| value.trim().parse().unwrap_or(0.0))
     });
-    Ok(first.unwrap_or(Format::Json))
+    (range.trim(), weight.unwrap_or(1.0))
+}
+
+/// How exactly a range names one of these types; `None`: not at all.
+fn specificity(range: &str, names: &[&str]) -> Option<u8> {
+    let (kind, rest) = range.split_once('/')?;
+    let of = |name: &&str| match name.split_once('/') {
+        _ if name.eq_ignore_ascii_case(range) => Some(2),
+        Some((own, _)) if rest == "*" && own.eq_ignore_ascii_case(kind) => Some(1),
+        _ if range == "*/*" => Some(0),
+        _ => None,
+    };
+    names.iter().filter_map(of).max()
 }
 
 #[cfg(test)]
@@ -154,11 +216,19 @@ mod tests {
             "2024-03-01T11:00:00.123+01:00",
             "1709287200.123",
             "1709287200123",
-            "1709287200123999",
-            "1709287200123999999",
+            "1709287200123000",
+            "1709287200123000000",
+            // Rounded up.
+            "2024-03-01T10:00:00.122001Z",
+            "1709287200.1225",
+            "1709287200122.5",
+            "1709287200122001",
+            "1709287200122000001",
         ] {
             assert_eq!(time("from", text).unwrap(), at, "{text}");
         }
+        assert_eq!(time("to", "1969-12-31T23:59:59.9985Z").unwrap(), -1);
+        assert_eq!(time("to", "-0.0015").unwrap(), -1);
         assert_eq!(time("from", "-1").unwrap(), -1000);
         assert_eq!(time("from", "0").unwrap(), 0);
         for text in [
@@ -216,6 +286,36 @@ mod tests {
                 format_of(format, Some(csv), &HeaderMap::new()).is_err(),
                 "{format:?} {csv}"
             );
+        }
+    }
+
+    #[test]
+    fn the_format_with_the_highest_weight_is_chosen() {
+        for (accept, format) in [
+            ("", Format::Json),
+            ("*/*", Format::Json),
+            ("text/html", Format::Json),
+            ("text/html,application/xml;q=0.9,*/*;q=0.8", Format::Json),
+            ("text/csv", Format::Csv),
+            ("TEXT/CSV", Format::Csv),
+            ("text/*", Format::Csv),
+            ("text/csv; charset=utf-8; header=present", Format::Csv),
+            ("application/jsonl", Format::Ndjson),
+            ("text/csv, application/json", Format::Csv),
+            ("application/json, text/csv", Format::Json),
+            ("text/csv;q=0, application/json", Format::Json),
+            ("text/csv;q=0", Format::Json),
+            ("application/json;q=0.1, text/csv;q=0.9", Format::Csv),
+            (
+                "text/csv; Q=0.2, application/x-ndjson ;q=0.3",
+                Format::Ndjson,
+            ),
+            ("application/json;q=0, */*", Format::Ndjson),
+            ("*/*;q=0.1, text/csv;q=0.2", Format::Csv),
+            ("*/*, text/csv;q=0.2", Format::Json),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
+            assert_eq!(format_of(None, None, &headers).unwrap(), format, "{accept}");
         }
     }
 
