@@ -1,7 +1,8 @@
 //! The sender of each connection, so that its idle connections end when its token does.
 //!
 //! A request whose body is still arriving is checked again before it is used, and an answer that is
-//! being sent is completed. So only idle connections are cut here.
+//! being sent is completed. So only waiting connections are cut here: idle ones, and on the admin
+//! port those whose request's body is still arriving.
 
 use std::sync::{Arc, PoisonError};
 
