@@ -6,6 +6,12 @@
 //! file has two slots in separate pages, written alternately. A torn write therefore damages only
 //! the slot being replaced, and the writer needs no rename and no sync of the directory. A failure
 //! to write the checkpoint does not stop the journal.
+//!
+//! **Before a removal.** Segments are removed only after a checkpoint without their entries is
+//! synced ([`CheckpointFile::before_removal`]). So every entry from `unstored_from` on is in a
+//! segment, and the next start notices if the first segments are missing. If the checkpoint cannot
+//! be written, it is removed instead. Earlier builds removed segments first. So a second checksum
+//! follows the slot ([`Checkpoint::precedes_removals`]), which they neither read nor write.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +24,8 @@ use super::segment::Fields;
 pub(super) const NAME: &str = "checkpoint";
 const SLOT_BYTES: u64 = 4096;
 const MAGIC: [u8; 8] = *b"hbcheckp";
-const USED: usize = 36;
+/// Magic, three numbers, and two checksums.
+const USED: usize = 8 + 3 * 8 + 2 * 4;
 
 /// The content of a slot; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +33,17 @@ pub(super) struct Checkpoint {
     generation: u64,
     pub(super) unstored_from: u64,
     pub(super) synced_to: u64,
+    /// Whether segments were removed only after this checkpoint was synced; see the module.
+    precedes_removals: bool,
+}
+
+impl Checkpoint {
+    /// The sequences (the end exclusive) that must be in segments before the first one that exists,
+    /// and are in none. `first_seq`: where that segment starts; `None` if there is none.
+    pub(super) fn missing_before(&self, first_seq: Option<u64>) -> Option<(u64, u64)> {
+        let end = first_seq.unwrap_or(self.synced_to);
+        (self.precedes_removals && end > self.unstored_from).then_some((self.unstored_from, end))
+    }
 }
 
 /// The newest valid slot; `None` if the file does not exist or no slot is valid.
@@ -34,23 +52,39 @@ pub(super) fn read(fs: &dyn Fs, dir: &Path) -> io::Result<Option<Checkpoint>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    let mut best: Option<Checkpoint> = None;
-    for slot in 0..2 {
+    let mut slots = [None; 2];
+    for (slot, at) in slots.iter_mut().zip([0, SLOT_BYTES]) {
         let mut bytes = [0; USED];
-        let n = read_full_at(&*file, &mut bytes, slot * SLOT_BYTES)?;
-        let found = decode(&bytes[..n]);
-        best = [best, found]
-            .into_iter()
-            .flatten()
-            .max_by_key(|c| c.generation);
+        let n = read_full_at(&*file, &mut bytes, at)?;
+        *slot = decode(&bytes[..n]);
     }
-    Ok(best)
+    let generation = |slot: Option<Checkpoint>| slot.map_or(0, |c| c.generation);
+    let [a, b] = slots;
+    let (older, newest) = if generation(a) > generation(b) {
+        (b, a)
+    } else {
+        (a, b)
+    };
+    let newest = newest.filter(|newest| newest.generation > 0);
+    Ok(newest.map(|newest| {
+        // Damage to a slot leaves an older one, which does not know the latest removals.
+        let is_latest = older.is_some_and(|older| older.generation + 1 == newest.generation);
+        Checkpoint {
+            precedes_removals: newest.precedes_removals && is_latest,
+            ..newest
+        }
+    }))
 }
 
+/// Generation 0 if nothing was ever written; `None` if the slot is damaged.
 fn decode(bytes: &[u8]) -> Option<Checkpoint> {
-    let (body, crc) = bytes.split_at_checked(USED - 4)?;
+    if bytes.iter().all(|&byte| byte == 0) {
+        return Some(Checkpoint::default());
+    }
+    let (body, checksums) = bytes.split_at_checked(USED - 8)?;
     let (magic, body_fields) = body.split_at(8);
-    if magic != MAGIC || Fields(crc).u32()? != crc32c::crc32c(body) {
+    let mut checksums = Fields(checksums);
+    if magic != MAGIC || checksums.u32()? != crc32c::crc32c(body) {
         return None;
     }
     let mut fields = Fields(body_fields);
@@ -58,13 +92,22 @@ fn decode(bytes: &[u8]) -> Option<Checkpoint> {
         generation: fields.u64()?,
         unstored_from: fields.u64()?,
         synced_to: fields.u64()?,
+        precedes_removals: checksums.u32() == Some(removal_checksum(body)),
     })
+}
+
+/// Depends on the generation, so that one left by another writer of the slot does not count.
+fn removal_checksum(body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(body), b"removals")
 }
 
 /// Writes the slots alternately.
 pub(super) struct Writer {
     file: Arc<dyn FsFile>,
     last: Checkpoint,
+    /// Whether `last` was synced by this writer. One that was only read may be in the page cache
+    /// only, left by a process that was killed or whose fdatasync failed.
+    synced: bool,
 }
 
 impl Writer {
@@ -82,12 +125,15 @@ impl Writer {
         Ok(Writer {
             file,
             last: last.unwrap_or_default(),
+            synced: false,
         })
     }
 
-    /// Writes and syncs a slot, unless both sequences are unchanged.
+    /// Writes and syncs a slot, unless this writer has already written these sequences.
     pub(super) fn write(&mut self, unstored_from: u64, synced_to: u64) -> io::Result<()> {
-        if (unstored_from, synced_to) == (self.last.unstored_from, self.last.synced_to) {
+        if self.synced
+            && (unstored_from, synced_to) == (self.last.unstored_from, self.last.synced_to)
+        {
             return Ok(());
         }
         let generation = self.last.generation + 1;
@@ -95,15 +141,82 @@ impl Writer {
         for number in [generation, unstored_from, synced_to] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        let checksums = [crc32c::crc32c(&bytes), removal_checksum(&bytes)];
+        for checksum in checksums {
+            bytes.extend_from_slice(&checksum.to_le_bytes());
+        }
         write_all_at(&*self.file, &bytes, generation % 2 * SLOT_BYTES)?;
         self.file.sync_data()?;
         self.last = Checkpoint {
             generation,
             unstored_from,
             synced_to,
+            precedes_removals: true,
         };
+        self.synced = true;
         Ok(())
+    }
+}
+
+/// The checkpoint of an open journal.
+pub(super) struct CheckpointFile {
+    /// `None` after a failure. No retry: after a failed sync a later success proves nothing.
+    writer: Option<Writer>,
+    /// Whether the file was removed because it could not be written.
+    removed: bool,
+}
+
+impl CheckpointFile {
+    /// Opens or creates the file. A failure is only logged: on a full disk the journal must still
+    /// start, to drain.
+    pub(super) fn open(fs: &dyn Fs, dir: &Path, last: Option<Checkpoint>) -> CheckpointFile {
+        let writer = Writer::open(fs, dir, last).inspect_err(|error| {
+            let dir = dir.display();
+            tracing::warn!(%dir, %error, "cannot open the journal checkpoint; the next start \
+                replays more");
+        });
+        CheckpointFile {
+            writer: writer.ok(),
+            removed: false,
+        }
+    }
+
+    /// Writes and syncs these sequences. A failure is only logged.
+    pub(super) fn write(&mut self, unstored_from: u64, synced_to: u64) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        if let Err(error) = writer.write(unstored_from, synced_to) {
+            tracing::warn!(%error, "cannot write the journal checkpoint; the next start replays \
+                more");
+            self.writer = None;
+        }
+    }
+
+    /// Call before the removal of segments that end at or before `end`, which is not after
+    /// `unstored_from`. Writes the checkpoint, unless a synced one is late enough. If it cannot be
+    /// written, removes it, because an older one would call these segments lost; then returns true,
+    /// and the caller must sync the directory.
+    pub(super) fn before_removal(
+        &mut self,
+        fs: &dyn Fs,
+        dir: &Path,
+        end: u64,
+        (unstored_from, synced_to): (u64, u64),
+    ) -> io::Result<bool> {
+        let is_late = |writer: &Writer| writer.synced && end <= writer.last.unstored_from;
+        if self.removed || self.writer.as_ref().is_some_and(is_late) {
+            return Ok(false);
+        }
+        self.write(unstored_from, synced_to);
+        if self.writer.is_some() {
+            return Ok(false);
+        }
+        match fs.remove(&dir.join(NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => self.removed = true,
+        }
+        Ok(true)
     }
 }
 
@@ -111,6 +224,7 @@ impl Writer {
 mod tests {
     use super::*;
     use crate::journal::fs::MemFs;
+    use crate::journal::fs::memory::{Fault, Op};
 
     #[test]
     fn the_newest_sound_slot_counts() {
@@ -131,5 +245,72 @@ mod tests {
         let mut writer = Writer::open(&fs, dir, read(&fs, dir).unwrap()).unwrap();
         writer.write(5, 6).unwrap();
         assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 5);
+    }
+    /// What an earlier build writes.
+    fn without_removals(fs: &MemFs, path: &Path) {
+        let mut bytes = fs.read(path).unwrap();
+        for slot in [0, 4096] {
+            if let Some(checksum) = bytes.get_mut(slot + 36..slot + 40) {
+                checksum.fill(0);
+            }
+        }
+        fs.replace(path, bytes);
+    }
+
+    #[test]
+    fn only_a_checkpoint_that_precedes_removals_proves_that_segments_are_missing() {
+        let fs = MemFs::new();
+        let dir = Path::new("j");
+        let path = dir.join(NAME);
+        let missing = |first_seq| read(&fs, dir).unwrap().unwrap().missing_before(first_seq);
+        let mut writer = Writer::open(&fs, dir, None).unwrap();
+        writer.write(1, 9).unwrap();
+        assert_eq!(missing(Some(1)), None);
+        assert_eq!(missing(Some(5)), Some((1, 5)));
+        assert_eq!(missing(None), Some((1, 9)));
+        writer.write(4, 9).unwrap();
+        assert_eq!(missing(Some(5)), Some((4, 5)));
+        // The newest slot is damaged: the segments before 4 may have been removed.
+        let whole = fs.read(&path).unwrap();
+        let mut bytes = whole.clone();
+        bytes[10] ^= 1;
+        fs.replace(&path, bytes);
+        assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 1);
+        assert_eq!(missing(Some(4)), None);
+        fs.replace(&path, whole);
+        without_removals(&fs, &path);
+        assert_eq!(missing(Some(5)), None);
+        assert_eq!(missing(None), None);
+        // This build continues it, also if nothing has changed.
+        let mut writer = Writer::open(&fs, dir, read(&fs, dir).unwrap()).unwrap();
+        writer.write(4, 9).unwrap();
+        assert_eq!(missing(Some(5)), Some((4, 5)));
+    }
+
+    #[test]
+    fn a_removal_is_preceded_by_a_checkpoint_or_by_its_removal() {
+        let fs = MemFs::new();
+        let dir = Path::new("j");
+        let mut file = CheckpointFile::open(&fs, dir, None);
+        file.write(1, 9);
+        assert!(!file.before_removal(&fs, dir, 4, (5, 9)).unwrap());
+        assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 5);
+        // Nothing to write for the next segment.
+        let calls = fs.ops().len();
+        assert!(!file.before_removal(&fs, dir, 5, (7, 9)).unwrap());
+        assert_eq!(fs.ops().len(), calls);
+        // A checkpoint that was only read may not be durable.
+        let mut file = CheckpointFile::open(&fs, dir, read(&fs, dir).unwrap());
+        assert!(!file.before_removal(&fs, dir, 5, (5, 9)).unwrap());
+        assert_eq!(fs.ops().len(), calls + 2, "a write and a sync");
+        fs.fail(
+            Some(Op::Write),
+            0,
+            1,
+            Fault::Error(io::ErrorKind::StorageFull),
+        );
+        assert!(file.before_removal(&fs, dir, 8, (8, 9)).unwrap());
+        assert_eq!(read(&fs, dir).unwrap(), None);
+        assert!(!file.before_removal(&fs, dir, 9, (9, 9)).unwrap());
     }
 }

@@ -18,10 +18,43 @@ pub enum JournalError {
     },
     /// Bytes that had been durable have changed or are missing.
     #[error(
-        "{0}. Nothing was changed. `hourbucket journal inspect` shows the content; `hourbucket \
-         journal salvage` moves the damaged segment aside and keeps every valid reading"
+        "{damage}. Nothing was changed. `hourbucket journal inspect` shows the content; {remedy}",
+        damage = .0,
+        remedy = .0.remedy()
     )]
     Damaged(Damage),
+    /// A file has the name of a segment in another form, so it may be a renamed one.
+    #[error(
+        "{} is not a segment of this journal, whose names have 12 digits, like 000000000001.seg; \
+         move the file out of the directory",
+        .path.display()
+    )]
+    NotSegment {
+        /// The file.
+        path: PathBuf,
+    },
+    /// So many segments are missing before one that it is probably from another journal.
+    #[error(
+        "{}: {missing} segments are missing before it, so it is probably from another journal; \
+         move the file out of the directory",
+        .path.display()
+    )]
+    TooManyMissing {
+        /// The segment after the missing ones.
+        path: PathBuf,
+        /// Their number.
+        missing: u64,
+    },
+    /// The directory does not exist.
+    #[error(
+        "there is no journal directory {}; run the command with the configuration, the environment \
+         and the working directory of the service",
+        .dir.display()
+    )]
+    NoDirectory {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A segment of another format.
     #[error(
         "{}: {fault}. Run the version that wrote it until its journal is empty, or set another \
@@ -90,11 +123,27 @@ pub enum Damage {
         /// The fault of the frame.
         fault: FrameFault,
     },
-    /// A segment is missing although later ones exist.
-    #[error("journal segment {} is missing", .path.display())]
+    /// Segments are missing between others.
+    #[error("journal segment {} {}", .path.display(), missing(*.count))]
     Missing {
-        /// The expected segment file.
+        /// The first missing segment file.
         path: PathBuf,
+        /// The number of missing segments.
+        count: u64,
+    },
+    /// The first segments, or all, are missing.
+    #[error(
+        "journal directory {}: the segments with the entries {first}..{end} are missing, and the \
+         checkpoint does not know these entries to be stored",
+        .dir.display()
+    )]
+    FirstMissing {
+        /// The journal directory.
+        dir: PathBuf,
+        /// The first missing sequence.
+        first: u64,
+        /// The sequence after the missing ones.
+        end: u64,
     },
     /// The last segment ends before the synced end in the checkpoint.
     #[error(
@@ -112,6 +161,31 @@ pub enum Damage {
         /// The synced end (exclusive) in the checkpoint.
         synced: u64,
     },
+}
+
+impl Damage {
+    fn remedy(&self) -> &'static str {
+        match self {
+            Damage::Missing { .. } | Damage::FirstMissing { .. } => {
+                "put the missing segments back, or run `hourbucket journal salvage`, which gives \
+                 up their entries and keeps all others"
+            }
+            Damage::Header { .. }
+            | Damage::Number { .. }
+            | Damage::Frame { .. }
+            | Damage::EndsEarly { .. } => {
+                "`hourbucket journal salvage` moves the damaged segment aside and keeps every \
+                 valid reading"
+            }
+        }
+    }
+}
+
+fn missing(count: u64) -> String {
+    match count {
+        0 | 1 => "is missing".to_owned(),
+        _ => format!("and the {} after it are missing", count - 1),
+    }
 }
 
 /// Failure of an open journal. Final until a restart.

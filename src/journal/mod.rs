@@ -8,8 +8,8 @@
 //! **Parts.** `segment` defines the format (pure). `reader` and `recovery` read it. `writer`
 //! appends. `segment_manager` does the slow work: preparing segments, recycling stored ones,
 //! writing the checkpoint. `tracker` records which entries are stored (pure). `follower` passes the
-//! entries to the router. `repair` has the operator's tools. [`fs`] is the file system, real or in
-//! memory.
+//! entries to the router. `inspect` and `repair` have the operator's tools. [`fs`] is the file
+//! system, real or in memory.
 //!
 //! **Life of an entry.** The writer takes an [`IngestBatch`] from admission's channel together with
 //! all others that wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for
@@ -44,15 +44,16 @@
 //! - The header of a file named `*.seg` is synced. Sequences continue without a gap from segment to
 //!   segment.
 //! - Segments are removed from the front only. Each removal is durable before the next one, and
-//!   before the file is written again.
+//!   before the file is written again. A synced checkpoint precedes it (`checkpoint`).
 //! - The tail in memory ends at the end of the journal; older entries are in segments.
-//! - No lock is held during IO except the pool's, which the writer takes only when it needs a
-//!   segment.
+//! - No lock is held during IO except the pool's and the checkpoint's, which the writer takes only
+//!   when it needs a segment.
 
 mod checkpoint;
 mod error;
 mod follower;
 pub mod fs;
+mod inspect;
 mod reader;
 mod recovery;
 mod repair;
@@ -69,8 +70,9 @@ mod writer;
 
 pub use error::{Damage, JournalError, JournalFailure};
 pub use follower::{Follower, JournalEntry};
+pub use inspect::{Report, SegmentReport, check, inspect};
 pub use recovery::TornTail;
-pub use repair::{Report, Salvaged, SegmentReport, check, inspect, salvage};
+pub use repair::{Salvaged, salvage};
 pub use segment::{FrameFault, HeaderFault};
 pub use shared::OnBroken;
 pub use stats::JournalStats;
@@ -201,17 +203,7 @@ impl Journal {
             .lock(&dir.join(LOCK_NAME))
             .map_err(io_error("lock", &dir.join(LOCK_NAME)))?;
         let lock = lock.ok_or_else(|| JournalError::Locked { dir: dir.clone() })?;
-        let recovered = recovery::recover(&*fs, &dir)?;
-        let checkpoint = match checkpoint::Writer::open(&*fs, &dir, recovered.checkpoint) {
-            Ok(writer) => Some(writer),
-            // On a full disk the journal must still start, to drain.
-            Err(error) => {
-                let dir = dir.display();
-                tracing::warn!(%dir, %error, "cannot open the journal checkpoint; the next start \
-                    replays more");
-                None
-            }
-        };
+        let (recovered, checkpoint) = recovery::recover(&*fs, &dir)?;
         let max_bytes = config.max_bytes.max(SEGMENTS_MIN * SEGMENT_BYTES_MIN);
         let segment_bytes = config
             .segment_bytes
@@ -227,6 +219,7 @@ impl Journal {
             admission_control,
             on_broken,
             lock,
+            checkpoint,
         };
         let shared = Shared::new(parts, &recovered);
         let entries = recovered.next_seq - recovered.replay_from;
@@ -239,7 +232,7 @@ impl Journal {
             recovered.next_seq,
             config.commit_delay,
         );
-        let segment_manager = SegmentManager::new(shared.clone(), checkpoint);
+        let segment_manager = SegmentManager::new(shared.clone());
         let follower = Follower::new(
             shared.clone(),
             recovered.replay_from,

@@ -26,6 +26,9 @@
 //! interval of the checkpoint) after the group. The disk then looks the same as after a torn write.
 //! If only the process ended, cleanly or not, the synced frame exists.
 //!
+//! *Missing segments.* Numbers are consecutive, so a missing segment between others shows. Before
+//! the first one, sequences from the checkpoint's `unstored_from` on are missing (`checkpoint`).
+//!
 //! *Durable before appending.* Recovered frames may exist only in the page cache, left by a process
 //! that was killed or whose fdatasync failed. Recovery writes the last group again and syncs it,
 //! because the first sequence of the next segment states that the group is complete.
@@ -34,7 +37,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use super::checkpoint::{self, Checkpoint};
+use super::checkpoint::{self, Checkpoint, CheckpointFile};
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
@@ -290,7 +293,6 @@ pub(super) struct Recovered {
     pub(super) segments: VecDeque<SegmentInfo>,
     pub(super) next_number: u64,
     pub(super) next_seq: u64,
-    pub(super) checkpoint: Option<Checkpoint>,
     /// The first sequence that may be unstored, the position of its frame, and its append time.
     pub(super) replay_from: u64,
     pub(super) replay_place: Place,
@@ -299,11 +301,15 @@ pub(super) struct Recovered {
 
 /// Verifies the directory and prepares it for appending. Changes nothing if it returns damage or
 /// another format.
-pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError> {
+pub(super) fn recover(
+    fs: &dyn Fs,
+    dir: &Path,
+) -> Result<(Recovered, CheckpointFile), JournalError> {
     let checkpoint = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
     let known = checkpoint.unwrap_or_default();
     let found = list(fs, dir)?;
     let headers = verified_headers(dir, &found)?;
+    require_first(dir, headers.first(), &known)?;
     let ends: Vec<Option<u64>> = headers
         .iter()
         .skip(1)
@@ -319,7 +325,6 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         segments: VecDeque::new(),
         next_number: headers.last().map_or(1, |h| h.number + 1),
         next_seq: known.synced_to.max(1),
-        checkpoint,
         replay_from: known.unstored_from,
         replay_place: Place {
             segment: 0,
@@ -365,9 +370,11 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
     if let Some(last) = last {
         finish_last(fs, &mut recovered, &last)?;
     }
-    clean(fs, dir, &found[..stored])?;
+    remove_unfinished(fs, dir)?;
+    let mut checkpoint_file = CheckpointFile::open(fs, dir, checkpoint);
+    remove_stored(fs, dir, &found[..stored], &known, &mut checkpoint_file)?;
     set_replay(&mut recovered, known.unstored_from, first_place);
-    Ok(recovered)
+    Ok((recovered, checkpoint_file))
 }
 
 /// Requires that all headers are valid, of a supported format, and numbered without a gap.
@@ -399,12 +406,30 @@ fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, J
         if let Some(before) = headers.last()
             && before.number + 1 != header.number
         {
-            let path = dir.join(segment_name(before.number + 1));
-            return Err(JournalError::Damaged(Damage::Missing { path }));
+            return Err(JournalError::Damaged(Damage::Missing {
+                path: dir.join(segment_name(before.number + 1)),
+                count: header.number - before.number - 1,
+            }));
         }
         headers.push(header);
     }
     Ok(headers)
+}
+
+/// Requires that no segment is missing before the first one.
+fn require_first(
+    dir: &Path,
+    first: Option<&Header>,
+    known: &Checkpoint,
+) -> Result<(), JournalError> {
+    match known.missing_before(first.map(|header| header.first_seq)) {
+        Some((first, end)) => Err(JournalError::Damaged(Damage::FirstMissing {
+            dir: dir.to_owned(),
+            first,
+            end,
+        })),
+        None => Ok(()),
+    }
 }
 
 /// Like [`examine`], but refuses damage.
@@ -508,8 +533,8 @@ fn finish_last(
     Ok(())
 }
 
-/// Removes unfinished segments and stored ones (oldest first, so that a crash leaves no gap).
-fn clean(fs: &dyn Fs, dir: &Path, stored: &[FoundSegment]) -> Result<(), JournalError> {
+/// Removes files that did not become segments.
+fn remove_unfinished(fs: &dyn Fs, dir: &Path) -> Result<(), JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
     for path in names
         .iter()
@@ -518,12 +543,34 @@ fn clean(fs: &dyn Fs, dir: &Path, stored: &[FoundSegment]) -> Result<(), Journal
     {
         fs.remove(&path).map_err(io_error("remove", &path))?;
     }
+    fs.sync_dir(dir).map_err(io_error("sync", dir))
+}
+
+/// Removes stored segments, oldest first, so that a crash leaves no gap. First writes the
+/// checkpoint again, because it may only be in the page cache.
+fn remove_stored(
+    fs: &dyn Fs,
+    dir: &Path,
+    stored: &[FoundSegment],
+    known: &Checkpoint,
+    checkpoint: &mut CheckpointFile,
+) -> Result<(), JournalError> {
+    if stored.is_empty() {
+        return Ok(());
+    }
+    let sequences = (known.unstored_from, known.synced_to);
+    let removed = checkpoint
+        .before_removal(fs, dir, known.unstored_from, sequences)
+        .map_err(io_error("remove the checkpoint in", dir))?;
+    if removed {
+        fs.sync_dir(dir).map_err(io_error("sync", dir))?;
+    }
     for segment in stored {
         fs.remove(&segment.path)
             .map_err(io_error("remove", &segment.path))?;
         fs.sync_dir(dir).map_err(io_error("sync", dir))?;
     }
-    fs.sync_dir(dir).map_err(io_error("sync", dir))
+    Ok(())
 }
 
 /// Sets where the replay starts. `first_place`: the frame with the first sequence that may be

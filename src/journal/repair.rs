@@ -1,214 +1,40 @@
-//! The operator's tools: inspect a journal, check whether it opens, and salvage a damaged one.
+//! The operator's tool for a damaged journal.
 //!
 //! [`salvage`] replaces a damaged segment by one with every valid frame, and keeps the damaged file
-//! as `*.seg.damaged`. Lost sequences become a gap frame. So recovery stays strict: it accepts
-//! missing sequences only if an operator has run salvage. The replacement is renamed atomically
-//! after both files are synced, so salvage can be killed and run again.
+//! as `*.seg.damaged`. Lost sequences become a gap frame, or before the first segment a later start
+//! in the checkpoint. So recovery stays strict: it accepts missing sequences only if an operator
+//! has run salvage. The replacement is renamed atomically after both files are synced, so salvage
+//! can be killed and run again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::checkpoint;
-use super::error::{Damage, JournalError, io_error};
+use super::checkpoint::{self, Checkpoint};
+use super::error::{JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
-use super::recovery::{Expect, SegmentEnd, TornTail, examine};
+use super::recovery::{Expect, SegmentEnd, examine};
 use super::segment::{
     Coding, FORMAT_VERSION, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header,
     HeaderFault, Payload, begin_frame, end_frame, seal_frame,
 };
-use super::segment_files::{FoundSegment, list, segment_name};
+use super::segment_files::{FoundSegment, list, names, segment_name};
 
-/// The content of a journal directory.
-#[derive(Debug, Clone, Default)]
-pub struct Report {
-    /// A running hourbucket holds the lock; the other fields are then empty.
-    pub in_use: bool,
-    /// The segments, ordered by number.
-    pub segments: Vec<SegmentReport>,
-    /// The checkpoint: the first sequence that may be unstored, and the synced end (exclusive).
-    pub checkpoint: Option<(u64, u64)>,
-    /// Damage that prevents opening the journal.
-    pub problems: Vec<Damage>,
-    /// Segments of a format that this build does not read.
-    pub other_format: Vec<(PathBuf, HeaderFault)>,
-}
-
-impl Report {
-    /// Whether the journal can be opened.
-    pub fn is_sound(&self) -> bool {
-        self.problems.is_empty() && self.other_format.is_empty()
-    }
-}
-
-/// The content of a segment.
-#[derive(Debug, Clone)]
-pub struct SegmentReport {
-    /// The segment file.
-    pub path: PathBuf,
-    /// Length of the file.
-    pub bytes: u64,
-    /// Valid frames up to the end or the first damage.
-    pub frames: u64,
-    /// Readings in these frames.
-    pub readings: u64,
-    /// Those that the checkpoint does not know to be stored. A start finds some of them stored.
-    pub unstored: u64,
-    /// Dead letters in these frames.
-    pub dead_letters: u64,
-    /// Sequences of these frames, the end exclusive.
-    pub sequences: (u64, u64),
-    /// Append times of the first and the last frame, in milliseconds since 1970.
-    pub wall_ms: Option<(i64, i64)>,
-    /// Whether a crash interrupted the last write. The next start repairs this.
-    pub torn: bool,
-    /// The bytes that the next start then cuts off.
-    pub cut: Option<TornTail>,
-}
+/// If more segments in a row are missing, the next one is probably from another journal. Each of
+/// them is replaced by a file with a gap, because numbers must be consecutive.
+const MISSING_MAX: u64 = 1000;
 
 /// Result of [`salvage`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Salvaged {
     /// New paths of the damaged files.
     pub moved: Vec<PathBuf>,
-    /// Lost ranges of sequences, the ends exclusive.
+    /// Those of them without a valid header: nothing in them can be verified, so nothing is kept.
+    pub unreadable: Vec<PathBuf>,
+    /// New segments in place of missing ones.
+    pub filled: Vec<PathBuf>,
+    /// Lost ranges of sequences, the ends exclusive. Some of their entries may have been stored.
     pub lost: Vec<(u64, u64)>,
-}
-
-/// Checks whether the journal can be opened; changes nothing. A missing directory counts as an
-/// empty journal.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn check(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
-    inspect(fs, dir)
-}
-
-/// Reads the whole journal and decodes every payload; changes nothing.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
-    let names = match fs.list(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Report::default()),
-        names => names.map_err(io_error("list", dir))?,
-    };
-    let lock_path = dir.join(super::LOCK_NAME);
-    let has_lock = names.iter().any(|name| name == super::LOCK_NAME);
-    let lock = if has_lock {
-        fs.lock(&lock_path).map_err(io_error("lock", &lock_path))?
-    } else {
-        None
-    };
-    if has_lock && lock.is_none() {
-        return Ok(Report {
-            in_use: true,
-            ..Report::default()
-        });
-    }
-    let known = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
-    let found = list(fs, dir)?;
-    let mut last_end = HEADER_BYTES;
-    let mut report = Report {
-        checkpoint: known.map(|c| (c.unstored_from, c.synced_to)),
-        ..Report::default()
-    };
-    for (i, segment) in found.iter().enumerate() {
-        let next = found.get(i + 1);
-        let end = next
-            .and_then(|n| n.header.as_ref().ok())
-            .map(|h| h.first_seq);
-        last_end = inspect_segment(&mut report, segment, end)?;
-        for number in next.map_or(0..0, |n| segment.number + 1..n.number) {
-            report.problems.push(Damage::Missing {
-                path: dir.join(segment_name(number)),
-            });
-        }
-    }
-    if let (Some(last), Some(known)) = (report.segments.last(), known)
-        && known.synced_to > last.sequences.1
-        && report.is_sound()
-    {
-        let path = last.path.clone();
-        let offset = last_end;
-        let end = last.sequences.1;
-        let synced = known.synced_to;
-        report.problems.push(Damage::EndsEarly {
-            path,
-            offset,
-            end,
-            synced,
-        });
-    }
-    Ok(report)
-}
-
-/// Returns the end of the valid frames.
-fn inspect_segment(
-    report: &mut Report,
-    segment: &FoundSegment,
-    end: Option<u64>,
-) -> Result<u64, JournalError> {
-    let path = segment.path.clone();
-    let header = match &segment.header {
-        Ok(header) if header.number == segment.number => header,
-        Ok(header) => {
-            report.problems.push(Damage::Number {
-                path,
-                number: header.number,
-            });
-            return Ok(HEADER_BYTES);
-        }
-        Err(fault @ HeaderFault::Version(_)) => {
-            report.other_format.push((path, fault.clone()));
-            return Ok(HEADER_BYTES);
-        }
-        Err(fault) => {
-            report.problems.push(Damage::Header {
-                path,
-                fault: fault.clone(),
-            });
-            return Ok(HEADER_BYTES);
-        }
-    };
-    let unstored_from = report
-        .checkpoint
-        .map_or(0, |(unstored_from, _)| unstored_from);
-    let expect = Expect {
-        end,
-        deep: true,
-        find: unstored_from,
-    };
-    let seen = examine(segment, header, expect).map_err(io_error("read", &path))?;
-    if let SegmentEnd::Damaged(fault) = seen.ending {
-        let path = path.clone();
-        let offset = seen.data_end;
-        let seq = seen.next_seq;
-        report.problems.push(Damage::Frame {
-            path,
-            offset,
-            seq,
-            fault,
-        });
-    }
-    let cut = if let SegmentEnd::Torn(cut) = seen.ending {
-        Some(cut)
-    } else {
-        None
-    };
-    report.segments.push(SegmentReport {
-        path,
-        bytes: segment.bytes,
-        frames: seen.frames,
-        readings: seen.readings,
-        unstored: seen.readings_found,
-        dead_letters: seen.dead_letters,
-        sequences: (header.first_seq, seen.next_seq),
-        wall_ms: seen.wall_ms,
-        torn: cut.is_some(),
-        cut,
-    });
-    Ok(seen.data_end)
 }
 
 /// A position in the sequence of segments: the expected segment, and its remains.
@@ -220,57 +46,81 @@ struct Slot {
     sound_header: bool,
 }
 
-/// Replaces damaged segments by their valid frames, so that the journal can be opened.
+/// Replaces damaged segments by their valid frames, and missing ones by gaps, so that the journal
+/// can be opened.
 ///
 /// # Errors
-/// The journal is in use, of another format, or cannot be read or written.
+/// The directory does not exist, or the journal is in use, of another format, or cannot be read or
+/// written.
 pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
+    names(fs, dir)?;
     let lock_path = dir.join(super::LOCK_NAME);
     let lock = fs.lock(&lock_path).map_err(io_error("lock", &lock_path))?;
     let _lock = lock.ok_or_else(|| JournalError::Locked { dir: dir.into() })?;
     let known = checkpoint::read(fs, dir)
         .map_err(io_error("read the checkpoint in", dir))?
         .unwrap_or_default();
-    let slots = slots(list(fs, dir)?)?;
+    let Slots {
+        before,
+        slots,
+        after,
+    } = slots(list(fs, dir)?)?;
     let mut done = Salvaged::default();
+    for slot in before.iter().chain(&after) {
+        move_aside(fs, dir, slot, &mut done)?;
+    }
+    let first_header = slots.first().and_then(|slot| slot.header);
+    let missing = known.missing_before(first_header.map(|header| header.first_seq));
     // The sequence after the segments so far.
-    let mut next_seq = None;
+    let mut next_seq = first_header.map_or(known.synced_to, |header| header.first_seq);
+    let unreadable = (known.unstored_from.max(1), next_seq);
+    let unreadable = (!before.is_empty() && unreadable.0 < unreadable.1).then_some(unreadable);
+    done.lost.extend(missing.or(unreadable));
     for (i, slot) in slots.iter().enumerate() {
-        let Some(first_seq) = slot.header.map(|h| h.first_seq).or(next_seq) else {
-            // No earlier segment exists, so its number is not required.
-            move_aside(fs, dir, slot, &mut done)?;
-            continue;
-        };
-        let last = i + 1 == slots.len();
-        // If the header of the next segment is lost, this one ends after its valid frames.
-        let end = slots
-            .get(i + 1)
-            .and_then(|next| next.header)
-            .map(|h| h.first_seq);
-        let expect = Expect {
-            end,
-            deep: true,
-            find: u64::MAX,
-        };
-        if let (Some(found), Some(header), true) = (&slot.found, &slot.header, slot.sound_header) {
-            let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
-            let early = last && known.synced_to > seen.next_seq;
-            if !matches!(seen.ending, SegmentEnd::Damaged(_)) && !early {
-                next_seq = Some(seen.next_seq);
-                continue;
-            }
-        }
-        // For the last segment only a lower bound of its end is known.
-        let span = Span {
-            first_seq,
-            end,
-            end_min: end.unwrap_or(if last { known.synced_to } else { first_seq }),
-        };
-        let rebuilt = rebuild(fs, dir, slot, span, &mut done);
-        next_seq =
-            Some(rebuilt.map_err(io_error("rebuild", &dir.join(segment_name(slot.number))))?);
+        let next = slots.get(i + 1);
+        next_seq = salvage_slot(fs, dir, (slot, next), (next_seq, &known), &mut done)?;
+    }
+    if let Some((_, end)) = missing {
+        checkpoint::Writer::open(fs, dir, Some(known))
+            .and_then(|mut writer| writer.write(end, known.synced_to.max(end)))
+            .map_err(io_error("write the checkpoint in", dir))?;
     }
     Ok(done)
+}
+
+/// Rebuilds a segment that is damaged or missing. Returns the end of its sequences. `next`: the
+/// segment after it, if it is not the last. `next_seq`: the end of the segments before it.
+fn salvage_slot(
+    fs: &dyn Fs,
+    dir: &Path,
+    (slot, next): (&Slot, Option<&Slot>),
+    (next_seq, known): (u64, &Checkpoint),
+    done: &mut Salvaged,
+) -> Result<u64, JournalError> {
+    let first_seq = slot.header.map_or(next_seq, |h| h.first_seq);
+    let last = next.is_none();
+    // If the header of the next segment is lost, this one ends after its valid frames.
+    let end = next.and_then(|next| next.header).map(|h| h.first_seq);
+    let expect = Expect {
+        end,
+        deep: true,
+        find: u64::MAX,
+    };
+    if let (Some(found), Some(header), true) = (&slot.found, &slot.header, slot.sound_header) {
+        let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
+        let early = last && known.synced_to > seen.next_seq;
+        if !matches!(seen.ending, SegmentEnd::Damaged(_)) && !early {
+            return Ok(seen.next_seq);
+        }
+    }
+    // For the last segment only a lower bound of its end is known.
+    let span = Span {
+        first_seq,
+        end,
+        end_min: end.unwrap_or(if last { known.synced_to } else { first_seq }),
+    };
+    let path = dir.join(segment_name(slot.number));
+    rebuild(fs, dir, slot, span, done).map_err(io_error("rebuild", &path))
 }
 
 /// The sequences that a replacement covers.
@@ -283,39 +133,77 @@ struct Span {
     end_min: u64,
 }
 
-fn slots(found: Vec<FoundSegment>) -> Result<Vec<Slot>, JournalError> {
+/// The segments of a journal, and files with the names of segments that belong to none of them.
+struct Slots {
+    /// Files without a header before the first segment. Its number need not follow theirs.
+    before: Vec<Slot>,
+    /// From the first to the last segment, numbers without a gap. The first one has a header.
+    slots: Vec<Slot>,
+    /// Files without a header whose numbers do not follow the last segment.
+    after: Vec<Slot>,
+}
+
+fn slots(found: Vec<FoundSegment>) -> Result<Slots, JournalError> {
+    let mut before = found
+        .into_iter()
+        .map(slot)
+        .collect::<Result<Vec<Slot>, JournalError>>()?;
+    let has_header = |slot: &Slot| slot.header.is_some();
+    let mut slots = before.split_off(before.iter().position(has_header).unwrap_or(before.len()));
+    let last = slots.iter().rposition(has_header).unwrap_or(0);
+    let follows = |pair: &&[Slot]| matches!(pair, [slot, next] if slot.number + 1 == next.number);
+    let rest = slots.get(last..).unwrap_or_default();
+    let following = rest.windows(2).take_while(follows).count();
+    let after = slots.split_off(slots.len().min(last + 1 + following));
+    let slots = with_missing(slots)?;
+    Ok(Slots {
+        before,
+        slots,
+        after,
+    })
+}
+
+fn slot(segment: FoundSegment) -> Result<Slot, JournalError> {
+    if let Err(fault @ HeaderFault::Version(_)) = &segment.header {
+        return Err(JournalError::Format {
+            path: segment.path.clone(),
+            fault: fault.clone(),
+        });
+    }
+    let number = segment.number;
+    let sound = segment.own_header().copied();
+    let copy = || {
+        let mut page = vec![0; HEADER_BYTES as usize];
+        let n = read_full_at(&*segment.file, &mut page, 0).ok()?;
+        Header::decode(page[..n].get(HEADER_COPY_AT..)?)
+            .ok()
+            .filter(|header| header.number == number)
+    };
+    Ok(Slot {
+        number,
+        header: sound.or_else(copy),
+        sound_header: sound.is_some(),
+        found: Some(segment),
+    })
+}
+
+/// Adds the missing slots between others.
+fn with_missing(found: Vec<Slot>) -> Result<Vec<Slot>, JournalError> {
     let mut slots: Vec<Slot> = Vec::new();
-    for segment in found {
-        if let Err(fault @ HeaderFault::Version(_)) = &segment.header {
-            return Err(JournalError::Format {
-                path: segment.path.clone(),
-                fault: fault.clone(),
-            });
+    for slot in found {
+        let from = slots.last().map_or(slot.number, |before| before.number + 1);
+        let missing = slot.number - from;
+        if let (Some(segment), true) = (&slot.found, missing > MISSING_MAX) {
+            let path = segment.path.clone();
+            return Err(JournalError::TooManyMissing { path, missing });
         }
-        let number = segment.number;
-        let own = |header: &Header| header.number == number;
-        let sound = segment.header.clone().ok().filter(own);
-        let copy = || {
-            let mut page = vec![0; HEADER_BYTES as usize];
-            let n = read_full_at(&*segment.file, &mut page, 0).ok()?;
-            Header::decode(page[..n].get(HEADER_COPY_AT..)?)
-                .ok()
-                .filter(own)
-        };
-        let from = slots.last().map_or(number, |before| before.number + 1);
-        slots.extend((from..number).map(|number| Slot {
+        slots.extend((from..slot.number).map(|number| Slot {
             number,
             found: None,
             header: None,
             sound_header: false,
         }));
-        let header = sound.or_else(copy);
-        slots.push(Slot {
-            number,
-            header,
-            sound_header: sound.is_some(),
-            found: Some(segment),
-        });
+        slots.push(slot);
     }
     Ok(slots)
 }
@@ -324,6 +212,7 @@ fn damaged_path(dir: &Path, slot: &Slot) -> PathBuf {
     dir.join(format!("{}.damaged", segment_name(slot.number)))
 }
 
+/// For a file without a header.
 fn move_aside(
     fs: &dyn Fs,
     dir: &Path,
@@ -337,6 +226,7 @@ fn move_aside(
     fs.rename(&found.path, &to)
         .map_err(io_error("move aside", &found.path))?;
     fs.sync_dir(dir).map_err(io_error("sync", dir))?;
+    done.unreadable.push(to.clone());
     done.moved.push(to);
     Ok(())
 }
@@ -466,10 +356,17 @@ fn rebuild(
     if let Some(found) = &slot.found {
         let to = damaged_path(dir, slot);
         copy_file(fs, found, &to)?;
+        if slot.header.is_none() {
+            done.unreadable.push(to.clone());
+        }
         done.moved.push(to);
     }
-    fs.rename(&temporary, &dir.join(segment_name(slot.number)))?;
+    let path = dir.join(segment_name(slot.number));
+    fs.rename(&temporary, &path)?;
     fs.sync_dir(dir)?;
+    if slot.found.is_none() {
+        done.filled.push(path);
+    }
     done.lost.append(&mut new.lost);
     Ok(new.next_seq)
 }

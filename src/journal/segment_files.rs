@@ -25,13 +25,36 @@ pub(super) struct FoundSegment {
     pub(super) header: Result<Header, HeaderFault>,
 }
 
+impl FoundSegment {
+    /// Its header, unless that belongs to a segment with another number.
+    pub(super) fn own_header(&self) -> Option<&Header> {
+        let header = self.header.as_ref().ok()?;
+        (header.number == self.number).then_some(header)
+    }
+}
+
+/// The names of the files in a directory that must exist.
+pub(super) fn names(fs: &dyn Fs, dir: &Path) -> Result<Vec<String>, JournalError> {
+    fs.list(dir).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => JournalError::NoDirectory { dir: dir.into() },
+        _ => io_error("list", dir)(error),
+    })
+}
+
 /// All segment files, ordered by number.
 pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
-    let mut numbers: Vec<u64> = names
-        .iter()
-        .filter_map(|name| segment_number(name))
-        .collect();
+    let mut numbers = Vec::new();
+    for name in &names {
+        let Some(number) = segment_number(name) else {
+            continue;
+        };
+        if segment_name(number) != *name {
+            let path = dir.join(name);
+            return Err(JournalError::NotSegment { path });
+        }
+        numbers.push(number);
+    }
     numbers.sort_unstable();
     let find = |number| {
         let path = dir.join(segment_name(number));

@@ -21,7 +21,6 @@ use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::checkpoint;
 use super::error::JournalFailure;
 use super::segment::HEADER_BYTES;
 use super::segment_info::SegmentInfo;
@@ -143,9 +142,9 @@ impl Shared {
         self.admission_control.full(true);
     }
 
-    /// Retires stored segments, oldest first and each durably before the next, so that a crash
-    /// leaves no gap. Reusable files are put into the pool, even above its limit (see
-    /// [`Shared::surplus`]).
+    /// Retires stored segments, oldest first, each durably before the next, and after a checkpoint
+    /// without its entries, so that a crash leaves no gap. Reusable files are put into the pool,
+    /// even above its limit (see [`Shared::surplus`]).
     fn sweep(&self, pool: &mut SegmentPool) {
         loop {
             let oldest = {
@@ -155,6 +154,9 @@ impl Shared {
                     _ => return,
                 }
             };
+            if !self.checkpoint_removal() {
+                return;
+            }
             let recycled = match self.retire(pool, &oldest) {
                 Ok(recycled) => recycled,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -175,6 +177,35 @@ impl Shared {
             match recycled {
                 Some(recycled) => pool.ready.push(recycled),
                 None => state.count_bytes(0, oldest.bytes),
+            }
+        }
+    }
+
+    /// Makes the checkpoint ready for the removal of the oldest segment; false if that is
+    /// impossible.
+    fn checkpoint_removal(&self) -> bool {
+        let mut checkpoint = self.checkpoint();
+        let (end, sequences) = {
+            let state = self.state();
+            let unstored_from = state.tracker.replay_from();
+            let end = state.oldest_end().unwrap_or(unstored_from);
+            (end, (unstored_from, state.synced_to))
+        };
+        match checkpoint.before_removal(&*self.fs, &self.dir, end, sequences) {
+            Ok(false) => true,
+            Ok(true) => {
+                let synced = self.fs.sync_dir(&self.dir);
+                if let Err(source) = synced {
+                    let path = self.dir.clone();
+                    self.break_for(&JournalFailure::Sync { path, source });
+                    return false;
+                }
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot remove the journal checkpoint, which cannot be \
+                    written either; stored segments are kept");
+                false
             }
         }
     }
@@ -210,20 +241,15 @@ impl Shared {
 /// The segment manager without its thread.
 pub(super) struct SegmentManager {
     shared: Arc<Shared>,
-    checkpoint: Option<checkpoint::Writer>,
     checkpoint_ms: Option<u64>,
     progress_ms: u64,
 }
 
 impl SegmentManager {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        checkpoint: Option<checkpoint::Writer>,
-    ) -> SegmentManager {
+    pub(super) fn new(shared: Arc<Shared>) -> SegmentManager {
         let progress_ms = shared.clock.now().mono_ms;
         SegmentManager {
             shared,
-            checkpoint,
             checkpoint_ms: None,
             progress_ms,
         }
@@ -304,20 +330,13 @@ impl SegmentManager {
         self.log_progress(now_ms);
     }
 
-    fn write_checkpoint(&mut self) {
+    fn write_checkpoint(&self) {
+        let mut checkpoint = self.shared.checkpoint();
         let (unstored_from, synced_to) = {
             let state = self.shared.state();
             (state.tracker.replay_from(), state.synced_to)
         };
-        let Some(writer) = &mut self.checkpoint else {
-            return;
-        };
-        if let Err(error) = writer.write(unstored_from, synced_to) {
-            tracing::warn!(%error, "cannot write the journal checkpoint; the next start replays \
-                more");
-            // No retry: after a failed sync a later success proves nothing.
-            self.checkpoint = None;
-        }
+        checkpoint.write(unstored_from, synced_to);
     }
 
     fn log_progress(&mut self, now_ms: u64) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::checkpoint::CheckpointFile;
 use super::error::JournalFailure;
 use super::fs::{DirLock, Fs};
 use super::recovery::Recovered;
@@ -64,8 +65,9 @@ pub(super) struct Shared {
     /// The sequences to replay; the end is exclusive.
     pub(super) replay: (u64, u64),
     state: Mutex<State>,
-    /// Lock order: before `state`, never after it. Held during IO.
+    /// Lock order: `pool`, `checkpoint`, `state`. The first two are held during IO.
     pub(super) pool: Mutex<SegmentPool>,
+    checkpoint: Mutex<CheckpointFile>,
     pub(super) segment_manager: Condvar,
     /// Wakes the follower.
     pub(super) data: Notify,
@@ -85,6 +87,7 @@ pub(super) struct Parts {
     pub(super) admission_control: AdmissionControl,
     pub(super) on_broken: OnBroken,
     pub(super) lock: Box<dyn DirLock>,
+    pub(super) checkpoint: CheckpointFile,
 }
 
 impl Shared {
@@ -119,6 +122,7 @@ impl Shared {
             replay: (from, recovered.next_seq),
             state: Mutex::new(state),
             pool: Mutex::default(),
+            checkpoint: Mutex::new(parts.checkpoint),
             segment_manager: Condvar::new(),
             data: Notify::new(),
             handed_to: AtomicU64::new(from),
@@ -129,6 +133,13 @@ impl Shared {
     /// state.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lock it before the state is read, so that a later write has the later state.
+    pub(super) fn checkpoint(&self) -> MutexGuard<'_, CheckpointFile> {
+        self.checkpoint
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The time of an append at this moment.
@@ -296,7 +307,7 @@ impl State {
     }
 
     /// The sequence after the oldest segment, if it is no longer appended to.
-    fn oldest_end(&self) -> Option<u64> {
+    pub(super) fn oldest_end(&self) -> Option<u64> {
         match (self.segments.len(), self.segments.get(1)) {
             (_, Some(next)) => Some(next.first_seq),
             (1, None) if !self.active => Some(self.synced_to),
