@@ -197,9 +197,22 @@ fn brief(report: &Report) -> String {
     let sum = |f: fn(&SegmentReport) -> u64| report.segments.iter().map(f).sum::<u64>();
     let bytes = sum(|s| s.bytes);
     let readings = sum(|s| s.readings);
-    let state = match sum(|s| s.unstored) {
-        0 => "all stored".to_owned(),
-        n => format!(
+    let absent = match report.checkpoint {
+        Some((first, end)) if report.segments.is_empty() && first < end => Some((first, end)),
+        _ => None,
+    };
+    let state = match (report.is_sound(), sum(|s| s.unstored), absent) {
+        (false, n, _) => format!(
+            "{n} of them not known to be stored; there is damage, so others may be lost: keep the \
+             directory"
+        ),
+        // A checkpoint of an earlier release may be older than the last removal of a segment.
+        (true, _, Some((first, end))) => format!(
+            "entries {first}..{end} are in no segment and not known to be stored; if no file was \
+             deleted by hand, they were stored shortly before the service was killed"
+        ),
+        (true, 0, None) => "all stored".to_owned(),
+        (true, n, None) => format!(
             "{n} of them not known to be stored: keep the directory, and start hourbucket on it"
         ),
     };
@@ -236,26 +249,88 @@ pub(super) fn describe(report: &Report) -> String {
     }
     if !report.is_sound() {
         lines.push(
-            "to repair: `hourbucket journal salvage` moves damaged segments aside and keeps \
-            the rest"
+            "to repair: put missing segments back, or run `hourbucket journal salvage`, which \
+             moves damaged segments aside, gives up what is missing, and keeps the rest"
                 .into(),
         );
     }
     lines.join("\n")
 }
 
-/// The result of a salvage, one line per segment moved and per range lost.
+/// The result of a salvage, one line per changed file and per range lost.
 pub(super) fn describe_salvage(salvaged: &Salvaged) -> String {
-    if salvaged.moved.is_empty() {
+    let Salvaged {
+        moved,
+        unreadable,
+        filled,
+        lost,
+    } = salvaged;
+    if *salvaged == Salvaged::default() {
         return "no damage found; nothing was changed".into();
     }
-    let moved = salvaged
-        .moved
+    let moved = moved.iter().map(|path| {
+        let nothing = if unreadable.contains(path) {
+            ", without a valid header: nothing in it can be read"
+        } else {
+            ""
+        };
+        format!("moved aside: {}{nothing}", path.display())
+    });
+    let filled = filled
         .iter()
-        .map(|p| format!("moved aside: {}", p.display()));
-    let lost = salvaged
-        .lost
-        .iter()
-        .map(|(first, end)| format!("lost: entries {first}..{end}"));
-    moved.chain(lost).collect::<Vec<_>>().join("\n")
+        .map(|path| format!("written in place of a missing segment: {}", path.display()));
+    let lost = lost.iter().map(|(first, end)| {
+        format!("lost: entries {first}..{end}, unless they were stored before")
+    });
+    moved
+        .chain(filled)
+        .chain(lost)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{Damage, HeaderFault};
+
+    #[test]
+    fn all_stored_is_said_only_of_a_journal_whose_entries_are_all_stored() {
+        assert!(describe(&Report::default()).contains("all stored"));
+        let path = PathBuf::from("j/000000000001.seg");
+        let fault = HeaderFault::Magic;
+        let damaged = Report {
+            problems: vec![Damage::Header { path, fault }],
+            ..Report::default()
+        };
+        let without_segments = Report {
+            checkpoint: Some((3, 9)),
+            ..Report::default()
+        };
+        for (report, part) in [(damaged, "keep the directory"), (without_segments, "3..9")] {
+            let text = describe(&report);
+            assert!(!text.contains("all stored"), "{text}");
+            assert!(text.contains(part), "{text}");
+        }
+        let stored = Report {
+            checkpoint: Some((9, 9)),
+            ..Report::default()
+        };
+        assert!(describe(&stored).contains("all stored"));
+    }
+
+    #[test]
+    fn a_salvage_that_moved_nothing_says_what_is_lost() {
+        let path = PathBuf::from("j/000000000004.seg");
+        let salvaged = Salvaged {
+            filled: vec![path],
+            lost: vec![(22, 29)],
+            ..Salvaged::default()
+        };
+        let text = describe_salvage(&salvaged);
+        assert!(!text.contains("no damage"), "{text}");
+        assert!(text.contains("lost: entries 22..29"), "{text}");
+        assert!(text.contains("000000000004.seg"), "{text}");
+        assert!(describe_salvage(&Salvaged::default()).contains("no damage"));
+    }
 }

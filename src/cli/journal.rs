@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::check;
-use super::output::{fail, print_line};
+use super::disk;
+use super::output::{fail, maintenance_failed, print_line};
 use crate::config::Config;
 use crate::journal;
 
@@ -18,7 +19,7 @@ pub(super) enum JournalCommand {
 }
 
 pub(super) fn run(command: &JournalCommand, config: &Config) -> ExitCode {
-    let dir = &config.journal.dir;
+    let dir = &disk::absolute(&config.journal.dir);
     match command {
         JournalCommand::Inspect => match journal::inspect(&journal::fs::RealFs, dir) {
             Ok(report) => {
@@ -34,9 +35,13 @@ pub(super) fn run(command: &JournalCommand, config: &Config) -> ExitCode {
         JournalCommand::Salvage => match journal::salvage(&journal::fs::RealFs, dir) {
             Ok(salvaged) => {
                 print_line(&check::describe_salvage(&salvaged));
-                ExitCode::SUCCESS
+                if salvaged.lost.is_empty() && salvaged.unreadable.is_empty() {
+                    ExitCode::SUCCESS
+                } else {
+                    ExitCode::FAILURE
+                }
             }
-            Err(error) => fail(error),
+            Err(error) => maintenance_failed(error),
         },
     }
 }
