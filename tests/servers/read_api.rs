@@ -279,6 +279,41 @@ fn sensors_only_in_memory_are_listed_with_their_last_values() {
     }
 }
 
+/// Late readings are stored behind the newest one, in a later write.
+#[test]
+fn the_last_values_are_the_newest_although_late_readings_follow() {
+    for mode in ["bucket", "timeseries"] {
+        let database = unique_database("read_late");
+        let mut service = start(mode, &database, "flush.max_age = \"200ms\"\n");
+        let newest = now_ms() / (60 * MINUTE) * (60 * MINUTE) - 10 * MINUTE;
+        post(
+            &service,
+            &format!("{{\"sensor_id\":\"late\",\"ts\":{newest},\"n\":99}}\n"),
+        );
+        service.wait_settled(1, PATIENCE);
+        let late: String = (1..=25)
+            .map(|i| {
+                let ts = newest - i * 10_000;
+                format!("{{\"sensor_id\":\"late\",\"ts\":{ts},\"n\":{i}}}\n")
+            })
+            .collect();
+        post(&service, &late);
+        service.wait_settled(26, PATIENCE);
+        // From the store alone.
+        assert_eq!(service.terminate(PATIENCE), 0);
+        service.restart();
+        prepared(&service);
+        let sensor = support::wait_until("the sensor is listed", PATIENCE, || {
+            get(&service, "/v1/sensors")["sensors"].get(0).cloned()
+        });
+        assert_eq!(sensor["last"]["n"]["value"], 99, "{mode}: {sensor}");
+        assert_eq!(
+            sensor["last"]["n"]["ts"], sensor["last_ts"],
+            "{mode}: {sensor}"
+        );
+    }
+}
+
 fn fleet_and_dead_letters(service: &Service, names: &[&str]) {
     let (status, _) = service
         .post("/v1/hooks/json", "application/json", b"{broken")

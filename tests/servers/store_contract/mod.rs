@@ -167,6 +167,7 @@ async fn contract(store: &dyn Store) {
     super::store_dead_letters::find_contract(store, now_ms).await;
     reads::pages(store).await;
     reads::sensors(store).await;
+    reads::last_values(store).await;
     crate::catalog_contract::contract(store).await;
     store.ping().await.unwrap();
 }

@@ -7,7 +7,7 @@ use hourbucket::store::reading::{PageQuery, SensorQuery};
 use hourbucket::store::summaries::{EdgeQuery, SummaryQuery};
 use hourbucket::store::{PageWriteResult, Store};
 
-use super::{HOUR, START, page, reading, temps, write};
+use super::{HOUR, START, append, page, reading, temps, write};
 
 /// The pages of several sensors in one request, and the readings at the first millisecond of
 /// buckets.
@@ -254,4 +254,41 @@ pub(super) async fn sensors(store: &dyn Store) {
         store.first_buckets(&asked).await.unwrap(),
         [Some(START), None, Some(START)]
     );
+}
+
+/// The last values are those of the newest readings, even if many late ones were appended after
+/// them.
+pub(super) async fn last_values(store: &dyn Store) {
+    let at = |second: i64, fields: &[&str]| {
+        let values: Vec<_> = fields.iter().map(|f| (*f, Value::Int(second))).collect();
+        reading(START.0 + second * 1000, &values)
+    };
+    let first = [at(100, &["n", "m"]), at(99, &["n"])];
+    let late: Vec<Reading> = (1..=25).map(|second| at(second, &["n", "m"])).collect();
+    let newer = [at(101, &["k"])];
+    // The late ones are the last twenty of the array, and all but one of them after the last write.
+    let writes = [
+        (
+            page("last", 0, PageKind::Create, false, &first),
+            [100, 100, 0],
+        ),
+        (append("last", 2, false, &late), [100, 100, 0]),
+        (append("last", 27, false, &newer), [100, 100, 101]),
+    ];
+    for (one, expected) in writes {
+        let kind = one.kind;
+        assert!(matches!(
+            write(store, one).await,
+            PageWriteResult::Done { .. }
+        ));
+        let newest = store.newest(&["last".into()]).await.unwrap().remove(0);
+        let shown = ["n", "m", "k"].map(|field| match newest.values.get(field) {
+            Some((ts_ms, Value::Int(second))) if *ts_ms == START.0 + second * 1000 => *second,
+            Some(other) => panic!("{field}: {other:?}"),
+            None => 0,
+        });
+        assert_eq!(shown, expected, "{kind:?}");
+        let last = expected.into_iter().max().unwrap();
+        assert_eq!(newest.last_ts_ms, Some(START.0 + last * 1000), "{kind:?}");
+    }
 }

@@ -13,13 +13,14 @@ use mongodb::Collection;
 use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as Found;
 
-use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
+use crate::maintain::StoredPage;
+use crate::model::{BucketKey, BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::dead_letters::read_dead_letter;
 use crate::store::mongo::document::values;
 use crate::store::mongo::error::command_error;
 use crate::store::mongo::names::DEAD_LETTERS;
-use crate::store::mongo::read::bucket_reader::{Collections, key_of, push};
+use crate::store::mongo::read::bucket_reader::{Collections, key_of, measured_in, push};
 use crate::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
@@ -342,41 +343,22 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
         .sort(sort)
         .limit(1)
         .max_time(TIME_MAX);
-    let mut cursor = find
-        .projection(doc! { "readings": { "$slice": -LAST_READINGS } })
-        .await?;
+    let mut cursor = find.projection(newest_readings()).await?;
     if !cursor.advance().await? {
         return Ok(sensor);
     }
     let Some((key, _, page)) = of.parse(cursor.current()) else {
         return Ok(sensor);
     };
-    (sensor.last_ts_ms, sensor.tags) = (page.last_ts_ms, page.tags);
-    let start = key.start;
-    let at = DateTime::from_millis(key.start.0);
     if page.storage_mode == StorageMode::TimeSeries {
-        let end = DateTime::from_millis(start.0 + of.span_ms);
-        let filter = doc! { "meta.sensor_id": &*sensor_id, "ts": { "$gte": at, "$lt": end } };
-        let find = of
-            .measurements
-            .find(filter)
-            .sort(doc! { "ts": -1 })
-            .limit(i64::from(LAST_READINGS));
-        let mut cursor = find.max_time(TIME_MAX).await?;
-        while cursor.advance().await? {
-            let Ok(ts) = cursor.current().get_datetime("ts") else {
-                continue;
-            };
-            let ts_ms = ts.timestamp_millis();
-            sensor.last_ts_ms = sensor.last_ts_ms.max(Some(ts_ms));
-            keep_newer(&mut sensor.values, ts_ms, values(cursor.current()));
-        }
+        (sensor.last_ts_ms, sensor.tags) = (page.last_ts_ms, page.tags);
+        newest_measurements(&of, &key, &mut sensor).await?;
         return Ok(sensor);
     }
-    page.rows
-        .iter()
-        .for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
+    keep_newest(&mut sensor, &page);
+    sensor.tags = page.tags;
     if page.sealed {
+        let at = DateTime::from_millis(key.start.0);
         let filter = doc! { "sensor_id": &*sensor_id, "bucket_start": at, "page": { "$gt": 0 } };
         let find = of
             .buckets
@@ -384,20 +366,65 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
             .sort(doc! { "page": -1 })
             .limit(LAST_PAGES_MAX)
             .max_time(TIME_MAX);
-        let mut cursor = find
-            .projection(doc! { "readings": { "$slice": -LAST_READINGS } })
-            .await?;
+        let mut cursor = find.projection(newest_readings()).await?;
         while cursor.advance().await? {
-            let Some((_, _, page)) = of.parse(cursor.current()) else {
-                continue;
-            };
-            sensor.last_ts_ms = sensor.last_ts_ms.max(page.last_ts_ms);
-            page.rows
-                .iter()
-                .for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
+            if let Some((_, _, page)) = of.parse(cursor.current()) {
+                keep_newest(&mut sensor, &page);
+            }
         }
     }
     Ok(sensor)
+}
+
+/// The projection of a page for its newest readings: the last ones in the array, and those before
+/// them that are not older than all of these. Readings are appended as they arrive, so late ones
+/// can be behind the newest. (`$sortArray` needs MongoDB 5.2.)
+fn newest_readings() -> Document {
+    let all = doc! { "$cond": [{ "$isArray": "$readings" }, "$readings", []] };
+    let last = doc! { "$slice": ["$$all", -LAST_READINGS] };
+    let since = doc! { "$let": { "vars": { "last": last }, "in": { "$min": "$$last.ts" } } };
+    let is_newer = doc! { "$gte": ["$$reading.ts", "$$since"] };
+    let newest = doc! { "$filter": { "input": "$$all", "as": "reading", "cond": is_newer } };
+    let newest = doc! { "$let": { "vars": { "since": since }, "in": newest } };
+    doc! {
+        "_id": 0, "sensor_id": 1, "bucket_start": 1, "page": 1, "storage": 1, "has_overflow": 1,
+        "last_ts": 1, "tags": 1,
+        "readings": { "$let": { "vars": { "all": all }, "in": newest } },
+    }
+}
+
+/// Updates the state with the newest readings of a page. Of those with the same time, the one that
+/// was stored last counts.
+fn keep_newest(sensor: &mut StoredSensor, page: &StoredPage) {
+    sensor.last_ts_ms = sensor.last_ts_ms.max(page.last_ts_ms);
+    let mut rows: Vec<_> = page.rows.iter().collect();
+    rows.sort_by_key(|row| row.ts_ms);
+    let older = rows.len().saturating_sub(LAST_READINGS as usize);
+    rows.iter()
+        .skip(older)
+        .for_each(|row| keep_newer(&mut sensor.values, row.ts_ms, row.named()));
+}
+
+async fn newest_measurements(
+    of: &Collections,
+    key: &BucketKey,
+    sensor: &mut StoredSensor,
+) -> Found<()> {
+    let find = of
+        .measurements
+        .find(measured_in(key, key.start.0 + of.span_ms))
+        .sort(doc! { "ts": -1 })
+        .limit(i64::from(LAST_READINGS));
+    let mut cursor = find.max_time(TIME_MAX).await?;
+    while cursor.advance().await? {
+        let Ok(ts) = cursor.current().get_datetime("ts") else {
+            continue;
+        };
+        let ts_ms = ts.timestamp_millis();
+        sensor.last_ts_ms = sensor.last_ts_ms.max(Some(ts_ms));
+        keep_newer(&mut sensor.values, ts_ms, values(cursor.current()));
+    }
+    Ok(())
 }
 
 /// Merges the state in `sensor_latest`, which also has fields that were not reported for a long
