@@ -247,6 +247,7 @@ def sent_is_shown(browser):
     live_view(look)
     look.done()
     silent_for_days(browser)
+    odd_names(browser)
     limits(browser)
     keyboard(browser)
     phone(browser)
@@ -549,6 +550,33 @@ def silent_for_days(browser):
     to = int(re.search(r"to=(\d+)", look.page.url)[1]) / 1000
     assert end - 60 <= to <= end + 2 * HOUR, (to, end)
     look.done()
+
+
+def odd_names(browser):
+    """Names of JavaScript's own members, names that the path of a URL cannot have, and addresses with impossible times."""
+    start = (hour_of_now() - 2 * HOUR) * 1000
+    send([{"sensor_id": "odd", "ts": start, "values": {"constructor": 3}}])
+    send([{"sensor_id": "odd", "ts": start + HOUR * 1000, "values": {"n": 1}}])
+    send([{"sensor_id": name, "values": {"n": 7}} for name in (".", "..")])
+    look = Look(browser)
+    page = look.page
+    value = page.locator("table.fields tbody tr").first.locator("td").first
+    look.go("#/sensor/odd?field=constructor")
+    expect(page.get_by_role("radio", name="constructor")).to_be_checked()
+    # Only its hour has the field, and it is not the newest.
+    expect(card(page, "Hourly summaries").locator("tbody tr")).to_have_count(1)
+    expect(value).to_have_text("–")
+    for name in (".", ".."):
+        look.go(f"#/sensor/{name}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        expect(page.locator(".note")).to_contain_text("A browser cannot request")
+        expect(value).to_have_text("7")
+    look.done()
+    for query in ("span=constructor", "from=1&to=1e300", "from=1e15&to=1e16"):
+        look = Look(browser)
+        look.go(f"#/sensor/odd?{query}")
+        expect(look.page.get_by_role("radio", name="constructor")).to_be_visible()
+        look.done()
 
 
 def with_token(browser):

@@ -55,6 +55,9 @@ export async function read(path, query = {}, signal) {
   throw new Failed(status, detail ?? `status ${status} without a message`);
 }
 
+/** Removes the inherited members of an object with names from senders, which may be `constructor`. */
+export const own = (object) => object && Object.setPrototypeOf(object, null);
+
 /** Calls `take` with each object of an NDJSON stream until it ends. Rejects like `read`. */
 export async function follow(path, query, take, signal) {
   const wanted = Object.entries(query).filter(([, value]) => value !== "");

@@ -1,7 +1,7 @@
 // One sensor: its tags, its last values, and one field over time as a band from the hourly summaries. In a window of a few
 // hours, or when zoomed in, the readings are drawn too.
 
-import { read } from "./api.js";
+import { own, read } from "./api.js";
 import { attr, card, h, keyed, sensorHref, table, text, visible } from "./dom.js";
 import { NONE, ago, count, decimals, fixed, moment, ms, value } from "./format.js";
 import { band } from "./band.js";
@@ -15,11 +15,15 @@ const RAW_MAX = 5_000;
 const ROWS_MAX = 200;
 const NARROWEST = 10_000;
 const EVERY_MS = 10_000;
+/** The end of the last year that the read API understands. */
+const TIME_MAX = Date.UTC(10_000, 0) - 1;
+/** Browsers remove these from the path of a URL, also if they are escaped. */
+const NOT_IN_PATHS = [".", ".."];
 
 export function sensorView(box, id, query) {
   const state = {
     id,
-    span: query.get("span") in SPANS ? query.get("span") : "24h",
+    span: Object.hasOwn(SPANS, query.get("span")) ? query.get("span") : "24h",
     field: query.get("field"),
     buckets: [],
     readings: null,
@@ -43,16 +47,20 @@ export function sensorView(box, id, query) {
     const { from, to } = view();
     const base = { from: iso(state.base.from), to: iso(state.base.to) };
     const path = `sensors/${encodeURIComponent(id)}`;
-    const wantsRaw = state.zoom || to - from <= RAW_SPAN;
+    const inPath = !NOT_IN_PATHS.includes(id);
+    const wantsRaw = inPath && (state.zoom || to - from <= RAW_SPAN);
     const raw = { from: iso(from), to: iso(to), limit: RAW_MAX };
     try {
       const [known, hourly, readings] = await Promise.all([
         read("sensors", { prefix: id, limit: 1 }, stop.signal),
-        read(`${path}/hourly`, base, stop.signal),
+        inPath ? read(`${path}/hourly`, base, stop.signal) : { buckets: [], complete: true },
         wantsRaw ? read(`${path}/readings`, raw, stop.signal) : null,
       ]);
       if (turn !== asked) return;
       state.about = known.sensors.find((s) => s.sensor_id === id) ?? null;
+      own(state.about?.last);
+      for (const { summary } of hourly.buckets) own(summary);
+      for (const { values } of readings?.readings ?? []) own(values);
       const last = state.about?.last_ts && ms(state.about.last_ts);
       const end = last && last < Date.now() - SPANS[state.span] ? last + 1000 : null;
       if (!state.zoom && end !== state.end) {
@@ -136,7 +144,7 @@ function within({ from, to }, base) {
 /** The window of a deep link. If it is older than the span, the base becomes the span up to its end. */
 function zoomOf(query, base) {
   const [from, to] = [Number(query.get("from")), Number(query.get("to"))];
-  if (!(from > 0 && to - from >= NARROWEST)) return null;
+  if (!(from > 0 && to - from >= NARROWEST && to <= TIME_MAX)) return null;
   if (from < base.from || to > base.to) {
     const width = Math.max(base.to - base.from, to - from);
     Object.assign(base, { from: to - width, to });
@@ -291,7 +299,8 @@ function toolbar({ span, zoom, move }) {
   return { element, show };
 }
 
-function notes({ readings, more, complete, fields, field, buckets }) {
+function notes({ id, readings, more, complete, fields, field, buckets }) {
+  if (NOT_IN_PATHS.includes(id)) return "A browser cannot request the hours and readings of a sensor with this name.";
   const said = [];
   if (!fields.length) said.push("No readings in this time range.");
   else if (!buckets.some((b) => b.summary[field]))
