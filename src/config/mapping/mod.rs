@@ -165,6 +165,8 @@ pub struct Condition {
     pub not: Vec<Scalar>,
     /// `kind`: the value must be of one of these kinds.
     pub kinds: Vec<Kind>,
+    /// `empty`: whether the value is an object, array or text without content.
+    pub empty: Option<bool>,
 }
 
 /// The kind of a JSON value.

@@ -21,7 +21,7 @@ pub(super) const EACH: &str =
 pub(super) const GLOB: &str =
     "write a list of globs over the fields' names, such as [\"temp*\", \"wifi_rssi\"]";
 const CONDITION: &str = "write a list such as [{ at = \"/type\", is = [\"up\"] }, { at = \
-    \"/object\", there = true }], with the keys at, there, is, not and kind";
+    \"/object\", there = true }], with the keys at, there, is, not, kind and empty";
 const FIELDS: &str = "write a list such as [{ match = \"temp\", scale = 0.1 }], with the keys \
     match, rename, type, words, none, scale, offset, tag and unless";
 pub(super) const TEXTS: &[(&str, Texts)] = &[
@@ -261,16 +261,18 @@ fn condition(node: &Node) -> Result<Condition, Bad> {
             .map(kinds)
             .transpose()?
             .unwrap_or_default(),
+        empty: table.get("empty").map(flag).transpose()?,
     };
     table.end()?;
-    let is_checked = condition.there.is_some() || !condition.kinds.is_empty();
-    if !is_checked && condition.is.is_empty() && condition.not.is_empty() {
+    let needs_value =
+        !condition.is.is_empty() || !condition.kinds.is_empty() || condition.empty.is_some();
+    if !needs_value && condition.there.is_none() && condition.not.is_empty() {
         return Err(Bad::new(
-            "the condition is without there, is, not and kind",
+            "the condition is without there, is, not, kind and empty",
             CONDITION,
         ));
     }
-    if condition.there == Some(false) && (!condition.is.is_empty() || !condition.kinds.is_empty()) {
+    if needs_value && condition.there == Some(false) {
         return Err(Bad::new(
             "a place that is not there has no value and no kind",
             CONDITION,

@@ -91,6 +91,11 @@ fn a_setting_that_cannot_work_is_refused_with_its_key() {
             "not there",
         ),
         (
+            "when = [{ at = \"/a\", there = false, empty = true }]",
+            "when",
+            "not there",
+        ),
+        (
             "when = [{ at = \"/a\", kind = \"list\" }]",
             "when",
             "\"array\"",

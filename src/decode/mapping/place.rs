@@ -55,7 +55,19 @@ pub(super) fn holds(condition: &Condition, record: &Value, message: &Value) -> b
         || found.is_some_and(|value| condition.is.iter().any(|scalar| equal(scalar, value)));
     let kind = condition.kinds.is_empty()
         || found.is_some_and(|value| condition.kinds.iter().any(|kind| is_kind(*kind, value)));
-    is && kind
+    let empty = condition
+        .empty
+        .is_none_or(|empty| found.is_some_and(|value| is_empty(value) == empty));
+    is && kind && empty
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members.is_empty(),
+        Value::Array(elements) => elements.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
 }
 
 fn is_kind(kind: Kind, value: &Value) -> bool {

@@ -265,6 +265,31 @@ fn rules_are_chosen_by_topic_and_conditions() {
 }
 
 #[test]
+fn a_condition_can_ask_for_content() {
+    let text = "[formats.x]\n[[formats.x.rules]]\nwhen = [{ at = \"/d\", empty = true }]\nskip = true\n\
+        [[formats.x.rules]]\nwhen = [{ at = \"/d\", empty = false }]\nid = \"S\"\n\
+        values = \"/d\"\nfield = \"v\"\n";
+    for payload in [r#"{"d":{}}"#, r#"{"d":[]}"#, r#"{"d":""}"#] {
+        assert_eq!(listed(text, None, payload), [""; 0], "{payload}");
+    }
+    for (payload, expected) in [
+        (r#"{"d":{"n":null,"a":1}}"#, "S@now{a=1}"),
+        (r#"{"d":"x"}"#, r#"S@now{v="x"}"#),
+        (r#"{"d":0}"#, "S@now{v=0}"),
+    ] {
+        assert_eq!(listed(text, None, payload), [expected]);
+    }
+    // Nothing is neither empty nor not.
+    for payload in [r#"{"d":null}"#, r#"{"e":1}"#] {
+        assert_eq!(
+            rejected(text, None, payload),
+            [(0, RejectReason::NoRule)],
+            "{payload}"
+        );
+    }
+}
+
+#[test]
 fn a_non_value_is_neither_reading_nor_reject() {
     let text = PLAIN.to_owned()
         + "none = [-1000, \"error\", \"\"]\nfields = [{ match = \"t\", none = [85] }]\n";

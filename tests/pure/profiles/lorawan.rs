@@ -50,6 +50,22 @@ fn chirpstack_v4() {
                 v3,
                 &["0102030405060708@1709290740000{temp=21.5}[applicationName=App deviceName=Yard]"],
             ),
+            // A codec that has decoded nothing.
+            (
+                "",
+                &with(r#""object":{},"data":"AQI=","rxInfo":[{"rssi":-90}]"#),
+                &[&format!(r#"{id}{{data="AQI=" rxInfo[0]_rssi=-90}}{tags}"#)],
+            ),
+            (
+                "",
+                r#"{"devEUI":"AQIDBAUGBwg=","rxInfo":[{"time":"2024-03-01T10:59:00Z"}],"objectJSON":"{}","data":"AQI="}"#,
+                &[r#"0102030405060708@1709290740000{data="AQI="}"#],
+            ),
+            (
+                "",
+                r#"{"devEUI":"AQIDBAUGBwg=","rxInfo":[{"time":"2024-03-01T10:59:00Z"}],"object":{},"data":"AQI="}"#,
+                &[r#"0102030405060708@1709290740000{data="AQI="}"#],
+            ),
             ("", r#"{"hello":1}"#, &["no_rule"]),
         ],
     );
@@ -105,6 +121,19 @@ fn ttn_v3() {
                 r#"{"end_device_ids":{"device_id":"y"},"uplink_message":{"decoded_payload":{"t":1}},"received_at":"yesterday"}"#,
                 &["y@now{t=1}"],
             ),
+            // A formatter that has decoded nothing, and one whose first value is null.
+            (
+                "",
+                &format!(
+                    r#"{{{ids},"uplink_message":{{"decoded_payload":{{}},"frm_payload":"AQI=","rx_metadata":[{{"rssi":-90}}]}}}}"#
+                ),
+                &[r#"yard-1@1709290742000{frm_payload="AQI=" rssi=-90}[application_id=app]"#],
+            ),
+            (
+                "",
+                &format!(r#"{{{ids},"uplink_message":{{"decoded_payload":{{"a":null,"t":1}}}}}}"#),
+                &["yard-1@1709290742000{t=1}[application_id=app]"],
+            ),
         ],
     );
 }
@@ -131,6 +160,14 @@ fn loriot() {
                     r#""decoded":{"status":"ok","data":{"temp":21.5}},"gws":[{"rssi":-90}]"#,
                 ),
                 &["0102030405060708@1709290740000{temp=21.5}"],
+            ),
+            (
+                "",
+                &message(
+                    "gw",
+                    r#""decoded":{"status":"ok","data":{}},"gws":[{"rssi":-90}],"data":"0102""#,
+                ),
+                &[r#"0102030405060708@1709290740000{data="0102" fcnt=7 gws[0]_rssi=-90 port=2}"#],
             ),
             (
                 "",
@@ -174,6 +211,11 @@ fn actility() {
                 "",
                 &uplink(r#""payload":{"temp":21.5},"LrrRSSI":"-90""#),
                 &["0102030405060708@1709290740000{temp=21.5}"],
+            ),
+            (
+                "",
+                &uplink(r#""payload":{},"payload_hex":"0102""#),
+                &[r#"0102030405060708@1709290740000{fCntUp=7 fPort=2 payload_hex="0102"}"#],
             ),
             (
                 "",
