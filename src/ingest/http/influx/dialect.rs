@@ -59,6 +59,11 @@ pub(super) fn done() -> Response {
     signed(response)
 }
 
+/// The version as JSON, with 200.
+pub(super) fn version() -> Response {
+    v1_json(StatusCode::OK, &json!({ "version": VERSION }))
+}
+
 /// `/health`: whether admission is open.
 pub(super) fn health(admission: Result<(), AdmissionError>) -> Response {
     let (status, word, message) = match admission {

@@ -52,7 +52,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
             QUERY,
             get(query).post(query).route_layer(guard(Dialect::V1)),
         )
-        .route(PING, get(async || dialect::done()))
+        .route(PING, get(ping))
         .route(
             HEALTH,
             get(async |State(shared): State<Arc<Shared>>| {
@@ -219,6 +219,20 @@ impl Dialect {
             u.unwrap_or_default(),
             p.filter(|password| !password.is_empty())?,
         ))
+    }
+}
+
+/// `/ping`: like InfluxDB, answers with its version only if `verbose` asks for it. Devices such as
+/// those with Tasmota send it so, and send no data without a 200.
+async fn ping(uri: Uri) -> Response {
+    #[derive(Deserialize)]
+    struct Ping {
+        verbose: Option<String>,
+    }
+    let ping = Query::<Ping>::try_from_uri(&uri).ok();
+    match ping.and_then(|Query(ping)| ping.verbose).as_deref() {
+        None | Some("" | "0" | "false") => dialect::done(),
+        Some(_) => dialect::version(),
     }
 }
 

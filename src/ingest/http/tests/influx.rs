@@ -430,6 +430,20 @@ async fn what_clients_ask_first() {
     for method in ["GET", "HEAD"] {
         is_done(&post("").method(method).to(PING).send(rig.addr).await);
     }
+    for quiet in [
+        "/ping?verbose",
+        "/ping?verbose=false",
+        "/ping?verbose=0&db=x",
+    ] {
+        is_done(&post("").method("GET").to(quiet).send(rig.addr).await);
+    }
+    let verbose = post("").method("GET").to("/ping?verbose=true");
+    let answer = verbose.send(rig.addr).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.json()["version"].as_str(),
+        answer.header("x-influxdb-version")
+    );
     let health = post("").method("GET").to(HEALTH).send(rig.addr).await;
     assert_eq!(
         (health.status, &health.json()["status"]),
