@@ -83,7 +83,7 @@ pub struct Rejects {
     list: Vec<Reject>,
     total: usize,
     by_reason: Vec<(RejectReason, usize)>,
-    remark: Option<&'static str>,
+    remarks: Vec<&'static str>,
     left_out: LeftOut,
     skipped: usize,
 }
@@ -142,14 +142,16 @@ impl Rejects {
         !self.by_reason.is_empty() && self.by_reason.iter().all(|(r, _)| *r == reason)
     }
 
-    /// A remark for the sender that is not a reject.
-    pub fn remarked(&self) -> Option<&'static str> {
-        self.remark
+    /// Remarks for the sender that are not rejects, each once.
+    pub fn remarks(&self) -> &[&'static str] {
+        &self.remarks
     }
 
-    /// Sets the remark for the sender; the last one replaces earlier ones.
+    /// Adds a remark for the sender.
     pub(super) fn remark(&mut self, text: &'static str) {
-        self.remark = Some(text);
+        if !self.remarks.contains(&text) {
+            self.remarks.push(text);
+        }
     }
 
     /// The parts of accepted readings that were not stored.
@@ -202,12 +204,12 @@ impl Rejects {
         }
     }
 
-    /// Removes all rejects and the remark.
+    /// Removes all rejects and remarks.
     pub fn clear(&mut self) {
         self.list.clear();
         self.by_reason.clear();
         (self.total, self.skipped) = (0, 0);
-        self.remark = None;
+        self.remarks.clear();
         self.left_out = LeftOut::default();
     }
 

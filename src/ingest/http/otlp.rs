@@ -138,11 +138,12 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     }
     // If no point was rejected, the message is a warning (opentelemetry-proto,
     // ExportMetricsPartialSuccess).
-    let message = rejects
-        .remarked()
-        .map(str::to_owned)
-        .filter(|_| rejects.is_empty());
-    let message = message.unwrap_or_else(|| details(rejects));
+    let rejected = details(rejects);
+    let mut parts = rejects.remarks().to_vec();
+    if !rejected.is_empty() {
+        parts.insert(0, &rejected);
+    }
+    let message = parts.join("; ");
     if rejects.is_empty() && message.is_empty() {
         return match encoding {
             Encoding::Json => response(encoding, StatusCode::OK, b"{}".to_vec()),

@@ -72,8 +72,7 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
         point(0),
         point(1)
     );
-    let request = metrics(&same);
-    let (answer, _) = rig.delivered(request).await;
+    let (answer, _) = rig.delivered(metrics(&same)).await;
     let partial = &answer.json()["partialSuccess"];
     assert_eq!(partial["rejectedDataPoints"].as_str(), Some("0"));
     assert!(
@@ -83,6 +82,22 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
             .contains("otlp.point_attributes"),
         "{partial}"
     );
+
+    // The remarks and the rejects of one request are all told.
+    let request = metrics(&format!("{WITHOUT_VALUES},{HISTOGRAM},{same}"));
+    let (answer, _) = rig.delivered(request).await;
+    let partial = &answer.json()["partialSuccess"];
+    assert_eq!(partial["rejectedDataPoints"].as_str(), Some("2"));
+    for part in [
+        "asDouble or asInt",
+        "their buckets and",
+        "otlp.point_attributes",
+    ] {
+        assert!(
+            partial["errorMessage"].as_str().unwrap().contains(part),
+            "{part}: {partial}"
+        );
+    }
 
     let (answer, readings) = rig.delivered(protobuf(PROTOBUF)).await;
     assert_eq!(
