@@ -2,17 +2,19 @@
 //!
 //! If a server answers and closes while the sender is still writing, the kernel discards the answer
 //! (RST), and the sender sees a broken pipe instead of "413". So the rest of the body is read
-//! before the answer is sent, within limits. Two bodies are not read: one whose sender waits for
-//! "100 Continue", so that it need not send it; and one that the handler has waited for in vain.
+//! before the answer is sent, within limits. What exceeds them is read for a while after the
+//! answer, for senders that read it while they write. Two bodies are not read: one whose sender
+//! waits for "100 Continue", so that it need not send it; and one that the handler has waited for
+//! in vain.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::HeaderMap;
-use axum::http::header::EXPECT;
+use axum::http::header::{CONNECTION, EXPECT};
+use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::StreamExt;
@@ -21,8 +23,9 @@ use tokio::sync::oneshot;
 
 use super::peer::Peer;
 
-/// How much of a refused body is read and discarded, and for how long.
-const DISCARDED_BYTES_MAX: u64 = 16 << 20;
+/// How much of a refused body is discarded before the answer.
+const BEFORE_ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// For how long it is discarded before the answer, and again after it.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The middleware. The handlers drop the body of a request that they refuse, wherever they are with
@@ -42,13 +45,19 @@ pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
             is_awaited: false,
         })
     });
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
     let is_refused = response.status().is_client_error() || response.status().is_server_error();
     if is_refused && let Ok(body) = rest.try_recv() {
         if let Some(peer) = peer {
             peer.refused();
         }
-        discard(body).await;
+        let mut rest = body.into_data_stream();
+        if !discard(&mut rest, BEFORE_ANSWER_BYTES_MAX).await {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+            // As long as the body is held, hyper keeps the connection open after the answer.
+            tokio::spawn(async move { discard(&mut rest, u64::MAX).await });
+        }
     }
     response
 }
@@ -60,19 +69,21 @@ fn asks_before_sending(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-async fn discard(body: Body) {
+/// Returns whether nothing is left.
+async fn discard(body: &mut BodyDataStream, bytes_max: u64) -> bool {
     let all = async {
-        let mut stream = body.into_data_stream();
         let mut bytes = 0;
-        while let Some(Ok(chunk)) = stream.next().await {
+        while let Some(Ok(chunk)) = body.next().await {
             bytes += chunk.len() as u64;
-            if bytes > DISCARDED_BYTES_MAX {
-                break;
+            if bytes > bytes_max {
+                return false;
             }
         }
+        true
     };
-    // A sender that is slow or sends more loses the connection, and perhaps the answer.
-    let _ = tokio::time::timeout(DISCARD_TIMEOUT, all).await;
+    tokio::time::timeout(DISCARD_TIMEOUT, all)
+        .await
+        .unwrap_or(false)
 }
 
 /// The body of a request, which returns to the middleware when it is dropped before its end.
