@@ -59,6 +59,9 @@ impl FieldSchema {
 
 /// Number of schemas and names below which no automatic sweep runs.
 const SWEEP_MIN: usize = 1024;
+/// Schemas of one batch for which memory is kept. It counts, and nothing frees it: with many shards
+/// and a small limit, 1,024 filled a shard for ever.
+const BATCH_KEPT: usize = 64;
 
 /// Field schemas shared by all buckets of a shard, and the mapping from the schema indexes of the
 /// current batch.
@@ -110,7 +113,7 @@ impl FieldSchemas {
     /// Ends a batch and releases its schemas.
     pub fn end(&mut self) {
         self.of_batch.clear();
-        self.of_batch.shrink_to(SWEEP_MIN);
+        self.of_batch.shrink_to(BATCH_KEPT);
     }
 
     /// Drops the schemas and names without another owner, and frees their memory.

@@ -10,6 +10,7 @@ mod support {
 mod accumulate_props;
 mod acknowledgements;
 mod binary_props;
+mod blocked_shard;
 mod catalog_writes;
 mod command_line;
 mod config;

@@ -116,7 +116,7 @@ impl ShardRig {
         }
     }
 
-    fn carry_out(&mut self, job: Job, is_lost: bool) {
+    pub(crate) fn carry_out(&mut self, job: Job, is_lost: bool) {
         let done = match job {
             Job::Write(tickets, writes) if is_lost => {
                 let error = StoreError::Unknown {

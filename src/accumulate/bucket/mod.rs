@@ -155,6 +155,12 @@ impl Bucket {
             .map_or(0, |pending| pending.rows.len())
     }
 
+    /// Number of rows that are pending or in flight.
+    pub(super) fn unstored_rows(&self) -> usize {
+        let in_flight = self.in_flight.as_ref().map_or(0, |f| f.count() as usize);
+        self.pending_rows() + in_flight
+    }
+
     /// When the first pending row arrived.
     pub(super) fn since_ms(&self) -> Option<u64> {
         self.pending.as_ref().map(|w| w.since_ms)

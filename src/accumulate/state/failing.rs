@@ -6,7 +6,8 @@
 //! is *quarantined*: named in the log and in `/readyz`. If it fails for `flush.quarantine_after`
 //! while the store answers other requests, its readings are kept as dead letters, so that they do
 //! not occupy journal and memory without end. This happens sooner if the bucket holds an eighth of
-//! the shard's memory. Readings that arrive later get the full time again.
+//! the shard's memory, or if failing buckets alone fill the shard: then no other sensor's readings
+//! could be accepted. Readings that arrive later get the full time again.
 
 pub use super::failing_buckets::Quarantined;
 
@@ -106,11 +107,28 @@ impl Shard {
                 self.failing.fresh.extend(named);
             }
         }
-        let long =
-            age_ms >= self.settings.quarantine_after_ms || memory >= self.settings.bytes_max / 8;
+        let long = age_ms >= self.settings.quarantine_after_ms
+            || memory >= self.settings.bytes_max / 8
+            || self.is_blocked;
         if long && self.failing.store_answers {
+            // One may be enough; the next tick finds out.
+            self.is_blocked = false;
             self.give_up(bucket_ref, age_ms);
         }
+    }
+
+    /// Whether all rows that are pending or in flight are those of failing buckets.
+    pub(super) fn holds_only_failing(&self) -> bool {
+        let rows = |bucket_ref: &BucketRef| {
+            let sensor = self.sensors.get(bucket_ref.slot as usize)?;
+            let bucket = sensor
+                .buckets
+                .iter()
+                .find(|b| b.start == bucket_ref.start)?;
+            Some(bucket.unstored_rows())
+        };
+        let failing: usize = self.failing.buckets.keys().filter_map(rows).sum();
+        self.usage.readings <= failing
     }
 
     /// Hands over the readings of a bucket that has failed for too long.

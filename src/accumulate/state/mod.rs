@@ -211,6 +211,8 @@ pub struct Shard {
     /// By how many bits jobs are reduced, after jobs that failed as a whole.
     shrink: u32,
     failing: FailingBuckets,
+    /// Failing buckets alone fill the shard, see [`failing`].
+    is_blocked: bool,
     /// How old a reading may get now (ms): above the age of `settings.due` while the store is busy.
     age_ms: u64,
     /// Buckets that no other process can have written.
@@ -256,6 +258,7 @@ impl Shard {
             queued_since_ms: None,
             shrink: 0,
             failing: FailingBuckets::default(),
+            is_blocked: false,
             age_ms: 0,
             new: NewBuckets::NONE,
             usage: ShardUsage::default(),

@@ -149,6 +149,7 @@ impl Shard {
     pub(super) fn evict_idle(&mut self, now: Now) {
         let since_ms = self.arrivals.over_ms();
         if !self.full() {
+            self.is_blocked = false;
             return self.sweep(
                 (self.sensors.capacity() / SWEEP_TICKS).max(SWEEP_STEP_MIN),
                 IdleSweep {
@@ -165,10 +166,10 @@ impl Shard {
         let all =
             self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
         self.sweep(SWEEP_STEP_FULL, IdleSweep { all, since_ms, now });
-        // No pending write could free memory: drop all idle buckets except those that count, then
+        // No pending write could make room: drop all idle buckets except those that count, then
         // those too.
         for since_ms in [since_ms, i64::MAX] {
-            if self.full() && self.empty() {
+            if self.full() && self.holds_only_failing() {
                 self.sweep(
                     usize::MAX,
                     IdleSweep {
@@ -179,6 +180,7 @@ impl Shard {
                 );
             }
         }
+        self.is_blocked = self.full() && self.holds_only_failing();
     }
 
     /// Visits the next `steps` sensors: drops idle buckets, and sensors without buckets.

@@ -1,0 +1,106 @@
+//! Failing buckets in a shard that is full: the others go on.
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::{Job, JobResult};
+use hourbucket::ack::Ack;
+use hourbucket::model::{Reading, StorageMode};
+use hourbucket::store::{StoreError, StoreErrorKind};
+
+use crate::shard_rig::{START_MS, ShardRig, reading, shard};
+
+const PAGE: PageLimits = PageLimits {
+    summary_bytes: 1 << 20,
+    readings: 1000,
+    bytes: 1 << 20,
+};
+const SENSORS_MAX: usize = 20;
+
+fn received(sensor: &str) -> Reading {
+    Reading {
+        receipt_time: true,
+        ..reading(sensor, START_MS, 1)
+    }
+}
+
+fn is_bad(sensor: &str) -> bool {
+    sensor.starts_with("bad")
+}
+
+/// Some rounds in which the store fails each job with a bad sensor.
+fn rounds(rig: &mut ShardRig, rounds: usize) {
+    for _ in 0..rounds {
+        rig.now.mono_ms += 10;
+        rig.shard.tick(rig.now);
+        rig.shard.drain();
+        while let Some(job) = rig.shard.take(StorageMode::Bucket) {
+            let failed = || StoreError::Unknown {
+                kind: StoreErrorKind::Timeout,
+                detail: "damaged".into(),
+            };
+            let result = match job {
+                Job::Write(tickets, writes) if writes.iter().any(|w| is_bad(&w.sensor_id)) => {
+                    JobResult::Write(tickets, writes, Err(failed()))
+                }
+                Job::Load(tickets, requests)
+                    if requests.iter().any(|r| is_bad(&r.bucket.sensor_id)) =>
+                {
+                    JobResult::Load(tickets, requests, Err(failed()))
+                }
+                job => {
+                    rig.carry_out(job, false);
+                    continue;
+                }
+            };
+            rig.shard.finished(result, rig.now);
+        }
+    }
+}
+
+fn rig(sensors: &[String]) -> ShardRig {
+    let mut rig = ShardRig::new(StorageMode::Bucket, shard(SENSORS_MAX, PAGE));
+    rig.shard.set_store_answers(true);
+    let readings = sensors.iter().map(|sensor| received(sensor));
+    rig.accept_all(readings.collect(), Ack::none(), false);
+    assert!(rig.shard.full());
+    rig
+}
+
+#[test]
+fn one_failing_bucket_keeps_no_other_sensor_out_of_a_full_shard() {
+    let mut sensors: Vec<String> = (1..SENSORS_MAX).map(|n| format!("good{n}")).collect();
+    sensors.push("bad".into());
+    let mut rig = rig(&sensors);
+    rounds(&mut rig, 20);
+    assert_eq!(rig.pages.readings().count(), SENSORS_MAX - 1);
+    assert!(
+        !rig.shard.full(),
+        "the stored sensors make room, although they have just reported"
+    );
+    assert_eq!(rig.shard.quarantined().len(), 1);
+    assert!(rig.shard.take_rejected_rows().is_empty(), "it is kept");
+}
+
+#[test]
+fn failing_buckets_that_fill_the_shard_are_given_up() {
+    let sensors: Vec<String> = (0..SENSORS_MAX).map(|n| format!("bad{n}")).collect();
+    let mut rig = rig(&sensors);
+    rounds(&mut rig, 1000);
+    let given_up = rig.shard.take_rejected_rows();
+    assert!(!given_up.is_empty());
+    assert!(!rig.shard.full(), "there is room for others");
+    assert!(
+        given_up.len() < SENSORS_MAX,
+        "only until there is room: {}",
+        given_up.len()
+    );
+}
+
+#[test]
+fn nothing_is_given_up_while_the_store_does_not_answer() {
+    let sensors: Vec<String> = (0..SENSORS_MAX).map(|n| format!("bad{n}")).collect();
+    let mut rig = rig(&sensors);
+    rig.shard.set_store_answers(false);
+    rounds(&mut rig, 1000);
+    assert!(rig.shard.take_rejected_rows().is_empty());
+    assert!(rig.shard.full());
+}
