@@ -421,7 +421,7 @@ fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &m
              subscribe",
             "connect the nodes to a broker, and move this entry to [[mqtt.subscriptions]]",
         );
-    } else if subscription.filter.starts_with("$share/") {
+    } else if subscription.is_shared() {
         report.impossible(
             &[&format, &filter],
             "with a shared subscription, a node's births and its data could reach different \

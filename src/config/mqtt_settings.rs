@@ -88,6 +88,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Whether the broker shares its messages among several clients (MQTT 5 §4.8.2).
+    pub fn is_shared(&self) -> bool {
+        self.filter.starts_with("$share/")
+    }
+
     /// The QoS to request from the broker. QoS 2 would guarantee nothing that QoS 1 does not,
     /// because readings that arrive twice are stored once.
     pub fn qos_asked(&self) -> u8 {

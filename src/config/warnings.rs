@@ -81,7 +81,7 @@ fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {
     if let Some(why) = merges_sensors(&s.filter, &s.topic) {
         found.push(format!("{path}.topic: {why}"));
     }
-    if !s.filter.starts_with("$share/") {
+    if !s.is_shared() {
         return found;
     }
     let ends =

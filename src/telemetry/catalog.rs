@@ -193,7 +193,7 @@ pub const METRICS: &[Metric] = &[
         by result."),
     counter("hourbucket_registry_changes_total", &[], "changes", "Changes applied from the \
         registry's change stream."),
-    gauge("hourbucket_mqtt_connected", &["broker"], "0 or 1", "1 while connected to the broker."),
+    gauge("hourbucket_mqtt_connected", &["broker"], "0 or 1", "1 while connected to the broker, with every subscription granted."),
     counter("hourbucket_mqtt_reconnects_total", &["broker"], "connections", "Connections to the \
         broker after the first."),
     gauge("hourbucket_mqtt_unacked", &["broker"], "messages", "Messages from the broker waiting \

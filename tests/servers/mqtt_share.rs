@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::support::fleet::Devices;
 use crate::support::mongod::{Mongod, unique_database};
-use crate::support::mosquitto::Mosquitto;
+use crate::support::mosquitto::{Mosquitto, publish_by_tool};
 use crate::support::service::Service;
 use crate::support::{stored, wait_until};
 
@@ -85,6 +85,33 @@ fn one_of_two_instances_is_killed() {
         (stored::readings(&uri, &database).len() >= sent.len()).then_some(())
     });
     stored::exactly_once(&stored::readings(&uri, &database), sent);
+}
+
+/// mosquitto 2.0 keeps the session at a restart, but not its shared subscriptions. Messages that are
+/// published afterwards arrive all the same.
+#[test]
+fn a_shared_subscription_is_there_after_the_broker_was_restarted() {
+    let uri = Mongod::shared().uri();
+    let database = unique_database("share_restart");
+    let mut broker = broker();
+    let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
+    for protocol in [4, 5] {
+        let id = format!("protocol{protocol}");
+        let text = section(&broker, &id, "$share/group/fleet/+")
+            .replace("[[mqtt]]", &format!("[[mqtt]]\nprotocol = {protocol}"));
+        let service = Service::start(&format!("flush.max_age = \"300ms\"\n{text}"), &settings);
+        service.wait_subscribed();
+        broker.stop();
+        broker.restart();
+        wait_until("a second connection", PATIENCE, || {
+            (service.metrics().get("mqtt_reconnects_total") >= 1.0).then_some(())
+        });
+        service.wait_subscribed();
+        // The broker has read SUBSCRIBE before a message that is published now.
+        std::thread::sleep(Duration::from_millis(500));
+        publish_by_tool(broker.port(), "fleet/a", r#"{"values":{"x":1}}"#, &[]);
+        service.wait_settled(1, PATIENCE);
+    }
 }
 
 #[test]

@@ -445,7 +445,10 @@ impl State {
             )
         } else if away > 0 {
             let of = self.mqtt.len();
-            format!("{away} of {of} MQTT brokers cannot be reached: their messages do not arrive.")
+            format!(
+                "{away} of {of} MQTT brokers cannot be reached or refuse a subscription: messages \
+                 do not arrive."
+            )
         } else if self.quarantine.count > 0 {
             format!(
                 "MongoDB keeps failing {} buckets; all others are stored.",

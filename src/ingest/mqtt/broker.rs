@@ -160,6 +160,7 @@ impl Broker {
 
     /// Publishes the status.
     pub(super) fn report(&self) {
+        metrics::mqtt_connected(&self.name, self.status.is_ready());
         (self.on_status)(self.status.clone());
     }
 

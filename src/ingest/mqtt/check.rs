@@ -66,7 +66,7 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
         loop {
             match link.next().await.map_err(failed)? {
                 // The end of the connection is the next event.
-                Event::Connected { .. } => drop(sender.subscribe(&config)),
+                Event::Connected { .. } => drop(sender.subscribe(&config.subscriptions)),
                 Event::Subscribed(grants) => {
                     sender.close(link, None).await;
                     return Ok::<_, CheckError>(grants);

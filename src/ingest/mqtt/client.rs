@@ -186,7 +186,6 @@ impl Broker {
                 "messages not accepted; reconnecting so that the broker sends them again"
             ),
         }
-        metrics::mqtt_connected(broker, false);
         self.status.connected = false;
         if !matches!(end, CloseReason::Stopped) {
             self.status.problem = Some(end.to_string());

@@ -12,13 +12,14 @@ use super::broker::{Broker, Pending};
 use super::collect::Take;
 use super::link::{Event, Grant, Link, LinkError, Message, Sender};
 use super::options::{OFFLINE, ONLINE};
+use super::pace::Pace;
 use super::submit::BATCHES_MAX;
 use super::target::SetupError;
 use super::window::cause;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::IngestBatch;
 use crate::commit_delay::OpenGroup;
-use crate::config::Retained;
+use crate::config::{Retained, Subscription};
 use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
 use crate::model::Now;
@@ -30,6 +31,8 @@ use crate::telemetry::{rejected, tail};
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
 /// Interval of log lines about rejected QoS 0 messages.
 const LOG_EVERY: Duration = Duration::from_secs(60);
+/// Wait before a subscription that was refused, or not answered, is requested again.
+const SUBSCRIBE_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Interval of window samples while nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -53,6 +56,10 @@ pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,
     queue: mpsc::Sender<IngestBatch>,
+    /// The subscriptions that the broker has been asked for and has not granted.
+    asked: Vec<Subscription>,
+    /// When they are requested again: they are not granted.
+    ask_again: Option<Instant>,
     /// The messages of the collected batch; when its first one came, and its last.
     collected: usize,
     since: Option<Instant>,
@@ -68,6 +75,7 @@ pub(super) struct Connection<'a> {
     logged: Option<Instant>,
     unlogged: u64,
     ticks: tokio::time::Interval,
+    pace: Pace,
 }
 
 impl<'a> Connection<'a> {
@@ -82,6 +90,8 @@ impl<'a> Connection<'a> {
             broker,
             sender,
             queue,
+            asked: vec![],
+            ask_again: None,
             collected: 0,
             since: None,
             last: None,
@@ -93,6 +103,7 @@ impl<'a> Connection<'a> {
             logged: None,
             unlogged: 0,
             ticks: tokio::time::interval(LOOK_EVERY),
+            pace: Pace::default(),
         }
     }
 
@@ -143,6 +154,7 @@ impl<'a> Connection<'a> {
             // Here, and when a batch is handed over: for each message it would be a thirtieth of the
             // work.
             self.broker.show_pending();
+            self.subscribe_again();
             let now = self.broker.clock.now();
             self.look(now);
             let delay = self.delay();
@@ -166,7 +178,6 @@ impl<'a> Connection<'a> {
         if broker.connections > 1 {
             metrics::mqtt_reconnect(&broker.name);
         }
-        metrics::mqtt_connected(&broker.name, true);
         tracing::info!(broker = %broker.name, session_present, "MQTT connected");
         broker.collector.connected(session_present);
         // The broker sends retained messages again only on a new SUBSCRIBE.
@@ -185,20 +196,52 @@ impl<'a> Connection<'a> {
             let _ = self.sender.publish_status(topic, ONLINE);
         }
         // Also if the session is present, but this process has not been granted all configured
-        // subscriptions: the session may belong to another configuration.
-        if !broker.status.subscribed && self.sender.subscribe(&broker.config).is_err() {
+        // subscriptions: the session may belong to another configuration. A shared one always:
+        // mosquitto 2.0 forgets them at its restart, but not the session, and then publishers get
+        // acknowledgements for messages that no client receives. No retained message is sent again for
+        // them (MQTT 5 §4.8.2).
+        let mut wanted = broker.config.subscriptions.clone();
+        if broker.status.subscribed {
+            wanted.retain(Subscription::is_shared);
+        }
+        self.asked = wanted;
+        self.subscribe();
+        self.broker.report();
+    }
+
+    /// Requests the missing subscriptions.
+    fn subscribe(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        self.ask_again = Some(Instant::now() + SUBSCRIBE_AGAIN_AFTER);
+        if self.sender.subscribe(&self.asked).is_err() {
+            let broker = &mut *self.broker;
             broker.status.problem =
                 Some("a subscription's filter is not a valid topic filter".into());
             tracing::error!(broker = %broker.name, "invalid topic filter; nothing is subscribed");
         }
-        broker.report();
+    }
+
+    /// Requests subscriptions again that the broker has refused or not answered: its access rules
+    /// may have changed.
+    fn subscribe_again(&mut self) {
+        if self.ask_again.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        if self.broker.status.problem.is_none() {
+            self.broker.status.problem = Some("the broker does not answer SUBSCRIBE".into());
+            self.broker.report();
+        }
+        self.subscribe();
     }
 
     fn subscribed(&mut self, grants: &[Grant]) {
         let broker = &mut *self.broker;
         let mut problems: Vec<String> = broker.file_problem.iter().cloned().collect();
-        broker.status.subscribed = grants.len() == broker.config.subscriptions.len();
-        for (wanted, grant) in broker.config.subscriptions.iter().zip(grants) {
+        broker.status.subscribed = grants.len() == self.asked.len();
+        let mut refused = vec![];
+        for (wanted, grant) in self.asked.drain(..).zip(grants) {
             let filter = &wanted.filter;
             match grant {
                 Grant::Qos(qos) if *qos >= wanted.qos_asked() => {}
@@ -211,17 +254,23 @@ impl<'a> Connection<'a> {
                     tracing::error!(broker = %broker.name, filter, reason, "subscription refused");
                     problems.push(format!("{filter}: {reason}"));
                     broker.status.subscribed = false;
+                    refused.push(wanted);
                 }
             }
         }
         broker.status.problem = (!problems.is_empty()).then(|| problems.join("; "));
         broker.report();
+        self.ask_again = (!refused.is_empty()).then(|| Instant::now() + SUBSCRIBE_AGAIN_AFTER);
+        self.asked = refused;
     }
 
     /// Accepts a message, or refuses it if there is no room or the service is stopping.
     fn take(&mut self, message: Message) {
         let now = self.broker.clock.now();
         self.look(now);
+        if let Some(is_busy) = self.pace.message(now.mono_ms) {
+            self.sender.pause_between_reads(is_busy);
+        }
         let receipt = message.receipt;
         let refuse = match receipt {
             Some(_) => self.stopping || self.broker.ack_tracker.is_refusing(),

@@ -22,7 +22,7 @@ use super::files::Credentials;
 use super::socket::Handle;
 use super::target::{SetupError, Target};
 use super::{v4, v5};
-use crate::config::{Mqtt, MqttProtocol};
+use crate::config::{Mqtt, MqttProtocol, Subscription};
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -95,18 +95,23 @@ impl Sender {
         }
     }
 
-    /// Subscribes to every filter, in one packet.
+    /// Whether messages are read in groups from now on, see [`super::pace`].
+    pub(super) fn pause_between_reads(&self, is_on: bool) {
+        self.socket.pause_between_reads(is_on);
+    }
+
+    /// Subscribes to all of these filters, in one packet.
     ///
     /// # Errors
     /// The connection has ended, or a filter is invalid (the configuration is checked at the
     /// start).
-    pub(super) fn subscribe(&self, config: &Mqtt) -> Result<(), Disconnected> {
+    pub(super) fn subscribe(&self, subscriptions: &[Subscription]) -> Result<(), Disconnected> {
         match &self.client {
             Client::V4(client) => client
-                .try_subscribe_many(v4::filters(config))
+                .try_subscribe_many(v4::filters(subscriptions))
                 .map_err(|_| Disconnected),
             Client::V5(client) => client
-                .try_subscribe_many(v5::filters(config))
+                .try_subscribe_many(v5::filters(subscriptions))
                 .map_err(|_| Disconnected),
         }
     }

@@ -81,6 +81,7 @@ mod event;
 mod files;
 pub(in crate::ingest) mod link;
 mod options;
+mod pace;
 pub(in crate::ingest) mod retained;
 mod socket;
 pub(in crate::ingest) mod submit;

@@ -1,11 +1,15 @@
-//! The socket below rumqttc: sends many small packets in one system call, and outlives rumqttc for
-//! a moment.
+//! The socket below rumqttc: sends many small packets in one system call, reads those of a busy
+//! broker in groups, and outlives rumqttc for a moment.
 //!
 //! rumqttc flushes after every PUBACK (it takes requests for control packets one at a time), so a
 //! hundred thousand messages a second would cost as many system calls of four bytes. Here a flush
 //! is only noted, and the written bytes are sent when rumqttc next reads. rumqttc reads as soon as
 //! it has nothing more to send, and never waits for anything else meanwhile, so no bytes are held
 //! back while a task waits.
+//!
+//! While [`Handle::pause_between_reads`] is on, a read that has emptied the socket is followed by a
+//! pause, so that the next one finds several packets, see [`super::pace`]. Acknowledgements are sent
+//! meanwhile.
 //!
 //! The exception is the end of the connection: rumqttc does not read again after DISCONNECT, so
 //! [`Handle::flush_eagerly`] makes every flush take effect. rumqttc then drops the socket, although
@@ -18,16 +22,21 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
 
 /// Written bytes that may wait; beyond this they are sent before more are added (4,096 PUBACKs).
 const WAITING_BYTES_MAX: usize = 16 * 1024;
+/// The resolution of tokio's timers.
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct Shared<S> {
     eager: AtomicBool,
+    pausing: AtomicBool,
     left: Mutex<Option<S>>,
 }
 
@@ -45,6 +54,7 @@ impl<S> Default for Handle<S> {
     fn default() -> Handle<S> {
         Handle(Arc::new(Shared {
             eager: AtomicBool::new(false),
+            pausing: AtomicBool::new(false),
             left: Mutex::new(None),
         }))
     }
@@ -54,6 +64,11 @@ impl<S: AsyncRead + Unpin> Handle<S> {
     /// From now on every flush sends.
     pub(super) fn flush_eagerly(&self) {
         self.0.eager.store(true, Ordering::Release);
+    }
+
+    /// Whether reads pause from now on.
+    pub(super) fn pause_between_reads(&self, is_on: bool) {
+        self.0.pausing.store(is_on, Ordering::Relaxed);
     }
 
     /// After rumqttc has dropped the socket: reads and discards until the broker closes it.
@@ -75,6 +90,9 @@ pub(super) struct Coalescing<S> {
     /// `None` only in `drop`.
     socket: Option<S>,
     waiting: BytesMut,
+    /// The pause before the next read, if there is one.
+    pause: Pin<Box<Sleep>>,
+    is_pausing: bool,
     handle: Handle<S>,
 }
 
@@ -94,6 +112,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
         Coalescing {
             socket: Some(socket),
             waiting: BytesMut::new(),
+            pause: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            is_pausing: false,
             handle,
         }
     }
@@ -133,7 +153,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
         {
             return Poll::Ready(Err(error));
         }
-        this.socket()?.poll_read(cx, buf)
+        if this.is_pausing {
+            ready!(this.pause.as_mut().poll(cx));
+            this.is_pausing = false;
+        }
+        let before = buf.filled().len();
+        ready!(this.socket()?.poll_read(cx, buf))?;
+        // Otherwise there may be more.
+        let is_empty = buf.filled().len() > before && buf.remaining() > 0;
+        if is_empty && this.handle.0.pausing.load(Ordering::Relaxed) {
+            this.pause.as_mut().reset(Instant::now() + PAUSE);
+            this.is_pausing = true;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -203,6 +235,38 @@ mod tests {
         assert!(socket.waiting.is_empty());
         let mut got = vec![0; 40_960];
         far.read_exact(&mut got).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_follows_a_read_that_empties_the_socket_and_delays_no_acknowledgement() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let handle = Handle::default();
+        handle.pause_between_reads(true);
+        let mut socket = Coalescing::new(near, handle.clone());
+        let mut got = [0; 4];
+        let begin = Instant::now();
+        far.write_all(b"abcdef").await.unwrap();
+        assert_eq!(socket.read(&mut got).await.unwrap(), 4);
+        assert_eq!(socket.read(&mut got).await.unwrap(), 2);
+        assert_eq!(begin.elapsed(), Duration::ZERO, "there was more");
+
+        far.write_all(b"g").await.unwrap();
+        socket.write_all(b"ack").await.unwrap();
+        socket.flush().await.unwrap();
+        let early = tokio::time::timeout(Duration::ZERO, socket.read(&mut got)).await;
+        early.unwrap_err();
+        assert_eq!(far.read(&mut [0; 4]).await.unwrap(), 3);
+        far.write_all(b"h").await.unwrap();
+        assert_eq!(socket.read(&mut got).await.unwrap(), 2);
+        assert_eq!(begin.elapsed(), PAUSE);
+
+        handle.pause_between_reads(false);
+        tokio::time::advance(PAUSE).await;
+        for _ in 0..2 {
+            far.write_all(b"i").await.unwrap();
+            assert_eq!(socket.read(&mut got).await.unwrap(), 1);
+        }
+        assert_eq!(begin.elapsed(), PAUSE * 2);
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use super::files::Credentials;
 use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
 use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
-use crate::config::Mqtt;
+use crate::config::{Mqtt, Subscription};
 
 /// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set
 /// here, and the broker would send it again forever. So this sets no limit: a packet over
@@ -133,7 +133,7 @@ pub(super) fn ack(receipt: Receipt) -> ManualAck {
 }
 
 /// The filters of all subscriptions.
-pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
+pub(super) fn filters(subscriptions: &[Subscription]) -> Vec<SubscribeFilterInput> {
     let qos = |qos| {
         if qos == 0 {
             QoS::AtMostOnce
@@ -141,8 +141,7 @@ pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
             QoS::AtLeastOnce
         }
     };
-    config
-        .subscriptions
+    subscriptions
         .iter()
         .map(|s| SubscribeFilterInput::new(s.filter.clone(), qos(s.qos_asked())))
         .collect()

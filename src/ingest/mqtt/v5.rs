@@ -151,7 +151,7 @@ pub(super) fn ack(receipt: Receipt) -> ManualAck {
 }
 
 /// The filters of all subscriptions, each with its Retain Handling option (MQTT 5 §3.8.3.1).
-pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
+pub(super) fn filters(subscriptions: &[Subscription]) -> Vec<SubscribeFilterInput> {
     let filter = |s: &Subscription| {
         let qos = if s.qos_asked() == 0 {
             QoS::AtMostOnce
@@ -165,5 +165,5 @@ pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
         };
         SubscribeFilterInput::new(s.filter.clone(), qos).retain_forward_rule(rule)
     };
-    config.subscriptions.iter().map(filter).collect()
+    subscriptions.iter().map(filter).collect()
 }

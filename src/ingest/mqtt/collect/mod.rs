@@ -194,7 +194,7 @@ impl Collector {
                 zone: s.zone,
                 how: PayloadDecoder::Unknown,
                 limits: None,
-                is_shared: s.filter.starts_with("$share/"),
+                is_shared: s.is_shared(),
                 retained: s.retained,
                 user_property_tags: s.user_property_tags.clone(),
             };
