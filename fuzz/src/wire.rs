@@ -128,7 +128,7 @@ fn good(packet: &Packet, stream_bytes: usize) {
             "{publish:?}"
         );
         assert!(
-            oversize.topic_bytes + oversize.payload_bytes < oversize.packet_bytes,
+            oversize.topic_bytes + oversize.payload_bytes < publish.packet_bytes,
             "{publish:?}"
         );
     }

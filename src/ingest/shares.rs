@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn one_owner_has_half_and_its_only_request_all() {
         let mut shares = Shares::new(100);
-        let (a, b) = (owner(0), owner(1));
+        let [a, b] = [0, 1].map(owner);
         assert!(!shares.take(&a, 0, 101));
         assert!(shares.take(&a, 0, 20) && shares.take(&a, 20, 80));
         assert!(!shares.take(&b, 0, 1), "all is taken");

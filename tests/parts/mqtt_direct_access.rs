@@ -162,15 +162,20 @@ async fn beyond_its_rate_a_device_is_read_more_slowly_and_others_as_before() {
     std::fs::write(&path, entry("fast", rules) + &entry("other", "")).unwrap();
     (guarded.tokens_file, guarded.window) = (Some(path), 1000);
     let direct = Direct::start(&guarded).await;
-    let connected = async |id: &str, code: u8| {
+    let connected = async |client: &str, id: &str, code: u8| {
         let mut device = Raw::open(direct.port).await;
-        device.send(&connect(5, id, 60, Some((id, "geheim")))).await;
+        device
+            .send(&connect(5, client, 60, Some((id, "geheim"))))
+            .await;
         assert_eq!(device.answer().await.unwrap().1[1], code, "{id}");
         device
     };
-    let mut fast = connected("fast", 0).await;
-    let mut other = connected("other", 0).await;
-    connected("fast", 0x97).await;
+    let lost = connected("fast", "fast", 0).await;
+    // It comes back although its old connection is not known to be dead.
+    let mut fast = connected("fast", "fast", 0).await;
+    let mut other = connected("other", "other", 0).await;
+    connected("second", "fast", 0x97).await;
+    drop(lost);
     let delivering = direct.deliver_all();
     let begun = std::time::Instant::now();
     let flood: Vec<u8> = (1..=150)

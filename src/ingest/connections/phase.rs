@@ -92,7 +92,7 @@ impl Phase {
         self.change(|_| word(now_ms, Awaited::Request));
     }
 
-    /// The connection may be cut while the rest of its request's body arrives. Whoever reads the
+    /// The connection may be cut while the rest of its request's body arrives. The reader of the
     /// body limits its time, and calls [`Phase::begin`] if the request goes on afterwards.
     pub(crate) fn body(&self, now_ms: u64) {
         self.change(|_| word(now_ms, Awaited::Body));

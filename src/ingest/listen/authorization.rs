@@ -22,6 +22,7 @@ pub(super) type LiveCredentials = Live<Option<Credentials>>;
 pub(super) struct Authorization {
     /// `None`: no credentials are configured.
     grant: Option<Arc<Grant>>,
+    is_revoked: bool,
     live: LiveCredentials,
 }
 
@@ -35,7 +36,11 @@ impl Authorization {
         check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, E>,
     ) -> Result<Authorization, E> {
         let grant = live.latest().as_ref().as_ref().map(check).transpose()?;
-        Ok(Authorization { grant, live })
+        Ok(Authorization {
+            grant,
+            is_revoked: false,
+            live,
+        })
     }
 
     /// Counts the connection for its sender.
@@ -49,11 +54,11 @@ impl Authorization {
             .transpose()
     }
 
-    /// How long the device must not be read, because its sender has reached its quota.
-    pub(super) fn pause(&self, now: Now) -> Option<QuotaExceeded> {
-        self.grant
-            .as_ref()
-            .and_then(|grant| grant.check_quota(now).err())
+    /// How long the device must not be read, because its sender has reached its quota. A reload may
+    /// have raised it meanwhile.
+    pub(super) fn pause(&mut self, now: Now) -> Option<QuotaExceeded> {
+        let grant = self.current(now.wall_ms).ok()??;
+        grant.check_quota(now).err()
     }
 
     /// The id of the sender; empty without credentials.
@@ -72,12 +77,17 @@ impl Authorization {
     /// The device must be disconnected.
     pub(super) fn current(&mut self, now_ms: i64) -> Result<Option<&Arc<Grant>>, CloseReason> {
         if let Some(credentials) = self.live.changed() {
-            self.grant = match (&*credentials, &self.grant) {
-                (None, _) => None,
-                (Some(now), Some(grant)) => Some(now.renewed(grant).ok_or(CloseReason::Revoked)?),
+            let renewed = match (&*credentials, &self.grant) {
+                (None, _) => Some(None),
+                (Some(now), Some(grant)) => now.renewed(grant).map(Some),
                 // It has authenticated with nothing.
-                (Some(_), None) => return Err(CloseReason::Revoked),
+                (Some(_), None) => None,
             };
+            self.is_revoked |= renewed.is_none();
+            self.grant = renewed.flatten();
+        }
+        if self.is_revoked {
+            return Err(CloseReason::Revoked);
         }
         if let Some(grant) = &self.grant {
             grant
@@ -171,6 +181,24 @@ mod tests {
         );
         setter.set(Some(tokens(&[("d1", "s", "")])));
         assert_eq!(anonymous.current(0).err(), Some(CloseReason::Revoked));
+    }
+
+    #[test]
+    fn a_raised_quota_ends_a_pause() {
+        let (setter, live) = Live::new(Some(tokens(&[("d1", "s", "rate = 1")])));
+        let mut one = of_d1(&live);
+        let now = Now {
+            wall_ms: 0,
+            mono_ms: 1000,
+        };
+        let grant = one.current(0).unwrap().unwrap().clone();
+        grant.usage.charge(&grant.quota, 600, 1);
+        assert!(one.pause(now).is_some());
+        setter.set(Some(tokens(&[("d1", "s", "rate = 100000")])));
+        assert!(one.pause(now).is_none());
+        setter.set(Some(tokens(&[("d2", "s", "")])));
+        assert!(one.pause(now).is_none(), "it is about to be disconnected");
+        assert_eq!(one.current(0).err(), Some(CloseReason::Revoked), "still");
     }
 
     #[derive(Debug)]

@@ -50,7 +50,6 @@ impl CloseReason {
             CloseReason::NotDelivered => "not_delivered",
             CloseReason::Slow => "slow_packet",
             CloseReason::ProtocolError(Reason::PacketTooLarge) => "packet_too_large",
-            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => "receive_maximum",
             CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed",
             CloseReason::ProtocolError(_) => "protocol",
         }
@@ -75,9 +74,7 @@ impl CloseReason {
     /// Why this side closes it, for the log and the device; `None` if the device did.
     pub(super) fn text(self, settings: &ListenMqtt) -> Option<String> {
         let ListenMqtt {
-            packet_max_bytes,
-            window,
-            ..
+            packet_max_bytes, ..
         } = settings;
         Some(match self {
             CloseReason::Left | CloseReason::Lost => return None,
@@ -97,12 +94,6 @@ impl CloseReason {
             CloseReason::Slow => "a large packet did not arrive completely in time".into(),
             CloseReason::ProtocolError(Reason::PacketTooLarge) => {
                 format!("a packet other than PUBLISH exceeds packet_max_bytes = {packet_max_bytes}")
-            }
-            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => {
-                format!(
-                    "more than {window} messages wait for their acknowledgement (receive \
-                    maximum)"
-                )
             }
             CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed MQTT packet".into(),
             CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {

@@ -27,6 +27,8 @@ pub(super) struct Publish {
     pub(super) id: u16,
     pub(super) has_alias: bool,
     pub(super) properties: Vec<(String, String)>,
+    /// Size of the packet as it was sent.
+    pub(super) packet_bytes: usize,
     /// Bytes in memory that topic and payload hold: their own, or those of the packet whose parts
     /// they are.
     pub(super) held_bytes: usize,
@@ -37,7 +39,6 @@ pub(super) struct Publish {
 /// The original sizes of a skipped message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Oversize {
-    pub(super) packet_bytes: usize,
     pub(super) topic_bytes: usize,
     pub(super) payload_bytes: usize,
 }
@@ -92,7 +93,7 @@ pub(super) enum Reply {
 pub(super) struct ProtocolError(pub(super) Reason);
 
 /// Parses the next packet if it has arrived completely; removes used bytes from `buf`.
-/// [`super::frames`] has checked its size before.
+/// [`super::frames`] has checked its size before, and sets it in a PUBLISH.
 pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet>, ProtocolError> {
     match version {
         Version::V4 => match m4::v4::Packet::read(buf, usize::MAX) {
@@ -128,6 +129,7 @@ fn of_v4(packet: m4::v4::Packet) -> Packet {
     match packet {
         P::Publish(p) => Packet::Publish(Publish {
             has_alias: false,
+            packet_bytes: 0,
             held_bytes: p.topic.len() + p.payload.len(),
             oversize: None,
             topic: p.topic,
@@ -152,6 +154,7 @@ fn of_v5(packet: m5::v5::Packet) -> Packet {
             let properties = p.properties.unwrap_or_default();
             Packet::Publish(Publish {
                 has_alias: properties.topic_alias.is_some(),
+                packet_bytes: 0,
                 held_bytes: p.topic.len() + p.payload.len(),
                 oversize: None,
                 topic: p.topic,

@@ -25,7 +25,6 @@ pub(super) struct Exchanges {
     open: Option<Ids>,
     /// From PUBREC to PUBREL.
     recorded: Option<Ids>,
-    recorded_len: usize,
 }
 
 fn has(ids: &Option<Ids>, id: u16) -> bool {
@@ -59,7 +58,6 @@ impl Exchanges {
     pub(super) fn record(&mut self, id: u16) {
         if has(&self.open, id) && !has(&self.recorded, id) {
             set(&mut self.recorded, id, true);
-            self.recorded_len += 1;
         }
     }
 
@@ -76,14 +74,8 @@ impl Exchanges {
         if is_known {
             set(&mut self.open, id, false);
             set(&mut self.recorded, id, false);
-            self.recorded_len -= 1;
         }
         is_known
-    }
-
-    /// Number of exchanges that wait for PUBREL.
-    pub(super) fn recorded(&self) -> usize {
-        self.recorded_len
     }
 }
 
@@ -127,7 +119,6 @@ mod tests {
                         prop_assert_eq!(exchanges.release(id), is_known);
                     }
                 }
-                prop_assert_eq!(exchanges.recorded(), model.values().filter(|recorded| **recorded).count());
             }
         }
     }

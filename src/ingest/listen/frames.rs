@@ -216,6 +216,7 @@ impl Frames {
         }
         wanted.shrink_to_fit();
         publish.properties = wanted;
+        publish.packet_bytes = packet_bytes;
         let bytes = publish.topic.len() + publish.payload.len();
         publish.held_bytes = if bytes <= SMALL_BYTES {
             publish.topic = Bytes::copy_from_slice(&publish.topic);
@@ -429,8 +430,8 @@ impl Skip {
             id: self.id,
             has_alias: false,
             properties: vec![],
+            packet_bytes: self.packet_bytes,
             oversize: Some(codec::Oversize {
-                packet_bytes: self.packet_bytes,
                 topic_bytes: self.topic_bytes,
                 payload_bytes: self.payload_bytes,
             }),

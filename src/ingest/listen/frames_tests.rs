@@ -236,7 +236,7 @@ fn a_message_that_is_too_large_is_known_by_its_first_bytes() {
         let oversize = publish.oversize.unwrap();
         assert_eq!(
             (
-                oversize.packet_bytes,
+                publish.packet_bytes,
                 oversize.topic_bytes,
                 oversize.payload_bytes
             ),

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_sender_with_its_share_keeps_only_itself_waiting() {
         let budget = LargeBudget::new(100);
-        let (a, b) = (owner(0), owner(1));
+        let [a, b] = [0, 1].map(owner);
         let mut rooms: Vec<Room> = (0..20).map(|_| budget.ask(&a, 10)).collect();
         let given = rooms
             .iter_mut()
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn small_packets_do_not_overtake_a_larger_one() {
         let budget = LargeBudget::new(100);
-        let (a, b) = (owner(0), owner(1));
+        let [a, b] = [0, 1].map(owner);
         let half = budget.ask(&a, 50);
         let mut large = budget.ask(&a, 100);
         let mut small = budget.ask(&a, 1);

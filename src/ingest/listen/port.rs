@@ -361,7 +361,13 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
                     connect::authenticate(&request, certificate, credentials, now_ms)
                 };
                 let authorization = Authorization::new(shared.credentials.clone(), authenticate)?;
-                let held = authorization.hold().map_err(|exceeded| {
+                // A device that comes back may still have its old connection, which it does not know.
+                let mine = |exceeded| {
+                    let id = request.client_id();
+                    let place = shared.clients.take_place(authorization.id(), id);
+                    place.map(Some).ok_or(exceeded)
+                };
+                let held = authorization.hold().or_else(mine).map_err(|exceeded| {
                     let limit = exceeded.limit.as_str();
                     metrics::quota_exceeded(limit);
                     let event = AuditEvent::new(AuditKind::QuotaExceeded, NAME, peer, limit);
@@ -383,7 +389,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
     };
-    let ((client, out), authorization, _held) = match admitted {
+    let ((client, out), authorization, held) = match admitted {
         Ok(admitted) => admitted,
         Err((request, error)) => {
             let id = request.as_ref().map(connect::ConnectRequest::shown_id);
@@ -401,7 +407,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     place.proved();
     // From here on it is not cut for another one: a device that is silent has nothing to report.
     place.begin();
-    let registration = shared.clients.enter(&client.token, &client.id);
+    let registration = shared.clients.enter(&client.token, &client.id, held);
     let _counted = Counted::new();
     // By client id, so that messages of a device on successive connections use the same batcher and
     // stay in order.

@@ -1,6 +1,6 @@
 //! Rules of MQTT that rumqttc's codecs do not check: a property that may occur once occurs once,
-//! properties end where their length says, a response topic has no wildcard, and a packet that is
-//! only a fixed header has nothing after it. Pure. The sections are those of MQTT 5.0, unless 3.1.1
+//! properties end where their length says and have allowed values, a response topic has no wildcard,
+//! an UNSUBSCRIBE has a filter, and a packet that is only a fixed header has nothing after it. Pure. The sections are those of MQTT 5.0, unless 3.1.1
 //! is named.
 //!
 //! If a packet ends before the length of its properties, nothing is reported here: the codec
@@ -20,9 +20,14 @@ const PINGRESP: u8 = 13;
 const DISCONNECT: u8 = 14;
 
 /// Properties with special rules (§2.2.2.2).
+const PAYLOAD_FORMAT: u8 = 1;
 const RESPONSE_TOPIC: u8 = 8;
 const SUBSCRIPTION_IDENTIFIER: u8 = 11;
+const REQUEST_PROBLEM_INFORMATION: u8 = 23;
+const REQUEST_RESPONSE_INFORMATION: u8 = 25;
+const RECEIVE_MAXIMUM: u8 = 33;
 const USER_PROPERTY: u8 = 38;
+const MAXIMUM_PACKET_SIZE: u8 = 39;
 
 const MALFORMED: ProtocolError = ProtocolError(Reason::MalformedPacket);
 const FORBIDDEN: ProtocolError = ProtocolError(Reason::ProtocolError);
@@ -40,6 +45,8 @@ pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), Prot
                 Err(MALFORMED)
             };
         }
+        // MQTT-3.10.3-2 of 3.1.1: it has at least one filter after the packet id.
+        (UNSUBSCRIBE, Version::V4) if rest.len() <= 2 => return Err(MALFORMED),
         (_, Version::V4) => return Ok(()),
         (_, Version::V5) => {}
     }
@@ -58,6 +65,8 @@ pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), Prot
         _ => None,
     };
     match before.map_or(Ok(None), properties)? {
+        // MQTT-3.10.3-2: a protocol error.
+        Some((_, [])) if kind == UNSUBSCRIBE => Err(FORBIDDEN),
         // MQTT-3.3.4-6: only a server sends it.
         Some((properties, _)) => check_properties(properties, kind == PUBLISH),
         None => Ok(()),
@@ -120,7 +129,7 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
         seen |= bit;
         // Without the two bytes of its length.
         let has_wildcard = || {
-            value[2..value.len() - next.len()]
+            of(value, next)[2..]
                 .iter()
                 .any(|byte| matches!(byte, b'+' | b'#'))
         };
@@ -128,11 +137,28 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
             SUBSCRIPTION_IDENTIFIER if is_publish => return Err(FORBIDDEN),
             // MQTT-3.3.2-14.
             RESPONSE_TOPIC if has_wildcard() => return Err(FORBIDDEN),
+            // §3.1.2.11.3, §3.1.2.11.4 and §3.8.2.1.2: zero is a protocol error.
+            RECEIVE_MAXIMUM | MAXIMUM_PACKET_SIZE | SUBSCRIPTION_IDENTIFIER
+                if of(value, next).iter().all(|byte| *byte == 0) =>
+            {
+                return Err(FORBIDDEN);
+            }
+            // §3.1.2.11.6, §3.1.2.11.7 and §3.3.2.3.2: 0 or 1.
+            PAYLOAD_FORMAT | REQUEST_PROBLEM_INFORMATION | REQUEST_RESPONSE_INFORMATION
+                if value[0] > 1 =>
+            {
+                return Err(FORBIDDEN);
+            }
             _ => {}
         }
         rest = next;
     }
     Ok(())
+}
+
+/// The value at the beginning of these bytes, from what follows it.
+fn of<'a>(value: &'a [u8], next: &[u8]) -> &'a [u8] {
+    &value[..value.len() - next.len()]
 }
 
 /// What follows the value of a property (§2.2.2.2); `None` if the property is unknown or its value
@@ -146,5 +172,48 @@ fn after_value(id: u8, bytes: &[u8]) -> Option<&[u8]> {
         3 | RESPONSE_TOPIC | 9 | 18 | 21 | 22 | 26 | 28 | 31 => after_text(bytes),
         USER_PROPERTY => after_text(bytes).and_then(after_text),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsubscribe_has_a_filter() {
+        for (version, rest, result) in [
+            (Version::V4, &b"\x00\x01"[..], Err(MALFORMED)),
+            (Version::V4, b"\x00\x01\x00\x01a", Ok(())),
+            (Version::V5, b"\x00\x01\x00", Err(FORBIDDEN)),
+            (Version::V5, b"\x00\x01\x00\x00\x01a", Ok(())),
+        ] {
+            assert_eq!(check(version, 0xa2, rest), result, "{version:?} {rest:?}");
+        }
+    }
+
+    #[test]
+    fn properties_have_allowed_values() {
+        let connect = |properties: &[u8]| {
+            let length = [properties.len() as u8];
+            let head = b"\x00\x04MQTT\x05\x02\x00\x3c";
+            check_connect(&[&head[..], &length, properties, b"\x00\x01x"].concat())
+        };
+        for (properties, is_allowed) in [
+            (&b"\x21\x00\x01"[..], true),
+            (b"\x21\x00\x00", false),
+            (b"\x27\x00\x00\x01\x00", true),
+            (b"\x27\x00\x00\x00\x00", false),
+            (b"\x17\x00", true),
+            (b"\x17\x02", false),
+            (b"\x19\x01", true),
+            (b"\x19\x02", false),
+        ] {
+            let expected = if is_allowed { Ok(()) } else { Err(FORBIDDEN) };
+            assert_eq!(connect(properties), expected, "{properties:?}");
+        }
+        let publish = |format| check(Version::V5, 0x30, &[0, 1, b'a', 2, 1, format, b'x']);
+        assert_eq!((publish(1), publish(2)), (Ok(()), Err(FORBIDDEN)));
+        let subscribe = |id| check(Version::V5, 0x82, &[0, 1, 2, 11, id, 0, 1, b'a', 0]);
+        assert_eq!((subscribe(1), subscribe(0)), (Ok(()), Err(FORBIDDEN)));
     }
 }

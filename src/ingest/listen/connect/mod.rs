@@ -51,6 +51,11 @@ pub(super) struct ConnectRequest {
 }
 
 impl ConnectRequest {
+    /// The client id; empty if the device asks for one.
+    pub(super) fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
     /// The client id for display: a device may have put its secret into it.
     pub(super) fn shown_id(&self) -> &str {
         let password = self
@@ -132,7 +137,8 @@ pub(super) enum ConnectError {
     #[error("too many connections with this token (`connections_max` of its quota)")]
     Quota,
     #[error(
-        "a property of CONNECT or of its will occurs twice, or its response topic has a wildcard"
+        "a property of CONNECT or of its will occurs twice or has a forbidden value, or its response \
+         topic has a wildcard"
     )]
     Properties,
     #[error("MQTT 5 authentication methods are not supported; use user name and password")]
@@ -196,11 +202,21 @@ fn level(bytes: &[u8]) -> Result<Option<u8>, ConnectError> {
 
 /// Parses CONNECT if it has arrived completely.
 pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, ConnectError> {
+    let head = Head::read(buf).ok().flatten();
+    let is_whole = head.is_some_and(|head| buf.len() >= head.bytes + head.rest);
+    // If the codec needs more of a complete packet, lengths or flags in it are wrong.
+    let more = || {
+        if is_whole {
+            Err(ConnectError::NotMqtt)
+        } else {
+            Ok(None)
+        }
+    };
     match level(buf)? {
         None => Ok(None),
         Some(4) => match m4::v4::Packet::read(buf, CONNECT_BYTES_MAX as usize) {
             Ok(m4::v4::Packet::Connect(connect)) => Ok(Some(hello_v4(connect))),
-            Err(m4::Error::InsufficientBytes(_)) => Ok(None),
+            Err(m4::Error::InsufficientBytes(_)) => more(),
             Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
         },
         Some(5) => {
@@ -209,7 +225,7 @@ pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, Connect
                 Ok(m5::v5::Packet::Connect(connect, _will, auth)) => {
                     Ok(Some(hello_v5(connect, auth)))
                 }
-                Err(m5::Error::InsufficientBytes(_)) => Ok(None),
+                Err(m5::Error::InsufficientBytes(_)) => more(),
                 Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
             }
         }

@@ -260,3 +260,21 @@ fn a_property_of_connect_or_will_that_may_occur_once_occurs_once() {
         b"\x20\x03\x00\x82\x00"
     );
 }
+
+/// rumqttc's codec asks for more bytes, and has consumed the packet.
+#[test]
+fn a_complete_packet_whose_parts_are_missing_is_no_connect() {
+    for bytes in [
+        // A will is announced, but there is none.
+        &b"\x10\x0e\x00\x04MQTT\x05\x06\x00\x3c\x00\x00\x01x"[..],
+        b"\x10\x0d\x00\x04MQTT\x04\x06\x00\x3c\x00\x01x",
+        // A client id longer than the packet.
+        b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x05x",
+    ] {
+        assert_eq!(
+            read(&mut BytesMut::from(bytes)),
+            Err(ConnectError::NotMqtt),
+            "{bytes:?}"
+        );
+    }
+}

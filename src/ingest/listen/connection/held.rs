@@ -83,7 +83,7 @@ pub(super) fn error(
     if let Some(oversize) = publish.oversize {
         let mut detail = format!(
             "a packet of {} bytes exceeds packet_max_bytes = {packet_max_bytes}",
-            oversize.packet_bytes
+            publish.packet_bytes
         );
         if topic.len() < oversize.topic_bytes {
             detail += &format!(

@@ -31,7 +31,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.stream.flush().await
         };
-        match tokio::time::timeout(self.shared.settings.write_timeout, written).await {
+        // A device that does not read must not delay the end of the service.
+        let stop = self.shared.deps.stop.clone();
+        let stopped = async {
+            stop.cancelled().await;
+            tokio::time::sleep(CLOSE_TIMEOUT).await;
+        };
+        let written = tokio::time::timeout(self.shared.settings.write_timeout, written);
+        let written = tokio::select! {
+            biased;
+            written = written => written,
+            () = stopped => return Err(CloseReason::Stopped),
+        };
+        match written {
             Ok(Ok(())) => {
                 self.out.clear();
                 if self.out.capacity() > READ_BYTES {
@@ -42,6 +54,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Ok(Err(_)) => Err(CloseReason::Lost),
             Err(_) => Err(CloseReason::Stuck),
         }
+    }
+
+    /// Waits a moment until the accepted messages are safe, and acknowledges them: otherwise a device
+    /// that makes the same mistake on each connection would send the same messages again for ever.
+    pub(super) async fn settle_accepted(&mut self) {
+        let all = async {
+            while self.inflight.len() > 0 && self.acknowledge().is_ok() {
+                let Some(result) = self.settled.recv().await else {
+                    return;
+                };
+                self.settle(result);
+            }
+            let _ = self.acknowledge();
+        };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, all).await;
     }
 
     /// Sends the remaining replies and DISCONNECT, and closes without cutting off bytes that the
