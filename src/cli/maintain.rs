@@ -12,7 +12,7 @@ use crate::maintain::{
     Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
 };
 use crate::model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
-use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions};
+use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
 
 /// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -227,6 +227,10 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
         page: (config.bucket.max_readings, config.bucket.max_bytes),
         drop_leftovers: arguments.drop_leftovers,
         hook: None,
+    };
+    let _alone = match alone(&config.store).await {
+        Ok(alone) => alone,
+        Err(failure) => return maintenance_failed(failure.to_string()),
     };
     let mut bar = Bar::new();
     let converted = store.convert(&options, |at| bar.draw(at)).await;

@@ -10,6 +10,7 @@ mod chaos;
 mod commands;
 mod connections;
 mod convert;
+mod convert_service;
 mod convert_writers;
 mod dead_letters;
 mod dropped_collections;

@@ -31,6 +31,7 @@ mod setup;
 mod write;
 
 pub use dead_letters::{DeadLetterDocument, DeadLetterId};
+pub(crate) use maintenance::alone::alone;
 pub use maintenance::convert::{ConvertOptions, Hook};
 pub use maintenance::days::{DaysChecked, Filled};
 pub use maintenance::reconcile::ReconcileOptions;
@@ -77,12 +78,13 @@ use server_clock::ServerClock;
 use write::time_series_writer::TimeSeriesWriter;
 
 /// The result of detecting native time-series collections.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Native {
     /// New buckets use [`StorageMode::TimeSeries`].
     chosen: bool,
-    /// The time-series collection exists, even if the mode is another.
-    there: bool,
+    /// The time-series collection exists, even if the mode is another. It may be created at any
+    /// time.
+    there: AtomicBool,
 }
 
 /// Why the settings of the store cannot be used. The text does not contain the URI.
@@ -321,13 +323,19 @@ impl Store for MongoStore {
             let answers = self.load_all(requests, within).await;
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             let mut errors = answers.iter().filter_map(|a| a.as_ref().err());
-            // If no bucket has a result, the store failed, not individual buckets.
+            // If no bucket has a result, the store failed, not individual buckets. Of one bucket that
+            // the server answers with an error, that is unknown; others tell.
+            let is_of_bucket =
+                |error: &StoreError| answers.len() == 1 && error.kind() == StoreErrorKind::Command;
             match errors
                 .clone()
                 .find(|e| e.is_away())
                 .or_else(|| errors.find(|e| !e.is_deferred()))
             {
-                Some(error) if error.is_away() || answers.iter().all(Result::is_err) => {
+                Some(error)
+                    if error.is_away()
+                        || (answers.iter().all(Result::is_err) && !is_of_bucket(error)) =>
+                {
                     Err(error.clone())
                 }
                 None if !answers.is_empty() && answers.iter().all(Result::is_err) => {

@@ -57,8 +57,9 @@
 //!
 //! The window for these cases is from a load to its write: seconds at most, except for a bucket
 //! kept in memory in between, which has ended only recently. So only buckets that ended before
-//! `ended_before_ms` are converted. Two conversions in opposite directions must not run at the same
-//! time: each would take the other's copies for leftovers.
+//! `ended_before_ms` are converted. Two conversions must not run at the same time
+//! ([`super::alone`]): in the same direction they would copy the same measurements, and in opposite
+//! ones each would take the other's copies for leftovers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

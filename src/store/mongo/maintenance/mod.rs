@@ -1,5 +1,6 @@
 //! Commands of the operator on stored data: reconcile, convert, dead letters.
 
+pub(super) mod alone;
 pub(super) mod convert;
 pub(super) mod convert_bucket;
 pub(super) mod days;

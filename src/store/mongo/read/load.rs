@@ -190,9 +190,12 @@ impl Load<'_> {
                     slots[r].bucket.pages.is_empty(),
                 )
             };
-            let of_series = storage_mode == StorageMode::TimeSeries
-                && (request.doubt || request.readings_from.is_some());
-            if self.store.measured() && (of_series || (request.doubt && empty)) {
+            let is_series = storage_mode == StorageMode::TimeSeries;
+            if is_series {
+                self.store.note_measured();
+            }
+            let of_series = is_series && (request.doubt || request.readings_from.is_some());
+            if of_series || (self.store.measured() && request.doubt && empty) {
                 measured.push(r);
             } else if storage_mode == StorageMode::Bucket && request.readings_from.is_some() {
                 paged.push(r);

@@ -70,15 +70,16 @@ impl MongoStore {
         let of = self.collections();
         let q = q.clone();
         let mut found = self.read(async move { pages(&of, &q).await }).await?;
-        if self.measured() && self.expires_measurements() {
+        let has_series = found
+            .pages
+            .iter()
+            .any(|(_, page)| page.storage_mode == StorageMode::TimeSeries);
+        if has_series && self.expires_measurements() {
             let now_ms = self.about_now_ms().await?;
-            let of_series = found
-                .pages
-                .iter_mut()
-                .filter(|(_, page)| page.storage_mode == StorageMode::TimeSeries);
-            of_series.for_each(|(start, page)| {
-                page.readings_removed = self.may_have_expired(*start, now_ms)
-            });
+            for (start, page) in &mut found.pages {
+                page.readings_removed = page.storage_mode == StorageMode::TimeSeries
+                    && self.may_have_expired(*start, now_ms);
+            }
         }
         Ok(found)
     }
@@ -87,12 +88,6 @@ impl MongoStore {
         &self,
         q: &MeasurementQuery,
     ) -> Result<MeasurementResults, StoreError> {
-        if self.native.get().is_some() && !self.measured() {
-            return Ok(MeasurementResults {
-                rows: Rows::default(),
-                until_ms: q.to_ms,
-            });
-        }
         let of = self.collections();
         let q = q.clone();
         self.read(async move { measurements(&of, &q).await }).await

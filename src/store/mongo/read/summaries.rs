@@ -46,10 +46,9 @@ impl MongoStore {
     ) -> Result<Edges, StoreError> {
         let of = self.collections();
         let q = q.clone();
-        let measured = self.measured();
         self.read(async move {
             let (mut edges, in_series) = edges_of_pages(&of, &q).await?;
-            if measured && !in_series.is_empty() {
+            if !in_series.is_empty() {
                 edges_of_measurements(&of, &in_series, &mut edges).await?;
             }
             Ok(edges)

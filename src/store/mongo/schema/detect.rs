@@ -99,6 +99,15 @@ pub(in crate::store::mongo) fn classify(seen: Observed<'_>) -> Result<Native, Ob
     }
 }
 
+/// Whether the time-series collection exists.
+///
+/// # Errors
+/// The collections cannot be listed.
+pub(in crate::store::mongo) async fn is_there(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+    let found = setup.list(&[READINGS]).await?;
+    Ok(found.get(READINGS).is_some_and(|entry| fits(entry).is_ok()))
+}
+
 /// Whether an entry of `listCollections` is a time-series collection with the expected fields.
 pub(in crate::store::mongo) fn fits(found: &Document) -> Result<(), Obstacle> {
     let kind = found.get_str("type").unwrap_or("collection");

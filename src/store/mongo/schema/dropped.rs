@@ -5,6 +5,7 @@ use crate::store::PrepareError;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::names::READINGS;
+use crate::store::mongo::schema::detect;
 use crate::store::mongo::setup::{SchemaError, Setup};
 
 impl MongoStore {
@@ -33,6 +34,9 @@ impl MongoStore {
         let mut names = self.expected_names();
         // After a change to bucket mode, an operator may drop it.
         names.retain(|name| self.native() || *name != READINGS);
+        if !self.measured() && detect::is_there(&setup).await.map_err(failed)? {
+            self.note_measured();
+        }
         let found = setup.list(&names).await.map_err(failed)?;
         let changed = self.prepared.changed(&found);
         let Some(_) = changed.first() else {

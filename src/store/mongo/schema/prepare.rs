@@ -49,7 +49,16 @@ impl MongoStore {
 
     /// Whether there is a time-series collection, which may hold measurements of any bucket.
     pub(in crate::store::mongo) fn measured(&self) -> bool {
-        self.native.get().is_some_and(|native| native.there)
+        let there = |native: &Native| native.there.load(Ordering::Acquire);
+        self.native.get().is_some_and(there)
+    }
+
+    /// Notes that there is a time-series collection: another process may create it while this one
+    /// runs, a conversion or an instance in time-series mode.
+    pub(in crate::store::mongo) fn note_measured(&self) {
+        if let Some(native) = self.native.get() {
+            native.there.store(true, Ordering::Release);
+        }
     }
 
     /// Returns a line that describes the server, and warnings for the operator. Changes nothing.
@@ -146,16 +155,14 @@ impl MongoStore {
             .extend(advisories::warning(&server.version).filter(|_| native));
         // Set only once: if the mode changed, buckets in memory would use another one than the
         // store. A repeated preparation, after a later step failed, finds the same mode.
-        let there = native
-            || setup
-                .list(&[READINGS])
-                .await?
-                .get(READINGS)
-                .is_some_and(|e| detect::fits(e).is_ok());
+        let there = native || detect::is_there(&setup).await?;
         let _ = self.native.set(Native {
             chosen: native,
-            there,
+            there: there.into(),
         });
+        if there {
+            self.note_measured();
+        }
         let mode_reason = format!("{why} ({})", server.topology);
         Ok(PreparedStore {
             mode_reason,
