@@ -165,6 +165,34 @@ async fn a_new_process_subscribes_even_if_the_session_is_present() {
     }
 }
 
+/// A broker that is killed has the sessions that it last saved.
+#[tokio::test]
+async fn a_subscription_that_a_killed_broker_has_not_saved_is_requested_again() {
+    for protocol in [V4, V5] {
+        let mut broker = Mosquitto::start("");
+        Ingest::start(config(&broker.url(), protocol))
+            .await
+            .finish()
+            .await;
+        broker.stop();
+        broker.restart();
+        let mut changed = config(&broker.url(), protocol);
+        changed
+            .subscriptions
+            .push(subscription("more/+", "more/{sensor_id}", "scalar"));
+        let mut ingest = Ingest::start(changed).await;
+        broker.kill();
+        ingest.until(|status| !status.connected).await;
+        broker.restart();
+        ingest.until(|status| status.is_ready()).await;
+        // The broker has read SUBSCRIBE before a message that is published now.
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        publish(broker.port(), [("more/M".to_owned(), "1")]).await;
+        deliver(ingest.ingest_batches(1).await);
+        ingest.finish().await;
+    }
+}
+
 #[tokio::test]
 async fn shared_subscriptions_share() {
     for protocol in [V4, V5] {

@@ -19,7 +19,7 @@ use super::window::cause;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::IngestBatch;
 use crate::commit_delay::OpenGroup;
-use crate::config::{Retained, Subscription};
+use crate::config::Subscription;
 use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
 use crate::model::Now;
@@ -180,13 +180,7 @@ impl<'a> Connection<'a> {
         }
         tracing::info!(broker = %broker.name, session_present, "MQTT connected");
         broker.collector.connected(session_present);
-        // The broker sends retained messages again only on a new SUBSCRIBE.
-        let always_retained = broker
-            .config
-            .subscriptions
-            .iter()
-            .any(|s| s.retained == Retained::Always);
-        if !session_present || always_retained {
+        if !session_present {
             broker.status.subscribed = false;
         }
         broker.status.connected = true;
@@ -195,16 +189,11 @@ impl<'a> Connection<'a> {
             // It fails only if the link has ended; then the link's next event is the error.
             let _ = self.sender.publish_status(topic, ONLINE);
         }
-        // Also if the session is present, but this process has not been granted all configured
-        // subscriptions: the session may belong to another configuration. A shared one always:
-        // mosquitto 2.0 forgets them at its restart, but not the session, and then publishers get
-        // acknowledgements for messages that no client receives. No retained message is sent again for
-        // them (MQTT 5 §4.8.2).
-        let mut wanted = broker.config.subscriptions.clone();
-        if broker.status.subscribed {
-            wanted.retain(Subscription::is_shared);
-        }
-        self.asked = wanted;
+        // Also if the session is present. It may belong to another configuration, or lack some
+        // subscriptions: mosquitto 2.0 forgets shared ones at its restart, and if it is killed, all
+        // that it has not saved. Then publishers would get acknowledgements for messages that no
+        // client receives.
+        self.asked = broker.config.subscriptions.clone();
         self.subscribe();
         self.broker.report();
     }
