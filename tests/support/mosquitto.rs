@@ -64,8 +64,11 @@ impl Mosquitto {
         }
     }
 
-    /// Starts it and waits until it answers; returns whether it does.
+    /// Starts it and waits until it answers; returns whether it does. An answer on the port may be
+    /// that of another process, so its log must say that it runs.
     fn run(&mut self) -> bool {
+        let runs = || self.log().matches(" running\n").count();
+        let before = runs();
         let conf = self.dir.path().join("conf");
         let mut child = Command::new(Mosquitto::binary())
             .arg("-c")
@@ -80,7 +83,7 @@ impl Mosquitto {
             if child.try_wait().unwrap().is_some() {
                 return false;
             }
-            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+            if runs() > before && TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
                 self.child = Some(child);
                 return true;
             }
