@@ -88,6 +88,7 @@ fn a_service_in_bucket_mode_knows_the_readings_that_were_converted_meanwhile() {
     assert_eq!(service.metrics().get("readings_duplicate_total"), 400.0);
 }
 
+/// The second one waits for the first, or is refused if that takes too long.
 #[test]
 fn two_conversions_run_one_after_the_other() {
     let uri = Mongod::shared().uri();
@@ -98,7 +99,15 @@ fn two_conversions_run_one_after_the_other() {
     service.wait_settled(sent.len() as u64, PATIENCE);
     drop(service);
     end(begin(&database, &["init"]));
-    let both = [(); 2].map(|()| begin(&database, &["convert", "--into", "timeseries"]));
-    both.into_iter().for_each(end);
+    let into = ["convert", "--into", "timeseries"];
+    let both = [(); 2].map(|()| begin(&database, &into));
+    for output in both.map(|command| command.wait_with_output().unwrap()) {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() || errors.contains("another conversion"),
+            "{errors}"
+        );
+    }
+    end(begin(&database, &into));
     stored::exactly_once(&stored::readings(&uri, &database), sent);
 }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::config;
 use crate::maintain::MaintainError;
+use crate::store::mongo::error::describe;
 
 /// A server may notice after some seconds that the process of a connection was killed.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -30,7 +31,7 @@ pub(crate) struct Alone {
 /// # Errors
 /// Another one runs, or the server cannot be asked.
 pub(crate) async fn alone(config: &config::Store) -> Result<Alone, MaintainError> {
-    let server = |error: mongodb::error::Error| MaintainError::Server(error.to_string());
+    let server = |error: mongodb::error::Error| MaintainError::Server(describe(&error));
     let every = format!("hourbucket convert {} ", config.database);
     let mine = format!("{every}{:016x}", fastrand::u64(..));
     // The driver's message may quote the URI with its password.
