@@ -77,8 +77,9 @@ impl MongoStore {
         if has_series && self.expires_measurements() {
             let now_ms = self.about_now_ms().await?;
             for (start, page) in &mut found.pages {
-                page.readings_removed = page.storage_mode == StorageMode::TimeSeries
-                    && self.may_have_expired(*start, now_ms);
+                if page.storage_mode == StorageMode::TimeSeries {
+                    page.readings_removed = self.may_have_expired(*start, now_ms);
+                }
             }
         }
         Ok(found)
