@@ -56,8 +56,8 @@ impl Shares {
         self.held.get(owner).copied().unwrap_or_default()
     }
 
-    /// Takes `more` bytes for a request that holds `part` of its owner's bytes already; returns
-    /// whether it may.
+    /// Takes `more` bytes for a request, if its owner may have them; returns whether it does. `part`:
+    /// what the request itself holds already.
     pub(crate) fn take(&mut self, owner: &Owner, part: u64, more: u64) -> bool {
         let Some(free) = self.free.checked_sub(more) else {
             return false;

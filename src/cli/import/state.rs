@@ -198,8 +198,8 @@ fn read(path: &Path) -> Result<Option<State>, StateError> {
 }
 
 impl State {
-    /// Begins a run with counts of its own. Those of a run that did not reach the end go on: its
-    /// rejects were not reported.
+    /// Begins a run. Its counts start at zero, unless the run before did not reach the end: then they
+    /// continue, because that run has not reported its rejects.
     pub(super) fn begin(&mut self) {
         if self.complete {
             (self.accepted, self.counted_after) = (0, self.lines);
@@ -236,7 +236,7 @@ impl State {
                 "  {records} {reason}, first on line {line}: {detail}"
             ));
         }
-        // Of standard input there is no next run.
+        // Standard input cannot be read again by another run.
         if self.last_line > self.lines && path.as_os_str() != "-" {
             let line = self.lines + 1;
             lines.push(format!(

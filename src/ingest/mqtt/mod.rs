@@ -48,8 +48,7 @@
 //! which is sent on each connection. With MQTT 5 it does so only for a subscription that its session
 //! does not have yet (Retain Handling 1), so a restart of hourbucket with a live session repeats
 //! nothing. With 3.1.1, which has no such option, and whenever the session was lost, the broker
-//! sends everything. A message
-//! that equals the newest acknowledged message of its topic is then acknowledged and skipped. That
+//! sends everything. A message that equals the newest acknowledged message of its topic is then acknowledged and skipped. That
 //! memory belongs to the process: after a restart with 3.1.1, or with a lost session, each retained
 //! message is accepted once more (one with its own timestamp is a duplicate, and stored once all
 //! the same). Messages that changed meanwhile are always accepted.
