@@ -55,22 +55,24 @@ fn write(service: &Service, readings: &[Stored]) {
     }
 }
 
-fn bucket_mode(uri: &str, database: &str) -> Service {
-    Service::start(
+/// A service in bucket mode with a database of its own, in which it has stored these readings.
+fn stored_as_pages(name: &str, readings: &[Stored]) -> (Service, String) {
+    let uri = Mongod::shared().uri();
+    let database = unique_database(name);
+    let service = Service::start(
         "store.mode = \"bucket\"\nflush.max_age = \"200ms\"\n",
-        &[("STORE__URI", uri), ("STORE__DATABASE", database)],
-    )
+        &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
+    );
+    write(&service, readings);
+    service.wait_settled(readings.len() as u64, PATIENCE);
+    (service, database)
 }
 
 /// It started when there was no time-series collection.
 #[test]
 fn a_service_in_bucket_mode_knows_the_readings_that_were_converted_meanwhile() {
-    let uri = Mongod::shared().uri();
-    let database = unique_database("converted_meanwhile");
-    let service = bucket_mode(&uri, &database);
     let sent = sent(5, 2, 40);
-    write(&service, &sent);
-    service.wait_settled(400, PATIENCE);
+    let (service, database) = stored_as_pages("converted_meanwhile", &sent);
     end(begin(&database, &["init"]));
     end(begin(&database, &["convert", "--into", "timeseries"]));
     let from = sent[0].1 - HOUR;
@@ -84,19 +86,15 @@ fn a_service_in_bucket_mode_knows_the_readings_that_were_converted_meanwhile() {
     );
     write(&service, &sent);
     service.wait_settled(800, PATIENCE);
-    stored::exactly_once(&stored::readings(&uri, &database), sent);
+    stored::exactly_once(&stored::readings(&Mongod::shared().uri(), &database), sent);
     assert_eq!(service.metrics().get("readings_duplicate_total"), 400.0);
 }
 
 /// The second one waits for the first, or is refused if that takes too long.
 #[test]
 fn two_conversions_run_one_after_the_other() {
-    let uri = Mongod::shared().uri();
-    let database = unique_database("converted_twice");
-    let service = bucket_mode(&uri, &database);
     let sent = sent(30, 50, 6);
-    write(&service, &sent);
-    service.wait_settled(sent.len() as u64, PATIENCE);
+    let (service, database) = stored_as_pages("converted_twice", &sent);
     drop(service);
     end(begin(&database, &["init"]));
     let into = ["convert", "--into", "timeseries"];
@@ -109,5 +107,5 @@ fn two_conversions_run_one_after_the_other() {
         );
     }
     end(begin(&database, &into));
-    stored::exactly_once(&stored::readings(&uri, &database), sent);
+    stored::exactly_once(&stored::readings(&Mongod::shared().uri(), &database), sent);
 }
