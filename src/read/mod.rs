@@ -13,8 +13,9 @@
 //! 2. *The sensor's shard*, after all shard batches that were sent to it: a copy of the rows that
 //!    are not known to be stored, pending and in flight ([`crate::accumulate::query`], limited in
 //!    bytes).
-//! 3. *The store*, with read concern majority. Rows leave memory only when the store has confirmed
-//!    them, so a reading that was not in the shard in step 2 is found here.
+//! 3. *The store*: data that a majority has; measurements as of one point in time. Rows leave
+//!    memory only when the store has confirmed them, so a reading that was not in the shard in step
+//!    2 is found here.
 //!
 //! So nothing is missing. A row may be found twice if it was in memory in step 2 and in the store
 //! in step 3: in flight, with a lost answer, refused as a conflict, replayed after a crash, or

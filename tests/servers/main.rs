@@ -49,6 +49,7 @@ mod read_api;
 mod read_api_incomplete;
 mod read_api_tokens;
 mod read_schema;
+mod read_while_stored;
 mod reconcile;
 mod reconcile_duplicates;
 mod reconcile_service;

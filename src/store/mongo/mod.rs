@@ -28,6 +28,7 @@ mod registry;
 mod schema;
 mod server_clock;
 mod setup;
+mod snapshot;
 mod write;
 
 pub use dead_letters::{DeadLetterDocument, DeadLetterId};

@@ -54,6 +54,7 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use mongodb::options::ReadConcern;
 
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
@@ -529,6 +530,9 @@ impl Collections {
         let cursor = self
             .measurements
             .aggregate(pipeline)
+            // A snapshot may end before the whole collection is read, and a repeated hour does no
+            // harm.
+            .read_concern(ReadConcern::majority())
             .allow_disk_use(true)
             .with_type::<RawDocumentBuf>()
             .await;

@@ -1,5 +1,6 @@
 //! Reads whole stored buckets, however damaged, for `reconcile` and `convert`. Not used by ingest.
-//! All reads are from the primary with majority read concern: what they return is not rolled back.
+//! All reads are from the primary, with read concern majority or [`crate::store::mongo::snapshot`]: what they
+//! return is not rolled back.
 //!
 //! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two
 //! numbers).
@@ -52,14 +53,18 @@ pub(in crate::store::mongo) fn failed(
 impl MongoStore {
     /// The collections with the read and write concern of the maintenance commands.
     pub(in crate::store::mongo) fn collections(&self) -> Collections {
-        let options = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .write_concern(self.options.write_concern.driver())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
+        let options = |concern| {
+            CollectionOptions::builder()
+                .read_concern(concern)
+                .write_concern(self.options.write_concern.driver())
+                .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+                .build()
+        };
+        let majority = options(ReadConcern::majority());
+        let at_once = options(self.series.snapshot_reads.concern());
         Collections {
-            buckets: self.db.collection_with_options(BUCKETS, options.clone()),
-            measurements: self.db.collection_with_options(READINGS, options),
+            buckets: self.db.collection_with_options(BUCKETS, majority),
+            measurements: self.db.collection_with_options(READINGS, at_once),
             span_ms: self.options.span.ms(),
         }
     }
@@ -73,10 +78,16 @@ impl MongoStore {
         self.db.collection_with_options(name, options)
     }
 
-    /// Inspects the time-series collection.
+    /// Inspects the time-series collection, and how the server can read it.
     pub(in crate::store::mongo) async fn measurements_collection(
         &self,
     ) -> Result<Native, MaintainError> {
+        let hello = self
+            .db
+            .run_command(doc! { "hello": 1 })
+            .await
+            .map_err(failed("reading the topology"))?;
+        self.series.snapshot_reads.note(&hello);
         let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
         let found = self
             .db

@@ -14,12 +14,9 @@ use std::time::Instant;
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, Document, RawDocument, doc};
-use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
 use crate::model::{ReadingKey, StorageMode};
-use crate::store::mongo::document::{
-    MEASUREMENTS_PER_BATCH, key_of, majority_from_primary, measurements_of,
-};
+use crate::store::mongo::document::{MEASUREMENTS_PER_BATCH, key_of, measurements_of};
 use crate::store::mongo::error::command_error;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::read::load::{Load, together};
@@ -215,18 +212,11 @@ impl Load<'_> {
             doc! { "$group": { "_id": id, "n": { "$sum": 1 }, "last": { "$max": "$ts" } } },
         ];
         let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
-        let readings = self.store.series.readings.clone();
+        let readings = self.store.series.readings();
         let max_time = self.store.timeout;
         let read = async move {
-            let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
-            let aggregate = readings
-                .aggregate(pipeline)
-                .read_concern(ReadConcern::majority())
-                .max_time(max_time);
-            let cursor = aggregate
-                .selection_criteria(primary)
-                .with_type::<Document>()
-                .await?;
+            let aggregate = readings.aggregate(pipeline).max_time(max_time);
+            let cursor = aggregate.with_type::<Document>().await?;
             cursor.try_collect::<Vec<Document>>().await
         };
         let rows = self
@@ -287,14 +277,9 @@ impl Load<'_> {
         );
         let span = self.store.options.span;
         let time = self.store.timeout;
-        let find = majority_from_primary(
-            self.store
-                .series
-                .readings
-                .find(filter)
-                .batch_size(MEASUREMENTS_PER_BATCH),
-        );
-        let cursor = tokio::time::timeout(time, find)
+        let readings = self.store.series.readings();
+        let find = readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH);
+        let cursor = tokio::time::timeout(time, find.into_future())
             .await
             .map_err(|_| timed_out(time))?;
         let mut cursor = cursor.map_err(|e| command_error(&e))?;

@@ -221,14 +221,15 @@ impl MongoStore {
             .ask(doc! { "hello": 1 })
             .await
             .map_err(|f| f.at("reading the topology"))?;
+        self.series.snapshot_reads.note(&hello);
         let version = build.get_str("version").unwrap_or("unknown").to_owned();
         let mut warnings = vec![];
         let topology = match (hello.get_str("setName"), hello.get_str("msg")) {
             (Ok(set), _) => format!("replica set {set}"),
             (_, Ok("isdbgrid")) => "sharded cluster".to_owned(),
             _ => {
-                let text =
-                    "the server is standalone: losing its disk loses all data; use a replica set";
+                let text = "the server is standalone: losing its disk loses all data, and \
+                    measurements may be read twice while others are stored; use a replica set";
                 warnings.push(text.to_owned());
                 "standalone".to_owned()
             }

@@ -226,12 +226,8 @@ async fn add_up(
     let from_ms = bucket.start.0;
     let to_ms = series.options.span.end(bucket.start);
     let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
-    let find = majority_from_primary(
-        series
-            .readings
-            .find(filter)
-            .batch_size(MEASUREMENTS_PER_BATCH),
-    );
+    let readings = series.readings();
+    let find = readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH);
     let mut cursor = series.in_time(async { find.await }).await?;
     let mut total = Total {
         after,

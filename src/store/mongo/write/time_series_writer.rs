@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use mongodb::bson::RawDocumentBuf;
+use mongodb::options::{CollectionOptions, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Database};
 
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::CommandOptions;
+use crate::store::mongo::snapshot::SnapshotReads;
 use crate::store::mongo::write::command_size::CommandSize;
 use crate::store::mongo::write::fence::Fence;
 
@@ -15,10 +17,10 @@ use crate::store::mongo::write::fence::Fence;
 #[derive(Debug)]
 pub(in crate::store::mongo) struct TimeSeriesWriter {
     pub(in crate::store::mongo) db: Database,
-    pub(in crate::store::mongo) readings: Collection<RawDocumentBuf>,
     pub(in crate::store::mongo) options: CommandOptions,
     pub(in crate::store::mongo) fence: Fence,
     pub(in crate::store::mongo) command_size: CommandSize,
+    pub(in crate::store::mongo) snapshot_reads: SnapshotReads,
     /// `store.timeout`
     pub(in crate::store::mongo) timeout: Duration,
 }
@@ -31,12 +33,21 @@ impl TimeSeriesWriter {
     ) -> TimeSeriesWriter {
         TimeSeriesWriter {
             db: db.clone(),
-            readings: db.collection(READINGS),
             options,
             fence: Fence::new(),
             command_size: CommandSize::new(timeout),
+            snapshot_reads: SnapshotReads::default(),
             timeout,
         }
+    }
+
+    /// The measurements, to be read on the primary as of one point in time.
+    pub(in crate::store::mongo) fn readings(&self) -> Collection<RawDocumentBuf> {
+        let options = CollectionOptions::builder()
+            .read_concern(self.snapshot_reads.concern())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .build();
+        self.db.collection_with_options(READINGS, options)
     }
 
     /// Runs one step of a longer operation for at most `store.timeout`.
