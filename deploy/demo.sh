@@ -132,7 +132,7 @@ export DEMO_STARTED
 DIRECTORY=$(mktemp -d "${TMPDIR:-/tmp}/hourbucket-demo.XXXXXXXX") || fail "cannot create a directory in ${TMPDIR:-/tmp}"
 DIRECTORY=$(cd -P "$DIRECTORY" && pwd)
 
-ensure_build_tools
+[[ -n ${HOURBUCKET_BIN:-} ]] || ensure_build_tools
 ensure_python
 [[ -n ${HOURBUCKET_STORE__URI:-} ]] || ensure_mongod
 ensure_mosquitto

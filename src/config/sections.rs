@@ -481,7 +481,7 @@ fn otlp(mut s: Section<'_>) -> Otlp {
             .parse("sensor_id_attributes", texts)
             .unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
         sensor_id_default: s
-            .text("sensor_id_default")
+            .text_or_empty("sensor_id_default")
             .unwrap_or_else(|| "unknown".to_owned()),
         point_attributes: s.choice("point_attributes", PointAttributes::Tags, &places),
     };

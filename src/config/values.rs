@@ -138,6 +138,15 @@ impl Section<'_> {
         })
     }
 
+    /// A text that may be empty.
+    pub(super) fn text_or_empty(&mut self, key: &str) -> Option<String> {
+        self.describe(key, "text", None);
+        self.parse(key, |node| {
+            let text = node.text().map(str::to_owned);
+            text.ok_or_else(|| wrong(node, "write a text in quotes"))
+        })
+    }
+
     /// The name of a tag, as it is stored.
     pub(super) fn tag_name(&mut self, key: &str) -> Option<String> {
         self.describe(key, "name of a tag, up to 64 bytes", None);

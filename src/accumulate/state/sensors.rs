@@ -168,8 +168,9 @@ impl Shard {
         self.sweep(SWEEP_STEP_FULL, IdleSweep { all, since_ms, now });
         // No pending write could make room: drop all idle buckets except those that count, then
         // those too.
+        let only_failing = self.full() && self.holds_only_failing();
         for since_ms in [since_ms, i64::MAX] {
-            if self.full() && self.holds_only_failing() {
+            if only_failing && self.full() {
                 self.sweep(
                     usize::MAX,
                     IdleSweep {
@@ -180,7 +181,7 @@ impl Shard {
                 );
             }
         }
-        self.is_blocked = self.full() && self.holds_only_failing();
+        self.is_blocked = only_failing && self.full();
     }
 
     /// Visits the next `steps` sensors: drops idle buckets, and sensors without buckets.

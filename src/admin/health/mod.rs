@@ -438,7 +438,7 @@ impl State {
             format!("{store}; readings are kept in the journal, {room}.")
         } else if self.collections.is_some() {
             "A collection in MongoDB was dropped or replaced while the service runs.".to_owned()
-        } else if self.stalled.is_some() {
+        } else if self.stalled.is_some() && self.quarantine.count == 0 {
             format!(
                 "MongoDB answers, but readings are not being stored; they are kept in the journal, \
                  {room}."

@@ -137,6 +137,11 @@ fn a_stall_and_quarantined_buckets_are_named_and_do_not_block() {
         2024-03-01T10:00:00.000Z and 2 others: timeout";
     assert_eq!(report.reasons, ["no progress", expected]);
     assert_eq!(
+        report.summary.as_deref(),
+        Some("MongoDB keeps failing 3 buckets; all others are stored."),
+        "the oldest reading is in one of them"
+    );
+    assert_eq!(
         report.quarantine[1].since.as_deref(),
         Some("2024-03-01T10:01:00.000Z")
     );

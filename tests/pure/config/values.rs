@@ -386,3 +386,10 @@ fn times_and_zones_are_read_and_refused() {
         "Europe/Berlin",
     );
 }
+
+#[test]
+fn an_empty_default_sensor_id_is_accepted() {
+    let config = Place::new().good("[otlp]\nsensor_id_default = \"\"\n", &[]);
+    assert_eq!(config.otlp.sensor_id_default, "");
+    assert!(config.masked().contains("sensor_id_default = \"\""));
+}
