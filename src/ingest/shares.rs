@@ -5,7 +5,8 @@
 //! free: the dynamic thresholds of switches with shared memory (Choudhury and Hahne, 1998). So one
 //! owner holds at most half of the budget, and two that always want more hold a third each after a
 //! while. Nothing is taken away from an owner, so each one that comes later leaves at least half of
-//! what was free: after `n` owners there is still room for a request of `1 / 2^n` of the budget.
+//! what was free: after `n` owners there is still room for a request of `1 / 2^n` of the budget. For
+//! the same reason an owner that is alone gets half only: another one may come at any time.
 //!
 //! The only request of an owner may take whatever is free. Otherwise a large one could have no room
 //! in a budget that was chosen for a few of them.
