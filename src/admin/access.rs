@@ -1,7 +1,7 @@
 //! Authorization of the read API: a token of `http.tokens_file` or a JWT, or, without both, a
 //! client on the same machine.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State};
@@ -13,6 +13,7 @@ use super::answer::{ApiError, token_text};
 use crate::access::{Credentials, Grant, Protocol};
 use crate::ingest::http::Peer;
 use crate::ingest::http::foreign::is_local;
+use crate::ingest::shares::Owner;
 use crate::model::{Clock, SensorPatterns};
 
 /// The credentials in effect. A reload can replace them while requests are served.
@@ -73,9 +74,15 @@ impl Reader {
         }
     }
 
+    /// Whom its part of a shared limit is counted for.
+    pub(super) fn owner(&self, address: IpAddr) -> Owner {
+        Owner::of(self.0.as_deref(), address)
+    }
+
     /// The sensors that it may read; `None`: all.
     pub(super) fn patterns(&self) -> Option<SensorPatterns> {
-        self.0.as_ref().and_then(|grant| grant.read.clone())
+        let patterns = self.0.as_ref().and_then(|grant| grant.read.clone());
+        patterns.filter(|patterns| !patterns.is_all())
     }
 
     /// Whether it may read this sensor.

@@ -50,6 +50,11 @@ pub(super) enum ApiError {
     Off,
     #[error(transparent)]
     Watchers(#[from] TooManyWatchers),
+    #[error(
+        "this token, or without tokens this address, has as many streams as it may; close one, or \
+         try again later"
+    )]
+    Places,
     #[error("internal error; see the log of the service")]
     Internal,
 }
@@ -96,7 +101,7 @@ impl ApiError {
             ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => {
                 StatusCode::BAD_REQUEST
             }
-            ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Off => {
+            ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Places | ApiError::Off => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             ApiError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -115,9 +120,9 @@ impl ApiError {
             ApiError::Path(_) => "bad_path",
             ApiError::Read(ReadError::Store(_)) => "store_away",
             ApiError::Read(ReadError::TimedOut) => "timed_out",
-            ApiError::Read(ReadError::Busy | ReadError::NotKnownYet) | ApiError::Watchers(_) => {
-                "busy"
-            }
+            ApiError::Read(ReadError::Busy | ReadError::NotKnownYet)
+            | ApiError::Watchers(_)
+            | ApiError::Places => "busy",
             ApiError::Read(ReadError::Gone) | ApiError::Off => "stopping",
             ApiError::Internal => "internal",
         }

@@ -3,9 +3,11 @@
 //!
 //! A reader sees the sensors that its token may read. The token is checked again every second, so
 //! that the stream of a revoked or expired one ends. An empty line every [`IDLE`] detects a peer
-//! that has gone.
+//! that has gone. There are few places, and one reader gets at most half of them ([`Shares`]).
 
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -24,8 +26,9 @@ use tokio::time::Instant;
 use super::access::{self, Access, Reader};
 use super::answer::ApiError;
 use crate::ingest::http::Peer;
+use crate::ingest::shares::{Owner, Shares};
 use crate::model::SensorPatterns;
-use crate::telemetry::tail::{self, View, Watch};
+use crate::telemetry::tail::{self, View, WATCHERS_MAX, Watch};
 
 pub(super) const ROUTE: &str = "/v1/tail";
 
@@ -34,11 +37,50 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Interval between lines, at most.
 const IDLE: Duration = Duration::from_secs(15);
 
+/// Counts for requests that did not come over a port.
+const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 pub(super) fn routes(access: Access) -> Router {
     let guarded = from_fn_with_state(access.clone(), access::guard);
+    let places = Places::new(WATCHERS_MAX as u64);
     Router::new()
         .route(ROUTE, get(follow).route_layer(guarded))
-        .with_state(access)
+        .with_state((access, places))
+}
+
+/// The places of all streams.
+#[derive(Clone)]
+struct Places(Arc<Mutex<Shares>>);
+
+/// A place, given back when dropped.
+struct Place {
+    places: Places,
+    owner: Owner,
+}
+
+impl Places {
+    fn new(places_max: u64) -> Places {
+        Places(Arc::new(Mutex::new(Shares::new(places_max))))
+    }
+
+    /// A place for another stream of this reader, unless the others need it.
+    fn take(&self, owner: Owner) -> Option<Place> {
+        let is_taken = self.lock().take(&owner, 0, 1);
+        is_taken.then(|| Place {
+            places: self.clone(),
+            owner,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shares> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().give_back(&self.owner, 1);
+    }
 }
 
 #[derive(Deserialize)]
@@ -50,6 +92,8 @@ struct Params {
 /// A stream that is being sent.
 struct Following {
     watch: Watch,
+    /// Held as long as the stream.
+    _place: Place,
     access: Access,
     headers: HeaderMap,
     peer: Option<Peer>,
@@ -57,7 +101,7 @@ struct Following {
 }
 
 async fn follow(
-    State(access): State<Access>,
+    State((access, places)): State<(Access, Places)>,
     Extension(reader): Extension<Reader>,
     params: Result<Query<Params>, QueryRejection>,
     request: Request,
@@ -69,14 +113,18 @@ async fn follow(
         .map(|pattern| SensorPatterns::parse([pattern]))
         .transpose();
     let wanted = wanted.map_err(|error| ApiError::parameter("sensor", error.to_string()))?;
+    let headers = request.headers().clone();
+    let peer = Peer::of(request.extensions()).cloned();
+    let address = peer.as_ref().map_or(NO_ADDRESS, Peer::address);
+    let place = places.take(reader.owner(address));
+    let place = place.ok_or(ApiError::Places)?;
     let watch = tail::watch(View {
         wanted,
         allowed: reader.patterns(),
     })?;
-    let headers = request.headers().clone();
-    let peer = Peer::of(request.extensions()).cloned();
     let following = Following {
         watch,
+        _place: place,
         access,
         headers,
         peer,
@@ -118,5 +166,33 @@ impl Following {
             self.sent = Instant::now();
             return Some(chunk);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Grant;
+
+    #[test]
+    fn one_reader_leaves_places_to_others() {
+        let places = Places::new(WATCHERS_MAX as u64);
+        let owner = |id: &str| Owner::of(Some(&Grant::unlimited(id)), NO_ADDRESS);
+        let all = |id: &str| -> Vec<Place> {
+            (0..WATCHERS_MAX)
+                .map_while(|_| places.take(owner(id)))
+                .collect()
+        };
+        let mut of_a = all("a");
+        assert_eq!(of_a.len(), WATCHERS_MAX / 2);
+        let of_b = all("b");
+        assert_eq!(of_b.len(), WATCHERS_MAX / 4);
+        assert!(places.take(owner("c")).is_some());
+        of_a.pop();
+        assert!(places.take(owner("a")).is_none(), "less is free now");
+        drop(of_b);
+        assert!(places.take(owner("a")).is_some());
+        drop(of_a);
+        assert_eq!(places.lock().free(), WATCHERS_MAX as u64);
     }
 }

@@ -7,7 +7,7 @@ pub mod http;
 pub mod listen;
 pub mod mqtt;
 pub(crate) mod proxy;
-mod shares;
+pub(crate) mod shares;
 pub(crate) mod tls;
 
 pub use tls::{OnTls, TlsError, TlsStatus};

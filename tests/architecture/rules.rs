@@ -159,7 +159,7 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
         &[
             "access",
             "decode(protobuf)",
-            "ingest(http|tls|TlsStatus)",
+            "ingest(http|shares|tls|TlsStatus)",
             "priority",
             "read",
             "promql",

@@ -32,7 +32,7 @@ impl Peer {
     }
 
     /// The sender's address: that of the connection, or the one that a trusted proxy names.
-    pub(super) fn address(&self) -> IpAddr {
+    pub(crate) fn address(&self) -> IpAddr {
         let of_connection = || self.connection.place.peer().ip();
         self.asks_for.unwrap_or_else(of_connection)
     }
