@@ -47,8 +47,9 @@ pub enum ShardQuery {
     Catalog {
         /// Only these sensors.
         sensor_ids: Option<Vec<SensorId>>,
-        /// Only sensors whose id begins with this; empty for all.
-        prefix: String,
+        /// Only sensors whose id begins with one of these, which are sorted; none begins with
+        /// another.
+        prefixes: Vec<String>,
         /// Only sensors after this one.
         after: Option<SensorId>,
         /// The maximum number of sensors.
@@ -248,10 +249,10 @@ impl QueryWorker {
             } => RunningQuery::Ids(IdScan::new(prefix, after, limit)),
             ShardQuery::Catalog {
                 sensor_ids,
-                prefix,
+                prefixes,
                 after,
                 limit,
-            } => RunningQuery::Catalog(CatalogScan::new(sensor_ids, prefix, after, limit)),
+            } => RunningQuery::Catalog(CatalogScan::new(sensor_ids, prefixes, after, limit)),
             ShardQuery::Snapshots(ids) => RunningQuery::SensorSnapshot {
                 snapshot: Vec::with_capacity(ids.len()),
                 ids: ids.into(),

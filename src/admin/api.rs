@@ -17,6 +17,7 @@ use serde_json::{Value as Json, json};
 
 use super::access::{self, Access, Reader};
 use super::answer::ApiError;
+use super::cursor;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, value_json};
 use crate::ingest::http::answer;
@@ -108,21 +109,18 @@ async fn sensors(
     };
     let query = SensorListQuery {
         prefix: params.prefix.unwrap_or_default(),
-        after: params.after,
+        after: params.after.map(cursor::parse).transpose()?,
         limit,
         is_silent,
+        readable: reader.patterns(),
     };
     let list = known(&reads)?.sensors(&query).await?;
-    // A page may be shorter than its limit, or empty, although others follow.
-    let sensors: Vec<Json> = list
-        .sensors
-        .iter()
-        .filter(|s| reader.may_read(&s.sensor_id))
-        .map(sensor)
-        .collect();
-    Ok(ok(
-        &json!({ "sensors": sensors, "next": list.next.as_deref() }),
-    ))
+    let sensors: Vec<Json> = list.sensors.iter().map(sensor).collect();
+    let next = list
+        .next
+        .map(|id| cursor::after(&id, reader.may_read(&id)))
+        .transpose()?;
+    Ok(ok(&json!({ "sensors": sensors, "next": next })))
 }
 
 fn sensor(state: &SensorState) -> Json {

@@ -9,6 +9,7 @@
 pub mod access;
 mod answer;
 pub mod api;
+mod cursor;
 pub mod health;
 mod page;
 mod params;

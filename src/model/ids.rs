@@ -31,3 +31,35 @@ pub struct BucketKey {
     /// The start of its span.
     pub start: BucketStart,
 }
+
+/// Whether a sensor id begins with one of these prefixes, which are sorted; none begins with another.
+pub fn has_prefix(id: &str, prefixes: &[String]) -> bool {
+    // A prefix of the id is not after it, and what is between the two begins with the prefix.
+    let after = prefixes.partition_point(|prefix| **prefix <= *id);
+    prefixes[..after]
+        .last()
+        .is_some_and(|prefix| id.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_one_of_the_prefixes_or_none() {
+        let prefixes = ["a-", "b"].map(ToOwned::to_owned);
+        for (id, expected) in [
+            ("a-", true),
+            ("a-1", true),
+            ("a", false),
+            ("a.", false),
+            ("b", true),
+            ("bzz", true),
+            ("c", false),
+            ("", false),
+        ] {
+            assert_eq!(has_prefix(id, &prefixes), expected, "{id}");
+        }
+        assert!(has_prefix("x", &[String::new()]) && !has_prefix("x", &[]));
+    }
+}

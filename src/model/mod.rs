@@ -28,7 +28,7 @@ pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, OWN_SOURCE};
 pub use field_schema::{FieldSchema, FieldSchemas};
 pub use fields::{FieldGuard, FieldLimiter};
 pub(crate) use ids::sensor_id_memory;
-pub use ids::{BucketKey, SensorId, stable_hash};
+pub use ids::{BucketKey, SensorId, has_prefix, stable_hash};
 pub use latest::LatestUpdate;
 pub use page::{PageKind, PageWrite, StorageMode};
 pub use reading::{Reading, ReadingKey};

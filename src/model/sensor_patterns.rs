@@ -82,6 +82,16 @@ impl SensorPatterns {
         self.0.is_empty()
     }
 
+    /// Prefixes of the selected ids: every id that matches begins with one of them. Sorted, and
+    /// none begins with another.
+    pub fn prefixes(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = self.0.iter().map(|pattern| &*pattern.parts[0]).collect();
+        all.sort_unstable();
+        // Those that begin with another one come directly after it.
+        all.dedup_by(|text, before| text.starts_with(*before));
+        all
+    }
+
     /// Whether every sensor is selected.
     pub fn is_all(&self) -> bool {
         self.0.iter().any(|Pattern { parts, .. }| {
@@ -191,6 +201,21 @@ mod tests {
         assert!(several.matches("ax") && several.matches("b") && !several.matches("bx"));
         assert!(!several.is_all() && SensorPatterns::parse(["b", "**"]).unwrap().is_all());
         assert!(SensorPatterns::parse([]).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_prefixes_cover_every_id_that_matches() {
+        let of = |patterns: &[&'static str]| {
+            let parsed = SensorPatterns::parse(patterns.iter().copied()).unwrap();
+            parsed
+                .prefixes()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&["b*", "a-*x", "b-1", "a-", "c"]), ["a-", "b", "c"]);
+        assert_eq!(of(&["b*", "*x"]), [""]);
+        assert!(of(&[]).is_empty());
     }
 
     #[test]

@@ -27,13 +27,25 @@ impl ReadService {
         self.within(self.find(query)).await
     }
 
-    /// Goes through the ids in steps. In each step memory is read before the store: what leaves
-    /// memory in between is in the catalogue by then.
-    pub(super) async fn find(
+    async fn find(
         &self,
         query: &CatalogQuery,
     ) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
-        let mut complete = self.store.is_catalog_complete() && self.caught_up().await;
+        let complete = self.store.is_catalog_complete() && self.caught_up().await;
+        let found = self.find_in_steps(query).await?;
+        Ok(QueryResult {
+            complete: complete && found.complete,
+            ..found
+        })
+    }
+
+    /// Goes through the ids in steps, without waiting for the router. In each step memory is read
+    /// before the store: what leaves memory in between is in the catalogue by then.
+    pub(super) async fn find_in_steps(
+        &self,
+        query: &CatalogQuery,
+    ) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
+        let mut complete = true;
         let mut found = vec![];
         let step = query.limit.clamp(1, STEP_MAX);
         let mut rest = CatalogQuery {
@@ -87,13 +99,13 @@ impl ReadService {
             .enumerate()
             .filter(|(_, ids)| ids.as_ref().is_none_or(|ids| !ids.is_empty()));
         let asked = asked.map(|(shard, sensor_ids)| {
-            let prefix = query.prefix.clone();
+            let prefixes = query.prefixes.clone();
             let after = query.after.clone();
             self.query(
                 shard,
                 ShardQuery::Catalog {
                     sensor_ids,
-                    prefix,
+                    prefixes,
                     after,
                     limit: query.limit,
                 },
@@ -173,7 +185,9 @@ mod tests {
     use crate::flush::Flusher;
     use crate::flush::backoff::Backoff;
     use crate::flush::due::DuePolicy;
-    use crate::model::{FieldKinds, Reading, ReadingBatch, Span, SystemClock, Value};
+    use crate::model::{
+        FieldKinds, Reading, ReadingBatch, SensorPatterns, Span, SystemClock, Value,
+    };
     use crate::route::row_refs;
     use crate::store::Store;
     use crate::store::memory::MemoryStore;
@@ -399,5 +413,87 @@ mod tests {
         let found = sites(found.answer.iter().map(|entry| &entry.tags).collect());
         assert_eq!(listed, ["new"; 4]);
         assert_eq!(found, ["new"; 4]);
+    }
+    /// Adds these sensors to the catalogue.
+    async fn catalogued(ids: impl Iterator<Item = String>) -> Arc<MemoryStore> {
+        let store = Arc::new(MemoryStore::new());
+        let update = |id: String| CatalogUpdate {
+            sensor_id: id.into(),
+            tags: None,
+            fields: [("temp".into(), FieldKinds::NUMBER)].into(),
+            first_ts_ms: 1000,
+            last_ts_ms: 1000,
+            arrived_ms: 1000,
+        };
+        let updates: Vec<CatalogUpdate> = ids.map(update).collect();
+        let updates: Vec<&CatalogUpdate> = updates.iter().collect();
+        store.merge_catalog(&updates).await.unwrap();
+        store
+    }
+
+    /// The ids and the `next` of each page, for a reader with these rules.
+    async fn pages(
+        reads: &ReadService,
+        readable: &[&'static str],
+        prefix: &str,
+        limit: usize,
+    ) -> Vec<(Vec<String>, Option<String>)> {
+        let mut query = SensorListQuery {
+            prefix: prefix.to_owned(),
+            limit,
+            readable: Some(SensorPatterns::parse(readable.iter().copied()).unwrap()),
+            ..SensorListQuery::default()
+        };
+        let mut pages = vec![];
+        loop {
+            let list = reads.sensors(&query).await.unwrap();
+            let ids = list.sensors.iter().map(|state| state.sensor_id.to_string());
+            query.after = list.next.map(|id| id.to_string());
+            pages.push((ids.collect(), query.after.clone()));
+            if query.after.is_none() {
+                return pages;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_has_only_readable_sensors_and_begins_the_next_page_after_one() {
+        let ids = ["a-1", "b-1", "b-3", "c-1", "c-2-x", "d-1"];
+        let store = catalogued(ids.into_iter().map(ToOwned::to_owned)).await;
+        let held = [reading("b-2", "temp", None), reading("d-2", "temp", None)];
+        let reads = service(store, &held).await;
+        let page = |ids: &[&str], next: Option<&str>| {
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            (ids, next.map(ToOwned::to_owned))
+        };
+        let rules = ["b-*", "c-*x"];
+        assert_eq!(
+            pages(&reads, &rules, "", 2).await,
+            [
+                page(&["b-1", "b-2"], Some("b-2")),
+                page(&["b-3", "c-2-x"], None)
+            ]
+        );
+        assert_eq!(
+            pages(&reads, &rules, "c-2", 1).await,
+            [page(&["c-2-x"], None)]
+        );
+        assert_eq!(
+            pages(&reads, &["b-1"], "b", 1).await,
+            [page(&["b-1"], None)]
+        );
+        for (rules, prefix) in [(&[][..], ""), (&["b-*"], "a"), (&["b-*"], "d")] {
+            assert_eq!(pages(&reads, rules, prefix, 1).await, [page(&[], None)]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_run_of_sensors_that_may_not_be_read_is_passed_in_steps() {
+        let ids = (0..45_000).map(|i| format!("m-{i:05}"));
+        let store = catalogued(ids.chain(["z-x".to_owned()])).await;
+        let reads = service(store, &[reading("a-x", "temp", None)]).await;
+        let pages = pages(&reads, &["*-x"], "", 10).await;
+        let found: Vec<&[String]> = pages.iter().map(|(ids, _)| &**ids).collect();
+        assert_eq!(found, [&["a-x".to_owned()][..], &[], &["z-x".to_owned()]]);
     }
 }

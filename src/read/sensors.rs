@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use super::{ReadError, ReadService};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::SensorSnapshot;
-use crate::model::{SensorId, Tags, Value, keep_newer, stable_hash};
+use crate::model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
 use crate::route::shard_of;
 use crate::store::catalog::{CatalogEntry, CatalogQuery};
 use crate::store::reading::{SensorQuery, StoredSensor};
@@ -32,6 +32,11 @@ pub struct SensorState {
     pub is_silent: Option<bool>,
 }
 
+/// Sensors whose ids one request looks at, if its reader may not read all sensors.
+const LOOKED_AT_MAX: usize = 20_000;
+/// Sensors in one step of it.
+const STEP_MAX: usize = 1000;
+
 /// Which sensors a list has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SensorListQuery {
@@ -43,6 +48,30 @@ pub struct SensorListQuery {
     pub limit: usize,
     /// Only silent sensors.
     pub is_silent: bool,
+    /// Only sensors that the reader may read; `None`: all.
+    pub readable: Option<SensorPatterns>,
+}
+
+impl SensorListQuery {
+    fn is_readable(&self, sensor_id: &str) -> bool {
+        self.readable
+            .as_ref()
+            .is_none_or(|readable| readable.matches(sensor_id))
+    }
+
+    /// Prefixes of the ids that match, so that those between them are not looked at: sorted, and
+    /// none begins with another.
+    fn prefixes(&self) -> Vec<String> {
+        let prefix = &*self.prefix;
+        let Some(readable) = &self.readable else {
+            return vec![prefix.to_owned()];
+        };
+        let both = |of_reader: &str| match of_reader.starts_with(prefix) {
+            true => Some(of_reader.to_owned()),
+            false => prefix.starts_with(of_reader).then(|| prefix.to_owned()),
+        };
+        readable.prefixes().into_iter().filter_map(both).collect()
+    }
 }
 
 /// A page of sensors, and the id after which there may be more.
@@ -50,9 +79,14 @@ pub struct SensorListQuery {
 pub struct SensorList {
     /// In byte order of the ids.
     pub sensors: Vec<SensorState>,
-    /// The last id of this page if there are more.
+    /// The next page begins after this id; `None` at the end. It is the last one of this page,
+    /// unless the request ended in a long run of ids that its reader may not read: then it is one
+    /// of those, and must not be shown.
     pub next: Option<SensorId>,
 }
+
+/// A sensor in the list, with its entry in the catalogue unless that is being filled.
+type Listed = (SensorId, Option<CatalogEntry>);
 
 impl ReadService {
     /// One page of the list.
@@ -70,22 +104,10 @@ impl ReadService {
         if query.is_silent && arrivals_ms.is_none() {
             return Err(ReadError::NotKnownYet);
         }
-        let mut found: Vec<(SensorId, Option<CatalogEntry>)> =
-            match self.store.is_catalog_complete() {
-                true => self.listed_in_catalog(query, arrivals_ms).await?,
-                false => self
-                    .listed_in_buckets(query)
-                    .await?
-                    .into_iter()
-                    .map(|id| (id, None))
-                    .collect(),
-            };
-        let more = found.len() > query.limit;
-        found.truncate(query.limit);
+        let (found, next) = self.listed(query, arrivals_ms).await?;
         let (ids, entries): (Vec<SensorId>, Vec<Option<CatalogEntry>>) = found.into_iter().unzip();
         let memory = self.snapshots(&ids).await?;
         let stored = self.store.newest(&ids).await?;
-        let next = ids.last().filter(|_| more).cloned();
         let states = ids
             .into_iter()
             .zip(memory.into_iter().zip(stored))
@@ -106,20 +128,60 @@ impl ReadService {
         })
     }
 
-    /// One sensor more than the limit, if there are more.
-    async fn listed_in_catalog(
+    /// The sensors of a page, and the id after which there may be more. Looks at [`LOOKED_AT_MAX`]
+    /// ids at most: nearly all may be ones that the reader may not read.
+    async fn listed(
         &self,
         query: &SensorListQuery,
         arrivals_ms: Option<(i64, i64)>,
-    ) -> Result<Vec<(SensorId, Option<CatalogEntry>)>, ReadError> {
-        let query = CatalogQuery {
-            prefix: query.prefix.clone(),
-            after: query.after.as_deref().map(SensorId::from),
-            arrived_ms: arrivals_ms.filter(|_| query.is_silent),
-            limit: query.limit + 1,
-            ..CatalogQuery::default()
-        };
-        let found = self.find(&query).await?.answer;
+    ) -> Result<(Vec<Listed>, Option<SensorId>), ReadError> {
+        let prefixes = query.prefixes();
+        let has_catalog = self.store.is_catalog_complete();
+        self.caught_up().await;
+        let mut page: Vec<Listed> = vec![];
+        let mut looked_at = 0;
+        let mut after = query.after.as_deref().map(SensorId::from);
+        // One more than the limit shows that there are more.
+        let mut step = query.limit + 1;
+        while !prefixes.is_empty() {
+            let found = match has_catalog {
+                true => {
+                    let query = CatalogQuery {
+                        prefixes: prefixes.clone(),
+                        after: after.clone(),
+                        arrived_ms: arrivals_ms.filter(|_| query.is_silent),
+                        limit: step,
+                        ..CatalogQuery::default()
+                    };
+                    self.listed_in_catalog(&query).await?
+                }
+                false => {
+                    self.listed_in_buckets(&query.prefix, after.as_deref(), step)
+                        .await?
+                }
+            };
+            let is_end = found.len() < step;
+            looked_at += found.len();
+            after = found.last().map(|(id, _)| id.clone());
+            page.extend(found.into_iter().filter(|(id, _)| query.is_readable(id)));
+            if page.len() > query.limit {
+                page.truncate(query.limit);
+                let last = page.last().map(|(id, _)| id.clone());
+                return Ok((page, last));
+            }
+            if is_end {
+                break;
+            }
+            if looked_at >= LOOKED_AT_MAX {
+                return Ok((page, after));
+            }
+            step = step.max(STEP_MAX);
+        }
+        Ok((page, None))
+    }
+
+    async fn listed_in_catalog(&self, query: &CatalogQuery) -> Result<Vec<Listed>, ReadError> {
+        let found = self.find_in_steps(query).await?.answer;
         Ok(found
             .into_iter()
             .map(|entry| (entry.sensor_id.clone(), Some(entry)))
@@ -129,20 +191,20 @@ impl ReadService {
     /// The same without the catalogue.
     async fn listed_in_buckets(
         &self,
-        query: &SensorListQuery,
-    ) -> Result<BTreeSet<SensorId>, ReadError> {
-        self.caught_up().await;
-        let SensorListQuery {
-            prefix,
-            after,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, ReadError> {
+        let query = SensorQuery {
+            prefix: prefix.to_owned(),
+            after: after.map(ToOwned::to_owned),
             limit,
-            ..
-        } = query;
+        };
         let queries = (0..self.shards.len()).map(|shard| {
             let query = ShardQuery::Ids {
-                prefix: prefix.clone(),
-                after: after.clone(),
-                limit: limit + 1,
+                prefix: query.prefix.clone(),
+                after: query.after.clone(),
+                limit,
             };
             self.query(shard, query)
         });
@@ -152,22 +214,9 @@ impl ReadService {
                 ids.extend(found);
             }
         }
-        let query = SensorQuery {
-            prefix: prefix.clone(),
-            after: after.clone(),
-            limit: limit + 1,
-        };
-        ids.extend(
-            self.store
-                .sensors(&query)
-                .await?
-                .into_iter()
-                .map(SensorId::from),
-        );
-        while ids.len() > limit + 1 {
-            ids.pop_last();
-        }
-        Ok(ids)
+        let stored = self.store.sensors(&query).await?;
+        ids.extend(stored.into_iter().map(SensorId::from));
+        Ok(ids.into_iter().take(limit).map(|id| (id, None)).collect())
     }
 
     /// The shards' snapshots of these sensors, in their order.

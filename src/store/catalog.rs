@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use crate::model::catalog::{
     CATALOG_FIELDS_MAX, CATALOG_STEP_MS, CatalogUpdate, FieldKinds, catalog_day,
 };
-use crate::model::{SensorId, stable_hash};
+use crate::model::{SensorId, has_prefix, stable_hash};
 
 /// Selects entries. Conditions that are not set match every entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub struct CatalogQuery {
     pub overlaps_ms: Option<(i64, i64)>,
     /// Only sensors whose last arrival is in this time range (ms since 1970, end exclusive).
     pub arrived_ms: Option<(i64, i64)>,
-    /// Only sensors whose id begins with this.
-    pub prefix: String,
+    /// Only sensors whose id begins with one of these, which are sorted; none begins with another.
+    pub prefixes: Vec<String>,
     /// Only sensors after this one, in the order of the bytes of the ids.
     pub after: Option<SensorId>,
     /// Maximum number of entries.
@@ -55,7 +55,7 @@ impl Default for CatalogQuery {
             field: None,
             overlaps_ms: None,
             arrived_ms: None,
-            prefix: String::new(),
+            prefixes: vec![String::new()],
             after: None,
             limit: usize::MAX,
         }
@@ -72,7 +72,7 @@ impl CatalogQuery {
                 .after
                 .as_ref()
                 .is_none_or(|after| entry.sensor_id > *after)
-            && entry.sensor_id.starts_with(&self.prefix)
+            && has_prefix(&entry.sensor_id, &self.prefixes)
             && self.matches_but_id(entry)
     }
 

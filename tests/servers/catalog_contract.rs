@@ -199,7 +199,7 @@ async fn counts(store: &dyn Store) {
     );
     let some = CatalogQuery {
         arrived_ms: Some(range),
-        prefix: "count/2".into(),
+        prefixes: vec!["count/2".into()],
         ..CatalogQuery::default()
     };
     let expected: Vec<String> = (20..28).map(|i| format!("count/{i}")).collect();
@@ -210,6 +210,24 @@ async fn counts(store: &dyn Store) {
         ..some
     };
     assert_eq!(find(store, rest).await, ["count/26"]);
+    let several = CatalogQuery {
+        prefixes: vec!["count/03".into(), "count/2".into(), "none".into()],
+        after: Some("count/24".into()),
+        ..CatalogQuery::default()
+    };
+    let expected: Vec<String> = (25..30).map(|i| format!("count/{i}")).collect();
+    assert_eq!(find(store, several.clone()).await, expected);
+    let first = CatalogQuery {
+        after: None,
+        limit: 2,
+        ..several
+    };
+    assert_eq!(find(store, first.clone()).await, ["count/03", "count/20"]);
+    let none = CatalogQuery {
+        prefixes: vec![],
+        ..first
+    };
+    assert_eq!(find(store, none).await, [] as [&str; 0]);
     // An older arrival changes nothing, a newer one does.
     for (arrived_ms, count) in [(1, 25), (800 * DAY, 24)] {
         merge(

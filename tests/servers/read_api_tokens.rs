@@ -181,6 +181,15 @@ fn a_token_reads_what_it_may_read() {
         ],
         [Some(2), Some(1), Some(0), Some(2)]
     );
+    // A page that is full, or empty, does not name a sensor that may not be read.
+    for (token, found) in [("a", 1), ("none", 0)] {
+        let page = ask("/v1/sensors?limit=1", token).1;
+        assert_eq!(
+            (page["sensors"].as_array().map(Vec::len), &page["next"]),
+            (Some(found), &Value::Null),
+            "{token}"
+        );
+    }
     assert_eq!(
         ask("/v1/sensors/b-1/hourly", "a").1["error"]["reason"],
         json!("not_allowed")

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::catalogued::Confirmed;
 use super::{Sensor, Shard};
 use crate::model::catalog::floor_arrival;
-use crate::model::{CatalogUpdate, Rows, SensorId, Summary, Tags, stable_hash};
+use crate::model::{CatalogUpdate, Rows, SensorId, Summary, Tags, has_prefix, stable_hash};
 
 impl Shard {
     /// What the catalogue must know before these rows of a sensor are written; `None` if it does.
@@ -83,7 +83,7 @@ impl Sensor {
 #[derive(Debug)]
 pub struct CatalogScan {
     sensor_ids: Option<Vec<SensorId>>,
-    prefix: String,
+    prefixes: Vec<String>,
     after: Option<SensorId>,
     limit: usize,
     at: usize,
@@ -91,17 +91,17 @@ pub struct CatalogScan {
 }
 
 impl CatalogScan {
-    /// A scan for the first `limit` of these sensors (or of all) that begin with `prefix`, after
-    /// `after` in byte order.
+    /// A scan for the first `limit` of these sensors (or of all) that begin with one of the
+    /// prefixes, after `after` in byte order.
     pub fn new(
         sensor_ids: Option<Vec<SensorId>>,
-        prefix: String,
+        prefixes: Vec<String>,
         after: Option<SensorId>,
         limit: usize,
     ) -> CatalogScan {
         CatalogScan {
             sensor_ids,
-            prefix,
+            prefixes,
             after,
             limit,
             at: 0,
@@ -111,7 +111,7 @@ impl CatalogScan {
 
     fn look(&mut self, shard: &Shard, sensor: &Sensor) {
         let full = self.found.len() >= self.limit;
-        if !sensor.id.starts_with(&self.prefix)
+        if !has_prefix(&sensor.id, &self.prefixes)
             || self.after.as_ref().is_some_and(|after| sensor.id <= *after)
             || full
                 && self

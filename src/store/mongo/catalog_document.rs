@@ -153,14 +153,23 @@ pub(super) fn entry_of(document: &Document, sensor_id: &SensorId) -> CatalogEntr
     }
 }
 
+/// The ids with this prefix.
+fn range(prefix: &str) -> Document {
+    match after_prefix(prefix) {
+        Some(end) => doc! { "_id": { "$gte": prefix, "$lt": end } },
+        None => doc! { "_id": { "$gte": prefix } },
+    }
+}
+
 pub(super) fn filter(q: &CatalogQuery, ids: Option<&[SensorId]>) -> Document {
     let mut all: Vec<Document> = vec![];
     if let Some(ids) = ids {
         all.push(doc! { "_id": { "$in": ids.iter().map(|id| &**id).collect::<Vec<&str>>() } });
     }
-    if !q.prefix.is_empty() {
-        all.push(doc! { "_id": { "$gte": &q.prefix } });
-        all.extend(after_prefix(&q.prefix).map(|end| doc! { "_id": { "$lt": end } }));
+    match &*q.prefixes {
+        [all_ids] if all_ids.is_empty() => {}
+        [] => all.push(doc! { "_id": { "$in": [] } }),
+        prefixes => all.push(doc! { "$or": prefixes.iter().map(|p| range(p)).collect::<Vec<_>>() }),
     }
     if let Some((from_ms, to_ms)) = q.arrived_ms {
         all.push(doc! { "last_arrival": { "$gte": date(from_ms), "$lt": date(to_ms) } });
