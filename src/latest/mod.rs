@@ -24,6 +24,9 @@
 //! early. At the limit nothing more is accepted and the shards wait. If the store is unavailable
 //! the shards fill up first.
 //!
+//! **Too large.** A document has at most 16 MB. The store then writes a part, at least the time of
+//! the newest reading. That is counted, and the log names the sensor once.
+//!
 //! **Refused.** A statement that the store refuses permanently, or keeps answering with an error,
 //! is counted, logged and dropped: its readings are stored in their pages anyway, and it must not
 //! block the journal. A command that failed or got no answer returns its readings to their entries,

@@ -1,5 +1,6 @@
 //! The task around the state: receives batches, sends commands. No decisions here.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,8 +12,9 @@ use super::state::{Latest, LatestSettings, LatestUsage, Pending, RowRef};
 use crate::ack::Ack;
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
-use crate::model::{Clock, ReadingBatch};
+use crate::model::{Clock, ReadingBatch, SensorId};
 use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
+use crate::telemetry::log_limit::LineLimit;
 use crate::telemetry::metrics;
 
 /// Capacity of the task's channel, in batches. The task only copies them into memory, so few are
@@ -25,6 +27,9 @@ const TRIES_MAX: u32 = 10;
 /// The kind of a [`StoreError`] that the server answered with and that is not known to be
 /// temporary.
 const ANSWERED: StoreErrorKind = StoreErrorKind::Command;
+/// Sensors whose state was too large that are remembered, so that each is logged once. When there
+/// are more, all are forgotten.
+const LOGGED_MAX: usize = 1000;
 /// How often an idle task checks its wheel.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -105,6 +110,9 @@ pub struct LatestTask {
     failures: u32,
     /// Backoff after a failure: nothing is sent before this time (monotonic ms).
     not_before_ms: u64,
+    /// Sensors that the log has named because their state is too large.
+    logged: HashSet<SensorId>,
+    log: LineLimit,
 }
 
 impl LatestTask {
@@ -130,6 +138,8 @@ impl LatestTask {
             job,
             failures: 0,
             not_before_ms: 0,
+            logged: HashSet::new(),
+            log: LineLimit::new("latest state too large"),
         };
         (
             LatestHandle {
@@ -208,6 +218,7 @@ impl LatestTask {
             ),
         };
         let mut written = 0;
+        let mut reduced = 0;
         let mut dropped = 0;
         let mut again = 0u64;
         for (mut pending, answer) in job.into_iter().zip(answers) {
@@ -216,6 +227,11 @@ impl LatestTask {
                 LatestWriteResult::Done => {
                     written += 1;
                     pending.acks.delivered();
+                }
+                LatestWriteResult::Reduced { detail } => {
+                    reduced += 1;
+                    pending.acks.delivered();
+                    self.log_reduced(&pending.update.sensor_id, &detail);
                 }
                 LatestWriteResult::Again if pending.tries < TRIES_MAX => {
                     again += 1;
@@ -230,7 +246,7 @@ impl LatestTask {
                 }
             }
         }
-        metrics::latest_updates(written, dropped);
+        metrics::latest_updates(written, reduced, dropped);
         if dropped > 0 {
             tracing::error!(
                 documents = dropped,
@@ -246,6 +262,21 @@ impl LatestTask {
         let wait = self.backoff.wait(self.failures, fastrand::f64());
         self.not_before_ms = self.clock.now().mono_ms + wait.as_millis() as u64;
         metrics::store_retry();
+    }
+
+    fn log_reduced(&mut self, sensor_id: &SensorId, detail: &str) {
+        if self.logged.len() >= LOGGED_MAX {
+            self.logged.clear();
+        }
+        if self.logged.insert(sensor_id.clone()) {
+            self.log.line(self.clock.now().mono_ms, || {
+                tracing::warn!(
+                    %sensor_id,
+                    detail,
+                    "latest state of a sensor is too large for a document, written in part"
+                );
+            });
+        }
     }
 }
 

@@ -85,6 +85,11 @@ pub enum PageWriteResult {
 pub enum LatestWriteResult {
     /// Applied.
     Done,
+    /// The document would be too large: applied in part, at least its time.
+    Reduced {
+        /// The store's error text, and what was left out.
+        detail: String,
+    },
     /// Not applied this time (a concurrent upsert won, or the server was busy): send the same
     /// update again.
     Again,

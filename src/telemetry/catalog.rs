@@ -166,7 +166,7 @@ pub const METRICS: &[Metric] = &[
     gauge("hourbucket_promql_queries_running", &[], "queries", "PromQL queries that are being \
         evaluated; limited by promql.queries_max."),
     counter("hourbucket_latest_updates_total", &["result"], "updates", "Updates of sensor_latest, \
-        by result."),
+        by result. A reduced one was too large for a document and is written in part."),
     gauge("hourbucket_latest_sensors", &[], "sensors", "Sensors with a pending update of \
         sensor_latest."),
     gauge("hourbucket_latest_bytes", &[], "bytes", "Memory used by pending updates of \

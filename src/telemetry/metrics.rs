@@ -351,8 +351,9 @@ pub(crate) fn dead_letters_max_bytes(bytes: u64) {
     gauge!("hourbucket_dead_letters_max_bytes").set(bytes as f64);
 }
 
-pub(crate) fn latest_updates(written: u64, refused: u64) {
+pub(crate) fn latest_updates(written: u64, reduced: u64, refused: u64) {
     counter!("hourbucket_latest_updates_total", "result" => "written").increment(written);
+    counter!("hourbucket_latest_updates_total", "result" => "reduced").increment(reduced);
     counter!("hourbucket_latest_updates_total", "result" => "refused").increment(refused);
 }
 

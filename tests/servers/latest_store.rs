@@ -274,10 +274,68 @@ async fn a_refused_update_is_distinguished_from_the_others() {
         .await
         .unwrap();
     assert!(
-        matches!(&answers[0], LatestWriteResult::Rejected { .. }),
+        matches!(&answers[0], LatestWriteResult::Reduced { .. }),
         "{answers:?}"
     );
     assert_eq!(answers[1], LatestWriteResult::Done);
+}
+
+/// Each time what matters least is left out, and everything else is written.
+#[tokio::test]
+async fn of_a_state_that_is_too_large_a_part_is_written() {
+    let (store, database) = mongo("latest_large").await;
+    let texts = |prefix: &str, n: usize| -> Vec<(String, Value)> {
+        let text = |i| (format!("{prefix}{i}"), Value::Str("x".repeat(200_000)));
+        (0..n).map(text).collect()
+    };
+    let of = |ts_ms: i64, values: &[(String, Value)]| {
+        let values: Vec<(&str, Value)> = values
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.clone()))
+            .collect();
+        reading("s", ts_ms, &values)
+    };
+    let merge = async |readings: &[Reading]| {
+        let mut answers = store.latest(&[update(readings, 10)]).await.unwrap();
+        match answers.remove(0) {
+            LatestWriteResult::Reduced { detail } => detail,
+            other => panic!("{other:?}"),
+        }
+    };
+    // Ten readings of 2 MB: one fits, ten do not.
+    let first = texts("a", 10);
+    let readings: Vec<Reading> = (1..=10).map(|ts_ms| of(ts_ms, &first)).collect();
+    let detail = merge(&readings).await;
+    assert!(
+        detail.ends_with("left out: the recent readings"),
+        "{detail}"
+    );
+    let document = stored(&database).await.remove("s").unwrap();
+    assert_eq!(
+        (document.last_ts_ms, document.values.len()),
+        (10, first.len())
+    );
+    assert!(document.recent.is_empty());
+    // Fields of 2 MB and 15 MB do not fit together, the new number does.
+    let mut second = texts("b", 75);
+    second.push(("n".to_owned(), Value::Int(7)));
+    let detail = merge(&[of(20, &second)]).await;
+    assert!(detail.contains("texts of more than"), "{detail}");
+    let document = stored(&database).await.remove("s").unwrap();
+    assert_eq!(document.last_ts_ms, 20);
+    assert_eq!(document.values["n"], (20, Value::Int(7)));
+    assert_eq!(document.values.len(), first.len() + 1);
+    assert_eq!(document.values["a0"].0, 10);
+    // Short values that do not fit either: only the time.
+    let mut third: Vec<(String, Value)> = (0..32_000)
+        .map(|i| (format!("c{i:0>250}"), Value::Bool(true)))
+        .collect();
+    third.push(("n".to_owned(), Value::Int(8)));
+    let detail = merge(&[of(30, &third)]).await;
+    assert!(detail.contains("everything but the time"), "{detail}");
+    let document = stored(&database).await.remove("s").unwrap();
+    assert_eq!(document.last_ts_ms, 30);
+    assert_eq!(document.values["n"], (20, Value::Int(7)));
 }
 
 /// The service is killed at random moments with a long interval. In the end the documents have

@@ -18,6 +18,7 @@ mod dead_letters;
 mod document;
 mod error;
 mod expiry;
+mod latest;
 mod limited;
 mod logged_out;
 mod maintenance;
@@ -402,48 +403,7 @@ impl Store for MongoStore {
         &'a self,
         updates: &'a [LatestUpdate],
     ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
-        Box::pin(async move {
-            let Some(_) = updates.first() else {
-                return Ok(vec![]);
-            };
-            let command = write::latest::command(updates, &self.options).map_err(|e| {
-                StoreError::NotApplied {
-                    kind: StoreErrorKind::Driver,
-                    detail: e.to_string(),
-                }
-            })?;
-            let begun = Instant::now();
-            let db = self.db.clone();
-            let result = self
-                .limited(async move { db.run_raw_command(command).await })
-                .await;
-            metrics::store_command(
-                "latest",
-                updates.len() as u64,
-                begun.elapsed().as_secs_f64(),
-            );
-            match result? {
-                Ok(reply) => write::latest::answers(updates.len(), &reply),
-                Err(error)
-                    if write::latest::forbidden(&error)
-                        || (updates.len() == 1 && write::latest::at_fault(&error)) =>
-                {
-                    Ok(vec![
-                        LatestWriteResult::Rejected {
-                            detail: describe(&error)
-                        };
-                        updates.len()
-                    ])
-                }
-                Err(error) if write::latest::at_fault(&error) => {
-                    let (a, b) = updates.split_at(updates.len() / 2);
-                    let mut answers = self.latest(a).await?;
-                    answers.extend(self.latest(b).await?);
-                    Ok(answers)
-                }
-                Err(error) => Err(command_error(&error)),
-            }
-        })
+        Box::pin(self.merge_latest(updates))
     }
 
     fn registry(&self, query: RegistryQuery) -> Option<std::sync::Arc<dyn RegistryReader>> {

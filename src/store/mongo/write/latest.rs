@@ -16,22 +16,68 @@
 
 use mongodb::bson::{Document, RawDocumentBuf};
 
-use crate::model::LatestUpdate;
 use crate::model::latest::{Newest, newest, wire_bytes};
+use crate::model::{LatestUpdate, ValueRef};
 use crate::store::mongo::bson::Writer;
 use crate::store::mongo::error::{
-    StatementError, command_code, concern_error, statement_error, text_of,
+    StatementError, command_code, concern_error, describe, statement_error, text_of,
 };
 use crate::store::mongo::names::LATEST;
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
-use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
+use crate::store::{StoreError, StoreErrorKind};
 
-/// The command for these updates.
+/// The longest text in [`Parts::ShortValues`].
+const SHORT_BYTES: usize = 256;
+
+/// Which parts of an update are written. A document has at most 16 MB, so each leaves out more than
+/// the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::mongo) enum Parts {
+    All,
+    /// All but `recent`, which becomes empty.
+    Values,
+    /// Of these only numbers, booleans and short texts. A field with another value keeps its stored
+    /// one.
+    ShortValues,
+    /// Only the time.
+    Time,
+}
+
+impl Parts {
+    /// What is left out, for the log.
+    pub(in crate::store::mongo) fn left_out(self) -> &'static str {
+        match self {
+            Parts::All => "nothing",
+            Parts::Values => "the recent readings",
+            Parts::ShortValues => "the recent readings, and texts of more than 256 bytes",
+            Parts::Time => "everything but the time",
+        }
+    }
+}
+
+/// The result of one statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::mongo) enum StatementResult {
+    Done,
+    /// Send it again.
+    Again,
+    /// The statement or the resulting document is too large.
+    TooLarge {
+        detail: String,
+    },
+    /// It is refused permanently for another reason.
+    Rejected {
+        detail: String,
+    },
+}
+
+/// The command for these parts of the updates.
 ///
 /// # Errors
 /// A mistake in the writing of BSON.
 pub(in crate::store::mongo) fn command(
     updates: &[LatestUpdate],
+    parts: Parts,
     options: &CommandOptions,
 ) -> mongodb::bson::error::Result<RawDocumentBuf> {
     let bytes: u64 = updates
@@ -52,7 +98,7 @@ pub(in crate::store::mongo) fn command(
     let list = w.array("updates");
     for (i, update) in updates.iter().enumerate() {
         let open = w.element(i);
-        statement(&mut w, update);
+        statement(&mut w, update, parts);
         w.close(open);
     }
     w.close(list);
@@ -60,15 +106,25 @@ pub(in crate::store::mongo) fn command(
     w.finish()
 }
 
-fn statement(w: &mut Writer, update: &LatestUpdate) {
-    let new = newest(&update.rows, update.recent_max);
+fn statement(w: &mut Writer, update: &LatestUpdate, parts: Parts) {
+    let recent_max = match parts {
+        Parts::All => update.recent_max,
+        _ => 0,
+    };
+    let mut new = newest(&update.rows, recent_max);
+    let is_long = |value| matches!(value, ValueRef::Str(text) if text.len() > SHORT_BYTES);
+    match parts {
+        Parts::All | Parts::Values => {}
+        Parts::ShortValues => new.values.retain(|v| !is_long(v.value)),
+        Parts::Time => new.values.clear(),
+    }
     let q = w.document("q");
     w.str("_id", &update.sensor_id);
     w.close(q);
     let u = w.array("u");
     let stage = w.element(0);
     let set = w.document("$set");
-    recent(w, &new, update.recent_max);
+    recent(w, &new, recent_max);
     let max = w.document("last_ts");
     larger(w, "$last_ts", |w, name| w.date(name, new.last_ts_ms));
     w.close(max);
@@ -209,14 +265,14 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
 pub(in crate::store::mongo) fn answers(
     updates: usize,
     reply: &Document,
-) -> Result<Vec<LatestWriteResult>, StoreError> {
+) -> Result<Vec<StatementResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown {
             kind: StoreErrorKind::WriteConcern,
             detail,
         });
     }
-    let mut answers = vec![LatestWriteResult::Done; updates];
+    let mut answers = vec![StatementResult::Done; updates];
     let errors = reply
         .get_array("writeErrors")
         .map(Vec::as_slice)
@@ -241,16 +297,21 @@ pub(in crate::store::mongo) fn answers(
 
 /// The result of a failed statement. Two concurrent upserts of a new document may collide (E11000);
 /// one of them is sent again.
-fn answer_to(code: i32, detail: String) -> LatestWriteResult {
+fn answer_to(code: i32, detail: String) -> StatementResult {
+    // BSONObjectTooLarge, and the resulting document too large.
+    const TOO_LARGE: [i32; 3] = [10334, 17419, 17420];
     match statement_error(code) {
-        StatementError::Data => LatestWriteResult::Rejected { detail },
-        StatementError::Conflict | StatementError::Retryable => LatestWriteResult::Again,
+        _ if TOO_LARGE.contains(&code) => StatementResult::TooLarge { detail },
+        StatementError::Data => StatementResult::Rejected { detail },
+        StatementError::Conflict | StatementError::Retryable => StatementResult::Again,
     }
 }
 
-/// Whether a command failed as a whole because of the data of one of its statements.
-pub(in crate::store::mongo) fn at_fault(error: &mongodb::error::Error) -> bool {
-    command_code(error).is_some_and(|c| statement_error(c) == StatementError::Data)
+/// The fault of a statement because of which a command failed as a whole; `None` if it failed for
+/// another reason.
+pub(in crate::store::mongo) fn fault(error: &mongodb::error::Error) -> Option<StatementResult> {
+    let code = command_code(error).filter(|c| statement_error(*c) == StatementError::Data)?;
+    Some(answer_to(code, describe(error)))
 }
 
 /// Whether the user lacks the privilege to write this collection. Such an error must not block the
