@@ -49,6 +49,32 @@ impl Clock for SystemClock {
     }
 }
 
+/// A clock that a test sets. Its wall clock stays in 1970.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct SetClock(std::sync::atomic::AtomicU64);
+
+#[cfg(test)]
+impl SetClock {
+    pub(crate) fn new(mono_ms: u64) -> SetClock {
+        SetClock(mono_ms.into())
+    }
+
+    pub(crate) fn advance(&self, ms: u64) {
+        self.0.fetch_add(ms, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl Clock for SetClock {
+    fn now(&self) -> Now {
+        Now {
+            wall_ms: 0,
+            mono_ms: self.0.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+}
+
 /// A time (ms since 1970) as responses and the audit log show it: RFC 3339, UTC with milliseconds.
 /// A time that no date can show is shown as 1970.
 pub fn rfc3339(ms: i64) -> String {

@@ -22,6 +22,8 @@ pub mod value;
 
 pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, Tags};
 pub use catalog::{CatalogUpdate, FieldKinds};
+#[cfg(test)]
+pub(crate) use clock::SetClock;
 pub use clock::{Clock, Now, SystemClock, rfc3339};
 pub use day::{Day, Zone};
 pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, OWN_SOURCE};

@@ -7,7 +7,9 @@
 //! - a request whose token is wrong again is refused without further work, and loses its
 //!   connection;
 //! - only a few of the address's open connections may have shown no valid token yet. That ends a
-//!   flood of connections and handshakes, and still lets the other devices of the address connect.
+//!   flood of connections and handshakes, and still lets the other devices of the address connect:
+//!   a new connection takes the place of one that has had time to show its token and has not
+//!   ([`super::OpenConnections`]).
 //!
 //! Memory is bounded: addresses with open connections by the limit on connections, the others by
 //! [`REMEMBERED_MAX`]. Pure: the time is an argument.

@@ -3,7 +3,8 @@
 //!
 //! When a port is full, the connection that has waited longest for a request is cut, so that idle
 //! connections, however many, keep no others out. The same applies within an address that has all
-//! of its connections. A connection with a request in progress is never cut; if all have one, the
+//! of its connections, and to the connections of a paused address that have shown no valid token
+//! ([`address_limits`]). A connection with a request in progress is never cut; if all have one, the
 //! new connection is refused. For MQTT, a device is in progress from its CONNECT on. On the admin
 //! port, a request is in progress only once its body has arrived.
 //!
@@ -14,6 +15,8 @@
 pub(crate) mod address_limits;
 pub(crate) mod phase;
 mod senders;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -38,6 +41,10 @@ const SEARCHED_FREELY: usize = 256;
 const SEARCH_EVERY_MS: u64 = 10;
 /// A search finds this part of the connections, so that the next new connections need none.
 const FOUND_PART: usize = 16;
+/// How long a connection of a paused address may wait before another one of the address takes its
+/// place. Longer than most handshakes: otherwise many devices that connect together would cut each
+/// other, and none of them would get as far as its token.
+const PROOF_MS: u64 = 1000;
 
 /// The open connections of a port.
 #[derive(Clone)]
@@ -58,10 +65,37 @@ struct State {
     idle: IdleConnections,
 }
 
+/// The connections that may be cut for a new one if they are idle.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Candidates {
+    #[default]
+    All,
+    /// Those of an address.
+    Address(AddressKey),
+    /// Those of an address that have shown no valid token, and had [`PROOF_MS`] for it.
+    Unproven(AddressKey),
+}
+
+impl Candidates {
+    /// Whether a connection that is idle since then is one of them.
+    fn include(self, entry: &Entry, since_ms: u64, now_ms: u64) -> bool {
+        let is_of = |address| entry.is_counted && AddressKey::of(entry.peer.ip()) == address;
+        match self {
+            Candidates::All => true,
+            Candidates::Address(address) => is_of(address),
+            Candidates::Unproven(address) => {
+                is_of(address)
+                    && !entry.is_proven.load(Ordering::Relaxed)
+                    && since_ms + PROOF_MS <= now_ms
+            }
+        }
+    }
+}
+
 /// The idle connections of the last search, the longest idle first, and what was searched.
 #[derive(Default)]
 struct IdleConnections {
-    of: Option<AddressKey>,
+    of: Candidates,
     found: VecDeque<(u64, usize)>,
     searched_ms: u64,
     /// The search found none.
@@ -189,21 +223,23 @@ impl State {
     /// Makes room for a connection of an address.
     fn make_room(&mut self, entry: &Entry, now_ms: u64) -> Result<(), Refusal> {
         let ip = entry.peer.ip();
+        let address = AddressKey::of(ip);
         if entry.is_counted {
             match self.addresses.admits(ip, &self.settings, now_ms) {
-                Err(Refusal::AddressLimit) if self.cut_one(Some(AddressKey::of(ip)), now_ms) => {}
+                Err(Refusal::AddressLimit)
+                    if self.cut_one(Candidates::Address(address), now_ms) => {}
+                Err(Refusal::Paused) if self.cut_one(Candidates::Unproven(address), now_ms) => {}
                 other => other?,
             }
         }
-        if self.placed >= self.settings.max && !self.cut_one(None, now_ms) {
+        if self.placed >= self.settings.max && !self.cut_one(Candidates::All, now_ms) {
             return Err(Refusal::Limit);
         }
         Ok(())
     }
 
-    /// Cuts the connection that has been idle for longest, of an address or of all. False if none
-    /// is idle.
-    fn cut_one(&mut self, of: Option<AddressKey>, now_ms: u64) -> bool {
+    /// Cuts the one of these connections that has been idle for longest. False if none is idle.
+    fn cut_one(&mut self, of: Candidates, now_ms: u64) -> bool {
         let mut may_search = true;
         loop {
             if self.idle.of == of
@@ -226,8 +262,8 @@ impl State {
     }
 
     /// Finds the connections that have been idle for longest.
-    fn search(&mut self, of: Option<AddressKey>, now_ms: u64) {
-        let is_repeated = of.is_some() || self.idle.is_none;
+    fn search(&mut self, of: Candidates, now_ms: u64) {
+        let is_repeated = of != Candidates::All || self.idle.is_none;
         let is_soon = now_ms < self.idle.searched_ms + SEARCH_EVERY_MS;
         if is_repeated && is_soon && self.list.len() > SEARCHED_FREELY {
             return;
@@ -235,13 +271,11 @@ impl State {
         let mut found: Vec<(u64, usize)> = self
             .list
             .iter()
-            .filter_map(|(key, entry)| {
-                let is_meant =
-                    of.is_none_or(|of| entry.is_counted && AddressKey::of(entry.peer.ip()) == of);
-                match entry.phase.now() {
-                    Doing::Waiting { since_ms, .. } if is_meant => Some((since_ms, key)),
-                    _ => None,
+            .filter_map(|(key, entry)| match entry.phase.now() {
+                Doing::Waiting { since_ms, .. } if of.include(entry, since_ms, now_ms) => {
+                    Some((since_ms, key))
                 }
+                _ => None,
             })
             .collect();
         let most = (self.list.len() / FOUND_PART).max(FOUND_PART);
@@ -348,246 +382,5 @@ impl Drop for Place {
                 state.left(&self.entry, now_ms);
             }
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{Network, ProxyHeader};
-    use crate::model::Now;
-
-    /// A clock that the test sets.
-    struct SetClock(Mutex<u64>);
-
-    impl Clock for SetClock {
-        fn now(&self) -> Now {
-            Now {
-                wall_ms: 0,
-                mono_ms: *self.0.lock().unwrap(),
-            }
-        }
-    }
-
-    struct Rig {
-        open: OpenConnections,
-        clock: Arc<SetClock>,
-    }
-
-    impl Rig {
-        fn new(max: usize, per_address_max: usize) -> Rig {
-            let pause = Duration::from_secs(30);
-            let settings = Connections {
-                max,
-                per_address_max,
-                failed_auth_max: 3,
-                failed_auth_pause: pause,
-            };
-            let clock = Arc::new(SetClock(Mutex::new(1)));
-            let trusted = [Network::parse("198.51.100.0/24").unwrap()].into();
-            let proxies = Proxies {
-                trusted,
-                header: ProxyHeader::ProxyV2,
-            };
-            Rig {
-                open: OpenConnections::new(settings, proxies, clock.clone()),
-                clock,
-            }
-        }
-
-        /// A connection from host `n`, a millisecond after the one before it.
-        fn enter(&self, n: u8) -> Result<Place, Refusal> {
-            *self.clock.0.lock().unwrap() += 1;
-            self.open.enter(SocketAddr::from(([192, 0, 2, n], 1000)))
-        }
-
-        fn rest(&self, place: &Place) {
-            *self.clock.0.lock().unwrap() += 1;
-            place.phase().rest(self.open.now_ms());
-        }
-
-        fn placed(&self) -> usize {
-            self.open.lock(|state| state.placed)
-        }
-    }
-
-    fn is_cut(place: &Place) -> bool {
-        place.phase().now() == Doing::Cut
-    }
-
-    #[test]
-    fn the_longest_idle_connection_makes_room_and_one_with_a_request_never() {
-        let rig = Rig::new(3, 3);
-        let [a, b, c] = [1, 2, 3].map(|n| rig.enter(n).unwrap());
-        a.begin();
-        rig.rest(&a);
-        b.begin();
-        // c has waited for longest, then a.
-        let d = rig.enter(4).unwrap();
-        assert!(is_cut(&c) && !is_cut(&a) && !is_cut(&b));
-        drop(c);
-        d.begin();
-        let e = rig.enter(5).unwrap();
-        assert!(is_cut(&a) && rig.placed() == 3);
-        e.begin();
-        assert_eq!(rig.enter(6).err(), Some(Refusal::Limit));
-        rig.rest(&b);
-        let f = rig.enter(6).unwrap();
-        assert!(is_cut(&b));
-        drop((a, b, d, e, f));
-        assert_eq!(
-            rig.open.lock(|state| (state.placed, state.list.len())),
-            (0, 0)
-        );
-        assert!(rig.enter(1).is_ok());
-    }
-
-    #[test]
-    fn a_request_that_was_complete_before_the_cut_keeps_its_place() {
-        let rig = Rig::new(1, 1);
-        let a = rig.enter(1).unwrap();
-        let b = rig.enter(2).unwrap();
-        assert!(is_cut(&a));
-        a.begin();
-        assert_eq!((a.phase().now(), rig.placed()), (Doing::Busy, 2));
-        drop(a);
-        assert_eq!(rig.placed(), 1);
-        drop(b);
-        assert_eq!(rig.placed(), 0);
-    }
-
-    #[test]
-    fn an_address_makes_room_among_its_own() {
-        let rig = Rig::new(8, 0);
-        let others: Vec<Place> = (0..3).map(|n| rig.enter(100 + n).unwrap()).collect();
-        let a = rig.enter(1).unwrap();
-        let b = rig.enter(1).unwrap();
-        a.begin();
-        let c = rig.enter(1).unwrap();
-        assert!(is_cut(&b) && !others.iter().any(is_cut));
-        c.begin();
-        assert_eq!(rig.enter(1).err(), Some(Refusal::AddressLimit));
-        assert!(rig.enter(2).is_ok());
-    }
-
-    #[test]
-    fn a_trusted_proxy_has_no_limit_but_counts_for_the_port() {
-        let rig = Rig::new(8, 2);
-        let of_proxy = |n: u8| rig.open.enter(SocketAddr::from(([198, 51, 100, n], 1000)));
-        let mut places: Vec<Place> = (0..6).map(|_| of_proxy(1).unwrap()).collect();
-        assert!(
-            (0..100).all(|_| places[0].failed().is_none()),
-            "it is not paused"
-        );
-        places.extend([rig.enter(1).unwrap(), rig.enter(1).unwrap()]);
-        places.iter().for_each(Place::begin);
-        assert_eq!(rig.enter(1).err(), Some(Refusal::AddressLimit));
-        assert_eq!((of_proxy(2).err(), rig.placed()), (Some(Refusal::Limit), 8));
-        // Nothing of it stays when its connections end, even if it is no longer trusted.
-        let Connections { max, .. } = rig.open.lock(|state| state.settings);
-        let pause = Duration::from_secs(30);
-        let settings = Connections {
-            max,
-            per_address_max: 2,
-            failed_auth_max: 3,
-            failed_auth_pause: pause,
-        };
-        rig.open.put(
-            settings,
-            Proxies {
-                trusted: [].into(),
-                header: ProxyHeader::ProxyV2,
-            },
-        );
-        drop(places);
-        assert_eq!(rig.placed(), 0);
-        let a = of_proxy(1).unwrap();
-        let b = of_proxy(1).unwrap();
-        a.begin();
-        b.begin();
-        assert_eq!(of_proxy(1).err(), Some(Refusal::AddressLimit));
-    }
-
-    #[test]
-    fn failures_behind_a_proxy_pause_the_address_that_it_names() {
-        let rig = Rig::new(100, 100);
-        let ip: IpAddr = "192.0.2.9".parse().unwrap();
-        assert!((0..3).all(|_| rig.open.failed_behind_proxy(ip).is_none()));
-        assert_eq!(
-            rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new),
-            Some(true)
-        );
-        assert_eq!(
-            rig.open.failed_behind_proxy(ip).map(|pause| pause.is_new),
-            Some(false)
-        );
-        assert_eq!(
-            rig.open.failed_behind_proxy("192.0.2.8".parse().unwrap()),
-            None,
-            "only this one"
-        );
-        // Its own connection meets the same pause.
-        assert_eq!(
-            rig.enter(9).unwrap().failed().map(|pause| pause.is_new),
-            Some(false)
-        );
-    }
-
-    #[test]
-    fn a_full_port_is_not_searched_for_each_connection() {
-        let n = 2 * SEARCHED_FREELY;
-        let rig = Rig::new(n, n);
-        let places: Vec<Place> = (0..n).map(|_| rig.enter(1).unwrap()).collect();
-        let searched = || rig.open.lock(|state| state.idle.searched_ms);
-        let mut new = vec![rig.enter(2).unwrap()];
-        let first = searched();
-        new.extend((1..n / FOUND_PART).map(|_| rig.enter(2).unwrap()));
-        assert_eq!(searched(), first);
-        assert!(
-            places[..n / FOUND_PART].iter().all(is_cut),
-            "the longest idle of all"
-        );
-        assert!(!places[n / FOUND_PART..].iter().any(is_cut));
-        places
-            .iter()
-            .chain(&new)
-            .filter(|place| !is_cut(place))
-            .for_each(Place::begin);
-        assert_eq!(rig.enter(3).err(), Some(Refusal::Limit));
-        let last = searched();
-        assert!((1..SEARCH_EVERY_MS).all(|_| rig.enter(3).is_err()) && searched() == last);
-        rig.rest(&new[0]);
-        *rig.clock.0.lock().unwrap() += SEARCH_EVERY_MS;
-        assert!(rig.enter(3).is_ok());
-    }
-
-    #[test]
-    fn failures_pause_the_address_and_a_connection_that_was_cut_leaves_no_trace() {
-        let rig = Rig::new(100, 100);
-        let a = rig.enter(1).unwrap();
-        assert!((0..3).all(|_| a.failed().is_none()));
-        assert_eq!(
-            a.failed(),
-            Some(Pause {
-                left: Duration::from_secs(30),
-                is_new: true
-            })
-        );
-        let mut more: Vec<Place> = std::iter::from_fn(|| rig.enter(1).ok()).collect();
-        assert_eq!((more.len(), rig.enter(1).err()), (7, Some(Refusal::Paused)));
-        more[0].proved();
-        more[0].proved();
-        more.push(rig.enter(1).unwrap());
-        assert_eq!(rig.enter(1).err(), Some(Refusal::Paused));
-        rig.open.lock(|state| {
-            assert!(state.cut_one(None, 1000) && state.cut_one(None, 1000));
-        });
-        // The proven one was cut, too; it cannot prove itself once more.
-        more.iter().for_each(Place::proved);
-        drop((a, more));
-        assert_eq!(
-            std::iter::from_fn(|| rig.enter(1).ok().map(std::mem::forget)).count(),
-            8
-        );
     }
 }

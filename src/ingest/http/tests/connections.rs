@@ -1,6 +1,7 @@
 //! Connections: how long an idle one is kept, how long a head may take, how many there may be, and
 //! what an address with wrong tokens meets.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,6 +11,8 @@ use tokio::time::{Instant, timeout};
 use super::lifecycle::metric;
 use super::readings::tokens_file;
 use super::rig::{Answer, LONG, Request, Rig, post};
+use crate::config;
+use crate::model::SetClock;
 use crate::telemetry::metrics;
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -277,10 +280,11 @@ async fn an_address_with_wrong_tokens_is_paused_and_valid_ones_pass() {
 async fn a_paused_address_has_few_connections_that_have_shown_no_token() {
     metrics::install().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::new(|cfg| {
-        (cfg.tokens_file, cfg.connections.failed_auth_max) = (Some(tokens_file(&dir)), 1)
-    })
-    .await;
+    let clock = Arc::new(SetClock::new(1));
+    let settings = |cfg: &mut config::Http| {
+        (cfg.tokens_file, cfg.connections.failed_auth_max) = (Some(tokens_file(&dir)), 1);
+    };
+    let rig = Rig::with_clock(settings, clock.clone()).await;
     rig.limits.exempt_none();
     for status in [401, 429] {
         assert_eq!(with_token("gw1.wrong").send(rig.addr).await.status, status);
@@ -302,4 +306,8 @@ async fn a_paused_address_has_few_connections_that_have_shown_no_token() {
     assert_eq!(Answer::read(&mut unproven[0]).await.unwrap().status, 400);
     unproven.push(idle(&rig).await);
     assert!(is_refused(&rig).await);
+    // One that had time to show a token, and has not, makes room.
+    clock.advance(1000);
+    unproven.push(idle(&rig).await);
+    assert!(ping(&mut unproven[0]).await, "it has shown a token");
 }

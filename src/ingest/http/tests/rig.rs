@@ -14,7 +14,7 @@ use crate::ack::Ack;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config;
 use crate::ingest::http::{HttpError, HttpIngest, PortSetter, Renewal};
-use crate::model::{FieldLimiter, Reading, Span, SystemClock};
+use crate::model::{Clock, FieldLimiter, Reading, Span, SystemClock};
 
 /// No test takes this long. A test that hangs fails with its name instead.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -75,16 +75,27 @@ impl Rig {
         change: impl FnOnce(&mut config::Http),
         decoding: config::Decoding,
     ) -> Rig {
-        Rig::open(change, decoding).await.unwrap()
+        Rig::open(change, decoding, Arc::new(SystemClock::new()))
+            .await
+            .unwrap()
+    }
+
+    /// With this clock.
+    pub(super) async fn with_clock(
+        change: impl FnOnce(&mut config::Http),
+        clock: Arc<dyn Clock>,
+    ) -> Rig {
+        Rig::open(change, decoding(), clock).await.unwrap()
     }
 
     pub(super) async fn try_new(change: impl FnOnce(&mut config::Http)) -> Result<Rig, HttpError> {
-        Rig::open(change, decoding()).await
+        Rig::open(change, decoding(), Arc::new(SystemClock::new())).await
     }
 
     async fn open(
         change: impl FnOnce(&mut config::Http),
         decoding: config::Decoding,
+        clock: Arc<dyn Clock>,
     ) -> Result<Rig, HttpError> {
         let mut cfg = http();
         change(&mut cfg);
@@ -92,7 +103,6 @@ impl Rig {
         let (admission, ingest_batches) =
             admission_channel(BATCHES_MAX, 64 << 20, admission_control.clone());
         let admission = admission.counting_fields(FieldLimiter::new(Span::HOUR));
-        let clock = Arc::new(SystemClock::new());
         let grants = GrantDefaults {
             quota: Some(config::Config::default().quota),
             ..GrantDefaults::unlimited()
