@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_util::sync::CancellationToken;
 
 use super::authorization::Authorization;
@@ -18,6 +18,7 @@ use super::connect::Client;
 use super::connection::Connection;
 use super::shared::{BYTES_MAX, LARGE_BYTES_MAX};
 use super::*;
+use crate::access::{Grant, hash_secret};
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Retained, Subscription};
 use crate::model::SystemClock;
@@ -77,6 +78,18 @@ fn connection_of(
     version: Version,
     tx: &mpsc::Sender<Incoming>,
 ) -> Connection<DuplexStream> {
+    let anonymous = Authorization::new(Live::fixed(None), |_| Err(())).unwrap();
+    authorized(anonymous, sender, stream, shared, version, tx)
+}
+
+fn authorized(
+    authorization: Authorization,
+    sender: u32,
+    stream: DuplexStream,
+    shared: &Arc<Shared>,
+    version: Version,
+    tx: &mpsc::Sender<Incoming>,
+) -> Connection<DuplexStream> {
     let ip = IpAddr::from(Ipv4Addr::from_bits(sender));
     let client = Client {
         version,
@@ -88,7 +101,6 @@ fn connection_of(
         wants_reason_string: true,
         packet_bytes_max: usize::MAX,
     };
-    let authorization = Authorization::new(Live::fixed(None), |_| Err(())).unwrap();
     Connection::new(
         stream,
         shared.clone(),
@@ -366,6 +378,87 @@ async fn a_packet_that_waits_for_room_arrives_when_there_is_some() {
     let end = tokio::time::timeout(LONG, serving).await.unwrap().unwrap();
     assert_eq!(end, CloseReason::Lost);
     assert_eq!(shared.large.free(), LARGE_BYTES_MAX);
+}
+
+/// The authorization of a sender with a rate of one reading per second, and its grant.
+fn slow_sender() -> (Authorization, Arc<Grant>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let sha256 = hash_secret("s");
+    let entry = format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{sha256}\"\nrate = 1\n");
+    std::fs::write(file.path(), entry).unwrap();
+    let grants = GrantDefaults::unlimited();
+    let tokens = Credentials::load("x", Some(file.path()), false, &grants).unwrap();
+    let of_d1 = |tokens: &Credentials| tokens.of_secret("d1", "s").ok_or(());
+    let mut authorization = Authorization::new(Live::fixed(tokens), of_d1).unwrap();
+    let grant = authorization.current(0).unwrap().unwrap().clone();
+    (authorization, grant)
+}
+
+/// More than these tests take to earn.
+const DEBT_READINGS: usize = 1_000_000_000;
+
+/// The room of a large packet is what the packets of others wait for.
+#[tokio::test]
+async fn a_large_packet_that_has_begun_is_read_although_its_sender_is_over_its_quota() {
+    let shared = shared(&settings(100));
+    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+    let (near, mut device) = tokio::io::duplex(100_000);
+    let (authorization, grant) = slow_sender();
+    let connection = authorized(authorization, 0, near, &shared, Version::V4, &tx);
+    let place = shared.clients.enter("t", "d", None);
+    let serving = tokio::spawn(connection.serve(place, None));
+    let large = publish(Version::V4, "s/a", 0, 0, 0, 60_000);
+    device.write_all(&large[..100]).await.unwrap();
+    let begun = async {
+        while shared.large.free() == LARGE_BYTES_MAX {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, begun).await.expect("no room");
+    grant.usage.charge(&grant.quota, DEBT_READINGS, 0);
+    device.write_all(&large[100..]).await.unwrap();
+    assert_eq!(next_payload_bytes(&mut rx).await, 60_000);
+    assert_eq!(shared.large.free(), LARGE_BYTES_MAX);
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_sender_over_its_quota_gets_answers_to_its_pings_and_may_leave() {
+    const PINGREQ: [u8; 2] = [0xc0, 0];
+    let shared = shared(&settings(100));
+    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+    for sends_more in [true, false] {
+        let (near, mut device) = tokio::io::duplex(100_000);
+        let (authorization, grant) = slow_sender();
+        grant.usage.charge(&grant.quota, DEBT_READINGS, 0);
+        let connection = authorized(authorization, 0, near, &shared, Version::V4, &tx);
+        let place = shared.clients.enter("t", "d", None);
+        let serving = tokio::spawn(connection.serve(place, None));
+        // A part of the first is read for itself.
+        device.write_all(&PINGREQ[..1]).await.unwrap();
+        tokio::task::yield_now().await;
+        device.write_all(&PINGREQ[1..]).await.unwrap();
+        let message = publish(Version::V4, "s/a", 0, 0, 0, 3);
+        device.write_all(&PINGREQ).await.unwrap();
+        if sends_more {
+            device.write_all(&message).await.unwrap();
+        }
+        let mut answers = [0; 4];
+        let answered = tokio::time::timeout(LONG, device.read_exact(&mut answers)).await;
+        answered.expect("no PINGRESP").unwrap();
+        assert_eq!(answers, [0xd0, 0, 0xd0, 0]);
+        assert!(rx.try_recv().is_err(), "it is over its quota");
+        if sends_more {
+            serving.abort();
+        } else {
+            drop(device);
+            let end = tokio::time::timeout(LONG, serving).await;
+            assert_eq!(
+                end.expect("its end is not noticed").unwrap(),
+                CloseReason::Lost
+            );
+        }
+    }
 }
 
 #[test]

@@ -5,8 +5,15 @@
 //! full) is held, and nothing more is read meanwhile. So TCP slows the device down, and nothing is
 //! dropped. Acknowledgements are still sent. The same applies to a large packet without room in its
 //! budget.
+//!
+//! A device whose sender has reached its quota is not read until the pause ends, with two
+//! exceptions. A large packet that has begun is read to its end, because others wait for its room;
+//! it counts against the quota then. And a PINGREQ is answered, because many clients disconnect
+//! without PINGRESP: as long as nothing else is in front of it, because what is received otherwise
+//! would have to be kept.
 
 mod held;
+mod large_packet;
 mod output;
 
 use std::sync::Arc;
@@ -20,6 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::held::{Held, Permits, error, receipt, room, try_queue, weight};
+use self::large_packet::{LargePacket, given};
 use super::authorization::Authorization;
 use super::batcher::{AckSender, Incoming};
 use super::clients::Registration;
@@ -31,7 +39,6 @@ use super::frames::{self, Frames, Limits, Next};
 use super::inflight::{AckResult, InFlight, Released};
 use super::large::Room;
 use super::shared::{NAME, Shared};
-use crate::config::ListenMqtt;
 use crate::decode::RejectReason;
 use crate::ingest::mqtt::link::{Message, RefusedMessage};
 use crate::ingest::shares::Owner;
@@ -45,13 +52,8 @@ const READ_BYTES: usize = 2048;
 pub(super) const OUT_BYTES_MAX: usize = 16 * 1024;
 /// The longest pause before the quota is checked again.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-
-/// A large packet that is being buffered or skipped.
-struct OversizePacket {
-    /// Its part of the budget; none if it is skipped and nothing of it is kept.
-    room: Option<Room>,
-    until: Instant,
-}
+/// The packet of this name: a fixed header, and nothing after it (MQTT §3.12).
+const PINGREQ: [u8; 2] = [0xc0, 0];
 
 pub(super) struct Connection<S> {
     stream: S,
@@ -71,7 +73,7 @@ pub(super) struct Connection<S> {
     /// The size of a packet that has no room yet, and its place among those that wait.
     wanted: Option<(usize, Room)>,
     /// Set while the current packet is large.
-    large: Option<OversizePacket>,
+    large: Option<LargePacket>,
     /// Who its large packets are counted for.
     owner: Owner,
     stopping: bool,
@@ -198,8 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if is_more {
                 continue;
             }
-            let may_read =
-                self.held.is_none() && self.wanted.is_none() && !self.stopping && paused.is_none();
+            let may_read = self.is_ready() && !self.is_stopped_by_quota();
             let has_window = self
                 .held
                 .as_ref()
@@ -272,15 +273,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         pause.map(|exceeded| Instant::now() + exceeded.retry_after.min(PAUSE_MAX))
     }
 
+    /// Whether nothing that was received has to wait.
+    fn is_ready(&self) -> bool {
+        self.held.is_none() && self.wanted.is_none() && !self.stopping
+    }
+
+    /// Whether what comes next has to wait until the pause ends.
+    fn is_stopped_by_quota(&self) -> bool {
+        // An empty buffer may continue with one.
+        let is_ping = || {
+            self.buf
+                .iter()
+                .zip(PINGREQ)
+                .all(|(byte, of_ping)| *byte == of_ping)
+        };
+        self.is_paused && self.large.is_none() && !is_ping()
+    }
+
     /// Handles all available packets, until a message or a packet has no room.
     fn read_packets(&mut self) -> Result<(), CloseReason> {
         let fault = |fault: ProtocolError| CloseReason::ProtocolError(fault.0);
-        while self.held.is_none()
-            && self.wanted.is_none()
-            && !self.stopping
-            && !self.is_paused
-            && self.out.len() < OUT_BYTES_MAX
-        {
+        while self.is_ready() && !self.is_stopped_by_quota() && self.out.len() < OUT_BYTES_MAX {
             match self.frames.next(&mut self.buf).map_err(fault)? {
                 Next::More => break,
                 Next::OversizePacket(bytes) => {
@@ -304,10 +317,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Starts to buffer a large packet.
     fn gather(&mut self, bytes: usize, room: Room) {
         self.frames.gather(bytes);
-        self.large = Some(OversizePacket {
-            room: Some(room),
-            until: large_until(bytes, &self.shared.settings),
-        });
+        self.large = Some(LargePacket::new(bytes, Some(room), &self.shared.settings));
     }
 
     /// Skips a message that is too large. It does not wait for room to keep a part of it, because
@@ -323,10 +333,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 0
             },
         )?;
-        self.large = Some(OversizePacket {
-            room,
-            until: large_until(bytes, &self.shared.settings),
-        });
+        self.large = Some(LargePacket::new(bytes, room, &self.shared.settings));
         Ok(())
     }
 
@@ -497,20 +504,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Waits until the packet that waits for room has it.
-async fn given(wanted: &mut Option<(usize, Room)>) {
-    if let Some((_, room)) = wanted {
-        room.given().await;
-    }
-}
-
-/// When a large packet must be complete. A slower device would hold room that others wait for.
-fn large_until(bytes: usize, settings: &ListenMqtt) -> Instant {
-    Instant::now()
-        + settings.packet_grace
-        + Duration::from_secs(bytes as u64 / settings.packet_rate_min)
-}
-
 #[cfg(test)]
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Adds received bytes and handles them without waiting.
@@ -521,7 +514,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Whether it would read more bytes.
     pub(super) fn reads(&self) -> bool {
-        self.held.is_none() && self.wanted.is_none()
+        self.is_ready()
     }
 
     pub(super) fn in_flight(&self) -> usize {
