@@ -2,7 +2,8 @@
 //! §4.3.3), from PUBLISH to PUBREL. Pure.
 //!
 //! A PUBLISH with an id that is in an exchange is the same message again, and is not accepted a
-//! second time. Memory: one bit per id in two sets, so 16 KiB once a device has used QoS 2, however
+//! second time. After PUBCOMP the id belongs to another message (MQTT-4.3.3-2, MQTT 5:
+//! MQTT-4.3.3-12), so PUBCOMP is sent only if the exchange has ended. Memory: one bit per id in two sets, so 16 KiB once a device has used QoS 2, however
 //! many ids it leaves open.
 
 /// A set of packet ids.
@@ -17,6 +18,17 @@ pub(super) enum Sent {
     Again,
     /// A repeat of a message whose PUBREC was sent; send it again.
     AgainRecorded,
+}
+
+/// Classification of a PUBREL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Release {
+    /// It ends an exchange.
+    Ends,
+    /// PUBREC was not sent yet: the message is not safe. A device that pipelines sends this.
+    Early,
+    /// No exchange has this id.
+    Unknown,
 }
 
 #[derive(Debug, Default)]
@@ -68,14 +80,17 @@ impl Exchanges {
         }
     }
 
-    /// Records a PUBREL; returns whether it ends an exchange.
-    pub(super) fn release(&mut self, id: u16) -> bool {
-        let is_known = has(&self.recorded, id);
-        if is_known {
-            set(&mut self.open, id, false);
-            set(&mut self.recorded, id, false);
+    /// Records a PUBREL, unless it is early.
+    pub(super) fn release(&mut self, id: u16) -> Release {
+        match (has(&self.open, id), has(&self.recorded, id)) {
+            (_, true) => {
+                set(&mut self.open, id, false);
+                set(&mut self.recorded, id, false);
+                Release::Ends
+            }
+            (true, false) => Release::Early,
+            (false, false) => Release::Unknown,
         }
-        is_known
     }
 }
 
@@ -112,11 +127,15 @@ mod tests {
                         exchanges.record(id);
                     }
                     _ => {
-                        let is_known = model.get(&id) == Some(&true);
-                        if is_known {
+                        let release = match model.get(&id) {
+                            None => Release::Unknown,
+                            Some(false) => Release::Early,
+                            Some(true) => Release::Ends,
+                        };
+                        if release == Release::Ends {
                             model.remove(&id);
                         }
-                        prop_assert_eq!(exchanges.release(id), is_known);
+                        prop_assert_eq!(exchanges.release(id), release);
                     }
                 }
             }

@@ -16,9 +16,11 @@ use super::close_reason::CloseReason;
 use super::codec::Version;
 use super::connect::Client;
 use super::connection::Connection;
+use super::inflight::AckResult;
 use super::shared::{BYTES_MAX, LARGE_BYTES_MAX};
 use super::*;
 use crate::access::{Grant, hash_secret};
+use crate::ack::AckOutcome;
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Retained, Subscription};
 use crate::model::SystemClock;
@@ -458,6 +460,49 @@ async fn a_sender_over_its_quota_gets_answers_to_its_pings_and_may_leave() {
                 CloseReason::Lost
             );
         }
+    }
+}
+
+/// A device that sends PUBREL without waiting for PUBREC, and then another message with the same
+/// id.
+#[tokio::test]
+async fn a_pubrel_before_its_pubrec_waits_for_it_and_the_next_message_is_another_one() {
+    for version in [Version::V4, Version::V5] {
+        let shared = shared(&settings(100));
+        let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+        let (near, mut device) = tokio::io::duplex(1000);
+        let connection = connection_of(0, near, &shared, version, &tx);
+        let place = shared.clients.enter("t", "d", None);
+        let serving = tokio::spawn(connection.serve(place, None));
+        let message = |payload| publish(version, "s/a", 2, 7, 0, payload);
+        let pubrel = vec![0x62, 2, 0, 7];
+        let all = [message(1), pubrel.clone(), message(2), pubrel].concat();
+        device.write_all(&all).await.unwrap();
+        for payload_bytes in [1, 2] {
+            let incoming = tokio::time::timeout(LONG, rx.recv()).await;
+            let incoming = incoming.expect("the message is lost").unwrap();
+            assert_eq!(incoming.message.payload.len(), payload_bytes);
+            let (acks, first) = incoming.from.unwrap();
+            let mut early = [0; 1];
+            tokio::select! {
+                biased;
+                _ = device.read(&mut early) => panic!("an answer before the message is safe"),
+                () = tokio::task::yield_now() => {}
+            }
+            assert!(rx.try_recv().is_err(), "after PUBCOMP");
+            let result = AckResult {
+                first,
+                count: 1,
+                outcome: AckOutcome::Delivered,
+                is_refused: false,
+            };
+            acks.send(result).unwrap();
+            let mut answers = [0; 8];
+            let answered = tokio::time::timeout(LONG, device.read_exact(&mut answers)).await;
+            answered.expect("no answer").unwrap();
+            assert_eq!(answers, [0x50, 2, 0, 7, 0x70, 2, 0, 7], "{version:?}");
+        }
+        serving.abort();
     }
 }
 

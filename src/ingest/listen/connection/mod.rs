@@ -4,7 +4,7 @@
 //! It handles one message at a time. A message without room (the window or the total budget is
 //! full) is held, and nothing more is read meanwhile. So TCP slows the device down, and nothing is
 //! dropped. Acknowledgements are still sent. The same applies to a large packet without room in its
-//! budget.
+//! budget, and to a PUBREL before its PUBREC.
 //!
 //! A device whose sender has reached its quota is not read until the pause ends, with two
 //! exceptions. A large packet that has begun is read to its end, because others wait for its room;
@@ -34,7 +34,7 @@ use super::clients::Registration;
 use super::close_reason::CloseReason;
 use super::codec::{Packet, ProtocolError, Publish, Reply, Version};
 use super::connect::Client;
-use super::exchanges::{Exchanges, Sent};
+use super::exchanges::{Exchanges, Release, Sent};
 use super::frames::{self, Frames, Limits, Next};
 use super::inflight::{AckResult, InFlight, Released};
 use super::large::Room;
@@ -72,6 +72,8 @@ pub(super) struct Connection<S> {
     held: Option<Held>,
     /// The size of a packet that has no room yet, and its place among those that wait.
     wanted: Option<(usize, Room)>,
+    /// The id of a PUBREL that waits for PUBREC, which is sent when the message is safe.
+    early_release: Option<u16>,
     /// Set while the current packet is large.
     large: Option<LargePacket>,
     /// Who its large packets are counted for.
@@ -116,6 +118,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             settled,
             held: None,
             wanted: None,
+            early_release: None,
             large: None,
             owner,
             stopping: false,
@@ -186,6 +189,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let shared = self.shared.clone();
         loop {
             let mut paused = self.paused_until();
+            // First, because a PUBREL in the buffer may wait for its PUBREC.
+            self.acknowledge()?;
             self.read_packets()?;
             if self.is_paused && paused.is_none() {
                 paused = self.paused_until();
@@ -194,7 +199,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     continue;
                 }
             }
-            self.acknowledge()?;
             let is_more = self.out.len() >= OUT_BYTES_MAX;
             self.flush().await?;
             if is_more {
@@ -275,7 +279,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Whether nothing that was received has to wait.
     fn is_ready(&self) -> bool {
-        self.held.is_none() && self.wanted.is_none() && !self.stopping
+        self.held.is_none()
+            && self.wanted.is_none()
+            && self.early_release.is_none()
+            && !self.stopping
     }
 
     /// Whether what comes next has to wait until the pause ends.
@@ -340,8 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn packet(&mut self, packet: Packet, gathered: Option<Room>) -> Result<(), CloseReason> {
         match packet {
             Packet::Publish(publish) => self.publish(publish, gathered)?,
-            Packet::PubRel(id) if self.exchanges.release(id) => self.reply(Reply::PubComp(id)),
-            Packet::PubRel(id) => self.reply(Reply::PubCompUnknown(id)),
+            Packet::PubRel(id) => self.release(id),
             Packet::Subscribe(id, n) => self.reply(Reply::SubAck(id, n)),
             Packet::Unsubscribe(id, n) => self.reply(Reply::UnsubAck(id, n)),
             Packet::Ping => self.reply(Reply::Pong),
@@ -349,6 +355,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Packet::Unexpected => return Err(CloseReason::ProtocolError(Reason::ProtocolError)),
         }
         Ok(())
+    }
+
+    /// Handles a PUBREL. An early one waits, and the packets after it: without its PUBREC the message
+    /// is not safe, so that PUBCOMP would promise too much, and the next message with this id would
+    /// be taken for the same one.
+    fn release(&mut self, id: u16) {
+        match self.exchanges.release(id) {
+            Release::Ends => self.reply(Reply::PubComp(id)),
+            Release::Early => self.early_release = Some(id),
+            Release::Unknown => self.reply(Reply::PubCompUnknown(id)),
+        }
     }
 
     fn publish(&mut self, publish: Publish, gathered: Option<Room>) -> Result<(), CloseReason> {
@@ -494,6 +511,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 _ => receipt,
             };
             self.reply(reply);
+        }
+        if let Some(id) = self.early_release.take() {
+            self.release(id);
         }
         match (self.inflight.is_blocked(), self.stopping) {
             (true, false) => Err(CloseReason::NotDelivered),
