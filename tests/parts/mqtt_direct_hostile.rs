@@ -386,6 +386,43 @@ async fn the_reason_of_a_disconnect_is_sent_as_text_if_the_device_accepts_it() {
 }
 
 #[tokio::test]
+async fn a_device_gets_no_packet_that_is_larger_than_it_accepts() {
+    let direct = Direct::start(&settings()).await;
+    // The CONNACK of a refusal has 5 bytes, that of an accepted device more than 10.
+    for (bytes_max, answer) in [(10, Some((0x20, vec![0, 0x83, 0]))), (4, None)] {
+        let mut device = Raw::open(direct.port).await;
+        let properties = [0x27, 0, 0, 0, bytes_max];
+        device
+            .send(&connect_with(5, "d", 60, None, &properties))
+            .await;
+        assert_eq!(device.answer().await, answer);
+        if answer.is_some() {
+            assert_eq!(device.answer().await, None);
+        }
+    }
+    // SUBSCRIBE and UNSUBSCRIBE; their answers have a byte for each filter.
+    let filters = |filter: &[u8]| [&[0, 1, 0][..], &filter.repeat(50)].concat();
+    for bytes in [
+        packet(0x82, &filters(b"\x00\x01a\x00")),
+        packet(0xa2, &filters(b"\x00\x01a")),
+    ] {
+        let mut device = Raw::open(direct.port).await;
+        device
+            .send(&connect_with(5, "d", 60, None, &[0x27, 0, 0, 0, 40]))
+            .await;
+        assert_eq!(device.answer().await.unwrap().0, 0x20);
+        device.send(&bytes).await;
+        let (first, body) = device.answer().await.unwrap();
+        assert_eq!(
+            (first, disconnect_reason(&body)),
+            (0xe0, (0x95, String::new()))
+        );
+        assert_eq!(device.answer().await, None);
+    }
+    direct.finish().await;
+}
+
+#[tokio::test]
 async fn what_mqtt_5_forbids_ends_the_connection_with_its_reason() {
     let direct = Direct::start(&settings()).await;
     let response_topic =

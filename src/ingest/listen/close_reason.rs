@@ -30,6 +30,8 @@ pub(super) enum CloseReason {
     NotDelivered,
     /// A large packet did not arrive completely in time.
     Slow,
+    /// A reply is larger than the packets that the device accepts.
+    ReplyTooLarge,
     /// The device violated the protocol.
     ProtocolError(Reason),
 }
@@ -49,6 +51,7 @@ impl CloseReason {
             CloseReason::Stopped => "stopping",
             CloseReason::NotDelivered => "not_delivered",
             CloseReason::Slow => "slow_packet",
+            CloseReason::ReplyTooLarge => "reply_too_large",
             CloseReason::ProtocolError(Reason::PacketTooLarge) => "packet_too_large",
             CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed",
             CloseReason::ProtocolError(_) => "protocol",
@@ -67,6 +70,7 @@ impl CloseReason {
             CloseReason::Stopped => Some(Reason::ServerShuttingDown),
             CloseReason::NotDelivered => Some(Reason::ServerBusy),
             CloseReason::Slow => Some(Reason::QuotaExceeded),
+            CloseReason::ReplyTooLarge => Some(Reason::PacketTooLarge),
             CloseReason::ProtocolError(reason) => Some(reason),
         }
     }
@@ -92,6 +96,9 @@ impl CloseReason {
             CloseReason::Stopped => "the service is stopping".into(),
             CloseReason::NotDelivered => "a message was not delivered; send it again".into(),
             CloseReason::Slow => "a large packet did not arrive completely in time".into(),
+            CloseReason::ReplyTooLarge => {
+                "a reply is larger than the device's Maximum Packet Size".into()
+            }
             CloseReason::ProtocolError(Reason::PacketTooLarge) => {
                 format!("a packet other than PUBLISH exceeds packet_max_bytes = {packet_max_bytes}")
             }

@@ -173,23 +173,31 @@ fn of_v5(packet: m5::v5::Packet) -> Packet {
     }
 }
 
-/// Appends a reply.
-pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
-    // The codecs refuse packets that are too long or have packet id 0. A reply is neither, because
-    // it answers a packet that was parsed.
+/// Appends a reply; returns whether it did. A device with MQTT 5 may refuse packets of more than
+/// `bytes_max` bytes (MQTT-3.1.2-24).
+#[must_use]
+pub(super) fn write(version: Version, reply: Reply, bytes_max: usize, out: &mut BytesMut) -> bool {
+    // The codecs also refuse packets that are too long or have packet id 0. A reply is neither,
+    // because it answers a packet that was parsed.
     match version {
         Version::V4 => {
             let _ = to_v4(reply).write(out, usize::MAX);
+            true
         }
         Version::V5 => {
-            let _ = to_v5(reply).write(out, None);
+            let packet = to_v5(reply);
+            let fits = packet.size() <= bytes_max;
+            if fits {
+                let _ = packet.write(out, None);
+            }
+            fits
         }
     }
 }
 
 /// Appends DISCONNECT with a Reason String if the packet then has at most `bytes_max` bytes
-/// (MQTT-3.14.2-3), else without. With MQTT 3.1.1 a server cannot send this packet: nothing is
-/// written.
+/// (MQTT-3.14.2-3), else without; nothing if that is too large as well. With MQTT 3.1.1 a server
+/// cannot send this packet: nothing is written.
 pub(super) fn write_disconnect(
     version: Version,
     reason: Reason,
@@ -215,12 +223,10 @@ pub(super) fn write_disconnect(
         reason_code: reason,
         properties: None,
     });
-    let packet = if with_words.size() <= bytes_max {
-        with_words
-    } else {
-        bare
-    };
-    let _ = packet.write(out, None);
+    let mut packets = [with_words, bare].into_iter();
+    if let Some(packet) = packets.find(|packet| packet.size() <= bytes_max) {
+        let _ = packet.write(out, None);
+    }
 }
 
 fn to_v4(reply: Reply) -> m4::v4::Packet {
@@ -358,7 +364,7 @@ mod tests {
             (Version::V5, b"\x90\x05\x00\x07\x00\x87\x87"),
         ] {
             let mut out = BytesMut::new();
-            write(version, Reply::SubAck(7, 2), &mut out);
+            assert!(write(version, Reply::SubAck(7, 2), suback.len(), &mut out));
             assert_eq!(out, suback);
             out.clear();
             write_disconnect(
@@ -392,6 +398,25 @@ mod tests {
                 "it does not fit"
             );
         }
+    }
+
+    #[test]
+    fn mqtt_5_gets_no_packet_that_is_larger_than_it_accepts() {
+        let mut out = BytesMut::new();
+        for (reply, bytes) in [
+            (Reply::SubAck(7, 2), 7),
+            (Reply::UnsubAck(7, 2), 7),
+            (Reply::PubAck(7), 4),
+            (Reply::PubAckRefused(7), 6),
+            (Reply::Pong, 2),
+        ] {
+            assert!(!write(Version::V5, reply, bytes - 1, &mut out), "{reply:?}");
+            assert!(out.is_empty());
+            assert!(write(Version::V5, reply, bytes, &mut out), "{reply:?}");
+            assert_eq!(out.split().len(), bytes, "{reply:?}");
+        }
+        write_disconnect(Version::V5, Reason::ServerBusy, Some("why"), 3, &mut out);
+        assert!(out.is_empty());
     }
 
     #[test]

@@ -381,9 +381,9 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
             });
             match authorized {
                 Ok((authorization, held)) => {
-                    let admitted =
-                        connect::admit(&request, authorization.id(), &shared.settings, peer, name);
-                    Ok((admitted, authorization, held))
+                    connect::admit(&request, authorization.id(), &shared.settings, peer, name)
+                        .map(|admitted| (admitted, authorization, held))
+                        .map_err(|error| (Some(request), error))
                 }
                 Err(error) => Err((Some(request), error)),
             }
@@ -394,7 +394,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         Err((request, error)) => {
             let id = request.as_ref().map(connect::ConnectRequest::shown_id);
             refused(&shared, &place, id, error);
-            let answer = connect::refuse(request.map(|request| request.version), error);
+            let answer = connect::refuse(request.as_ref(), error);
             let said = async {
                 stream.write_all(&answer).await?;
                 stream.shutdown().await

@@ -46,8 +46,8 @@ pub(super) struct ConnectRequest {
     wants_session: bool,
     /// MQTT 5: it accepts Reason Strings (Request Problem Information).
     wants_reason_string: bool,
-    /// MQTT 5: the largest packet that it accepts.
-    packet_bytes_max: Option<u32>,
+    /// The largest packet that it accepts; only MQTT 5 has a limit.
+    packet_bytes_max: usize,
 }
 
 impl ConnectRequest {
@@ -141,6 +141,8 @@ pub(super) enum ConnectError {
          topic has a wildcard"
     )]
     Properties,
+    #[error("the answer to CONNECT is larger than its Maximum Packet Size")]
+    PacketSize,
     #[error("MQTT 5 authentication methods are not supported; use user name and password")]
     Method,
 }
@@ -162,6 +164,7 @@ impl ConnectError {
             ConnectError::NotAllowed => "not_allowed",
             ConnectError::Quota => "quota",
             ConnectError::Properties => "protocol",
+            ConnectError::PacketSize => "packet_size",
             ConnectError::Method => "auth_method",
         }
     }
@@ -266,7 +269,7 @@ fn hello_v4(connect: m4::v4::Connect) -> ConnectRequest {
         has_method: false,
         wants_session: false,
         wants_reason_string: false,
-        packet_bytes_max: None,
+        packet_bytes_max: usize::MAX,
     }
 }
 
@@ -292,7 +295,9 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectReque
         wants_session: properties
             .is_some_and(|p| p.session_expiry_interval.is_some_and(|seconds| seconds > 0)),
         wants_reason_string: properties.is_none_or(|p| p.request_problem_info != Some(0)),
-        packet_bytes_max: properties.and_then(|p| p.max_packet_size),
+        packet_bytes_max: properties
+            .and_then(|p| p.max_packet_size)
+            .map_or(usize::MAX, |bytes| bytes as usize),
     }
 }
 
@@ -379,13 +384,16 @@ pub(super) fn check(request: &ConnectRequest) -> Result<(), ConnectError> {
 
 /// Admits a device with the token of this id, and makes the answer. `name` creates a client id for
 /// a device that sends none.
+///
+/// # Errors
+/// The answer is larger than the device accepts.
 pub(super) fn admit(
     request: &ConnectRequest,
     token: &str,
     settings: &ListenMqtt,
     peer: SocketAddr,
     name: impl FnOnce() -> String,
-) -> (Client, BytesMut) {
+) -> Result<(Client, BytesMut), ConnectError> {
     let named = request.client_id.is_empty().then(name);
     let keep_alive_max = u16::try_from(settings.keep_alive_max.as_secs()).unwrap_or(u16::MAX);
     let keep_alive = if request.keep_alive == 0 {
@@ -415,6 +423,10 @@ pub(super) fn admit(
                 connack_v5(m5::v5::ConnectReturnCode::Success, Some(properties)).write(&mut out);
         }
     }
+    // MQTT-3.1.2-24. Without one of its properties it would promise what is not offered.
+    if out.len() > request.packet_bytes_max {
+        return Err(ConnectError::PacketSize);
+    }
     let shown = named
         .clone()
         .unwrap_or_else(|| request.shown_id().to_owned());
@@ -426,11 +438,9 @@ pub(super) fn admit(
         shown,
         peer,
         wants_reason_string: request.wants_reason_string,
-        packet_bytes_max: request
-            .packet_bytes_max
-            .map_or(usize::MAX, |bytes| bytes as usize),
+        packet_bytes_max: request.packet_bytes_max,
     };
-    (client, out)
+    Ok((client, out))
 }
 
 fn connack_v5(
@@ -466,9 +476,9 @@ fn no_properties() -> m5::v5::ConnAckProperties {
     }
 }
 
-/// The answer to a refused device; empty if it does not speak MQTT. `version` is `None` if it is
-/// unknown.
-pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut {
+/// The answer to a refused device; empty if it does not speak MQTT, or does not accept so large a
+/// packet. `request` is `None` if it could not be parsed.
+pub(super) fn refuse(request: Option<&ConnectRequest>, error: ConnectError) -> BytesMut {
     use m4::v4::ConnectReturnCode as C4;
     use m5::v5::ConnectReturnCode as C5;
     let mut out = BytesMut::new();
@@ -489,12 +499,13 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
         ConnectError::Quota => (C4::ServiceUnavailable, C5::QuotaExceeded),
         // Only MQTT 5 has properties, so the version is known.
         ConnectError::Properties => (C4::NotAuthorized, C5::ProtocolError),
+        ConnectError::PacketSize => (C4::ServiceUnavailable, C5::ImplementationSpecificError),
         ConnectError::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
     };
     let version = if error == ConnectError::Properties {
         Some(Version::V5)
     } else {
-        version
+        request.map(|request| request.version)
     };
     let _ = match version {
         Some(Version::V5) => connack_v5(v5, None).write(&mut out),
@@ -502,5 +513,8 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
             .write(&mut out)
             .map_err(|_| m5::Error::MalformedPacket),
     };
+    if request.is_some_and(|request| out.len() > request.packet_bytes_max) {
+        out.clear();
+    }
     out
 }

@@ -31,7 +31,7 @@ fn request(user: Option<&str>, password: Option<&str>) -> ConnectRequest {
         has_method: false,
         wants_session: false,
         wants_reason_string: true,
-        packet_bytes_max: None,
+        packet_bytes_max: usize::MAX,
     }
 }
 
@@ -118,6 +118,7 @@ fn the_terms_are_ours() {
             ..request(None, None)
         };
         admit(&request, "", &settings, PEER, || "x".into())
+            .unwrap()
             .0
             .silence_max
             .as_secs()
@@ -130,7 +131,10 @@ fn the_terms_are_ours() {
             clean,
             ..request(None, None)
         };
-        check(&request).map(|()| admit(&request, "", &settings, PEER, || "named".into()).0.id)
+        let admit = || admit(&request, "", &settings, PEER, || "named".into());
+        check(&request)
+            .and_then(|()| admit())
+            .map(|(client, _)| client.id)
     };
     assert_eq!(nameless(Version::V5, false), Ok("named".into()));
     assert_eq!(nameless(Version::V4, true), Ok("named".into()));
@@ -140,6 +144,26 @@ fn the_terms_are_ours() {
         ..request(None, None)
     };
     assert_eq!(check(&long), Err(ConnectError::ClientId));
+}
+
+#[test]
+fn no_answer_is_larger_than_the_device_accepts() {
+    let settings = Config::default().listen.mqtt;
+    let up_to = |packet_bytes_max| ConnectRequest {
+        packet_bytes_max,
+        ..request(None, None)
+    };
+    let admit = |bytes| admit(&up_to(bytes), "", &settings, PEER, || "x".into());
+    let (_, answer) = admit(usize::MAX).unwrap();
+    let (client, same) = admit(answer.len()).unwrap();
+    assert_eq!(
+        (client.packet_bytes_max, same),
+        (answer.len(), answer.clone())
+    );
+    let error = admit(answer.len() - 1).unwrap_err();
+    assert_eq!(error, ConnectError::PacketSize);
+    assert_eq!(&refuse(Some(&up_to(5)), error)[..], b"\x20\x03\x00\x83\x00");
+    assert!(refuse(Some(&up_to(4)), error).is_empty());
 }
 
 #[test]
@@ -170,12 +194,13 @@ fn what_is_no_connect_is_told_by_its_first_bytes() {
     ] {
         assert_eq!(read(&mut BytesMut::from(bytes)), Err(error), "{bytes:x?}");
     }
+    let v5 = self::request(None, None);
     assert_eq!(
         &refuse(None, ConnectError::Version)[..],
         b"\x20\x02\x00\x01"
     );
     assert_eq!(
-        &refuse(Some(Version::V5), ConnectError::WrongCredentials)[..],
+        &refuse(Some(&v5), ConnectError::WrongCredentials)[..],
         b"\x20\x03\x00\x86\x00"
     );
 }

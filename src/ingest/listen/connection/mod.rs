@@ -174,7 +174,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             end,
             CloseReason::Left | CloseReason::Lost | CloseReason::Stuck
         ) {
-            if matches!(end, CloseReason::ProtocolError(_)) {
+            if matches!(
+                end,
+                CloseReason::ProtocolError(_) | CloseReason::ReplyTooLarge
+            ) {
                 self.settle_accepted().await;
             }
             self.send_disconnect(end, text).await;
@@ -346,24 +349,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn packet(&mut self, packet: Packet, gathered: Option<Room>) -> Result<(), CloseReason> {
         match packet {
-            Packet::Publish(publish) => self.publish(publish, gathered)?,
+            Packet::Publish(publish) => self.publish(publish, gathered),
             Packet::PubRel(id) => self.release(id),
             Packet::Subscribe(id, n) => self.reply(Reply::SubAck(id, n)),
             Packet::Unsubscribe(id, n) => self.reply(Reply::UnsubAck(id, n)),
             Packet::Ping => self.reply(Reply::Pong),
-            Packet::Disconnect => return Err(CloseReason::Left),
-            Packet::Unexpected => return Err(CloseReason::ProtocolError(Reason::ProtocolError)),
+            Packet::Disconnect => Err(CloseReason::Left),
+            Packet::Unexpected => Err(CloseReason::ProtocolError(Reason::ProtocolError)),
         }
-        Ok(())
     }
 
     /// Handles a PUBREL. An early one waits, and the packets after it: without its PUBREC the message
     /// is not safe, so that PUBCOMP would promise too much, and the next message with this id would
     /// be taken for the same one.
-    fn release(&mut self, id: u16) {
+    fn release(&mut self, id: u16) -> Result<(), CloseReason> {
         match self.exchanges.release(id) {
             Release::Ends => self.reply(Reply::PubComp(id)),
-            Release::Early => self.early_release = Some(id),
+            Release::Early => {
+                self.early_release = Some(id);
+                Ok(())
+            }
             Release::Unknown => self.reply(Reply::PubCompUnknown(id)),
         }
     }
@@ -380,10 +385,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.exchanges.publish(publish.id) {
                 Sent::First => {}
                 Sent::Again => return Ok(()),
-                Sent::AgainRecorded => {
-                    self.reply(Reply::PubRec(publish.id));
-                    return Ok(());
-                }
+                Sent::AgainRecorded => return self.reply(Reply::PubRec(publish.id)),
             }
         }
         let refused = error(&publish, topic, &self.shared.settings);
@@ -510,10 +512,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 _ => receipt,
             };
-            self.reply(reply);
+            self.reply(reply)?;
         }
         if let Some(id) = self.early_release.take() {
-            self.release(id);
+            self.release(id)?;
         }
         match (self.inflight.is_blocked(), self.stopping) {
             (true, false) => Err(CloseReason::NotDelivered),

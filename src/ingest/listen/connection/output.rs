@@ -14,8 +14,22 @@ use crate::ingest::listen::connect::Client;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(super) fn reply(&mut self, reply: Reply) {
-        codec::write(self.client.version, reply, &mut self.out);
+    /// Buffers a reply.
+    ///
+    /// # Errors
+    /// It is larger than the device accepts. Without it the device would wait for ever, so the
+    /// connection must end.
+    pub(super) fn reply(&mut self, reply: Reply) -> Result<(), CloseReason> {
+        let Client {
+            version,
+            packet_bytes_max,
+            ..
+        } = self.client;
+        if codec::write(version, reply, packet_bytes_max, &mut self.out) {
+            Ok(())
+        } else {
+            Err(CloseReason::ReplyTooLarge)
+        }
     }
 
     pub(super) async fn flush(&mut self) -> Result<(), CloseReason> {
