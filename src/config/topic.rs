@@ -112,6 +112,25 @@ pub(super) fn unshared(filter: &str) -> &str {
     shared.map_or(filter, |(_, filter)| filter)
 }
 
+/// Whether there is a topic that matches both filters.
+pub(super) fn overlap(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (unshared(a).split('/'), unshared(b).split('/'));
+    // A filter that starts with a wildcard matches no topic that starts with $ (MQTT 5 §4.7.2).
+    let mut is_first = true;
+    loop {
+        let is_hidden = |level: &str| is_first && level.starts_with('$');
+        match (a.next(), b.next()) {
+            (None, None) => return true,
+            // Also matches no further level.
+            (Some("#"), other) | (other, Some("#")) => return !other.is_some_and(is_hidden),
+            (Some("+"), Some(level)) | (Some(level), Some("+")) if !is_hidden(level) => {}
+            (Some(a), Some(b)) if a == b => {}
+            _ => return false,
+        }
+        is_first = false;
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level<'a> {
     /// Exactly this text.
@@ -363,6 +382,31 @@ mod tests {
                 merges,
                 "{filter} {template}"
             );
+        }
+    }
+
+    #[test]
+    fn finds_filters_that_match_the_same_topic() {
+        for (a, b, expected) in [
+            ("a/+", "a/b", true),
+            ("a/+", "+/b", true),
+            ("a/+", "b/+", false),
+            ("a/+", "a/+/c", false),
+            ("a/#", "a", true),
+            ("a/#", "a/b/c", true),
+            ("a/b/#", "a/+", true),
+            ("a/b/#", "a", false),
+            ("a/b/#", "a/c/#", false),
+            ("#", "+/x", true),
+            ("$share/g/a/+", "$share/h/+/b", true),
+            ("$share/g/a/+", "b/+", false),
+            ("#", "$SYS/#", false),
+            ("+/x", "$SYS/x", false),
+            ("$SYS/#", "$SYS/x", true),
+            ("a/+", "a/$x", true),
+        ] {
+            assert_eq!(overlap(a, b), expected, "{a} {b}");
+            assert_eq!(overlap(b, a), expected, "{b} {a}");
         }
     }
 

@@ -2,7 +2,7 @@
 //! refuses them.
 
 use super::mapping::Mapping;
-use super::topic::merges_sensors;
+use super::topic::{merges_sensors, overlap};
 use super::{Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription};
 
 impl Config {
@@ -63,9 +63,32 @@ fn constant_ids(mapping: &Mapping) -> Vec<String> {
 
 fn mqtt_warnings(path: &str, mqtt: &Mqtt) -> Vec<String> {
     let subscriptions = mqtt.subscriptions.iter().enumerate();
+    let of_each = |(i, s): (usize, &Subscription)| {
+        subscription(&format!("{path}.subscriptions[{i}]"), s, mqtt)
+    };
     subscriptions
-        .flat_map(|(i, s)| subscription(&format!("{path}.subscriptions[{i}]"), s, mqtt))
+        .clone()
+        .flat_map(of_each)
+        .chain(overlaps(path, &mqtt.subscriptions))
         .collect()
+}
+
+/// The filters that overlap an earlier one. A broker may send a message once for each subscription
+/// that matches it (MQTT 5 §3.3.4).
+fn overlaps(path: &str, subscriptions: &[Subscription]) -> impl Iterator<Item = String> {
+    let overlapping = move |(i, s): (usize, &Subscription)| {
+        let earlier = subscriptions
+            .iter()
+            .take(i)
+            .position(|earlier| overlap(&earlier.filter, &s.filter))?;
+        Some(format!(
+            "{path}.subscriptions[{i}].filter and that of subscriptions[{earlier}] match the same \
+             topics: a broker may send such a message once for each, and its readings without a \
+             time of their own are then stored more than once; change the filters so that no topic \
+             matches both"
+        ))
+    };
+    subscriptions.iter().enumerate().filter_map(overlapping)
 }
 
 fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {

@@ -1,9 +1,10 @@
-//! What a connection receives, the same for MQTT 3.1.1 and 5.
+//! What a connection receives, and why it ends, the same for MQTT 3.1.1 and 5.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::silence::Silent;
 use crate::access;
 use crate::decode::RejectReason;
 
@@ -69,4 +70,18 @@ pub(super) enum Event {
     Subscribed(Vec<Grant>),
     /// PUBACK for our own status.
     Published,
+}
+
+/// Why a connection ended, with rumqttc's text.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    /// MQTT 3.1.1.
+    #[error(transparent)]
+    V4(Box<rumqttc_v4::ConnectionError>),
+    /// MQTT 5.
+    #[error(transparent)]
+    V5(Box<rumqttc_v5::ConnectionError>),
+    /// The broker seems to be gone.
+    #[error(transparent)]
+    Silent(#[from] Silent),
 }

@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-pub(super) use super::event::{Event, Grant};
+pub(super) use super::event::{Event, Grant, LinkError};
 pub(in crate::ingest) use super::event::{Message, Receipt, RefusedMessage};
 
 use super::files::Credentials;
+use super::silence::Silence;
 use super::socket::Handle;
 use super::target::{SetupError, Target};
 use super::{v4, v5};
@@ -26,24 +27,13 @@ use crate::config::{Mqtt, MqttProtocol, Subscription};
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a connection ended, with rumqttc's text.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LinkError {
-    /// MQTT 3.1.1.
-    #[error(transparent)]
-    V4(Box<rumqttc_v4::ConnectionError>),
-    /// MQTT 5.
-    #[error(transparent)]
-    V5(Box<rumqttc_v5::ConnectionError>),
-}
-
 /// The receiving half. It must be polled continuously: it also sends pings and the sender's queued
 /// packets.
 pub(super) enum Link {
     /// MQTT 3.1.1.
-    V4(Box<rumqttc_v4::EventLoop>),
+    V4(Box<rumqttc_v4::EventLoop>, Silence),
     /// MQTT 5.
-    V5(Box<rumqttc_v5::EventLoop>),
+    V5(Box<rumqttc_v5::EventLoop>, Silence),
 }
 
 impl Link {
@@ -53,12 +43,8 @@ impl Link {
     /// The connection has ended, and this link with it.
     pub(super) async fn next(&mut self) -> Result<Event, LinkError> {
         match self {
-            Link::V4(events) => v4::next(events)
-                .await
-                .map_err(|error| LinkError::V4(Box::new(error))),
-            Link::V5(events) => v5::next(events)
-                .await
-                .map_err(|error| LinkError::V5(Box::new(error))),
+            Link::V4(events, silence) => v4::next(events, silence).await,
+            Link::V5(events, silence) => v5::next(events, silence).await,
         }
     }
 }
@@ -200,15 +186,94 @@ pub(super) fn open(
     material: &Credentials,
 ) -> Result<(Sender, Link), SetupError> {
     let socket = Handle::default();
+    let silence = Silence::of(&socket);
     let (client, link) = match config.protocol {
         MqttProtocol::V4 => {
             let (client, events) = v4::open(config, target, material, &socket)?;
-            (Client::V4(client), Link::V4(Box::new(events)))
+            (Client::V4(client), Link::V4(Box::new(events), silence))
         }
         MqttProtocol::V5 => {
             let (client, events) = v5::open(config, target, material, &socket)?;
-            (Client::V5(client), Link::V5(Box::new(events)))
+            (Client::V5(client), Link::V5(Box::new(events), silence))
         }
     };
     Ok((Sender { client, socket }, link))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+    fn config(port: u16, protocol: MqttProtocol) -> Mqtt {
+        Mqtt {
+            url: format!("mqtt://127.0.0.1:{port}"),
+            client_id: "c".into(),
+            protocol,
+            clean_start: true,
+            session_expiry: Duration::ZERO,
+            username: None,
+            password: None,
+            password_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            keep_alive: KEEP_ALIVE,
+            packet_max_bytes: 1 << 20,
+            window: 10,
+            status_topic: None,
+            subscriptions: vec![],
+            is_url_shared: false,
+        }
+    }
+
+    /// A broker that needs `lasting` to send one message, in pieces, and then sends nothing more.
+    async fn slow_broker(listener: TcpListener, protocol: MqttProtocol, lasting: Duration) {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        assert!(socket.read(&mut [0; 1024]).await.unwrap() > 0);
+        let (connack, properties): (&[u8], &[u8]) = match protocol {
+            MqttProtocol::V4 => (&[0x20, 2, 0, 0], &[]),
+            MqttProtocol::V5 => (&[0x20, 3, 0, 0, 0], &[0]),
+        };
+        socket.write_all(connack).await.unwrap();
+        // QoS 1, topic "t", packet id 7.
+        let message = [&[0, 1, b't', 0, 7][..], properties, &[b'x'; 100]].concat();
+        let length = u8::try_from(message.len()).unwrap();
+        let packet = [&[0x32, length][..], &message].concat();
+        for piece in packet.chunks(10) {
+            tokio::time::sleep(lasting / 10).await;
+            socket.write_all(piece).await.unwrap();
+        }
+        std::future::pending::<()>().await;
+    }
+
+    #[tokio::test]
+    async fn a_message_may_take_longer_than_keep_alive_and_a_silent_broker_is_left() {
+        for protocol in [MqttProtocol::V4, MqttProtocol::V5] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let config = config(listener.local_addr().unwrap().port(), protocol);
+            let target = Target::parse(&config.url).unwrap();
+            let credentials = Credentials {
+                tls: None,
+                password: None,
+            };
+            let (_sender, mut link) = open(&config, &target, &credentials).unwrap();
+            let broker = tokio::spawn(slow_broker(listener, protocol, 4 * KEEP_ALIVE));
+            assert!(matches!(link.next().await, Ok(Event::Connected { .. })));
+            // Connecting needs the real time: a paused clock would run into its timeout.
+            tokio::time::pause();
+            let Ok(Event::Message(message)) = link.next().await else {
+                panic!("{protocol:?}: no message");
+            };
+            assert_eq!(message.payload.len(), 100);
+            let ended = link.next().await;
+            assert!(matches!(ended, Err(LinkError::Silent(_))), "{ended:?}");
+            tokio::time::resume();
+            broker.abort();
+        }
+    }
 }

@@ -23,7 +23,7 @@
 //! - `submit` waits while the next stage does not accept ingest batches.
 //! - `acks` tracks which messages may be acknowledged.
 //! - `link`, with `v4` and `v5`, is one connection. It uses `socket` and `target`; `files` reads
-//!   certificates and password.
+//!   certificates and password. `silence` decides when the broker seems to be gone.
 //! - `retained` remembers which retained messages were accepted. `window` measures how long
 //!   messages stay unacknowledged.
 //!
@@ -83,6 +83,7 @@ pub(in crate::ingest) mod link;
 mod options;
 mod pace;
 pub(in crate::ingest) mod retained;
+mod silence;
 mod socket;
 pub(in crate::ingest) mod submit;
 mod target;

@@ -11,6 +11,9 @@
 //! pause, so that the next one finds several packets, see [`super::pace`]. Acknowledgements are sent
 //! meanwhile.
 //!
+//! It counts the bytes that arrive, also those of a packet that is not complete yet, see
+//! [`super::silence`].
+//!
 //! The exception is the end of the connection: rumqttc does not read again after DISCONNECT, so
 //! [`Handle::flush_eagerly`] makes every flush take effect. rumqttc then drops the socket, although
 //! the broker may not have read all of it. A new connection with the same client id would overtake
@@ -19,7 +22,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -37,6 +40,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 struct Shared<S> {
     eager: AtomicBool,
     pausing: AtomicBool,
+    received: AtomicU64,
     left: Mutex<Option<S>>,
 }
 
@@ -55,6 +59,7 @@ impl<S> Default for Handle<S> {
         Handle(Arc::new(Shared {
             eager: AtomicBool::new(false),
             pausing: AtomicBool::new(false),
+            received: AtomicU64::new(0),
             left: Mutex::new(None),
         }))
     }
@@ -64,6 +69,11 @@ impl<S: AsyncRead + Unpin> Handle<S> {
     /// From now on every flush sends.
     pub(super) fn flush_eagerly(&self) {
         self.0.eager.store(true, Ordering::Release);
+    }
+
+    /// Bytes that have arrived, encrypted ones if the connection is encrypted.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.0.received.load(Ordering::Relaxed)
     }
 
     /// Whether reads pause from now on.
@@ -159,9 +169,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
         }
         let before = buf.filled().len();
         ready!(this.socket()?.poll_read(cx, buf))?;
+        let read = buf.filled().len() - before;
+        let shared = &this.handle.0;
+        shared.received.fetch_add(read as u64, Ordering::Relaxed);
         // Otherwise there may be more.
-        let is_empty = buf.filled().len() > before && buf.remaining() > 0;
-        if is_empty && this.handle.0.pausing.load(Ordering::Relaxed) {
+        let is_empty = read > 0 && buf.remaining() > 0;
+        if is_empty && shared.pausing.load(Ordering::Relaxed) {
             this.pause.as_mut().reset(Instant::now() + PAUSE);
             this.is_pausing = true;
         }

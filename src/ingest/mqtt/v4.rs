@@ -2,14 +2,15 @@
 
 use rumqttc_v4::mqttbytes::v4::{ConnAck, LastWill, PubAck, PubRec, SubscribeReasonCode};
 use rumqttc_v4::{
-    AckMode, AsyncClient, Broker, ConnectionError, EventLoop, ManualAck, MqttOptions, Packet, QoS,
-    SubscribeFilterInput, Transport,
+    AckMode, AsyncClient, Broker, ConnectionError, EventLoop, ManualAck, MqttOptions, Outgoing,
+    Packet, QoS, SubscribeFilterInput, Transport,
 };
 use tokio::net::TcpStream;
 
-use super::event::{Event, Grant, Message, Receipt};
+use super::event::{Event, Grant, LinkError, Message, Receipt};
 use super::files::Credentials;
 use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
+use super::silence::Silence;
 use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::{Mqtt, Subscription};
@@ -80,10 +81,25 @@ pub(super) fn open(
     Ok((client, events))
 }
 
-pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
+fn lost(error: impl Into<ConnectionError>) -> LinkError {
+    LinkError::V4(Box::new(error.into()))
+}
+
+pub(super) async fn next(
+    events: &mut EventLoop,
+    silence: &mut Silence,
+) -> Result<Event, LinkError> {
     loop {
-        let rumqttc_v4::Event::Incoming(packet) = events.poll().await? else {
-            continue;
+        let packet = match events.poll().await.map_err(lost)? {
+            rumqttc_v4::Event::Incoming(packet) => packet,
+            rumqttc_v4::Event::Outgoing(Outgoing::PingReq) => {
+                silence.pinged()?;
+                // See `silence`.
+                let answer = events.state.handle_incoming_packet(Packet::PingResp);
+                answer.map_err(lost)?;
+                continue;
+            }
+            _ => continue,
         };
         match packet {
             Packet::ConnAck(ConnAck {

@@ -7,13 +7,14 @@ use rumqttc_v5::mqttbytes::v5::{
 };
 use rumqttc_v5::{
     AckMode, AsyncClient, Broker, BrokerSessionResumePolicy, ConnectionError, EventLoop, ManualAck,
-    MqttOptions, Packet, QoS, SubscribeFilterInput, Transport,
+    MqttOptions, Outgoing, Packet, QoS, SubscribeFilterInput, Transport,
 };
 use tokio::net::TcpStream;
 
-use super::event::{Event, Grant, Message, Receipt};
+use super::event::{Event, Grant, LinkError, Message, Receipt};
 use super::files::Credentials;
 use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
+use super::silence::Silence;
 use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::{Mqtt, Retained, Subscription};
@@ -88,10 +89,25 @@ pub(super) fn open(
         .map_err(|e| refused(&e))
 }
 
-pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
+fn lost(error: impl Into<ConnectionError>) -> LinkError {
+    LinkError::V5(Box::new(error.into()))
+}
+
+pub(super) async fn next(
+    events: &mut EventLoop,
+    silence: &mut Silence,
+) -> Result<Event, LinkError> {
     loop {
-        let rumqttc_v5::Event::Incoming(packet) = events.poll().await? else {
-            continue;
+        let packet = match events.poll().await.map_err(lost)? {
+            rumqttc_v5::Event::Incoming(packet) => packet,
+            rumqttc_v5::Event::Outgoing(Outgoing::PingReq) => {
+                silence.pinged()?;
+                // See `silence`.
+                let answer = events.state.handle_incoming_packet(Packet::PingResp);
+                answer.map_err(lost)?;
+                continue;
+            }
+            _ => continue,
         };
         match packet {
             Packet::ConnAck(ConnAck {

@@ -57,6 +57,32 @@ fn unlikely_settings_are_a_warning() {
 }
 
 #[test]
+fn filters_that_overlap_are_a_warning() {
+    let place = Place::new();
+    let of = |filter: &str| {
+        format!(
+            "[[mqtt.subscriptions]]\nfilter = \"{filter}\"\ntopic = \"+/{{sensor_id}}\"\n\
+             format = \"json\"\n"
+        )
+    };
+    let broker = "[[mqtt]]\nurl = \"mqtt://b\"\nclient_id = \"c\"\n";
+    let warnings = |filters: &[&str]| {
+        let subscriptions: String = filters.iter().map(|filter| of(filter)).collect();
+        place
+            .good(&format!("{broker}{subscriptions}"), &[])
+            .warnings()
+    };
+    assert_eq!(warnings(&["a/+", "b/+", "c/#"]), Vec::<String>::new());
+    let [overlap] = &warnings(&["a/+", "b/+", "+/+"])[..] else {
+        panic!("one warning")
+    };
+    assert!(
+        overlap.starts_with("mqtt[0].subscriptions[2].filter and that of subscriptions[0]"),
+        "{overlap}"
+    );
+}
+
+#[test]
 fn remote_write_that_merges_series_is_remarked() {
     let place = Place::new();
     let remarks = |text: &str| place.good(text, &[]).remarks();
