@@ -17,7 +17,7 @@ pub(super) struct Unstored {
 pub(super) struct Backlog {
     /// The age of the oldest unstored reading in milliseconds; `None` if all are stored.
     pub(super) age_ms: Option<u64>,
-    /// Whether all that an earlier process has left in the journal was read.
+    /// Whether all that an earlier process has left in the journal was handed to the shards.
     pub(super) is_replayed: bool,
 }
 

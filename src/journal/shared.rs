@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -236,7 +236,9 @@ impl Shared {
             backlog_entries: state.synced_to - state.tracker.next().min(state.synced_to),
             unstored_entries: state.synced_to - unstored_from.min(state.synced_to),
             unstored_from: (unstored_from < state.synced_to).then_some(unstored_from),
-            replay_done: state.tracker.next().clamp(from, to) - from,
+            // Not the tracker's next sequence: that is ahead by what was read from the segments and
+            // waits in the follower, up to 1 MiB or one large entry, while the shards are full.
+            replay_done: self.handed_to.load(Ordering::Acquire).clamp(from, to) - from,
             replay_total: to - from,
             oldest_unstored_ms: oldest.map(|at| at.wall_ms),
             oldest_unstored_age_ms: oldest.map(|at| self.age_ms(at)),

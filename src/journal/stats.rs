@@ -20,7 +20,8 @@ pub struct JournalStats {
     pub unstored_entries: u64,
     /// The sequence of the first unstored entry; `None` if everything is stored.
     pub unstored_from: Option<u64>,
-    /// Entries of an earlier run that were replayed, out of [`JournalStats::replay_total`].
+    /// Entries of an earlier run that the consumer of the follower has finished handing over, out
+    /// of [`JournalStats::replay_total`]. They may be unstored.
     pub replay_done: u64,
     /// Entries of an earlier run to replay.
     pub replay_total: u64,

@@ -108,7 +108,8 @@ pub struct JournalState {
     pub full: bool,
     /// Entries from the first unstored one to the newest.
     pub unstored_entries: u64,
-    /// Entries of an earlier run that have been replayed.
+    /// Entries of an earlier run that have been handed to the shards, which store them. While the
+    /// shards have no memory for the next one, this waits for the store.
     pub replayed: u64,
     /// Entries of an earlier run to replay. While it exceeds `replayed`, the service still replays,
     /// and accepts readings.

@@ -157,6 +157,29 @@ async fn rotates_removes_and_replays_only_what_is_not_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_progress_of_a_replay_is_what_was_handed_over_and_not_what_was_read_ahead() {
+    let dir = TempDir::new().unwrap();
+    let service = open(dir.path(), 100_000).unwrap();
+    for id in 0..10 {
+        service.put(id, 5).await;
+    }
+    service.journal.finish().await;
+    let mut service = open(dir.path(), 100_000).unwrap();
+    let handle = service.journal.handle();
+    let progress = || (handle.stats().replay_done, handle.stats().replay_total);
+    assert_eq!(progress(), (0, 20), "readings and dead letters");
+    for n in 0..20 {
+        let entry = service.follower.next().await.unwrap();
+        // A single read has returned all of them. This one is in the hands of the consumer, which
+        // may wait for memory.
+        assert_eq!(progress(), (n, 20));
+        entry.ack.delivered();
+    }
+    service.idle().await;
+    assert_eq!(progress(), (20, 20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_one_on_the_directory_is_refused_by_name() {
     let dir = TempDir::new().unwrap();
     let first = open(dir.path(), 1000).unwrap();
