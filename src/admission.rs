@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::ack::Ack;
+use crate::model::batch::BYTES_MAX;
 use crate::model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
 
 /// The unstored bytes of one sender in the journal. Ingest names it, and the journal counts.
@@ -88,6 +89,11 @@ impl IngestBatch {
     /// Bytes that count against the byte limit of the admission.
     pub fn memory_bytes(&self) -> usize {
         self.batch.memory_bytes() + self.dead.iter().map(dead_letter_bytes).sum::<usize>()
+    }
+
+    /// At least the bytes that the journal writes for it, without the heads of its frames.
+    pub fn encoded_bytes(&self) -> usize {
+        self.batch.encoded_bytes() + self.dead.iter().map(dead_letter_bytes).sum::<usize>()
     }
 
     /// Releases the permit immediately and returns the contents.
@@ -188,6 +194,7 @@ pub struct Admission {
     bytes_max: u32,
     admission_control: AdmissionControl,
     fields: Option<FieldLimiter>,
+    readings_bytes_max: usize,
 }
 
 /// The receiving end, owned by the journal or the router.
@@ -208,6 +215,7 @@ pub fn admission_channel(
             bytes_max,
             admission_control,
             fields: None,
+            readings_bytes_max: BYTES_MAX,
         },
         rx,
     )
@@ -221,6 +229,22 @@ impl Admission {
             fields: Some(fields),
             ..self
         }
+    }
+
+    /// The same admission for a next stage that accepts at most this many bytes of readings in one
+    /// ingest batch.
+    #[must_use]
+    pub(crate) fn limiting_readings(self, readings_bytes_max: usize) -> Admission {
+        Admission {
+            readings_bytes_max,
+            ..self
+        }
+    }
+
+    /// Maximum size of the readings of one ingest batch, for the decoders: the next stage would
+    /// refuse a larger one each time it is sent.
+    pub(crate) fn readings_bytes_max(&self) -> usize {
+        self.readings_bytes_max
     }
 
     /// The counter of field names, for the decoders: they reject a reading with too many names

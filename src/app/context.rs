@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 use super::on_store::on_store;
 use crate::admin::Health;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
-use crate::config::Config;
+use crate::config::{AckMode, Config};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
+use crate::journal;
 use crate::model::{Clock, FieldLimiter};
 use crate::shutdown::FailureSignal;
 use crate::store::Store;
@@ -51,6 +52,12 @@ impl ServiceContext {
             admission_control.clone(),
         );
         let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
+        let admission = match config.ingest.ack {
+            AckMode::Journal => {
+                admission.limiting_readings(journal::readings_bytes_max(&config.journal))
+            }
+            AckMode::Stored => admission,
+        };
         let context = ServiceContext {
             config,
             clock,

@@ -178,11 +178,21 @@ pub(super) fn commit(
             "the tags are too long together with the one \
                 that names the sender",
         ),
+        BuildError::BatchFull { bytes_max } => batch_full(bytes_max),
         // Values are added one by one, so these errors were reported there.
         BuildError::DuplicateField | BuildError::TooManyFields | BuildError::TooManyNames => {
             Fault::new(RejectReason::TooManyFields, "too many values")
         }
     })
+}
+
+/// The fault of a reading for which the batch has no room.
+pub(super) fn batch_full(bytes_max: usize) -> Fault {
+    let detail = format!(
+        "the decoded readings take more than {bytes_max} bytes, the most that the journal accepts \
+         together; send them in several messages, or increase journal.max_bytes"
+    );
+    Fault::new(RejectReason::PayloadTooLarge, detail)
 }
 
 fn gather<'l, 't>(

@@ -140,7 +140,8 @@ reject_reasons! {
     /// A good reading that is rejected because another one is bad and its sender requested all or
     /// nothing (`accept_partial=false`).
     NotAllGood => "not_all_good",
-    /// A message that is longer than `mqtt.packet_max_bytes`, or `listen.mqtt.packet_max_bytes`.
+    /// A message that is longer than `mqtt.packet_max_bytes`, or `listen.mqtt.packet_max_bytes`, or
+    /// whose decoded readings take more bytes than the journal accepts together.
     PayloadTooLarge => "payload_too_large",
     /// A message whose topic matches no configured subscription (the broker's session may still
     /// hold an old one), or on `listen.mqtt` no `[[listen.mqtt.topics]]`.

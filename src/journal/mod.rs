@@ -31,7 +31,9 @@
 //! next segment is prepared, not during an acknowledged write. If no segment is available
 //! (`journal.max_bytes`, no space), the group is rejected and admission closes
 //! ([`AdmissionControl::full`]). The segment manager opens it when it has a segment again: after a
-//! removal, or in one of its attempts every second. The backlog is not affected.
+//! removal, or in one of its attempts every second. The backlog is not affected. A group that could
+//! never fit would be sent again for ever; so ingest permanently refuses a message whose readings
+//! exceed [`readings_bytes_max`].
 //!
 //! **Retry.** A short write is continued. A failed write rejects its group and ends its segment. A
 //! failed fdatasync of a segment or of the directory is final ([`JournalFailure::Sync`]): admission
@@ -87,6 +89,7 @@ use tokio::sync::Notify;
 use crate::admission::{AdmissionControl, IngestBatch, IngestReceiver};
 use crate::config;
 use crate::model::Clock;
+use crate::model::batch::BYTES_MAX;
 
 use error::io_error;
 use fs::Fs;
@@ -101,8 +104,24 @@ const TAIL_BYTES: usize = 32 << 20;
 /// The journal has space for at least this many segments, so that a full journal can still make
 /// progress.
 const SEGMENTS_MIN: u64 = 4;
+/// The largest dead letters of one ingest batch: those that make it full (256 KiB), and one more
+/// (1 MiB), with their topics.
+const DEAD_BYTES_MAX: u64 = 3 << 19;
 /// Space for a header and some frames.
 const SEGMENT_BYTES_MIN: u64 = 2 * segment::HEADER_BYTES;
+
+/// Maximum size of the readings of one ingest batch, encoded, so that a journal with these settings
+/// has room for it as soon as all others are stored.
+///
+/// It becomes one frame, which is never split, so it needs a segment. The active segment, which may
+/// be as large, cannot be freed. So all frames of an ingest batch have half of `journal.max_bytes`.
+/// A small journal (below 12 MiB) has no room for the largest dead letters beside that.
+pub fn readings_bytes_max(config: &config::Journal) -> usize {
+    let overhead = segment::HEADER_BYTES + 4 * segment::FRAME_HEAD_BYTES as u64;
+    let beside_dead = (config.max_bytes / 2).saturating_sub(DEAD_BYTES_MAX + overhead);
+    let bytes = beside_dead.max(config.max_bytes / 8 * 3);
+    usize::try_from(bytes).map_or(BYTES_MAX, |bytes| bytes.min(BYTES_MAX))
+}
 
 /// The environment of the journal.
 pub struct JournalDeps {

@@ -152,9 +152,11 @@ impl Appender {
         &mut self,
         mut ingest_batch: IngestBatch,
     ) -> Option<(Ack, Vec<(JournalAccount, u64)>)> {
-        if ingest_batch.memory_bytes() > PAYLOAD_BYTES_MAX {
+        // Ingest refuses such messages; this protects the format.
+        let bytes = ingest_batch.encoded_bytes();
+        if bytes > PAYLOAD_BYTES_MAX {
             tracing::error!(
-                bytes = ingest_batch.memory_bytes(),
+                bytes,
                 "refusing a message that is too large for the journal"
             );
             return None;

@@ -97,6 +97,7 @@ pub(in crate::decode) fn add_value(
             );
             Fault::new(RejectReason::TooManyFieldNames, detail)
         }
+        BuildError::BatchFull { bytes_max } => names::batch_full(bytes_max),
         // Returned only when a whole reading is committed.
         BuildError::BucketFieldsFull(_)
         | BuildError::NotAllowed

@@ -89,6 +89,11 @@ pub(crate) enum IngestError {
          requests"
     )]
     TooLargeDecompressed { limit: u64 },
+    #[error(
+        "the decoded readings take more than {limit} bytes, the most that the journal accepts \
+         together (journal.max_bytes); send them in several requests"
+    )]
+    TooLargeDecoded { limit: usize },
     #[error("the body cannot be decompressed as {encoding}: {detail}")]
     Corrupt {
         encoding: &'static str,
@@ -155,9 +160,9 @@ impl IngestError {
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. }
             | IngestError::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => {
-                StatusCode::PAYLOAD_TOO_LARGE
-            }
+            IngestError::TooLarge { .. }
+            | IngestError::TooLargeDecompressed { .. }
+            | IngestError::TooLargeDecoded { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => {
                 StatusCode::REQUEST_TIMEOUT
             }
@@ -201,9 +206,9 @@ impl IngestError {
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. } => "unsupported_content_type",
             IngestError::Encoding { .. } => "unsupported_content_encoding",
-            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => {
-                "body_too_large"
-            }
+            IngestError::TooLarge { .. }
+            | IngestError::TooLargeDecompressed { .. }
+            | IngestError::TooLargeDecoded { .. } => "body_too_large",
             IngestError::Corrupt { .. } => "bad_compression",
             IngestError::BodyTimeout { .. } => "body_timeout",
             IngestError::BodyTooSlow { .. } => "body_too_slow",

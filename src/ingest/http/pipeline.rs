@@ -69,6 +69,8 @@ pub(super) struct DecodedBody {
     pub(super) received_at_ms: i64,
     /// See [`Origin::keeping`].
     pub(super) kept: Option<Vec<u8>>,
+    /// Readings are missing because all together would be too large for the next stage.
+    is_overfull: bool,
 }
 
 /// The whole pipeline, for a route that answers with figures only. `figures` reads them from the
@@ -123,6 +125,7 @@ pub(super) async fn decode_within(
     let received_at_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
     let fields = shared.admission.fields().cloned();
+    let readings_bytes_max = shared.admission.readings_bytes_max();
     let ReceivedBody { bytes, held } = received;
     let sender = held.sender.clone();
     let body_bytes = bytes.len();
@@ -133,12 +136,19 @@ pub(super) async fn decode_within(
         received_at_ms,
         decoding,
         fields,
+        readings_bytes_max,
         bytes_max,
     };
     let (decoded, held) = work.run(held).await?;
     if let Some(grant) = sender {
         let readings = decoded.batch.len() + decoded.rejects.total();
         grant.usage.charge(&grant.quota, readings, body_bytes);
+    }
+    // What is kept as a dead letter is not lost, and its readings that fit are stored.
+    if decoded.is_overfull && decoded.kept.is_none() {
+        return Err(IngestError::TooLargeDecoded {
+            limit: readings_bytes_max,
+        });
     }
     Ok((decoded, held))
 }
@@ -151,6 +161,7 @@ struct DecodeJob {
     received_at_ms: i64,
     decoding: Arc<Decoding>,
     fields: Option<FieldLimiter>,
+    readings_bytes_max: usize,
     bytes_max: u64,
 }
 
@@ -212,6 +223,7 @@ impl DecodeJob {
         };
         let topic = self.options.origin.topic.as_deref();
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
+        builder.limit_bytes(self.readings_bytes_max);
         if let Some(fields) = &self.fields {
             builder
                 .guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
@@ -236,12 +248,14 @@ impl DecodeJob {
         };
         let kept =
             (self.options.origin.keeping && !rejects.is_empty()).then(|| payload.into_owned());
+        let is_overfull = builder.take_is_overfull();
         Ok(DecodedBody {
             batch: builder.finish(),
             rejects,
             quoted,
             received_at_ms: self.received_at_ms,
             kept,
+            is_overfull,
         })
     }
 }

@@ -153,7 +153,9 @@ impl MqttListener {
                 status_topic: None,
             };
             let collector = Collector::new(&settings.topics, of_all, deps.decoding.now())?;
-            let collector = collector.counting_fields(deps.admission.fields().cloned());
+            let collector = collector
+                .counting_fields(deps.admission.fields().cloned())
+                .limiting_readings(deps.admission.readings_bytes_max());
             Ok(Batcher::new(
                 collector,
                 deps.decoding.clone(),

@@ -52,7 +52,9 @@ pub fn spawn(
         status_topic: config.status_topic.clone(),
     };
     let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
-    let collector = collector.counting_fields(admission.fields().cloned());
+    let collector = collector
+        .counting_fields(admission.fields().cloned())
+        .limiting_readings(admission.readings_bytes_max());
     // With 3.1.1 the broker's limit applies and is not announced. Packet ids have 16 bits.
     let window = if config.protocol == MqttProtocol::V5 {
         config.window

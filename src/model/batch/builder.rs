@@ -6,7 +6,9 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition, VALUES_MAX};
+use super::{
+    BYTES_MAX, FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition, VALUES_MAX,
+};
 use crate::model::fields::{BucketFieldsFull, FieldGuard};
 use crate::model::ids::stable_hash;
 use crate::model::reading::Reading;
@@ -26,6 +28,11 @@ pub enum BuildError {
     TooManyFields,
     /// More than [`NAMES_MAX`] names in one batch.
     TooManyNames,
+    /// The batch would be larger than this; see [`BatchBuilder::limit_bytes`].
+    BatchFull {
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
     /// The sender may not write this sensor; see [`BatchBuilder::allow_only`].
     NotAllowed,
     /// The reading does not have its own time; see [`BatchBuilder::require_own_time`].
@@ -69,6 +76,10 @@ pub struct BatchBuilder {
     allowed: Option<SensorPatterns>,
     sender_tag: Option<SenderTag>,
     own_time: bool,
+    bytes_max: usize,
+    /// Bytes of the names and schemas, encoded.
+    interned_bytes: usize,
+    is_overfull: bool,
 }
 
 /// The tag that records the sender of a reading.
@@ -142,6 +153,7 @@ impl BatchBuilder {
     pub fn new(values_max: usize) -> BatchBuilder {
         BatchBuilder {
             values_max: values_max.min(VALUES_MAX),
+            bytes_max: BYTES_MAX,
             ..BatchBuilder::default()
         }
     }
@@ -150,6 +162,18 @@ impl BatchBuilder {
     pub fn guard(&mut self, guard: FieldGuard) {
         assert!(self.is_empty(), "a field guard in the middle of a batch");
         self.guard = Some(Box::new(guard));
+    }
+
+    /// Accepts readings up to this size of a batch, as [`ReadingBatch::encode`] writes it; at most
+    /// [`BYTES_MAX`], the default. A payload says many things once, such as the tags of a resource,
+    /// that each of its readings repeats in a batch. So no limit on payloads bounds a batch.
+    pub fn limit_bytes(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max.min(BYTES_MAX);
+    }
+
+    /// Whether a reading has exceeded the limit since the last call.
+    pub fn take_is_overfull(&mut self) -> bool {
+        std::mem::take(&mut self.is_overfull)
     }
 
     /// Accepts only these sensors from here on; `None`: all, as at the start of a batch.
@@ -199,8 +223,8 @@ impl BatchBuilder {
     /// Adds a value to the current reading.
     ///
     /// # Errors
-    /// A duplicate name, or too many values or names. The reading can still be committed without
-    /// this value, or aborted.
+    /// A duplicate name, too many values or names, or too large a batch. The reading can still be
+    /// committed without this value, or aborted.
     pub fn value(&mut self, name: &str, value: ValueRef<'_>) -> Result<(), BuildError> {
         if self.used.len() >= self.values_max {
             return Err(BuildError::TooManyFields);
@@ -237,8 +261,9 @@ impl BatchBuilder {
     ///
     /// # Errors
     /// The sender may not write this sensor, the reading lacks a required time, or it exceeds the
-    /// [field limit](BatchBuilder::guard) or, with the [tag of the
-    /// sender](BatchBuilder::tag_sender), the length of all tags. It can only be aborted.
+    /// [field limit](BatchBuilder::guard), the [size of a batch](BatchBuilder::limit_bytes) or, with
+    /// the [tag of the sender](BatchBuilder::tag_sender), the length of all tags. It can only be
+    /// aborted.
     pub fn commit(
         &mut self,
         sensor_id: &str,
@@ -281,6 +306,9 @@ impl BatchBuilder {
         if receipt_time && self.own_time {
             return Err(BuildError::NoTime);
         }
+        let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
+        let record_bytes = HEAD_BYTES + sensor_id.len() + tags_bytes + self.values.len();
+        self.check_room(record_bytes + self.schema_bytes())?;
         let schema = match self.like {
             Some(schema) => schema,
             None => self.schema(),
@@ -295,10 +323,9 @@ impl BatchBuilder {
             );
             admitted.map_err(BuildError::BucketFieldsFull)?;
         }
-        let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
         let offset = self.batch.records.len() as u32;
         let records = &mut self.batch.records;
-        records.reserve(HEAD_BYTES + sensor_id.len() + tags_bytes + self.values.len());
+        records.reserve(record_bytes);
         let mut head = [0; HEAD_BYTES];
         head[0] = if receipt_time { FLAG_RECEIPT_TIME } else { 0 };
         head[1..9].copy_from_slice(&ts_ms.to_le_bytes());
@@ -399,6 +426,7 @@ impl BatchBuilder {
         self.schemas.table.clear();
         self.guard = None;
         (self.allowed, self.sender_tag, self.own_time) = (None, None, false);
+        (self.interned_bytes, self.is_overfull) = (0, false);
         std::mem::take(&mut self.batch)
     }
 
@@ -417,18 +445,43 @@ impl BatchBuilder {
         if names.len() >= NAMES_MAX {
             return Err(BuildError::TooManyNames);
         }
+        let bytes = 2 + name.len();
+        self.check_room(bytes)?;
+        self.interned_bytes += bytes;
         self.batch.names.push(name.into());
         self.names.grow(&self.batch.names);
         Ok((self.batch.names.len() - 1) as u16)
     }
 
+    /// Whether this many bytes more are within the limit.
+    fn check_room(&mut self, bytes: usize) -> Result<(), BuildError> {
+        let bytes_max = self.bytes_max;
+        if self.encoded_bytes() + bytes > bytes_max {
+            self.is_overfull = true;
+            return Err(BuildError::BatchFull { bytes_max });
+        }
+        Ok(())
+    }
+
+    /// Size of the batch, as [`ReadingBatch::encode`] writes it.
+    fn encoded_bytes(&self) -> usize {
+        4 + 2 + 4 + self.interned_bytes + self.batch.records.len()
+    }
+
+    /// Size of the schema of the current reading if it is a new one.
+    fn schema_bytes(&self) -> usize {
+        1 + 2 * self.used.len()
+    }
+
     /// The schema of the current reading. The number of schemas needs no limit: each is smaller
     /// than its first reading.
     fn schema(&mut self) -> u32 {
+        let bytes = self.schema_bytes();
         let schemas = &mut self.batch.schemas;
         if let Some(known) = self.schemas.find(schemas, &self.used[..]) {
             return known;
         }
+        self.interned_bytes += bytes;
         schemas.push(self.used[..].into());
         self.schemas.grow(schemas);
         (schemas.len() - 1) as u32

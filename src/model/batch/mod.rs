@@ -13,6 +13,8 @@
 //! and the hash of its sensor are kept separately, for the router.
 
 mod builder;
+#[cfg(test)]
+mod size_tests;
 
 pub use builder::{BatchBuilder, BuildError, Mark, SenderTag};
 
@@ -29,6 +31,9 @@ const HEAD_BYTES: usize = 1 + 8 + 2 + 2 + 4 + 1 + 4;
 /// Maximum number of values in a record, because it is stored in one byte. Upper limit of
 /// `limits.fields_max`.
 pub const VALUES_MAX: usize = 255;
+/// The usual limit of [`BatchBuilder::limit_bytes`]: far below the limits of an offset in a batch
+/// and of an entry in the journal.
+pub const BYTES_MAX: usize = 512 << 20;
 /// Maximum number of names in a batch. A name index has two bytes. When a builder reaches it, the
 /// batch is sent on.
 pub const NAMES_MAX: usize = 4096;
@@ -227,7 +232,7 @@ impl ReadingBatch {
     }
 
     /// Number of bytes that [`ReadingBatch::encode`] appends.
-    fn encoded_bytes(&self) -> usize {
+    pub(crate) fn encoded_bytes(&self) -> usize {
         let names: usize = self.names.iter().map(|name| 2 + name.len()).sum();
         let schemas: usize = self.schemas.iter().map(|schema| 1 + 2 * schema.len()).sum();
         4 + 2 + names + 4 + schemas + self.records.len()

@@ -10,9 +10,12 @@ use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_
 use hourbucket::config;
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{
-    Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, salvage,
+    Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, readings_bytes_max,
+    salvage,
 };
-use hourbucket::model::SystemClock;
+use hourbucket::model::{
+    BatchBuilder, DEAD_PAYLOAD_BYTES_MAX, DeadLetter, ReadingBatch, SystemClock, ValueRef,
+};
 use tempfile::TempDir;
 
 use super::support::{batch, dead_letter, frames_end, segment_paths};
@@ -34,6 +37,10 @@ fn config(dir: &Path) -> config::Journal {
 }
 
 fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
+    open_with(&config(dir), tail_bytes)
+}
+
+fn open_with(config: &config::Journal, tail_bytes: usize) -> Result<Service, JournalError> {
     let broken = Arc::new(Mutex::new(None));
     let seen = broken.clone();
     let admission_control = AdmissionControl::default();
@@ -49,7 +56,7 @@ fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
     let OpenedJournal {
         mut journal,
         follower,
-    } = Journal::open_with_tail(&config(dir), env, tail_bytes)?;
+    } = Journal::open_with_tail(config, env, tail_bytes)?;
     let (admission, ingest_batches) = admission_channel(64, 8 << 20, admission_control);
     journal.start(ingest_batches).unwrap();
     Ok(Service {
@@ -62,13 +69,14 @@ fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
 
 impl Service {
     async fn put(&self, id: u64, readings: usize) {
+        self.put_both(batch(id, readings), vec![dead_letter(id)])
+            .await;
+    }
+
+    async fn put_both(&self, batch: ReadingBatch, dead: Vec<DeadLetter>) {
         let (ack, wait) = Ack::channel();
         self.admission
-            .submit(IngestBatch::new(
-                batch(id, readings),
-                vec![dead_letter(id)],
-                ack,
-            ))
+            .submit(IngestBatch::new(batch, dead, ack))
             .await
             .unwrap();
         assert_eq!(wait.outcome().await, AckOutcome::Delivered);
@@ -154,6 +162,48 @@ async fn rotates_removes_and_replays_only_what_is_not_stored() {
     service.journal.finish().await;
     let service = open(dir.path(), 100_000).unwrap();
     assert_eq!(service.journal.handle().stats().replay_total, 0);
+}
+
+/// As many readings as fit into this number of bytes.
+fn readings_of(id: u64, bytes_max: usize) -> ReadingBatch {
+    let mut builder = BatchBuilder::new(1);
+    builder.limit_bytes(bytes_max);
+    for ts_ms in 0.. {
+        builder.begin();
+        builder.value("v", ValueRef::Int(ts_ms)).unwrap();
+        if builder
+            .commit(&format!("s{id}"), ts_ms, false, &[])
+            .is_err()
+        {
+            break;
+        }
+    }
+    builder.finish()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_messages_that_ingest_accepts_fit_one_after_the_other() {
+    let dir = TempDir::new().unwrap();
+    let config = config::Journal {
+        max_bytes: 12 << 20,
+        ..config(dir.path())
+    };
+    let bytes_max = readings_bytes_max(&config);
+    let mut service = open_with(&config, 100_000).unwrap();
+    for id in 0..4 {
+        // Dead letters that fill a batch, and the largest one.
+        let small = 255 << 10;
+        let dead = [small, DEAD_PAYLOAD_BYTES_MAX].map(|bytes| DeadLetter {
+            payload: vec![0; bytes],
+            ..dead_letter(id)
+        });
+        // Each needs half of the journal, and the active segment is as large.
+        service
+            .put_both(readings_of(id, bytes_max), dead.into())
+            .await;
+        assert_eq!(service.take(2, true).await.0, [id]);
+        service.idle().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -52,6 +52,36 @@ async fn the_body_limit_holds_to_the_byte_with_and_without_content_length() {
     rig.nothing_came();
 }
 
+/// A body names a sensor once for many readings, each of which repeats it in the journal.
+#[tokio::test]
+async fn readings_that_never_fit_into_the_journal_are_refused_for_good() {
+    let mut rig = Rig::limiting_readings(1 << 20).await;
+    let body = |records: usize| {
+        let records: String = (1..records)
+            .map(|t| format!(",{{\"t\":{t},\"v\":1}}"))
+            .collect();
+        let name = "S".repeat(200);
+        post(format!(
+            "[{{\"bn\":\"{name}\",\"bt\":1709287200,\"v\":1}}{records}]"
+        ))
+        .header("content-type", "application/senml+json")
+    };
+    let (answer, readings) = rig.delivered(body(1000)).await;
+    assert_eq!((answer.status, readings.len()), (200, 1000));
+    let answer = body(10_000).send(rig.addr).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (413, "body_too_large")
+    );
+    assert!(
+        answer.text.contains("journal.max_bytes") && answer.text.contains("several requests"),
+        "{}",
+        answer.text
+    );
+    assert_eq!(answer.header("retry-after"), None);
+    rig.nothing_came();
+}
+
 #[tokio::test]
 async fn a_refused_body_leaves_the_connection_usable() {
     let mut rig = Rig::new(|cfg| cfg.body_max_bytes = 1000).await;

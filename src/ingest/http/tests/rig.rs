@@ -14,6 +14,7 @@ use crate::ack::Ack;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config;
 use crate::ingest::http::{HttpError, HttpIngest, PortSetter, Renewal};
+use crate::model::batch::BYTES_MAX;
 use crate::model::{Clock, FieldLimiter, Reading, Span, SystemClock};
 
 /// No test takes this long. A test that hangs fails with its name instead.
@@ -65,6 +66,22 @@ pub(super) struct Rig {
 /// Number of ingest batches that may wait at admission.
 pub(super) const BATCHES_MAX: usize = 2;
 
+/// What is around the port.
+struct Edges {
+    clock: Arc<dyn Clock>,
+    /// See [`Admission::limiting_readings`].
+    readings_bytes_max: usize,
+}
+
+impl Default for Edges {
+    fn default() -> Edges {
+        Edges {
+            clock: Arc::new(SystemClock::new()),
+            readings_bytes_max: BYTES_MAX,
+        }
+    }
+}
+
 impl Rig {
     pub(super) async fn new(change: impl FnOnce(&mut config::Http)) -> Rig {
         Rig::try_new(change).await.unwrap()
@@ -75,9 +92,7 @@ impl Rig {
         change: impl FnOnce(&mut config::Http),
         decoding: config::Decoding,
     ) -> Rig {
-        Rig::open(change, decoding, Arc::new(SystemClock::new()))
-            .await
-            .unwrap()
+        Rig::open(change, decoding, Edges::default()).await.unwrap()
     }
 
     /// With this clock.
@@ -85,24 +100,43 @@ impl Rig {
         change: impl FnOnce(&mut config::Http),
         clock: Arc<dyn Clock>,
     ) -> Rig {
-        Rig::open(change, decoding(), clock).await.unwrap()
+        let edges = Edges {
+            clock,
+            ..Edges::default()
+        };
+        Rig::open(change, decoding(), edges).await.unwrap()
+    }
+
+    /// With a next stage that accepts at most this many bytes of readings together.
+    pub(super) async fn limiting_readings(readings_bytes_max: usize) -> Rig {
+        let edges = Edges {
+            readings_bytes_max,
+            ..Edges::default()
+        };
+        Rig::open(|_| {}, decoding(), edges).await.unwrap()
     }
 
     pub(super) async fn try_new(change: impl FnOnce(&mut config::Http)) -> Result<Rig, HttpError> {
-        Rig::open(change, decoding(), Arc::new(SystemClock::new())).await
+        Rig::open(change, decoding(), Edges::default()).await
     }
 
     async fn open(
         change: impl FnOnce(&mut config::Http),
         decoding: config::Decoding,
-        clock: Arc<dyn Clock>,
+        edges: Edges,
     ) -> Result<Rig, HttpError> {
         let mut cfg = http();
         change(&mut cfg);
         let admission_control = AdmissionControl::default();
         let (admission, ingest_batches) =
             admission_channel(BATCHES_MAX, 64 << 20, admission_control.clone());
-        let admission = admission.counting_fields(FieldLimiter::new(Span::HOUR));
+        let Edges {
+            clock,
+            readings_bytes_max,
+        } = edges;
+        let admission = admission
+            .counting_fields(FieldLimiter::new(Span::HOUR))
+            .limiting_readings(readings_bytes_max);
         let grants = GrantDefaults {
             quota: Some(config::Config::default().quota),
             ..GrantDefaults::unlimited()

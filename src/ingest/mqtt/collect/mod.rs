@@ -16,7 +16,7 @@ use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::sparkplug::{Rebirth, Sparkplug};
 use crate::decode::topic::{TopicTemplate, filter_matches};
 use crate::decode::{Context, Decoder, Formats, RejectReason, Rejects, TsUnit, sparkplug};
-use crate::model::batch::NAMES_MAX;
+use crate::model::batch::{BYTES_MAX, NAMES_MAX};
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
 /// Maximum messages in one ingest batch.
@@ -153,6 +153,7 @@ pub(crate) struct Collector {
     taken: Accepted,
     sparkplug: Sparkplug,
     fields: Option<FieldLimiter>,
+    readings_bytes_max: usize,
     /// Sparkplug B commands to publish; at most one per message.
     rebirths: Vec<Rebirth>,
     batch: BatchBuilder,
@@ -210,6 +211,7 @@ impl Collector {
             taken: Accepted::default(),
             sparkplug: Sparkplug::new(),
             fields: None,
+            readings_bytes_max: BYTES_MAX,
             rebirths: vec![],
             batch: BatchBuilder::new(decoding.limits.fields_max),
             decoding,
@@ -230,6 +232,15 @@ impl Collector {
         Collector { fields, ..self }
     }
 
+    /// Adds a limit on the bytes of the readings in one ingest batch: those of a message that exceed
+    /// it alone are rejected.
+    #[must_use]
+    pub(in crate::ingest) fn limiting_readings(mut self, bytes_max: usize) -> Collector {
+        self.readings_bytes_max = bytes_max;
+        self.batch.limit_bytes(bytes_max);
+        self
+    }
+
     /// Decodes messages with these settings from now on. Call only if nothing is collected. The
     /// memory of earlier messages stays.
     pub(in crate::ingest) fn renew(&mut self, decoding: Arc<Decoding>) {
@@ -239,6 +250,7 @@ impl Collector {
             .iter_mut()
             .for_each(|route| route.renew(&formats, &decoding));
         self.batch = BatchBuilder::new(decoding.limits.fields_max);
+        self.batch.limit_bytes(self.readings_bytes_max);
         self.decoding = decoding;
     }
 
@@ -334,8 +346,8 @@ impl Collector {
     /// message.
     ///
     /// # Errors
-    /// Its field names do not fit into the current batch; nothing of the message was added. Cannot
-    /// happen for an empty batch.
+    /// Its field names or its readings do not fit into the current batch; nothing of the message was
+    /// added. Cannot happen for an empty batch.
     pub(in crate::ingest) fn take(
         &mut self,
         message: &Message,
@@ -413,6 +425,7 @@ impl Collector {
             &mut self.batch,
         );
         self.decode(message, route, received_at_ms);
+        let is_overfull = self.batch.take_is_overfull();
         if self.rejects.is_empty() {
             self.messages += 1;
             self.left_out += self.rejects.left_out().total() as u64;
@@ -423,7 +436,7 @@ impl Collector {
             .by_reason()
             .iter()
             .any(|(reason, _)| *reason == RejectReason::TooManyFieldNames);
-        if is_crowded && self.messages > 0 {
+        if (is_crowded || is_overfull) && self.messages > 0 {
             self.batch.rollback(mark);
             return Err(NoRoom);
         }

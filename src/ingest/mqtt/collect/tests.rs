@@ -245,6 +245,45 @@ fn a_message_whose_names_do_not_fit_starts_the_next_batch() {
 }
 
 #[test]
+fn a_message_that_is_too_large_for_the_journal_is_rejected_and_not_sent_again() {
+    const BYTES_MAX: usize = 10_000;
+    let mut collector = collector(&[("#", "{sensor_id}", "json")]).limiting_readings(BYTES_MAX);
+    let large = message("S", format!("[{}]", vec![r#"{"a": 1}"#; 1000].join(",")));
+    collector
+        .take(&message("S", r#"{"a": 1}"#), NOW_MS)
+        .unwrap();
+    assert_eq!(collector.take(&large, NOW_MS), Err(NoRoom));
+    assert_eq!(collector.finish().batch.len(), 1);
+    // Alone, it is accepted: the readings that fit, and all of it as a dead letter.
+    let taken = collector.take(&large, NOW_MS);
+    assert!(matches!(taken, Ok(Take::Accepted(_))), "{taken:?}");
+    let gathered = collector.finish();
+    let mut encoded = vec![];
+    gathered.batch.encode(&mut encoded);
+    assert!(encoded.len() <= BYTES_MAX && gathered.batch.len() > 100);
+    assert_eq!(
+        gathered.rejected.total() as usize + gathered.batch.len(),
+        1000
+    );
+    let [dead] = &gathered.dead[..] else {
+        panic!("{:?}", gathered.dead)
+    };
+    assert_eq!(
+        (dead.reason.as_str(), &dead.payload[..]),
+        ("payload_too_large", &large.payload[..])
+    );
+    assert!(
+        dead.detail.contains("more than 10000 bytes") && dead.detail.contains("journal.max_bytes"),
+        "{}",
+        dead.detail
+    );
+    collector
+        .take(&message("S", r#"{"a": 1}"#), NOW_MS)
+        .unwrap();
+    assert_eq!(collector.finish().batch.len(), 1);
+}
+
+#[test]
 fn a_batch_is_full_by_messages_or_bytes() {
     let mut collector = collector(&[("#", "{sensor_id}/{field}", "scalar")]);
     for _ in 0..MESSAGES_MAX {
