@@ -114,7 +114,8 @@ pub(super) fn unshared(filter: &str) -> &str {
 
 /// Whether there is a topic that matches both filters.
 pub(super) fn overlap(a: &str, b: &str) -> bool {
-    let (mut a, mut b) = (unshared(a).split('/'), unshared(b).split('/'));
+    let mut a = unshared(a).split('/');
+    let mut b = unshared(b).split('/');
     // A filter that starts with a wildcard matches no topic that starts with $ (MQTT 5 §4.7.2).
     let mut is_first = true;
     loop {

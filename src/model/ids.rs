@@ -32,7 +32,8 @@ pub struct BucketKey {
     pub start: BucketStart,
 }
 
-/// Whether a sensor id begins with one of these prefixes, which are sorted; none begins with another.
+/// Whether a sensor id begins with one of these prefixes, which are sorted; none begins with
+/// another.
 pub fn has_prefix(id: &str, prefixes: &[String]) -> bool {
     // A prefix of the id is not after it, and what is between the two begins with the prefix.
     let after = prefixes.partition_point(|prefix| **prefix <= *id);

@@ -3,8 +3,8 @@
 //!
 //! A PUBLISH with an id that is in an exchange is the same message again, and is not accepted a
 //! second time. After PUBCOMP the id belongs to another message (MQTT-4.3.3-2, MQTT 5:
-//! MQTT-4.3.3-12), so PUBCOMP is sent only if the exchange has ended. Memory: one bit per id in two sets, so 16 KiB once a device has used QoS 2, however
-//! many ids it leaves open.
+//! MQTT-4.3.3-12), so PUBCOMP is sent only if the exchange has ended. Memory: one bit per id in two
+//! sets, so 16 KiB once a device has used QoS 2, however many ids it leaves open.
 
 /// A set of packet ids.
 type Ids = Box<[u64; 1024]>;

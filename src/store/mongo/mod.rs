@@ -18,7 +18,6 @@ mod dead_letters;
 mod document;
 mod error;
 mod expiry;
-mod latest;
 mod limited;
 mod logged_out;
 mod maintenance;

@@ -9,5 +9,6 @@ pub(super) mod latest;
 pub(super) mod pages;
 pub(super) mod recompute_summary;
 pub(super) mod remove_readings;
+pub(super) mod send_latest;
 pub(super) mod time_series;
 pub(super) mod time_series_writer;

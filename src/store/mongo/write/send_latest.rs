@@ -7,10 +7,10 @@
 
 use std::time::Instant;
 
-use super::MongoStore;
-use super::error::{command_error, describe};
-use super::write::latest::{Parts, StatementResult, answers, command, fault, forbidden};
+use super::latest::{Parts, StatementResult, answers, command, fault, forbidden};
 use crate::model::LatestUpdate;
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::error::{command_error, describe};
 use crate::store::{BoxFuture, LatestWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
@@ -19,7 +19,7 @@ const COMMAND_BYTES_MAX: usize = 16 << 20;
 
 impl MongoStore {
     /// See [`crate::store::Store::latest`].
-    pub(super) async fn merge_latest(
+    pub(in crate::store::mongo) async fn merge_latest(
         &self,
         updates: &[LatestUpdate],
     ) -> Result<Vec<LatestWriteResult>, StoreError> {
