@@ -12,7 +12,7 @@ SECONDS=0
 OUTPUT=
 
 # shellcheck disable=SC2329  # clean_up_at_exit is given its name
-remove_output() { [[ -z $OUTPUT ]] || rm -rf "$OUTPUT"; }
+remove_output() { [[ -z $OUTPUT ]] || rm -f "$OUTPUT"; }
 clean_up_at_exit 50 remove_output
 
 ensure_build_tools
@@ -37,33 +37,19 @@ export "CARGO_TARGET_${RUNNER}_RUNNER=tests/tools/run_program.sh"
 
 export RUSTC_WORKSPACE_WRAPPER=${RUSTC_WORKSPACE_WRAPPER:-$REPO/tests/tools/rustc.sh}
 
+step "cargo test"
 # A pipe hides the terminal from cargo; on a terminal, colours are kept.
 [[ -t 1 && -n $BOLD ]] && export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
 cd "$REPO" || exit 1
-OUTPUT=$(mktemp -d)
-BESIDE=
-if (($# == 0)); then
-    step "compiling the tests"
-    run_child cargo test --locked --workspace --no-run || fail "the tests do not compile (above)"
-    # The tests of tests/servers wait most of the time. The other programs run beside them, where two cores have time.
-    setsid env HOURBUCKET_TESTS=others nice cargo test --locked --workspace --no-fail-fast </dev/null >"$OUTPUT/others" 2>&1 9>&- &
-    BESIDE=$!
-    set -- --test servers
-fi
-step "cargo test $*"
+OUTPUT=$(mktemp)
 # shellcheck disable=SC2086  # SCOPE is one word or none
 # shellcheck disable=SC2016  # the dollars are for the inner shell
 run_child bash -c 'output=$1; shift; set -o pipefail; "$@" 2>&1 | tee "$output"' - \
-    "$OUTPUT/first" cargo test --locked --no-fail-fast $SCOPE "$@"
+    "$OUTPUT" cargo test --locked --no-fail-fast $SCOPE "$@"
 CODE=$?
-if [[ -n $BESIDE ]]; then
-    step "cargo test, the other programs"
-    wait "$BESIDE" || CODE=$?
-    cat "$OUTPUT/others"
-fi
 
 # The sum over all test binaries, as one plain line.
-SUM=$(cat "$OUTPUT"/* | sed $'s/\e\\[[0-9;]*m//g' | awk '
+SUM=$(sed $'s/\e\\[[0-9;]*m//g' "$OUTPUT" | awk '
     /^test result: / { for (i = 3; i < NF; i++) { if ($(i + 1) == "passed;") passed += $i
                                                   if ($(i + 1) == "failed;") failed += $i
                                                   if ($(i + 1) == "ignored;") skipped += $i } }

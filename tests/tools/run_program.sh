@@ -6,12 +6,6 @@ set -u
 # tests/parts only wait.
 for_two_cores=7
 [[ ${1##*/} == parts-* ]] && for_two_cores=20
-# tests/run.sh runs tests/servers by itself, and the other programs beside it.
-if [[ ${HOURBUCKET_TESTS:-} == others ]]; then
-    [[ ${1##*/} == servers-* ]] && exit 0
-    for_two_cores=$((for_two_cores > 7 ? for_two_cores : 2))
-    unset HOURBUCKET_TESTS
-fi
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((for_two_cores * $(nproc) / 2))}
 
 # --verbose: it names the signal that it sends. By then libtest has named the test that is still running.
