@@ -269,7 +269,7 @@ fn an_outage_longer_than_memory_with_time_series() {
 }
 
 fn outage(mode: &str) {
-    let readings = setting("HOURBUCKET_OUTAGE", 400_000);
+    let readings = setting("HOURBUCKET_OUTAGE", 250_000);
     let mut mongod = Mongod::start();
     let text = format!(
         "store.mode = \"{mode}\"\naccumulate.max_bytes = \"16MiB\"\n\
