@@ -76,7 +76,7 @@ fn killed_at_random_instants_with_time_series() {
 }
 
 fn killed_at_random_instants(mode: &str) {
-    let kills = setting("HOURBUCKET_KILLS", 10);
+    let kills = setting("HOURBUCKET_KILLS", 7);
     let seed = setting("HOURBUCKET_SEED", fastrand::usize(..1_000_000));
     println!("HOURBUCKET_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed as u64);

@@ -187,7 +187,7 @@ fn memory_stays_within_the_budgets_while_the_journal_is_full() {
         4,
         publish(4, "fleet/d", &"x".repeat(200_000), 1, 7)[..100_000].to_vec(),
     );
-    let time = Duration::from_secs(4 * setting("HOURBUCKET_HOSTILE", 1));
+    let time = Duration::from_secs(3 * setting("HOURBUCKET_HOSTILE", 1));
     for (what, messages) in [
         ("empty user properties", properties),
         (

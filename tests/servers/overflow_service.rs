@@ -1,4 +1,4 @@
-//! Field names that never repeat, sent to the service: `HOURBUCKET_NAMES` of them (100,000) from one
+//! Field names that never repeat, sent to the service: `HOURBUCKET_NAMES` of them (70,000) from one
 //! sensor in one hour, in both storage modes.
 
 #![allow(
@@ -20,7 +20,7 @@ use super::overflow_documents::{largest, rows};
 
 /// The number of names that are sent to the service.
 fn names() -> i64 {
-    setting("HOURBUCKET_NAMES", 100_000)
+    setting("HOURBUCKET_NAMES", 70_000)
 }
 
 /// A database; each runtime needs its own client.

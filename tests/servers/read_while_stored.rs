@@ -24,7 +24,7 @@ const LATE_EVERY: i64 = 25;
 const LATE_MS: i64 = 36_000;
 /// Readings in an answer, at least.
 const WINDOW: i64 = 2000;
-const READS: usize = 500;
+const READS: usize = 250;
 
 #[test]
 fn readings_are_returned_once_while_others_are_stored() {

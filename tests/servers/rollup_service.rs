@@ -57,7 +57,7 @@ fn the_read_api_agrees(service: &Service, expected: &BTreeMap<(String, i64), Sum
 /// Two instances get late readings of five days, those of a sensor by one of them; both and MongoDB
 /// are killed.
 fn killed(mode: &str) {
-    let kills = setting("HOURBUCKET_ROLLUP_KILLS", 6);
+    let kills = setting("HOURBUCKET_ROLLUP_KILLS", 5);
     let seed = setting("HOURBUCKET_SEED", fastrand::usize(..1_000_000));
     println!("HOURBUCKET_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed as u64);
