@@ -116,12 +116,13 @@ async fn follow(
     let headers = request.headers().clone();
     let peer = Peer::of(request.extensions()).cloned();
     let address = peer.as_ref().map_or(NO_ADDRESS, Peer::address);
-    let place = places.take(reader.owner(address));
-    let place = place.ok_or(ApiError::Places)?;
+    // First, because it tells whether all places are taken.
     let watch = tail::watch(View {
         wanted,
         allowed: reader.patterns(),
     })?;
+    let place = places.take(reader.owner(address));
+    let place = place.ok_or(ApiError::Places)?;
     let following = Following {
         watch,
         _place: place,
