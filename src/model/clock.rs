@@ -49,28 +49,43 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that a test sets. Its wall clock stays in 1970.
+/// A clock that a test sets.
 #[cfg(test)]
 #[derive(Debug)]
-pub(crate) struct SetClock(std::sync::atomic::AtomicU64);
+pub(crate) struct SetClock {
+    wall_ms: std::sync::atomic::AtomicI64,
+    mono_ms: std::sync::atomic::AtomicU64,
+}
 
 #[cfg(test)]
 impl SetClock {
+    /// The wall clock is at the begin of 1970.
     pub(crate) fn new(mono_ms: u64) -> SetClock {
-        SetClock(mono_ms.into())
+        SetClock {
+            wall_ms: 0.into(),
+            mono_ms: mono_ms.into(),
+        }
     }
 
+    pub(crate) fn set_wall(&self, wall_ms: i64) {
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        self.wall_ms.store(wall_ms, relaxed);
+    }
+
+    /// Advances the monotonic clock.
     pub(crate) fn advance(&self, ms: u64) {
-        self.0.fetch_add(ms, std::sync::atomic::Ordering::Relaxed);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        self.mono_ms.fetch_add(ms, relaxed);
     }
 }
 
 #[cfg(test)]
 impl Clock for SetClock {
     fn now(&self) -> Now {
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
         Now {
-            wall_ms: 0,
-            mono_ms: self.0.load(std::sync::atomic::Ordering::Relaxed),
+            wall_ms: self.wall_ms.load(relaxed),
+            mono_ms: self.mono_ms.load(relaxed),
         }
     }
 }

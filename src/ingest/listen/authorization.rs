@@ -126,10 +126,9 @@ fn close_reason(denied: Denied) -> CloseReason {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicI64, Ordering};
-
     use super::*;
     use crate::access::{GrantDefaults, hash_secret};
+    use crate::model::SetClock;
 
     fn tokens(entries: &[(&str, &str, &str)]) -> Credentials {
         let entry = |(id, secret, rules): &(&str, &str, &str)| {
@@ -201,28 +200,17 @@ mod tests {
         assert_eq!(one.current(0).err(), Some(CloseReason::Revoked), "still");
     }
 
-    #[derive(Debug)]
-    struct SetClock(AtomicI64);
-
-    impl Clock for SetClock {
-        fn now(&self) -> Now {
-            Now {
-                wall_ms: self.0.load(Ordering::Relaxed),
-                mono_ms: 0,
-            }
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn an_expired_or_revoked_grant_ends_the_wait() {
-        let clock = Arc::new(SetClock(AtomicI64::new(1_801_353_599_000)));
+        let clock = Arc::new(SetClock::new(0));
+        clock.set_wall(1_801_353_599_000);
         let (setter, live) = Live::new(Some(tokens(&[("d1", "s", "expires = 2027-01-31")])));
         let wait = tokio::spawn(of_d1(&live).ended(clock.clone()));
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!wait.is_finished(), "by its clock it is still valid");
-        clock.0.store(1_801_353_600_000, Ordering::Relaxed);
+        clock.set_wall(1_801_353_600_000);
         assert_eq!(wait.await.unwrap(), CloseReason::Expired);
-        clock.0.store(0, Ordering::Relaxed);
+        clock.set_wall(0);
         let wait = tokio::spawn(of_d1(&live).ended(clock));
         tokio::task::yield_now().await;
         setter.set(Some(tokens(&[("d2", "s", "")])));

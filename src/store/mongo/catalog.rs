@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
-use mongodb::options::{CollectionOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::options::{Hint, ReadConcern};
 use mongodb::{Collection, Cursor};
 
 use crate::model::SensorId;
@@ -24,6 +24,7 @@ use crate::model::catalog::{CatalogUpdate, by_sensor};
 use crate::store::catalog::{COUNT_MAX, CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::catalog_document::{date, document_of, entry_of, filter, statement};
+use crate::store::mongo::document::from_primary;
 use crate::store::mongo::error::{StatementError, command_error, statement_error, text_of};
 use crate::store::mongo::names::CATALOG;
 use crate::store::mongo::pack::WriteConcern;
@@ -367,11 +368,8 @@ impl MongoStore {
             WriteConcern::Majority => ReadConcern::majority(),
             WriteConcern::Members(_) => ReadConcern::local(),
         };
-        let options = CollectionOptions::builder()
-            .read_concern(concern)
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
-        self.db.collection_with_options(CATALOG, options)
+        self.db
+            .collection_with_options(CATALOG, from_primary(concern))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use mongodb::action::Find;
 use mongodb::bson::{DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
-use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
 
 use crate::model::{ReadingKey, ValueRef};
 use crate::store::LoadedPage;
@@ -86,6 +86,14 @@ pub(super) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Doc
     let from = DateTime::from_millis(from_ms);
     let to = DateTime::from_millis(to_ms);
     doc! { "meta.sensor_id": { "$in": sensors }, "ts": { "$gte": from, "$lt": to } }
+}
+
+/// A collection that is read on the primary.
+pub(super) fn from_primary(concern: ReadConcern) -> CollectionOptions {
+    CollectionOptions::builder()
+        .read_concern(concern)
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .build()
 }
 
 /// For reads that a write depends on: data that a majority has, from the primary.

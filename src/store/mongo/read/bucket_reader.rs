@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
-use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::options::ReadConcern;
 use mongodb::{Collection, Cursor};
 
 use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
@@ -17,7 +17,7 @@ use crate::model::{
     BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef,
 };
 use crate::store::mongo::MongoStore;
-use crate::store::mongo::document::{int, value_of};
+use crate::store::mongo::document::{from_primary, int, value_of};
 use crate::store::mongo::error::describe;
 use crate::store::mongo::names::{BUCKETS, READINGS};
 use crate::store::mongo::pack::SERIES;
@@ -54,11 +54,9 @@ impl MongoStore {
     /// The collections with the read and write concern of the maintenance commands.
     pub(in crate::store::mongo) fn collections(&self) -> Collections {
         let options = |concern| {
-            CollectionOptions::builder()
-                .read_concern(concern)
-                .write_concern(self.options.write_concern.driver())
-                .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-                .build()
+            let mut options = from_primary(concern);
+            options.write_concern = Some(self.options.write_concern.driver());
+            options
         };
         let majority = options(ReadConcern::majority());
         let at_once = options(self.series.snapshot_reads.concern());
@@ -71,10 +69,7 @@ impl MongoStore {
 
     /// Any collection, read with majority from the primary.
     pub(in crate::store::mongo) fn majority(&self, name: &str) -> Collection<RawDocumentBuf> {
-        let options = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
+        let options = from_primary(ReadConcern::majority());
         self.db.collection_with_options(name, options)
     }
 

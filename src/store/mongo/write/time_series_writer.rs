@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use mongodb::bson::RawDocumentBuf;
-use mongodb::options::{CollectionOptions, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Database};
 
+use crate::store::mongo::document::from_primary;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::CommandOptions;
@@ -43,10 +43,7 @@ impl TimeSeriesWriter {
 
     /// The measurements, to be read on the primary as of one point in time.
     pub(in crate::store::mongo) fn readings(&self) -> Collection<RawDocumentBuf> {
-        let options = CollectionOptions::builder()
-            .read_concern(self.snapshot_reads.concern())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
+        let options = from_primary(self.snapshot_reads.concern());
         self.db.collection_with_options(READINGS, options)
     }
 
