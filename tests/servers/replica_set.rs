@@ -30,7 +30,7 @@ pub(super) fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
     // The last write has reached a majority; the third member may lag a little.
     wait_until("the members have the same", PATIENCE, || {
         let counts: Vec<i64> = (0..3)
-            .map(|i| count(&set.direct_uri(i)))
+            .map(|i| count(&set.direct_uri(i), ReadConcern::local()))
             .collect::<Option<_>>()?;
         counts.iter().all(|n| *n == counts[0]).then_some(())
     });
@@ -42,9 +42,9 @@ pub(super) fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
     }
 }
 
-/// Readings in pages and measurements on one member, whether or not others have them; `None` if it
-/// does not answer.
-pub(super) fn count(uri: &str) -> Option<i64> {
+/// Readings in pages and measurements on one member; `None` if it does not answer. Those with read
+/// concern `local` include what no other member has.
+pub(super) fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
     block_on(async move {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
         let database = client.database("hourbucket");
@@ -61,7 +61,7 @@ pub(super) fn count(uri: &str) -> Option<i64> {
             let collection = database.collection::<Document>(name);
             let mut cursor = collection
                 .aggregate(sum.to_vec())
-                .read_concern(ReadConcern::local())
+                .read_concern(concern.clone())
                 .await
                 .ok()?;
             if cursor.advance().await.ok()? {

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use mongodb::options::ReadConcern;
+
 use crate::support::fleet::Gateway;
 use crate::support::replica_set::ReplicaSet;
 use crate::support::service::Service;
@@ -27,9 +29,9 @@ fn writes_of_a_primary_without_majority_are_rolled_back_and_stored_once_in_time_
 fn written_alone(set: &mut ReplicaSet, primary: usize) -> Option<i64> {
     let uri = set.direct_uri(primary);
     // The others may have all readings until now, also those that no majority has acknowledged.
-    let replicated = count(&uri)?;
+    let replicated = count(&uri, ReadConcern::local())?;
     while set.is_primary(primary) {
-        if let Some(alone) = count(&uri).map(|all| all - replicated)
+        if let Some(alone) = count(&uri, ReadConcern::local()).map(|all| all - replicated)
             && alone > 0
         {
             return Some(alone);
