@@ -121,10 +121,10 @@ enum ImportError {
          or line"
     )]
     Format,
-    #[error("the record of line {0} is larger than http.body_max_bytes of the service")]
-    RecordTooLarge(u64),
-    #[error("the file is larger than a request to the service may be (http.body_max_bytes)")]
-    PayloadTooLarge,
+    #[error("the record of line {line} is too large for the service: {text}")]
+    RecordTooLarge { line: u64, text: String },
+    #[error("the file, which is one payload, is too large for the service: {0}")]
+    PayloadTooLarge(String),
     #[error("standard input can be read only once; name it once")]
     StandardTwice,
     #[error("it was begun with other options; repeat them, or begin again with --restart")]
@@ -358,8 +358,9 @@ impl<'a> Run<'a> {
         let (offset, body) = self.read_from(0, PAYLOAD_BYTES_MAX)?;
         let ends = body.iter().filter(|b| **b == b'\n').count() as u64;
         let lines = ends + u64::from(body.last().is_some_and(|b| *b != b'\n'));
-        let Sent::Answered(answer) = self.post(&body)? else {
-            return Err(ImportError::PayloadTooLarge);
+        let answer = match self.post(&body)? {
+            Sent::Answered(answer) => answer,
+            Sent::TooLarge(text) => return Err(ImportError::PayloadTooLarge(text)),
         };
         self.answered(&answer, |_| 1);
         (self.state.offset, self.state.lines) = (offset + body.len() as u64, lines);
@@ -412,13 +413,13 @@ impl<'a> Run<'a> {
                 });
                 Ok(())
             }
-            Sent::TooLarge if records.len() > 1 => {
+            Sent::TooLarge(_) if records.len() > 1 => {
                 let (first, second) = records.split_at(records.len() / 2);
                 self.send_part(body, from, first)?;
                 let from = first.last().map_or(from, |(_, end)| *end);
                 self.send_part(body, from, second)
             }
-            Sent::TooLarge => Err(ImportError::RecordTooLarge(*last)),
+            Sent::TooLarge(text) => Err(ImportError::RecordTooLarge { line: *last, text }),
         }
     }
 

@@ -29,8 +29,8 @@ pub(super) struct AnsweredReject {
 /// The outcome of a body.
 pub(super) enum Sent {
     Answered(Answer),
-    /// 413: larger than `http.body_max_bytes`.
-    TooLarge,
+    /// 413, and why: larger than `http.body_max_bytes`, or than the journal can hold.
+    TooLarge(String),
 }
 
 /// Why a batch was not acknowledged.
@@ -64,7 +64,10 @@ pub(super) fn post(
     loop {
         let (text, asked) = match client.post(path, body) {
             Ok(mut response) => match response.status().as_u16() {
-                413 => return Ok(Sent::TooLarge),
+                413 => {
+                    let text = error_detail(&body_text(&mut response, ANSWER_BYTES_MAX));
+                    return Ok(Sent::TooLarge(text));
+                }
                 status @ (408 | 429 | 500..) => {
                     let asked = response
                         .headers()

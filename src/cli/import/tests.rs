@@ -339,6 +339,27 @@ fn a_busy_service_is_asked_again_a_large_batch_is_halved_and_a_refusal_ends_the_
 }
 
 #[test]
+fn a_record_or_payload_that_is_too_large_is_named_with_the_services_reason() {
+    let too_large = (
+        413,
+        "{\"error\":{\"detail\":\"more than the journal holds\"}}",
+    );
+    let dir = tempfile::tempdir().unwrap();
+    for (name, expected) in [
+        ("a.lp", "the record of line 2 is too large"),
+        ("a.json", "the file, which is one payload, is too large"),
+    ] {
+        let server = serve(&[too_large]);
+        let path = file(&dir, name, "# c\na v=1 1\n");
+        let error = server.import(&path, &[]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("{expected} for the service: more than the journal holds")
+        );
+    }
+}
+
+#[test]
 fn a_file_in_another_format_is_one_payload_or_one_per_line() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(&[]);
