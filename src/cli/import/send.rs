@@ -64,20 +64,14 @@ pub(super) fn post(
     loop {
         let (text, asked) = match client.post(path, body) {
             Ok(mut response) => match response.status().as_u16() {
-                413 => {
-                    let text = error_detail(&body_text(&mut response, ANSWER_BYTES_MAX));
-                    return Ok(Sent::TooLarge(text));
-                }
+                413 => return Ok(Sent::TooLarge(reason(&mut response))),
                 status @ (408 | 429 | 500..) => {
                     let asked = response
                         .headers()
                         .get("retry-after")
                         .and_then(|v| v.to_str().ok()?.parse().ok());
                     (
-                        format!(
-                            "{status}: {}",
-                            error_detail(&body_text(&mut response, ANSWER_BYTES_MAX))
-                        ),
+                        format!("{status}: {}", reason(&mut response)),
                         asked.map(Duration::from_secs),
                     )
                 }
@@ -97,6 +91,11 @@ pub(super) fn post(
         std::thread::sleep(pause);
         wait = (wait * 2).min(WAIT_MAX);
     }
+}
+
+/// What the service says about a request that it does not accept.
+fn reason(response: &mut ureq::http::Response<ureq::Body>) -> String {
+    error_detail(&body_text(response, ANSWER_BYTES_MAX))
 }
 
 /// 200 and 400 have the same body, if it is about readings.
