@@ -1,12 +1,12 @@
 //! Failing buckets in a shard that is full: the others go on.
 
 use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult};
+use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::model::{Reading, StorageMode};
 use hourbucket::store::{StoreError, StoreErrorKind};
 
-use crate::shard_rig::{START_MS, ShardRig, reading, shard};
+use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 
 const PAGE: PageLimits = PageLimits {
     summary_bytes: 1 << 20,
@@ -93,6 +93,44 @@ fn failing_buckets_that_fill_the_shard_are_given_up() {
         "only until there is room: {}",
         given_up.len()
     );
+}
+
+/// The second of two equal readings without a time must not be taken for the first, of which this
+/// process knows that it wrote it.
+#[test]
+fn failing_buckets_that_fill_the_memory_are_given_up_before_counts_are_forgotten() {
+    let mut rig = ShardRig::new(
+        StorageMode::Bucket,
+        Shard::new(ShardSettings {
+            bytes_max: 64 << 10,
+            ..settings(1000, PAGE)
+        }),
+    );
+    rig.shard.set_store_answers(true);
+    rig.accept(received("good"), false);
+    rig.flush(0);
+    // Each has less than an eighth of the memory: with more it would be given up anyway.
+    for value in 0.. {
+        if rig.shard.full() {
+            break;
+        }
+        let bad = (0..40).map(|n| reading(&format!("bad{n}"), START_MS, value));
+        rig.accept_all(bad.collect(), Ack::none(), false);
+    }
+    rounds(&mut rig, 1000);
+    assert!(!rig.shard.full(), "there is room for others");
+    assert!(!rig.shard.take_rejected_rows().is_empty());
+    // The others recover.
+    while !rig.shard.empty() {
+        assert!(rig.now.mono_ms < 1_000_000, "{:?}", rig.shard);
+        rig.now.mono_ms += 10;
+        rig.shard.tick(rig.now);
+        rig.shard.drain();
+        rig.write_full_pages();
+    }
+    rig.accept(received("good"), false);
+    rig.flush(1);
+    assert_eq!(rig.stored("good", START_MS), 2);
 }
 
 #[test]
