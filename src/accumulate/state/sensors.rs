@@ -169,20 +169,33 @@ impl Shard {
         // No pending write could make room: drop all idle buckets except those that count.
         let only_failing = self.full() && self.holds_only_failing();
         if only_failing {
-            let all = true;
-            self.sweep(usize::MAX, IdleSweep { all, since_ms, now });
+            self.sweep(
+                usize::MAX,
+                IdleSweep {
+                    all: true,
+                    since_ms,
+                    now,
+                },
+            );
         }
         // Then those too, but no more than necessary: a forgotten count can lose a reading. So if
         // memory is the limit, the rows of failing buckets become dead letters first. If sensors are
         // the limit, that would free only one each.
         let has_all_sensors = self.usage.sensors >= self.settings.sensors_max;
         if only_failing && (has_all_sensors || self.empty()) {
-            let (all, since_ms) = (true, i64::MAX);
+            let since_ms = i64::MAX;
             for _ in 0..self.sensors.capacity() {
                 if !self.full() {
                     break;
                 }
-                self.sweep(1, IdleSweep { all, since_ms, now });
+                self.sweep(
+                    1,
+                    IdleSweep {
+                        all: true,
+                        since_ms,
+                        now,
+                    },
+                );
             }
         }
         self.is_blocked = only_failing && self.full();
