@@ -136,7 +136,7 @@ fn elections(mode: &str) {
         "{mode}: {} readings acknowledged, {changes} elections",
         sent.len()
     );
-    let metrics = service.wait_settled(sent.len() as u64, PATIENCE);
+    let metrics = service.wait_stored(sent.len() as u64, PATIENCE);
     assert_eq!(metrics.get("readings_rejected_total"), 0.0);
     exactly_once_everywhere(&set, &sent);
 }

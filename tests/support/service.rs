@@ -251,6 +251,21 @@ impl Service {
         }
     }
 
+    /// Like [`Service::wait_settled`], until this many readings are stored. For messages of a broker:
+    /// accepted ones may be repetitions, while the broker still has others.
+    pub fn wait_stored(&self, stored_min: u64, limit: Duration) -> Metrics {
+        let deadline = Instant::now() + limit;
+        while self.metrics().get("readings_stored_total") < stored_min as f64 {
+            assert!(
+                Instant::now() < deadline,
+                "not {stored_min} readings are stored within {limit:?}\n{}",
+                self.report()
+            );
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.wait_settled(stored_min, limit)
+    }
+
     /// Its state, for the message of a test that fails.
     fn report(&self) -> String {
         let metrics = self
