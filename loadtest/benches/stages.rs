@@ -19,8 +19,8 @@ use hourbucket::flush::due::DuePolicy;
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{Journal, JournalDeps, OpenedJournal};
 use hourbucket::model::{
-    BatchBuilder, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, StorageMode, SystemClock,
-    ValueRef, summary,
+    BatchBuilder, Gate, GateSlot, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows,
+    StorageMode, SystemClock, ValueRef, summary,
 };
 use hourbucket::store::mongo::packed_bytes;
 
@@ -282,10 +282,12 @@ fn packing(c: &mut Criterion) {
             catalog: None,
         }
     };
+    let append = PageKind::Append {
+        known_count: 100,
+        gate: Gate::Passes(GateSlot::A),
+    };
     let pages: Vec<PageWrite> = (0..12).map(|i| write(i, PageKind::Create, 1000)).collect();
-    let appends: Vec<PageWrite> = (0..500)
-        .map(|i| write(i, PageKind::Append { known_count: 100 }, 15))
-        .collect();
+    let appends: Vec<PageWrite> = (0..500).map(|i| write(i, append, 15)).collect();
     let mut group = c.benchmark_group("pack");
     for (name, writes) in [("pages", &pages), ("appends", &appends)] {
         group.throughput(Throughput::Elements(

@@ -32,7 +32,7 @@ pub use fields::{FieldGuard, FieldLimiter};
 pub(crate) use ids::sensor_id_memory;
 pub use ids::{BucketKey, SensorId, has_prefix, stable_hash};
 pub use latest::LatestUpdate;
-pub use page::{PageKind, PageWrite, StorageMode};
+pub use page::{Gate, GateSlot, PageKind, PageWrite, StorageMode};
 pub use reading::{Reading, ReadingKey};
 pub use rows::{RowFlags, Rows};
 pub use sensor_patterns::SensorPatterns;

@@ -19,7 +19,47 @@ pub enum PageKind {
     Append {
         /// The expected `count`.
         known_count: u32,
+        /// How the page is compared with that.
+        gate: Gate,
     },
+}
+
+/// How an append makes sure that the page has the expected state.
+///
+/// A filter that compares the page's fields costs MongoDB as much as the rest of the append. So a
+/// page can have a gate: a field that lets exactly one append pass, the one that expects the count
+/// that the gate was opened for. That append opens the gate for the next one. Whatever else changes
+/// the page removes the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Compare the page's fields, and remove its gate if it has one.
+    Closes,
+    /// Compare the page's fields, and open its gate for the next append, in [`GateSlot::A`].
+    Opens,
+    /// Compare nothing: pass the gate, and open it for the next append in the other slot. Refused
+    /// unless this slot is open for the expected count.
+    Passes(GateSlot),
+}
+
+/// One of the two slots of a page's gate. They take turns, because a statement cannot use up and
+/// replace the same field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateSlot {
+    /// The slot that [`Gate::Opens`] opens.
+    A,
+    /// The other one.
+    B,
+}
+
+impl GateSlot {
+    /// The slot of the next append.
+    #[must_use]
+    pub fn other(self) -> GateSlot {
+        match self {
+            GateSlot::A => GateSlot::B,
+            GateSlot::B => GateSlot::A,
+        }
+    }
 }
 
 /// Where the readings of a bucket are stored. Its documents record it, and it does not change while
@@ -74,7 +114,7 @@ impl PageWrite {
     pub fn count_before(&self) -> u32 {
         match self.kind {
             PageKind::Create => 0,
-            PageKind::Append { known_count } => known_count,
+            PageKind::Append { known_count, .. } => known_count,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Shard, ShardSettings};
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, PageKind, PageWrite, Rows, StorageMode, summary};
+use hourbucket::model::{BucketStart, Gate, PageKind, PageWrite, Rows, StorageMode, summary};
 
 use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 
@@ -20,7 +20,10 @@ fn append(known_count: u32, ts_ms: i64) -> PageWrite {
         sensor_id: "s".into(),
         start: BucketStart(START_MS),
         page: 0,
-        kind: PageKind::Append { known_count },
+        kind: PageKind::Append {
+            known_count,
+            gate: Gate::Closes,
+        },
         storage_mode: StorageMode::Bucket,
         seal: false,
         tags: None,

@@ -15,7 +15,7 @@ use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BucketStart, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value,
+    BucketStart, Gate, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value,
 };
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{BUCKETS, MongoStore, OptionalIndexes, READINGS, TAGS_INDEX};
@@ -496,7 +496,11 @@ fn cost_of_the_index_on_tags() {
             let store = store(&name, index).await;
             store.prepare().await.unwrap();
             let mut used = vec![];
-            for kind in [PageKind::Create, PageKind::Append { known_count: 1 }] {
+            let append = PageKind::Append {
+                known_count: 1,
+                gate: Gate::Closes,
+            };
+            for kind in [PageKind::Create, append] {
                 let site = |i: i64| format!("site {}", i % 100);
                 let all: Vec<_> = (0..pages)
                     .map(|i| PageWrite {

@@ -11,7 +11,7 @@ use crate::support::stored::{self, Stored};
 use hourbucket::config;
 use hourbucket::model::summary::{PAGE_SUMMARY_BYTES_MAX, summarise};
 use hourbucket::model::{
-    BucketKey, BucketStart, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, ValueRef,
+    BucketKey, BucketStart, Gate, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, ValueRef,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -119,7 +119,10 @@ pub(super) async fn load(
 }
 
 pub(super) const CREATE: PageKind = PageKind::Create;
-pub(super) const AFTER: fn(u32) -> PageKind = |known_count| PageKind::Append { known_count };
+pub(super) const AFTER: fn(u32) -> PageKind = |known_count| PageKind::Append {
+    known_count,
+    gate: Gate::Closes,
+};
 pub(super) const DONE: fn(u32) -> PageWriteResult = |count| PageWriteResult::Done { count };
 
 fn counts(bucket: &LoadedBucket) -> Vec<(u32, bool)> {

@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BucketKey, BucketStart, PageKind, PageWrite, Rows, Span, StorageMode, Value,
+    BucketKey, BucketStart, Gate, PageKind, PageWrite, Rows, Span, StorageMode, Value,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -188,7 +188,10 @@ async fn contract(store: &dyn Store) {
         "S1",
         START,
         1,
-        PageKind::Append { known_count: 2 },
+        PageKind::Append {
+            known_count: 2,
+            gate: Gate::Closes,
+        },
         false,
         6..7,
     );
@@ -215,7 +218,10 @@ async fn contract(store: &dyn Store) {
         "S2",
         START + HOUR,
         0,
-        PageKind::Append { known_count: 3 },
+        PageKind::Append {
+            known_count: 3,
+            gate: Gate::Closes,
+        },
         false,
         3..4,
     );

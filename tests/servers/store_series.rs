@@ -13,8 +13,8 @@ use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BatchBuilder, BucketKey, BucketStart, PageKind, PageWrite, Reading, Rows, Span, StorageMode,
-    Value, ValueRef,
+    BatchBuilder, BucketKey, BucketStart, Gate, PageKind, PageWrite, Reading, Rows, Span,
+    StorageMode, Value, ValueRef,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -121,7 +121,10 @@ async fn load(
 }
 
 const DONE_3: PageWriteResult = PageWriteResult::Done { count: 3 };
-const AFTER: fn(u32) -> PageKind = |known_count| PageKind::Append { known_count };
+const AFTER: fn(u32) -> PageKind = |known_count| PageKind::Append {
+    known_count,
+    gate: Gate::Closes,
+};
 
 /// The behaviour that both stores must have.
 async fn contract(store: &dyn Store) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::stored_state::{StoredState, SummaryBytes};
+use super::stored_state::{PageGate, StoredState, SummaryBytes};
 use super::{Bucket, InFlight, PageLimits, array_bytes};
 use crate::ack::Acks;
 use crate::model::rows::StatementLimits;
@@ -13,7 +13,8 @@ use crate::model::{
 /// The page that the next statement goes to, and what it holds already.
 struct TargetPage {
     page: u32,
-    kind: PageKind,
+    /// `None`: the page does not exist.
+    gate: Option<PageGate>,
     count: u32,
     bytes: u64,
     summary: SummaryBytes,
@@ -23,7 +24,7 @@ impl TargetPage {
     fn new(page: u32) -> TargetPage {
         TargetPage {
             page,
-            kind: PageKind::Create,
+            gate: None,
             count: 0,
             bytes: 0,
             summary: SummaryBytes::NONE,
@@ -41,13 +42,25 @@ impl TargetPage {
                 count,
                 bytes,
                 summary,
+                gate,
                 ..
             } => TargetPage {
                 page,
-                kind: PageKind::Append { known_count: count },
+                gate: Some(gate),
                 count,
                 bytes: u64::from(bytes),
                 summary,
+            },
+        }
+    }
+
+    /// The kind of a statement that seals the page or does not.
+    fn kind(&self, seal: bool) -> PageKind {
+        match self.gate {
+            None => PageKind::Create,
+            Some(gate) => PageKind::Append {
+                known_count: self.count,
+                gate: gate.next(seal),
             },
         }
     }
@@ -105,16 +118,15 @@ impl Bucket {
             pending.since_ms = pending.take_over_ms().unwrap_or(pending.since_ms);
             self.pending = Some(pending);
         }
+        let seal = is_cut || target.summary.is_full(limits) || (rest && !series);
         Some(PageWrite {
             sensor_id: sensor_id.clone(),
             start: self.start,
             page: target.page,
-            kind: target.kind,
+            kind: target.kind(seal),
             storage_mode,
-            seal: is_cut || target.summary.is_full(limits) || (rest && !series),
-            tags: tags
-                .filter(|_| target.kind == PageKind::Create || series)
-                .cloned(),
+            seal,
+            tags: tags.filter(|_| target.gate.is_none() || series).cloned(),
             rows,
             summary,
             catalog: None,

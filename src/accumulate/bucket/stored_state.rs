@@ -13,10 +13,16 @@
 //!
 //! An exact size is not requested again before the next write, so this rule never causes one load
 //! after another.
+//!
+//! **The page's gate** ([`Gate`]). The second append to a page opens it: a page of one or two
+//! statements needs none. After a load, the next append compares the page's fields and opens the
+//! gate again, so nothing depends on what a gate in the store looks like. After an append through
+//! the gate that is refused, for whatever reason, the bucket is loaded; so the same statement is
+//! never refused by the gate twice.
 
 use super::super::dedup::Position;
 use super::PageLimits;
-use crate::model::{PageKind, PageWrite, StorageMode, summary};
+use crate::model::{Gate, GateSlot, PageKind, PageWrite, StorageMode, summary};
 use crate::store::LoadedBucket;
 
 /// The believed state of the stored bucket.
@@ -35,7 +41,43 @@ pub(super) enum StoredState {
         bytes: u32,
         sealed: bool,
         summary: SummaryBytes,
+        gate: PageGate,
     },
+}
+
+/// The believed state of a page's gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PageGate {
+    /// This process has created the page and not appended to it.
+    New,
+    /// Unknown.
+    Unknown,
+    /// Open for the next append in this slot.
+    Open(GateSlot),
+}
+
+impl PageGate {
+    /// How the next append compares the page.
+    pub(super) fn next(self, seal: bool) -> Gate {
+        match self {
+            _ if seal => Gate::Closes,
+            PageGate::New => Gate::Closes,
+            PageGate::Unknown => Gate::Opens,
+            PageGate::Open(slot) => Gate::Passes(slot),
+        }
+    }
+
+    /// The state after a write of this kind.
+    fn after(kind: PageKind) -> PageGate {
+        match kind {
+            PageKind::Create => PageGate::New,
+            PageKind::Append { gate, .. } => match gate {
+                Gate::Closes => PageGate::Unknown,
+                Gate::Opens => PageGate::Open(GateSlot::A),
+                Gate::Passes(slot) => PageGate::Open(slot.other()),
+            },
+        }
+    }
 }
 
 impl StoredState {
@@ -49,6 +91,7 @@ impl StoredState {
             bytes: u32::try_from(last.bytes).unwrap_or(u32::MAX),
             sealed: last.sealed,
             summary: SummaryBytes::known(last.summary_bytes),
+            gate: PageGate::Unknown,
         }
     }
 
@@ -97,6 +140,10 @@ impl StoredState {
             },
             sealed: write.seal,
             summary,
+            gate: match write.kind {
+                PageKind::Append { .. } if !as_believed => PageGate::Unknown,
+                kind => PageGate::after(kind),
+            },
         }
     }
 }

@@ -281,6 +281,7 @@ impl Conversion {
                     .collect(),
                 storage_mode: StorageMode::Bucket,
                 readings_removed: false,
+                gate: None,
                 bytes: stored_bytes(&rows),
             });
         }

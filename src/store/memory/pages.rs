@@ -8,8 +8,8 @@ use super::latest::LatestDocument;
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
 use crate::model::{
-    BucketStart, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows,
-    StorageMode,
+    BucketStart, DeadLetter, FieldSummary, Gate, GateSlot, LatestUpdate, PageKind, PageWrite,
+    Reading, Rows, StorageMode,
 };
 use crate::store::catalog::CatalogEntry;
 use crate::store::days::DaySummary;
@@ -31,6 +31,8 @@ pub struct Page {
     /// Its readings were removed: `readings` still has them, for tests, but no load or query
     /// returns them.
     pub readings_removed: bool,
+    /// Its gate: the open slot, and the count that an append must expect to pass it.
+    pub gate: Option<(GateSlot, u32)>,
     pub(super) bytes: u64,
 }
 
@@ -106,7 +108,14 @@ impl Pages {
         let key = (write.sensor_id.to_string(), write.start, write.page);
         let matches = match (write.kind, self.pages.get(&key)) {
             (PageKind::Create, None) => true,
-            (PageKind::Append { known_count }, Some(page)) => {
+            (
+                PageKind::Append {
+                    known_count,
+                    gate: Gate::Passes(slot),
+                },
+                page,
+            ) => page.is_some_and(|page| page.gate == Some((slot, known_count))),
+            (PageKind::Append { known_count, .. }, Some(page)) => {
                 page.count == known_count
                     && !page.sealed
                     && page.storage_mode == write.storage_mode
@@ -119,8 +128,11 @@ impl Pages {
         if !matches {
             return PageWriteResult::Conflict;
         }
+        let is_new = !self.pages.contains_key(&key);
         let page = self.pages.entry(key).or_default();
-        page.storage_mode = write.storage_mode;
+        if is_new {
+            page.storage_mode = write.storage_mode;
+        }
         page.count += write.rows.len() as u32;
         if write.storage_mode == StorageMode::Bucket {
             page.readings
@@ -128,6 +140,14 @@ impl Pages {
             page.bytes += stored_bytes(&write.rows);
         }
         page.sealed |= write.seal;
+        page.gate = match write.kind {
+            PageKind::Create => None,
+            PageKind::Append { gate, .. } => match gate {
+                Gate::Closes => None,
+                Gate::Opens => Some((GateSlot::A, write.count_after())),
+                Gate::Passes(slot) => Some((slot.other(), write.count_after())),
+            },
+        };
         for (i, summary) in &write.summary {
             let name = write.rows.fields()[*i as usize].to_string();
             let merged = page
@@ -136,7 +156,12 @@ impl Pages {
                 .map_or(*summary, |s| s.merge(*summary));
             page.summary.insert(name, merged);
         }
-        PageWriteResult::Done { count: page.count }
+        // MongoDB does not report the count of a page that it has updated.
+        let count = match is_new {
+            true => page.count,
+            false => write.count_after(),
+        };
+        PageWriteResult::Done { count }
     }
 
     /// See [`crate::store::Store::raise_high_water`].

@@ -33,6 +33,7 @@ impl Pages {
         for key in found {
             if let Some(page) = self.pages.get_mut(&key) {
                 page.readings_removed = true;
+                page.gate = None;
             }
         }
         removed

@@ -18,6 +18,7 @@ mod dead_letters;
 mod document;
 mod error;
 mod expiry;
+mod gate_support;
 mod limited;
 mod logged_out;
 mod maintenance;
@@ -72,6 +73,7 @@ use crate::model::{
 };
 use crate::telemetry::metrics;
 use error::{all_applied, command_error, concern_error, describe};
+use gate_support::GateSupport;
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
 use schema::identities::Prepared;
@@ -126,6 +128,7 @@ pub struct MongoStore {
     /// `store.uri` has a user.
     has_user: bool,
     series: Arc<TimeSeriesWriter>,
+    gates: Arc<GateSupport>,
     optional_indexes: OptionalIndexes,
     rollup: Option<RollupSchema>,
 }
@@ -183,6 +186,7 @@ impl MongoStore {
             catalog_complete: Arc::default(),
             prepared: Arc::default(),
             has_user,
+            gates: Arc::default(),
             optional_indexes: OptionalIndexes::default(),
             rollup: None,
         })

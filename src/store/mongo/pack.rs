@@ -1,17 +1,36 @@
 //! Encodes page writes as raw BSON commands: `insert` for new pages, `update` guarded by the
 //! version for existing ones (docs/design.md, section 2).
+//!
+//! **The gate of a page** ([`Gate`]). With a filter on more than `_id`, MongoDB plans a query for
+//! each statement, which takes it as long as everything else. So the update itself must be refused
+//! if the page does not have the expected count. A page whose next append expects 60 readings in
+//! slot `b` has
+//!
+//! ```text
+//! gate: { a: { "59": [9223372036854775807] }, b: { "60": [0] } }
+//! ```
+//!
+//! The append of one reading adds the largest int64 to `gate.b.60.$[]` and sets `a: { "61": [0] }`.
+//! `$[]` refuses a path that does not exist, so the page must exist, have a gate, and expect this
+//! count. And the same addition again overflows, which `$inc` refuses. MongoDB refuses the whole
+//! statement in these cases, and executes the others of the command.
+//!
+//! Whatever else changes a page must remove the field, or replace the document ([`GATE`]).
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Acknowledgment;
 
 use super::bson::Writer;
-use crate::model::{PageKind, PageWrite, Rows, Span, StorageMode};
+use crate::model::{Gate, GateSlot, PageKind, PageWrite, Rows, Span, StorageMode, ValueRef};
 use crate::store::mongo::names::BUCKETS;
 
 /// The version of the document schema.
 pub(super) const SCHEMA_VERSION: i32 = 1;
 /// The value of `storage` in a bucket whose readings are measurements.
 pub(super) const SERIES: &str = "timeseries";
+
+/// The field of a page's gate.
+pub(super) const GATE: &str = "gate";
 
 /// Options that every command carries.
 #[derive(Debug, Clone)]
@@ -75,7 +94,8 @@ impl CommandOptions {
 
 /// Encodes writes of one kind, all `Create` or all `Append`, as one command. In
 /// [`StorageMode::TimeSeries`] it contains only the summaries, and `comment` identifies the
-/// statement for the fence.
+/// statement for the fence. `with_gates`: whether appends use them
+/// ([`GateSupport`](super::gate_support::GateSupport)); otherwise all of them compare.
 ///
 /// # Errors
 /// The encoder produced invalid BSON: a bug.
@@ -83,6 +103,7 @@ pub(super) fn command(
     writes: &[&PageWrite],
     options: &CommandOptions,
     comment: Option<&str>,
+    with_gates: bool,
 ) -> mongodb::bson::error::Result<RawDocumentBuf> {
     let bytes: u64 = writes.iter().map(|w| w.wire_bytes()).sum();
     let (mut w, root) = Writer::new(bytes as usize + 256);
@@ -98,7 +119,14 @@ pub(super) fn command(
         let open = w.element(i);
         match write.kind {
             PageKind::Create => document(&mut w, write, options.span),
-            PageKind::Append { known_count } => update(&mut w, write, known_count, options.span),
+            PageKind::Append {
+                gate: Gate::Passes(slot),
+                ..
+            } if with_gates => pass_gate(&mut w, write, slot),
+            PageKind::Append { known_count, gate } => {
+                let opens = with_gates && gate == Gate::Opens;
+                compare_and_update(&mut w, write, known_count, opens, options.span);
+            }
         }
         w.close(open);
     }
@@ -119,7 +147,7 @@ pub fn packed_bytes(writes: &[PageWrite], span: Span) -> mongodb::bson::error::R
         wtimeout_ms: 0,
     };
     let writes: Vec<&PageWrite> = writes.iter().collect();
-    Ok(command(&writes, &options, None)?.as_bytes().len())
+    Ok(command(&writes, &options, None, true)?.as_bytes().len())
 }
 
 fn id(w: &mut Writer, write: &PageWrite) {
@@ -181,45 +209,43 @@ fn readings(w: &mut Writer, name: &str, rows: &Rows) {
     w.close(list);
 }
 
-/// The guarded update. `upsert` is on so that a page without the expected version returns E11000
-/// for its own statement (otherwise a command of many statements reports only how many matched).
-/// The guard is written as a range: an upsert would copy an equality into the document that it
-/// creates (if the page was deleted in the meantime), and its count would be wrong.
-fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
+/// An update guarded by its filter. `upsert` is on so that a page without the expected version
+/// returns E11000 for its own statement (otherwise a command of many statements reports only how
+/// many matched). The guard is written as a range: an upsert would copy an equality into the
+/// document that it creates (if the page was deleted in the meantime), and its count would be wrong.
+/// `opens`: the page gets a gate for the next append; otherwise it has none afterwards.
+fn compare_and_update(
+    w: &mut Writer,
+    write: &PageWrite,
+    known_count: u32,
+    opens: bool,
+    span: Span,
+) {
     let q = w.document("q");
     id(w, write);
-    w.str("sensor_id", &write.sensor_id);
-    w.date("bucket_start", write.start.0);
-    let expected = w.document("count");
-    w.i32("$gte", known_count as i32);
-    w.i32("$lte", known_count as i32);
-    w.close(expected);
-    let open = w.document("has_overflow");
-    w.bool("$ne", true);
-    w.close(open);
-    // `hourbucket convert` may have changed the bucket's storage mode with the same count.
-    match write.storage_mode {
-        StorageMode::Bucket => {
-            let open = w.document("storage");
-            w.str("$ne", SERIES);
-            w.close(open);
-        }
-        StorageMode::TimeSeries => w.str("storage", SERIES),
-    }
-    // Its readings may have been removed with the same count.
-    let open = w.document("readings_removed");
-    w.bool("$ne", true);
-    w.close(open);
+    compare(w, write, known_count);
     w.close(q);
     let u = w.document("u");
     let rows = !write.rows.is_empty();
     if rows {
-        append_readings(w, write);
+        append_readings(w, write, None);
     }
-    if write.seal {
+    if write.seal || opens {
         let set = w.document("$set");
-        w.bool("has_overflow", true);
+        if write.seal {
+            w.bool("has_overflow", true);
+        }
+        if opens {
+            let gate = w.document(GATE);
+            open_slot(w, slot_name(GateSlot::A), write.count_after());
+            w.close(gate);
+        }
         w.close(set);
+    }
+    if !opens {
+        let unset = w.document("$unset");
+        w.str(GATE, "");
+        w.close(unset);
     }
     let insert = w.document("$setOnInsert");
     w.i32("schema_version", SCHEMA_VERSION);
@@ -245,7 +271,66 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     w.str("hint", "_id_");
 }
 
-fn append_readings(w: &mut Writer, write: &PageWrite) {
+/// The comparisons of a filter, besides `_id`.
+fn compare(w: &mut Writer, write: &PageWrite, known_count: u32) {
+    w.str("sensor_id", &write.sensor_id);
+    w.date("bucket_start", write.start.0);
+    let expected = w.document("count");
+    w.i32("$gte", known_count as i32);
+    w.i32("$lte", known_count as i32);
+    w.close(expected);
+    let open = w.document("has_overflow");
+    w.bool("$ne", true);
+    w.close(open);
+    // `hourbucket convert` may have changed the bucket's storage mode with the same count.
+    match write.storage_mode {
+        StorageMode::Bucket => {
+            let open = w.document("storage");
+            w.str("$ne", SERIES);
+            w.close(open);
+        }
+        StorageMode::TimeSeries => w.str("storage", SERIES),
+    }
+    // Its readings may have been removed with the same count.
+    let open = w.document("readings_removed");
+    w.bool("$ne", true);
+    w.close(open);
+}
+
+/// An update guarded by the page's gate. `upsert` makes the server report a page that does not
+/// exist; nothing is inserted, because such a page has no gate.
+fn pass_gate(w: &mut Writer, write: &PageWrite, slot: GateSlot) {
+    let q = w.document("q");
+    id(w, write);
+    w.close(q);
+    let u = w.document("u");
+    append_readings(w, write, Some(slot));
+    let set = w.document("$set");
+    let next = format!("{GATE}.{}", slot_name(slot.other()));
+    open_slot(w, &next, write.count_after());
+    w.close(set);
+    w.close(u);
+    w.bool("upsert", true);
+}
+
+/// A slot that the append passes which expects this count.
+fn open_slot(w: &mut Writer, name: &str, count: u32) {
+    let slot = w.document(name);
+    let unused = w.array(&count.to_string());
+    w.value("0", ValueRef::Int(0));
+    w.close(unused);
+    w.close(slot);
+}
+
+fn slot_name(slot: GateSlot) -> &'static str {
+    match slot {
+        GateSlot::A => "a",
+        GateSlot::B => "b",
+    }
+}
+
+/// Adds the readings; `gate`: the slot of the page's gate to use up.
+fn append_readings(w: &mut Writer, write: &PageWrite, gate: Option<GateSlot>) {
     let name = |i: &u32| &*write.rows.fields()[*i as usize];
     if write.storage_mode == StorageMode::Bucket {
         let push = w.document("$push");
@@ -256,6 +341,10 @@ fn append_readings(w: &mut Writer, write: &PageWrite) {
     }
     let inc = w.document("$inc");
     w.i32("count", write.rows.len() as i32);
+    if let Some(slot) = gate {
+        let path = format!("{GATE}.{}.{}.$[]", slot_name(slot), write.count_before());
+        w.value(&path, ValueRef::Int(i64::MAX));
+    }
     for (i, s) in &write.summary {
         w.num_at(["summary", name(i), "sum"], s.sum);
         w.i32_at(["summary", name(i), "count"], s.count as i32);

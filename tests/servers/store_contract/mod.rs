@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod documents;
+mod gates;
 mod reads;
 
 use std::collections::BTreeMap;
@@ -13,8 +14,8 @@ use crate::support::mongod::{Mongod, unique_database};
 use hourbucket::config;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, StorageMode,
-    Value,
+    BucketKey, BucketStart, DeadLetter, Gate, PageKind, PageWrite, Reading, Rows, Span,
+    StorageMode, Value,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -108,8 +109,18 @@ fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading
     }
 }
 
+fn appends(known_count: u32, gate: Gate) -> PageKind {
+    PageKind::Append { known_count, gate }
+}
+
 fn append(sensor: &str, known_count: u32, seal: bool, readings: &[Reading]) -> PageWrite {
-    page(sensor, 0, PageKind::Append { known_count }, seal, readings)
+    page(
+        sensor,
+        0,
+        appends(known_count, Gate::Closes),
+        seal,
+        readings,
+    )
 }
 
 async fn write(store: &dyn Store, write: PageWrite) -> PageWriteResult {
@@ -145,6 +156,7 @@ async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage
 /// The behaviour that both stores must have.
 async fn contract(store: &dyn Store) {
     expected_versions(store).await;
+    gates::contract(store).await;
     seals(store).await;
     mixed(store).await;
     loads(store).await;
@@ -229,19 +241,13 @@ async fn seals(store: &dyn Store) {
         write(store, page("seal", 1, PageKind::Create, false, &all[2..3])).await,
         PageWriteResult::Done { count: 1 }
     );
-    let empty = page("seal", 1, PageKind::Append { known_count: 1 }, true, &[]);
+    let empty = page("seal", 1, appends(1, Gate::Closes), true, &[]);
     assert_eq!(
         write(store, empty).await,
         PageWriteResult::Done { count: 1 },
         "sealing alone changes no count"
     );
-    let late = page(
-        "seal",
-        1,
-        PageKind::Append { known_count: 1 },
-        false,
-        &all[3..],
-    );
+    let late = page("seal", 1, appends(1, Gate::Closes), false, &all[3..]);
     assert_eq!(write(store, late).await, PageWriteResult::Conflict);
     let loaded = load(store, "seal", true).await;
     assert_eq!(

@@ -10,7 +10,7 @@ use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
 use crate::store::mongo::error::{StatementError, command_code, statement_error};
-use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
+use crate::store::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
 use crate::store::mongo::read::bucket_reader::{
     Collections, failed, page_id, tags_document, value_bson,
 };
@@ -166,7 +166,7 @@ impl Collections {
     async fn set(&self, filter: Document, set: Document) -> Applied {
         let result = self
             .buckets
-            .update_one(filter, doc! { "$set": set })
+            .update_one(filter, doc! { "$set": set, "$unset": { GATE: "" } })
             .await
             .map_err(failed("repairing a page"))?;
         Ok(result.matched_count == 1)

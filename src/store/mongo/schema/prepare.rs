@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 
 use crate::config::StoreMode;
 use crate::store::PreparedStore;
@@ -16,6 +16,7 @@ use crate::store::mongo::MongoStore;
 use crate::store::mongo::Native;
 use crate::store::mongo::catalog;
 use crate::store::mongo::catalog_state;
+use crate::store::mongo::gate_support::server_ms;
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::WriteConcern;
 use crate::store::mongo::schema::advisories;
@@ -23,6 +24,7 @@ use crate::store::mongo::schema::collections::{self, Retention};
 use crate::store::mongo::schema::days;
 use crate::store::mongo::schema::detect;
 use crate::store::mongo::schema::expired_before;
+use crate::store::mongo::schema::gates_since;
 use crate::store::mongo::schema::latest_and_tag_indexes;
 use crate::store::mongo::schema::metadata;
 use crate::store::mongo::setup::{SchemaError, Setup};
@@ -31,6 +33,8 @@ use crate::store::retention::MARGIN;
 
 /// The server's description of itself.
 struct Server {
+    /// Its reply to `hello`.
+    hello: Document,
     version: String,
     /// `replica set rs0`, `sharded cluster`, `standalone`.
     topology: String,
@@ -131,9 +135,15 @@ impl MongoStore {
         let (native, why) = self
             .choose(&setup, keep.readings_s(span), &mut changes)
             .await?;
-        if metadata::record_span(&setup, span).await? {
+        let is_new = metadata::record_span(&setup, span).await?;
+        if is_new {
             changes.push(format!("noted bucket.span in {}", META));
         }
+        let now_ms = server_ms(&server.hello);
+        self.gates.note(
+            &server.hello,
+            gates_since::since(&setup, now_ms, is_new).await?,
+        );
         changes.extend(collections::prepare(&setup, span, keep).await?);
         self.clock
             .set_expired_before(expired_before::read(&setup).await?);
@@ -241,6 +251,7 @@ impl MongoStore {
             );
         }
         Ok(Server {
+            hello,
             version,
             topology,
             warnings,

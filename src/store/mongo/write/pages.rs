@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use mongodb::bson::Document;
 
-use crate::model::{PageKind, PageWrite};
+use crate::model::{Gate, PageKind, PageWrite};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{
     StatementError, command_code, command_error, concern_error, describe, statement_error, text_of,
@@ -28,7 +28,8 @@ impl MongoStore {
             } else {
                 "update"
             };
-            let at_fault = match pack::command(writes, &self.options, comment) {
+            let with_gates = self.gates.are_used();
+            let at_fault = match pack::command(writes, &self.options, comment, with_gates) {
                 Err(error) => error.to_string(),
                 Ok(command) => {
                     let db = self.db.clone();
@@ -54,13 +55,25 @@ impl MongoStore {
                 }
             };
             if writes.len() == 1 {
-                return Ok(vec![PageWriteResult::Rejected { detail: at_fault }]);
+                return Ok(vec![rejected(writes[0], at_fault)]);
             }
             let (a, b) = writes.split_at(writes.len() / 2);
             let mut answers = self.write_kind(a, comment).await?;
             answers.extend(self.write_kind(b, comment).await.map_err(in_part)?);
             Ok(answers)
         })
+    }
+}
+
+/// The result of a statement that the server refuses permanently. At a page's gate it is refused
+/// with the same codes as for its data; the same readings without it tell which of them it was.
+fn rejected(write: &PageWrite, detail: String) -> PageWriteResult {
+    match write.kind {
+        PageKind::Append {
+            gate: Gate::Passes(_),
+            ..
+        } => PageWriteResult::Conflict,
+        _ => PageWriteResult::Rejected { detail },
     }
 }
 
@@ -105,9 +118,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResul
         };
         answers[i] = match statement_error(code) {
             StatementError::Conflict => PageWriteResult::Conflict,
-            StatementError::Data => PageWriteResult::Rejected {
-                detail: format!("{} ({code})", detail()),
-            },
+            StatementError::Data => rejected(writes[i], format!("{} ({code})", detail())),
             StatementError::Retryable => PageWriteResult::Unknown {
                 detail: format!("{} ({code})", detail()),
             },

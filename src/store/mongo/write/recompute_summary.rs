@@ -25,7 +25,7 @@ use crate::store::mongo::document::{
 };
 use crate::store::mongo::error::{concern_error, text_of};
 use crate::store::mongo::names::BUCKETS;
-use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
+use crate::store::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
 use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
@@ -433,7 +433,8 @@ impl Run<'_> {
             "has_overflow": if sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
             "storage": SERIES,
         };
-        let update = doc! { "q": filter, "u": { "$set": set }, "hint": "_id_" };
+        let update =
+            doc! { "q": filter, "u": { "$set": set, "$unset": { GATE: "" } }, "hint": "_id_" };
         self.run(doc! { "update": BUCKETS, "updates": [update] })
             .await
     }

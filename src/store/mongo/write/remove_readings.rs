@@ -12,7 +12,7 @@ use crate::store::StoreError;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{all_applied, command_error};
 use crate::store::mongo::names::{BUCKETS, removal_key};
-use crate::store::mongo::pack::SERIES;
+use crate::store::mongo::pack::{GATE, SERIES};
 use crate::store::retention::RemovedReadings;
 
 impl MongoStore {
@@ -90,6 +90,7 @@ fn update(page: &Document) -> Document {
         "storage": { "$ne": SERIES },
         "readings_removed": { "$ne": true },
     };
-    let change = doc! { "$set": { "readings_removed": true }, "$unset": { "readings": "" } };
+    let change =
+        doc! { "$set": { "readings_removed": true }, "$unset": { "readings": "", GATE: "" } };
     doc! { "q": filter, "u": change, "hint": "_id_" }
 }
