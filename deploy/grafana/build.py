@@ -409,8 +409,14 @@ def store(board):
         "ops", alerts=["HourbucketConflictsHigh"], min=0,
     )
     board.graph(
-        "Open buckets", "Buckets (one hour of one sensor each) that are held in memory.",
-        [(f"hourbucket_open_buckets{S}", "{{instance}}")], "short", min=0,
+        "Open buckets",
+        "Buckets (one hour of one sensor each) that are held in memory. Forgotten in an hour: those that left it too early, "
+        "because it was full.",
+        [
+            (f"hourbucket_open_buckets{S}", "{{instance}}"),
+            (f"increase(hourbucket_buckets_forgotten_total{S}[1h])", "{{instance}} forgotten in an hour"),
+        ],
+        "short", min=0,
     )
 
 

@@ -411,6 +411,7 @@ impl ShardTask {
             duplicates,
             conflicts,
             began,
+            forgotten,
         } = self.state.take_counts();
         if began > 0 {
             self.flusher.note_began(began);
@@ -423,6 +424,9 @@ impl ShardTask {
         }
         if conflicts > 0 {
             metrics::store_conflicts(conflicts);
+        }
+        if forgotten > 0 {
+            metrics::buckets_forgotten(forgotten);
         }
         self.gauges
             .settled

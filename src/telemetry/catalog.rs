@@ -147,6 +147,9 @@ pub const METRICS: &[Metric] = &[
     counter("hourbucket_store_errors_total", &["kind"], "errors", "Commands or statements that \
         failed, by kind of error."),
     counter("hourbucket_store_retries_total", &[], "commands", "Commands retried."),
+    counter("hourbucket_buckets_forgotten_total", &[], "buckets", "Buckets that left the memory \
+        although an equal reading without a time could still arrive: after a lost answer it may be \
+        taken for a stored one. Raise accumulate.max_bytes or accumulate.max_sensors."),
     counter("hourbucket_store_conflicts_total", &[], "statements", "Statements that found an \
         unexpected version of their page."),
     counter("hourbucket_dead_letters_total", &["reason"], "letters", "Messages and readings kept \

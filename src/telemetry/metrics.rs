@@ -115,6 +115,7 @@ fn start_at_zero() {
     }
     duplicate(0);
     store_conflicts(0);
+    buckets_forgotten(0);
     for limit in ["readings", "bytes", "journal", "requests", "connections"] {
         quota_exceeded_by(limit, 0);
     }
@@ -328,6 +329,10 @@ pub(crate) fn store_error(kind: &'static str, n: u64) {
 
 pub(crate) fn store_retry() {
     counter!("hourbucket_store_retries_total").increment(1);
+}
+
+pub(crate) fn buckets_forgotten(n: u64) {
+    counter!("hourbucket_buckets_forgotten_total").increment(n);
 }
 
 pub(crate) fn store_conflicts(n: u64) {

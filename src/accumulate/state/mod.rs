@@ -133,6 +133,9 @@ pub struct ShardCounts {
     /// Buckets that began to wait for a statement, each its sensor's latest: only those may be
     /// held.
     pub began: u64,
+    /// Buckets that were dropped although they still knew which readings without a time they had
+    /// written: nothing else could make room.
+    pub forgotten: u64,
 }
 
 /// What a shard holds in memory.

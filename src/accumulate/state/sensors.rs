@@ -205,6 +205,7 @@ impl Shard {
     fn sweep(&mut self, steps: usize, sweep: IdleSweep) {
         let full = self.full();
         let keys_max = self.keys_max();
+        let over_ms = self.arrivals.over_ms();
         let keep_ms = if full { 0 } else { self.keep_ms() };
         let idle_before_ms = sweep.now.wall_ms - keep_ms - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
@@ -219,6 +220,7 @@ impl Shard {
             };
             let mut freed = 0;
             let mut evicted = 0;
+            let mut forgotten = 0;
             let listed = sensor.buckets.memory();
             sensor.buckets.retain_mut(|bucket| {
                 if full {
@@ -233,11 +235,13 @@ impl Shard {
                     self.evicted_until = self.evicted_until.max(Some(bucket.start));
                     freed += bucket.memory();
                     evicted += 1;
+                    forgotten += u64::from(bucket.counts_since(over_ms));
                 }
                 !drop
             });
             self.usage.bytes -= freed + listed - sensor.buckets.memory();
             self.usage.buckets -= evicted;
+            self.counts.forgotten += forgotten;
             if sensor.buckets.is_empty() {
                 self.usage.bytes -= sensor.memory();
                 self.usage.sensors -= 1;
