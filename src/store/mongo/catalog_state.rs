@@ -27,11 +27,10 @@ use crate::store::catalog::CatalogFill;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, text_of};
 use crate::store::mongo::names::{BUCKETS, CATALOG, META, READINGS};
-use crate::store::mongo::setup::{SchemaError, Setup};
+use crate::store::mongo::setup::{DUPLICATE_KEY, SchemaError, Setup};
 use crate::store::{Store, StoreErrorKind};
 
 const STEP: &str = "recording whether the catalogue is complete (hourbucket_meta)";
-const DUPLICATE_KEY: i32 = 11000;
 /// How long an entry is marked before it is removed (ms).
 const MARKED_MS: i64 = 7 * CATALOG_STEP_MS;
 /// Entries that are read in one step of a pass.

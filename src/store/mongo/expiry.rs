@@ -7,6 +7,7 @@ use mongodb::bson::doc;
 
 use super::MongoStore;
 use super::error::command_error;
+use super::hello::server_ms;
 use crate::model::BucketStart;
 use crate::store::retention::{MARGIN, may_have_expired, ms};
 use crate::store::{StoreError, StoreErrorKind};
@@ -21,13 +22,10 @@ impl MongoStore {
             .limited(async move { db.run_command(doc! { "hello": 1 }).await })
             .await?;
         let reply = reply.map_err(|e| command_error(&e))?;
-        let now = reply
-            .get_datetime("localTime")
-            .map_err(|_| StoreError::NotApplied {
-                kind: StoreErrorKind::Command,
-                detail: "the server does not tell its time (localTime of `hello`)".into(),
-            })?;
-        let now_ms = now.timestamp_millis();
+        let now_ms = server_ms(&reply).ok_or_else(|| StoreError::NotApplied {
+            kind: StoreErrorKind::Command,
+            detail: "the server does not tell its time (localTime of `hello`)".into(),
+        })?;
         self.clock.note(now_ms, asked);
         Ok(now_ms)
     }

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use mongodb::bson::Document;
 
+use crate::store::mongo::hello::{is_mongos, server_ms};
+
 /// From when on appends may use gates; never until the server was asked.
 #[derive(Debug, Default)]
 pub(in crate::store::mongo) struct GateSupport(Mutex<Option<Instant>>);
@@ -20,24 +22,19 @@ impl GateSupport {
     /// Notes what the server's reply to `hello` says about it, and the time since which they are
     /// used (ms since 1970, by the server's clock).
     pub(in crate::store::mongo) fn note(&self, hello: &Document, since_ms: i64) {
-        let is_mongos = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
-        let now_ms = server_ms(hello);
-        let wait = Duration::from_millis(u64::try_from(since_ms - now_ms).unwrap_or(0));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            Instant::now().checked_add(wait).filter(|_| !is_mongos);
+        let from = server_ms(hello)
+            .filter(|_| !is_mongos(hello))
+            .and_then(|now_ms| {
+                let wait_ms = u64::try_from(since_ms.saturating_sub(now_ms)).unwrap_or(0);
+                Instant::now().checked_add(Duration::from_millis(wait_ms))
+            });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = from;
     }
 
     pub(in crate::store::mongo) fn are_used(&self) -> bool {
         let from = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         from.is_some_and(|from| from <= Instant::now())
     }
-}
-
-/// The server's time in a reply to `hello`.
-pub(in crate::store::mongo) fn server_ms(hello: &Document) -> i64 {
-    hello
-        .get_datetime("localTime")
-        .map_or(i64::MIN, |at| at.timestamp_millis())
 }
 
 #[cfg(test)]

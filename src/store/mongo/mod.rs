@@ -19,6 +19,7 @@ mod document;
 mod error;
 mod expiry;
 mod gate_support;
+mod hello;
 mod limited;
 mod logged_out;
 mod maintenance;

@@ -8,6 +8,7 @@ use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::store::mongo::error::{command_code, describe, text_of};
+use crate::store::mongo::names::META;
 use crate::store::mongo::pack::CommandOptions;
 
 pub(super) const UNAUTHORIZED: i32 = 13;
@@ -16,6 +17,7 @@ pub(super) const INDEX_NOT_FOUND: i32 = 27;
 pub(super) const NAMESPACE_EXISTS: i32 = 48;
 pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 pub(super) const INDEX_KEY_SPECS_CONFLICT: i32 = 86;
+pub(super) const DUPLICATE_KEY: i32 = 11000;
 
 /// Error codes that are transient: the server is changing its primary, starting, stopping or busy,
 /// or a mongos cannot reach a shard. HostUnreachable, HostNotFound, LockTimeout, LockBusy,
@@ -166,6 +168,40 @@ impl<'a> Setup<'a> {
                 source: None,
             }),
             Err(_) => Ok(reply),
+        }
+    }
+
+    /// Returns the document of [`META`] with this id, and whether it was inserted now, because it
+    /// did not exist.
+    pub(super) async fn find_or_insert(
+        &self,
+        id: &str,
+        fields: Document,
+    ) -> Result<(Document, bool), Failure> {
+        let command = doc! {
+            "findAndModify": META,
+            "query": { "_id": id },
+            "update": { "$setOnInsert": fields },
+            "upsert": true,
+            "new": true,
+        };
+        let reply = match self.change(command.clone()).await {
+            // Another instance inserted it concurrently, so now it is found.
+            Err(failure) if failure.code == Some(DUPLICATE_KEY) => self.change(command).await?,
+            reply => reply?,
+        };
+        let existed = reply
+            .get_document("lastErrorObject")
+            .and_then(|o| o.get_bool("updatedExisting"))
+            .unwrap_or(false);
+        match reply.get_document("value") {
+            Ok(found) => Ok((found.clone(), !existed)),
+            Err(_) => Err(Failure {
+                code: None,
+                detail: "the server did not return the document after the upsert".into(),
+                transient: false,
+                source: None,
+            }),
         }
     }
 

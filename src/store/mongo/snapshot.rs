@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mongodb::bson::Document;
 use mongodb::options::ReadConcern;
 
+use crate::store::mongo::hello::is_mongos;
+
 /// `maxWireVersion` of MongoDB 5.0.
 const WIRE_VERSION: i32 = 13;
 
@@ -38,11 +40,10 @@ impl SnapshotReads {
 }
 
 fn supports(hello: &Document) -> bool {
-    let is_mongos = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
     let is_new = hello
         .get_i32("maxWireVersion")
         .is_ok_and(|version| version >= WIRE_VERSION);
-    is_new && (is_mongos || hello.contains_key("setName"))
+    is_new && (is_mongos(hello) || hello.contains_key("setName"))
 }
 
 #[cfg(test)]

@@ -53,18 +53,11 @@ pub(in crate::store::mongo) async fn prepare(
 /// Records the zone, or refuses another one: days of two zones overlap.
 async fn record_zone(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
     let step = "recording the zone of the days (hourbucket_meta)";
-    let command = doc! {
-        "findAndModify": META,
-        "query": { "_id": "rollup" },
-        "update": { "$setOnInsert": { "zone": zone.name() } },
-        "upsert": true,
-        "new": true,
-    };
-    let reply = setup.change(command).await.map_err(|f| f.at(step))?;
-    let found = reply
-        .get_document("value")
-        .and_then(|d| d.get_str("zone"))
-        .unwrap_or_default();
+    let (recorded, _) = setup
+        .find_or_insert("rollup", doc! { "zone": zone.name() })
+        .await
+        .map_err(|f| f.at(step))?;
+    let found = recorded.get_str("zone").unwrap_or_default();
     if found == zone.name() {
         return Ok(());
     }

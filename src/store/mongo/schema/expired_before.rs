@@ -10,6 +10,7 @@
 
 use mongodb::bson::{DateTime, doc};
 
+use crate::store::mongo::hello::server_ms;
 use crate::store::mongo::names::META;
 use crate::store::mongo::setup::{Failure, NAMESPACE_NOT_FOUND, SchemaError, Setup};
 
@@ -29,10 +30,9 @@ pub(in crate::store::mongo) async fn record(
         .ask(doc! { "hello": 1 })
         .await
         .map_err(|f| f.at(STEP))?;
-    let now = hello
-        .get_datetime("localTime")
-        .map_err(|_| SchemaError::permanent(STEP, "the server reports no time"))?;
-    let before = DateTime::from_millis(now.timestamp_millis().saturating_sub(kept_ms));
+    let now_ms = server_ms(&hello)
+        .ok_or_else(|| SchemaError::permanent(STEP, "the server reports no time"))?;
+    let before = DateTime::from_millis(now_ms.saturating_sub(kept_ms));
     let update = doc! { "q": { "_id": ID }, "u": { "$max": { "before": before } }, "upsert": true };
     setup
         .change(doc! { "update": META, "updates": [update] })

@@ -19,10 +19,9 @@ use crate::config::write_duration;
 use crate::model::Span;
 use crate::store::mongo::names::{BUCKETS, META};
 use crate::store::mongo::pack::SCHEMA_VERSION;
-use crate::store::mongo::setup::{Failure, SchemaError, Setup};
+use crate::store::mongo::setup::{SchemaError, Setup};
 
 const STEP: &str = "reading the schema version and span of the database (hourbucket_meta)";
-const DUPLICATE_KEY: i32 = 11000;
 
 /// Refuses a database that was written with another span or by a newer version. Changes nothing.
 ///
@@ -51,37 +50,15 @@ pub(in crate::store::mongo) async fn record_span(
     span: Span,
 ) -> Result<bool, SchemaError> {
     check(setup, span).await?;
-    let command = doc! {
-        "findAndModify": META,
-        "query": { "_id": "schema" },
-        "update": { "$setOnInsert": {
-            "version": SCHEMA_VERSION, "span_ms": span.ms(), "created_by": env!("CARGO_PKG_VERSION"),
-        } },
-        "upsert": true,
-        "new": true,
+    let fields = doc! {
+        "version": SCHEMA_VERSION, "span_ms": span.ms(), "created_by": env!("CARGO_PKG_VERSION"),
     };
-    let reply = match setup.change(command).await {
-        Ok(reply) => reply,
-        // Another instance did the same concurrently.
-        Err(Failure {
-            code: Some(DUPLICATE_KEY),
-            ..
-        }) => return check(setup, span).await.map(|()| false),
-        Err(failure) => {
-            return Err(failure.at("recording the span of the buckets (hourbucket_meta)"));
-        }
-    };
-    let existing = reply
-        .get_document("lastErrorObject")
-        .and_then(|o| o.get_bool("updatedExisting"))
-        .unwrap_or(false);
-    match reply.get_document("value") {
-        Ok(now) => fits(now, span, setup.db.name()).map(|()| !existing),
-        Err(_) => Err(SchemaError::permanent(
-            STEP,
-            "the server did not return the document after the upsert",
-        )),
-    }
+    let (found, is_new) = setup
+        .find_or_insert("schema", fields)
+        .await
+        .map_err(|f| f.at("recording the span of the buckets (hourbucket_meta)"))?;
+    fits(&found, span, setup.db.name())?;
+    Ok(is_new)
 }
 
 async fn read(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {

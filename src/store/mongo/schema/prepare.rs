@@ -16,7 +16,7 @@ use crate::store::mongo::MongoStore;
 use crate::store::mongo::Native;
 use crate::store::mongo::catalog;
 use crate::store::mongo::catalog_state;
-use crate::store::mongo::gate_support::server_ms;
+use crate::store::mongo::hello::is_mongos;
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::WriteConcern;
 use crate::store::mongo::schema::advisories;
@@ -139,11 +139,8 @@ impl MongoStore {
         if is_new {
             changes.push(format!("noted bucket.span in {}", META));
         }
-        let now_ms = server_ms(&server.hello);
-        self.gates.note(
-            &server.hello,
-            gates_since::since(&setup, now_ms, is_new).await?,
-        );
+        let gates_since = gates_since::find_or_record(&setup, &server.hello, is_new).await?;
+        self.gates.note(&server.hello, gates_since);
         changes.extend(collections::prepare(&setup, span, keep).await?);
         self.clock
             .set_expired_before(expired_before::read(&setup).await?);
@@ -234,10 +231,10 @@ impl MongoStore {
         self.series.snapshot_reads.note(&hello);
         let version = build.get_str("version").unwrap_or("unknown").to_owned();
         let mut warnings = vec![];
-        let topology = match (hello.get_str("setName"), hello.get_str("msg")) {
-            (Ok(set), _) => format!("replica set {set}"),
-            (_, Ok("isdbgrid")) => "sharded cluster".to_owned(),
-            _ => {
+        let topology = match hello.get_str("setName") {
+            Ok(set) => format!("replica set {set}"),
+            Err(_) if is_mongos(&hello) => "sharded cluster".to_owned(),
+            Err(_) => {
                 let text = "the server is standalone: losing its disk loses all data, and \
                     measurements may be read twice while others are stored; use a replica set";
                 warnings.push(text.to_owned());

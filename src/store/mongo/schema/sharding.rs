@@ -12,6 +12,7 @@
 use mongodb::bson::{Document, doc};
 
 use crate::store::mongo::MongoStore;
+use crate::store::mongo::hello::is_mongos;
 use crate::store::mongo::names::{BUCKETS, CATALOG, DAYS, READINGS};
 use crate::store::mongo::schema::detect::{META_FIELD, fits};
 use crate::store::mongo::setup::{SchemaError, Setup};
@@ -44,11 +45,6 @@ fn commands(database: &str, measurements: bool, days: bool) -> Commands {
         admin.push(doc! { "shardCollection": format!("{database}.{READINGS}"), "key": key });
     }
     Commands { index, admin }
-}
-
-/// Whether the response to `hello` comes from a mongos.
-fn is_mongos(hello: &Document) -> bool {
-    hello.get_str("msg").is_ok_and(|m| m == "isdbgrid")
 }
 
 impl MongoStore {

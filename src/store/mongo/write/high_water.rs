@@ -20,9 +20,10 @@ use mongodb::bson::{Bson, DateTime, doc};
 use crate::model::BucketStart;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, concern_error, text_of};
+use crate::store::mongo::hello::server_ms;
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
-use crate::store::mongo::setup::{SchemaError, Setup};
+use crate::store::mongo::setup::{DUPLICATE_KEY, SchemaError, Setup};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Earlier than any bucket: 0001-01-01, which every tool can display.
@@ -30,7 +31,6 @@ const NEVER_MS: i64 = -62_135_596_800_000;
 /// Margin after the last summary of a database without a mark, for measurements of sensors whose
 /// clocks are ahead.
 const MARGIN_MS: i64 = 24 * 60 * 60 * 1000;
-const DUPLICATE_KEY: i32 = 11000;
 const STEP: &str = "recording the high-water mark (hourbucket_meta)";
 
 /// Creates the mark if there is none; returns whether it did.
@@ -99,11 +99,7 @@ async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
         .ask(doc! { "hello": 1 })
         .await
         .map_err(|f| f.at(STEP))?;
-    let server = hello
-        .get_datetime("localTime")
-        .ok()
-        .copied()
-        .unwrap_or_else(DateTime::now);
+    let server = server_ms(&hello).map_or_else(DateTime::now, DateTime::from_millis);
     Ok(latest
         .map_or(server, |latest| latest.max(server))
         .timestamp_millis()

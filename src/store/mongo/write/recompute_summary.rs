@@ -26,6 +26,7 @@ use crate::store::mongo::document::{
 use crate::store::mongo::error::{concern_error, text_of};
 use crate::store::mongo::names::BUCKETS;
 use crate::store::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
+use crate::store::mongo::setup::DUPLICATE_KEY;
 use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
@@ -42,7 +43,6 @@ const FIELD_BYTES: u64 = 256;
 const VALUES_MAX: usize = 255;
 /// Maximum consecutive missing pages.
 const GAP_MAX: usize = 10_000;
-const DUPLICATE_KEY: i32 = 11000;
 
 /// The totals of a bucket's measurements. Only fields whose names sort after `after` are summed, as
 /// many as fit.
