@@ -51,6 +51,18 @@ pub enum GateSlot {
     B,
 }
 
+impl Gate {
+    /// The slot that is open after the append; `None`: the page has no gate.
+    #[must_use]
+    pub fn opened(self) -> Option<GateSlot> {
+        match self {
+            Gate::Closes => None,
+            Gate::Opens => Some(GateSlot::A),
+            Gate::Passes(slot) => Some(slot.other()),
+        }
+    }
+}
+
 impl GateSlot {
     /// The slot of the next append.
     #[must_use]

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use super::stored_state::{PageGate, StoredState, SummaryBytes};
+use super::stored_state::{StoredState, SummaryBytes};
 use super::{Bucket, InFlight, PageLimits, array_bytes};
 use crate::ack::Acks;
 use crate::model::rows::StatementLimits;
 use crate::model::{
-    FieldSummary, PageKind, PageWrite, RowFlags, Rows, SensorId, StorageMode, Tags, memory, summary,
+    FieldSummary, Gate, PageKind, PageWrite, RowFlags, Rows, SensorId, StorageMode, Tags, memory,
+    summary,
 };
 
 /// The page that the next statement goes to, and what it holds already.
 struct TargetPage {
     page: u32,
     /// `None`: the page does not exist.
-    gate: Option<PageGate>,
+    gate: Option<Gate>,
     count: u32,
     bytes: u64,
     summary: SummaryBytes,
@@ -60,7 +61,7 @@ impl TargetPage {
             None => PageKind::Create,
             Some(gate) => PageKind::Append {
                 known_count: self.count,
-                gate: gate.next(seal),
+                gate: if seal { Gate::Closes } else { gate },
             },
         }
     }

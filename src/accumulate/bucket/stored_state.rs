@@ -22,7 +22,7 @@
 
 use super::super::dedup::Position;
 use super::PageLimits;
-use crate::model::{Gate, GateSlot, PageKind, PageWrite, StorageMode, summary};
+use crate::model::{Gate, PageKind, PageWrite, StorageMode, summary};
 use crate::store::LoadedBucket;
 
 /// The believed state of the stored bucket.
@@ -41,43 +41,9 @@ pub(super) enum StoredState {
         bytes: u32,
         sealed: bool,
         summary: SummaryBytes,
-        gate: PageGate,
+        /// Of the next append, unless it seals the page.
+        gate: Gate,
     },
-}
-
-/// The believed state of a page's gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PageGate {
-    /// This process has created the page and not appended to it.
-    New,
-    /// Unknown.
-    Unknown,
-    /// Open for the next append in this slot.
-    Open(GateSlot),
-}
-
-impl PageGate {
-    /// How the next append compares the page.
-    pub(super) fn next(self, seal: bool) -> Gate {
-        match self {
-            _ if seal => Gate::Closes,
-            PageGate::New => Gate::Closes,
-            PageGate::Unknown => Gate::Opens,
-            PageGate::Open(slot) => Gate::Passes(slot),
-        }
-    }
-
-    /// The state after a write of this kind.
-    fn after(kind: PageKind) -> PageGate {
-        match kind {
-            PageKind::Create => PageGate::New,
-            PageKind::Append { gate, .. } => match gate {
-                Gate::Closes => PageGate::Unknown,
-                Gate::Opens => PageGate::Open(GateSlot::A),
-                Gate::Passes(slot) => PageGate::Open(slot.other()),
-            },
-        }
-    }
 }
 
 impl StoredState {
@@ -91,7 +57,7 @@ impl StoredState {
             bytes: u32::try_from(last.bytes).unwrap_or(u32::MAX),
             sealed: last.sealed,
             summary: SummaryBytes::known(last.summary_bytes),
-            gate: PageGate::Unknown,
+            gate: Gate::Opens,
         }
     }
 
@@ -141,8 +107,11 @@ impl StoredState {
             sealed: write.seal,
             summary,
             gate: match write.kind {
-                PageKind::Append { .. } if !as_believed => PageGate::Unknown,
-                kind => PageGate::after(kind),
+                PageKind::Create => Gate::Closes,
+                PageKind::Append { gate, .. } if as_believed => {
+                    gate.opened().map_or(Gate::Opens, Gate::Passes)
+                }
+                PageKind::Append { .. } => Gate::Opens,
             },
         }
     }

@@ -142,11 +142,7 @@ impl Pages {
         page.sealed |= write.seal;
         page.gate = match write.kind {
             PageKind::Create => None,
-            PageKind::Append { gate, .. } => match gate {
-                Gate::Closes => None,
-                Gate::Opens => Some((GateSlot::A, write.count_after())),
-                Gate::Passes(slot) => Some((slot.other(), write.count_after())),
-            },
+            PageKind::Append { gate, .. } => gate.opened().map(|slot| (slot, write.count_after())),
         };
         for (i, summary) in &write.summary {
             let name = write.rows.fields()[*i as usize].to_string();

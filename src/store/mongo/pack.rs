@@ -124,8 +124,8 @@ pub(super) fn command(
                 ..
             } if with_gates => pass_gate(&mut w, write, slot),
             PageKind::Append { known_count, gate } => {
-                let opens = with_gates && gate == Gate::Opens;
-                compare_and_update(&mut w, write, known_count, opens, options.span);
+                let opened = gate.opened().filter(|_| with_gates);
+                compare_and_update(&mut w, write, known_count, opened, options.span);
             }
         }
         w.close(open);
@@ -213,12 +213,12 @@ fn readings(w: &mut Writer, name: &str, rows: &Rows) {
 /// returns E11000 for its own statement (otherwise a command of many statements reports only how
 /// many matched). The guard is written as a range: an upsert would copy an equality into the
 /// document that it creates (if the page was deleted in the meantime), and its count would be wrong.
-/// `opens`: the page gets a gate for the next append; otherwise it has none afterwards.
+/// `opened`: the slot of the page's new gate; otherwise it has none afterwards.
 fn compare_and_update(
     w: &mut Writer,
     write: &PageWrite,
     known_count: u32,
-    opens: bool,
+    opened: Option<GateSlot>,
     span: Span,
 ) {
     let q = w.document("q");
@@ -230,19 +230,19 @@ fn compare_and_update(
     if rows {
         append_readings(w, write, None);
     }
-    if write.seal || opens {
+    if write.seal || opened.is_some() {
         let set = w.document("$set");
         if write.seal {
             w.bool("has_overflow", true);
         }
-        if opens {
+        if let Some(slot) = opened {
             let gate = w.document(GATE);
-            open_slot(w, slot_name(GateSlot::A), write.count_after());
+            open_slot(w, slot_name(slot), write.count_after());
             w.close(gate);
         }
         w.close(set);
     }
-    if !opens {
+    if opened.is_none() {
         let unset = w.document("$unset");
         w.str(GATE, "");
         w.close(unset);
