@@ -229,14 +229,25 @@ impl Service {
     /// `accepted_min` were accepted.
     #[track_caller]
     pub fn wait_settled(&self, accepted_min: u64, limit: Duration) -> Metrics {
+        self.wait_settled_with("readings_accepted_total", accepted_min, limit)
+    }
+
+    /// The same, until at least `stored_min` are stored. For messages of a broker: accepted ones may
+    /// be repetitions, while the broker still has others.
+    #[track_caller]
+    pub fn wait_stored(&self, stored_min: u64, limit: Duration) -> Metrics {
+        self.wait_settled_with("readings_stored_total", stored_min, limit)
+    }
+
+    #[track_caller]
+    fn wait_settled_with(&self, counter: &str, min: u64, limit: Duration) -> Metrics {
         let deadline = Instant::now() + limit;
         loop {
             let metrics = self
                 .get_admin("/metrics")
                 .filter(|(status, _)| *status == 200)
                 .map(|(_, text)| Metrics(text));
-            let is_enough =
-                |metrics: &Metrics| metrics.get("readings_accepted_total") >= accepted_min as f64;
+            let is_enough = |metrics: &Metrics| metrics.get(counter) >= min as f64;
             if let Some(metrics) =
                 metrics.filter(|metrics| is_enough(metrics) && metrics.is_settled())
             {
@@ -244,26 +255,11 @@ impl Service {
             }
             assert!(
                 Instant::now() < deadline,
-                "not everything accepted is stored within {limit:?}\n{}",
+                "not everything accepted is stored, or {counter} is below {min}, after {limit:?}\n{}",
                 self.report()
             );
             std::thread::sleep(LOOK_EVERY);
         }
-    }
-
-    /// Like [`Service::wait_settled`], until this many readings are stored. For messages of a broker:
-    /// accepted ones may be repetitions, while the broker still has others.
-    pub fn wait_stored(&self, stored_min: u64, limit: Duration) -> Metrics {
-        let deadline = Instant::now() + limit;
-        while self.metrics().get("readings_stored_total") < stored_min as f64 {
-            assert!(
-                Instant::now() < deadline,
-                "not {stored_min} readings are stored within {limit:?}\n{}",
-                self.report()
-            );
-            std::thread::sleep(LOOK_EVERY);
-        }
-        self.wait_settled(stored_min, limit)
     }
 
     /// Its state, for the message of a test that fails.

@@ -168,34 +168,28 @@ impl Shard {
         self.sweep(SWEEP_STEP_FULL, IdleSweep { all, since_ms, now });
         // No pending write could make room: drop all idle buckets except those that count.
         let only_failing = self.full() && self.holds_only_failing();
+        let of_any_time = IdleSweep {
+            all: true,
+            since_ms,
+            now,
+        };
         if only_failing {
-            self.sweep(
-                usize::MAX,
-                IdleSweep {
-                    all: true,
-                    since_ms,
-                    now,
-                },
-            );
+            self.sweep(usize::MAX, of_any_time);
         }
         // Then those too, but no more than necessary: a forgotten count can lose a reading. So if
         // memory is the limit, the rows of failing buckets become dead letters first. If sensors are
         // the limit, that would free only one each.
         let has_all_sensors = self.usage.sensors >= self.settings.sensors_max;
         if only_failing && (has_all_sensors || self.empty()) {
-            let since_ms = i64::MAX;
+            let even_those_that_count = IdleSweep {
+                since_ms: i64::MAX,
+                ..of_any_time
+            };
             for _ in 0..self.sensors.capacity() {
                 if !self.full() {
                     break;
                 }
-                self.sweep(
-                    1,
-                    IdleSweep {
-                        all: true,
-                        since_ms,
-                        now,
-                    },
-                );
+                self.sweep(1, even_those_that_count);
             }
         }
         self.is_blocked = only_failing && self.full();
