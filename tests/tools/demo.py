@@ -303,6 +303,8 @@ def pretty(value, indent):
             return (indent if indent == "  " else "") + flat
         lines = [f"{deeper}{key}: {pretty(item, deeper)}" for key, item in value.items()]
         return (indent if indent == "  " else "") + "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value):
+        return "[" + ", ".join(pretty(item, "") for item in value) + "]"
     if isinstance(value, list):
         lines = [deeper + pretty(item, deeper) for item in value[:3]]
         more = f"\n{deeper}… {len(value) - 3:,} more" if len(value) > 3 else ""
