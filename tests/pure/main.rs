@@ -23,6 +23,7 @@ mod payloads;
 mod profiles;
 mod promql_engine;
 mod receipt_times;
+mod rejected_appends;
 mod shard_rig;
 mod two_writers;
 mod xor_chunks;

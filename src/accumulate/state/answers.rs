@@ -5,7 +5,7 @@ use super::{
     SHRINK_BITS_MAX, Shard, bucket_of, fraction,
 };
 use crate::accumulate::bucket::WriteOutcome;
-use crate::model::{Now, PageWrite, RowFlags};
+use crate::model::{Now, PageKind, PageWrite, RowFlags, StorageMode};
 use crate::store::{LoadRequest, LoadResult, PageWriteResult};
 
 impl Shard {
@@ -112,6 +112,13 @@ impl Shard {
                 );
             }
             PageWriteResult::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
+            // If the page differs from what the shard believes, the server validates a document
+            // that it would create, and not the one that is stored. So the page is loaded first.
+            PageWriteResult::Rejected { .. } if self.may_be_outdated(bucket_ref, &write) => {
+                self.apply_failure(bucket_ref, now, |bucket| {
+                    bucket.came_back(write, RowFlags::REFUSED, now.mono_ms);
+                });
+            }
             PageWriteResult::Rejected { detail } => {
                 let Some(acks) = self.change(bucket_ref, Bucket::given_up) else {
                     return;
@@ -128,6 +135,14 @@ impl Shard {
                 self.schedule(bucket_ref, now);
             }
         }
+    }
+
+    /// Whether `write` is an append to a page that was not loaded since the last one.
+    fn may_be_outdated(&mut self, bucket_ref: BucketRef, write: &PageWrite) -> bool {
+        write.storage_mode == StorageMode::Bucket
+            && matches!(write.kind, PageKind::Append { .. })
+            && bucket_of(&mut self.sensors, bucket_ref)
+                .is_some_and(|(bucket, _)| bucket.attempts() == 0)
     }
 
     /// Applies a failure to its bucket, which is tried again. The first one is most likely a race

@@ -252,12 +252,16 @@ fn compare_and_update(
     w.date("bucket_end", span.end(write.start));
     w.i32("page", write.page as i32);
     tags(w, write);
+    if write.summary.is_empty() {
+        // No operator creates it. Without it the validator would refuse the document, before the
+        // server notices that the page exists with another version.
+        let summary = w.document("summary");
+        w.close(summary);
+    }
     if !rows {
         w.i32("count", 0);
         w.date("first_ts", write.start.0);
         w.date("last_ts", write.start.0);
-        let summary = w.document("summary");
-        w.close(summary);
         if write.storage_mode == StorageMode::Bucket {
             let none = w.array("readings");
             w.close(none);

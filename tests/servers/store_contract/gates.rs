@@ -139,8 +139,13 @@ async fn random_writers_get_the_same_answers_of_both_stores() {
                     2 | 3 => appends(known, Gate::Opens),
                     _ => appends(known, Gate::Passes(slot)),
                 };
-                let rows = temps(at..at + random.i64(1..3));
+                let mut rows = temps(at..at + random.i64(1..3));
                 at += 3;
+                if random.u8(0..4) == 0 {
+                    for row in &mut rows {
+                        row.values = BTreeMap::from([("on".to_owned(), Value::Bool(true))]);
+                    }
+                }
                 batch.push(page(sensor, 0, kind, seal, &rows));
             }
         }
@@ -277,26 +282,25 @@ async fn maintenance_removes_the_gate_of_a_page() {
 
 /// An instance of an earlier version may still append to the same pages, without closing a gate.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_database_of_an_earlier_version_gates_begin_a_day_after_the_first_start() {
-    let (store, database) = mongo("gates_upgrade").await;
+async fn in_a_database_of_an_earlier_version_gates_begin_a_day_after_the_first_service() {
+    let (command, database) = mongo("gates_upgrade").await;
+    let store = command.clone().for_service();
     with_gate(&store, "new", StorageMode::Bucket).await;
     let meta = database.collection::<Document>("hourbucket_meta");
     let since = async || {
         let found = meta.find_one(doc! { "_id": "gates" }).await.unwrap();
-        found
-            .unwrap()
-            .get_datetime("since")
-            .unwrap()
-            .timestamp_millis()
+        Some(found?.get_datetime("since").unwrap().timestamp_millis())
     };
-    let recorded = since().await;
+    let recorded = since().await.unwrap();
     store.prepare().await.unwrap();
-    assert_eq!(since().await, recorded, "the first start decides");
+    assert_eq!(since().await, Some(recorded), "the first start decides");
     // As an earlier version leaves it.
     meta.delete_one(doc! { "_id": "gates" }).await.unwrap();
+    command.prepare().await.unwrap();
+    assert_eq!(since().await, None, "a command does not begin the day");
     store.prepare().await.unwrap();
     let day = 24 * HOUR;
-    assert!((since().await - recorded - day).abs() < HOUR);
+    assert!((since().await.unwrap() - recorded - day).abs() < HOUR);
     // Appends compare now, and remove gates that are left.
     assert_eq!(
         write(&store, passes("new", 3, B, &temps(3..4))).await,
@@ -313,10 +317,31 @@ async fn in_a_database_of_an_earlier_version_gates_begin_a_day_after_the_first_s
     meta.update_one(doc! { "_id": "gates" }, doc! { "$set": { "since": past } })
         .await
         .unwrap();
-    store.prepare().await.unwrap();
+    // What this process believes of its pages has no gates.
     assert_eq!(
         write(&store, opens("new", 5, &temps(5..6))).await,
         PageWriteResult::Done { count: 6 }
     );
+    assert_eq!(gate_of(&database, "new").await, None);
+    // The next one.
+    command.prepare().await.unwrap();
+    assert_eq!(
+        write(&command, opens("new", 6, &temps(6..7))).await,
+        PageWriteResult::Done { count: 7 }
+    );
+    assert!(gate_of(&database, "new").await.is_some());
+}
+
+/// Not for one that another instance prepares at the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_is_new_until_its_span_is_recorded() {
+    let (store, database) = mongo("gates_together").await;
+    let meta = database.collection::<Document>("hourbucket_meta");
+    for id in ["schema", "gates"] {
+        meta.delete_one(doc! { "_id": id }).await.unwrap();
+    }
+    let service = store.for_service();
+    service.prepare().await.unwrap();
+    with_gate(&service, "new", StorageMode::Bucket).await;
     assert!(gate_of(&database, "new").await.is_some());
 }

@@ -156,6 +156,7 @@ async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage
 /// The behaviour that both stores must have.
 async fn contract(store: &dyn Store) {
     expected_versions(store).await;
+    without_numbers(store).await;
     gates::contract(store).await;
     seals(store).await;
     mixed(store).await;
@@ -224,6 +225,31 @@ async fn expected_versions(store: &dyn Store) {
         "created again"
     );
     assert_eq!(load(store, "removed", false).await[0].count, 2);
+}
+
+/// Readings without numbers have no summary, but the same answers.
+async fn without_numbers(store: &dyn Store) {
+    let all: Vec<Reading> = (0..5)
+        .map(|n| reading(START.0 + n * 1000, &[("state", Value::Str("open".into()))]))
+        .collect();
+    let new = page("door", 0, PageKind::Create, false, &all[..2]);
+    assert_eq!(write(store, new).await, PageWriteResult::Done { count: 2 });
+    for gate in [Gate::Closes, Gate::Opens] {
+        for wrong in [1, 3] {
+            let wrong = page("door", 0, appends(wrong, gate), false, &all[2..3]);
+            assert_eq!(write(store, wrong).await, PageWriteResult::Conflict);
+        }
+    }
+    assert_eq!(
+        write(store, append("door", 2, false, &all[2..3])).await,
+        PageWriteResult::Done { count: 3 }
+    );
+    assert_eq!(
+        write(store, append("no door", 7, false, &all[..1])).await,
+        PageWriteResult::Done { count: 1 },
+        "created again"
+    );
+    assert_eq!(load(store, "no door", true).await[0].count, 1);
 }
 
 async fn seals(store: &dyn Store) {
