@@ -153,8 +153,12 @@ pub(super) fn describe(error: &mongodb::error::Error) -> String {
              store.uri correct? ({})",
             shortened(message)
         ),
-        // The error's own text adds the server's whole response.
-        kind => shortened(&kind.to_string()),
+        // The error's own text adds the server's whole response. Before a text of this crate, the
+        // driver names its own user.
+        kind => {
+            let text = kind.to_string();
+            shortened(text.strip_prefix("Custom user error: ").unwrap_or(&text))
+        }
     }
 }
 
@@ -211,6 +215,7 @@ mod tests {
             assert_eq!(statement_error(code), means, "{code}");
         }
     }
+
     #[test]
     fn a_refused_command_is_named_without_its_content() {
         let text = "not authorized on hb to execute command { insert: \"sensor_buckets\", ordered: \
@@ -235,6 +240,12 @@ mod tests {
             shortened("command insert requires authentication"),
             "command insert requires authentication"
         );
+    }
+
+    #[test]
+    fn an_error_of_this_crate_is_its_text() {
+        let error = mongodb::error::Error::custom("Document failed validation".to_owned());
+        assert_eq!(describe(&error), "Document failed validation");
     }
 
     #[test]

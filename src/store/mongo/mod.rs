@@ -77,6 +77,7 @@ use error::{all_applied, command_error, concern_error, describe};
 use gate_support::GateSupport;
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
+use schema::gates_since::Asks;
 use schema::identities::Prepared;
 use server_clock::ServerClock;
 use write::time_series_writer::TimeSeriesWriter;
@@ -130,6 +131,8 @@ pub struct MongoStore {
     has_user: bool,
     series: Arc<TimeSeriesWriter>,
     gates: Arc<GateSupport>,
+    /// Who prepares a database that is not new.
+    asks: Asks,
     optional_indexes: OptionalIndexes,
     rollup: Option<RollupSchema>,
 }
@@ -188,6 +191,7 @@ impl MongoStore {
             prepared: Arc::default(),
             has_user,
             gates: Arc::default(),
+            asks: Asks::Command,
             optional_indexes: OptionalIndexes::default(),
             rollup: None,
         })
@@ -198,6 +202,16 @@ impl MongoStore {
     pub fn with_latest_and_tags(self, optional_indexes: OptionalIndexes) -> MongoStore {
         MongoStore {
             optional_indexes,
+            ..self
+        }
+    }
+
+    /// The store of a service. In a database of an earlier version, the day after which appends
+    /// use gates begins when the first of them prepares it, not with a command.
+    #[must_use]
+    pub fn for_service(self) -> MongoStore {
+        MongoStore {
+            asks: Asks::Service,
             ..self
         }
     }

@@ -23,22 +23,25 @@ use crate::store::mongo::setup::{SchemaError, Setup};
 
 const STEP: &str = "reading the schema version and span of the database (hourbucket_meta)";
 
-/// Refuses a database that was written with another span or by a newer version. Changes nothing.
+/// Refuses a database that was written with another span or by a newer version. Returns whether
+/// nothing was written yet. Changes nothing.
 ///
 /// # Errors
 /// What does not match, and what to do.
 pub(in crate::store::mongo) async fn check(
     setup: &Setup<'_>,
     span: Span,
-) -> Result<(), SchemaError> {
-    match read(setup).await? {
-        Some(found) => fits(&found, span, setup.db.name()),
+) -> Result<bool, SchemaError> {
+    let found = match read(setup).await? {
+        Some(found) => found,
         None => match one_page(setup).await? {
             // Written by a version without this document.
-            Some(page) => fits(&of_page(&page, span), span, setup.db.name()),
-            None => Ok(()),
+            Some(page) => of_page(&page, span),
+            None => return Ok(true),
         },
-    }
+    };
+    fits(&found, span, setup.db.name())?;
+    Ok(false)
 }
 
 /// Checks the same, and records the span if none is recorded yet; returns whether it did.

@@ -24,7 +24,7 @@ use crate::store::mongo::schema::collections::{self, Retention};
 use crate::store::mongo::schema::days;
 use crate::store::mongo::schema::detect;
 use crate::store::mongo::schema::expired_before;
-use crate::store::mongo::schema::gates_since;
+use crate::store::mongo::schema::gates_since::{self, Asks};
 use crate::store::mongo::schema::latest_and_tag_indexes;
 use crate::store::mongo::schema::metadata;
 use crate::store::mongo::setup::{SchemaError, Setup};
@@ -131,16 +131,21 @@ impl MongoStore {
         };
         let mut changes = vec![];
         self.list_expected(&setup).await?;
-        metadata::check(&setup, span).await?;
+        let is_new = metadata::check(&setup, span).await?;
         let (native, why) = self
             .choose(&setup, keep.readings_s(span), &mut changes)
             .await?;
-        let is_new = metadata::record_span(&setup, span).await?;
-        if is_new {
+        // Before the span, without which the database is new: an instance that starts at the same
+        // time must not take it for one of an earlier version.
+        let asks = match is_new {
+            true => Asks::First,
+            false => self.asks,
+        };
+        let gates_since = gates_since::find_or_record(&setup, &server.hello, asks).await?;
+        self.gates.note(&server.hello, gates_since);
+        if metadata::record_span(&setup, span).await? {
             changes.push(format!("noted bucket.span in {}", META));
         }
-        let gates_since = gates_since::find_or_record(&setup, &server.hello, is_new).await?;
-        self.gates.note(&server.hello, gates_since);
         changes.extend(collections::prepare(&setup, span, keep).await?);
         self.clock
             .set_expired_before(expired_before::read(&setup).await?);
