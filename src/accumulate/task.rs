@@ -268,7 +268,7 @@ impl ShardTask {
                     None => draining = true,
                 },
                 _ = ticks.tick() => {
-                    self.state.set_store_answers(self.flusher.answered_within(ANSWERS_WITHIN));
+                    self.observe_store();
                     self.state.set_age_ms(self.flusher.age_ms());
                     self.state.tick(self.clock.now());
                     self.gauges.set_quarantined(&self.state);
@@ -283,6 +283,17 @@ impl ShardTask {
                 rollup.settled(&self.state.take_settled());
             }
             self.report();
+        }
+    }
+
+    /// Tells the state what all shards have seen of the store.
+    fn observe_store(&mut self) {
+        let answers = self.flusher.answered_within(ANSWERS_WITHIN);
+        self.state.set_store_answers(answers);
+        if let Some(ago) = self.flusher.page_written_ago() {
+            let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+            let at_ms = self.clock.now().mono_ms.saturating_sub(ago_ms);
+            self.state.note_pages_written(at_ms);
         }
     }
 

@@ -263,10 +263,7 @@ impl ServiceContext {
                     "a bucket of sensor {} whose requests keep failing",
                     bucket.sensor_id
                 ),
-                None => format!(
-                    "{} commands in flight",
-                    gauges.iter().map(|g| g.jobs()).sum::<usize>()
-                ),
+                None => self.in_flight(gauges),
             };
             let s = ms / 1000;
             format!(
@@ -278,6 +275,15 @@ impl ServiceContext {
         self.health.stalled(why);
         self.health.stuck(status.stuck);
         self.health.quarantine(Quarantine { count, buckets });
+    }
+
+    /// What the store works on, for the reason of a stall.
+    fn in_flight(&self, gauges: &[Arc<ShardGauges>]) -> String {
+        let jobs: usize = gauges.iter().map(|g| g.jobs()).sum();
+        match self.flusher.dead_letters_fail().filter(|_| jobs == 0) {
+            Some(error) => format!("dead letters, which MongoDB does not store: {error}"),
+            None => format!("{jobs} commands in flight"),
+        }
     }
 
     fn report_journal(

@@ -37,12 +37,12 @@ pub(crate) mod days;
 pub mod due;
 mod high_water;
 mod present_age;
+mod seen;
 #[cfg(test)]
 mod tests;
 pub mod turns;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -59,6 +59,7 @@ use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
 use present_age::PresentAge;
+use seen::StoreSeen;
 
 /// Called after every success and failure of the store, for readiness and the log.
 pub type OnStoreResult = Arc<dyn Fn(Result<(), &StoreError>) + Send + Sync>;
@@ -91,18 +92,8 @@ pub struct Flusher {
     on_store: OnStoreResult,
     high_water: Arc<HighWater>,
     span: Span,
-    answered: Arc<Answered>,
+    seen: Arc<StoreSeen>,
     age: Arc<PresentAge>,
-    /// The last page write was refused for missing rights.
-    writes_refused: Arc<AtomicBool>,
-}
-
-/// When the store last answered.
-#[derive(Debug)]
-struct Answered {
-    origin: Instant,
-    /// Milliseconds after `origin`; 0 before the first answer.
-    last_ms: AtomicU64,
 }
 
 /// Allows one command in flight.
@@ -121,12 +112,6 @@ impl Permit {
     }
 }
 
-impl Answered {
-    fn now_ms(&self) -> u64 {
-        self.origin.elapsed().as_millis() as u64
-    }
-}
-
 impl Flusher {
     /// A flusher that sends nothing until it is [`open`](Flusher::open)ed. `span`: `bucket.span`.
     pub fn new(
@@ -136,10 +121,6 @@ impl Flusher {
         on_store: OnStoreResult,
     ) -> Flusher {
         let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
-        let answered = Arc::new(Answered {
-            origin: Instant::now(),
-            last_ms: AtomicU64::new(0),
-        });
         let high_water = Arc::new(HighWater::new());
         let age = Arc::new(PresentAge::new(0, 0));
         let [single, days] = std::array::from_fn(|_| Arc::new(Semaphore::new(0)));
@@ -152,9 +133,8 @@ impl Flusher {
             on_store,
             high_water,
             span,
-            answered,
+            seen: Arc::new(StoreSeen::new()),
             age,
-            writes_refused: Arc::default(),
         }
     }
 
@@ -191,15 +171,27 @@ impl Flusher {
 
     /// Records that the store has answered.
     pub fn note_answer(&self) {
-        self.answered
-            .last_ms
-            .fetch_max(self.answered.now_ms().max(1), Ordering::Relaxed);
+        self.seen.answer();
     }
 
     /// Whether the store has answered within this time.
     pub(crate) fn answered_within(&self, time: Duration) -> bool {
-        let last_ms = self.answered.last_ms.load(Ordering::Relaxed);
-        last_ms > 0 && self.answered.now_ms().saturating_sub(last_ms) <= time.as_millis() as u64
+        self.seen.answered_ago().is_some_and(|ago| ago <= time)
+    }
+
+    /// How long ago the store last confirmed a page write; `None` before the first.
+    pub(crate) fn page_written_ago(&self) -> Option<Duration> {
+        self.seen.page_written_ago()
+    }
+
+    /// Whether the last page write failed; not before the first.
+    pub(crate) fn page_writes_fail(&self) -> bool {
+        self.seen.page_writes_fail()
+    }
+
+    /// The error of the last dead letters, unless they were stored.
+    pub(crate) fn dead_letters_fail(&self) -> Option<String> {
+        self.seen.dead_letters_fail()
     }
 
     /// Releases the permits once the collections are prepared: `commands_max` writes, and loads and
@@ -290,9 +282,7 @@ impl Flusher {
                 }
                 Err(error) => Err(error),
             };
-            let is_refused = |error: &StoreError| error.kind() == StoreErrorKind::Unauthorized;
-            let refused = written.as_ref().is_err_and(is_refused);
-            self.writes_refused.store(refused, Ordering::Relaxed);
+            self.seen.pages(&written);
             match written {
                 Ok(answers) => {
                     self.succeeded();
@@ -381,6 +371,7 @@ impl Flusher {
         if answers.is_ok() {
             self.report_success();
         }
+        self.seen.dead_letters(answers.as_ref().err());
         answers
     }
 
@@ -438,7 +429,7 @@ impl Flusher {
 
     /// Reports a success, unless page writes are refused: loads and dead letters do not end that.
     fn report_success(&self) {
-        if !self.writes_refused.load(Ordering::Relaxed) {
+        if !self.seen.page_writes_refused() {
             (self.on_store)(Ok(()));
         }
     }

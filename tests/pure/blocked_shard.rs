@@ -26,12 +26,22 @@ fn is_bad(sensor: &str) -> bool {
     sensor.starts_with("bad")
 }
 
+/// The page writes of other shards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Succeed,
+    Fail,
+}
+
 /// Some rounds in which the store fails each job with a bad sensor.
-fn rounds(rig: &mut ShardRig, rounds: usize) {
+fn rounds(rig: &mut ShardRig, rounds: usize, others: Others) {
     for _ in 0..rounds {
         rig.now.mono_ms += 10;
         rig.shard.tick(rig.now);
         rig.shard.drain();
+        if others == Others::Succeed {
+            rig.shard.note_pages_written(rig.now.mono_ms - 1);
+        }
         while let Some(job) = rig.shard.take(StorageMode::Bucket) {
             let failed = || StoreError::Unknown {
                 kind: StoreErrorKind::Timeout,
@@ -70,7 +80,7 @@ fn one_failing_bucket_keeps_no_other_sensor_out_of_a_full_shard() {
     let mut sensors: Vec<String> = (1..SENSORS_MAX).map(|n| format!("good{n}")).collect();
     sensors.push("bad".into());
     let mut rig = rig(&sensors);
-    rounds(&mut rig, 20);
+    rounds(&mut rig, 20, Others::Succeed);
     assert_eq!(rig.pages.readings().count(), SENSORS_MAX - 1);
     assert!(
         !rig.shard.full(),
@@ -84,7 +94,7 @@ fn one_failing_bucket_keeps_no_other_sensor_out_of_a_full_shard() {
 fn failing_buckets_that_fill_the_shard_are_given_up() {
     let sensors: Vec<String> = (0..SENSORS_MAX).map(|n| format!("bad{n}")).collect();
     let mut rig = rig(&sensors);
-    rounds(&mut rig, 1000);
+    rounds(&mut rig, 1000, Others::Succeed);
     let given_up = rig.shard.take_rejected_rows();
     assert!(!given_up.is_empty());
     assert!(!rig.shard.full(), "there is room for others");
@@ -117,7 +127,7 @@ fn failing_buckets_that_fill_the_memory_are_given_up_before_counts_are_forgotten
         let bad = (0..40).map(|n| reading(&format!("bad{n}"), START_MS, value));
         rig.accept_all(bad.collect(), Ack::none(), false);
     }
-    rounds(&mut rig, 1000);
+    rounds(&mut rig, 1000, Others::Succeed);
     assert!(!rig.shard.full(), "there is room for others");
     assert!(!rig.shard.take_rejected_rows().is_empty());
     // The others recover.
@@ -138,7 +148,42 @@ fn nothing_is_given_up_while_the_store_does_not_answer() {
     let sensors: Vec<String> = (0..SENSORS_MAX).map(|n| format!("bad{n}")).collect();
     let mut rig = rig(&sensors);
     rig.shard.set_store_answers(false);
-    rounds(&mut rig, 1000);
+    rounds(&mut rig, 1000, Others::Succeed);
     assert!(rig.shard.take_rejected_rows().is_empty());
     assert!(rig.shard.full());
+}
+
+/// Many rounds, in which nothing is written at all.
+fn nothing_is_written(sensors_max: usize) -> ShardRig {
+    let mut rig = ShardRig::new(StorageMode::Bucket, shard(sensors_max, PAGE));
+    rig.shard.set_store_answers(true);
+    let sensors = (0..SENSORS_MAX).map(|n| received(&format!("bad{n}")));
+    rig.accept_all(sensors.collect(), Ack::none(), false);
+    // Of the time before.
+    rig.shard.note_pages_written(rig.now.mono_ms);
+    rounds(&mut rig, 10_000, Others::Fail);
+    assert!(rig.shard.quarantined().is_empty());
+    rig
+}
+
+#[test]
+fn a_store_that_refuses_everything_is_no_fault_of_its_buckets() {
+    let mut rig = nothing_is_written(100);
+    rig.now.mono_ms += 600_000;
+    rounds(&mut rig, 10_000, Others::Fail);
+    assert!(rig.shard.quarantined().is_empty());
+    assert!(rig.shard.take_rejected_rows().is_empty());
+    // Now others succeed, and these still fail.
+    rounds(&mut rig, 1000, Others::Succeed);
+    assert_eq!(rig.shard.take_rejected_rows().len(), SENSORS_MAX);
+}
+
+#[test]
+fn a_full_shard_waits_longer_if_nothing_at_all_is_written() {
+    let mut rig = nothing_is_written(SENSORS_MAX);
+    assert!(rig.shard.take_rejected_rows().is_empty());
+    rig.now.mono_ms += 600_000;
+    rounds(&mut rig, 10, Others::Fail);
+    let given_up = rig.shard.take_rejected_rows().len();
+    assert!((1..SENSORS_MAX).contains(&given_up), "{given_up}");
 }

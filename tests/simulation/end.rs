@@ -159,6 +159,7 @@ impl Sim {
             .flat_map(|instance| &mut instance.process.shards)
         {
             shard.set_store_answers(true);
+            shard.note_pages_written(u64::MAX);
         }
         for rejected in std::mem::take(&mut self.given_up) {
             for row in rejected.rows.iter() {

@@ -88,6 +88,7 @@ impl Shard {
     ) {
         match answer {
             PageWriteResult::Done { count } => {
+                self.note_pages_written(now.mono_ms);
                 self.apply_answer(bucket_ref, now, |bucket| bucket.written(&write, count));
             }
             PageWriteResult::Conflict | PageWriteResult::SummaryConflict => {

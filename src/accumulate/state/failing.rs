@@ -8,6 +8,12 @@
 //! not occupy journal and memory without end. This happens sooner if the bucket holds an eighth of
 //! the shard's memory, or if failing buckets alone fill the shard: then no other sensor's readings
 //! could be accepted. Readings that arrive later get the full time again.
+//!
+//! **Is it the bucket or the store?** A server whose disk is full, or that is locked for a backup,
+//! still answers reads and pings. If several buckets fail, and no page write was confirmed between
+//! the last two faults of one of them, the fault is not its own: it is not quarantined, and not
+//! given up. The exception is a shard that failing buckets alone fill: that may be the reason why
+//! nothing else is written. Then they are given up as well, after `flush.quarantine_after`.
 
 pub use super::failing_buckets::Quarantined;
 
@@ -31,6 +37,11 @@ impl Shard {
     /// up.
     pub fn set_store_answers(&mut self, answers: bool) {
         self.failing.store_answers = answers;
+    }
+
+    /// Notes when the store last confirmed a page write, of any shard (monotonic ms).
+    pub fn note_pages_written(&mut self, at_ms: u64) {
+        self.failing.pages_written_ms = self.failing.pages_written_ms.max(at_ms);
     }
 
     /// Number of quarantined buckets, also of those that [`Shard::quarantined`] does not list.
@@ -86,31 +97,53 @@ impl Shard {
         }
         let new = Failing {
             since: now,
+            last_fault_ms: now.mono_ms,
             reason: String::new(),
             quarantined: false,
         };
+        let pages_written_ms = self.failing.pages_written_ms;
         let failing = self.failing.buckets.entry(bucket_ref).or_insert(new);
         reason.clone_into(&mut failing.reason);
         let age_ms = now.mono_ms.saturating_sub(failing.since.mono_ms);
+        let others_succeed = pages_written_ms > failing.last_fault_ms;
+        failing.last_fault_ms = now.mono_ms;
         if faults < QUARANTINE_FAULTS {
             return;
         }
-        if !failing.quarantined {
-            failing.quarantined = true;
-            self.failing.quarantined += 1;
-            let named = self
-                .failing
-                .buckets
-                .get(&bucket_ref)
-                .and_then(|failing| self.named(bucket_ref, failing));
-            if self.failing.fresh.len() < NAMED_MAX {
-                self.failing.fresh.extend(named);
+        let is_quarantined = failing.quarantined;
+        let is_old = age_ms >= self.settings.quarantine_after_ms;
+        if !others_succeed && self.failing.buckets.len() > 1 {
+            if is_old && self.is_blocked {
+                self.give_up_if_answered(bucket_ref, age_ms);
             }
+            return;
         }
-        let long = age_ms >= self.settings.quarantine_after_ms
-            || memory >= self.settings.bytes_max / 8
-            || self.is_blocked;
-        if long && self.failing.store_answers {
+        if !is_quarantined {
+            self.quarantine(bucket_ref);
+        }
+        if is_old || memory >= self.settings.bytes_max / 8 || self.is_blocked {
+            self.give_up_if_answered(bucket_ref, age_ms);
+        }
+    }
+
+    fn quarantine(&mut self, bucket_ref: BucketRef) {
+        let Some(failing) = self.failing.buckets.get_mut(&bucket_ref) else {
+            return;
+        };
+        failing.quarantined = true;
+        self.failing.quarantined += 1;
+        let named = self
+            .failing
+            .buckets
+            .get(&bucket_ref)
+            .and_then(|failing| self.named(bucket_ref, failing));
+        if self.failing.fresh.len() < NAMED_MAX {
+            self.failing.fresh.extend(named);
+        }
+    }
+
+    fn give_up_if_answered(&mut self, bucket_ref: BucketRef, age_ms: u64) {
+        if self.failing.store_answers {
             // One may be enough; the next tick finds out.
             self.is_blocked = false;
             self.give_up(bucket_ref, age_ms);

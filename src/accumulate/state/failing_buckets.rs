@@ -21,6 +21,8 @@ pub struct Quarantined {
 #[derive(Debug)]
 pub(super) struct Failing {
     pub(super) since: Now,
+    /// Its last fault (monotonic ms).
+    pub(super) last_fault_ms: u64,
     pub(super) reason: String,
     pub(super) quarantined: bool,
 }
@@ -33,6 +35,8 @@ pub(super) struct FailingBuckets {
     pub(super) quarantined: usize,
     /// Whether the store answers any request.
     pub(super) store_answers: bool,
+    /// When the store last confirmed a page write, of any shard (monotonic ms).
+    pub(super) pages_written_ms: u64,
 }
 
 impl FailingBuckets {

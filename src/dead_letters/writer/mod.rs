@@ -20,6 +20,11 @@
 //!   with acknowledged readings stay. One without an answer stays at the front of the queue, since
 //!   data must not be lost because the store does not answer.
 //!
+//! **A collection that refuses everything** (missing rights, for example) must not stop the
+//! readings, which wait behind dead letters that find no room. If it has answered with errors for
+//! [`REFUSING_AFTER`], and page writes do not fail, dead letters of senders are given up in the same
+//! way until at most [`RETRY_BYTES_MAX`] wait.
+//!
 //! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after
 //! each batch and once a minute ([`limit`]). Acknowledgements do not wait for it.
 
@@ -55,6 +60,9 @@ const RETRY_BYTES_MAX: usize = 4 << 20;
 const CUT_BYTES: usize = 16 << 10;
 /// Interval between retries of dead letters that were set aside.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// How long the collection must have refused everything before dead letters are given up.
+const REFUSING_AFTER: Duration = Duration::from_secs(60);
 
 /// Dead letters that were sent together; acknowledged when the last of them is stored or given up.
 #[derive(Debug)]
@@ -162,6 +170,8 @@ struct DeadLetterWriter {
     dead_letters_max: usize,
     /// Failed batches in a row.
     failures: u32,
+    /// Since when every batch was answered with an error.
+    refusing_since: Option<Instant>,
     retried_log: LogLimit,
     dropped_log: LogLimit,
 }
@@ -176,6 +186,7 @@ impl DeadLetterWriter {
             retry_at: Instant::now(),
             dead_letters_max: BATCH_DEAD_LETTERS_MAX,
             failures: 0,
+            refusing_since: None,
             retried_log: LogLimit::default(),
             dropped_log: LogLimit::default(),
         }
@@ -241,6 +252,7 @@ impl DeadLetterWriter {
         match self.send(&batch).await {
             Ok(answers) => {
                 self.failures = 0;
+                self.refusing_since = None;
                 self.dead_letters_max = (self.dead_letters_max * 2).min(BATCH_DEAD_LETTERS_MAX);
                 for (dead_letter, kept) in batch.into_iter().zip(answers) {
                     self.answered(dead_letter, kept);
@@ -248,6 +260,7 @@ impl DeadLetterWriter {
             }
             Err(error) => {
                 self.failed(batch, &error);
+                self.make_room(&error);
                 self.flusher.pause(&error, &mut self.failures).await;
             }
         }
@@ -322,6 +335,50 @@ impl DeadLetterWriter {
             .for_each(|dead_letter| self.queue.push_front(dead_letter));
     }
 
+    /// After a failed batch: gives up the oldest dead letters of senders if only this collection
+    /// refuses to store.
+    fn make_room(&mut self, error: &StoreError) {
+        if !matches!(
+            error.kind(),
+            StoreErrorKind::Command | StoreErrorKind::Unauthorized
+        ) {
+            self.refusing_since = None;
+            return;
+        }
+        let since = *self.refusing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < REFUSING_AFTER || self.flusher.page_writes_fail() {
+            return;
+        }
+        let mut bytes: usize = self
+            .queue
+            .iter()
+            .map(|l| l.dead_letter.memory_bytes())
+            .sum();
+        for queued in std::mem::take(&mut self.queue) {
+            if bytes <= RETRY_BYTES_MAX || queued.dead_letter.is_own() {
+                self.queue.push_back(queued);
+                continue;
+            }
+            bytes -= queued.dead_letter.memory_bytes();
+            self.give_up(queued, &error.to_string());
+        }
+    }
+
+    fn give_up(&mut self, queued: QueuedDeadLetter, why: &str) {
+        if let Some(more) = self.dropped_log.due() {
+            let DeadLetter {
+                source,
+                topic,
+                reason,
+                ..
+            } = &queued.dead_letter;
+            tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead letter: \
+                store refuses it");
+        }
+        metrics::dead_letters_dropped("refused", 1);
+        queued.done();
+    }
+
     fn retry_bytes(&self) -> usize {
         self.retries
             .iter()
@@ -354,18 +411,7 @@ impl DeadLetterWriter {
             && let Some(first) = self.retries.iter().position(may_drop)
             && let Some(dead_letter) = self.retries.remove(first)
         {
-            if let Some(more) = self.dropped_log.due() {
-                let DeadLetter {
-                    source,
-                    topic,
-                    reason,
-                    ..
-                } = &dead_letter.dead_letter;
-                tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead \
-                    letter: store refuses it");
-            }
-            metrics::dead_letters_dropped("refused", 1);
-            dead_letter.done();
+            self.give_up(dead_letter, why);
         }
     }
 

@@ -313,6 +313,51 @@ async fn nothing_is_lost_while_the_store_does_not_answer() {
     assert_eq!(rig.stored().len(), 12);
 }
 
+/// Sends more of a sender than fits into memory, to a collection that answers with errors. Returns
+/// how many deliveries have found room after some time, and an own dead letter's acknowledgement.
+async fn sent_to_a_collection_that_fails(rig: &Rig) -> (usize, AckWaiter) {
+    rig.store.set_judge(Box::new(|_| Verdict::Fails));
+    let own = rig.send(vec![dead_letter(OWN_SOURCE, 0, MIB)]).await;
+    let found_room = Arc::new(AtomicUsize::new(0));
+    let dead = rig.dead.clone();
+    let count = found_room.clone();
+    let sending = tokio::spawn(async move {
+        for n in 0..60 {
+            dead.send_one(vec![dead_letter("mqtt", n, MIB)], Ack::none())
+                .await;
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    tokio::time::sleep(2 * LONG_ENOUGH).await;
+    sending.abort();
+    (found_room.load(Ordering::Relaxed), own)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_that_refuses_everything_does_not_stop_what_waits_behind() {
+    let rig = Rig::new(1 << 30);
+    let (found_room, own) = sent_to_a_collection_that_fails(&rig).await;
+    assert_eq!(found_room, 60);
+    rig.store.set_judge(Box::new(|_| Verdict::Takes));
+    assert_eq!(outcome(own).await, Some(AckOutcome::Delivered));
+    let stored = rig.stored();
+    assert!(stored.contains(&format!("{OWN_SOURCE}/0")) && stored.contains("mqtt/59"));
+    assert!(!stored.contains("mqtt/9"), "the oldest are given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_given_up_if_page_writes_fail_too() {
+    let rig = Rig::new(1 << 30);
+    rig.store
+        .set_script(Box::new(|| (Fault::LostBefore, Duration::ZERO)));
+    let permit = rig.flusher.permit().await;
+    assert!(rig.flusher.write(permit, &[]).await.is_err());
+    rig.store
+        .set_script(Box::new(|| (Fault::None, Duration::ZERO)));
+    let (found_room, _) = sent_to_a_collection_that_fails(&rig).await;
+    assert!(found_room < 16, "{found_room}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_oldest_dead_letters_of_senders_are_evicted_and_no_more_than_needed() {
     let rig = Rig::new(4 * MIB);

@@ -4,7 +4,7 @@
 use super::judge::{Judge, Verdict};
 use super::{MemoryStore, Pages, lock, unknown};
 use crate::model::DeadLetter;
-use crate::store::{DeadLetterWritten, Evicted, StoreError};
+use crate::store::{DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
 
 /// Maximum dead letters that one call evicts. Small, so that tests also cover the continuation
 /// after it.
@@ -24,6 +24,12 @@ impl MemoryStore {
         let verdicts: Vec<Verdict> = dead_letters.iter().map(&mut **judge).collect();
         if verdicts.contains(&Verdict::Hangs) {
             return Err(unknown());
+        }
+        if verdicts.contains(&Verdict::Fails) {
+            return Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail: "scripted error".into(),
+            });
         }
         let keep = |(dead_letter, verdict): (&DeadLetter, Verdict)| match verdict {
             Verdict::Takes => {

@@ -11,6 +11,8 @@ pub enum Verdict {
     Refuses,
     /// The whole command gets no response, and nothing of it is stored.
     Hangs,
+    /// The whole command is answered with an error, and nothing of it is stored.
+    Fails,
 }
 
 /// Decides the outcome for each dead letter.
