@@ -199,7 +199,10 @@ fn write(options: &InitConfig) -> Result<(), InitError> {
             "hourbucket: the first token, in {}; the secret is not shown again:",
             options.tokens_file.display()
         );
-        print_line(&token);
+        match to_stdout {
+            true => eprintln!("{token}"),
+            false => print_line(&token),
+        }
     }
     if to_stdout {
         print_line(text.trim_end());

@@ -12,9 +12,10 @@ use clap::Args;
 use csv::ByteRecord;
 use serde_json::{Map, Value};
 
+use super::header::{Header, MappingError, different};
 use super::lines::{LINE_BYTES_MAX, Lines};
 use super::record::{LocalReject, Record, Records};
-use super::source::{Input, Source, SourceError};
+use super::source::{Input, Source};
 use crate::decode::time;
 
 /// Texts of a cell without a value, in lower case.
@@ -88,38 +89,6 @@ fn zone(name: &str) -> Result<Tz, InvalidZone> {
     name.parse().map_err(|_| InvalidZone)
 }
 
-/// Why the mapping does not fit the file.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum MappingError {
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    #[error("{0}")]
-    Csv(#[from] io::Error),
-    #[error("--delimiter: expected one ASCII character, or tab")]
-    Delimiter,
-    #[error("there is no column {column} ({option}); the header has: {columns}{hint}")]
-    Column {
-        option: &'static str,
-        column: String,
-        columns: String,
-        hint: &'static str,
-    },
-    #[error(
-        "the column of the {what} is not known; name it with {option}; the header has: \
-         {columns}{hint}"
-    )]
-    Unknown {
-        what: &'static str,
-        option: &'static str,
-        columns: String,
-        hint: &'static str,
-    },
-    #[error("--time-format without an offset (%z) needs --zone")]
-    Zone,
-    #[error("with --field, expected one --value: the column of the value")]
-    LongValue,
-}
-
 /// Columns by index.
 #[derive(Debug, Clone)]
 pub(super) struct Mapping {
@@ -140,6 +109,8 @@ struct Limited {
     taken: Arc<AtomicU64>,
     /// The end of the file was read.
     ended: bool,
+    /// The last byte read.
+    last: u8,
 }
 
 impl Read for Limited {
@@ -152,6 +123,7 @@ impl Read for Limited {
         }
         let n = self.reader.read(buffer)?;
         self.ended = n == 0;
+        self.last = buffer[..n].last().copied().unwrap_or(self.last);
         self.taken.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
@@ -194,6 +166,7 @@ fn reader(source: Source, delimiter: u8) -> (csv::Reader<Limited>, Arc<AtomicU64
         reader: source.reader,
         taken: taken.clone(),
         ended: false,
+        last: 0,
     };
     let reader = csv::ReaderBuilder::new()
         .delimiter(delimiter)
@@ -226,8 +199,12 @@ pub(super) fn open(
         true => (1..=record.len()).map(|n| n.to_string()).collect(),
         false => record
             .iter()
-            .map(|name| args.text(name).unwrap_or_default().trim().to_owned())
-            .collect(),
+            .enumerate()
+            .map(|(i, name)| match args.text(name) {
+                Some(name) => Ok(name.trim().to_owned()),
+                None => Err(MappingError::NameNotUtf8(i + 1)),
+            })
+            .collect::<Result<_, _>>()?,
     };
     let mapping = mapping(&names, args, has_sensor)?;
     if !args.no_header {
@@ -251,88 +228,6 @@ fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
         other => io::Error::other(format!("line {}: {other:?}", at.unwrap_or(0))),
-    }
-}
-
-/// The names of the columns.
-struct Header<'a> {
-    names: &'a [String],
-}
-
-impl Header<'_> {
-    fn columns(&self) -> String {
-        self.names.join(", ")
-    }
-
-    fn hint(&self) -> &'static str {
-        match self.names {
-            [only] if only.contains(';') => "; add --delimiter ';'",
-            [only] if only.contains('\t') => "; add --delimiter tab",
-            _ => "",
-        }
-    }
-
-    fn find(&self, option: &'static str, column: &str) -> Result<usize, MappingError> {
-        let by_number = || {
-            column
-                .parse()
-                .ok()
-                .filter(|n| (1..=self.names.len()).contains(n))
-                .map(|n: usize| n - 1)
-        };
-        self.names
-            .iter()
-            .position(|name| name == column)
-            .or_else(by_number)
-            .ok_or_else(|| MappingError::Column {
-                option,
-                column: column.to_owned(),
-                columns: self.columns(),
-                hint: self.hint(),
-            })
-    }
-
-    /// The column with one of these names, which need no option.
-    fn usual(
-        &self,
-        known: &[&str],
-        what: &'static str,
-        option: &'static str,
-    ) -> Result<usize, MappingError> {
-        let found = known.iter().find_map(|usual| {
-            self.names
-                .iter()
-                .position(|name| name.eq_ignore_ascii_case(usual))
-        });
-        found.ok_or_else(|| MappingError::Unknown {
-            what,
-            option,
-            columns: self.columns(),
-            hint: self.hint(),
-        })
-    }
-
-    /// The columns of an option (`COLUMN` or `COLUMN=NAME`), each with its name.
-    fn named(
-        &self,
-        option: &'static str,
-        list: &[String],
-    ) -> Result<Vec<(usize, String)>, MappingError> {
-        let one = |spec: &String| {
-            let (column, name) = match (self.find(option, spec), spec.rsplit_once('=')) {
-                (Err(_), Some((column, name))) => (self.find(option, column)?, name.to_owned()),
-                (found, _) => (found?, spec.clone()),
-            };
-            Ok((
-                column,
-                if name == (column + 1).to_string() {
-                    self.names[column].clone()
-                } else {
-                    name
-                },
-            ))
-        };
-        list.iter().map(one).collect()
     }
 }
 
@@ -373,6 +268,9 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
             .map(|i| (i, names[i].clone()))
             .collect();
     }
+    if field.is_none() {
+        different(&values)?;
+    }
     let has_offset = args
         .time_format
         .as_ref()
@@ -392,6 +290,18 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
 }
 
 impl Rows {
+    /// Whether the last row of the file has a quote that is not closed. Such a quote takes the line
+    /// ends that follow it into its cell.
+    fn ends_in_quote(&self) -> bool {
+        let Limited { ended, last, .. } = self.reader.get_ref();
+        let in_cell = self
+            .record
+            .iter()
+            .last()
+            .is_some_and(|c| c.contains(&b'\n'));
+        *ended && (*last == b'\n' || (in_cell && *last != b'"'))
+    }
+
     /// The offset and the number of lines before the next row.
     fn position(&self) -> (u64, u64) {
         let at = self.reader.position();
@@ -414,6 +324,13 @@ impl Records for Rows {
                 })?;
             if !read {
                 return Ok(None);
+            }
+            if self.ends_in_quote() {
+                let line = before.1 + 1;
+                let text = format!(
+                    "line {line}: a quote in this row is not closed, and takes the rest of the file"
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             if self.record.as_slice() != b"\r" {
                 break before;

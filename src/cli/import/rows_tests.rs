@@ -176,6 +176,16 @@ fn a_file_that_does_not_fit_the_mapping_is_refused_with_its_columns() {
             &["--time-format", "%d.%m.%Y"],
             "needs --zone",
         ),
+        (
+            b"sensor_id,ts,te\xe9mp,hum\n",
+            &[],
+            "column 3 is not UTF-8; is the file in ISO 8859-1 (--latin1)?",
+        ),
+        (
+            b"sensor_id,ts,temp,hum,temp\n",
+            &[],
+            "columns 3 and 5 are both the value temp",
+        ),
     ] {
         let error = open(
             &Input::File(file(text).path().into()),
@@ -203,6 +213,33 @@ fn a_quote_that_is_not_closed_ends_the_import_with_its_line_and_little_memory() 
         error.starts_with("line 3: ") && error.contains("quote"),
         "{error}"
     );
+}
+
+#[test]
+fn a_quote_that_is_not_closed_near_the_end_is_found_too() {
+    let head = "sensor_id,ts,temp\nS1,1,2\n";
+    for (rest, is_open) in [
+        ("S1,2,\"3\nS1,3,4\n", true),
+        ("S1,2,\"3\n", true),
+        ("S1,2,\"3\nS1,3,4", true),
+        ("S1,2,\"3\"\n", false),
+        ("S1,2,\"3\"", false),
+        ("S1,2,\"3\n4\"", false),
+        ("S1,2,\"3\n4\"\n", false),
+        ("S1,2,3", false),
+        ("\r\n", false),
+    ] {
+        let file = file(format!("{head}{rest}").as_bytes());
+        let mut rows = open(&Input::File(file.path().into()), (0, 0), &args(&[]), false).unwrap();
+        let mut out = vec![];
+        rows.next(&mut out).unwrap().unwrap();
+        let next = rows.next(&mut out);
+        assert_eq!(next.is_err(), is_open, "{rest:?}");
+        if let Err(error) = next {
+            let error = error.to_string();
+            assert!(error.starts_with("line 3: a quote"), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@ use super::check;
 #[test]
 fn zigbee2mqtt() {
     let state = r#"{"battery":87,"contact":true,"last_seen":"2024-03-01T11:59:00+01:00","power":null,"action":"single",
-        "color":{"x":0.4,"y":0.5},"device":{"ieeeAddr":"0x1"}}"#;
-    let whole = r#"attic/door@1709290740000{action="single" battery=87 color_x=0.4 color_y=0.5 contact=true}"#;
+        "color":{"x":0.4,"y":0.5},"device":{"ieeeAddr":"0x1"},"device_temperature":26}"#;
+    let whole = r#"attic/door@1709290740000{action="single" battery=87 color_x=0.4 color_y=0.5 contact=true device_temperature=26}"#;
     check(
         "zigbee2mqtt",
         &[
