@@ -353,6 +353,11 @@ def backlog(board):
         "Readings in flight", "Readings in memory that are not stored. Readings that exist only in the journal do not count.",
         [(f"hourbucket_readings_in_flight{S}", "{{instance}}")], "short", min=0,
     )
+    board.graph(
+        "Journal, present group", "Time for which the journal has been writing and syncing it. If it grows, the disk does not answer.",
+        [(f"hourbucket_journal_commit_age_seconds{S}", "{{instance}}")], "s", min=0, steps=[(5, RED)],
+        alerts=["HourbucketJournalSlow"],
+    )
     board.heatmap(
         "Journal fdatasync", "Time of one fdatasync. Every acknowledgement waits for one.", "hourbucket_journal_sync_seconds",
         alerts=["HourbucketJournalSlow"],

@@ -18,6 +18,7 @@ mod catalog;
 mod context;
 mod files;
 mod instance;
+mod journal_report;
 mod last_used;
 mod on_store;
 mod ports;

@@ -1,15 +1,14 @@
 //! Background tasks: prepare the store, ping it, and update gauges and health.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{ServiceContext, backoff};
+use super::journal_report::JournalReport;
 use super::progress::{Observation, Progress};
 use crate::accumulate::state::ShardUsage;
 use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
-use crate::admin::JournalState;
 use crate::admin::health::{Quarantine, QuarantinedBucket};
 use crate::admission::AdmissionError;
 use crate::config::AckMode;
@@ -159,10 +158,10 @@ impl ServiceContext {
         };
         let mut progress =
             ProgressReport::new(Progress::new(age, self.config.flush.quarantine_after));
-        let mut growth = JournalGrowth::default();
+        let mut journal_report = JournalReport::default();
         for n in 1u32.. {
             ticks.tick().await;
-            self.report(gauges, journal, oldest, &mut growth);
+            self.report(gauges, journal, oldest, &mut journal_report);
             let line = match journal {
                 Some(journal) => journal.stats().unstored_from,
                 None => oldest.since_ms(),
@@ -187,7 +186,7 @@ impl ServiceContext {
         gauges: &[Arc<ShardGauges>],
         journal: Option<&journal::JournalHandle>,
         oldest: &Oldest,
-        growth: &mut JournalGrowth,
+        journal_report: &mut JournalReport,
     ) {
         let now = self.clock.now();
         let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
@@ -203,7 +202,7 @@ impl ServiceContext {
             AdmissionError::Broken => AdmissionClosed::Broken,
         }));
         let full = closed == Some(AdmissionError::Full);
-        self.report_journal(now, journal, oldest, (full, growth));
+        self.report_journal(now, journal, oldest, (full, journal_report));
         let health = self.health.report();
         metrics::ready(health.ready);
         metrics::store_up(health.store.ok);
@@ -291,7 +290,7 @@ impl ServiceContext {
         now: Now,
         journal: Option<&journal::JournalHandle>,
         oldest: &Oldest,
-        (full, growth): (bool, &mut JournalGrowth),
+        (full, report): (bool, &mut JournalReport),
     ) {
         let Some(journal) = journal else {
             let age_ms = oldest
@@ -305,46 +304,9 @@ impl ServiceContext {
         metrics::journal_bytes(stats.bytes);
         metrics::journal(stats.bytes_max, stats.unstored_entries);
         metrics::journal_backlog(stats.unstored_bytes, stats.written_bytes);
-        let rate = growth.bytes_per_second(now.mono_ms, stats.written_bytes);
-        let left = stats.bytes_max.saturating_sub(stats.unstored_bytes);
-        self.health.journal(JournalState {
-            bytes: stats.bytes,
-            max_bytes: stats.bytes_max,
-            unstored_bytes: stats.unstored_bytes,
-            lasts_seconds: (rate >= 1.0).then(|| (left as f64 / rate) as u64),
-            full,
-            unstored_entries: stats.unstored_entries,
-            replayed: stats.replay_done,
-            replay_total: stats.replay_total,
-        });
-    }
-}
-
-/// How fast the journal is written, over the last minutes.
-#[derive(Default)]
-struct JournalGrowth {
-    /// Time (monotonic ms) and bytes written, every [`GROWTH_EVERY_MS`], oldest first.
-    seen: VecDeque<(u64, u64)>,
-}
-
-/// Ten minutes in steps of ten seconds.
-const GROWTH_EVERY_MS: u64 = 10_000;
-const GROWTH_STEPS: usize = 60;
-
-impl JournalGrowth {
-    fn bytes_per_second(&mut self, now_ms: u64, written: u64) -> f64 {
-        if self
-            .seen
-            .back()
-            .is_none_or(|(at_ms, _)| now_ms >= at_ms + GROWTH_EVERY_MS)
-        {
-            self.seen.push_back((now_ms, written));
-            if self.seen.len() > GROWTH_STEPS {
-                self.seen.pop_front();
-            }
-        }
-        let (since_ms, before) = self.seen.front().copied().unwrap_or((now_ms, written));
-        (written - before) as f64 * 1000.0 / now_ms.saturating_sub(since_ms).max(1) as f64
+        metrics::journal_commit_age(stats.commit_age_ms.unwrap_or(0) as f64 / 1000.0);
+        self.health
+            .journal(report.observe(&stats, full, now.mono_ms));
     }
 }
 
@@ -397,24 +359,6 @@ mod tests {
     use crate::model::{Clock, DeadLetter, ReadingBatch, SystemClock};
     use crate::shutdown::FailureSignal;
     use crate::store::memory::{Fault, MemoryStore};
-
-    #[test]
-    fn the_growth_is_that_of_the_last_ten_minutes() {
-        let mut growth = JournalGrowth::default();
-        assert_eq!(growth.bytes_per_second(0, 500), 0.0);
-        for s in 1..=600u64 {
-            let rate = growth.bytes_per_second(s * 1000, 500 + s * 1000);
-            assert!((rate - 1000.0).abs() < 1.0, "{rate}");
-        }
-        let rates: Vec<f64> = (601..1300u64)
-            .map(|s| growth.bytes_per_second(s * 1000, 600_500))
-            .collect();
-        assert!(
-            rates.is_sorted_by(|a, b| a >= b) && rates.last() == Some(&0.0),
-            "{:?}",
-            rates.last()
-        );
-    }
 
     #[tokio::test(start_paused = true)]
     async fn gauges_are_updated_while_a_ping_hangs_and_only_one_ping_runs() {

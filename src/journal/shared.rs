@@ -74,7 +74,13 @@ pub(super) struct Shared {
     /// Every entry before this sequence is handed over: the consumer of the follower has requested
     /// the one after it.
     pub(super) handed_to: AtomicU64,
+    /// When the writer began to append the present group (monotonic ms), or [`NO_COMMIT`]. Not in
+    /// `state`, so that it costs no lock.
+    commit_since_ms: AtomicU64,
 }
+
+/// The value of [`Shared::commit_since_ms`] while the writer waits for ingest batches.
+const NO_COMMIT: u64 = u64::MAX;
 
 /// Arguments of [`Shared::new`].
 pub(super) struct Parts {
@@ -126,6 +132,7 @@ impl Shared {
             segment_manager: Condvar::new(),
             data: Notify::new(),
             handed_to: AtomicU64::new(from),
+            commit_since_ms: AtomicU64::new(NO_COMMIT),
         })
     }
 
@@ -150,6 +157,17 @@ impl Shared {
             mono_ms,
             wall_ms,
         }
+    }
+
+    /// The writer begins to append a group.
+    pub(super) fn commit_began(&self) {
+        let now_ms = self.clock.now().mono_ms;
+        self.commit_since_ms.store(now_ms, Ordering::Release);
+    }
+
+    /// The group is synced or rejected.
+    pub(super) fn commit_ended(&self) {
+        self.commit_since_ms.store(NO_COMMIT, Ordering::Release);
     }
 
     /// Wakes the segment manager immediately.
@@ -227,6 +245,7 @@ impl Shared {
         let (from, to) = self.replay;
         let unstored_from = state.tracker.unstored_from();
         let oldest = state.tracker.oldest(state.synced_to);
+        let commit_since_ms = self.commit_since_ms.load(Ordering::Acquire);
         JournalStats {
             bytes: state.bytes,
             unstored_bytes: state.unstored_bytes(unstored_from),
@@ -242,6 +261,8 @@ impl Shared {
             replay_total: to - from,
             oldest_unstored_ms: oldest.map(|at| at.wall_ms),
             oldest_unstored_age_ms: oldest.map(|at| self.age_ms(at)),
+            commit_age_ms: (commit_since_ms != NO_COMMIT)
+                .then(|| self.clock.now().mono_ms.saturating_sub(commit_since_ms)),
             broken: state.broken.clone(),
         }
     }

@@ -32,6 +32,9 @@ pub struct JournalStats {
     /// entry of an earlier process: the age by the wall clock at this start (at least 0), plus the
     /// time since.
     pub oldest_unstored_age_ms: Option<u64>,
+    /// For how long the writer has been appending the present group, in milliseconds; `None` while
+    /// it waits for one. Many seconds: the disk does not answer.
+    pub commit_age_ms: Option<u64>,
     /// The first failure of the journal.
     pub broken: Option<String>,
 }

@@ -118,6 +118,17 @@ impl Appender {
         ingest_batches: impl IntoIterator<Item = IngestBatch>,
         queued: &dyn Fn() -> usize,
     ) -> Result<(), WriterStopped> {
+        self.shared.commit_began();
+        let result = self.append_group(ingest_batches, queued);
+        self.shared.commit_ended();
+        result
+    }
+
+    fn append_group(
+        &mut self,
+        ingest_batches: impl IntoIterator<Item = IngestBatch>,
+        queued: &dyn Fn() -> usize,
+    ) -> Result<(), WriterStopped> {
         let mut full = false;
         for ingest_batch in ingest_batches {
             let start = self.buf.len();

@@ -137,6 +137,9 @@ pub const METRICS: &[Metric] = &[
     gauge("hourbucket_journal_unstored_entries", &[], "entries", "Journal entries from the first \
         unstored one to the newest; an entry is one request or group of messages."),
     histogram("hourbucket_journal_sync_seconds", &[], "Duration of an fdatasync of the journal."),
+    gauge("hourbucket_journal_commit_age_seconds", &[], "seconds", "Time for which the journal has \
+        been writing and syncing the present group of messages; 0 between groups. Many seconds: \
+        its disk does not answer, and nothing is acknowledged."),
     gauge("hourbucket_store_up", &[], "0 or 1", "1 if the last command to MongoDB succeeded."),
     gauge("hourbucket_store_mode", &["mode"], "1", "1 for the storage mode in use; absent until \
         MongoDB has been reached."),

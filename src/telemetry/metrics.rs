@@ -315,6 +315,11 @@ pub(crate) fn journal_sync(seconds: f64) {
     histogram!("hourbucket_journal_sync_seconds").record(seconds);
 }
 
+/// `seconds`: 0 while the writer waits for ingest batches.
+pub(crate) fn journal_commit_age(seconds: f64) {
+    gauge!("hourbucket_journal_commit_age_seconds").set(seconds);
+}
+
 /// Records a command to the store that held this many `statements`. `kind` is one of
 /// [`STORE_COMMANDS`], so that its series exist from the start.
 pub(crate) fn store_command(kind: &'static str, statements: u64, seconds: f64) {

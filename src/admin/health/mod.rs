@@ -361,6 +361,12 @@ impl State {
                 "journal: full; readings are rejected until the store has caught up".to_owned(),
             );
         }
+        if let Some(seconds) = self.journal.and_then(|j| j.hangs_seconds) {
+            reasons.push(format!(
+                "journal: its disk has not completed a write for {seconds} s; readings are not \
+                 acknowledged until it does"
+            ));
+        }
         if ack == AckMode::Stored {
             reasons.extend(self.store_away());
         }
@@ -431,6 +437,10 @@ impl State {
         } else if journal.full {
             "The journal is full: readings are refused, and their senders send them again, until \
              MongoDB has caught up."
+                .to_owned()
+        } else if journal.hangs_seconds.is_some() {
+            "The journal's disk does not answer: readings are not acknowledged, and their senders \
+             send them again."
                 .to_owned()
         } else if store_away && ack == AckMode::Stored {
             format!("{store}: readings are refused, and their senders send them again.")

@@ -106,6 +106,9 @@ pub struct JournalState {
     pub lasts_seconds: Option<u64>,
     /// Whether it rejects entries until the store has caught up or the disk has space.
     pub full: bool,
+    /// For how long the write and fdatasync in progress have lasted, if that is so long that the
+    /// disk does not answer: readings are not acknowledged until it does.
+    pub hangs_seconds: Option<u64>,
     /// Entries from the first unstored one to the newest.
     pub unstored_entries: u64,
     /// Entries of an earlier run that have been handed to the shards, which store them. While the

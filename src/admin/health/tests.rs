@@ -176,3 +176,26 @@ fn a_full_journal_blocks_and_a_broker_that_is_away_does_not() {
     });
     assert!(health.is_ready());
 }
+
+#[test]
+fn a_journal_whose_disk_does_not_answer_blocks() {
+    let health = running(AckMode::Journal);
+    let hangs = |hangs_seconds| {
+        health.journal(JournalState {
+            hangs_seconds,
+            ..JournalState::default()
+        });
+        health.report()
+    };
+    let report = hangs(Some(12));
+    assert!(!report.ready);
+    assert_eq!(
+        report.reasons,
+        [
+            "journal: its disk has not completed a write for 12 s; readings are not acknowledged \
+             until it does"
+        ]
+    );
+    assert!(report.summary.unwrap().contains("disk does not answer"));
+    assert_eq!((hangs(None).ready, hangs(None).summary), (true, None));
+}

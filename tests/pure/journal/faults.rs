@@ -145,6 +145,25 @@ fn a_failed_sync_is_final_and_entries_synced_before_are_still_returned() {
 }
 
 #[test]
+fn the_age_of_the_present_group_is_known_until_it_is_acknowledged() {
+    let mut world = new_world();
+    world.open();
+    assert_eq!(world.stats().commit_age_ms, None);
+    let journal = &mut world.opened.as_mut().unwrap().journal;
+    let handle = journal.handle();
+    let clock = world.clock.clone();
+    let (seen, age_ms) = std::sync::mpsc::channel();
+    // The last step of the group.
+    let ack = Ack::with(move |_| {
+        clock.advance(7000);
+        seen.send(handle.stats().commit_age_ms).unwrap();
+    });
+    assert!(journal.append_now(vec![IngestBatch::new(batch(9, 1), vec![], ack)]));
+    assert_eq!(age_ms.recv(), Ok(Some(7000)));
+    assert_eq!(world.stats().commit_age_ms, None);
+}
+
+#[test]
 fn a_full_disk_closes_admission_until_there_is_space() {
     let mut world = World::new(8192, 1 << 20, 4000);
     world.fs.set_capacity(Some(30_000));
