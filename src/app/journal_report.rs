@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::admin::JournalState;
-use crate::journal::JournalStats;
+use crate::journal::{JournalFull, JournalStats};
 
 /// How fast the journal is written is computed over ten minutes, in steps of ten seconds.
 const GROWTH_EVERY_MS: u64 = 10_000;
@@ -23,12 +23,7 @@ pub(super) struct JournalReport {
 
 impl JournalReport {
     /// The state for `/readyz`. Logs when the disk stops answering, and when it answers again.
-    pub(super) fn observe(
-        &mut self,
-        stats: &JournalStats,
-        full: bool,
-        now_ms: u64,
-    ) -> JournalState {
+    pub(super) fn observe(&mut self, stats: &JournalStats, now_ms: u64) -> JournalState {
         let hung_ms = stats.commit_age_ms.filter(|ms| *ms > HANGS_AFTER_MS);
         match (self.hung_ms, hung_ms) {
             (None, Some(ms)) => tracing::warn!(
@@ -47,8 +42,15 @@ impl JournalReport {
             bytes: stats.bytes,
             max_bytes: stats.bytes_max,
             unstored_bytes: stats.unstored_bytes,
-            lasts_seconds: (rate >= 1.0).then(|| (left as f64 / rate) as u64),
-            full,
+            lasts_seconds: match stats.full {
+                Some(_) => Some(0),
+                None => (rate >= 1.0).then(|| (left as f64 / rate) as u64),
+            },
+            full: stats.full.is_some(),
+            disk_error: match &stats.full {
+                Some(JournalFull::Disk { error }) => Some(error.clone()),
+                Some(JournalFull::MaxBytes) | None => None,
+            },
             hangs_seconds: hung_ms.map(|ms| ms / 1000),
             unstored_entries: stats.unstored_entries,
             replayed: stats.replay_done,
@@ -104,6 +106,30 @@ mod tests {
     }
 
     #[test]
+    fn a_full_journal_lasts_no_longer_and_names_the_error_of_its_disk() {
+        let mut report = JournalReport::default();
+        let mut stats = JournalStats {
+            bytes_max: 1 << 30,
+            ..JournalStats::default()
+        };
+        report.observe(&stats, 0);
+        stats.written_bytes = 1 << 20;
+        assert_eq!(report.observe(&stats, 1000).lasts_seconds, Some(1024));
+        let disk = JournalFull::Disk {
+            error: "Input/output error".into(),
+        };
+        for (full, disk_error) in [
+            (JournalFull::MaxBytes, None),
+            (disk, Some("Input/output error")),
+        ] {
+            stats.full = Some(full);
+            let state = report.observe(&stats, 1000);
+            assert_eq!((state.full, state.lasts_seconds), (true, Some(0)));
+            assert_eq!(state.disk_error.as_deref(), disk_error);
+        }
+    }
+
+    #[test]
     fn a_group_that_takes_more_than_five_seconds_hangs() {
         let mut report = JournalReport::default();
         let mut hangs = |commit_age_ms| {
@@ -111,7 +137,7 @@ mod tests {
                 commit_age_ms,
                 ..JournalStats::default()
             };
-            report.observe(&stats, false, 0).hangs_seconds
+            report.observe(&stats, 0).hangs_seconds
         };
         assert_eq!(hangs(None), None);
         assert_eq!(hangs(Some(5000)), None);

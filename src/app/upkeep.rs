@@ -201,8 +201,7 @@ impl ServiceContext {
             AdmissionError::Stopping => AdmissionClosed::Stopping,
             AdmissionError::Broken => AdmissionClosed::Broken,
         }));
-        let full = closed == Some(AdmissionError::Full);
-        self.report_journal(now, journal, oldest, (full, journal_report));
+        self.report_journal(now, journal, oldest, journal_report);
         let health = self.health.report();
         metrics::ready(health.ready);
         metrics::store_up(health.store.ok);
@@ -290,7 +289,7 @@ impl ServiceContext {
         now: Now,
         journal: Option<&journal::JournalHandle>,
         oldest: &Oldest,
-        (full, report): (bool, &mut JournalReport),
+        report: &mut JournalReport,
     ) {
         let Some(journal) = journal else {
             let age_ms = oldest
@@ -305,8 +304,7 @@ impl ServiceContext {
         metrics::journal(stats.bytes_max, stats.unstored_entries);
         metrics::journal_backlog(stats.unstored_bytes, stats.written_bytes);
         metrics::journal_commit_age(stats.commit_age_ms.unwrap_or(0) as f64 / 1000.0);
-        self.health
-            .journal(report.observe(&stats, full, now.mono_ms));
+        self.health.journal(report.observe(&stats, now.mono_ms));
     }
 }
 

@@ -2,6 +2,7 @@
 //! [`open`](super::Journal::open) the service does not start. On a [`JournalFailure`] it stops
 //! accepting data.
 
+use std::borrow::Borrow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -185,6 +186,28 @@ fn missing(count: u64) -> String {
     match count {
         0 | 1 => "is missing".to_owned(),
         _ => format!("and the {} after it are missing", count - 1),
+    }
+}
+
+/// Why the journal takes no readings for now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JournalFull {
+    /// No segment can be freed before the store has caught up.
+    #[error("the journal has reached journal.max_bytes")]
+    MaxBytes,
+    /// A file could not be created, written or renamed: no space, a quota, a failing disk.
+    #[error("the journal cannot be written: {error}")]
+    Disk {
+        /// The error of the operating system.
+        error: String,
+    },
+}
+
+impl JournalFull {
+    pub(super) fn disk(error: impl Borrow<io::Error>) -> JournalFull {
+        JournalFull::Disk {
+            error: error.borrow().to_string(),
+        }
     }
 }
 

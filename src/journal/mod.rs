@@ -29,11 +29,11 @@
 //!
 //! **Full.** A segment's space is reserved before it is used. A full disk therefore shows when the
 //! next segment is prepared, not during an acknowledged write. If no segment is available
-//! (`journal.max_bytes`, no space), the group is rejected and admission closes
-//! ([`AdmissionControl::full`]). The segment manager opens it when it has a segment again: after a
-//! removal, or in one of its attempts every second. The backlog is not affected. A group that could
-//! never fit would be sent again for ever; so ingest permanently refuses a message whose readings
-//! exceed [`readings_bytes_max`].
+//! (`journal.max_bytes`, no space), or a write fails, the group is rejected and admission closes
+//! ([`AdmissionControl::full`]; [`JournalFull`] is the reason). The segment manager opens it when it
+//! has a segment again and can write to it: after a removal, or in one of its attempts every second.
+//! The backlog is not affected. A group that could never fit would be sent again for ever; so ingest
+//! permanently refuses a message whose readings exceed [`readings_bytes_max`].
 //!
 //! **Retry.** A short write is continued. A failed write rejects its group and ends its segment. A
 //! failed fdatasync of a segment or of the directory is final ([`JournalFailure::Sync`]): admission
@@ -70,7 +70,7 @@ mod stats;
 mod tracker;
 mod writer;
 
-pub use error::{Damage, JournalError, JournalFailure};
+pub use error::{Damage, JournalError, JournalFailure, JournalFull};
 pub use follower::{Follower, JournalEntry};
 pub use inspect::{Report, SegmentReport, check, inspect};
 pub use recovery::TornTail;

@@ -21,7 +21,8 @@ use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::error::JournalFailure;
+use super::error::{JournalFailure, JournalFull};
+use super::fs::write_all_at;
 use super::segment::HEADER_BYTES;
 use super::segment_info::SegmentInfo;
 use super::segment_pool::{PreparedSegment, SegmentPool};
@@ -41,10 +42,8 @@ const READY_MAX: usize = 4;
 pub(super) enum NoSegment {
     #[error("a message of {0} bytes is too large for journal.max_bytes")]
     TooLarge(u64),
-    #[error("the journal has reached journal.max_bytes")]
-    MaxBytes,
-    #[error("no space for a journal segment: {0}")]
-    Io(#[from] io::Error),
+    #[error(transparent)]
+    Full(#[from] JournalFull),
 }
 
 impl Shared {
@@ -81,9 +80,9 @@ impl Shared {
         };
         match &made {
             Ok(_) => self.wake(&mut self.state()),
-            Err(refusal) => self.refuse(&mut pool, refusal),
+            Err(full) => self.refuse(&mut pool, full.clone()),
         }
-        made
+        Ok(made?)
     }
 
     /// Frees space when it is short, one segment at a time; see
@@ -100,16 +99,16 @@ impl Shared {
         given_up
     }
 
-    fn make(&self, pool: &mut SegmentPool, bytes: u64) -> Result<PreparedSegment, NoSegment> {
+    fn make(&self, pool: &mut SegmentPool, bytes: u64) -> Result<PreparedSegment, JournalFull> {
         if self.state().bytes + bytes > self.max_bytes {
-            return Err(NoSegment::MaxBytes);
+            return Err(JournalFull::MaxBytes);
         }
         let path = pool.next_path(&self.dir);
-        let file = self.fs.create(&path)?;
+        let file = self.fs.create(&path).map_err(JournalFull::disk)?;
         if let Err(error) = file.allocate(bytes) {
             // Releases the space that was reserved before the failure.
             let _ = self.fs.remove(&path);
-            return Err(error.into());
+            return Err(JournalFull::disk(error));
         }
         self.state().count_bytes(bytes, 0);
         Ok(PreparedSegment {
@@ -130,16 +129,34 @@ impl Shared {
     }
 
     /// Closes admission after a failed write.
-    pub(super) fn write_refused(&self, error: &dyn std::fmt::Display) {
-        self.refuse(&mut self.pool(), error);
+    pub(super) fn write_refused(&self, error: &io::Error) {
+        self.refuse(&mut self.pool(), JournalFull::disk(error));
     }
 
-    fn refuse(&self, pool: &mut SegmentPool, why: &dyn std::fmt::Display) {
-        if !pool.refused {
-            tracing::error!(error = %why, "admission closed: no space in the journal");
+    /// Closes admission, or replaces the reason. With the pool's lock, as [`Shared::reopen`], so that
+    /// admission and its reason agree.
+    fn refuse(&self, _pool: &mut SegmentPool, why: JournalFull) {
+        let before = self.state().full.replace(why.clone());
+        if before.is_none() {
+            tracing::error!(error = %why, "admission closed: the journal cannot take readings");
         }
-        pool.refused = true;
         self.admission_control.full(true);
+    }
+
+    /// Opens admission if a segment can be written. A disk that refuses writes may still reserve
+    /// space, so this writes where the header will be. A file that cannot be written is removed; the
+    /// next tick tries another.
+    fn reopen(&self, pool: &mut SegmentPool) {
+        let Some(prepared) = pool.ready.last() else {
+            return;
+        };
+        if let Err(error) = write_all_at(&*prepared.file, &[0; HEADER_BYTES as usize], 0) {
+            self.discard(pool.ready.pop());
+            return self.refuse(pool, JournalFull::disk(error));
+        }
+        self.state().full = None;
+        self.admission_control.full(false);
+        tracing::info!("admission open: the journal takes readings again");
     }
 
     /// Retires stored segments, oldest first, each durably before the next, and after a checkpoint
@@ -286,20 +303,23 @@ impl SegmentManager {
             let now = (!last).then(|| shared.now());
             shared.state().forget(now);
             shared.sweep(&mut pool);
-            let closed = {
+            let (closed, full) = {
                 let state = shared.state();
-                state.closed || state.broken.is_some()
+                (state.closed || state.broken.is_some(), state.full.is_some())
             };
             while pool.ready.is_empty() && !closed {
                 match shared.make(&mut pool, shared.segment_bytes) {
                     Ok(prepared) => pool.ready.push(prepared),
                     // A write was rejected: space matters more now than stored entries that a
                     // replay may need.
-                    Err(_) if pool.refused && shared.give_up_oldest() => shared.sweep(&mut pool),
+                    Err(_) if full && shared.give_up_oldest() => shared.sweep(&mut pool),
                     Err(why) => {
                         // The active segment may have space for hours. The writer reports when this
                         // matters.
                         tracing::debug!(error = %why, "cannot prepare a journal segment");
+                        if full {
+                            shared.refuse(&mut pool, why);
+                        }
                         break;
                     }
                 }
@@ -309,10 +329,8 @@ impl SegmentManager {
                     .drain(..)
                     .for_each(|prepared| shared.discard(Some(prepared)));
             }
-            if pool.refused && !pool.ready.is_empty() {
-                pool.refused = false;
-                shared.admission_control.full(false);
-                tracing::info!("admission open: the journal has space again");
+            if full {
+                shared.reopen(&mut pool);
             }
         }
         while let Some(surplus) = shared.surplus() {

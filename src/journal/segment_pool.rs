@@ -22,8 +22,6 @@ pub(super) struct PreparedSegment {
 pub(super) struct SegmentPool {
     /// The last one is used next: a recycled one if there is any.
     pub(super) ready: Vec<PreparedSegment>,
-    /// A write or a segment was rejected, and admission is closed.
-    pub(super) refused: bool,
     /// Number of file names used. Names are unique, because the writer fills one file while the
     /// segment manager prepares the next.
     pub(super) named: u64,

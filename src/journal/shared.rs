@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::checkpoint::CheckpointFile;
-use super::error::JournalFailure;
+use super::error::{JournalFailure, JournalFull};
 use super::fs::{DirLock, Fs};
 use super::recovery::Recovered;
 use super::segment::HEADER_BYTES;
@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) closed: bool,
     /// The process is about to end: dropped entries are not reported.
     pub(super) finished: bool,
+    /// Admission is closed. Changed only with the pool's lock.
+    pub(super) full: Option<JournalFull>,
     pub(super) broken: Option<String>,
     /// Wakes the segment manager.
     pub(super) wake: bool,
@@ -110,6 +112,7 @@ impl Shared {
             synced_to: recovered.next_seq,
             closed: false,
             finished: false,
+            full: None,
             broken: None,
             wake: true,
             lock: Some(parts.lock),
@@ -263,6 +266,7 @@ impl Shared {
             oldest_unstored_age_ms: oldest.map(|at| self.age_ms(at)),
             commit_age_ms: (commit_since_ms != NO_COMMIT)
                 .then(|| self.clock.now().mono_ms.saturating_sub(commit_since_ms)),
+            full: state.full.clone(),
             broken: state.broken.clone(),
         }
     }

@@ -1,5 +1,7 @@
 //! The contents of the journal in figures, for metrics and the admin port.
 
+use super::error::JournalFull;
+
 /// The state of the journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JournalStats {
@@ -35,6 +37,8 @@ pub struct JournalStats {
     /// For how long the writer has been appending the present group, in milliseconds; `None` while
     /// it waits for one. Many seconds: the disk does not answer.
     pub commit_age_ms: Option<u64>,
+    /// Why it takes no readings for now; `None` if it does.
+    pub full: Option<JournalFull>,
     /// The first failure of the journal.
     pub broken: Option<String>,
 }

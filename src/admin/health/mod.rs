@@ -302,7 +302,7 @@ impl Health {
         let reasons: Vec<String> = blocking.into_iter().chain(degraded).collect();
         let summary = (!reasons.is_empty()).then(|| state.summary(self.ack));
         let http = state.http.clone();
-        let journal = state.journal;
+        let journal = state.journal.clone();
         let quarantine = state.quarantine.buckets.clone();
         Report {
             ready,
@@ -356,12 +356,19 @@ impl State {
         } else if !self.started {
             reasons.push("starting".to_owned());
         }
-        if self.journal.is_some_and(|j| j.full) {
-            reasons.push(
-                "journal: full; readings are rejected until the store has caught up".to_owned(),
-            );
+        let journal = self.journal.as_ref();
+        if let Some(journal) = journal.filter(|j| j.full) {
+            reasons.push(match &journal.disk_error {
+                Some(error) => format!(
+                    "journal: its disk refuses writes: {error}; readings are rejected until it \
+                     takes them"
+                ),
+                None => "journal: full (journal.max_bytes); readings are rejected until the store \
+                         has caught up"
+                    .to_owned(),
+            });
         }
-        if let Some(seconds) = self.journal.and_then(|j| j.hangs_seconds) {
+        if let Some(seconds) = journal.and_then(|j| j.hangs_seconds) {
             reasons.push(format!(
                 "journal: its disk has not completed a write for {seconds} s; readings are not \
                  acknowledged until it does"
@@ -411,7 +418,7 @@ impl State {
 
     /// The worst problem in one sentence, for people.
     fn summary(&self, ack: AckMode) -> String {
-        let journal = self.journal.unwrap_or_default();
+        let journal = self.journal.clone().unwrap_or_default();
         let room = match journal.lasts_seconds {
             Some(seconds) => format!("room for about {}", about(seconds)),
             None => "with room for more".to_owned(),
@@ -434,6 +441,11 @@ impl State {
             "The service is stopping.".to_owned()
         } else if !self.started {
             "The service is starting.".to_owned()
+        } else if let Some(error) = &journal.disk_error {
+            format!(
+                "The journal's disk refuses writes ({error}): readings are refused, and their \
+                 senders send them again."
+            )
         } else if journal.full {
             "The journal is full: readings are refused, and their senders send them again, until \
              MongoDB has caught up."

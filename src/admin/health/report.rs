@@ -93,7 +93,7 @@ pub struct BrokerReport {
 }
 
 /// The state of the journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct JournalState {
     /// Bytes on disk.
     pub bytes: u64,
@@ -102,10 +102,12 @@ pub struct JournalState {
     /// Bytes from the first unstored entry on.
     pub unstored_bytes: u64,
     /// Seconds until it is full if nothing were stored and readings kept arriving as in the last
-    /// minutes; absent if none arrive.
+    /// minutes; absent if none arrive, and 0 while it is full.
     pub lasts_seconds: Option<u64>,
-    /// Whether it rejects entries until the store has caught up or the disk has space.
+    /// Whether it rejects entries: until the store has caught up, or until the disk takes a write.
     pub full: bool,
+    /// The error of the operating system, if it is full because the disk refuses writes.
+    pub disk_error: Option<String>,
     /// For how long the write and fdatasync in progress have lasted, if that is so long that the
     /// disk does not answer: readings are not acknowledged until it does.
     pub hangs_seconds: Option<u64>,

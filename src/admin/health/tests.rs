@@ -178,6 +178,36 @@ fn a_full_journal_blocks_and_a_broker_that_is_away_does_not() {
 }
 
 #[test]
+fn a_full_journal_says_whether_it_waits_for_the_store_or_for_its_disk() {
+    let health = running(AckMode::Journal);
+    let full = |disk_error: Option<&str>| {
+        health.journal(JournalState {
+            full: true,
+            disk_error: disk_error.map(str::to_owned),
+            ..JournalState::default()
+        });
+        let report = health.report();
+        assert!(!report.ready);
+        (report.reasons, report.summary.unwrap())
+    };
+    let (reasons, summary) = full(None);
+    assert_eq!(
+        reasons,
+        ["journal: full (journal.max_bytes); readings are rejected until the store has caught up"]
+    );
+    assert!(summary.contains("until MongoDB has caught up"));
+    let (reasons, summary) = full(Some("No space left on device (os error 28)"));
+    assert_eq!(
+        reasons,
+        [
+            "journal: its disk refuses writes: No space left on device (os error 28); readings are \
+             rejected until it takes them"
+        ]
+    );
+    assert!(!summary.contains("MongoDB") && summary.contains("No space left"));
+}
+
+#[test]
 fn a_journal_whose_disk_does_not_answer_blocks() {
     let health = running(AckMode::Journal);
     let hangs = |hangs_seconds| {

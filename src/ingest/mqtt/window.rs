@@ -107,8 +107,8 @@ pub(super) fn cause(
 ) -> &'static str {
     match (admission, ack) {
         (Err(AdmissionError::Full), _) => {
-            "the journal is full: the store is too slow or unreachable; speed it up, or increase \
-             journal.max_bytes"
+            "the journal is full: the store is too slow or unreachable (speed it up, or increase \
+             journal.max_bytes), or its disk refuses writes; /readyz says which"
         }
         _ if oldest_seconds < QUICK_SECONDS => {
             "the window is too small for the broker's rate: acknowledgements are fast; increase \

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{AdmissionError, IngestBatch, admission_channel};
+use hourbucket::journal::JournalFull;
 use hourbucket::journal::fs::memory::{Crash, Fault, Op};
 
 use super::support::{World, batch, segment_paths};
@@ -173,6 +174,7 @@ fn a_full_disk_closes_admission_until_there_is_space() {
         world.tick();
     }
     assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
+    assert!(matches!(world.stats().full, Some(JournalFull::Disk { .. })));
     let due = world.due.len();
     assert!(due > 8, "{due}");
     world.fs.set_capacity(Some(60_000));
@@ -196,6 +198,7 @@ fn a_full_journal_opens_when_a_segment_is_stored() {
     assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
     let stats = |world: &World| world.opened.as_ref().unwrap().journal.handle().stats();
     assert!(stats(&world).bytes <= 32 << 10);
+    assert_eq!(stats(&world).full, Some(JournalFull::MaxBytes));
     let segments = stats(&world).segments;
     world.take(100);
     (0..100).for_each(|_| world.store(0));
@@ -229,6 +232,40 @@ fn a_failed_write_rejects_its_group_and_the_next_one_starts_a_new_segment() {
     world.crash(Crash::Random(3));
     world.open();
     assert_eq!(world.due.len(), 2, "the refused group does not come back");
+}
+
+#[test]
+fn a_disk_that_refuses_writes_keeps_admission_closed_until_one_succeeds() {
+    let refused = |error: ErrorKind| {
+        let mut world = new_world();
+        world.open();
+        world.append(&[(3, false)]);
+        world.tick();
+        world
+            .fs
+            .fail(Some(Op::Write), 0, u64::MAX, Fault::Error(error));
+        world.append(&[(4, false)]);
+        let bytes = world.stats().bytes;
+        // Space can be reserved all the time.
+        for _ in 0..5 {
+            world.clock.advance(1000);
+            world.tick();
+            assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
+            let why = std::io::Error::from(error).to_string();
+            assert_eq!(world.stats().full, Some(JournalFull::Disk { error: why }));
+        }
+        assert!(world.stats().bytes <= bytes, "{:?}", world.stats());
+        world.fs.heal();
+        world.tick();
+        assert_eq!(world.admission_control.check(), Ok(()));
+        assert_eq!(world.stats().full, None);
+        world.append(&[(5, false)]);
+        assert_eq!(world.due.len(), 2);
+        world.crash(Crash::LoseAll);
+        world.open();
+    };
+    refused(ErrorKind::StorageFull);
+    refused(ErrorKind::Other);
 }
 
 #[test]
