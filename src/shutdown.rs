@@ -94,6 +94,17 @@ pub(crate) fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
     tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
 }
 
+/// Handles SIGXFSZ by doing nothing. By default it ends the process without a message when a file
+/// grows beyond the limit on file sizes (`ulimit -f`); handled, the write fails like one on a full
+/// disk. The handler stays when the stream of signals is dropped.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub(crate) fn survive_file_size_limit() -> std::io::Result<()> {
+    let number = rustix::process::Signal::XFSZ.as_raw();
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(number)).map(drop)
+}
+
 /// Waits for SIGTERM or SIGINT and returns the signal's name.
 ///
 /// # Errors

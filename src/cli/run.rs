@@ -36,11 +36,14 @@ pub(super) async fn run(
     for reason in dead_letters::reasons() {
         metrics::dead_letter(reason, 0);
     }
-    let (signal, mut hangups) =
-        match shutdown::signal().and_then(|signal| Ok((signal, shutdown::hangups()?))) {
-            Ok(both) => both,
-            Err(error) => return fail(format!("signal handlers: {error}")),
-        };
+    let handlers = || {
+        shutdown::survive_file_size_limit()?;
+        Ok((shutdown::signal()?, shutdown::hangups()?))
+    };
+    let (signal, mut hangups) = match handlers() {
+        Ok(both) => both,
+        Err::<_, std::io::Error>(error) => return fail(format!("signal handlers: {error}")),
+    };
     let exposed = loaded.exposed_secrets();
     let config = loaded.config;
     let file = loaded

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::support::http_client::agent;
 use crate::support::{free_port, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -116,6 +117,39 @@ fn the_manager_may_listen_on_an_abstract_socket() {
         &format!("@{name}"),
         &UnixDatagram::bind_addr(&address).unwrap(),
     );
+}
+
+#[test]
+fn a_limit_on_file_sizes_refuses_readings_like_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = free_port();
+    let http = free_port();
+    let of_service = command(dir.path(), admin, &[]);
+    // Far below journal.segment_bytes. SIGXFSZ would end the process at the first segment.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 2000 && exec \"$0\" run"]);
+    limited
+        .arg(of_service.get_program())
+        .current_dir(dir.path())
+        .envs(of_service.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .env("HOURBUCKET_HTTP__LISTEN", format!("127.0.0.1:{http}"))
+        .stderr(Stdio::null());
+    let mut service = Running(limited.spawn().unwrap());
+    let agent = agent();
+    let status = wait_until("an answer", LIMIT, || {
+        assert_eq!(service.0.try_wait().unwrap(), None, "it has ended");
+        let post = agent.post(format!("http://127.0.0.1:{http}/v1/readings"));
+        let post = post.header("content-type", "application/json");
+        let answer = post.send("{\"sensor_id\":\"S1\",\"v\":1}");
+        Some(answer.ok()?.status().as_u16())
+    });
+    assert_eq!(status, 429, "no acknowledgement without a segment");
+    wait_until("the reason", LIMIT, || {
+        let get = agent.get(format!("http://127.0.0.1:{admin}/readyz"));
+        let text = get.call().ok()?.body_mut().read_to_string().ok()?;
+        text.contains("its disk refuses writes: File too large")
+            .then_some(())
+    });
 }
 
 #[test]
