@@ -3,7 +3,11 @@
 
 use super::mapping::Mapping;
 use super::topic::{merges_sensors, overlap};
-use super::{Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription};
+use super::units::{MIB, write_size};
+use super::{AckMode, Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription};
+
+/// The smallest `journal.max_bytes` in which every dead letter of MQTT fits.
+const JOURNAL_WITH_MQTT_MIN: u64 = 12 * MIB;
 
 impl Config {
     /// One sentence for each warning, with its key.
@@ -32,7 +36,22 @@ impl Config {
             .chain(of_brokers)
             .chain(in_clear)
             .chain(plain)
+            .chain(self.small_journal())
             .collect()
+    }
+
+    /// What one batch of messages becomes must fit into the half of the journal that can be freed:
+    /// its readings, up to three eighths of the journal, and its dead letters, up to 1.5 MiB.
+    fn small_journal(&self) -> Option<String> {
+        let has_mqtt = !self.mqtt.is_empty() || self.listen.mqtt.enabled;
+        let is_small = self.journal.max_bytes < JOURNAL_WITH_MQTT_MIN;
+        (has_mqtt && is_small && self.ingest.ack == AckMode::Journal).then(|| {
+            format!(
+                "journal.max_bytes: the dead letter of a large message over MQTT may never fit, and \
+                 the message would be sent again for ever; set it to at least {}",
+                write_size(JOURNAL_WITH_MQTT_MIN)
+            )
+        })
     }
 
     /// What a default means for some senders: one sentence for each, with its key. Startup and

@@ -40,7 +40,9 @@ const READY_MAX: usize = 4;
 /// Why no segment is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSegment {
-    #[error("a message of {0} bytes is too large for journal.max_bytes")]
+    #[error(
+        "a message that needs {0} bytes never fits into the journal; increase journal.max_bytes"
+    )]
     TooLarge(u64),
     #[error(transparent)]
     Full(#[from] JournalFull),

@@ -29,11 +29,13 @@ use super::segment::{
     synced_frame,
 };
 use super::segment_info::SegmentInfo;
+use super::segment_manager::NoSegment;
 use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
 use crate::admission::{IngestBatch, IngestReceiver, JournalAccount};
 use crate::commit_delay::{CommitDelay, OpenGroup};
+use crate::telemetry::log_limit::LineLimit;
 use crate::telemetry::metrics;
 
 /// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would
@@ -75,6 +77,8 @@ pub(super) struct Appender {
     /// Bytes of the group by sender.
     charges: Vec<(JournalAccount, u64)>,
     delay: CommitDelay,
+    /// Senders decide how often they repeat a message that is too large.
+    too_large_log: LineLimit,
 }
 
 impl Appender {
@@ -90,6 +94,7 @@ impl Appender {
         let acks = Vec::new();
         let charges = Vec::new();
         let delay = CommitDelay::new(commit_delay);
+        let too_large_log = LineLimit::new("messages that are too large for the journal");
         Appender {
             shared,
             active: None,
@@ -100,6 +105,7 @@ impl Appender {
             acks,
             charges,
             delay,
+            too_large_log,
         }
     }
 
@@ -266,7 +272,14 @@ impl Appender {
         let shared = self.shared.clone();
         let prepared = match shared.take_segment(frames_bytes + SYNCED_BYTES) {
             Ok(prepared) => prepared,
-            Err(why) => {
+            Err(error @ NoSegment::TooLarge(_)) => {
+                let now_ms = shared.clock.now().mono_ms;
+                self.too_large_log
+                    .line(now_ms, || tracing::warn!(%error, "refusing a message"));
+                return Ok(false);
+            }
+            // Logged where admission was closed.
+            Err(NoSegment::Full(why)) => {
                 tracing::debug!(error = %why, "no journal segment available");
                 return Ok(false);
             }

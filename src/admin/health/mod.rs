@@ -360,7 +360,7 @@ impl State {
         if let Some(journal) = journal.filter(|j| j.full) {
             reasons.push(match &journal.disk_error {
                 Some(error) => format!(
-                    "journal: its disk refuses writes: {error}; readings are rejected until it \
+                    "journal: full, its disk refuses writes: {error}; readings are rejected until it \
                      takes them"
                 ),
                 None => "journal: full (journal.max_bytes); readings are rejected until the store \

@@ -200,7 +200,7 @@ fn a_full_journal_says_whether_it_waits_for_the_store_or_for_its_disk() {
     assert_eq!(
         reasons,
         [
-            "journal: its disk refuses writes: No space left on device (os error 28); readings are \
+            "journal: full, its disk refuses writes: No space left on device (os error 28); readings are \
              rejected until it takes them"
         ]
     );

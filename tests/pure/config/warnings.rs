@@ -47,6 +47,11 @@ fn unlikely_settings_are_a_warning() {
         panic!("one warning")
     };
     assert!(retained.contains("no effect"), "{retained}");
+    let small = "max_bytes = \"11MiB\"\nsegment_bytes = \"1MiB\"";
+    let [small] = &warnings("max_bytes = \"16GiB\"", small)[..] else {
+        panic!("one warning")
+    };
+    assert!(small.contains("at least 12MiB"), "{small}");
     let text = DESIGN
         .replacen(shared.0, "\"$share/g/sensors/+/+\"", 1)
         .replace("clean_start = false", "clean_start = true");
