@@ -305,6 +305,10 @@ impl Readings {
         self.0
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn values(&self) -> Vec<f64> {
         self.0.iter().map(|sample| sample.value).collect()
     }

@@ -168,6 +168,27 @@ fn answers(service: &Service, day: i64, start: i64) {
     assert_eq!(until, start + HOUR, "{readings}");
     let recent = get("readings", "");
     assert!(recent.get("readings_until").is_none(), "{recent}");
+    // The second window covers the hour, which the first one cuts.
+    let seconds = start / 1000;
+    let path = format!(
+        "/prometheus/api/v1/query_range?query=count_over_time(n%5B1h%5D)&step=2&start={}&end={}",
+        seconds + 2,
+        seconds + 4
+    );
+    let (status, text) = service.get_admin(&path).expect("an answer");
+    assert_eq!(status, 200, "{text}");
+    let counts: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let values = counts["data"]["result"][0]["values"].as_array();
+    let last = values.and_then(|all| all.last());
+    assert_eq!(
+        last,
+        Some(&serde_json::json!([seconds + 4, "5"])),
+        "{counts}"
+    );
+    assert!(
+        text.contains("were removed (store.retention_readings)"),
+        "{text}"
+    );
 }
 
 /// The first document of `sensor_buckets`.

@@ -30,6 +30,11 @@
 //! order. A summary counts both. So rules 1 and 3 count both, and rules 4 and 5 one; if rule 5
 //! applies to any window of the bucket, it applies to all. The docs say so.
 //!
+//! **Removed readings.** Of a bucket whose readings were removed, only the summary is left. So where
+//! it applies (rules 1 and 3) it is used, even if rule 5 applies to another window: that one gets the
+//! samples that are left. The readings on an edge are not known then, so rule 3 counts them with
+//! their bucket.
+//!
 //! **Rounding.** Sums are added bucket by bucket. They differ from a sum over all samples in the
 //! last digits. Prometheus' sum is compensated, a summary's is not: if large numbers within a bucket
 //! cancel out (1e100, 1, -1e100), the small ones are lost.
@@ -58,6 +63,8 @@ pub struct SummarisedBucket {
     pub edge: Option<Vec<f64>>,
     /// The samples of the bucket, once they are loaded.
     pub samples: Option<Vec<Sample>>,
+    /// Whether these are fewer than the summary counts, because readings were removed.
+    pub readings_removed: bool,
 }
 
 /// What must be loaded of a bucket before its windows can be answered.
@@ -154,11 +161,13 @@ impl SummarisedBucket {
     }
 
     fn contribution(&self, bounds: (i64, i64)) -> Option<WindowStats> {
-        if let Some(samples) = &self.samples {
+        let part = self.part(bounds);
+        let by_summary = self.readings_removed && matches!(part, Part::All | Part::AllButEdge);
+        if let Some(samples) = self.samples.as_ref().filter(|_| !by_summary) {
             return of_samples(samples, bounds);
         }
         let edge = self.edge.as_deref().unwrap_or_default();
-        match self.part(bounds) {
+        match part {
             Part::None | Part::Some => None,
             Part::All => Some(self.stats),
             Part::AllButEdge => {

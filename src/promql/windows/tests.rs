@@ -22,6 +22,7 @@ fn bucket(samples: &[Sample], (start_ms, end_ms): (i64, i64), is_day: bool) -> S
         stats,
         edge: None,
         samples: None,
+        readings_removed: false,
     }
 }
 
@@ -319,6 +320,7 @@ fn a_summary_counts_two_readings_of_a_millisecond() {
         stats,
         edge: Some(vec![1.0, 2.0]),
         samples: None,
+        readings_removed: false,
     };
     let window = |end_ms: i64| Windows {
         first_end_ms: end_ms,
@@ -358,4 +360,62 @@ fn a_summary_counts_two_readings_of_a_millisecond() {
         },
     ]);
     assert_eq!(counts(&hour, HOUR + 5), Some((1, 2.0)), "cut: the last one");
+}
+
+#[test]
+fn a_removed_hour_answers_windows_that_cover_it_although_another_cuts_it() {
+    let windows = Windows {
+        first_end_ms: 2 * HOUR,
+        step_ms: HOUR / 2,
+        steps: 3,
+        range_ms: 2 * HOUR,
+        needs_sum: true,
+        needs_min: false,
+        needs_max: false,
+    };
+    // Readings of the first two hours; the first of each is on the full hour with `shift_ms` 0.
+    let counts = |shift_ms: i64, left_from_ms: i64| {
+        let samples: Vec<Sample> = (0..120)
+            .map(|minute| Sample {
+                ts_ms: minute * 60_000 + shift_ms,
+                value: 1.0,
+            })
+            .collect();
+        let hours = samples.chunks(60).zip([0, HOUR]).map(|(of_hour, start)| {
+            let left = of_hour.iter().filter(|s| s.ts_ms >= left_from_ms);
+            let left: Vec<Sample> = left.copied().collect();
+            let edge = left.iter().filter(|s| s.ts_ms == start);
+            let mut hour = bucket(of_hour, (start, start + HOUR), false);
+            hour.edge = Some(edge.map(|s| s.value).collect());
+            if hour.need(&windows) == Need::Samples {
+                hour.readings_removed = left.len() < 60;
+                hour.samples = Some(left);
+            }
+            assert_eq!(
+                hour.samples.is_some(),
+                start == 0,
+                "only the first hour is cut"
+            );
+            hour
+        });
+        let hours: Vec<SummarisedBucket> = hours.collect();
+        answer(&windows, &hours)
+            .into_iter()
+            .map(|stats| stats.map(|s| (s.count, s.sum)))
+            .collect::<Vec<_>>()
+    };
+    let whole = |n: u64| Some((n, n as f64));
+    // Ends at 2:00, 2:30 and 3:00, each with a range of two hours.
+    assert_eq!(
+        counts(30_000, i64::MAX),
+        [whole(120), whole(60), whole(60)],
+        "the second window has nothing of the hour that it cuts"
+    );
+    assert_eq!(counts(30_000, HOUR / 2), [whole(120), whole(90), whole(60)]);
+    assert_eq!(
+        counts(0, i64::MAX),
+        [whole(120), whole(60), whole(60)],
+        "the reading on an edge counts with its hour"
+    );
+    assert_eq!(counts(0, 0), [whole(119), whole(89), whole(59)]);
 }

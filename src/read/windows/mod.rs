@@ -243,5 +243,6 @@ fn summarised(
         stats,
         edge: None,
         samples: None,
+        readings_removed: false,
     })
 }

@@ -156,11 +156,14 @@ impl ReadService {
             for (run, readings) in runs.iter().zip(found) {
                 for b in run {
                     let bucket = &mut loaded.buckets[*b];
-                    bucket.samples = Some(
-                        readings
-                            .between(bucket.start_ms, bucket.end_ms)
-                            .last_of_each(),
-                    );
+                    let of_bucket = readings.between(bucket.start_ms, bucket.end_ms);
+                    bucket.readings_removed = removed.removed_until_ms >= Some(bucket.end_ms)
+                        && (of_bucket.len() as u64) < bucket.stats.count;
+                    if bucket.readings_removed {
+                        let edge = readings.between(bucket.start_ms, bucket.start_ms + 1);
+                        bucket.edge = Some(edge.values());
+                    }
+                    bucket.samples = Some(of_bucket.last_of_each());
                 }
             }
         }
