@@ -133,7 +133,11 @@ impl ServiceContext {
             config.bucket.span,
             limits,
         )
-        .with_rollup(Zone::from(config.rollup.zone), stages.rollups.views.clone())
+        .with_rollup(
+            Zone::from(config.rollup.zone),
+            stages.rollups.views.clone(),
+            config.store.retention,
+        )
     }
 
     /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings

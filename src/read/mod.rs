@@ -128,6 +128,8 @@ pub struct ReadService {
     zone: Zone,
     /// One per shard with the daily rollup, else empty.
     rollups: Vec<RollupView>,
+    /// How long buckets are kept after their end; `None`: forever.
+    hours_kept: Option<Duration>,
     silence: Arc<Silence>,
 }
 
@@ -159,6 +161,7 @@ impl ReadService {
             fleet,
             zone,
             rollups,
+            hours_kept: None,
             silence,
         }
     }
@@ -170,12 +173,18 @@ impl ReadService {
     }
 
     /// The same service with days of this zone. `rollups`: one per shard with `rollup.days`, else
-    /// empty.
+    /// empty. `hours_kept`: `store.retention`.
     #[must_use]
-    pub fn with_rollup(self, zone: Zone, rollups: Vec<RollupView>) -> ReadService {
+    pub fn with_rollup(
+        self,
+        zone: Zone,
+        rollups: Vec<RollupView>,
+        hours_kept: Option<Duration>,
+    ) -> ReadService {
         ReadService {
             zone,
             rollups,
+            hours_kept,
             ..self
         }
     }
@@ -183,6 +192,14 @@ impl ReadService {
     /// `bucket.span`: the span of the buckets in [`ReadService::hours`].
     pub fn span(&self) -> Span {
         self.span
+    }
+
+    /// Buckets that end by this time (ms since 1970) have expired, and the store removes them.
+    fn expired_until_ms(&self) -> i64 {
+        self.hours_kept.map_or(i64::MIN, |kept| {
+            let kept_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+            self.span.floor(self.now_ms().saturating_sub(kept_ms)).0
+        })
     }
 
     /// The current time of the service's clock, ms since 1970.

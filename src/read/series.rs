@@ -84,6 +84,8 @@ pub struct Missing {
     pub recent: bool,
     /// Readings before this time (ms since 1970), which were removed.
     pub removed_until_ms: Option<i64>,
+    /// Hours before this time (ms since 1970), which have expired, of days that a window cuts.
+    pub expired_until_ms: Option<i64>,
 }
 
 impl Missing {
@@ -93,6 +95,7 @@ impl Missing {
         Missing {
             recent: self.recent | other.recent,
             removed_until_ms: self.removed_until_ms.max(other.removed_until_ms),
+            expired_until_ms: self.expired_until_ms.max(other.expired_until_ms),
         }
     }
 }
@@ -269,6 +272,7 @@ impl ReadService {
             missing = missing.and(Missing {
                 recent: !found.complete,
                 removed_until_ms,
+                expired_until_ms: None,
             });
             let mut more = 0;
             for row in found.answer.rows.iter() {

@@ -250,6 +250,73 @@ fn dead(uri: &str, database: &str) -> Vec<i64> {
     })
 }
 
+#[test]
+fn days_whose_hours_have_expired_answer_whole_windows_and_the_others_are_warned_about() {
+    const DAY: i64 = 24 * HOUR;
+    let uri = Mongod::shared().uri();
+    let database = unique_database("expired_hours");
+    let settings = [("STORE__URI", &*uri), ("STORE__DATABASE", &*database)];
+    let text = "store.mode = \"bucket\"\nflush.max_age = \"500ms\"\nrollup.days = true\n\
+         rollup.settle = \"1s\"\nrollup.late = \"1s\"\n";
+    let mut service = Service::start(&format!("{text}limits.past = \"90d\"\n"), &settings);
+    let first = (now_ms() - 60 * DAY).div_euclid(DAY) * DAY;
+    let seconds: Vec<i64> = (0..48).map(|hour| hour * 3600 + 600).collect();
+    post(&service, first, &seconds);
+    service.wait_settled(48, PATIENCE);
+    wait_until("both days are stored", PATIENCE, || {
+        (block_on(async {
+            let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
+            let days = client
+                .database(&database)
+                .collection::<Document>("sensor_days");
+            days.count_documents(doc! { "count": 24 }).await.unwrap()
+        }) == 2)
+            .then_some(())
+    });
+    assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
+    // As MongoDB does it once a minute.
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
+        let hours = client
+            .database(&database)
+            .collection::<Document>("sensor_buckets");
+        hours.delete_many(doc! {}).await.unwrap();
+    });
+    let text = format!("{text}store.retention = \"30d\"\nlimits.past = \"1d\"\n");
+    std::fs::write(service.dir().join("hourbucket.toml"), &text).unwrap();
+    service.restart();
+
+    let ask = |step: &str| {
+        let path = format!(
+            "/prometheus/api/v1/query_range?query=count_over_time(n%5B1d%5D)&step={step}&start={}&end={}",
+            (first + DAY) / 1000,
+            (first + 2 * DAY) / 1000
+        );
+        wait_until("the collections are prepared", PATIENCE, || {
+            service
+                .get_admin(&path)
+                .filter(|(status, _)| *status == 200)
+        })
+        .1
+    };
+    let wanted = format!(
+        "[[{},\"24\"],[{},\"24\"]]",
+        (first + DAY) / 1000,
+        (first + 2 * DAY) / 1000
+    );
+    let whole = ask("1d");
+    assert!(
+        whole.contains(&wanted) && !whole.contains("warnings"),
+        "{whole}"
+    );
+    let cut = ask("12h");
+    assert!(cut.contains(&wanted), "{cut}");
+    assert!(
+        cut.contains("hours before") && cut.contains("were removed (store.retention)"),
+        "{cut}"
+    );
+}
+
 /// Two instances remove the readings of old pages. Both get SIGKILL in the middle, and MongoDB too.
 #[test]
 fn a_removal_that_is_killed_goes_on_and_changes_no_summary() {

@@ -198,6 +198,11 @@ impl Work {
                 "readings before {until} were removed (store.retention_readings)"
             ));
         }
+        if let Some(until) = missing.expired_until_ms.map(rfc3339) {
+            evaluated.warnings.push(format!(
+                "hours before {until} were removed (store.retention)"
+            ));
+        }
         Ok(evaluated)
     }
 

@@ -6,7 +6,8 @@
 //! 1. from the shards: the rows in memory of each sensor;
 //! 2. the days that may have changed (pending ones, and the marks of all instances), then the
 //!    documents of days. A day is used if it is not among the former, has no row in memory, and no
-//!    field needs its hours;
+//!    field needs its hours, or these have all expired (`store.retention`): then the windows that
+//!    cut it get nothing of it;
 //! 3. the hours that no day covers, of all sensors with the same gaps in one request; those with
 //!    rows in memory are added up one by one;
 //! 4. the readings at the edges of windows: of stored hours, those of their first millisecond, of
@@ -28,8 +29,8 @@ use super::days::DailyHours;
 use super::hours::{Hour, Hours};
 use super::series::{Missing, SelectError, SelectLimits, Wanted};
 use crate::accumulate::UnstoredBucket;
-use crate::model::{BucketStart, FieldSummary, SensorId};
-use crate::promql::windows::{SummarisedBucket, answer};
+use crate::model::{BucketStart, Day, FieldSummary, SensorId};
+use crate::promql::windows::{Need, SummarisedBucket, answer};
 use crate::promql::{Labels, SelectedSeries, SeriesData, WindowStats, Windows};
 
 /// Buckets of one group.
@@ -63,8 +64,17 @@ struct Asked<'a> {
     from_ms: i64,
     /// The time before which the last bucket begins.
     to_ms: i64,
+    /// Hours that end by then have expired.
+    expired_until_ms: i64,
     windows: &'a Windows,
     limits: &'a SelectLimits,
+}
+
+impl Asked<'_> {
+    /// Whether all hours of the day have expired.
+    fn has_expired(&self, day: Day) -> bool {
+        day.end_ms <= self.expired_until_ms
+    }
 }
 
 impl ReadService {
@@ -80,6 +90,7 @@ impl ReadService {
         let asked = Asked {
             from_ms: self.span().floor(after_ms + 1).0,
             to_ms: to_ms + 1,
+            expired_until_ms: self.expired_until_ms(),
             windows,
             limits,
         };
@@ -130,15 +141,15 @@ impl ReadService {
             .any(|view| !view.complete || view.answer.cut_ms.is_some());
         let views: Vec<Vec<UnstoredBucket>> =
             views.into_iter().map(|view| view.answer.buckets).collect();
-        let days = self
-            .usable_days(&wanted, &views, range, asked.windows)
-            .await?;
+        let (days, are_hours_missing) = self.usable_days(&wanted, &views, range, asked).await?;
         let hours = self.hours_between(&wanted, views, &days, asked).await?;
         let mut loading: Vec<Loading> = wanted
             .into_iter()
             .zip(days)
             .zip(hours)
-            .map(|((wanted, days), (hours, open))| self.loading(wanted, &days, &hours, open))
+            .map(|((wanted, days), (hours, open))| {
+                self.loading(wanted, &days, (&hours, open), asked)
+            })
             .collect();
         while self.load_edges(&mut loading, asked).await?
             | self.load_others(&mut loading, asked).await?
@@ -146,6 +157,7 @@ impl ReadService {
         let mut missing = Missing {
             recent,
             removed_until_ms: None,
+            expired_until_ms: are_hours_missing.then_some(asked.expired_until_ms),
         };
         missing = loading
             .iter()
@@ -168,12 +180,17 @@ impl ReadService {
         &self,
         wanted: Wanted,
         days: &DailyHours,
-        hours: &Hours,
-        open: BTreeSet<BucketStart>,
+        (hours, open): (&Hours, BTreeSet<BucketStart>),
+        asked: Asked<'_>,
     ) -> Loading {
         let loaded = |(field, labels): (String, Labels)| {
             let of_days = days.iter().filter_map(|(day, hour)| {
-                summarised((day.start_ms, day.end_ms, true), hour, &field)
+                let mut bucket = summarised((day.start_ms, day.end_ms, true), hour, &field)?;
+                if asked.has_expired(*day) && bucket.need(asked.windows) == Need::Samples {
+                    bucket.readings_removed = bucket.stats.count > 0;
+                    bucket.samples = Some(vec![]);
+                }
+                Some(bucket)
             });
             let mut buckets: Vec<SummarisedBucket> =
                 of_days.chain(self.of_hours(hours, &field)).collect();

@@ -75,10 +75,12 @@ impl ReadService {
                 .get(sensor_id)
                 .filter(|edge| edge.is_present(bucket.start_ms));
             if edge.is_none() {
-                *missing = missing.and(Missing {
-                    recent: false,
-                    removed_until_ms: Some(bucket.end_ms),
-                });
+                let mut gone = Missing::default();
+                match bucket.start_ms < asked.expired_until_ms {
+                    true => gone.expired_until_ms = Some(asked.expired_until_ms),
+                    false => gone.removed_until_ms = Some(bucket.end_ms),
+                }
+                *missing = missing.and(gone);
             }
             bucket.edge = Some(
                 edge.map(|edge| edge.values(bucket.start_ms, field))

@@ -9,8 +9,8 @@ use super::{Asked, CONCURRENT, GROUPS, summarised};
 use crate::accumulate::UnstoredBucket;
 use crate::maintain::StoredPage;
 use crate::model::{BucketKey, BucketStart, Day, SensorId, stable_hash};
+use crate::promql::Labels;
 use crate::promql::windows::Need;
-use crate::promql::{Labels, Windows};
 use crate::read::days::{DailyHours, MARKS_MAX};
 use crate::read::hours::{Hours, OpenHour};
 use crate::read::series::Wanted;
@@ -31,22 +31,25 @@ const GAPS_MAX: usize = 16;
 type SensorHours = (Hours, BTreeSet<BucketStart>);
 
 impl ReadService {
-    /// For each sensor the days whose document can be used.
+    /// For each sensor the days whose document can be used; and whether a window needs hours that
+    /// have expired, of another day.
     pub(super) async fn usable_days(
         &self,
         wanted: &[Wanted],
         views: &[Vec<UnstoredBucket>],
         (from_ms, to_ms): (i64, i64),
-        windows: &Windows,
-    ) -> Result<Vec<DailyHours>, ReadError> {
+        asked: Asked<'_>,
+    ) -> Result<(Vec<DailyHours>, bool), ReadError> {
+        let windows = asked.windows;
+        let reaches_expired = asked.from_ms < asked.expired_until_ms;
         let mut usable = vec![DailyHours::new(); wanted.len()];
         let has_days = !self.rollups.is_empty() && windows.range_ms >= DAYS_RANGE_MIN_MS;
         let Some(store) = self.store.days().filter(|_| has_days) else {
-            return Ok(usable);
+            return Ok((usable, false));
         };
         let all: Vec<Day> = self.zone.days(from_ms, to_ms).take(DAYS_MAX + 1).collect();
         if all.len() > DAYS_MAX {
-            return Ok(usable);
+            return Ok((usable, reaches_expired));
         }
         let place: BTreeMap<&SensorId, usize> = wanted
             .iter()
@@ -68,7 +71,7 @@ impl ReadService {
         };
         let marks = store.day_marks(&marks).await?;
         if marks.len() >= MARKS_MAX {
-            return Ok(usable);
+            return Ok((usable, reaches_expired));
         }
         for mark in marks {
             if let Some(i) = place.get(&mark.sensor_id) {
@@ -81,6 +84,7 @@ impl ReadService {
             to_ms,
             fields: fields_of(wanted),
         };
+        let mut are_hours_missing = false;
         while !query.sensor_ids.is_empty() {
             let found = store.days_of(&query).await?;
             for (sensor_id, day_ms, hour) in found.days {
@@ -91,10 +95,12 @@ impl ReadService {
                     let bucket = summarised((day.start_ms, day.end_ms, true), &hour, field);
                     bucket.is_none_or(|bucket| bucket.need(windows) != Need::Samples)
                 };
-                if day.start_ms == day_ms
-                    && !changed[i].contains(&day)
-                    && wanted[i].fields.iter().all(is_usable)
-                {
+                let is_current = day.start_ms == day_ms && !changed[i].contains(&day);
+                let suffices = is_current && wanted[i].fields.iter().all(is_usable);
+                let begins_expired = |first: i64| first < asked.expired_until_ms;
+                are_hours_missing |=
+                    !suffices && reaches_expired && hour.first_ts_ms.is_some_and(begins_expired);
+                if suffices || is_current && asked.has_expired(day) {
                     usable[i].insert(day, hour);
                 }
             }
@@ -104,7 +110,7 @@ impl ReadService {
             }
             query.sensor_ids = found.rest;
         }
-        Ok(usable)
+        Ok((usable, are_hours_missing))
     }
 
     /// For each sensor the hours that no day covers, and which of them are partly in memory.
