@@ -1,6 +1,7 @@
 //! Checks before the text is given to the parser, whose stack and time grow with the input: length,
 //! nesting, number of operators and regular expressions, and durations that it cannot represent.
 
+use super::durations::total_ms;
 use super::error::PromqlError;
 
 /// Bytes of a query.
@@ -110,20 +111,12 @@ impl Guard<'_> {
         let seconds = match number.parse::<f64>() {
             Ok(seconds) if !has_exponent => seconds,
             Ok(_) => f64::INFINITY,
-            // Units: the digits before each may be too many for the parser's numbers.
-            Err(_)
-                if word
-                    .split(|c: char| !c.is_ascii_digit())
-                    .any(|digits| digits.len() > 9) =>
-            {
-                f64::INFINITY
-            }
-            Err(_) => 0.0,
+            Err(_) => total_ms(word).map_or(0.0, |ms| ms as f64 / 1000.0),
         };
         match seconds.is_finite() && seconds.abs() <= SECONDS_MAX {
             true => Ok(()),
             false => Err(PromqlError::bad_data(format!(
-                "duration out of range: {word}"
+                "parse error: duration out of range: {word}"
             ))),
         }
     }
@@ -150,7 +143,8 @@ mod tests {
             ("x offset NaN".to_owned(), "duration"),
             ("x[1e+300]".to_owned(), "duration"),
             ("x[1h:1e20]".to_owned(), "duration"),
-            ("x[99999999999y]".to_owned(), "duration"),
+            ("x[99999999999y]".to_owned(), "parse error: duration"),
+            ("x offset 99999999999999999ms".to_owned(), "duration"),
         ] {
             let error = check(&text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
@@ -160,6 +154,7 @@ mod tests {
             "sum(x{a=\"((((\", b='\\'('}) # ((((",
             "x[300]",
             "a:b:c offset 1.5e3",
+            "x[5184000000ms]",
         ] {
             check(text).unwrap();
         }

@@ -11,6 +11,7 @@
 
 mod ast;
 pub mod chunk;
+mod durations;
 mod error;
 mod eval;
 pub mod format;

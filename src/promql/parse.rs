@@ -13,6 +13,7 @@ use super::ast::{
     Aggregate, AggregateOp, At, Binary, BinaryOp, Call, Cardinality, Expr, Query, Selector,
     Subquery, ValueType,
 };
+use super::durations::as_parsed;
 use super::error::PromqlError;
 use super::functions::{self, Function, Kind};
 use super::guard;
@@ -69,7 +70,8 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
 fn parsed(text: &str) -> Result<p::Expr, PromqlError> {
     guard::check(text)?;
     let parse_error = |detail: &str| PromqlError::bad_data(format!("parse error: {detail}"));
-    let text = in_double_quotes(text);
+    let text = as_parsed(text);
+    let text = in_double_quotes(&text);
     match catch_unwind(|| p::parse(&text)) {
         Ok(Ok(parsed)) => Ok(parsed),
         Ok(Err(detail)) => Err(parse_error(&detail)),
@@ -456,6 +458,33 @@ mod tests {
             (r#"temp{a="`\\d`"} # `\d"#, r#"temp{a="`\\d`"}"#),
         ] {
             assert_eq!(format(text).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn durations_of_zero_and_long_ones_are_read_as_by_prometheus() {
+        for (text, offset_ms) in [
+            ("temp offset 0s", 0),
+            ("temp offset -0s", 0),
+            ("temp offset 5184000000ms", 5_184_000_000),
+            ("temp offset -5184000001ms", -5_184_000_001),
+        ] {
+            let Expr::Selector(selector) = parse(text).unwrap().expr else {
+                panic!("{text}")
+            };
+            assert_eq!(selector.offset_ms, offset_ms, "{text}");
+        }
+        assert_eq!(
+            format("rate(temp[5184000000ms])").unwrap(),
+            "rate(temp[60d])"
+        );
+        assert!(matches!(
+            parse("0s + 4294967296ms").unwrap().expr,
+            Expr::Binary(_)
+        ));
+        for text in ["rate(temp[0s])", "max_over_time(temp[5m:0s])"] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains("greater than 0"), "{text}: {error}");
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn in_double_quotes(text: &str) -> Cow<'_, str> {
 }
 
 /// Where the string or comment that starts here ends; the end of the text if it does not.
-fn end_of(text: &str, start: usize) -> usize {
+pub(super) fn end_of(text: &str, start: usize) -> usize {
     let quote = text.as_bytes()[start];
     let end = if quote == b'#' { b'\n' } else { quote };
     let has_escapes = matches!(quote, b'"' | b'\'');
