@@ -26,7 +26,7 @@ const DAY: i64 = 24 * HOUR;
 /// 2024-03-01T00:00:00Z
 const START: i64 = 1_709_251_200_000;
 
-async fn mongo(database: &str, zone: &str) -> Result<MongoStore, String> {
+async fn unprepared(database: &str, zone: &str) -> MongoStore {
     let uri = config::Secret::new(Mongod::shared().uri());
     let settings = config::Store {
         uri,
@@ -39,7 +39,11 @@ async fn mongo(database: &str, zone: &str) -> Result<MongoStore, String> {
     let zone = Zone::from(zone.parse::<chrono_tz::Tz>().unwrap());
     // Long enough for days of 2024: MongoDB removes expired documents once a minute.
     let retention = Some(Duration::from_secs(20_000 * 86_400));
-    let store = store.with_rollup(Some(RollupSchema { zone, retention }));
+    store.with_rollup(Some(RollupSchema { zone, retention }))
+}
+
+async fn mongo(database: &str, zone: &str) -> Result<MongoStore, String> {
+    let store = unprepared(database, zone).await;
     store
         .prepare()
         .await
@@ -286,10 +290,14 @@ async fn mongodb_keeps_the_contract_of_days() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_zone_of_a_database_stays_and_the_view_has_averages() {
     let name = unique_database("zone");
+    unprepared(&name, "UTC").await.inspect().await.unwrap();
     let store = mongo(&name, "Europe/Berlin").await.unwrap();
-    let error = mongo(&name, "UTC").await.unwrap_err();
-    for part in ["Europe/Berlin", "rollup.zone = ", "init --rollup-from"] {
-        assert!(error.contains(part), "{part}: {error}");
+    let refused = mongo(&name, "UTC").await.unwrap_err();
+    let checked = unprepared(&name, "UTC").await.inspect().await.unwrap_err();
+    for error in [refused, checked.to_string()] {
+        for part in ["Europe/Berlin", "rollup.zone = ", "init --rollup-from"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
     }
     write(&store, "A", START, 0, 3).await;
     let days = store.days().unwrap();

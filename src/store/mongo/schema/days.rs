@@ -13,6 +13,8 @@ use crate::store::mongo::schema::collections::{made, summary_of_field, ttl, view
 use crate::store::mongo::schema::rollup_schema::RollupSchema;
 use crate::store::mongo::setup::{SchemaError, Setup};
 
+/// The id of the document.
+const ID: &str = "rollup";
 /// The longest day; the TTL index is on the start of the day.
 const DAY_MAX_S: i64 = 25 * 60 * 60;
 
@@ -50,13 +52,36 @@ pub(in crate::store::mongo) async fn prepare(
     Ok(done)
 }
 
-/// Records the zone, or refuses another one: days of two zones overlap.
+/// Refuses a database with days of another zone. Changes nothing.
+///
+/// # Errors
+/// What does not match, and what to do.
+pub(in crate::store::mongo) async fn check(
+    setup: &Setup<'_>,
+    zone: Zone,
+) -> Result<(), SchemaError> {
+    let find = doc! {
+        "find": META, "filter": { "_id": ID }, "limit": 1, "readConcern": { "level": "majority" },
+    };
+    let step = "reading the zone of the days (hourbucket_meta)";
+    match setup.first(find).await.map_err(|f| f.at(step))? {
+        Some(recorded) => fits(&recorded, zone, setup, step),
+        None => Ok(()),
+    }
+}
+
+/// Records the zone, or refuses another one.
 async fn record_zone(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
     let step = "recording the zone of the days (hourbucket_meta)";
     let (recorded, _) = setup
-        .find_or_insert("rollup", doc! { "zone": zone.name() })
+        .find_or_insert(ID, doc! { "zone": zone.name() })
         .await
         .map_err(|f| f.at(step))?;
+    fits(&recorded, zone, setup, step)
+}
+
+/// Days of two zones overlap.
+fn fits(recorded: &Document, zone: Zone, setup: &Setup<'_>, step: &str) -> Result<(), SchemaError> {
     let found = recorded.get_str("zone").unwrap_or_default();
     if found == zone.name() {
         return Ok(());

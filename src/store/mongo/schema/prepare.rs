@@ -75,6 +75,9 @@ impl MongoStore {
         let mut server = self.server(&setup).await?;
         let found = self.list_expected(&setup).await?;
         metadata::check(&setup, self.options.span).await?;
+        if let Some(rollup) = self.rollup {
+            days::check(&setup, rollup.zone).await?;
+        }
         let made = if found.get(BUCKETS).is_some() {
             "collections exist"
         } else {
