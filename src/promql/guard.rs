@@ -1,5 +1,6 @@
 //! Checks before the text is given to the parser, whose stack and time grow with the input: length,
-//! nesting, number of operators and regular expressions, and durations that it cannot represent.
+//! nesting, number of operators and regular expressions, and durations and numbers that it cannot
+//! represent.
 
 use super::durations::total_ms;
 use super::error::PromqlError;
@@ -67,6 +68,7 @@ impl Guard<'_> {
                     .find(|c: char| !is_word(c))
                     .unwrap_or(self.rest.len());
                 let (word, rest) = self.rest.split_at(end);
+                check_number(word, rest)?;
                 self.rest = rest;
                 match word.to_ascii_lowercase().as_str() {
                     "and" | "or" | "unless" | "atan2" => self.levels += 1,
@@ -122,6 +124,24 @@ impl Guard<'_> {
     }
 }
 
+/// Refuses a number above the largest one, whose exponent may have a sign and be in the `rest`.
+fn check_number(word: &str, rest: &str) -> Result<(), PromqlError> {
+    if !word.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return Ok(());
+    }
+    let exponent = match word.ends_with(['e', 'E']) && rest.starts_with(['+', '-']) {
+        true => &rest[..1 + rest[1..].find(|c| !is_word(c)).unwrap_or(rest.len() - 1)],
+        false => "",
+    };
+    let number = format!("{word}{exponent}");
+    match number.parse::<f64>() {
+        Ok(value) if value.is_infinite() => Err(PromqlError::bad_data(format!(
+            "parse error: number out of range: {number}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
@@ -145,6 +165,8 @@ mod tests {
             ("x[1h:1e20]".to_owned(), "duration"),
             ("x[99999999999y]".to_owned(), "parse error: duration"),
             ("x offset 99999999999999999ms".to_owned(), "duration"),
+            ("1e999".to_owned(), "parse error: number"),
+            ("x + -.1E+999 ".to_owned(), "number out of range: .1E+999"),
         ] {
             let error = check(&text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
@@ -155,6 +177,7 @@ mod tests {
             "x[300]",
             "a:b:c offset 1.5e3",
             "x[5184000000ms]",
+            "1e308 + 1e-999 + 0x1e+999 + inf + e999",
         ] {
             check(text).unwrap();
         }

@@ -135,7 +135,9 @@ impl Convert {
         let id = self.selectors;
         self.selectors += 1;
         let offset_ms = offset_ms(vs.offset.as_ref())?;
-        let at = vs.at.as_ref().map(at).transpose()?;
+        // A time that is out of range is too far away for any sample, with every offset.
+        let far = At::Ms(MS_MAX);
+        let at = vs.at.as_ref().map(|found| at(found).unwrap_or(far));
         Ok(Selector {
             id,
             matchers: matchers(vs.name, vs.matchers)?,
@@ -459,6 +461,15 @@ mod tests {
         ] {
             assert_eq!(format(text).unwrap(), wanted);
         }
+    }
+
+    #[test]
+    fn a_selector_may_have_a_time_without_samples() {
+        for text in ["temp @ 1e15", "sum_over_time(temp[5m] @ -1e15)"] {
+            assert!(parse(text).is_ok(), "{text}");
+        }
+        // Its values depend on the time.
+        assert!(parse("sum_over_time(vector(time())[5m:1m] @ 1e15)").is_err());
     }
 
     #[test]

@@ -95,16 +95,17 @@ where
     F: Future<Output = Answered> + Send + 'static,
 {
     let posted = handler.clone();
-    let by_get =
-        move |State(runner): State<Runner>, Extension(reader): Extension<Reader>, uri: Uri| {
-            handler(runner, Params::new(&uri, b""), reader)
-        };
+    let by_get = move |State(runner): State<Runner>,
+                       Extension(reader): Extension<Reader>,
+                       uri: Uri| async move {
+        handler(runner, Params::new(&uri, b"")?, reader).await
+    };
     let by_post = move |State(runner): State<Runner>,
                         Extension(reader): Extension<Reader>,
                         uri: Uri,
                         request: Request| async move {
         let form = body::receive(request, FORM_BYTES_MAX).await?;
-        posted(runner, Params::new(&uri, &form), reader).await
+        posted(runner, Params::new(&uri, &form)?, reader).await
     };
     get(by_get)
         .post(by_post)
@@ -254,7 +255,7 @@ async fn label_values(
     uri: Uri,
 ) -> Answered {
     let name = name.map_err(|error| PrometheusError::bad_data(error.body_text()))?;
-    let params = Params::new(&uri, b"");
+    let params = Params::new(&uri, b"")?;
     let limit = params.limit()?;
     let name = unescaped(&name.0);
     if name.is_empty() {
@@ -276,7 +277,7 @@ async fn metadata(
     Extension(reader): Extension<Reader>,
     uri: Uri,
 ) -> Answered {
-    let params = Params::new(&uri, b"");
+    let params = Params::new(&uri, b"")?;
     let limit = params.limit()?;
     let wanted = params.get("metric");
     let matchers: Vec<Matcher> = wanted

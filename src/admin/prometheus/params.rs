@@ -17,18 +17,22 @@ const DURATION_MS_MAX: f64 = 1e14;
 pub(super) struct Params(Vec<(String, String)>);
 
 impl Params {
-    pub(super) fn new(uri: &Uri, form: &[u8]) -> Params {
+    pub(super) fn new(uri: &Uri, form: &[u8]) -> Result<Params, PrometheusError> {
         let mut all = vec![];
-        let form = String::from_utf8_lossy(form);
+        let form = std::str::from_utf8(form)
+            .map_err(|_| PrometheusError::bad_data("the form is not valid UTF-8"))?;
         for part in form
             .split('&')
             .chain(uri.query().unwrap_or_default().split('&'))
             .filter(|part| !part.is_empty())
         {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            all.push((decoded(name), decoded(value)));
+            let name = String::from_utf8_lossy(&decoded(name)).into_owned();
+            let value = String::from_utf8(decoded(value));
+            let value = value.map_err(|_| invalid(&name, "invalid UTF-8"))?;
+            all.push((name, value));
         }
-        Params(all)
+        Ok(Params(all))
     }
 
     /// The first of this name; `None` if it is empty or not given.
@@ -97,7 +101,7 @@ pub(super) fn invalid(name: &str, problem: &str) -> PrometheusError {
     PrometheusError::bad_data(format!("invalid parameter {name:?}: {problem}"))
 }
 
-fn decoded(text: &str) -> String {
+fn decoded(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -112,7 +116,7 @@ fn decoded(text: &str) -> String {
             (other, ..) => bytes.push(*other),
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    bytes
 }
 
 /// Seconds since 1970 or RFC 3339, in ms.
@@ -120,7 +124,8 @@ type Parsed = Result<i64, std::borrow::Cow<'static, str>>;
 
 fn time(text: &str) -> Parsed {
     let ms = match text.parse::<f64>() {
-        Ok(seconds) => Some((seconds * 1000.0).round())
+        // As Prometheus rounds: only the fraction.
+        Ok(seconds) => Some(seconds.trunc() * 1000.0 + (seconds.fract() * 1000.0).round())
             .filter(|ms| ms.abs() <= TIME_MS_MAX)
             .map(|ms| ms as i64),
         Err(_) => DateTime::parse_from_rfc3339(text)
@@ -220,6 +225,9 @@ mod tests {
             ("-2", -2000),
             ("1970-01-01T00:00:01.25Z", 1250),
             ("1e3", 1_000_000),
+            ("1711584000.0005", 1_711_584_000_000),
+            ("-1.0005", -1000),
+            ("1.0006", 1001),
         ] {
             assert_eq!(time(text), Ok(ms), "{text}");
         }
@@ -244,23 +252,21 @@ mod tests {
     fn parameters_come_from_the_form_and_the_query_string() {
         let uri: Uri = "/x?query=a%2Bb+c&match[]=up&limit=5&time=".parse().unwrap();
         let params = Params::new(&uri, b"query=%7Bx%3D%22%C3%A9%22%7D&match%5B%5D=temp");
+        let params = params.unwrap();
         assert_eq!(params.get("query"), Some("{x=\"é\"}"));
         assert_eq!(params.selectors().unwrap().len(), 2);
         assert_eq!(
             (params.limit().unwrap(), params.time("time").unwrap()),
             (5, None)
         );
-        assert_eq!(Params::new(&uri, b"").get("query"), Some("a+b c"));
-        assert!(
-            Params::new(&"/x?limit=-1".parse().unwrap(), b"")
-                .limit()
-                .is_err()
-        );
-        assert!(
-            Params::new(&"/x?step=0".parse().unwrap(), b"")
-                .step_ms()
-                .is_err()
-        );
+        let of = |uri: &str| Params::new(&uri.parse().unwrap(), b"");
+        let given = of("/x?query=a%2Bb+c&query=d").unwrap();
+        assert_eq!(given.get("query"), Some("a+b c"));
+        assert!(of("/x?limit=-1").unwrap().limit().is_err());
+        assert!(of("/x?step=0").unwrap().step_ms().is_err());
+        let refused = of("/x?query=%22%ff%22").unwrap_err().to_string();
+        assert_eq!(refused, "invalid parameter \"query\": invalid UTF-8");
+        assert!(Params::new(&uri, b"query=\xff").is_err());
     }
 
     #[test]

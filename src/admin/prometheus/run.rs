@@ -95,7 +95,7 @@ impl Runner {
         let begun = Instant::now();
         let deadline = tokio::time::Instant::now() + limit;
         let permit = match timeout_at(deadline, self.turns.clone().acquire_owned()).await {
-            Ok(Ok(permit)) => permit,
+            Ok(Ok(permit)) if !limit.is_zero() => permit,
             _ => return Err(PrometheusError::Queued),
         };
         let guard = StopOnDrop {

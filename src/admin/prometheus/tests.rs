@@ -93,6 +93,13 @@ async fn a_path_that_is_no_text_is_refused_in_prometheus_form() {
 }
 
 #[tokio::test]
+async fn a_query_without_time_times_out() {
+    let answer = get(port(4).await, "/prometheus/api/v1/query?query=1&timeout=0").await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer:?}");
+    assert!(answer.contains(r#""errorType":"timeout""#), "{answer:?}");
+}
+
+#[tokio::test]
 async fn remote_read_says_which_method_it_accepts() {
     let answer = get(port(4).await, "/prometheus/api/v1/read").await;
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer:?}");
