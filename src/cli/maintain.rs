@@ -92,6 +92,9 @@ pub(crate) async fn reconcile(
     if from_ms >= to_ms {
         return maintenance_failed("--from must be before --to");
     }
+    if let Err(failure) = store.check_metadata().await {
+        return maintenance_failed(failure);
+    }
     let options = ReconcileOptions {
         selection: Selection {
             from_ms,
@@ -210,6 +213,9 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
     let to_ms = arguments.to.unwrap_or(EVER.1);
     if from_ms >= to_ms {
         return maintenance_failed("--from must be before --to");
+    }
+    if let Err(failure) = store.check_metadata().await {
+        return maintenance_failed(failure);
     }
     let selection = Selection {
         from_ms,

@@ -9,8 +9,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use mongodb::Collection;
+use mongodb::bson::{Document, doc};
 use serde_json::Value;
 
+use crate::support::block_on;
 use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
@@ -211,6 +214,43 @@ fn an_unknown_reason_is_refused_and_the_known_ones_are_listed() {
         text.contains("did you mean too_old?") && text.contains("quarantined"),
         "{text}"
     );
+}
+
+/// Buckets of two spans overlap, so a command with another span would count readings twice.
+#[test]
+fn reconcile_and_convert_refuse_another_span_and_a_newer_schema() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = unique_database("other_span");
+    let (code, text) = run(dir.path(), &database, &["init"]);
+    assert_eq!(code, 0, "{text}");
+    std::fs::write(dir.path().join("quarter.toml"), "bucket.span = \"15m\"\n").unwrap();
+    let commands: [&[&str]; 3] = [
+        &["reconcile"],
+        &["reconcile", "--repair"],
+        &["convert", "--into", "bucket"],
+    ];
+    for command in commands {
+        let (code, text) = run(dir.path(), &database, command);
+        assert_eq!(code, 0, "{text}");
+        let other = [command, &["--config", "quarter.toml"]].concat();
+        let (code, text) = run(dir.path(), &database, &other);
+        assert_eq!(code, 2, "{text}");
+        let why = "was written with bucket.span = \"1h\"";
+        assert!(text.contains(why), "{text}");
+    }
+    block_on(async {
+        let uri = Mongod::shared().uri();
+        let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
+        let meta = client.database(&database).collection("hourbucket_meta");
+        let newer = doc! { "$set": { "version": 2 } };
+        let updated = Collection::<Document>::update_one(&meta, doc! { "_id": "schema" }, newer);
+        assert_eq!(updated.await.unwrap().modified_count, 1);
+    });
+    for command in commands {
+        let (code, text) = run(dir.path(), &database, command);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("newer hourbucket"), "{text}");
+    }
 }
 
 #[test]

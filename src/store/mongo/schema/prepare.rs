@@ -119,6 +119,16 @@ impl MongoStore {
         ))
     }
 
+    /// Refuses a database that was written with another span or by a newer version, for commands
+    /// that read or change buckets without preparing the database. Changes nothing.
+    ///
+    /// # Errors
+    /// What does not match, and what to do; or the server is unreachable.
+    pub async fn check_metadata(&self) -> Result<(), SchemaError> {
+        let setup = Setup::new(&self.db, &self.options);
+        metadata::check(&setup, self.options.span).await.map(|_| ())
+    }
+
     /// Determines the mode, and creates or updates the collections.
     pub(in crate::store::mongo) async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
