@@ -100,6 +100,16 @@ impl Client {
         &self.base
     }
 
+    /// The same, without a user and password, for files.
+    pub(super) fn base_without_user(&self) -> String {
+        let Some((scheme, rest)) = self.base.split_once("://") else {
+            return self.base.clone();
+        };
+        let host_end = rest.find('/').unwrap_or(rest.len());
+        let host_start = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
+        format!("{scheme}://{}", &rest[host_start..])
+    }
+
     pub(super) fn post(
         &self,
         path: &str,

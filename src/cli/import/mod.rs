@@ -131,6 +131,10 @@ enum ImportError {
     StandardTwice,
     #[error("it was begun with other options; repeat them, or begin again with --restart")]
     OtherOptions,
+    #[error(
+        "it was already sent to {0}; --restart sends it again, to the service that --url names"
+    )]
+    OtherService(String),
 }
 
 /// Records that wait to be sent together.
@@ -249,7 +253,13 @@ impl<'a> Run<'a> {
         {
             return Err(ImportError::OtherOptions);
         }
+        let url = client.base_without_user();
         let mut state = known.unwrap_or_default();
+        // Earlier versions did not record it.
+        if let Some(before) = state.url.take().filter(|before| *before != url) {
+            return Err(ImportError::OtherService(before));
+        }
+        state.url = Some(url);
         state.options = described;
         state.begin();
         Ok(Run {

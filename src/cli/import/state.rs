@@ -30,6 +30,9 @@ pub(super) struct Rejected {
 pub(super) struct State {
     /// The options that decide what a record means.
     pub(super) options: String,
+    /// The service that has acknowledged it. `None`: written by an earlier version.
+    #[serde(default)]
+    pub(super) url: Option<String>,
     /// See [`super::source::fingerprint`].
     pub(super) fingerprint: String,
     /// Bytes and lines of the content before which every record is acknowledged.

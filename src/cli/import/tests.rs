@@ -154,6 +154,54 @@ fn a_file_that_changed_or_was_cut_and_other_options_are_refused() {
     server.import(&path, &["--restart"]).unwrap();
 }
 
+/// The other service has none of the readings, so a run that sends nothing would not be a success.
+#[test]
+fn a_file_that_was_sent_to_another_service_is_refused_until_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = serve(&[]);
+    let second = serve(&[]);
+    let path = file(&dir, "a.csv", "sensor_id,ts,t\nS1,1,1\n");
+    first.import(&path, &[]).unwrap();
+    let refused = second.import(&path, &[]).unwrap_err().to_string();
+    let sent_to = format!("already sent to http://{}", first.addr);
+    assert!(
+        refused.contains(&sent_to) && refused.contains("--restart"),
+        "{refused}"
+    );
+    first.import(&path, &[]).unwrap();
+    second.import(&path, &["--restart"]).unwrap();
+    assert_eq!(
+        (first.bodies().len(), second.bodies().len()),
+        (1, 1),
+        "each service has got it once"
+    );
+    // The state of an earlier version does not name a service.
+    let state_path = dir.path().join("a.csv.import");
+    let text = std::fs::read_to_string(&state_path).unwrap();
+    let mut state: serde_json::Value = serde_json::from_str(&text).unwrap();
+    state.as_object_mut().unwrap().remove("url").unwrap();
+    std::fs::write(&state_path, state.to_string()).unwrap();
+    first.import(&path, &[]).unwrap();
+    assert!(first.bodies().is_empty());
+    assert!(second.import(&path, &[]).is_err(), "it is recorded now");
+}
+
+#[test]
+fn a_password_in_the_url_is_not_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "a.csv", "");
+    for (url, recorded) in [
+        ("http://u:p@h:80/x/", "http://h:80/x"),
+        ("https://h/x@y", "https://h/x@y"),
+    ] {
+        let arguments = ["import", path.to_str().unwrap(), "--url", url];
+        let options = Line::try_parse_from(arguments).unwrap().import;
+        let listen = SocketAddr::from(([127, 0, 0, 1], 80));
+        let client = Client::new(&options.service, listen, false, None).unwrap();
+        assert_eq!(client.base_without_user(), recorded);
+    }
+}
+
 #[test]
 fn rejects_are_counted_by_reason_with_the_first_line_by_service_and_client() {
     let answer = r#"{"accepted":1,"rejected":2,"errors":[{"index":1,"reason":"too_old","detail":"x"},{"index":2,"reason":"too_old","detail":"y"}]}"#;
