@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::query::{QueryHandle, QueryWorker, ShardClosed};
+use super::state::RejectCause;
 use super::state::failing::Quarantined;
 use super::state::{
     Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage,
@@ -20,6 +21,7 @@ use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
 use crate::model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
 use crate::rollup::RollupHandle;
+use crate::telemetry::log_limit::LineLimit;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
@@ -77,6 +79,16 @@ pub struct ShardGauges {
     jobs: AtomicUsize,
     quarantined: AtomicUsize,
     named: Mutex<Vec<Quarantined>>,
+    store_rejects: Mutex<StoreRejects>,
+}
+
+/// The readings since the start that the store has rejected because of their content.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StoreRejects {
+    pub(crate) readings: u64,
+    /// Monotonic time of the last rejection, and its text.
+    pub(crate) last_ms: u64,
+    pub(crate) detail: String,
 }
 
 impl ShardGauges {
@@ -119,6 +131,24 @@ impl ShardGauges {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// See [`StoreRejects`].
+    pub(crate) fn store_rejects(&self) -> StoreRejects {
+        self.store_rejects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn note_store_rejects(&self, readings: u64, detail: &str, now_ms: u64) {
+        let mut rejects = self
+            .store_rejects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        rejects.readings += readings;
+        rejects.last_ms = now_ms;
+        detail.clone_into(&mut rejects.detail);
     }
 
     fn set_quarantined(&self, state: &Shard) {
@@ -168,6 +198,9 @@ pub struct ShardTask {
     in_flight: [(usize, usize); 3],
     latest: Option<LatestHandle>,
     rollup: Option<RollupHandle>,
+    /// A store may fail or reject each bucket, so these lines are limited.
+    quarantined_log: LineLimit,
+    rejected_log: LineLimit,
 }
 
 impl ShardTask {
@@ -206,6 +239,8 @@ impl ShardTask {
                 in_flight,
                 latest: None,
                 rollup: None,
+                quarantined_log: LineLimit::new("bucket quarantined"),
+                rejected_log: LineLimit::new("store refused readings"),
             },
         )
     }
@@ -271,6 +306,7 @@ impl ShardTask {
                     self.observe_store();
                     self.state.set_age_ms(self.flusher.age_ms());
                     self.state.tick(self.clock.now());
+                    self.end_logs();
                     self.gauges.set_quarantined(&self.state);
                     self.query_worker.step(&self.state, self.clock.now());
                 }
@@ -367,12 +403,21 @@ impl ShardTask {
                 reason,
                 ..
             } = bucket;
-            tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket quarantined; it \
-                keeps failing");
+            self.quarantined_log.line(self.clock.now().mono_ms, || {
+                tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket \
+                    quarantined; it keeps failing");
+            });
         }
         for refused in self.state.take_rejected_rows() {
             self.refuse(refused).await;
         }
+    }
+
+    /// Logs the numbers of suppressed lines.
+    fn end_logs(&self) {
+        let now_ms = self.clock.now().mono_ms;
+        self.quarantined_log.end(now_ms);
+        self.rejected_log.end(now_ms);
     }
 
     /// Keeps readings that the store refuses as dead letters, in the native JSON format, one
@@ -386,9 +431,16 @@ impl ShardTask {
             acks,
         } = refused;
         let readings = rows.len() as u64;
-        let at_ms = self.clock.now().wall_ms;
-        tracing::error!(%sensor_id, readings, reason = reason.as_str(), detail, "store refused \
-            readings; kept as dead letters");
+        let now = self.clock.now();
+        let at_ms = now.wall_ms;
+        self.rejected_log.line(now.mono_ms, || {
+            tracing::error!(%sensor_id, readings, reason = reason.as_str(), detail, "store \
+                refused readings; kept as dead letters");
+        });
+        if reason == RejectCause::StoreRejected {
+            self.gauges
+                .note_store_rejects(readings, &detail, now.mono_ms);
+        }
         metrics::rejected(Source::Store, reason.as_str(), readings);
         rejected::note(
             Source::Store,

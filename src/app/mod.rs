@@ -23,6 +23,7 @@ mod last_used;
 mod on_store;
 mod ports;
 mod progress;
+mod recent_rejects;
 mod reload;
 mod retention;
 mod rollup;

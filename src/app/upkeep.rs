@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::context::{ServiceContext, backoff};
 use super::journal_report::JournalReport;
 use super::progress::{Observation, Progress};
+use super::recent_rejects::RecentRejects;
 use crate::accumulate::state::ShardUsage;
 use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
@@ -159,9 +160,13 @@ impl ServiceContext {
         let mut progress =
             ProgressReport::new(Progress::new(age, self.config.flush.quarantine_after));
         let mut journal_report = JournalReport::default();
+        let mut rejects = RecentRejects::default();
         for n in 1u32.. {
             ticks.tick().await;
             self.report(gauges, journal, oldest, &mut journal_report);
+            let of_shards: Vec<_> = gauges.iter().map(|g| g.store_rejects()).collect();
+            let rejected = rejects.observe(&of_shards, self.clock.now().mono_ms);
+            self.health.store_rejects(rejected);
             let line = match journal {
                 Some(journal) => journal.stats().unstored_from,
                 None => oldest.since_ms(),

@@ -46,6 +46,7 @@ struct State {
     collections: Option<String>,
     stuck: bool,
     quarantine: Quarantine,
+    store_rejects: Option<String>,
     flush_age_ms: Option<u64>,
 }
 
@@ -243,6 +244,12 @@ impl Health {
         self.write().quarantine = quarantine;
     }
 
+    /// Which readings the store rejected lately because of their content; `None` if it rejected
+    /// none.
+    pub fn store_rejects(&self, why: Option<String>) {
+        self.write().store_rejects = why;
+    }
+
     /// How old readings may get now before they are written.
     pub fn flush_age(&self, ms: u64) {
         self.write().flush_age_ms = Some(ms);
@@ -336,10 +343,10 @@ impl Health {
 /// A duration as people say it.
 fn about(seconds: u64) -> String {
     match seconds {
-        0..120 => "a minute".to_owned(),
-        120..7200 => format!("{} minutes", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        172_800..31_536_000 => format!("{} days", seconds / 86_400),
+        0..120 => "about a minute".to_owned(),
+        120..7200 => format!("about {} minutes", seconds / 60),
+        7200..172_800 => format!("about {} h", seconds / 3600),
+        172_800..31_536_000 => format!("about {} days", seconds / 86_400),
         _ => "more than a year".to_owned(),
     }
 }
@@ -397,6 +404,11 @@ impl State {
         reasons.extend(self.stalled.clone());
         reasons.extend(self.rollup.clone());
         reasons.extend(self.quarantined());
+        reasons.extend(
+            self.store_rejects
+                .as_ref()
+                .map(|why| format!("store: {why}")),
+        );
         for (broker, state) in self.mqtt.iter().filter(|(_, state)| !state.connected) {
             let detail = state.detail.as_deref().unwrap_or("not connected");
             reasons.push(format!("mqtt {broker}: {detail}"));
@@ -420,7 +432,7 @@ impl State {
     fn summary(&self, ack: AckMode) -> String {
         let journal = self.journal.clone().unwrap_or_default();
         let room = match journal.lasts_seconds {
-            Some(seconds) => format!("room for about {}", about(seconds)),
+            Some(seconds) => format!("room for {}", about(seconds)),
             None => "with room for more".to_owned(),
         };
         let away = self
@@ -476,6 +488,9 @@ impl State {
                 "MongoDB keeps failing {} buckets; all others are stored.",
                 self.quarantine.count
             )
+        } else if self.store_rejects.is_some() {
+            "MongoDB rejects readings because of their content; they are kept as dead letters."
+                .to_owned()
         } else if self.tls.values().any(|tls| tls.problem.is_some()) {
             "The TLS files of a port need attention: a certificate or a revocation list.".to_owned()
         } else if self.store.ok.is_none() {

@@ -154,6 +154,39 @@ fn a_stall_and_quarantined_buckets_are_named_and_do_not_block() {
 }
 
 #[test]
+fn rejects_of_the_store_are_a_reason_and_do_not_block() {
+    let health = running(AckMode::Journal);
+    health.store_rejects(Some("3 acknowledged readings were rejected".into()));
+    let report = health.report();
+    assert!(report.ready && report.store.ok);
+    assert_eq!(
+        report.reasons,
+        ["store: 3 acknowledged readings were rejected"]
+    );
+    assert!(report.summary.unwrap().contains("dead letters"));
+    health.store_rejects(None);
+    assert_eq!(health.report().summary, None);
+}
+
+#[test]
+fn the_room_of_the_journal_is_said_as_people_do() {
+    let health = running(AckMode::Journal);
+    health.store_failed("no primary");
+    for (seconds, room) in [
+        (60, "room for about a minute."),
+        (3 * 86_400, "room for about 3 days."),
+        (400 * 86_400, "room for more than a year."),
+    ] {
+        health.journal(JournalState {
+            lasts_seconds: Some(seconds),
+            ..JournalState::default()
+        });
+        let summary = health.report().summary.unwrap();
+        assert!(summary.ends_with(room), "{summary}");
+    }
+}
+
+#[test]
 fn a_full_journal_blocks_and_a_broker_that_is_away_does_not() {
     let health = running(AckMode::Journal);
     health.mqtt("b:1883", false, Some("connection refused".into()));
