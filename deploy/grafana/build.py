@@ -165,8 +165,8 @@ def now(board):
         f"hourbucket_oldest_unstored_seconds{S}", "s", steps=[(60, YELLOW), (120, RED)], alerts=["HourbucketNotFresh"], width=3,
     )
     board.stat(
-        "Journal in use", "Size of the journal relative to journal.max_bytes. Empty with ingest.ack = \"stored\".",
-        f"hourbucket_journal_bytes{S} / hourbucket_journal_max_bytes{S}", "percentunit", min=0, max=1,
+        "Journal in use", "Unstored bytes of the journal relative to journal.max_bytes. Empty with ingest.ack = \"stored\".",
+        f"hourbucket_journal_unstored_bytes{S} / hourbucket_journal_max_bytes{S}", "percentunit", min=0, max=1,
         steps=[(0.5, YELLOW), (0.8, RED)], alerts=["HourbucketJournalNearlyFull", "HourbucketJournalFilling"], width=3,
     )
     board.stat(
@@ -208,9 +208,9 @@ def traffic(board):
         [(rate("hourbucket_readings_accepted_total", "source"), "{{instance}} {{source}}")], "cps", stack=True,
     )
     board.graph(
-        "Rejected by reason", "Readings and messages rejected. Source \"store\": MongoDB rejected acknowledged readings.",
+        "Rejected by reason", "Readings and messages rejected. Source \"store\": acknowledged readings that were not stored, but kept as dead letters.",
         [(rate("hourbucket_readings_rejected_total", "source, reason") + " > 0", "{{instance}} {{source}} {{reason}}")], "cps",
-        alerts=["HourbucketRejectedHigh", "HourbucketStoreRejected", "HourbucketSensorClocks", "HourbucketQos0Dropped"],
+        alerts=["HourbucketRejectedHigh", "HourbucketStoreRejected", "HourbucketStoreDeadLetters", "HourbucketSensorClocks", "HourbucketQos0Dropped"],
     )
     board.graph(
         "Stored and duplicate",

@@ -120,10 +120,12 @@ fn start_at_zero() {
         quota_exceeded_by(limit, 0);
     }
     start_store_at_zero();
-    // `queue_full` loses messages that no sender repeats (QoS 0). `store_rejected` concerns
+    // `queue_full` loses messages that no sender repeats (QoS 0). Those of the store concern
     // acknowledged readings.
     rejected(Source::Mqtt, "queue_full", 0);
-    rejected(Source::Store, "store_rejected", 0);
+    for reason in ["store_rejected", "quarantined", "readings_removed"] {
+        rejected(Source::Store, reason, 0);
+    }
     for cause in ["limit", "refused"] {
         dead_letters_dropped(cause, 0);
     }
@@ -142,6 +144,10 @@ fn start_at_zero() {
 
 /// The series of journal and store, for [`start_at_zero`].
 fn start_store_at_zero() {
+    for mode in ["bucket", "timeseries"] {
+        stored(mode, 0);
+    }
+    registry_changes(0);
     // A histogram is exported from its registration on.
     let _ = histogram!("hourbucket_journal_sync_seconds");
     for kind in STORE_COMMANDS {
@@ -437,11 +443,13 @@ pub(crate) fn registry_changes(n: u64) {
     counter!("hourbucket_registry_changes_total").increment(n);
 }
 
-/// `broker` is host and port, without credentials. Also creates the counter of reconnections.
+/// `broker` is host and port, without credentials. Also creates the counters of the broker.
 pub(crate) fn mqtt_connected(broker: &str, connected: bool) {
     gauge!("hourbucket_mqtt_connected", "broker" => broker.to_owned())
         .set(f64::from(u8::from(connected)));
     counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(0);
+    mqtt_left_out(broker, 0);
+    sparkplug_rebirths(broker, 0);
 }
 
 pub(crate) fn mqtt_reconnect(broker: &str) {
@@ -463,7 +471,11 @@ pub(crate) fn mqtt_left_out(broker: &str, n: u64) {
 }
 
 pub(crate) fn sparkplug_rebirth(broker: &str) {
-    counter!("hourbucket_sparkplug_rebirths_total", "broker" => broker.to_owned()).increment(1);
+    sparkplug_rebirths(broker, 1);
+}
+
+fn sparkplug_rebirths(broker: &str, n: u64) {
+    counter!("hourbucket_sparkplug_rebirths_total", "broker" => broker.to_owned()).increment(n);
 }
 
 pub(crate) fn quota_exceeded(limit: &'static str) {
@@ -555,10 +567,8 @@ pub(crate) fn config_taken_over(at_s: i64) {
     gauge!("hourbucket_config_last_reload_success_timestamp_seconds").set(at_s as f64);
 }
 
-/// Also creates the counter of stored readings for this mode.
 pub(crate) fn store_mode(mode: &'static str) {
     gauge!("hourbucket_store_mode", "mode" => mode).set(1.0);
-    stored(mode, 0);
 }
 
 #[cfg(test)]
@@ -577,6 +587,13 @@ mod tests {
             "hourbucket_store_write_seconds_count{kind=\"measurement\"}",
             "hourbucket_store_errors_total{kind=\"no_primary\"}",
             "hourbucket_mqtt_reconnects_total{broker=\"b:1883\"}",
+            "hourbucket_mqtt_left_out_total{broker=\"b:1883\"}",
+            "hourbucket_sparkplug_rebirths_total{broker=\"b:1883\"}",
+            "hourbucket_readings_stored_total{mode=\"bucket\"}",
+            "hourbucket_readings_stored_total{mode=\"timeseries\"}",
+            "hourbucket_registry_changes_total",
+            "hourbucket_readings_rejected_total{source=\"store\",reason=\"quarantined\"}",
+            "hourbucket_readings_rejected_total{source=\"store\",reason=\"readings_removed\"}",
         ] {
             assert!(
                 text.lines()
