@@ -7,7 +7,7 @@ use super::finding::Finding;
 use crate::config::hardening::{ChecklistLine, Verdict};
 use crate::config::{AckMode, Config};
 use crate::ingest::mqtt;
-use crate::journal::{self, Report, Salvaged, SegmentReport};
+use crate::journal::{self, JournalError, Report, Salvaged, SegmentReport};
 use crate::model::{Clock, SystemClock};
 use crate::store::mongo::{MongoStore, StoreConfigError};
 
@@ -202,6 +202,9 @@ fn brief(report: &Report) -> String {
         _ => None,
     };
     let state = match (report.is_sound(), sum(|s| s.unstored), absent) {
+        _ if !report.other_format.is_empty() => "and segments of another format version, whose \
+            readings may not be stored: keep the directory"
+            .to_owned(),
         (false, n, _) => format!(
             "{n} of them not known to be stored; there is damage, so others may be lost: keep the \
              directory"
@@ -244,10 +247,11 @@ pub(super) fn describe(report: &Report) -> String {
             .iter()
             .map(|damage| format!("damage: {damage}")),
     );
-    for (path, fault) in &report.other_format {
-        lines.push(format!("{}: {fault}", path.display()));
+    for (path, fault) in report.other_format.iter().cloned() {
+        lines.push(JournalError::Format { path, fault }.to_string());
     }
-    if !report.is_sound() {
+    // A salvage refuses segments of another version, which may be sound.
+    if !report.problems.is_empty() && report.other_format.is_empty() {
         lines.push(
             "to repair: put missing segments back, or run `hourbucket journal salvage`, which \
              moves damaged segments aside, gives up what is missing, and keeps the rest"
@@ -279,8 +283,12 @@ pub(super) fn describe_salvage(salvaged: &Salvaged) -> String {
     let filled = filled
         .iter()
         .map(|path| format!("written in place of a missing segment: {}", path.display()));
-    let lost = lost.iter().map(|(first, end)| {
-        format!("lost: entries {first}..{end}, unless they were stored before")
+    let lost = lost.iter().map(|(first, end)| match end - first {
+        1 => format!("lost: entry {first}, unless it was stored before"),
+        _ => format!(
+            "lost: entries {first} to {}, unless they were stored before",
+            end - 1
+        ),
     });
     moved
         .chain(filled)
@@ -320,16 +328,33 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_of_a_newer_version_is_not_to_be_salvaged() {
+        let path = PathBuf::from("j/000000000001.seg");
+        let fault = HeaderFault::Version(9);
+        let newer = Report {
+            other_format: vec![(path, fault)],
+            ..Report::default()
+        };
+        let text = describe(&newer);
+        assert!(!text.contains("salvage"), "{text}");
+        assert!(text.contains("unsupported format version 9"), "{text}");
+        let remedy = "Run the version that wrote it until its journal is empty";
+        assert!(text.contains(remedy), "{text}");
+        assert!(!text.contains("damage"), "{text}");
+    }
+
+    #[test]
     fn a_salvage_that_moved_nothing_says_what_is_lost() {
         let path = PathBuf::from("j/000000000004.seg");
         let salvaged = Salvaged {
             filled: vec![path],
-            lost: vec![(22, 29)],
+            lost: vec![(22, 29), (31, 32)],
             ..Salvaged::default()
         };
         let text = describe_salvage(&salvaged);
         assert!(!text.contains("no damage"), "{text}");
-        assert!(text.contains("lost: entries 22..29"), "{text}");
+        assert!(text.contains("lost: entries 22 to 28, "), "{text}");
+        assert!(text.contains("lost: entry 31, "), "{text}");
         assert!(text.contains("000000000004.seg"), "{text}");
         assert!(describe_salvage(&Salvaged::default()).contains("no damage"));
     }

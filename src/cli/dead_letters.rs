@@ -18,6 +18,7 @@ use crate::maintain::moment;
 use crate::model::{Clock, SystemClock};
 use crate::store::mongo::MongoStore;
 use crate::telemetry::log;
+use crate::telemetry::metrics::Source;
 
 /// Maximum bytes of payloads in one `list`.
 const LISTED_BYTES_MAX: usize = 256 << 20;
@@ -29,7 +30,7 @@ pub(crate) enum DeadLetters {
         #[command(flatten)]
         which: Which,
         /// The maximum number printed
-        #[arg(long, value_name = "N", default_value_t = 100)]
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = limit)]
         limit: usize,
     },
     /// Decode dead letters again with the current settings, store their readings, and remove each
@@ -64,7 +65,7 @@ pub(crate) struct Which {
     #[arg(long = "reason", value_name = "REASON", value_parser = reason)]
     reasons: Vec<String>,
     /// From mqtt, http or store; can be repeated
-    #[arg(long = "source", value_name = "SOURCE")]
+    #[arg(long = "source", value_name = "SOURCE", value_parser = source)]
     sources: Vec<String>,
     /// With a matching topic; * matches any text, ? one character
     #[arg(long, value_name = "GLOB")]
@@ -99,10 +100,31 @@ impl Which {
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("unknown reason; {near}expected one of {known}")]
-struct UnknownReason {
+#[error("unknown {what}; {near}expected one of {known}")]
+struct UnknownName {
+    what: &'static str,
     near: String,
     known: String,
+}
+
+/// `text`, if it is one of the known names.
+fn known(
+    what: &'static str,
+    text: &str,
+    known: &BTreeSet<&'static str>,
+) -> Result<String, UnknownName> {
+    if known.contains(text) {
+        return Ok(text.to_owned());
+    }
+    let near = config::nearest(text, known.iter().copied());
+    let near = near
+        .map(|near| format!("did you mean {near}? "))
+        .unwrap_or_default();
+    Err(UnknownName {
+        what,
+        near,
+        known: known.iter().copied().collect::<Vec<_>>().join(", "),
+    })
 }
 
 /// The reasons that a dead letter can have: those of the decoders, and those of readings that could
@@ -118,19 +140,29 @@ pub(super) fn reasons() -> BTreeSet<&'static str> {
     decoders.chain(of_store).collect()
 }
 
-fn reason(text: &str) -> Result<String, UnknownReason> {
-    let known = reasons();
-    if known.contains(text) {
-        return Ok(text.to_owned());
-    }
-    let near = config::nearest(text, known.iter().copied());
-    let near = near
-        .map(|near| format!("did you mean {near}? "))
-        .unwrap_or_default();
-    Err(UnknownReason {
-        near,
-        known: known.into_iter().collect::<Vec<_>>().join(", "),
-    })
+fn reason(text: &str) -> Result<String, UnknownName> {
+    known("reason", text, &reasons())
+}
+
+fn source(text: &str) -> Result<String, UnknownName> {
+    let sources = [
+        Source::Mqtt,
+        Source::MqttDirect,
+        Source::Http,
+        Source::Store,
+    ];
+    known("source", text, &sources.map(Source::label).into())
+}
+
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("expected a whole number of at least 1")]
+struct InvalidLimit;
+
+fn limit(text: &str) -> Result<usize, InvalidLimit> {
+    text.parse()
+        .ok()
+        .filter(|limit| *limit > 0)
+        .ok_or(InvalidLimit)
 }
 
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -247,5 +279,23 @@ async fn purge(store: &MongoStore, filter: &DeadLetterFilter) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => maintenance_failed(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_sources_and_a_limit_of_zero_are_refused() {
+        assert_eq!(source("mqtt_direct").unwrap(), "mqtt_direct");
+        let error = source("htp").unwrap_err().to_string();
+        assert!(
+            error.contains("unknown source; did you mean http?") && error.contains("store"),
+            "{error}"
+        );
+        assert!(source("bogus").is_err());
+        assert_eq!(limit("5").unwrap(), 5);
+        assert!(limit("0").is_err() && limit("-1").is_err());
     }
 }
