@@ -123,6 +123,7 @@ async fn packet(device: &mut Https) -> Option<(u8, Vec<u8>)> {
 async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::new(&dir.path().join("ca"));
+    let namesake = Ca::new(&dir.path().join("namesake"));
     for name in ["good", "bad"] {
         ca.issue(name, &format!("/CN={name}"), "");
     }
@@ -188,21 +189,22 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
                 .success(),
             "{auth}"
         );
-        // A list that cannot be read changes nothing.
+        // A list that cannot be used changes nothing: one that is none, and one of another CA with
+        // the same name.
         let list = ca.text("crl.pem");
-        std::fs::write(
-            ca.dir.join("crl.pem"),
-            "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
-        )
-        .unwrap();
-        let Reloaded::Invalid(why) = rig.reload().await else {
-            panic!("the list is not one")
-        };
-        assert!(
-            why.contains("crl.pem") && why.contains("revocation list"),
-            "{why}"
-        );
-        assert_eq!(post(&rig, &bad, None, "a").await, None, "{auth}");
+        let none = "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n";
+        for (other, says) in [
+            (none, "usable certificate revocation list"),
+            (namesake.text("crl.pem"), "\"test-ca\" is not signed"),
+        ] {
+            std::fs::write(ca.dir.join("crl.pem"), other).unwrap();
+            let Reloaded::Invalid(why) = rig.reload().await else {
+                panic!("{says}")
+            };
+            assert!(why.contains("crl.pem") && why.contains(says), "{why}");
+            assert_eq!(post(&rig, &good, None, "a").await, Some(200), "{auth}");
+            assert_eq!(post(&rig, &bad, None, "a").await, None, "{auth}");
+        }
         std::fs::write(ca.dir.join("crl.pem"), list).unwrap();
         rig.end().await;
         std::fs::remove_dir_all(dir.path().join("journal")).unwrap();

@@ -454,7 +454,8 @@ async fn a_revocation_list_that_is_out_of_date_is_reported_and_still_counts() {
         std::fs::write(dir.path().join(name), text).unwrap();
         Some(dir.path().join(name))
     };
-    tls.client_ca_file = file("ca.pem", CA);
+    let ca = include_str!("../support/mqtt_tls/client_ca.pem");
+    tls.client_ca_file = file("ca.pem", ca);
     let list = include_str!("../support/mqtt_tls/crl_of_2024.pem");
     tls.client_crl_file = file("crl.pem", list);
     let rig = Rig::start_alone(dir.path(), |config| config.http.tls = tls).await;

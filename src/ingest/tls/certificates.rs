@@ -538,7 +538,7 @@ mod tests {
         Files {
             cert: file("server.pem"),
             key: file("server.key"),
-            client_ca: Some(file("ca.pem")),
+            client_ca: Some(file("client_ca.pem")),
             client_crl: Some(file(crl)),
             client_optional: false,
             only_13: false,

@@ -5,12 +5,14 @@
 mod certificates;
 mod client_certificate;
 mod local;
+mod revocation;
 mod x509;
 
 pub(crate) use self::certificates::{CertificateError, Certificates, Files, Loaded, TlsStream};
 pub use self::certificates::{OnTls, TlsStatus};
 pub(crate) use self::client_certificate::ClientCertificate;
 pub(crate) use self::local::connect_to_any;
+pub(crate) use self::revocation::CrlFault;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +48,18 @@ pub enum TlsError {
         /// The expected item: certificate, CA certificate, private key or certificate revocation
         /// list.
         what: &'static str,
+    },
+    /// The revocation lists do not fit the CA of client certificates.
+    #[error(
+        "{path} does not fit client_ca_file: {fault}, so every client of this CA would be refused; \
+         put the newest list of the CA there, or set the other file"
+    )]
+    Crl {
+        /// Path of the revocation lists.
+        path: PathBuf,
+        /// The fault.
+        #[source]
+        fault: CrlFault,
     },
     /// Certificate and key do not belong together, or are of a kind that rustls does not support.
     #[error(
@@ -117,8 +131,16 @@ impl Identity<'_> {
 }
 
 fn roots(ca: &Path) -> Result<RootCertStore, TlsError> {
+    roots_of(ca, certificates(ca)?)
+}
+
+/// The roots in this file.
+fn roots_of(
+    ca: &Path,
+    certificates: Vec<CertificateDer<'static>>,
+) -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(certificates(ca)?);
+    let (added, _) = store.add_parsable_certificates(certificates);
     if added == 0 {
         return Err(TlsError::Pem {
             path: ca.to_owned(),
@@ -262,14 +284,23 @@ fn client_verifier(
     crls: Vec<CertificateRevocationListDer<'static>>,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let cas = certificates(ca)?;
+    let roots = roots_of(ca, cas.clone())?;
+    let fault = settings.client_crl.and_then(|path| {
+        let algorithms = provider.signature_verification_algorithms.all;
+        let fault = revocation::check(&crls, &cas, &roots, algorithms).err()?;
+        let path = path.to_owned();
+        Some(TlsError::Crl { path, fault })
+    });
     let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider).with_crls(crls);
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).with_crls(crls);
     let verifier = if settings.client_optional {
         verifier.allow_unauthenticated()
     } else {
         verifier
     };
-    verifier
+    // A list that rustls cannot use is reported as such.
+    let verifier = verifier
         .build()
         .map_err(|error| match (error, settings.client_crl) {
             (VerifierBuilderError::InvalidCrl(_), Some(crl)) => no_crl(crl),
@@ -277,5 +308,6 @@ fn client_verifier(
                 path: ca.to_owned(),
                 what: "CA certificate",
             },
-        })
+        })?;
+    fault.map_or(Ok(verifier), Err)
 }

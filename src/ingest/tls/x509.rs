@@ -1,8 +1,9 @@
-//! Certificate facts that rustls does not expose: validity and names. Parses the outer fields of
-//! X.509 (RFC 5280 §4.1) without interpreting them; rustls decides whether a certificate can be
-//! trusted.
+//! Facts of certificates and revocation lists that rustls does not expose: validity, names, and who
+//! has signed a list. Parses the outer fields of X.509 (RFC 5280 §4.1, §5.1) without interpreting
+//! them; rustls decides whether a certificate can be trusted.
 
 use chrono::NaiveDate;
+use tokio_rustls::rustls::pki_types::{SignatureVerificationAlgorithm, TrustAnchor};
 
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
@@ -13,6 +14,7 @@ const VERSION: u8 = 0xa0;
 /// Context tag `[3]`.
 const EXTENSIONS: u8 = 0xa3;
 const BOOLEAN: u8 = 0x01;
+const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const SET: u8 = 0x31;
@@ -75,6 +77,74 @@ pub(super) fn next_update_s(crl: &[u8]) -> Option<i64> {
         .tag()
         .filter(|tag| [UTC_TIME, GENERALIZED_TIME].contains(tag))?;
     fields.time()
+}
+
+/// A revocation list and its signature (RFC 5280 §5.1.1).
+pub(super) struct SignedList<'a> {
+    /// DER of the name.
+    pub(super) issuer: &'a [u8],
+    /// What is signed.
+    signed: &'a [u8],
+    algorithm: &'a [u8],
+    signature: &'a [u8],
+}
+
+impl SignedList<'_> {
+    /// Parses a revocation list; `None` if it is malformed.
+    pub(super) fn read(crl: &[u8]) -> Option<SignedList<'_>> {
+        let mut list = Der(Der(crl).take(SEQUENCE)?);
+        let whole = list.0;
+        let mut fields = Der(list.take(SEQUENCE)?);
+        let signed = &whole[..whole.len() - list.0.len()];
+        let algorithm = list.take(SEQUENCE)?;
+        let signature = list.bits()?;
+        if fields.tag() == Some(INTEGER) {
+            fields.take(INTEGER)?;
+        }
+        fields.take(SEQUENCE)?;
+        let issuer = fields.take(SEQUENCE)?;
+        Some(SignedList {
+            issuer,
+            signed,
+            algorithm,
+            signature,
+        })
+    }
+
+    /// Whether the key of this CA has signed it, with one of these algorithms.
+    pub(super) fn is_signed_by(
+        &self,
+        ca: &TrustAnchor<'_>,
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+    ) -> bool {
+        let mut key_info = Der(&ca.subject_public_key_info);
+        let Some((kind, key)) = key_info.take(SEQUENCE).zip(key_info.bits()) else {
+            return false;
+        };
+        algorithms.iter().any(|algorithm| {
+            algorithm.signature_alg_id().as_ref() == self.algorithm
+                && algorithm.public_key_alg_id().as_ref() == kind
+                && algorithm
+                    .verify_signature(key, self.signed, self.signature)
+                    .is_ok()
+        })
+    }
+}
+
+/// The texts of a name, for people.
+pub(super) fn shown_name(name: &[u8]) -> String {
+    let mut sets = Der(name);
+    let mut texts = Vec::new();
+    while let Some(set) = sets.take(SET) {
+        let mut attributes = Der(set);
+        while let Some(attribute) = attributes.take(SEQUENCE) {
+            let mut attribute = Der(attribute);
+            let is_named = attribute.take(OBJECT_IDENTIFIER).is_some();
+            let value = attribute.tag().filter(|_| is_named);
+            texts.extend(value.and_then(|tag| text(attribute.take(tag)?)));
+        }
+    }
+    texts.join(", ")
 }
 
 /// The names of a certificate that can be an identity, in its order.
@@ -183,6 +253,11 @@ impl<'a> Der<'a> {
         (first == tag).then_some(content)
     }
 
+    /// The next element, a bit string of whole bytes.
+    fn bits(&mut self) -> Option<&'a [u8]> {
+        self.take(BIT_STRING)?.strip_prefix(&[0])
+    }
+
     /// The next element, a time: `YYMMDDHHMMSSZ` (1950 to 2049) or `YYYYMMDDHHMMSSZ`.
     fn time(&mut self) -> Option<i64> {
         let (text, century) = match self.0.first()? {
@@ -278,7 +353,12 @@ mod tests {
         assert_eq!(next_update_s(&list), Some(1_706_659_200));
         for n in 0..list.len() {
             assert_eq!(next_update_s(&list[..n]), None, "{n}");
+            assert!(SignedList::read(&list[..n]).is_none(), "{n}");
         }
+        assert_eq!(
+            shown_name(SignedList::read(&list).unwrap().issuer),
+            "hourbucket, client tests"
+        );
         // The same without a version and without a next update.
         let fields = b"\x30\x00\x30\x00\x17\x0d240101000000Z\xa0\x00";
         let bare = [
@@ -331,6 +411,7 @@ mod tests {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), at in 0usize..700, to: u8) {
             let _ = (Facts::read(&bytes), Names::read(&bytes));
+            let _ = (SignedList::read(&bytes).is_some(), shown_name(&bytes));
             let mut near = der(include_bytes!("../../../tests/support/mqtt_tls/server.pem"));
             let at = at % near.len();
             near[at] = to;
