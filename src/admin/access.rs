@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use super::answer::{ApiError, token_text};
 use crate::access::{Credentials, Grant, Protocol};
 use crate::ingest::http::Peer;
-use crate::ingest::http::foreign::is_local;
+use crate::ingest::http::foreign::{check_page, is_local};
 use crate::ingest::shares::Owner;
 use crate::model::{Clock, SensorPatterns};
 
@@ -108,8 +108,8 @@ impl Access {
         peer: Option<&Peer>,
     ) -> Result<Reader, Box<Response>> {
         let refuse = |error: ApiError| Err(Box::new(error.into_response()));
-        match (self.tokens.current(), self.is_loopback, is_local(headers)) {
-            (Some(tokens), _, _) => {
+        match self.tokens.current() {
+            Some(tokens) => {
                 let grant = tokens.check_reader(headers, peer, token_text)?;
                 let now_ms = self.clock.now().wall_ms;
                 match grant.check(Protocol::Http, now_ms) {
@@ -125,10 +125,25 @@ impl Access {
                     }
                 }
             }
-            (None, true, true) => Ok(Reader(None)),
-            (None, true, false) => refuse(ApiError::ForeignHost),
-            (None, false, _) => refuse(ApiError::NoTokens),
+            None => match self.check_near(headers, peer) {
+                Ok(()) => Ok(Reader(None)),
+                Err(error) => refuse(error),
+            },
         }
+    }
+
+    /// Checks whether a program or a page of this machine asks.
+    fn check_near(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<(), ApiError> {
+        if !self.is_loopback {
+            return Err(ApiError::NoTokens);
+        }
+        if !peer.is_none_or(Peer::is_on_this_machine) {
+            return Err(ApiError::FarClient);
+        }
+        if !is_local(headers) {
+            return Err(ApiError::ForeignHost);
+        }
+        check_page(headers).map_err(|_| ApiError::ForeignPage)
     }
 }
 
@@ -157,19 +172,22 @@ pub(super) async fn guard(
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
-    use axum::http::header::HOST;
+    use axum::http::header::{HOST, ORIGIN};
 
     use super::*;
 
     #[test]
     fn without_tokens_only_this_machine_reads_and_only_under_its_own_names() {
-        let ask = |listen: &str, host: Option<&'static str>| {
+        let ask_with = |listen: &str, headers: HeaderMap| {
             let clock = Arc::new(crate::model::SystemClock::new());
             let access = Access::new(TokenSource::default(), listen.parse().unwrap(), clock);
-            let headers = host.map(|host| (HOST, HeaderValue::from_static(host)));
             access
-                .reader(&headers.into_iter().collect(), None)
+                .reader(&headers, None)
                 .map_or_else(|refused| refused.status().as_u16(), |_| 200)
+        };
+        let ask = |listen: &str, host: Option<&'static str>| {
+            let host = host.map(|host| (HOST, HeaderValue::from_static(host)));
+            ask_with(listen, host.into_iter().collect())
         };
         for host in [
             "127.0.0.1:8081",
@@ -192,6 +210,11 @@ mod tests {
         ] {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 403, "{host}");
         }
+        let of_page = HeaderMap::from_iter([
+            (HOST, HeaderValue::from_static("127.0.0.1:8081")),
+            (ORIGIN, HeaderValue::from_static("http://evil.example")),
+        ]);
+        assert_eq!(ask_with("127.0.0.1:8081", of_page), 403);
         assert_eq!(ask("0.0.0.0:8081", Some("127.0.0.1:8081")), 403);
         assert_eq!(ask("[::]:8081", None), 403);
     }

@@ -21,6 +21,19 @@ pub(super) enum ApiError {
     )]
     NoTokens,
     #[error(
+        "the proxy in front of this port names a client on another machine, and without tokens \
+         only this machine may read; set http.tokens_file and send the header `Authorization: \
+         Bearer <id>.<secret>`, or, if the proxy decides who may read, remove it from \
+         admin.trusted_proxies"
+    )]
+    FarClient,
+    #[error(
+        "a web page of another site sent this request (headers Sec-Fetch-Site and Origin), which \
+         is refused without tokens; open the address itself, or set http.tokens_file and send the \
+         header `Authorization: Bearer <id>.<secret>`"
+    )]
+    ForeignPage,
+    #[error(
         "without tokens, the header Host must be an IP address or localhost; set http.tokens_file \
          and send the header `Authorization: Bearer <id>.<secret>`"
     )]
@@ -95,6 +108,8 @@ impl ApiError {
         match self {
             ApiError::Denied(Denied::Expired | Denied::NotYetValid) => StatusCode::UNAUTHORIZED,
             ApiError::NoTokens
+            | ApiError::FarClient
+            | ApiError::ForeignPage
             | ApiError::ForeignHost
             | ApiError::NotAllowed
             | ApiError::Denied(_) => StatusCode::FORBIDDEN,
@@ -110,7 +125,8 @@ impl ApiError {
 
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            ApiError::NoTokens => "no_tokens",
+            ApiError::NoTokens | ApiError::FarClient => "no_tokens",
+            ApiError::ForeignPage => "foreign_origin",
             ApiError::ForeignHost => "foreign_host",
             ApiError::Denied(Denied::Expired) => "expired_token",
             ApiError::Denied(Denied::NotYetValid) => "token_not_yet_valid",

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-use super::body::BodyBudget;
+use super::body::{BodyBudget, ReceivedBody};
 use super::error::IngestError;
 use super::peer::{Peer, judge, over_quota};
 use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
@@ -107,31 +107,37 @@ impl Shared {
         Ok(Sender(Some(grant)))
     }
 
-    /// Checks the sender of a request once more: while its body arrived, its token may have expired
-    /// or been revoked.
-    fn check_again(&self, parts: &Parts) -> Result<(), IngestError> {
-        let Some(grant) = Sender::of(parts) else {
-            return Ok(());
-        };
+    /// Checks the sender of a request once more, and gives the body its present rules: while it
+    /// arrived, the token may have expired, or been revoked or changed. Counts the request for it.
+    fn check_again(
+        &self,
+        parts: &Parts,
+        body: &mut ReceivedBody,
+    ) -> Result<Option<Held>, IngestError> {
+        let peer = Peer::of(&parts.extensions);
+        let sender = &mut body.held.sender;
         let newest = self.newest.now();
-        let Some(newest) = &*newest else {
-            return Ok(());
-        };
-        let is_reloaded = self
-            .credentials
-            .as_ref()
-            .is_none_or(|known| !Arc::ptr_eq(known, newest));
-        if is_reloaded && newest.renewed(grant).is_none() {
-            return Err(IngestError::WrongToken);
+        if let (Some(grant), Some(newest)) = (&mut *sender, &*newest) {
+            let is_reloaded = self
+                .credentials
+                .as_ref()
+                .is_none_or(|known| !Arc::ptr_eq(known, newest));
+            if is_reloaded {
+                *grant = newest.renewed(grant).ok_or(IngestError::WrongToken)?;
+            }
+            check_sender(peer, grant, self.clock.now().wall_ms)?;
         }
-        check_sender(Peer::of(&parts.extensions), grant, self.clock.now().wall_ms)
+        hold(peer, sender.as_ref())
     }
 
     /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`:
     /// otherwise the sender would have to send the whole body again.
-    pub(super) async fn start(&self, parts: &Parts) -> Result<Running, IngestError> {
-        self.check_again(parts)?;
-        let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
+    pub(super) async fn start(
+        &self,
+        parts: &Parts,
+        body: &mut ReceivedBody,
+    ) -> Result<Running, IngestError> {
+        let held = self.check_again(parts, body)?;
         let permit = self
             .room(self.running.clone().acquire_owned(), self.cfg.queue_timeout)
             .await?;
@@ -147,10 +153,10 @@ impl Shared {
     pub(super) async fn start_patiently(
         &self,
         parts: &Parts,
+        body: &mut ReceivedBody,
         patience: Duration,
     ) -> Result<Running, IngestError> {
-        self.check_again(parts)?;
-        let held = hold(Peer::of(&parts.extensions), Sender::of(parts))?;
+        let held = self.check_again(parts, body)?;
         let admitted = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
                 tokio::time::sleep(DOOR_EVERY).await;

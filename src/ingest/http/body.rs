@@ -59,6 +59,9 @@ impl ReceivedBody {
     ) -> Result<ReceivedBody, IngestError> {
         let mut held = budget.hold(parts);
         held.grow_to(bytes.len() as u64)?;
+        if let Some(grant) = &held.sender {
+            grant.usage.charge(&grant.quota, 0, bytes.len());
+        }
         Ok(ReceivedBody { bytes, held })
     }
 }

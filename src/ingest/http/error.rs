@@ -30,8 +30,9 @@ pub(crate) enum IngestError {
     )]
     NoToken,
     #[error(
-        "malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of \
-         `Bearer`, or HTTP Basic with id and secret)"
+        "malformed token; expected `<id>.<secret>` or a JWT, in the header `Authorization: Bearer \
+         <token>` (or `Token` in place of `Bearer`, or HTTP Basic with id and secret); hooks also \
+         accept it in X-Api-Key or `?token=`, InfluxDB's version 1 in `?u=` and `?p=`"
     )]
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]

@@ -20,6 +20,14 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Why a request is refused. The texts do not repeat the headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Foreign {
+    /// A trusted proxy names a client on another machine.
+    #[error(
+        "the proxy in front of this port names a client on another machine, and without tokens \
+         only programs on this machine may send; set http.tokens_file and send the header \
+         `Authorization: Bearer <id>.<secret>`, or set http.allow_anonymous = true to accept \
+         readings from any sender"
+    )]
+    Client,
     /// The header Host has another name than this machine's.
     #[error(
         "without tokens the header Host must be an IP address or localhost, because a web page \
@@ -58,7 +66,8 @@ pub(super) fn check(headers: &HeaderMap, is_get_hook: bool, any_host: bool) -> R
     }
 }
 
-fn check_page(headers: &HeaderMap) -> Result<(), Foreign> {
+/// Refuses requests that a browser marks as those of a page of another site.
+pub(crate) fn check_page(headers: &HeaderMap) -> Result<(), Foreign> {
     let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
     // `none`: the user entered the address.
     let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";

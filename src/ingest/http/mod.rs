@@ -1,7 +1,8 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
 //! A request passes these steps, in this order:
-//! - `foreign`: without tokens, refuses requests of web pages of other sites.
+//! - `foreign`: without tokens, refuses requests of web pages of other sites, and of clients that a
+//!   proxy names on other machines.
 //! - `admit`: metrics, token, open admission, and whether there is room among the concurrent
 //!   requests.
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
@@ -32,6 +33,7 @@ mod accepted;
 mod admit;
 pub(crate) mod answer;
 mod body;
+mod charged;
 mod connection;
 mod current;
 pub(crate) mod encoding;
@@ -422,7 +424,13 @@ async fn refuse_foreign(
         return next.run(request).await;
     }
     let is_hook = request.method() == Method::GET && request.uri().path().starts_with(HOOKS_BEGIN);
-    match foreign::check(request.headers(), is_hook, cfg.allow_anonymous) {
+    let is_near = Peer::of(request.extensions()).is_none_or(Peer::is_on_this_machine);
+    let checked = if is_near || cfg.allow_anonymous {
+        foreign::check(request.headers(), is_hook, cfg.allow_anonymous)
+    } else {
+        Err(foreign::Foreign::Client)
+    };
+    match checked {
         Ok(()) => next.run(request).await,
         Err(foreign) => {
             let error = IngestError::Foreign(foreign);

@@ -37,6 +37,11 @@ impl Peer {
         self.asks_for.unwrap_or_else(of_connection)
     }
 
+    /// Whether the sender is a program on this machine, as far as the port and its proxies know.
+    pub(crate) fn is_on_this_machine(&self) -> bool {
+        self.address().to_canonical().is_loopback()
+    }
+
     fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {
         self.connection.audit(self.asks_for, kind, reason)
     }

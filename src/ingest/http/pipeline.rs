@@ -100,8 +100,9 @@ pub(super) async fn arrive(
     parts: &Parts,
     body: Body,
 ) -> Result<(ReceivedBody, Running), IngestError> {
-    let received = receive(parts, body, &BodyLimits::of(&shared.cfg), &shared.bodies).await?;
-    let running = shared.start(parts).await?;
+    let limits = BodyLimits::of(&shared.cfg);
+    let mut received = receive(parts, body, &limits, &shared.bodies).await?;
+    let running = shared.start(parts, &mut received).await?;
     Ok((received, running))
 }
 
@@ -128,7 +129,6 @@ pub(super) async fn decode_within(
     let readings_bytes_max = shared.admission.readings_bytes_max();
     let ReceivedBody { bytes, held } = received;
     let sender = held.sender.clone();
-    let body_bytes = bytes.len();
     let work = DecodeJob {
         body: bytes,
         options,
@@ -142,7 +142,8 @@ pub(super) async fn decode_within(
     let (decoded, held) = work.run(held).await?;
     if let Some(grant) = sender {
         let readings = decoded.batch.len() + decoded.rejects.total();
-        grant.usage.charge(&grant.quota, readings, body_bytes);
+        // The bytes were charged as they arrived.
+        grant.usage.charge(&grant.quota, readings, 0);
     }
     // What is kept as a dead letter is not lost, and its readings that fit are stored.
     if decoded.is_overfull && decoded.kept.is_none() {

@@ -21,6 +21,7 @@ use futures_util::StreamExt;
 use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
+use super::charged::{ChargedBody, Payer};
 use super::peer::Peer;
 
 /// How much of a refused body is discarded before the answer.
@@ -30,16 +31,18 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The middleware. The handlers drop the body of a request that they refuse, wherever they are with
 /// it.
-pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
+pub(crate) async fn discard_rest(mut request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
     let peer = Peer::of(request.extensions()).cloned();
     let has_begun = !asks_before_sending(request.headers());
     let (to, mut rest) = oneshot::channel();
+    let payer = Payer::default();
+    request.extensions_mut().insert(payer.clone());
     let request = request.map(|body| {
         Body::new(Returned {
-            body,
+            body: ChargedBody::new(body, payer),
             to: Some(to),
             has_begun,
             is_awaited: false,
@@ -51,7 +54,7 @@ pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
         if let Some(peer) = peer {
             peer.refused();
         }
-        let mut rest = body.into_data_stream();
+        let mut rest = Body::new(body).into_data_stream();
         if !discard(&mut rest, BEFORE_ANSWER_BYTES_MAX).await {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
@@ -88,8 +91,8 @@ async fn discard(body: &mut BodyDataStream, bytes_max: u64) -> bool {
 
 /// The body of a request, which returns to the middleware when it is dropped before its end.
 struct Returned {
-    body: Body,
-    to: Option<oneshot::Sender<Body>>,
+    body: ChargedBody,
+    to: Option<oneshot::Sender<ChargedBody>>,
     /// The sender sends it; hyper answers "100 Continue" when it is first read.
     has_begun: bool,
     /// The last read has not returned yet.

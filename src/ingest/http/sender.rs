@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::charged::Payer;
 use super::routes::UNMATCHED;
 use crate::access::Grant;
 
@@ -17,6 +18,9 @@ pub(super) struct Sender(pub(super) Option<Arc<Grant>>);
 impl Sender {
     /// Runs the rest of an admitted request.
     pub(super) async fn run(self, mut request: Request, next: Next) -> Response {
+        if let Some(grant) = &self.0 {
+            Payer::set(request.extensions(), grant);
+        }
         request.extensions_mut().insert(self);
         next.run(request).await
     }

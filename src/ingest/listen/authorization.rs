@@ -61,6 +61,11 @@ impl Authorization {
         grant.check_quota(now).err()
     }
 
+    /// Whether no credentials are configured.
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.grant.is_none()
+    }
+
     /// The id of the sender; empty without credentials.
     pub(super) fn id(&self) -> &str {
         self.grant.as_ref().map_or("", |grant| &*grant.id)

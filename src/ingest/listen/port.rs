@@ -361,6 +361,10 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
                     connect::authenticate(&request, certificate, credentials, now_ms)
                 };
                 let authorization = Authorization::new(shared.credentials.clone(), authenticate)?;
+                let is_near = peer.ip().to_canonical().is_loopback();
+                if authorization.is_anonymous() && !is_near && !shared.settings.is_guarded() {
+                    return Err(ConnectError::Far);
+                }
                 // A device that comes back may still have its old connection, which it does not know.
                 let mine = |exceeded| {
                     let id = request.client_id();

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::access::{GrantDefaults, hash_secret};
 use crate::admission::{AdmissionControl, admission_channel};
-use crate::config::{AckMode, Config};
+use crate::config::{AckMode, Config, Network};
 use crate::model::SetClock;
 use crate::telemetry::metrics;
 
@@ -70,6 +70,11 @@ impl Rig {
     /// Connects with this password; the open connection and CONNACK's code, or `None` if it was
     /// closed immediately.
     async fn connect(&self, password: &str) -> Option<(TcpStream, Code)> {
+        self.connect_after(&[], password).await
+    }
+
+    /// The same after a header of a proxy.
+    async fn connect_after(&self, header: &[u8], password: &str) -> Option<(TcpStream, Code)> {
         let mut packet = BytesMut::new();
         // A separate name: otherwise it ends the connection before it.
         let mut connect = Connect::new(format!("c{}", fastrand::u64(..)));
@@ -80,7 +85,7 @@ impl Rig {
         connect.write(&mut packet).unwrap();
         let mut stream = TcpStream::connect(self.addr).await.unwrap();
         // A port that has closed the connection may answer with a reset.
-        let _ = stream.write_all(&packet).await;
+        let _ = stream.write_all(&[header, &packet].concat()).await;
         let mut answer = [0; 4];
         let read = tokio::time::timeout(LONG, stream.read_exact(&mut answer))
             .await
@@ -89,6 +94,7 @@ impl Rig {
         let code = match answer {
             [0x20, 2, 0, 0] => Code::Success,
             [0x20, 2, 0, 4] => Code::BadUserNamePassword,
+            [0x20, 2, 0, 5] => Code::NotAuthorized,
             other => panic!("{other:?}"),
         };
         Some((stream, code))
@@ -103,6 +109,27 @@ fn counted(metric: &str, label: &str) -> f64 {
     line.map_or(0.0, |line| {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     })
+}
+
+#[tokio::test]
+async fn without_tokens_the_devices_behind_a_proxy_must_be_on_this_machine() {
+    for (allow_anonymous, code) in [(false, Code::NotAuthorized), (true, Code::Success)] {
+        let rig = Rig::new(|settings| {
+            (settings.tokens_file, settings.allow_anonymous) = (None, allow_anonymous);
+            settings.proxies.trusted = [Network::parse("127.0.0.1").unwrap()].into();
+        })
+        .await;
+        let from = async |ip: [u8; 4]| {
+            let header = [
+                &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..],
+                &ip,
+                &[10, 0, 0, 1, 0x12, 0x34, 0x07, 0x5b],
+            ];
+            rig.connect_after(&header.concat(), "").await.unwrap().1
+        };
+        assert_eq!(from([192, 0, 2, 1]).await, code);
+        assert_eq!(from([127, 0, 0, 1]).await, Code::Success);
+    }
 }
 
 #[tokio::test]

@@ -120,6 +120,7 @@ pub(super) async fn next(
                     properties: vec![],
                     refused: None,
                     sender: None,
+                    is_sender_forgotten: false,
                     can_refuse: false,
                 }));
             }

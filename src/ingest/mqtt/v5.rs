@@ -140,6 +140,7 @@ pub(super) async fn next(
                         .unwrap_or_default(),
                     refused: None,
                     sender: None,
+                    is_sender_forgotten: false,
                     can_refuse: false,
                 }));
             }

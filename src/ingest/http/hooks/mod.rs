@@ -96,8 +96,10 @@ async fn posted(
     let target = Target::of(&format, &parts.uri)?;
     let options = target.decode_options(&shared.formats, encoding)?;
     let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
-    let received = receive(parts, body, &limits, &shared.bodies).await?;
-    let _running = shared.start_patiently(parts, PATIENCE).await?;
+    let mut received = receive(parts, body, &limits, &shared.bodies).await?;
+    let _running = shared
+        .start_patiently(parts, &mut received, PATIENCE)
+        .await?;
     if handshake::is_confirmation(&parts.headers) {
         return confirmation(shared, &target, received).await;
     }
@@ -122,8 +124,10 @@ async fn take_query(
         if parts.method != Method::GET {
             return Ok(StatusCode::OK.into_response());
         }
-        let received = ReceivedBody::of(target.values_as_json(), &parts, &shared.bodies)?;
-        let _running = shared.start_patiently(&parts, PATIENCE).await?;
+        let mut received = ReceivedBody::of(target.values_as_json(), &parts, &shared.bodies)?;
+        let _running = shared
+            .start_patiently(&parts, &mut received, PATIENCE)
+            .await?;
         read(&shared, &target, received, options).await
     };
     taken.await.unwrap_or_else(IntoResponse::into_response)
@@ -135,6 +139,7 @@ async fn read(
     received: ReceivedBody,
     options: pipeline::DecodeOptions,
 ) -> Result<Response, IngestError> {
+    let sender = received.held.sender.clone();
     let (decoded, held) =
         pipeline::decode_within(shared, received, options, BODY_BYTES_MAX).await?;
     let DecodedBody {
@@ -144,7 +149,8 @@ async fn read(
         kept,
         ..
     } = decoded;
-    pipeline::count(&batch, &rejects, || target.written(), received_at_ms);
+    let sender = || sender.map_or_else(|| target.written(), |grant| grant.id.to_string());
+    pipeline::count(&batch, &rejects, sender, received_at_ms);
     // One reject gives the reason, as for an MQTT message. An empty body leaves nothing to keep.
     let first = rejects.foremost().zip(kept.filter(|body| !body.is_empty()));
     let dead_letter = first.map(|((reason, detail), body)| {

@@ -9,6 +9,7 @@ use axum::http::Uri;
 use super::super::encoding::Encoding;
 use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
+use crate::access::Grant;
 use crate::config::Decoding;
 use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName, bare_value_as_json};
 use crate::model::{BatchBuilder, ReadingBatch};
@@ -201,6 +202,7 @@ impl Target {
             ..Context::of_http(decoding, received_at_ms)
         };
         let mut out = BatchBuilder::new(cx.limits.fields_max);
+        Grant::apply_forgotten(decoding.sender_tag.as_ref(), &mut out);
         let mut rejects = Rejects::new();
         decoder.decode(body, origin.topic.as_deref(), &cx, &mut out, &mut rejects);
         Ok((out.finish(), rejects))

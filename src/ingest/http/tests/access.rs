@@ -52,28 +52,29 @@ async fn readings_outside_the_scope_are_rejected_one_by_one() {
     rig.nothing_came();
 }
 
-/// Replaces the tokens of a port by one with this id.
-fn reload_with_token(rig: &mut Rig, id: &str) {
+/// Replaces the tokens of a port by one with this id and these rules.
+fn reload_with_token(rig: &mut Rig, id: &str, rules: &str) {
     let dir = tempfile::tempdir().unwrap();
     let mut cfg = super::rig::http();
-    cfg.tokens_file = Some(tokens_file_with(&dir, id, ""));
+    cfg.tokens_file = Some(tokens_file_with(&dir, id, rules));
     let credentials = crate::ingest::http::credentials(&cfg, &GrantDefaults::unlimited()).unwrap();
     let decoding = Arc::new(super::rig::decoding());
     rig.renewal.put(&cfg, decoding, credentials);
 }
 
-/// Reloads while a body arrives, with a token of this id; returns the rest of the answer.
-async fn reloaded_meanwhile(rig: &mut Rig, id: &str) -> Answer {
+/// Reloads while a body arrives, with a token of this id and these rules; returns the rest of the
+/// answer.
+async fn reloaded_meanwhile(rig: &mut Rig, id: &str, rules: &str) -> Answer {
     let body = reading("s1");
     let head = from_gw1(post("")).header("expect", "100-continue").head();
     let mut stream = TcpStream::connect(rig.addr).await.unwrap();
     let head = format!("{head}content-length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).await.unwrap();
     assert_eq!(Answer::read(&mut stream).await.unwrap().status, 100);
-    reload_with_token(rig, id);
+    reload_with_token(rig, id, rules);
     stream.write_all(body.as_bytes()).await.unwrap();
     let answer = tokio::spawn(async move { Answer::read(&mut stream).await.unwrap() });
-    if id == "gw1" {
+    if id == "gw1" && rules.is_empty() {
         rig.ingest_batch().await.1.delivered();
     }
     answer.await.unwrap()
@@ -82,12 +83,28 @@ async fn reloaded_meanwhile(rig: &mut Rig, id: &str) -> Answer {
 #[tokio::test]
 async fn a_token_that_is_revoked_while_the_body_arrives_is_refused() {
     let mut rig = rig("").await;
-    let kept = reloaded_meanwhile(&mut rig, "gw1").await;
+    let kept = reloaded_meanwhile(&mut rig, "gw1", "").await;
     assert_eq!(kept.status, 200, "{}", kept.text);
-    let revoked = reloaded_meanwhile(&mut rig, "gw2").await;
+    let revoked = reloaded_meanwhile(&mut rig, "gw2", "").await;
     assert_eq!(revoked.status, 401, "{}", revoked.text);
     assert!(revoked.text.contains("invalid_token"), "{}", revoked.text);
     rig.nothing_came();
+}
+
+#[tokio::test]
+async fn a_token_that_is_restricted_while_the_body_arrives_is_restricted() {
+    for (rules, status, reason) in [
+        ("write = []", 403, "not_allowed"),
+        ("via = [\"mqtt\"]", 403, "not_allowed"),
+        ("expires = 2020-01-01", 401, "expired_token"),
+        ("write = [\"other\"]", 400, "not_allowed"),
+    ] {
+        let mut rig = rig("").await;
+        let answer = reloaded_meanwhile(&mut rig, "gw1", rules).await;
+        assert_eq!(answer.status, status, "{rules}: {}", answer.text);
+        assert!(answer.text.contains(reason), "{rules}: {}", answer.text);
+        rig.nothing_came();
+    }
 }
 
 #[tokio::test]
@@ -231,6 +248,34 @@ async fn rejected_readings_count_against_the_rate() {
         assert!(reason.is_none_or(|reason| answer.reason() == reason));
     }
     rig.nothing_came();
+}
+
+#[tokio::test]
+async fn the_bytes_of_refused_bodies_count_against_the_rate() {
+    const RULES: &str = "rate = { bytes_per_second = \"4KiB\", burst = \"1s\" }";
+    let large = vec![b'x'; 20_000];
+    let too_large = vec![b'x'; 2 << 20];
+    for (request, status) in [
+        (post(large.clone()).header("content-encoding", "gzip"), 400),
+        (post(large.clone()).header("content-type", "image/png"), 415),
+        (post(large.clone()).to("/v1/readings?ts_unit=x"), 400),
+        (post(large.clone()).to("/query"), 400),
+        (post(large.clone()).to("/v1/hooks/nothing"), 404),
+        (post(too_large), 413),
+    ] {
+        let mut rig = rig(RULES).await;
+        let small = from_gw1(post(reading("a")));
+        assert_eq!(rig.delivered(small.clone()).await.0.status, 200);
+        let answer = from_gw1(request).send(rig.addr).await;
+        assert_eq!(answer.status, status, "{}", answer.text);
+        let next = small.send(rig.addr).await;
+        assert_eq!(
+            (next.status, next.reason().as_str()),
+            (429, "quota"),
+            "after {status}"
+        );
+        rig.nothing_came();
+    }
 }
 
 #[tokio::test]

@@ -7,12 +7,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::readings::tokens_file;
+use super::readings::{tokens_file, tokens_file_with};
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::ack::Ack;
 use crate::dead_letters::redecode::Redecoder;
 use crate::decode::RejectReason;
 use crate::model::{DeadLetter, Reading, Value};
+use crate::telemetry::rejected;
 
 fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
     post(body).to(&format!("/v1/hooks/{target}"))
@@ -165,9 +166,11 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
         (answer.status, readings.len(), &answer.json()["accepted"]),
         (202, 0, &0.into())
     );
-    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
+    let mut decoding = decoding();
+    decoding.sender_tag = Some("sender".into());
+    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding)).unwrap();
     let whole = DeadLetter {
-        payload: b"{\"temp\":1}".to_vec(),
+        payload: br#"{"temp":1,"tags":{"sender":"other","site":"n"}}"#.to_vec(),
         ..dead[0].clone()
     };
     let again = reader.read(&whole);
@@ -176,6 +179,9 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
         (reading.sensor_id.as_str(), reading.ts_ms, again.rejected),
         ("S1", whole.received_at_ms, 0)
     );
+    // Who sent it is not known any more, so nobody is named.
+    let tags: Vec<_> = reading.tags.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(tags, ["site"]);
     assert_eq!(
         reader.read(&dead[0]).reason(),
         Some(RejectReason::InvalidJson.as_str())
@@ -250,6 +256,13 @@ async fn a_token_may_stand_in_many_places() {
     ] {
         let answer = request.send(rig.addr).await;
         assert_eq!((answer.status, answer.reason().as_str()), (401, reason));
+        let is_malformed = reason == "malformed_token";
+        assert_eq!(
+            answer.text.contains("`?token=`"),
+            is_malformed,
+            "{}",
+            answer.text
+        );
         assert!(
             !answer.text.contains("gw1.S") && !answer.text.contains("gw2"),
             "{}",
@@ -268,6 +281,16 @@ async fn a_token_may_stand_in_many_places() {
         assert_eq!(kept(&mut rig, request).await.0.status, 200);
     }
     rig.nothing_came();
+}
+
+#[tokio::test]
+async fn the_rejects_of_a_hook_are_those_of_its_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = tokens_file_with(&dir, "hooked", "");
+    let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(path)).await;
+    let bad = hook("json?sensor_id=S1&token=hooked.secret", "{\"v\":");
+    assert_eq!(kept(&mut rig, bad).await.0.status, 202);
+    assert!(rejected::latest(100).iter().any(|of| of.name == "hooked"));
 }
 
 #[tokio::test]

@@ -246,6 +246,60 @@ async fn the_address_in_a_header_of_a_request_counts_for_pauses() {
 }
 
 #[tokio::test]
+async fn without_tokens_the_clients_of_a_proxy_must_be_on_this_machine() {
+    const BODY: &str = r#"{"sensor_id":"S1","temp":1}"#;
+    let anonymous = |cfg: &mut crate::config::Http| cfg.tokens_file = None;
+    let mut rig = rig("127.0.0.1", ProxyHeader::XForwardedFor, anonymous).await;
+    let through = |client: &str| post(BODY).header("x-forwarded-for", client);
+    for client in ["203.0.113.5", "127.0.0.1, 203.0.113.5", "2001:db8::1"] {
+        let answer = through(client).send(rig.addr).await;
+        assert_eq!(
+            (answer.status, answer.reason()),
+            (403, "foreign_origin".into())
+        );
+        assert!(
+            answer.text.contains("http.allow_anonymous"),
+            "{}",
+            answer.text
+        );
+    }
+    rig.nothing_came();
+    for client in ["127.0.0.2", "::1"] {
+        assert_eq!(
+            rig.delivered(through(client)).await.0.status,
+            200,
+            "{client}"
+        );
+    }
+    assert_eq!(
+        rig.delivered(post(BODY)).await.0.status,
+        200,
+        "the proxy itself"
+    );
+
+    let rig = self::rig("127.0.0.1", ProxyHeader::ProxyV2, anonymous).await;
+    let ping = async |ip| {
+        let mut stream = open(&rig, &header(0x21, ip)).await;
+        let head = post("").method("GET").to("/ping").head() + "\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        Answer::read(&mut stream).await.unwrap().status
+    };
+    assert_eq!(
+        (ping([192, 0, 2, 1]).await, ping([127, 0, 0, 1]).await),
+        (403, 204)
+    );
+
+    let mut open_to_all = self::rig("127.0.0.1", ProxyHeader::XForwardedFor, |cfg| {
+        (cfg.tokens_file, cfg.allow_anonymous) = (None, true)
+    })
+    .await;
+    assert_eq!(
+        open_to_all.delivered(through("203.0.113.5")).await.0.status,
+        200
+    );
+}
+
+#[tokio::test]
 async fn what_a_client_puts_before_its_address_does_not_hide_it() {
     for (kind, name, values) in [
         (

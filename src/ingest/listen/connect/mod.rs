@@ -112,6 +112,12 @@ pub(super) enum ConnectError {
     ClientId,
     #[error("user name and password required")]
     NoCredentials,
+    #[error(
+        "the proxy names a device on another machine, and without tokens only those on this \
+         machine may connect; set listen.mqtt.tokens_file or client_ca_file, or allow_anonymous = \
+         true to accept any device"
+    )]
+    Far,
     #[error("wrong user name or password")]
     WrongCredentials,
     #[error(transparent)]
@@ -155,6 +161,7 @@ impl ConnectError {
             ConnectError::Version => "version",
             ConnectError::ClientId => "client_id",
             ConnectError::NoCredentials => "no_credentials",
+            ConnectError::Far => "not_local",
             ConnectError::WrongCredentials => "wrong_credentials",
             ConnectError::Jwt(_) => "jwt",
             ConnectError::NoIdentity => "no_identity",
@@ -489,6 +496,7 @@ pub(super) fn refuse(request: Option<&ConnectRequest>, error: ConnectError) -> B
             (C4::BadClientId, C5::ClientIdentifierNotValid)
         }
         ConnectError::NoCredentials
+        | ConnectError::Far
         | ConnectError::NoIdentity
         | ConnectError::Expired
         | ConnectError::NotYetValid

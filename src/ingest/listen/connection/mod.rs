@@ -381,12 +381,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let topic = std::str::from_utf8(&publish.topic)
             .map_err(|_| CloseReason::ProtocolError(Reason::MalformedPacket))?;
-        if publish.qos == 2 {
-            match self.exchanges.publish(publish.id) {
-                Sent::First => {}
-                Sent::Again => return Ok(()),
-                Sent::AgainRecorded => return self.reply(Reply::PubRec(publish.id)),
-            }
+        let now_ms = self.shared.deps.clock.now().wall_ms;
+        let sender = self.authorization.current(now_ms)?.cloned();
+        let sent = match publish.qos {
+            2 => self.exchanges.publish(publish.id),
+            _ => Sent::First,
+        };
+        if let Some(grant) = &sender {
+            grant.usage.note_used(now_ms);
+            // As one reading; the batcher, which decodes it, charges the others. As sent: properties
+            // and the rest of a packet that is too large have been received as well. So has a repeated
+            // packet, although it brings no reading.
+            let readings = usize::from(sent == Sent::First);
+            grant
+                .usage
+                .charge(&grant.quota, readings, publish.packet_bytes);
+            self.paused_until();
+        }
+        match sent {
+            Sent::First => {}
+            Sent::Again => return Ok(()),
+            Sent::AgainRecorded => return self.reply(Reply::PubRec(publish.id)),
         }
         let refused = error(&publish, topic, &self.shared.settings);
         if let Some(RefusedMessage { reason, detail, .. }) = &refused {
@@ -400,15 +415,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 RejectReason::NoSubscription,
                 "no [[listen.mqtt.topics]] matches",
             );
-        }
-        let now_ms = self.shared.deps.clock.now().wall_ms;
-        let sender = self.authorization.current(now_ms)?.cloned();
-        if let Some(grant) = &sender {
-            grant.usage.note_used(now_ms);
-            // As one reading; the batcher, which decodes it, charges the others. As sent: properties
-            // and the rest of a packet that is too large have been received as well.
-            grant.usage.charge(&grant.quota, 1, publish.packet_bytes);
-            self.paused_until();
         }
         self.held = Some(Held {
             publish,

@@ -46,9 +46,14 @@ async fn a_packet_that_waits_for_room_arrives_when_there_is_some() {
 
 /// The authorization of a sender with a rate of one reading per second, and its grant.
 fn slow_sender() -> (Authorization, Arc<Grant>) {
+    sender_with("rate = 1")
+}
+
+/// The authorization of a sender with these rules, and its grant.
+fn sender_with(rules: &str) -> (Authorization, Arc<Grant>) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let sha256 = hash_secret("s");
-    let entry = format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{sha256}\"\nrate = 1\n");
+    let entry = format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{sha256}\"\n{rules}\n");
     std::fs::write(file.path(), entry).unwrap();
     let grants = GrantDefaults::unlimited();
     let tokens = Credentials::load("x", Some(file.path()), false, &grants).unwrap();
@@ -123,6 +128,25 @@ async fn a_sender_over_its_quota_gets_answers_to_its_pings_and_may_leave() {
             );
         }
     }
+}
+
+/// Otherwise a sender could send any number of bytes as repeats of one message.
+#[test]
+fn a_repeated_packet_counts_against_the_rate_of_bytes() {
+    let shared = shared(&settings(100));
+    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+    let (near, _device) = tokio::io::duplex(1000);
+    let (authorization, grant) =
+        sender_with("rate = { bytes_per_second = \"4KiB\", burst = \"1s\" }");
+    let mut connection = authorized(authorization, 0, near, &shared, Version::V4, &tx);
+    let now = shared.deps.clock.now();
+    let message = |payload| publish(Version::V4, "s/a", 2, 7, 0, payload);
+    connection.receive(&message(1)).unwrap();
+    assert!(grant.check_quota(now).is_ok());
+    connection.receive(&message(20_000)).unwrap();
+    assert!(grant.check_quota(now).is_err());
+    assert_eq!(rx.try_recv().unwrap().message.payload.len(), 1);
+    assert!(rx.try_recv().is_err(), "it is the same message");
 }
 
 /// A device that sends PUBREL without waiting for PUBREC, and then another message with the same

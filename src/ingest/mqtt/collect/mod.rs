@@ -314,12 +314,14 @@ impl Collector {
     }
 
     /// Decodes one message that was received before and kept: a dead letter, which has no user
-    /// properties. It goes through the same code as a new one, in a separate batch.
+    /// properties. It goes through the same code as a new one, in a separate batch. `of_device`: its
+    /// sender had authenticated.
     pub(crate) fn decode_again(
         &mut self,
         topic: &str,
         payload: &[u8],
         received_at_ms: i64,
+        of_device: bool,
     ) -> CollectedBatch {
         let topic = topic.to_owned().into();
         let payload = payload.to_owned().into();
@@ -327,6 +329,7 @@ impl Collector {
             topic,
             payload,
             is_dup: true,
+            is_sender_forgotten: of_device,
             ..Message::default()
         };
         // The collector is empty, so there is room for it.
@@ -419,11 +422,12 @@ impl Collector {
         let mark = self.batch.mark();
         let before = self.batch.len();
         self.rejects.clear();
-        Grant::apply(
-            message.sender.as_ref(),
-            self.decoding.sender_tag.as_ref(),
-            &mut self.batch,
-        );
+        let sender_tag = self.decoding.sender_tag.as_ref();
+        if message.is_sender_forgotten {
+            Grant::apply_forgotten(sender_tag, &mut self.batch);
+        } else {
+            Grant::apply(message.sender.as_ref(), sender_tag, &mut self.batch);
+        }
         self.decode(message, route, received_at_ms);
         let is_overfull = self.batch.take_is_overfull();
         if self.rejects.is_empty() {
