@@ -180,8 +180,15 @@ impl Grant {
         batch.allow_only(sender.and_then(|grant| grant.write.clone()));
         let tag = sender.zip(sender_tag).map(|(grant, name)| SenderTag {
             name: name.clone(),
-            id: grant.id.clone(),
+            id: Some(grant.id.clone()),
         });
+        batch.tag_sender(tag);
+    }
+
+    /// Like [`Grant::apply`], for readings whose sender is not known any more: they keep no tag that
+    /// looks like that of a sender.
+    pub fn apply_forgotten(sender_tag: Option<&Arc<str>>, batch: &mut BatchBuilder) {
+        let tag = sender_tag.cloned().map(|name| SenderTag { name, id: None });
         batch.tag_sender(tag);
     }
 

@@ -7,6 +7,9 @@
 //! - `http`: by the URL of its hook.
 //! - `store`: as the lines of JSON that the service wrote for readings that the store refused.
 //!
+//! A dead letter does not record its sender. So the `write` patterns of its token are not applied, and
+//! a tag that is named like `ingest.sender_tag` is removed: it is not known to be true.
+//!
 //! Times are checked relative to the dead letter's receipt time, which is also the time of readings
 //! without a timestamp. `ingest` has the code that decodes a message of a protocol, the same as for
 //! a new message.
@@ -172,8 +175,8 @@ impl Redecoder {
                 received_at_ms,
                 ..
             } = dead_letter;
-            redecoded =
-                Redecoded::of_message(collector.decode_again(topic, payload, *received_at_ms));
+            let collected = collector.decode_again(topic, payload, *received_at_ms, of_devices);
+            redecoded = Redecoded::of_message(collected);
             if redecoded.reason() != Some(RejectReason::NoSubscription.as_str()) {
                 break;
             }

@@ -38,6 +38,11 @@ pub(super) enum CommandError {
     #[error("there is no token with the id {0}")]
     Unknown(String),
     #[error(
+        "{0} is the last entry, and without one no sender could authenticate; give it a new secret \
+         with `tokens rotate {0}`, or remove the setting tokens_file and the file"
+    )]
+    Last(String),
+    #[error(
         "the entry {0} is for a client certificate and has no secret; renew the certificate instead"
     )]
     Certificate(String),

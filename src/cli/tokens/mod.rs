@@ -218,6 +218,9 @@ fn push(path: &Path, id: &str, entry: Table) -> Result<(), CommandError> {
 fn revoke(path: &Path, id: &str) -> Result<Vec<String>, CommandError> {
     edit(path, false, |tokens| {
         let at = position(tokens, id).ok_or_else(|| CommandError::Unknown(id.to_owned()))?;
+        if tokens.len() == 1 {
+            return Err(CommandError::Last(id.to_owned()));
+        }
         remove(tokens, at);
         Ok(())
     })?;

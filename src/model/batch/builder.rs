@@ -82,13 +82,13 @@ pub struct BatchBuilder {
     is_overfull: bool,
 }
 
-/// The tag that records the sender of a reading.
+/// The tag that records the sender of a reading. One that the reading has by itself never stays.
 #[derive(Debug, Clone)]
 pub struct SenderTag {
     /// Its name, as stored.
     pub name: Arc<str>,
-    /// The id of the sender.
-    pub id: Arc<str>,
+    /// The id of the sender; `None`: unknown, so no such tag is stored.
+    pub id: Option<Arc<str>>,
 }
 
 /// Finds names or schemas by hash, once there are more than [`COMPARED_MAX`]. Each such batch has a
@@ -276,7 +276,7 @@ impl BatchBuilder {
         };
         let mut all = Vec::with_capacity(tags.len() + 1);
         all.extend(tags.iter().filter(|(key, _)| **key < *name));
-        all.push((&*name, &*id));
+        all.extend(id.as_deref().map(|id| (&*name, id)));
         all.extend(tags.iter().filter(|(key, _)| **key > *name));
         if all
             .iter()
