@@ -5,12 +5,38 @@ use super::check;
 #[test]
 fn zigbee2mqtt() {
     let state = r#"{"battery":87,"contact":true,"last_seen":"2024-03-01T11:59:00+01:00","power":null,"action":"single",
-        "color":{"x":0.4,"y":0.5},"device":{"ieeeAddr":"0x1"},"device_temperature":26}"#;
-    let whole = r#"attic/door@1709290740000{action="single" battery=87 color_x=0.4 color_y=0.5 contact=true device_temperature=26}"#;
+        "color":{"x":0.4,"y":0.5},"device":{"ieeeAddr":"0x1"}}"#;
+    let whole = r#"attic/door@1709290740000{action="single" battery=87 color_x=0.4 color_y=0.5 contact=true}"#;
+    let members = [
+        "applicationVersion",
+        "dateCode",
+        "friendlyName",
+        "hardwareVersion",
+        "ieeeAddr",
+        "manufacturerID",
+        "manufacturerName",
+        "model",
+        "networkAddress",
+        "powerSource",
+        "softwareBuildID",
+        "stackVersion",
+        "type",
+        "zclVersion",
+    ];
+    let device_information = format!(
+        r#"{{"device":{{{}}},"device_temperature":31,"device_mode":2,"linkquality":90}}"#,
+        members.map(|name| format!(r#""{name}":"x""#)).join(",")
+    );
     check(
         "zigbee2mqtt",
         &[
             ("zigbee2mqtt/attic/door", state, &[whole]),
+            // `device` is information about the device; names that begin like it are values.
+            (
+                "zigbee2mqtt/attic/door",
+                &device_information,
+                &["attic/door@now{device_mode=2 device_temperature=31 linkquality=90}"],
+            ),
             (
                 "zigbee2mqtt/lamp",
                 r#"{"brightness":254,"last_seen":1709290700123}"#,
