@@ -9,6 +9,17 @@ fn chirpstack_v4() {
     let up = with(r#""object":{"temp":21.5,"door":true},"rxInfo":[{"rssi":-90}]"#);
     let raw = with(r#""data":"AQI=","dr":3,"rxInfo":[{"rssi":-90,"snr":7.5}]"#);
     let status = with(r#""margin":9,"batteryLevel":88.5"#);
+    let external = with(
+        r#""margin":9,"externalPowerSource":true,"batteryLevelUnavailable":false,"batteryLevel":0"#,
+    );
+    let unmeasured = with(
+        r#""margin":9,"externalPowerSource":false,"batteryLevelUnavailable":true,"batteryLevel":0"#,
+    );
+    let v3_event = |rest: &str| {
+        format!(r#"{{"devEUI":"AQIDBAUGBwg=",{rest},"publishedAt":"2024-03-01T10:59:00.123456Z"}}"#)
+    };
+    let v3_unmeasured = v3_event(r#""margin":9,"batteryLevelUnavailable":true,"batteryLevel":0"#);
+    let v3_location = v3_event(r#""location":{"latitude":52.5,"longitude":13.25}"#);
     let join = with(r#""devAddr":"01""#);
     let location = with(r#""location":{"latitude":52.5,"longitude":13.25}"#);
     let id = "0102030405060708@1709290740123";
@@ -31,6 +42,25 @@ fn chirpstack_v4() {
                 "",
                 &status,
                 &[&format!("{id}{{batteryLevel=88.5 margin=9}}{tags}")],
+            ),
+            // No battery, or one that the device cannot measure.
+            (
+                "",
+                &external,
+                &[&format!("{id}{{externalPowerSource=true margin=9}}{tags}")],
+            ),
+            (
+                "",
+                &unmeasured,
+                &[&format!("{id}{{externalPowerSource=false margin=9}}{tags}")],
+            ),
+            ("", &v3_unmeasured, &[&format!("{id}{{margin=9}}")]),
+            (
+                "",
+                &v3_location,
+                &[&format!(
+                    "{id}{{location_latitude=52.5 location_longitude=13.25}}"
+                )],
             ),
             (
                 "",
