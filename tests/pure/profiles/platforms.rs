@@ -59,6 +59,12 @@ fn aws_iot() {
                 accepted,
                 &["attic@1709290690000{fan_on=true temp=21.5}[shadow=climate]"],
             ),
+            // The time of a reported object is at its members.
+            (
+                "$aws/things/attic/shadow/update/accepted",
+                r#"{"state":{"reported":{"fan":{"on":true}}},"metadata":{"reported":{"fan":{"on":{"timestamp":1709290690}}}},"timestamp":1709290700}"#,
+                &["attic@1709290690000{fan_on=true}"],
+            ),
             (
                 "$aws/things/attic/shadow/update/delta",
                 r#"{"state":{"fan":{"on":false}},"version":5}"#,
@@ -94,12 +100,33 @@ fn azure_iot() {
     let packed =
         format!(r#"{{"data":{{"body":"eyJ0ZW1wIjoyMS41fQ==","properties":{{}},{system}}}}}"#);
     let export = r#"{"body":{"temp":21.5},"annotations":{"iothub-connection-device-id":"attic","iothub-enqueuedtime":1709290740000}}"#;
+    let central = |source: &str, rest: &str| {
+        format!(
+            r#"{{"applicationId":"1dffa667","messageSource":"{source}","deviceId":"attic","schema":"default@v1","templateId":"urn:q:1","enqueuedTime":"2024-03-01T10:59:00Z",{rest},"enrichments":{{"site":"north"}},"messageProperties":{{"p":"v"}}}}"#
+        )
+    };
     check(
         "azure-iot",
         &[
             ("", &grid, &["attic@1709290740000{temp=21.5}[site=north]"]),
             ("", &packed, &["attic@1709290740000{temp=21.5}"]),
             ("", export, &["attic@1709290740000{temp=21.5}"]),
+            (
+                "",
+                &central(
+                    "telemetry",
+                    r#""telemetry":{"temp":21.5,"wind":{"speed":5}}"#,
+                ),
+                &["attic@1709290740000{temp=21.5 wind_speed=5}"],
+            ),
+            (
+                "",
+                &central(
+                    "properties",
+                    r#""properties":[{"name":"temp","value":21.5}]"#,
+                ),
+                &[],
+            ),
             (
                 "",
                 r#"{"event":{"origin":"attic","payload":"{\"temp\":21.5}"}}"#,
