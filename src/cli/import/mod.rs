@@ -17,7 +17,7 @@
 //! since the last write of the state, and the service recognises their readings: after any number
 //! of runs, each reading is stored once.
 
-mod header;
+mod csv_reader;
 mod lines;
 mod progress;
 mod record;
@@ -32,11 +32,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use self::header::MappingError;
 use self::lines::Lines;
 use self::progress::Progress;
 use self::record::{Record, Records};
-use self::rows::CsvArgs;
+use self::rows::{CsvArgs, MappingError};
 use self::send::{Answer, SendError, Sent};
 use self::source::{Input, SourceError};
 use self::state::{State, StateError, StateFile};

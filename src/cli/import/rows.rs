@@ -1,7 +1,7 @@
 //! Rows of CSV as readings in the native format, by a mapping of columns.
 
 use std::borrow::Cow;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use clap::Args;
 use csv::ByteRecord;
 use serde_json::{Map, Value};
 
-use super::header::{Header, MappingError, different};
-use super::lines::{LINE_BYTES_MAX, Lines};
+use super::csv_reader::{Limited, io_error, not_closed, reader};
+use super::lines::Lines;
 use super::record::{LocalReject, Record, Records};
-use super::source::{Input, Source};
+use super::source::{Input, SourceError};
 use crate::decode::time;
 
 /// Texts of a cell without a value, in lower case.
@@ -89,6 +89,50 @@ fn zone(name: &str) -> Result<Tz, InvalidZone> {
     name.parse().map_err(|_| InvalidZone)
 }
 
+/// Why the mapping does not fit the file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MappingError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("{0}")]
+    Csv(#[from] io::Error),
+    #[error("--delimiter: expected one ASCII character, or tab")]
+    Delimiter,
+    #[error("there is no column {column} ({option}); the header has: {columns}{hint}")]
+    Column {
+        option: &'static str,
+        column: String,
+        columns: String,
+        hint: &'static str,
+    },
+    #[error(
+        "the column of the {what} is not known; name it with {option}; the header has: \
+         {columns}{hint}"
+    )]
+    Unknown {
+        what: &'static str,
+        option: &'static str,
+        columns: String,
+        hint: &'static str,
+    },
+    #[error(
+        "the name of column {number} ({name}) is not UTF-8; is the file in ISO 8859-1 (--latin1)?"
+    )]
+    NameNotUtf8 { number: usize, name: String },
+    #[error(
+        "columns {} and {} have the same name, {name}; rename one, or use numbers \
+         (--no-header, with the header among --skip-lines)", numbers.0, numbers.1
+    )]
+    NameTwice {
+        name: String,
+        numbers: (usize, usize),
+    },
+    #[error("--time-format without an offset (%z) needs --zone")]
+    Zone,
+    #[error("with --field, expected one --value: the column of the value")]
+    LongValue,
+}
+
 /// Columns by index.
 #[derive(Debug, Clone)]
 pub(super) struct Mapping {
@@ -100,33 +144,6 @@ pub(super) struct Mapping {
     field: Option<usize>,
     tags: Vec<(usize, String)>,
     args: CsvArgs,
-}
-
-/// Fails if one record takes more bytes than a line may have: a quote that is not closed takes the
-/// rest of the file.
-struct Limited {
-    reader: Box<dyn Read>,
-    taken: Arc<AtomicU64>,
-    /// The end of the file was read.
-    ended: bool,
-    /// The last byte read.
-    last: u8,
-}
-
-impl Read for Limited {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.taken.load(Ordering::Relaxed) > LINE_BYTES_MAX as u64 {
-            let text = format!(
-                "a row of more than {LINE_BYTES_MAX} bytes starts here; is a quote not closed?"
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-        }
-        let n = self.reader.read(buffer)?;
-        self.ended = n == 0;
-        self.last = buffer[..n].last().copied().unwrap_or(self.last);
-        self.taken.fetch_add(n as u64, Ordering::Relaxed);
-        Ok(n)
-    }
 }
 
 /// The rows of a file.
@@ -160,26 +177,6 @@ impl CsvArgs {
     }
 }
 
-fn reader(source: Source, delimiter: u8) -> (csv::Reader<Limited>, Arc<AtomicU64>) {
-    let taken = Arc::new(AtomicU64::new(0));
-    let limited = Limited {
-        reader: source.reader,
-        taken: taken.clone(),
-        ended: false,
-        last: 0,
-    };
-    let reader = csv::ReaderBuilder::new()
-        .delimiter(delimiter)
-        .has_headers(false)
-        .flexible(true)
-        // A carriage return before it is cut from the last cell; as a part of the line's end it
-        // would be counted late.
-        .terminator(csv::Terminator::Any(b'\n'))
-        .buffer_capacity(64 << 10)
-        .from_reader(limited);
-    (reader, taken)
-}
-
 /// Opens a file at `start` (offset and lines before it; the zero offset is its beginning) and reads
 /// its header. `has_sensor`: the sensor is given in another way.
 pub(super) fn open(
@@ -194,17 +191,13 @@ pub(super) fn open(
     let mut base = head.position();
     let (mut header, _) = reader(input.open(base.0, false)?, delimiter);
     let mut record = ByteRecord::new();
-    header.read_byte_record(&mut record).map_err(io_error)?;
+    let has_first = header.read_byte_record(&mut record).map_err(io_error)?;
+    if has_first && header.get_ref().is_within_quotes() {
+        return Err(not_closed(base.1 + 1).into());
+    }
     let names: Vec<String> = match args.no_header {
         true => (1..=record.len()).map(|n| n.to_string()).collect(),
-        false => record
-            .iter()
-            .enumerate()
-            .map(|(i, name)| match args.text(name) {
-                Some(name) => Ok(name.trim().to_owned()),
-                None => Err(MappingError::NameNotUtf8(i + 1)),
-            })
-            .collect::<Result<_, _>>()?,
+        false => names(&record, args)?,
     };
     let mapping = mapping(&names, args, has_sensor)?;
     if !args.no_header {
@@ -223,11 +216,108 @@ pub(super) fn open(
     })
 }
 
-fn io_error(error: csv::Error) -> io::Error {
-    let at = error.position().map(|at| at.line());
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => error,
-        other => io::Error::other(format!("line {}: {other:?}", at.unwrap_or(0))),
+/// The names of the columns as the header has them. A column without a name is not stored.
+fn names(header: &ByteRecord, args: &CsvArgs) -> Result<Vec<String>, MappingError> {
+    let mut names: Vec<String> = Vec::with_capacity(header.len());
+    for (at, bytes) in header.iter().enumerate() {
+        let Some(text) = args.text(bytes) else {
+            return Err(MappingError::NameNotUtf8 {
+                number: at + 1,
+                name: String::from_utf8_lossy(bytes).trim().to_owned(),
+            });
+        };
+        let name = text.trim().to_owned();
+        let same = names.iter().position(|n| *n == name && !n.is_empty());
+        if let Some(first) = same {
+            return Err(MappingError::NameTwice {
+                name,
+                numbers: (first + 1, at + 1),
+            });
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// The names of the columns.
+struct Header<'a> {
+    names: &'a [String],
+}
+
+impl Header<'_> {
+    fn columns(&self) -> String {
+        self.names.join(", ")
+    }
+
+    fn hint(&self) -> &'static str {
+        match self.names {
+            [only] if only.contains(';') => "; add --delimiter ';'",
+            [only] if only.contains('\t') => "; add --delimiter tab",
+            _ => "",
+        }
+    }
+
+    fn find(&self, option: &'static str, column: &str) -> Result<usize, MappingError> {
+        let by_number = || {
+            column
+                .parse()
+                .ok()
+                .filter(|n| (1..=self.names.len()).contains(n))
+                .map(|n: usize| n - 1)
+        };
+        self.names
+            .iter()
+            .position(|name| name == column)
+            .or_else(by_number)
+            .ok_or_else(|| MappingError::Column {
+                option,
+                column: column.to_owned(),
+                columns: self.columns(),
+                hint: self.hint(),
+            })
+    }
+
+    /// The column with one of these names, which need no option.
+    fn usual(
+        &self,
+        known: &[&str],
+        what: &'static str,
+        option: &'static str,
+    ) -> Result<usize, MappingError> {
+        let found = known.iter().find_map(|usual| {
+            self.names
+                .iter()
+                .position(|name| name.eq_ignore_ascii_case(usual))
+        });
+        found.ok_or_else(|| MappingError::Unknown {
+            what,
+            option,
+            columns: self.columns(),
+            hint: self.hint(),
+        })
+    }
+
+    /// The columns of an option (`COLUMN` or `COLUMN=NAME`), each with its name.
+    fn named(
+        &self,
+        option: &'static str,
+        list: &[String],
+    ) -> Result<Vec<(usize, String)>, MappingError> {
+        let one = |spec: &String| {
+            let (column, name) = match (self.find(option, spec), spec.rsplit_once('=')) {
+                (Err(_), Some((column, name))) => (self.find(option, column)?, name.to_owned()),
+                (found, _) => (found?, spec.clone()),
+            };
+            Ok((
+                column,
+                if name == (column + 1).to_string() {
+                    self.names[column].clone()
+                } else {
+                    name
+                },
+            ))
+        };
+        list.iter().map(one).collect()
     }
 }
 
@@ -268,9 +358,6 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
             .map(|i| (i, names[i].clone()))
             .collect();
     }
-    if field.is_none() {
-        different(&values)?;
-    }
     let has_offset = args
         .time_format
         .as_ref()
@@ -290,18 +377,6 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
 }
 
 impl Rows {
-    /// Whether the last row of the file has a quote that is not closed. Such a quote takes the line
-    /// ends that follow it into its cell.
-    fn ends_in_quote(&self) -> bool {
-        let Limited { ended, last, .. } = self.reader.get_ref();
-        let in_cell = self
-            .record
-            .iter()
-            .last()
-            .is_some_and(|c| c.contains(&b'\n'));
-        *ended && (*last == b'\n' || (in_cell && *last != b'"'))
-    }
-
     /// The offset and the number of lines before the next row.
     fn position(&self) -> (u64, u64) {
         let at = self.reader.position();
@@ -325,20 +400,15 @@ impl Records for Rows {
             if !read {
                 return Ok(None);
             }
-            if self.ends_in_quote() {
-                let line = before.1 + 1;
-                let text = format!(
-                    "line {line}: a quote in this row is not closed, and takes the rest of the file"
-                );
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
             if self.record.as_slice() != b"\r" {
                 break before;
             }
         };
         let line = self.base.1 + self.record.position().map_or(0, csv::Position::line);
-        // The parser reads the end of the file only for a row whose line has no end.
-        let end = if self.reader.get_ref().ended {
+        if self.reader.get_ref().is_within_quotes() {
+            return Err(not_closed(before.1 + 1));
+        }
+        let end = if self.reader.get_ref().lacks_end() {
             before
         } else {
             self.position()
