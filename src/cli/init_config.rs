@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::output::{fail, print_line};
+use super::output::fail;
 use super::{disk, tokens};
 use crate::config;
 
@@ -111,7 +111,7 @@ pub(super) fn run(mut options: InitConfig) -> ExitCode {
                 }
             })?;
         }
-        write(&options)
+        write(&options, &mut io::stdout().lock(), &mut io::stderr())
     })();
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -174,8 +174,13 @@ fn ask_all(
     Ok(())
 }
 
-/// Writes the configuration and prints the next steps.
-fn write(options: &InitConfig) -> Result<(), InitError> {
+/// Writes the configuration and prints the next steps. The token goes to standard output, unless
+/// the configuration does: it would not be valid with the token in it.
+fn write(
+    options: &InitConfig,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> Result<(), InitError> {
     let text = text(options)?;
     let to_stdout = options.output.as_os_str() == "-";
     if !to_stdout && options.output.exists() {
@@ -194,22 +199,27 @@ fn write(options: &InitConfig) -> Result<(), InitError> {
         }
         return Err(error);
     }
+    // A closed pipe is not an error.
     if let Some(token) = token {
-        eprintln!(
+        let _ = writeln!(
+            err,
             "hourbucket: the first token, in {}; the secret is not shown again:",
             options.tokens_file.display()
         );
-        match to_stdout {
-            true => eprintln!("{token}"),
-            false => print_line(&token),
-        }
+        let _ = match to_stdout {
+            true => writeln!(err, "{token}"),
+            false => writeln!(out, "{token}"),
+        };
     }
     if to_stdout {
-        print_line(text.trim_end());
+        let _ = writeln!(out, "{}", text.trim_end());
         return Ok(());
     }
     let path = options.output.display();
-    eprintln!("hourbucket: wrote {path}; next: hourbucket --config {path} check, then run");
+    let _ = writeln!(
+        err,
+        "hourbucket: wrote {path}; next: hourbucket --config {path} check, then run"
+    );
     Ok(())
 }
 
@@ -358,14 +368,18 @@ impl InitConfig {
             _ => level.to_owned(),
         };
         let filter = topic.split('/').map(level).collect::<Vec<_>>().join("/");
-        // A format with its own topics, such as zigbee2mqtt, takes a filter alone.
+        // A format with its own topics, such as zigbee2mqtt, takes a filter alone. Line protocol
+        // and others name the sensor in the payload.
         let is_filter = !topic.contains('{');
-        if is_filter && matches!(format.as_str(), "scalar") {
+        let needs_sensor = ["scalar", "json", "ndjson", "cbor", "msgpack"];
+        let names_sensor = ["line", "senml", "senml-cbor", "otlp", "otlp-json"];
+        if is_filter && needs_sensor.contains(&format.as_str()) {
             return Err(InitError::Topic(topic));
         }
+        let is_template = !is_filter || names_sensor.contains(&format.as_str());
         Ok(Rules {
             filter,
-            topic: (!is_filter).then_some(topic),
+            topic: is_template.then_some(topic),
             format,
         })
     }

@@ -26,9 +26,10 @@ fn loaded(line: &[&str]) -> config::Config {
     let options = Line::try_parse_from([&["x"], line, &given].concat())
         .unwrap()
         .config;
-    write(&options).unwrap();
+    let write = || write(&options, &mut vec![], &mut vec![]);
+    write().unwrap();
     assert!(
-        matches!(write(&options), Err(InitError::Exists(_))),
+        matches!(write(), Err(InitError::Exists(_))),
         "nothing is overwritten"
     );
     config::load(Some(Path::new(&files[0])), std::iter::empty())
@@ -63,6 +64,19 @@ fn each_case_is_a_valid_configuration_with_its_settings() {
     let config = loaded(&[&["--case", "broker"][..], &more].concat());
     assert_eq!(config.mqtt[0].subscriptions[0].filter, "zigbee2mqtt/#");
     assert!(config.store.uri.reveal().contains("m.example"));
+    let line = [
+        "--case",
+        "broker",
+        "--topic",
+        "telegraf/#",
+        "--format",
+        "line",
+    ];
+    let rules = &loaded(&line).mqtt[0].subscriptions[0];
+    assert_eq!(
+        (&*rules.filter, &*rules.topic),
+        ("telegraf/#", "telegraf/#")
+    );
     let config = loaded(&["--case", "http", "--listen", "127.0.0.1:9000"]);
     assert!(
         config.http.enabled
@@ -96,10 +110,10 @@ fn answers_that_make_no_configuration_are_refused() {
             .to_string()
             .contains("geheim")
     );
-    assert!(matches!(
-        line(&["--case", "broker", "--topic", "a/b", "--format", "scalar"]),
-        InitError::Topic(_)
-    ));
+    for format in ["scalar", "json", "cbor"] {
+        let error = line(&["--case", "broker", "--topic", "a/+", "--format", format]).to_string();
+        assert!(error.starts_with("a/+: no {sensor_id}"), "{error}");
+    }
     assert!(matches!(line(&[]), InitError::NoCase));
 }
 
@@ -121,7 +135,8 @@ fn wrong_answers_leave_no_file_that_stops_the_next_try() {
             "--tokens-file",
             &tokens,
         ];
-        write(&Line::try_parse_from(line).unwrap().config)
+        let options = Line::try_parse_from(line).unwrap().config;
+        write(&options, &mut vec![], &mut vec![])
     };
     let error = try_with("a/{sensor_id}/{b}/{b}").unwrap_err();
     assert!(matches!(error, InitError::Invalid(_)), "{error}");
@@ -131,6 +146,40 @@ fn wrong_answers_leave_no_file_that_stops_the_next_try() {
     std::fs::remove_file(&output).unwrap();
     try_with("a/{sensor_id}/{b}/{b}").unwrap_err();
     assert!(Path::new(&tokens).exists() && !Path::new(&output).exists());
+}
+
+#[test]
+fn the_token_is_not_part_of_a_configuration_on_standard_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let in_dir = |name: &str| dir.path().join(name).display().to_string();
+    let written = |output: &str, tokens: &str| {
+        let line = [
+            "x",
+            "--case",
+            "http",
+            "--output",
+            output,
+            "--tokens-file",
+            tokens,
+        ];
+        let options = Line::try_parse_from(line).unwrap().config;
+        let mut out = vec![];
+        let mut err = vec![];
+        write(&options, &mut out, &mut err).unwrap();
+        [out, err].map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    let [out, err] = written("-", &in_dir("tokens.toml"));
+    assert!(err.lines().nth(1).unwrap().starts_with("first."), "{err}");
+    assert!(!out.contains("\nfirst.") && !out.starts_with("first."));
+    let file = in_dir("h.toml");
+    std::fs::write(&file, out).unwrap();
+    config::load(Some(Path::new(&file)), std::iter::empty()).unwrap();
+    // To a file, standard output has the token alone, for a script.
+    let [out, _] = written(&in_dir("h2.toml"), &in_dir("tokens2.toml"));
+    assert!(
+        out.starts_with("first.") && out.lines().count() == 1,
+        "{out}"
+    );
 }
 
 #[test]
