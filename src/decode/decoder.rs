@@ -75,6 +75,15 @@ impl Decoder {
         }
     }
 
+    /// Whether a flat JSON object can be a payload.
+    pub(crate) fn reads_objects(&self) -> bool {
+        match &self.0 {
+            Kind::BuiltIn(format) => matches!(format, Format::Json | Format::Ndjson),
+            Kind::Mapped(_) => true,
+            Kind::Otlp(..) | Kind::RemoteWrite(..) => false,
+        }
+    }
+
     /// The default unit of numeric times; `None`: by magnitude.
     pub fn ts_unit_usual(&self) -> Option<TsUnit> {
         match &self.0 {

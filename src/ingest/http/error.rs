@@ -77,6 +77,11 @@ pub(crate) enum IngestError {
          DATABASES is empty)"
     )]
     NoQueries,
+    #[error(
+        "GET sends the values of its query as a JSON object, which the format in the path does not \
+         read; send the body with POST, or the values to GET /v1/hooks/json"
+    )]
+    NoQueryValues,
     #[error("unsupported Content-Type {given:?}{}; expected one of {}; without the header the body \
         is read as JSON",
         curl_hint(given), media_types().collect::<Vec<_>>().join(", "))]
@@ -153,9 +158,10 @@ impl IngestError {
             IngestError::Foreign(_) | IngestError::NoIdentity => StatusCode::FORBIDDEN,
             IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
             IngestError::Method => StatusCode::METHOD_NOT_ALLOWED,
-            IngestError::Path | IngestError::Query { .. } | IngestError::NoQueries => {
-                StatusCode::BAD_REQUEST
-            }
+            IngestError::Path
+            | IngestError::Query { .. }
+            | IngestError::NoQueries
+            | IngestError::NoQueryValues => StatusCode::BAD_REQUEST,
             IngestError::Corrupt { .. } | IngestError::BodyBroken { .. } => StatusCode::BAD_REQUEST,
             IngestError::MediaType { .. }
             | IngestError::NotOtlp { .. }
@@ -202,7 +208,9 @@ impl IngestError {
             IngestError::Path => "bad_path",
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method => "method_not_allowed",
-            IngestError::Query { .. } | IngestError::NoQueries => "bad_query",
+            IngestError::Query { .. } | IngestError::NoQueries | IngestError::NoQueryValues => {
+                "bad_query"
+            }
             IngestError::MediaType { .. }
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. } => "unsupported_content_type",

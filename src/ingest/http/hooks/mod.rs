@@ -120,6 +120,9 @@ async fn take_query(
         let Path(format) = format?;
         let target = Target::of(&format, &parts.uri)?;
         let options = target.decode_options(&shared.formats, Encoding::Identity)?;
+        if !options.decoder.reads_objects() {
+            return Err(IngestError::NoQueryValues);
+        }
         // axum routes HEAD here as well; it must not change anything.
         if parts.method != Method::GET {
             return Ok(StatusCode::OK.into_response());

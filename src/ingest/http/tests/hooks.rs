@@ -119,6 +119,18 @@ async fn a_value_in_a_url_is_read_like_a_scalar() {
             "{query}"
         );
     }
+    // A format that reads no JSON object; `scalar` would store the object as a text.
+    for format in ["scalar", "line", "senml", "msgpack", "otlp-json"] {
+        let target = format!("{format}?sensor_id=S1&field=t&value=21.5");
+        let answer = hook(&target, "").method("GET").send(rig.addr).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (400, "bad_query"),
+            "{format}"
+        );
+        assert!(answer.text.contains("with POST"), "{}", answer.text);
+    }
+    rig.nothing_came();
 }
 
 #[tokio::test]
