@@ -118,11 +118,7 @@ impl Rejects {
     /// [`not allowed`](RejectReason::NotAllowed) comes before all others. A replay leaves such dead
     /// letters out, because it does not know the sender.
     pub fn foremost(&self) -> Option<(RejectReason, &str)> {
-        let is_not_allowed = self
-            .by_reason
-            .iter()
-            .any(|(reason, _)| *reason == RejectReason::NotAllowed);
-        if is_not_allowed {
+        if self.any(RejectReason::NotAllowed) {
             let found = self
                 .list
                 .iter()
@@ -135,6 +131,11 @@ impl Rejects {
         self.list
             .first()
             .map(|reject| (reject.reason, &*reject.detail))
+    }
+
+    /// Whether there is a reject for this reason.
+    pub fn any(&self, reason: RejectReason) -> bool {
+        self.by_reason.iter().any(|(r, _)| *r == reason)
     }
 
     /// Whether there are rejects, and all for this reason.

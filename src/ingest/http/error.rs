@@ -100,6 +100,11 @@ pub(crate) enum IngestError {
          together (journal.max_bytes); send them in several requests"
     )]
     TooLargeDecoded { limit: usize },
+    #[error(
+        "the body has more than {limit} lines (limits.batch_max_readings); send them in several \
+         requests"
+    )]
+    TooManyLines { limit: usize },
     #[error("the body cannot be decompressed as {encoding}: {detail}")]
     Corrupt {
         encoding: &'static str,
@@ -169,7 +174,8 @@ impl IngestError {
             | IngestError::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             IngestError::TooLarge { .. }
             | IngestError::TooLargeDecompressed { .. }
-            | IngestError::TooLargeDecoded { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            | IngestError::TooLargeDecoded { .. }
+            | IngestError::TooManyLines { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => {
                 StatusCode::REQUEST_TIMEOUT
             }
@@ -217,7 +223,8 @@ impl IngestError {
             IngestError::Encoding { .. } => "unsupported_content_encoding",
             IngestError::TooLarge { .. }
             | IngestError::TooLargeDecompressed { .. }
-            | IngestError::TooLargeDecoded { .. } => "body_too_large",
+            | IngestError::TooLargeDecoded { .. }
+            | IngestError::TooManyLines { .. } => "body_too_large",
             IngestError::Corrupt { .. } => "bad_compression",
             IngestError::BodyTimeout { .. } => "body_timeout",
             IngestError::BodyTooSlow { .. } => "body_too_slow",

@@ -96,6 +96,12 @@ async fn take(
     let (options, all_or_nothing) = decode_options(dialect, parts)?;
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;
     let (decoded, held) = pipeline::decode(shared, received, options).await?;
+    if dialect == Dialect::V2 && decoded.rejects.any(RejectReason::TooManyReadings) {
+        // Telegraf sends the lines again in two halves. After a 400 it would drop those beyond the
+        // limit; the clients of the other dialects drop the body on any of the two.
+        let limit = shared.decoding.limits.batch_max_readings;
+        return Err(IngestError::TooManyLines { limit });
+    }
     pipeline::count(
         &decoded.batch,
         &decoded.rejects,

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::readings::tokens_file;
-use super::rig::{Answer, Request, Rig, post};
+use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::decode::KEPT_MAX;
 use crate::ingest::http::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
 use crate::model::Value;
@@ -488,4 +488,22 @@ async fn what_clients_ask_first() {
         (405, "method_not_allowed")
     );
     rig.nothing_came();
+}
+
+/// Telegraf's output for version 2 splits a batch on 413; the others give up on any 4xx.
+#[tokio::test]
+async fn more_lines_than_the_limit_are_refused_as_a_whole_where_the_sender_splits_them() {
+    let mut decoding = decoding();
+    decoding.limits.batch_max_readings = 2;
+    let mut rig = Rig::with(|_| {}, decoding).await;
+    let body = "m,sensor_id=a f=1\nm,sensor_id=b f=2\nm,sensor_id=c f=3";
+    let answer = lines("/api/v2/write", body).send(rig.addr).await;
+    assert_eq!(answer.status, 413);
+    let text = answer.json()["message"].to_string();
+    assert!(text.contains("more than 2 lines"), "{text}");
+    rig.nothing_came();
+    for target in ["/write", "/api/v3/write_lp"] {
+        let (answer, readings) = rig.delivered(lines(target, body)).await;
+        assert_eq!((answer.status, readings.len()), (400, 2), "{target}");
+    }
 }
