@@ -47,6 +47,7 @@ pub(super) fn run(
             readings,
             values,
             rejects,
+            ..
         } = output;
         let head = serde_json::json!({ "format": format, "readings": readings, "values": values, "rejected": rejects });
         writeln!(out, "{head}")?;
@@ -61,7 +62,12 @@ pub(super) fn run(
     }
     out.flush()?;
     match found.first() {
-        Some(best) => eprintln!("hourbucket: the best fit is --format {}", best.format),
+        Some(best) => {
+            eprintln!("hourbucket: the best fit is --format {}", best.format);
+            if let Some(note) = settings.rejected_now(&best.output) {
+                eprintln!("hourbucket: {note}");
+            }
+        }
         None => {
             let topic = if request.topic.is_none() {
                 "; with --topic more formats can be tried"
@@ -128,6 +134,8 @@ fn class(format: &str, formats: &Formats, payload: &[u8], topic: Option<&str>) -
         Some(Format::Line) => 3,
         Some(Format::Json | Format::Cbor | Format::MessagePack) => 2,
         Some(Format::Ndjson) => 1,
+        // A bare value; objects and arrays would be texts.
+        Some(Format::Scalar) if !matches!(payload.trim_ascii_start(), [b'{' | b'[', ..]) => 2,
         Some(Format::Scalar) => 0,
         None => match decoder.first_rule(payload, topic) {
             Some(rule) if rule.is_specific => 4,
@@ -249,6 +257,15 @@ mod tests {
             );
         }
         assert_eq!(ranked(None, "\u{1}\u{2}"), [] as [&str; 0]);
+        // A template with the field lets mappings for any message read a bare value too.
+        let request = DecodeRequest {
+            topic: Some("sensors/S1/temp"),
+            template: Some("sensors/{sensor_id}/{field}"),
+            ..DecodeRequest::default()
+        };
+        let settings = defaults();
+        let found = candidates(request, b"21.5", &settings, 1_709_290_800_000).unwrap();
+        assert_eq!(found[0].format, "scalar");
     }
 
     #[test]

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 
 use super::decode::{Decode, DecodeOutput, DecodeRequest, run};
 use super::decode_all;
-use super::output::fail;
-use crate::config::Config;
-use crate::decode::{compression, sparkplug};
+use super::output::{fail, print_line};
+use crate::config::{self, Config};
+use crate::decode::{Formats, compression, sparkplug};
 use crate::model::{Clock, SystemClock};
 
 /// The exit code of a payload that holds no reading and is not wrong.
 const NOTHING_TO_STORE: u8 = 3;
 
-pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode {
+pub(super) fn decode_stdin(request: Request<'_>, config: &Config) -> ExitCode {
     if std::io::stdin().is_terminal() {
         eprintln!("hourbucket: reading the payload from the terminal; end it with Ctrl-D");
     }
@@ -26,10 +26,7 @@ pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode
         Ok(birth) => birth,
         Err(error) => return fail(format!("--birth: {error}")),
     };
-    // Samples may be of any age; the limits for times apply only to the running service.
-    let century = std::time::Duration::from_secs(1000 * 365 * 24 * 3600);
-    (config.limits.past, config.limits.future) = (century, century);
-    let settings = Decode::of(&config);
+    let settings = Decode::of_any_age(config);
     let received_at_ms = SystemClock::new().now().wall_ms;
     let Request {
         format,
@@ -61,6 +58,9 @@ pub(super) fn decode_stdin(request: Request<'_>, mut config: Config) -> ExitCode
                 decode_all::hint(request, printed, &payload, &settings, received_at_ms)
             {
                 eprintln!("hourbucket: {hint}");
+            }
+            if let Some(note) = settings.rejected_now(&printed) {
+                eprintln!("hourbucket: {note}");
             }
             match printed {
                 DecodeOutput { readings: 1.., .. } => ExitCode::SUCCESS,
@@ -108,6 +108,32 @@ fn nothing(request: DecodeRequest<'_>, payload: &[u8], settings: &Decode) -> Str
         _ if request.format == sparkplug::NAME => "the message carries no measurements".to_owned(),
         _ => "it holds no readings, or all values are null, nan, unavailable or similar".to_owned(),
     }
+}
+
+/// The settings affect decoding, but an invalid default file must not prevent it. One given with
+/// `--config` does.
+pub(super) fn settings(path: Option<&std::path::Path>) -> Result<Config, config::ConfigErrors> {
+    match config::load(path, config::environment()) {
+        Ok(loaded) => Ok(loaded.config),
+        Err(errors) if path.is_some() => Err(errors),
+        Err(_) => {
+            eprintln!(
+                "hourbucket: invalid configuration (run `hourbucket check` for details); decoding \
+                 with the defaults"
+            );
+            Ok(Config::default())
+        }
+    }
+}
+
+pub(super) fn list_formats(config: &Config) -> ExitCode {
+    Formats::new(&config.decoding())
+        .names()
+        .into_iter()
+        .for_each(print_line);
+    // Not a format for messages in general, but `decode` accepts it.
+    print_line(sparkplug::NAME);
+    ExitCode::SUCCESS
 }
 
 /// The request of the command line.

@@ -186,17 +186,17 @@ pub fn main(on_idle: fn()) -> ExitCode {
                 template: template.as_deref(),
                 ts_unit: ts_unit.as_deref(),
             };
-            match decode::settings(arguments.config.as_deref()) {
-                Ok(config) if *list => decode::list_formats(&config),
-                Ok(config) => decode_command::decode_stdin(request, config),
+            match decode_command::settings(arguments.config.as_deref()) {
+                Ok(config) if *list => decode_command::list_formats(&config),
+                Ok(config) => decode_command::decode_stdin(request, &config),
                 Err(errors) => fail(errors),
             }
         }
-        Command::Import(options) => match decode::settings(arguments.config.as_deref()) {
+        Command::Import(options) => match decode_command::settings(arguments.config.as_deref()) {
             Ok(config) => import::run(options, &config),
             Err(errors) => maintenance_failed(errors),
         },
-        Command::Tail(options) => match decode::settings(arguments.config.as_deref()) {
+        Command::Tail(options) => match decode_command::settings(arguments.config.as_deref()) {
             Ok(config) => tail::run(options, &config),
             Err(errors) => fail(errors),
         },
