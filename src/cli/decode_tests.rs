@@ -315,7 +315,7 @@ fn details_are_escaped_once_and_compressed_payloads_are_named() {
     let line: serde_json::Value = serde_json::from_str(&printed[0]).unwrap();
     assert_eq!(
         line["reject"]["detail"],
-        "ts `x\"y\u{240a}` is neither RFC 3339 nor a number"
+        "the time `x\"y\u{240a}` is neither RFC 3339 nor a number"
     );
     let request = DecodeRequest {
         format: "json",

@@ -38,7 +38,12 @@ pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
         .map(|(s, _)| s)
         .collect();
     sections.dedup();
-    if let Some(near) = nearest(&plain, sections.iter().copied()) {
+    // Sections next to the key; a section elsewhere that is written alike is not meant.
+    let beside = sections
+        .iter()
+        .copied()
+        .filter(|s| s.rsplit_once('.').map_or("", |(parent, _)| parent) == section);
+    if let Some(near) = nearest(&plain, beside) {
         return format!("did you mean the section `{near}`?");
     }
     if let Some(near) = nearest(section, sections.iter().copied()).filter(|near| *near != section) {
@@ -204,6 +209,9 @@ mod tests {
             "flush.max_age",
             "mqtt.url",
             "mqtt.client_id",
+            "formats.a.id",
+            "formats.a.rules.skip",
+            "formats.json.id",
         ]
         .map(String::from)
         .into();
@@ -230,6 +238,8 @@ mod tests {
                 env("HOURBUCKET_MQTT__0__ULR"),
                 "`HOURBUCKET_MQTT__0__URL`",
             ),
+            ("formats.a.rulse", file.clone(), "section `formats.a.rules`"),
+            ("formats.a.foo", file.clone(), "remove it"),
             ("http.frobnicate", file, "remove it"),
         ] {
             let found = for_key(key, &origin, &known);

@@ -165,8 +165,8 @@ fn is_unset(ms: i128, cx: &Context<'_>) -> bool {
 
 pub(super) fn clock_not_set(ms: i64) -> Fault {
     let detail = format!(
-        "ts is {}, before limits.unset_before: the clock of the sender is not set; set it, send no \
-         ts, or set limits.unset_over_http",
+        "the time is {}, before limits.unset_before: the clock of the sender is not set; set it, send \
+         no time, or set limits.unset_over_http",
         time_text(i128::from(ms))
     );
     Fault::new(RejectReason::ClockNotSet, detail)
@@ -261,7 +261,7 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<i64, Fault> {
         return Err(Fault::new(
             RejectReason::TooOld,
             format!(
-                "ts is {}, older than limits.past (for an import, limits.import_past) allows",
+                "the time is {}, older than limits.past (for an import, limits.import_past) allows",
                 time_text(ms)
             ),
         ));
@@ -270,7 +270,7 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<i64, Fault> {
         return Err(Fault::new(
             RejectReason::TooFarAhead,
             format!(
-                "ts is {}, further ahead than limits.future allows",
+                "the time is {}, further ahead than limits.future allows",
                 time_text(ms)
             ),
         ));
@@ -282,7 +282,7 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<i64, Fault> {
         } else {
             RejectReason::TooFarAhead
         };
-        Fault::new(reason, format!("ts is {ms} ms from 1970"))
+        Fault::new(reason, format!("the time is {ms} ms from 1970"))
     })
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn to_rfc3339(ms: i64) -> Option<String> {
 
 fn no_zone(text: &str) -> Fault {
     let detail = format!(
-        "ts {} has no offset; send one, or set limits.zone",
+        "the time {} has no offset; send one, or set limits.zone",
         excerpt(text)
     );
     Fault::new(RejectReason::BadTimestamp, detail)
@@ -310,11 +310,14 @@ fn no_zone(text: &str) -> Fault {
 fn bad(ts: &Token<'_>) -> Fault {
     let detail = match ts {
         Token::Str(text) => {
-            format!("ts {} is neither RFC 3339 nor a number", excerpt(text))
+            format!(
+                "the time {} is neither RFC 3339 nor a number",
+                excerpt(text)
+            )
         }
-        Token::BigInt(digits) => format!("ts {} is not a time", excerpt(digits)),
-        Token::NotFinite(literal) => format!("ts {} is not a time", excerpt(literal)),
-        other => format!("ts must be a text or a number, not {}", other.kind()),
+        Token::BigInt(digits) => format!("the time {} is not a time", excerpt(digits)),
+        Token::NotFinite(literal) => format!("the time {} is not a time", excerpt(literal)),
+        other => format!("the time must be a text or a number, not {}", other.kind()),
     };
     Fault::new(RejectReason::BadTimestamp, detail)
 }

@@ -407,7 +407,7 @@ fn may_be_exact(error: &serde_json::Error) -> bool {
 }
 
 /// The offset in `bytes` at which the parser failed.
-fn offset(bytes: &[u8], error: &serde_json::Error) -> usize {
+pub(super) fn offset(bytes: &[u8], error: &serde_json::Error) -> usize {
     let line = match error.line().saturating_sub(1) {
         0 => 0,
         lines => bytes
@@ -438,7 +438,7 @@ fn near(bytes: &[u8], at: usize) -> String {
 }
 
 /// The word NaN or Infinity if the parser failed there: by far the most frequent cause.
-fn not_finite(bytes: &[u8], error_at: usize) -> Option<&'static str> {
+pub(super) fn not_finite(bytes: &[u8], error_at: usize) -> Option<&'static str> {
     let is_word = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+');
     let head = bytes.get(..error_at)?;
     let begin = error_at

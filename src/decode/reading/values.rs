@@ -8,7 +8,7 @@ use crate::decode::names::{self, excerpt};
 use crate::decode::rejects::Fault;
 use crate::decode::token::{Time, Token};
 use crate::decode::{RejectReason, time};
-use crate::model::batch::BuildError;
+use crate::model::batch::{BuildError, NAMES_MAX};
 use crate::model::{BatchBuilder, ValueRef};
 
 impl<'de> ReadingDecoder<'_, 'de> {
@@ -92,7 +92,9 @@ pub(in crate::decode) fn add_value(
         BuildError::TooManyFields => too_many(),
         BuildError::TooManyNames => {
             let detail = format!(
-                "cannot store {}: too many distinct field names in one batch",
+                "cannot store {}: more than {NAMES_MAX} distinct field names in one batch; send fewer \
+                 readings together, or put ids that change into sensor_id, tags or values, not into \
+                 field names",
                 excerpt(name)
             );
             Fault::new(RejectReason::TooManyFieldNames, detail)

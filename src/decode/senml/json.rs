@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::pack::Pack;
 use super::record::Record;
 use crate::decode::binary::Item;
+use crate::decode::json;
 use crate::decode::names::excerpt;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::split::{self, DEPTH_MAX, Within, skip_space};
@@ -127,6 +128,14 @@ impl<'de> Walk<'_, 'de> {
                 RejectReason::InvalidUtf8,
                 format!("not UTF-8 at byte {} of the record", e.valid_up_to()),
             )
+        } else if let Some(word) = error
+            .as_ref()
+            .and_then(|e| json::not_finite(chunk, json::offset(chunk, e)))
+        {
+            let record = excerpt(&String::from_utf8_lossy(chunk));
+            let detail =
+                format!("{word} is not a number in JSON; leave such records out: {record}");
+            Fault::new(RejectReason::NotFinite, detail)
         } else {
             let what = error.map_or_else(
                 || "unexpected data after the record".to_owned(),

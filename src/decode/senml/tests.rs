@@ -404,6 +404,18 @@ fn if_the_topic_names_the_sensor_the_name_is_the_field() {
 }
 
 #[test]
+fn nan_in_json_is_named_as_such() {
+    for word in ["NaN", "-Infinity", "inf"] {
+        let payload = format!(r#"[{{"n":"a","v":1}},{{"n":"x","v":{word}}},{{"n":"c","v":2}}]"#);
+        let (readings, rejects) = senml(payload);
+        assert_eq!(readings.len(), 2, "{word}");
+        assert_eq!(rejects, [(1, RejectReason::NotFinite)], "{word}");
+    }
+    let (_, rejects) = senml(r#"[{"n":"a","v":nix}]"#);
+    assert_eq!(rejects, [(0, RejectReason::InvalidJson)]);
+}
+
+#[test]
 fn values_that_are_not_a_pack() {
     for (payload, reason) in [
         (&b""[..], RejectReason::EmptyPayload),
