@@ -81,7 +81,8 @@ one, also before it proves anything | it waits for room in the 32 MiB of arrivin
 out of its dead letter |
 | replies over MQTT that are sent together | 16 KiB | 4,000 acknowledgements | they are sent \
 before more is read |
-| head of an HTTP request | 64 KiB | as large as those of proxies | 431 |
+| head of an HTTP request | 64 KiB, up to 128 KiB depending on how it arrives; 100 header lines | \
+larger than those of proxies | 431 |
 | JWT | 8 KiB | with a dozen claims and an RSA signature of 4096 bits one has about 2 KiB | 401 |
 | verified JWTs that are remembered | 8 MiB of their text | about 16,000 senders; the others cost \
 a signature for each request | the longest unused are forgotten |

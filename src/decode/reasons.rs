@@ -128,7 +128,8 @@ reject_reasons! {
     BadTimestamp => "bad_timestamp",
     /// A time before `limits.unset_before`: the clock of the sender is not set.
     ClockNotSet => "clock_not_set",
-    /// No time, or one before `limits.unset_before`, in a reading of an import (`import=true`).
+    /// No time in a reading of an import (`import=true`), or one for which the time of receipt
+    /// would be used.
     MissingTimestamp => "missing_timestamp",
     /// Older than `limits.past`; in an import, than `limits.import_past` or a retention of
     /// `[store]`.
