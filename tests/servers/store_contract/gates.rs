@@ -332,9 +332,9 @@ async fn in_a_database_of_an_earlier_version_gates_begin_a_day_after_the_first_s
     assert!(gate_of(&database, "new").await.is_some());
 }
 
-/// Not for one that another instance prepares at the same time.
+/// Not by the one who prepares it, but by what it has.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_is_new_until_its_span_is_recorded() {
+async fn a_database_without_pages_and_span_is_new() {
     let (store, database) = mongo("gates_together").await;
     let meta = database.collection::<Document>("hourbucket_meta");
     for id in ["schema", "gates"] {

@@ -19,7 +19,9 @@ const DAY_MS: i64 = 86_400_000;
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::mongo) enum Asks {
-    /// An instance or command that prepares a database in which nothing was written yet: gates begin now.
+    /// An instance or command that prepares a database in which nothing was written yet: gates
+    /// begin now. If two do so at once, one may find what the other has recorded; then they begin
+    /// in a day.
     First,
     /// A service: gates begin in a day.
     Service,

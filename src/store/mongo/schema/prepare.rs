@@ -148,17 +148,15 @@ impl MongoStore {
         let (native, why) = self
             .choose(&setup, keep.readings_s(span), &mut changes)
             .await?;
-        // Before the span, without which the database is new: an instance that starts at the same
-        // time must not take it for one of an earlier version.
+        if metadata::record_span(&setup, span).await? {
+            changes.push(format!("noted bucket.span in {}", META));
+        }
         let asks = match is_new {
             true => Asks::First,
             false => self.asks,
         };
         let gates_since = gates_since::find_or_record(&setup, &server.hello, asks).await?;
         self.gates.note(&server.hello, gates_since);
-        if metadata::record_span(&setup, span).await? {
-            changes.push(format!("noted bucket.span in {}", META));
-        }
         changes.extend(collections::prepare(&setup, span, keep).await?);
         self.clock
             .set_expired_before(expired_before::read(&setup).await?);
