@@ -192,7 +192,7 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
         ("S1", whole.received_at_ms, 0)
     );
     // Who sent it is not known any more, so nobody is named.
-    let tags: Vec<_> = reading.tags.iter().map(|(key, _)| key.as_str()).collect();
+    let tags: Vec<_> = reading.tags.keys().map(String::as_str).collect();
     assert_eq!(tags, ["site"]);
     assert_eq!(
         reader.read(&dead[0]).reason(),
