@@ -208,9 +208,12 @@ def traffic(board):
         [(rate("hourbucket_readings_accepted_total", "source"), "{{instance}} {{source}}")], "cps", stack=True,
     )
     board.graph(
-        "Rejected by reason", "Readings and messages rejected. Source \"store\": acknowledged readings that were not stored, but kept as dead letters.",
+        "Rejected by reason", "Readings and messages rejected. Source \"store\": acknowledged readings kept as dead letters.",
         [(rate("hourbucket_readings_rejected_total", "source, reason") + " > 0", "{{instance}} {{source}} {{reason}}")], "cps",
-        alerts=["HourbucketRejectedHigh", "HourbucketStoreRejected", "HourbucketStoreDeadLetters", "HourbucketSensorClocks", "HourbucketQos0Dropped"],
+        alerts=[
+            "HourbucketRejectedHigh", "HourbucketStoreRejected", "HourbucketStoreDeadLetters", "HourbucketSensorClocks",
+            "HourbucketQos0Dropped",
+        ],
     )
     board.graph(
         "Stored and duplicate",
