@@ -11,6 +11,7 @@ use std::process::Command;
 use crate::support::watch::{
     CONFIG, MONITORING, RULES, RUNBOOKS, dashboards, documented, path, promtool, queries, text,
 };
+use hourbucket::accumulate::state::RejectCause;
 use hourbucket::telemetry::catalog;
 use serde_json::Value;
 
@@ -182,6 +183,9 @@ fn unknown(expr: &str) -> Vec<String> {
                 hourbucket::decode::RejectReason::ALL
                     .iter()
                     .any(|known| known.as_str() == reason)
+                    || [RejectCause::Quarantined, RejectCause::ReadingsRemoved]
+                        .iter()
+                        .any(|cause| cause.as_str() == reason)
             };
             wrong.extend(
                 value

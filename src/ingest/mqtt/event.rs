@@ -33,7 +33,7 @@ pub(in crate::ingest) struct Message {
     pub(in crate::ingest) properties: Vec<(String, String)>,
     /// Who sent it, if that is known; `None`: it may be from any sensor.
     pub(in crate::ingest) sender: Option<Arc<access::Grant>>,
-    /// Somebody sent it whose name was not kept.
+    /// A sender sent it whose name was not kept.
     pub(in crate::ingest) is_sender_forgotten: bool,
     /// The answer can say that the sender may not send this message.
     pub(in crate::ingest) can_refuse: bool,

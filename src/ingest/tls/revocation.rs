@@ -1,6 +1,6 @@
 //! Whether revocation lists fit the CAs of client certificates. rustls looks for the list of a CA, and
 //! verifies its signature, only when a client connects. So a wrong file would refuse every client of
-//! the CA, at a time when nobody looks at it, instead of being refused itself.
+//! the CA, at a time when no one looks at it, instead of being refused itself.
 
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::{
@@ -77,7 +77,8 @@ mod tests {
 
     /// Why a port with these files of client certificates does not start; empty if it does.
     fn refused(ca: &Path, crl: &Path) -> String {
-        let (cert, key) = (file("server.pem"), file("server.key"));
+        let cert = file("server.pem");
+        let key = file("server.key");
         let settings = ServerSettings {
             identity: Identity {
                 cert: &cert,

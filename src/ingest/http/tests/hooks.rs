@@ -191,7 +191,7 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
         (reading.sensor_id.as_str(), reading.ts_ms, again.rejected),
         ("S1", whole.received_at_ms, 0)
     );
-    // Who sent it is not known any more, so nobody is named.
+    // Who sent it is not known any more, so no sender is named.
     let tags: Vec<_> = reading.tags.keys().map(String::as_str).collect();
     assert_eq!(tags, ["site"]);
     assert_eq!(
