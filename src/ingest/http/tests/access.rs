@@ -251,7 +251,6 @@ async fn rejected_readings_count_against_the_rate() {
 }
 
 #[tokio::test]
-#[ignore = "one of its requests is refused for its quota before its body is read; why is not known yet"]
 async fn the_bytes_of_refused_bodies_count_against_the_rate() {
     const RULES: &str = "rate = { bytes_per_second = \"4KiB\", burst = \"1s\" }";
     let large = vec![b'x'; 20_000];
@@ -260,15 +259,16 @@ async fn the_bytes_of_refused_bodies_count_against_the_rate() {
         (post(large.clone()).header("content-encoding", "gzip"), 400),
         (post(large.clone()).header("content-type", "image/png"), 415),
         (post(large.clone()).to("/v1/readings?ts_unit=x"), 400),
+        (post(large.clone()).to("/query"), 400),
         (post(large.clone()).to("/v1/hooks/nothing"), 404),
         (post(too_large), 413),
     ] {
+        // The clock of the port begins at zero, so its token has saved nothing yet: any request
+        // before this one would leave it in debt.
         let mut rig = rig(RULES).await;
-        let small = from_gw1(post(reading("a")));
-        assert_eq!(rig.delivered(small.clone()).await.0.status, 200);
         let answer = from_gw1(request).send(rig.addr).await;
         assert_eq!(answer.status, status, "{}", answer.text);
-        let next = small.send(rig.addr).await;
+        let next = from_gw1(post(reading("a"))).send(rig.addr).await;
         assert_eq!(
             (next.status, next.reason().as_str()),
             (429, "quota"),
