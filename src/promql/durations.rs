@@ -93,7 +93,8 @@ pub(super) fn total_ms(word: &str) -> Option<u128> {
     (!word.is_empty()).then_some(total_ms)
 }
 
-fn is_word(c: char) -> bool {
+/// Whether a character belongs to a name, a number or a duration.
+pub(super) fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 

@@ -2,7 +2,7 @@
 //! nesting, number of operators and regular expressions, and durations and numbers that it cannot
 //! represent.
 
-use super::durations::total_ms;
+use super::durations::{is_word, total_ms};
 use super::error::PromqlError;
 
 /// Bytes of a query.
@@ -140,10 +140,6 @@ fn check_number(word: &str, rest: &str) -> Result<(), PromqlError> {
         ))),
         _ => Ok(()),
     }
-}
-
-fn is_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
 #[cfg(test)]
