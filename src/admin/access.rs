@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::answer::{ApiError, token_text};
 use crate::access::{Credentials, Grant, Protocol};
+use crate::config;
 use crate::ingest::http::Peer;
 use crate::ingest::http::foreign::{check_page, is_local};
 use crate::ingest::shares::Owner;
@@ -96,7 +97,7 @@ impl Access {
     pub fn new(tokens: TokenSource, listen: SocketAddr, clock: Arc<dyn Clock>) -> Access {
         Access {
             tokens,
-            is_loopback: listen.ip().to_canonical().is_loopback(),
+            is_loopback: config::is_loopback(listen.ip()),
             clock,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::reader::Report;
 use super::units::{DAY, write_duration, write_size};
-use super::{AckMode, Config};
+use super::{AckMode, Config, is_loopback};
 use crate::model::Zone;
 
 /// The longest `bucket.span` with a daily rollup.
@@ -37,7 +37,7 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
 fn listening(config: &Config, report: &mut Report) {
     let http = &config.http;
     let has_jwt = config.jwt.is_on();
-    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() && !has_jwt {
+    if http.enabled && !is_loopback(http.listen.ip()) && !http.is_guarded() && !has_jwt {
         report.impossible(
             &["http.listen", "http.tokens_file", "http.allow_anonymous"],
             format!(
@@ -63,7 +63,7 @@ fn listening(config: &Config, report: &mut Report) {
         );
     }
     let mqtt = &config.listen.mqtt;
-    if mqtt.enabled && !mqtt.listen.ip().is_loopback() && !mqtt.is_guarded() && !has_jwt {
+    if mqtt.enabled && !is_loopback(mqtt.listen.ip()) && !mqtt.is_guarded() && !has_jwt {
         report.impossible(
             &[
                 "listen.mqtt.listen",

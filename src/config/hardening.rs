@@ -5,9 +5,7 @@
 //! It judges the settings alone. What they cannot tell has a line as well, which says where to
 //! look.
 
-use std::net::SocketAddr;
-
-use super::{Config, Connections, ListenMqtt, Mqtt, Proxies};
+use super::{Config, Connections, ListenMqtt, Mqtt, Proxies, is_loopback};
 
 /// One line of the checklist.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +139,7 @@ impl Config {
             return Verdict::NotNeeded;
         }
         let is_good = http.tokens_file.is_some() || http.tls.is_gate();
-        let what = if is_local(http.listen) {
+        let what = if is_loopback(http.listen.ip()) {
             "every program on this machine"
         } else {
             "anyone who reaches the port"
@@ -152,7 +150,7 @@ impl Config {
     }
 
     fn http_tls(&self) -> Verdict {
-        if !self.http.enabled || is_local(self.http.listen) {
+        if !self.http.enabled || is_loopback(self.http.listen.ip()) {
             return Verdict::NotNeeded;
         }
         improve(self.http.tls.is_on(), || {
@@ -173,7 +171,7 @@ impl Config {
         if !enabled {
             return Verdict::NotNeeded;
         }
-        let what = if is_local(*listen) {
+        let what = if is_loopback(listen.ip()) {
             "every program on this machine"
         } else {
             "anyone who reaches the port"
@@ -185,7 +183,7 @@ impl Config {
 
     fn devices_tls(&self) -> Verdict {
         let mqtt = &self.listen.mqtt;
-        if !mqtt.enabled || is_local(mqtt.listen) {
+        if !mqtt.enabled || is_loopback(mqtt.listen.ip()) {
             return Verdict::NotNeeded;
         }
         improve(mqtt.cert_file.is_some(), || {
@@ -195,7 +193,7 @@ impl Config {
     }
 
     fn admin(&self) -> Verdict {
-        let is_good = is_local(self.admin.listen) || self.admin.tls.is_on();
+        let is_good = is_loopback(self.admin.listen.ip()) || self.admin.tls.is_on();
         improve(is_good, || {
             "metrics, sensor data and tokens of readers are sent in clear text; set admin.listen = \
              \"127.0.0.1:8081\", or admin.tls.cert_file and key_file"
@@ -413,10 +411,6 @@ fn improve(is_good: bool, remedy: impl FnOnce() -> String) -> Verdict {
     }
 }
 
-fn is_local(addr: SocketAddr) -> bool {
-    addr.ip().to_canonical().is_loopback()
-}
-
 /// The host of `host[:port][/…]`.
 fn host(rest: &str) -> &str {
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
@@ -432,10 +426,7 @@ fn host(rest: &str) -> &str {
 }
 
 fn is_loopback_host(host: &str) -> bool {
-    host == "localhost"
-        || host
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback())
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(is_loopback)
 }
 
 /// What the URI of the store says about its protection.

@@ -66,6 +66,7 @@ pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
 pub use mqtt_settings::{Listen, ListenMqtt, Mqtt, MqttProtocol, Retained, Subscription};
 pub use native::{Native, Nested, ScalarFormat};
+pub(crate) use proxies::is_loopback;
 pub use proxies::{Network, Proxies, ProxyHeader};
 pub use quota::Quota;
 pub use reader::SecretFileError;

@@ -68,6 +68,11 @@ impl Network {
     }
 }
 
+/// Whether it is a loopback address, also one of IPv4 that is written as IPv6 (`::ffff:127.0.0.1`).
+pub(crate) fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)

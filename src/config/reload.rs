@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::suggest::pattern;
-use super::{Config, Decoding, Mqtt, mapping};
+use super::{Config, Decoding, Mqtt, is_loopback, mapping};
 
 /// A key that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,13 +235,12 @@ pub fn fits(config: &Config) -> Result<(), ReloadConflict> {
         }
     }
     let http = &config.http;
-    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() && !config.jwt.is_on()
-    {
+    if http.enabled && !is_loopback(http.listen.ip()) && !http.is_guarded() && !config.jwt.is_on() {
         return Err(ReloadConflict::HttpUnguarded(http.listen));
     }
     let mqtt = &config.listen.mqtt;
     let is_guarded = mqtt.is_guarded() || config.jwt.is_on();
-    if mqtt.enabled && !mqtt.listen.ip().is_loopback() && !is_guarded {
+    if mqtt.enabled && !is_loopback(mqtt.listen.ip()) && !is_guarded {
         return Err(ReloadConflict::MqttUnguarded(mqtt.listen));
     }
     Ok(())

@@ -4,7 +4,9 @@
 use super::mapping::Mapping;
 use super::topic::{merges_sensors, overlap};
 use super::units::{MIB, write_size};
-use super::{AckMode, Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription};
+use super::{
+    AckMode, Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription, is_loopback,
+};
 
 /// The smallest `journal.max_bytes` in which every dead letter of MQTT fits.
 const JOURNAL_WITH_MQTT_MIN: u64 = 12 * MIB;
@@ -15,7 +17,7 @@ impl Config {
         let brokers = self.mqtt.iter().enumerate();
         let of_brokers = brokers.flat_map(|(i, mqtt)| mqtt_warnings(&format!("mqtt[{i}]"), mqtt));
         let http = &self.http;
-        let in_clear = http.enabled && !http.tls.is_on() && !http.listen.ip().is_loopback();
+        let in_clear = http.enabled && !http.tls.is_on() && !is_loopback(http.listen.ip());
         let in_clear = in_clear.then(|| {
             "http.tls.cert_file is not set, so tokens and readings are sent unencrypted; set it \
              and key_file, or make sure that a proxy in front terminates TLS, or that only you use \
@@ -24,7 +26,7 @@ impl Config {
         });
         let direct = &self.listen.mqtt;
         let is_plain =
-            direct.enabled && direct.cert_file.is_none() && !direct.listen.ip().is_loopback();
+            direct.enabled && direct.cert_file.is_none() && !is_loopback(direct.listen.ip());
         let plain = is_plain.then(|| {
             "listen.mqtt.cert_file is not set, so devices send their secrets and readings \
              unencrypted; set it and key_file, or make sure that only you use the network"

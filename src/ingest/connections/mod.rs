@@ -31,7 +31,7 @@ pub(crate) use self::address_limits::Refusal;
 use self::address_limits::{AddressKey, AddressLimits};
 use self::phase::{Doing, Phase};
 use crate::access::Grant;
-use crate::config::{Connections, Proxies};
+use crate::config::{self, Connections, Proxies};
 use crate::model::Clock;
 
 /// A port with more connections than this is searched for idle ones at most once in
@@ -128,11 +128,6 @@ pub(crate) struct Pause {
     pub(crate) is_new: bool,
 }
 
-/// Addresses without limits: those of this machine, where a proxy may run.
-fn is_exempt(ip: IpAddr) -> bool {
-    ip.to_canonical().is_loopback()
-}
-
 impl OpenConnections {
     pub(crate) fn new(
         settings: Connections,
@@ -142,7 +137,8 @@ impl OpenConnections {
         let state = State {
             settings,
             proxies: Arc::new(proxies),
-            addresses: AddressLimits::new(is_exempt),
+            // A proxy may run on this machine.
+            addresses: AddressLimits::new(config::is_loopback),
             list: Slab::new(),
             placed: 0,
             idle: IdleConnections::default(),

@@ -254,10 +254,7 @@ impl HttpIngest {
         grants: &GrantDefaults,
     ) -> Result<HttpIngest, HttpError> {
         let credentials = credentials(cfg, grants)?;
-        if credentials.is_none()
-            && !cfg.is_guarded()
-            && !cfg.listen.ip().to_canonical().is_loopback()
-        {
+        if credentials.is_none() && !cfg.is_guarded() && !config::is_loopback(cfg.listen.ip()) {
             return Err(HttpError::Anonymous(cfg.listen));
         }
         let certificates = open_tls("http", &cfg.tls, &clock, on_tls).await?;

@@ -9,6 +9,7 @@ use axum::http::{Extensions, HeaderMap};
 use super::error::IngestError;
 use super::port::Connection;
 use crate::access::{Grant, QuotaExceeded};
+use crate::config;
 use crate::ingest::tls::ClientCertificate;
 use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::metrics;
@@ -39,7 +40,7 @@ impl Peer {
 
     /// Whether the sender is a program on this machine, as far as the port and its proxies know.
     pub(crate) fn is_on_this_machine(&self) -> bool {
-        self.address().to_canonical().is_loopback()
+        config::is_loopback(self.address())
     }
 
     fn audit(&self, kind: AuditKind, reason: &'static str) -> AuditEvent<'static> {

@@ -18,7 +18,7 @@ use super::connect::{self, ConnectError};
 use super::connection::Connection;
 use super::shared::{NAME, Shared};
 use crate::access::{Credentials, TokensError};
-use crate::config::ListenMqtt;
+use crate::config::{self, ListenMqtt};
 use crate::ingest::IngestDeps;
 use crate::ingest::connections::{Pause, Place, Refusal};
 use crate::ingest::mqtt::SetupError;
@@ -77,9 +77,7 @@ impl Port {
         deps: &IngestDeps,
         has_credentials: bool,
     ) -> Result<Port, ListenError> {
-        if !has_credentials
-            && !settings.is_guarded()
-            && !settings.listen.ip().to_canonical().is_loopback()
+        if !has_credentials && !settings.is_guarded() && !config::is_loopback(settings.listen.ip())
         {
             return Err(ListenError::Anonymous(settings.listen));
         }
@@ -361,7 +359,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
                     connect::authenticate(&request, certificate, credentials, now_ms)
                 };
                 let authorization = Authorization::new(shared.credentials.clone(), authenticate)?;
-                let is_near = peer.ip().to_canonical().is_loopback();
+                let is_near = config::is_loopback(peer.ip());
                 if authorization.is_anonymous() && !is_near && !shared.settings.is_guarded() {
                     return Err(ConnectError::Far);
                 }
