@@ -21,7 +21,7 @@ use futures_util::StreamExt;
 use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
-use super::charged::{ChargedBody, Payer};
+use super::charged::Payer;
 use super::peer::Peer;
 
 /// How much of a refused body is discarded before the answer.
@@ -42,7 +42,8 @@ pub(crate) async fn discard_rest(mut request: Request, next: Next) -> Response {
     request.extensions_mut().insert(payer.clone());
     let request = request.map(|body| {
         Body::new(Returned {
-            body: ChargedBody::new(body, payer),
+            body,
+            payer: payer.clone(),
             to: Some(to),
             has_begun,
             is_awaited: false,
@@ -54,12 +55,12 @@ pub(crate) async fn discard_rest(mut request: Request, next: Next) -> Response {
         if let Some(peer) = peer {
             peer.refused();
         }
-        let mut rest = Body::new(body).into_data_stream();
-        if !discard(&mut rest, BEFORE_ANSWER_BYTES_MAX).await {
+        let mut rest = body.into_data_stream();
+        if !discard(&mut rest, &payer, BEFORE_ANSWER_BYTES_MAX).await {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
             // As long as the body is held, hyper keeps the connection open after the answer.
-            tokio::spawn(async move { discard(&mut rest, u64::MAX).await });
+            tokio::spawn(async move { discard(&mut rest, &payer, u64::MAX).await });
         }
     }
     response
@@ -73,10 +74,11 @@ fn asks_before_sending(headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether nothing is left.
-async fn discard(body: &mut BodyDataStream, bytes_max: u64) -> bool {
+async fn discard(body: &mut BodyDataStream, payer: &Payer, bytes_max: u64) -> bool {
     let all = async {
         let mut bytes = 0;
         while let Some(Ok(chunk)) = body.next().await {
+            payer.charge(chunk.len());
             bytes += chunk.len() as u64;
             if bytes > bytes_max {
                 return false;
@@ -91,8 +93,9 @@ async fn discard(body: &mut BodyDataStream, bytes_max: u64) -> bool {
 
 /// The body of a request, which returns to the middleware when it is dropped before its end.
 struct Returned {
-    body: ChargedBody,
-    to: Option<oneshot::Sender<ChargedBody>>,
+    body: Body,
+    payer: Payer,
+    to: Option<oneshot::Sender<Body>>,
     /// The sender sends it; hyper answers "100 Continue" when it is first read.
     has_begun: bool,
     /// The last read has not returned yet.
@@ -121,6 +124,11 @@ impl HttpBody for Returned {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(bytes) = frame.data_ref()
+        {
+            self.payer.charge(bytes.len());
+        }
         (self.has_begun, self.is_awaited) = (true, frame.is_pending());
         frame
     }
