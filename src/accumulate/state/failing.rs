@@ -110,19 +110,20 @@ impl Shard {
         if faults < QUARANTINE_FAULTS {
             return;
         }
-        let is_quarantined = failing.quarantined;
-        let is_old = age_ms >= self.settings.quarantine_after_ms;
-        if !others_succeed && self.failing.buckets.len() > 1 {
-            if is_old && self.is_blocked {
-                self.give_up_if_answered(bucket_ref, age_ms);
-            }
-            return;
-        }
-        if !is_quarantined {
+        let is_new = !failing.quarantined;
+        let is_own = others_succeed || self.failing.buckets.len() == 1;
+        if is_own && is_new {
             self.quarantine(bucket_ref);
         }
-        if is_old || memory >= self.settings.bytes_max / 8 || self.is_blocked {
-            self.give_up_if_answered(bucket_ref, age_ms);
+        let is_old = age_ms >= self.settings.quarantine_after_ms;
+        let is_due = match is_own {
+            true => is_old || self.is_blocked || memory >= self.settings.bytes_max / 8,
+            false => is_old && self.is_blocked,
+        };
+        if is_due && self.failing.store_answers {
+            // One may be enough; the next tick finds out.
+            self.is_blocked = false;
+            self.give_up(bucket_ref, age_ms);
         }
     }
 
@@ -139,14 +140,6 @@ impl Shard {
             .and_then(|failing| self.named(bucket_ref, failing));
         if self.failing.fresh.len() < NAMED_MAX {
             self.failing.fresh.extend(named);
-        }
-    }
-
-    fn give_up_if_answered(&mut self, bucket_ref: BucketRef, age_ms: u64) {
-        if self.failing.store_answers {
-            // One may be enough; the next tick finds out.
-            self.is_blocked = false;
-            self.give_up(bucket_ref, age_ms);
         }
     }
 
