@@ -1,7 +1,7 @@
 //! What the last answers of the store say about it. Shared by all stages that send commands.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::store::{PageWriteResult, StoreError, StoreErrorKind};
@@ -71,18 +71,17 @@ impl StoreSeen {
     }
 
     pub(super) fn dead_letters(&self, error: Option<&StoreError>) {
-        let mut fail = self
-            .dead_letters_fail
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *fail = error.map(StoreError::to_string);
+        *self.dead_letters_error() = error.map(StoreError::to_string);
     }
 
     pub(super) fn dead_letters_fail(&self) -> Option<String> {
+        self.dead_letters_error().clone()
+    }
+
+    fn dead_letters_error(&self) -> MutexGuard<'_, Option<String>> {
         self.dead_letters_fail
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .clone()
     }
 
     fn now_ms(&self) -> u64 {

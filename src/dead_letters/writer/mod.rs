@@ -60,7 +60,6 @@ const RETRY_BYTES_MAX: usize = 4 << 20;
 const CUT_BYTES: usize = 16 << 10;
 /// Interval between retries of dead letters that were set aside.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-
 /// How long the collection must have refused everything before dead letters are given up.
 const REFUSING_AFTER: Duration = Duration::from_secs(60);
 
@@ -101,6 +100,10 @@ impl QueuedDeadLetter {
             drop(room);
         }
     }
+}
+
+fn memory_bytes(queue: &VecDeque<QueuedDeadLetter>) -> usize {
+    queue.iter().map(|l| l.dead_letter.memory_bytes()).sum()
 }
 
 /// The handle of the task that writes dead letters.
@@ -321,7 +324,7 @@ impl DeadLetterWriter {
         let is_for_all = error.is_away() || error.kind() == StoreErrorKind::WriteConcern;
         if let [one] = &batch[..]
             && !is_for_all
-            && self.retry_bytes() + one.dead_letter.memory_bytes() <= RETRY_BYTES_MAX
+            && memory_bytes(&self.retries) + one.dead_letter.memory_bytes() <= RETRY_BYTES_MAX
             && let Some(dead_letter) = batch.pop()
         {
             return self.retry_later(dead_letter, State::Unanswered, &error.to_string());
@@ -349,11 +352,7 @@ impl DeadLetterWriter {
         if since.elapsed() < REFUSING_AFTER || self.flusher.page_writes_fail() {
             return;
         }
-        let mut bytes: usize = self
-            .queue
-            .iter()
-            .map(|l| l.dead_letter.memory_bytes())
-            .sum();
+        let mut bytes = memory_bytes(&self.queue);
         for queued in std::mem::take(&mut self.queue) {
             if bytes <= RETRY_BYTES_MAX || queued.dead_letter.is_own() {
                 self.queue.push_back(queued);
@@ -379,13 +378,6 @@ impl DeadLetterWriter {
         queued.done();
     }
 
-    fn retry_bytes(&self) -> usize {
-        self.retries
-            .iter()
-            .map(|l| l.dead_letter.memory_bytes())
-            .sum()
-    }
-
     fn retry_later(&mut self, dead_letter: QueuedDeadLetter, state: State, why: &str) {
         if self.retries.is_empty() {
             self.retry_at = Instant::now() + RETRY_AFTER;
@@ -407,7 +399,7 @@ impl DeadLetterWriter {
             ..dead_letter
         });
         let may_drop = |l: &QueuedDeadLetter| l.state == State::Refused && !l.dead_letter.is_own();
-        while self.retry_bytes() > RETRY_BYTES_MAX
+        while memory_bytes(&self.retries) > RETRY_BYTES_MAX
             && let Some(first) = self.retries.iter().position(may_drop)
             && let Some(dead_letter) = self.retries.remove(first)
         {
