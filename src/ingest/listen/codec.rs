@@ -201,7 +201,7 @@ pub(super) fn write(version: Version, reply: Reply, bytes_max: usize, out: &mut 
 pub(super) fn write_disconnect(
     version: Version,
     reason: Reason,
-    acks: Option<&str>,
+    text: Option<&str>,
     bytes_max: usize,
     out: &mut BytesMut,
 ) {
@@ -209,9 +209,9 @@ pub(super) fn write_disconnect(
     if version == Version::V4 {
         return;
     }
-    let properties = acks.map(|acks| DisconnectProperties {
+    let properties = text.map(|text| DisconnectProperties {
         session_expiry_interval: None,
-        reason_string: Some(acks.to_owned()),
+        reason_string: Some(text.to_owned()),
         user_properties: vec![],
         server_reference: None,
     });

@@ -36,12 +36,12 @@ impl LimitedLog {
     }
 
     /// Logs a connection that this side closed.
-    pub(super) fn disconnected(&self, client: &Client, reason: &'static str, acks: &str) {
+    pub(super) fn disconnected(&self, client: &Client, reason: &'static str, detail: &str) {
         let Client {
             shown, token, peer, ..
         } = client;
         self.disconnects.line(self.now_ms(), || {
-            tracing::warn!(client = shown, token, %peer, reason, detail = acks, "MQTT device disconnected");
+            tracing::warn!(client = shown, token, %peer, reason, detail, "MQTT device disconnected");
         });
     }
 
@@ -72,10 +72,10 @@ impl LimitedLog {
         peer: SocketAddr,
         client: Option<&str>,
         reason: &'static str,
-        acks: &str,
+        detail: &str,
     ) {
         self.strangers.line(self.now_ms(), || {
-            tracing::warn!(client, %peer, reason, detail = acks, "MQTT device refused");
+            tracing::warn!(client, %peer, reason, detail, "MQTT device refused");
         });
     }
 
