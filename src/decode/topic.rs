@@ -151,7 +151,8 @@ impl TopicTemplate {
 /// Splits the next level, and `more` levels after it, off a topic.
 fn next_levels<'a>(rest: &mut Option<&'a str>, more: usize) -> Option<&'a str> {
     let topic = rest.take()?;
-    match topic.match_indices('/').nth(more) {
+    let mut slashes = topic.bytes().enumerate().filter(|(_, byte)| *byte == b'/');
+    match slashes.nth(more) {
         Some((at, _)) => {
             *rest = Some(&topic[at + 1..]);
             Some(&topic[..at])
@@ -201,14 +202,16 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
     if topic.is_empty() || (topic.starts_with('$') && filter.starts_with(['+', '#'])) {
         return false;
     }
-    let mut levels = topic.split('/');
-    for part in filter.split('/') {
-        if part == "#" {
+    // By bytes, because it is faster, and each message passes here.
+    let is_slash = |byte: &u8| *byte == b'/';
+    let mut levels = topic.as_bytes().split(is_slash);
+    for part in filter.as_bytes().split(is_slash) {
+        if part == b"#" {
             // Also if no level is left: `a/#` matches `a`.
             return true;
         }
         match levels.next() {
-            Some(level) if part == "+" || part == level => {}
+            Some(level) if part == b"+" || part == level => {}
             _ => return false,
         }
     }

@@ -1,7 +1,7 @@
 //! The only place that reads a clock. All other code receives a [`Now`]. Also the text form of a
 //! time.
 
-use std::time::Duration;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An instant on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,10 +41,13 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Now {
-        let elapsed: Duration = self.origin.elapsed();
+        let wall_ms = match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => since.as_millis() as i64,
+            Err(before) => -(before.duration().as_millis() as i64),
+        };
         Now {
-            wall_ms: chrono::Utc::now().timestamp_millis(),
-            mono_ms: elapsed.as_millis() as u64,
+            wall_ms,
+            mono_ms: self.origin.elapsed().as_millis() as u64,
         }
     }
 }

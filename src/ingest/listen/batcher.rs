@@ -42,7 +42,7 @@ const BATCHES_MAX: usize = 4;
 const LINGER: Duration = Duration::from_millis(5);
 
 /// Receives the outcomes of a connection's messages.
-pub(super) type AckSender = mpsc::UnboundedSender<AckResult>;
+pub(super) type AckSender = Arc<mpsc::UnboundedSender<AckResult>>;
 
 /// A message on its way to a batcher.
 pub(super) struct Incoming {
@@ -84,6 +84,9 @@ pub(super) struct Batcher {
     last: Option<Instant>,
     /// The number of its messages.
     messages: usize,
+    /// The bytes of the messages taken just now, which no longer wait. Returned together, because
+    /// that takes a lock.
+    done: Option<OwnedSemaphorePermit>,
     /// A message that does not fit into the current ingest batch.
     held: Option<Incoming>,
     /// Number of ingest batches handed over and not settled, and of their messages.
@@ -115,6 +118,7 @@ impl Batcher {
             since: None,
             last: None,
             messages: 0,
+            done: None,
             held: None,
             on_their_way: 0,
             messages_on_their_way: 0,
@@ -186,24 +190,32 @@ impl Batcher {
         late.min(delay).or(late)
     }
 
+    /// Takes all messages that have arrived; they have the same receipt time.
     fn take_what_is_there(&mut self, first: Incoming) {
-        self.take(first);
+        let now_ms = self.clock.now().wall_ms;
+        self.take(first, now_ms);
         while self.held.is_none() && !self.collector.is_full() {
             match self.incoming.try_recv() {
-                Ok(incoming) => self.take(incoming),
-                Err(_) => return,
+                Ok(incoming) => self.take(incoming, now_ms),
+                Err(_) => break,
             }
         }
+        self.end_taking();
     }
 
-    fn take(&mut self, incoming: Incoming) {
+    /// After the last message that is taken at a time.
+    fn end_taking(&mut self) {
+        self.done = None;
+        self.last = Some(Instant::now());
+    }
+
+    fn take(&mut self, incoming: Incoming, now_ms: i64) {
         // An ingest batch is decoded with the settings it started with.
         if self.collector.is_empty()
             && let Some(decoding) = self.decoding.changed()
         {
             self.collector.renew(decoding);
         }
-        let now_ms = self.clock.now().wall_ms;
         let before = self.collector.received();
         let is_refused = match self.collector.take(&incoming.message, now_ms) {
             Ok(Take::Refused(detail)) => {
@@ -228,9 +240,7 @@ impl Batcher {
                 return;
             }
         };
-        let now = Instant::now();
-        self.since.get_or_insert(now);
-        self.last = Some(now);
+        self.since.get_or_insert_with(Instant::now);
         self.messages += 1;
         if let Some(grant) = &incoming.message.sender {
             // The connection has charged the bytes and one reading.
@@ -243,13 +253,16 @@ impl Batcher {
         }
         // Its bytes count in the ingest batch from now on.
         let Incoming { from, permit, .. } = incoming;
-        drop(permit);
+        match &mut self.done {
+            Some(done) => done.merge(permit.0),
+            None => self.done = Some(permit.0),
+        }
         let Some((acks, number)) = from else { return };
         match self.runs.last_mut() {
             Some(run)
                 if run.first + run.count == number
                     && run.is_refused == is_refused
-                    && run.acks.same_channel(&acks) =>
+                    && Arc::ptr_eq(&run.acks, &acks) =>
             {
                 run.count += 1
             }
@@ -294,7 +307,10 @@ impl Batcher {
             }
             // The current batch is empty now, so the message fits.
             match self.held.take() {
-                Some(held) => self.take(held),
+                Some(held) => {
+                    self.take(held, self.clock.now().wall_ms);
+                    self.end_taking();
+                }
                 None => return,
             }
         }

@@ -8,11 +8,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::access::Grant;
 use crate::config::ListenMqtt;
 use crate::decode::RejectReason;
-use crate::ingest::listen::batcher::Incoming;
-use crate::ingest::listen::codec::{Publish, Reply};
+use crate::ingest::listen::batcher::{AckSender, Incoming};
+use crate::ingest::listen::codec::{Publish, Reply, Version};
+use crate::ingest::listen::inflight::InFlight;
 use crate::ingest::listen::large::Room;
 use crate::ingest::listen::shared::{BYTES_MAX, Shared};
-use crate::ingest::mqtt::link::RefusedMessage;
+use crate::ingest::mqtt::link::{Message, RefusedMessage};
 
 /// Memory of a message in addition to its bytes: its entry in a batcher's queue, and its state in
 /// the connection and the ingest batch until it is acknowledged.
@@ -27,6 +28,53 @@ pub(super) struct Held {
     /// The budget that it was buffered in; returned when its bytes are counted as a waiting
     /// message.
     pub(super) _gathered: Option<Room>,
+}
+
+impl Held {
+    /// The message on its way to the batcher.
+    pub(super) fn incoming(
+        self,
+        from: Option<(AckSender, u64)>,
+        version: Version,
+        permit: Permits,
+    ) -> Incoming {
+        let can_refuse = self.publish.qos > 0 && version == Version::V5;
+        let Publish {
+            topic,
+            payload,
+            properties,
+            ..
+        } = self.publish;
+        let message = Message {
+            topic,
+            payload,
+            properties,
+            refused: self.refused,
+            sender: self.sender,
+            can_refuse,
+            ..Message::default()
+        };
+        Incoming {
+            message,
+            from,
+            permit,
+        }
+    }
+}
+
+/// Notes that the device expects a reply to the message: the receiver of its outcome, and its
+/// number there.
+pub(super) fn expects(
+    held: &Held,
+    acks: &AckSender,
+    inflight: &mut InFlight<Reply>,
+) -> Option<(AckSender, u64)> {
+    let reply = match held.publish.qos {
+        0 => return None,
+        1 => Reply::PubAck(held.publish.id),
+        _ => Reply::PubRec(held.publish.id),
+    };
+    Some((acks.clone(), inflight.push(reply)))
 }
 
 /// Parts of the bytes that may wait: of all senders, and of this one.
@@ -110,13 +158,4 @@ pub(super) fn error(
             payload_bytes,
         }
     })
-}
-
-/// The reply to a message once it is safe.
-pub(super) fn receipt(publish: &Publish) -> Option<Reply> {
-    match publish.qos {
-        0 => None,
-        1 => Some(Reply::PubAck(publish.id)),
-        _ => Some(Reply::PubRec(publish.id)),
-    }
 }

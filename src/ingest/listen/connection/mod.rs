@@ -26,13 +26,13 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::held::{Held, Permits, error, receipt, room, try_queue, weight};
+use self::held::{Held, error, expects, room, try_queue, weight};
 use self::large_packet::{LargePacket, given};
 use super::authorization::Authorization;
 use super::batcher::{AckSender, Incoming};
 use super::clients::Registration;
 use super::close_reason::CloseReason;
-use super::codec::{Packet, ProtocolError, Publish, Reply, Version};
+use super::codec::{Packet, ProtocolError, Publish, Reply};
 use super::connect::Client;
 use super::exchanges::{Exchanges, Release, Sent};
 use super::frames::{self, Frames, Limits, Next};
@@ -40,9 +40,10 @@ use super::inflight::{AckResult, InFlight, Released};
 use super::large::Room;
 use super::shared::{NAME, Shared};
 use crate::decode::RejectReason;
-use crate::ingest::mqtt::link::{Message, RefusedMessage};
+use crate::ingest::mqtt::link::RefusedMessage;
 use crate::ingest::shares::Owner;
 use crate::ingest::tls::ClientCertificate;
+use crate::model::Now;
 use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::metrics;
 
@@ -83,6 +84,8 @@ pub(super) struct Connection<S> {
     is_paused: bool,
     /// When bytes were last read.
     last_received: Instant,
+    /// When the packets in the buffer are handled.
+    now: Now,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -97,6 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         out: BytesMut,
     ) -> Connection<S> {
         let (acks, settled) = mpsc::unbounded_channel();
+        let acks = Arc::new(acks);
         let owner = authorization.owner(client.peer.ip());
         let limits = Limits {
             packet_bytes_max: shared.settings.packet_max_bytes as usize,
@@ -104,6 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             user_properties: shared.user_properties.clone(),
         };
         Connection {
+            now: shared.deps.clock.now(),
             frames: Frames::new(client.version, limits),
             stream,
             shared,
@@ -191,6 +196,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<std::convert::Infallible, CloseReason> {
         let shared = self.shared.clone();
         loop {
+            self.now = shared.deps.clock.now();
             let mut paused = self.paused_until();
             // First, because a PUBREL in the buffer may wait for its PUBREC.
             self.acknowledge()?;
@@ -231,8 +237,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 room = room(self.batcher.clone(), &shared, &self.held), if has_window => {
                     let (slot, permit) = room.ok_or(CloseReason::NotDelivered)?;
                     if let Some(held) = self.held.take() {
-                        let incoming = self.incoming(held, permit);
-                        slot.send(incoming);
+                        let from = expects(&held, &self.acks, &mut self.inflight);
+                        slot.send(held.incoming(from, self.client.version, permit));
                     }
                 }
                 () = given(&mut self.wanted), if self.wanted.is_some() => {
@@ -268,7 +274,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Until when the device is not read because its sender has reached its quota. Counts each
     /// pause once.
     fn paused_until(&mut self) -> Option<Instant> {
-        let pause = self.authorization.pause(self.shared.deps.clock.now());
+        let pause = self.authorization.pause(self.now);
         if let Some(exceeded) = &pause
             && !self.is_paused
         {
@@ -381,7 +387,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let topic = std::str::from_utf8(&publish.topic)
             .map_err(|_| CloseReason::ProtocolError(Reason::MalformedPacket))?;
-        let now_ms = self.shared.deps.clock.now().wall_ms;
+        let now_ms = self.now.wall_ms;
         let sender = self.authorization.current(now_ms)?.cloned();
         let sent = match publish.qos {
             2 => self.exchanges.publish(publish.id),
@@ -428,7 +434,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Passes the held message on if there is room now.
     fn pass_on_at_once(&mut self) {
-        let batcher = self.batcher.clone();
         let Some(held) = self.held.take() else { return };
         let permit = self
             .shared
@@ -440,11 +445,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match (
             self.has_window(&held.publish),
             permit,
-            batcher.try_reserve(),
+            self.batcher.try_reserve(),
         ) {
             (true, Some(permit), Ok(slot)) => {
-                let incoming = self.incoming(held, permit);
-                slot.send(incoming);
+                let from = expects(&held, &self.acks, &mut self.inflight);
+                slot.send(held.incoming(from, self.client.version, permit));
             }
             _ => self.held = Some(held),
         }
@@ -455,41 +460,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// the receive maximum when they connect with a backlog, and would come back with it for ever.
     fn has_window(&self, publish: &Publish) -> bool {
         publish.qos == 0 || self.inflight.len() < usize::from(self.shared.settings.window)
-    }
-
-    fn incoming(
-        &mut self,
-        Held {
-            publish,
-            refused,
-            sender,
-            ..
-        }: Held,
-        permit: Permits,
-    ) -> Incoming {
-        let from =
-            receipt(&publish).map(|receipt| (self.acks.clone(), self.inflight.push(receipt)));
-        let can_refuse = publish.qos > 0 && self.client.version == Version::V5;
-        let Publish {
-            topic,
-            payload,
-            properties,
-            ..
-        } = publish;
-        let message = Message {
-            topic,
-            payload,
-            properties,
-            refused,
-            sender,
-            can_refuse,
-            ..Message::default()
-        };
-        Incoming {
-            message,
-            from,
-            permit,
-        }
     }
 
     fn settle(&mut self, result: AckResult) {
@@ -536,6 +506,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Adds received bytes and handles them without waiting.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
+        self.now = self.shared.deps.clock.now();
         self.buf.extend_from_slice(bytes);
         self.read_packets()
     }
