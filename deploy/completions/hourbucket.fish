@@ -141,7 +141,7 @@ complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and 
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and not __fish_seen_subcommand_from list replay purge help" -f -a "purge" -d 'Remove the dead letters that match all given filters'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and not __fish_seen_subcommand_from list replay purge help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -l reason -d 'With this reason, such as too_old; can be repeated' -r
-complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -l source -d 'From mqtt, http or store; can be repeated' -r
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -l source -d 'From mqtt, mqtt_direct, http or store; can be repeated' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -l topic -d 'With a matching topic; * matches any text, ? one character' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -l since -d 'Received at or after this time: RFC 3339, or a date in UTC' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -l until -d 'Received before this time' -r
@@ -149,14 +149,14 @@ complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and 
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -l config -d 'The configuration file [default: config/hourbucket.toml, if it exists]' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -l reason -d 'With this reason, such as too_old; can be repeated' -r
-complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -l source -d 'From mqtt, http or store; can be repeated' -r
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -l source -d 'From mqtt, mqtt_direct, http or store; can be repeated' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -l topic -d 'With a matching topic; * matches any text, ? one character' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -l since -d 'Received at or after this time: RFC 3339, or a date in UTC' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -l until -d 'Received before this time' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -l config -d 'The configuration file [default: config/hourbucket.toml, if it exists]' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from replay" -s h -l help -d 'Print help'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from purge" -l reason -d 'With this reason, such as too_old; can be repeated' -r
-complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from purge" -l source -d 'From mqtt, http or store; can be repeated' -r
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from purge" -l source -d 'From mqtt, mqtt_direct, http or store; can be repeated' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from purge" -l topic -d 'With a matching topic; * matches any text, ? one character' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from purge" -l since -d 'Received at or after this time: RFC 3339, or a date in UTC' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand dead-letters; and __fish_seen_subcommand_from purge" -l until -d 'Received before this time' -r

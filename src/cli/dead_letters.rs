@@ -64,7 +64,7 @@ pub(crate) struct Which {
     /// With this reason, such as too_old; can be repeated
     #[arg(long = "reason", value_name = "REASON", value_parser = reason)]
     reasons: Vec<String>,
-    /// From mqtt, http or store; can be repeated
+    /// From mqtt, mqtt_direct, http or store; can be repeated
     #[arg(long = "source", value_name = "SOURCE", value_parser = source)]
     sources: Vec<String>,
     /// With a matching topic; * matches any text, ? one character
