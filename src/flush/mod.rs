@@ -184,6 +184,13 @@ impl Flusher {
         self.seen.page_written_ago()
     }
 
+    /// Records a page write that the store has confirmed, for tests.
+    #[cfg(test)]
+    pub(crate) fn note_page_written(&self) {
+        self.seen
+            .pages(&Ok(vec![PageWriteResult::Done { count: 1 }]));
+    }
+
     /// Whether the last page write failed; not before the first.
     pub(crate) fn page_writes_fail(&self) -> bool {
         self.seen.page_writes_fail()

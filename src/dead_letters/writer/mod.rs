@@ -20,10 +20,13 @@
 //!   with acknowledged readings stay. One without an answer stays at the front of the queue, since
 //!   data must not be lost because the store does not answer.
 //!
-//! **A collection that refuses everything** (missing rights, for example) must not stop the
-//! readings, which wait behind dead letters that find no room. If it has answered with errors for
-//! [`REFUSING_AFTER`], and page writes do not fail, dead letters of senders are given up in the same
-//! way until at most [`RETRY_BYTES_MAX`] wait.
+//! **A collection that stores nothing** must not stop the readings, which wait behind dead letters
+//! that find no room. If that has lasted for [`FAILING_AFTER`], and it is the collection's own
+//! fault, dead letters of senders are given up in the same way until at most [`RETRY_BYTES_MAX`]
+//! wait. It is its own fault:
+//! - if it answers with errors (missing rights, for example), and page writes do not fail;
+//! - if it does not even answer for a single dead letter, and page writes were confirmed meanwhile.
+//!   A server that is locked for a backup answers pings, but confirms no page.
 //!
 //! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after
 //! each batch and once a minute ([`limit`]). Acknowledgements do not wait for it.
@@ -60,8 +63,8 @@ const RETRY_BYTES_MAX: usize = 4 << 20;
 const CUT_BYTES: usize = 16 << 10;
 /// Interval between retries of dead letters that were set aside.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// How long the collection must have refused everything before dead letters are given up.
-const REFUSING_AFTER: Duration = Duration::from_secs(60);
+/// How long the collection must have stored nothing before dead letters are given up.
+const FAILING_AFTER: Duration = Duration::from_secs(60);
 
 /// Dead letters that were sent together; acknowledged when the last of them is stored or given up.
 #[derive(Debug)]
@@ -173,8 +176,8 @@ struct DeadLetterWriter {
     dead_letters_max: usize,
     /// Failed batches in a row.
     failures: u32,
-    /// Since when every batch was answered with an error.
-    refusing_since: Option<Instant>,
+    /// Since when every batch has failed, although there is a server that accepts writes.
+    failing_since: Option<Instant>,
     retried_log: LogLimit,
     dropped_log: LogLimit,
 }
@@ -189,7 +192,7 @@ impl DeadLetterWriter {
             retry_at: Instant::now(),
             dead_letters_max: BATCH_DEAD_LETTERS_MAX,
             failures: 0,
-            refusing_since: None,
+            failing_since: None,
             retried_log: LogLimit::default(),
             dropped_log: LogLimit::default(),
         }
@@ -255,15 +258,16 @@ impl DeadLetterWriter {
         match self.send(&batch).await {
             Ok(answers) => {
                 self.failures = 0;
-                self.refusing_since = None;
+                self.failing_since = None;
                 self.dead_letters_max = (self.dead_letters_max * 2).min(BATCH_DEAD_LETTERS_MAX);
                 for (dead_letter, kept) in batch.into_iter().zip(answers) {
                     self.answered(dead_letter, kept);
                 }
             }
             Err(error) => {
+                let is_single = batch.len() == 1;
                 self.failed(batch, &error);
-                self.make_room(&error);
+                self.make_room(&error, is_single);
                 self.flusher.pause(&error, &mut self.failures).await;
             }
         }
@@ -339,17 +343,28 @@ impl DeadLetterWriter {
     }
 
     /// After a failed batch: gives up the oldest dead letters of senders if only this collection
-    /// refuses to store.
-    fn make_room(&mut self, error: &StoreError) {
+    /// stores nothing. `is_single`: the batch had one dead letter.
+    fn make_room(&mut self, error: &StoreError, is_single: bool) {
+        let kind = error.kind();
         if !matches!(
-            error.kind(),
-            StoreErrorKind::Command | StoreErrorKind::Unauthorized
+            kind,
+            StoreErrorKind::Command | StoreErrorKind::Unauthorized | StoreErrorKind::Timeout
         ) {
-            self.refusing_since = None;
+            self.failing_since = None;
             return;
         }
-        let since = *self.refusing_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < REFUSING_AFTER || self.flusher.page_writes_fail() {
+        let time = self
+            .failing_since
+            .get_or_insert_with(Instant::now)
+            .elapsed();
+        let is_own_fault = if kind == StoreErrorKind::Timeout {
+            let page_written = self.flusher.page_written_ago();
+            // A slow store may need too long for many dead letters, but not for one.
+            is_single && page_written.is_some_and(|ago| ago < time)
+        } else {
+            !self.flusher.page_writes_fail()
+        };
+        if time < FAILING_AFTER || !is_own_fault {
             return;
         }
         let mut bytes = memory_bytes(&self.queue);

@@ -313,10 +313,10 @@ async fn nothing_is_lost_while_the_store_does_not_answer() {
     assert_eq!(rig.stored().len(), 12);
 }
 
-/// Sends more of a sender than fits into memory, to a collection that answers with errors. Returns
-/// how many deliveries have found room after some time, and an own dead letter's acknowledgement.
-async fn sent_to_a_collection_that_fails(rig: &Rig) -> (usize, AckWaiter) {
-    rig.store.set_judge(Box::new(|_| Verdict::Fails));
+/// Sends more of a sender than fits into memory, to a collection that stores nothing. Returns how
+/// many deliveries have found room after some time, and an own dead letter's acknowledgement.
+async fn sent_to_a_collection_that(fails: Verdict, rig: &Rig) -> (usize, AckWaiter) {
+    rig.store.set_judge(Box::new(move |_| fails));
     let own = rig.send(vec![dead_letter(OWN_SOURCE, 0, MIB)]).await;
     let found_room = Arc::new(AtomicUsize::new(0));
     let dead = rig.dead.clone();
@@ -336,13 +336,25 @@ async fn sent_to_a_collection_that_fails(rig: &Rig) -> (usize, AckWaiter) {
 #[tokio::test(start_paused = true)]
 async fn a_collection_that_refuses_everything_does_not_stop_what_waits_behind() {
     let rig = Rig::new(1 << 30);
-    let (found_room, own) = sent_to_a_collection_that_fails(&rig).await;
+    let (found_room, own) = sent_to_a_collection_that(Verdict::Fails, &rig).await;
     assert_eq!(found_room, 60);
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
     assert_eq!(outcome(own).await, Some(AckOutcome::Delivered));
     let stored = rig.stored();
     assert!(stored.contains(&format!("{OWN_SOURCE}/0")) && stored.contains("mqtt/59"));
     assert!(!stored.contains("mqtt/9"), "the oldest are given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_that_does_not_answer_stops_others_only_if_no_page_is_written_either() {
+    let rig = Rig::new(1 << 30);
+    let (found_room, own) = sent_to_a_collection_that(Verdict::Hangs, &rig).await;
+    assert!(found_room < 16, "{found_room}");
+    rig.flusher.note_page_written();
+    let (found_room, _) = sent_to_a_collection_that(Verdict::Hangs, &rig).await;
+    assert_eq!(found_room, 60);
+    rig.store.set_judge(Box::new(|_| Verdict::Takes));
+    assert_eq!(outcome(own).await, Some(AckOutcome::Delivered));
 }
 
 #[tokio::test(start_paused = true)]
@@ -354,7 +366,7 @@ async fn nothing_is_given_up_if_page_writes_fail_too() {
     assert!(rig.flusher.write(permit, &[]).await.is_err());
     rig.store
         .set_script(Box::new(|| (Fault::None, Duration::ZERO)));
-    let (found_room, _) = sent_to_a_collection_that_fails(&rig).await;
+    let (found_room, _) = sent_to_a_collection_that(Verdict::Fails, &rig).await;
     assert!(found_room < 16, "{found_room}");
 }
 
