@@ -31,20 +31,29 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The message on its way to the batcher.
+    /// The message on its way to the batcher. If the device expects a reply, it is in flight from
+    /// now on.
     pub(super) fn incoming(
         self,
-        from: Option<(AckSender, u64)>,
+        acks: &AckSender,
+        inflight: &mut InFlight<Reply>,
         version: Version,
         permit: Permits,
     ) -> Incoming {
-        let can_refuse = self.publish.qos > 0 && version == Version::V5;
         let Publish {
             topic,
             payload,
             properties,
+            qos,
+            id,
             ..
         } = self.publish;
+        let reply = match qos {
+            0 => None,
+            1 => Some(Reply::PubAck(id)),
+            _ => Some(Reply::PubRec(id)),
+        };
+        let can_refuse = reply.is_some() && version == Version::V5;
         let message = Message {
             topic,
             payload,
@@ -56,25 +65,10 @@ impl Held {
         };
         Incoming {
             message,
-            from,
+            from: reply.map(|reply| (acks.clone(), inflight.push(reply))),
             permit,
         }
     }
-}
-
-/// Notes that the device expects a reply to the message: the receiver of its outcome, and its
-/// number there.
-pub(super) fn expects(
-    held: &Held,
-    acks: &AckSender,
-    inflight: &mut InFlight<Reply>,
-) -> Option<(AckSender, u64)> {
-    let reply = match held.publish.qos {
-        0 => return None,
-        1 => Reply::PubAck(held.publish.id),
-        _ => Reply::PubRec(held.publish.id),
-    };
-    Some((acks.clone(), inflight.push(reply)))
 }
 
 /// Parts of the bytes that may wait: of all senders, and of this one.

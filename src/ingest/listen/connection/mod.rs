@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::held::{Held, error, expects, room, try_queue, weight};
+use self::held::{Held, error, room, try_queue, weight};
 use self::large_packet::{LargePacket, given};
 use super::authorization::Authorization;
 use super::batcher::{AckSender, Incoming};
@@ -237,8 +237,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 room = room(self.batcher.clone(), &shared, &self.held), if has_window => {
                     let (slot, permit) = room.ok_or(CloseReason::NotDelivered)?;
                     if let Some(held) = self.held.take() {
-                        let from = expects(&held, &self.acks, &mut self.inflight);
-                        slot.send(held.incoming(from, self.client.version, permit));
+                        let version = self.client.version;
+                        slot.send(held.incoming(&self.acks, &mut self.inflight, version, permit));
                     }
                 }
                 () = given(&mut self.wanted), if self.wanted.is_some() => {
@@ -448,8 +448,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.batcher.try_reserve(),
         ) {
             (true, Some(permit), Ok(slot)) => {
-                let from = expects(&held, &self.acks, &mut self.inflight);
-                slot.send(held.incoming(from, self.client.version, permit));
+                let version = self.client.version;
+                slot.send(held.incoming(&self.acks, &mut self.inflight, version, permit));
             }
             _ => self.held = Some(held),
         }
