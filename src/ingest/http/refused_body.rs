@@ -21,7 +21,7 @@ use futures_util::StreamExt;
 use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
-use super::charged::Payer;
+use super::payer::Payer;
 use super::peer::Peer;
 
 /// How much of a refused body is discarded before the answer.

@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::charged::Payer;
+use super::payer::Payer;
 use super::routes::UNMATCHED;
 use crate::access::Grant;
 
