@@ -387,7 +387,7 @@ impl DeadLetterWriter {
                 ..
             } = &queued.dead_letter;
             tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead letter: \
-                store refuses it");
+                store does not take it");
         }
         metrics::dead_letters_dropped("refused", 1);
         queued.done();
