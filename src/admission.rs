@@ -241,6 +241,16 @@ impl Admission {
         }
     }
 
+    /// The same admission without the next stage, which does not wait for it: it can be checked, and
+    /// refuses every ingest batch.
+    pub(crate) fn without_next_stage(&self) -> Admission {
+        Admission {
+            tx: mpsc::channel(1).0,
+            fields: None,
+            ..self.clone()
+        }
+    }
+
     /// Maximum size of the readings of one ingest batch, for the decoders: the next stage would
     /// refuse a larger one each time it is sent.
     pub(crate) fn readings_bytes_max(&self) -> usize {

@@ -33,7 +33,6 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum_server::Handle;
 use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -45,7 +44,8 @@ use crate::access::Credentials;
 use crate::config;
 use crate::ingest::http::answer::json;
 use crate::ingest::http::refused_body::discard_rest;
-use crate::ingest::http::{BindError, Port, PortSetter, open_tls, server};
+use crate::ingest::http::server::{self, End};
+use crate::ingest::http::{BindError, Port, PortSetter, open_tls};
 use crate::ingest::tls::{Certificates, OnTls, TlsError};
 use crate::model::Clock;
 use crate::read::ReadService;
@@ -187,23 +187,12 @@ impl Admin {
         if let Some(certificates) = self.certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
-        let handle = Handle::new();
         let routes = watch::Sender::new(router(self.health, self.reads, self.access)).subscribe();
-        let server = server::serve(
-            self.listener,
-            routes,
-            self.port.0,
-            handle.clone(),
-            self.certificates,
-        );
-        tokio::pin!(server);
-        tokio::select! {
-            ended = &mut server => ended,
-            () = shutdown.cancelled() => {
-                handle.graceful_shutdown(Some(LAST_ANSWERS));
-                server.await
-            }
-        }
+        let end = End {
+            token: shutdown,
+            last_answers: LAST_ANSWERS,
+        };
+        server::serve(self.listener, routes, self.port.0, self.certificates, end).await
     }
 }
 

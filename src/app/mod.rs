@@ -68,7 +68,7 @@ pub struct Service {
     context: Arc<ServiceContext>,
     stop: CancellationToken,
     drained: CancellationToken,
-    admin_stop: CancellationToken,
+    ports_stop: CancellationToken,
     /// The ingest tasks, in no order; they hold admission handles.
     front: Vec<JoinHandle<()>>,
     stages: Stages,

@@ -149,11 +149,12 @@ impl IngestPorts {
 }
 
 /// Starts HTTP, the MQTT listener and the brokers. They own all admission handles; the caller keeps
-/// none.
+/// none. `closed`: until when HTTP answers.
 pub(super) fn start_front(
     context: &Arc<ServiceContext>,
     ports: IngestPorts,
     deps: IngestDeps,
+    closed: CancellationToken,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let mut front = vec![];
     for broker in &context.config.mqtt {
@@ -172,7 +173,8 @@ pub(super) fn start_front(
         ));
     }
     if let Some(http) = ports.http {
-        let serve = http.serve(deps.stop.clone(), context.config.shutdown.deadline);
+        let deadline = context.config.shutdown.deadline;
+        let serve = http.serve(deps.stop.clone(), closed, deadline);
         front.push(context.spawn("http", logged("http", serve)));
     }
     Ok(front)

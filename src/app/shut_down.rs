@@ -71,7 +71,7 @@ impl Service {
         stages.router.abort();
         stages.dead.abort();
         let _ = tokio::time::timeout(LAST_USED_GRACE, self.last_used.update()).await;
-        self.admin_stop.cancel();
+        self.ports_stop.cancel();
         let _ = tokio::time::timeout(ADMIN_GRACE, &mut self.admin).await;
         let took_ms = self.context.clock.now().mono_ms - begun;
         exit_reason(in_time, left, took_ms, self.context.config.ingest.ack)

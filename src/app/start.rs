@@ -83,15 +83,15 @@ impl Service {
         let mut side = context.start_side(store, &stages, enrichment, silence, repeats);
         let last_used = LastUsedFile::new(config, clock.clone(), deps.grants.usages.clone());
         side.push(context.spawn("last uses", last_used.clone().run()));
-        let admin_stop = CancellationToken::new();
+        let ports_stop = CancellationToken::new();
         let admin = context.spawn(
             "admin port",
-            logged("admin port", admin.serve(admin_stop.clone())),
+            logged("admin port", admin.serve(ports_stop.clone())),
         );
         let stop = deps.stop.clone();
         let drained = deps.drained.clone();
         // Last, because readings arrive from here on.
-        let front = start_front(&context, ports, deps)?;
+        let front = start_front(&context, ports, deps, ports_stop.clone())?;
         health.started();
         let notifier = Arc::default();
         let service = Service {
@@ -101,7 +101,7 @@ impl Service {
             context,
             stop,
             drained,
-            admin_stop,
+            ports_stop,
             front,
             stages,
             last_used,

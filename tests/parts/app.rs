@@ -70,7 +70,45 @@ async fn a_panic_in_a_shard_ends_the_service_and_its_readings_are_not_acknowledg
     );
     assert_eq!(ended.exit_code(), 1);
     assert_eq!(store.pages().readings().count(), 0);
-    assert_eq!(post(url).await, None, "the port is closed");
+    closes(&url).await;
+}
+
+/// Waits until the port refuses connections.
+async fn closes(url: &str) {
+    let closed = async { while post(url.to_owned()).await.is_some() {} };
+    tokio::time::timeout(PATIENCE, closed)
+        .await
+        .expect("the port is closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn senders_get_503_while_a_service_that_stops_waits_for_the_store() {
+    let (service, _store, _dir) = service(
+        AckMode::Journal,
+        Box::new(|| (Fault::NotApplied, Duration::ZERO)),
+    )
+    .await;
+    let url = format!("http://{}", service.http_addr.unwrap());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(service.run_until(async {
+        let _ = stopped.await;
+        "the test"
+    }));
+    assert_eq!(post(url.clone()).await, Some(200));
+    stop.send(()).unwrap();
+    let mut answers = vec![];
+    while !running.is_finished() {
+        answers.push(post(url.clone()).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(running.await.unwrap(), ExitReason::Unstored { left: 1 });
+    // The deadline is two seconds. The first requests may still be accepted or find a connection
+    // that ends; the last one may come after the end.
+    let refused = answers.iter().filter(|a| **a == Some(503)).count();
+    assert!(refused > 10, "{answers:?}");
+    let unanswered = answers.iter().filter(|a| a.is_none()).count();
+    assert!(unanswered <= 2, "{answers:?}");
+    closes(&url).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -59,6 +59,22 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// The same without the next stage. Requests are refused as soon as the port stops.
+    pub(super) fn without_next_stage(&self) -> Shared {
+        Shared {
+            cfg: self.cfg.clone(),
+            decoding: self.decoding.clone(),
+            formats: Formats::new(&self.decoding),
+            admission: self.admission.without_next_stage(),
+            clock: self.clock.clone(),
+            credentials: self.credentials.clone(),
+            newest: self.newest.clone(),
+            running: self.running.clone(),
+            bodies: self.bodies.clone(),
+            stopping: self.stopping.clone(),
+        }
+    }
+
     /// Admits a request before its body is read, at the cost of at most one hash; returns its
     /// sender. `check` verifies the token; it is called only if credentials are configured.
     ///

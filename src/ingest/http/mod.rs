@@ -24,10 +24,11 @@
 //!
 //! Shutdown has two steps, so that senders get an answer for as long as possible. First the app
 //! closes admission ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while
-//! requests that are already handed over get their acknowledgement. Then the token given to
-//! [`HttpIngest::serve`] is cancelled, which closes the port: running requests get the rest of the
-//! deadline, new ones still get 503, and the socket closes when no request is left. The port does
-//! not wait for a body that is still arriving: its readings would be refused.
+//! requests that are already handed over get their acknowledgement. Then `shutdown` of
+//! [`HttpIngest::serve`] is cancelled: running requests get the rest of the deadline, new ones still
+//! get 503, and when no request is left, all connections end. The port does not wait for a body
+//! that is still arriving: its readings would be refused. From then on it only refuses
+//! (`refusing`), until `closed`.
 
 mod accepted;
 mod admit;
@@ -48,6 +49,7 @@ mod pipeline;
 mod port;
 mod readings;
 pub(crate) mod refused_body;
+mod refusing;
 mod remote_write;
 mod routes;
 mod secure;
@@ -77,7 +79,6 @@ use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum_server::Handle;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -85,7 +86,9 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::BodyBudget;
 use self::error::IngestError;
+use self::refusing::RefusingPort;
 use self::routes::{HOOKS_BEGIN, READINGS};
+use self::server::End;
 use crate::access::{Credentials, GrantDefaults, TokensError};
 use crate::admission::Admission;
 use crate::config::{self, Live, Setter};
@@ -327,14 +330,16 @@ impl HttpIngest {
     }
 
     /// Serves until `shutdown` is cancelled, then completes running requests for at most
-    /// `deadline`, then closes all connections. Requests can be left unanswered only if their
-    /// readings are not acknowledged yet; their senders send again.
+    /// `deadline`, then ends all connections. Requests can be left unanswered only if their
+    /// readings are not acknowledged yet; their senders send again. A task answers 503 from then on
+    /// until `closed`.
     ///
     /// # Errors
     /// The socket failed.
     pub async fn serve(
         self,
         shutdown: CancellationToken,
+        closed: CancellationToken,
         deadline: Duration,
     ) -> std::io::Result<()> {
         let HttpIngest {
@@ -356,14 +361,13 @@ impl HttpIngest {
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
-        let handle = Handle::new();
-        let server = server::serve(
-            listener,
-            routes.subscribe(),
-            port,
-            handle.clone(),
-            certificates,
-        );
+        let refusing = RefusingPort::new(&listener, port.clone(), certificates.clone())?;
+        let answered = CancellationToken::new();
+        let end = End {
+            token: answered.clone(),
+            last_answers: LAST_ANSWERS,
+        };
+        let server = server::serve(listener, routes.subscribe(), port, certificates, end);
         let stop = async {
             shutdown.cancelled().await;
             shared.stopping.store(true, Ordering::Release);
@@ -378,7 +382,9 @@ impl HttpIngest {
                     "requests not completed by the deadline; their senders send again"
                 );
             }
-            handle.graceful_shutdown(Some(LAST_ANSWERS));
+            let refusals = router(Arc::new(shared.without_next_stage()));
+            tokio::spawn(refusing.serve(refusals, closed));
+            answered.cancel();
         };
         tokio::pin!(server);
         tokio::select! {

@@ -18,6 +18,7 @@ use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 
 use super::connection::{Limited, Requests};
@@ -54,33 +55,48 @@ pub(crate) async fn bind(addr: SocketAddr, key: &'static str) -> Result<TcpListe
         .map_err(|source| BindError { key, addr, source })
 }
 
-/// Serves until `handle` requests a shutdown and the last connection has ended. The limits of a
-/// connection are those of [`super::timed_stream`]; a handshake has the limit of a head. A request
-/// is handled by the routes that are current when it arrives.
+/// How a port ends.
+pub(crate) struct End {
+    /// Ends it.
+    pub(crate) token: CancellationToken,
+    /// How long connections may then take to send their last answers.
+    pub(crate) last_answers: Duration,
+}
+
+/// Serves until `end`, and then until the last connection has ended. The limits of a connection are
+/// those of [`super::timed_stream`]; a handshake has the limit of a head. A request is handled by
+/// the routes that are current when it arrives.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: watch::Receiver<Router>,
     port: Arc<Port>,
-    handle: Handle<SocketAddr>,
     certificates: Option<Certificates>,
+    end: End,
 ) -> io::Result<()> {
+    let handle = Handle::new();
     let serve = async {
         match certificates {
-            None => serve_with(listener, Limited(port.clone()), routes, handle).await,
+            None => serve_with(listener, Limited(port.clone()), routes, handle.clone()).await,
             Some(certificates) => {
                 serve_with(
                     listener,
                     Secured::new(port.clone(), certificates),
                     routes,
-                    handle,
+                    handle.clone(),
                 )
                 .await
             }
         }
     };
+    let ended = async {
+        end.token.cancelled().await;
+        handle.graceful_shutdown(Some(end.last_answers));
+        std::future::pending::<Infallible>().await
+    };
     let served = tokio::select! {
         served = serve => served,
         never = port.log_suppressed() => match never {},
+        never = ended => match never {},
     };
     port.close_log();
     served

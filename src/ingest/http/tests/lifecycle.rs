@@ -109,6 +109,43 @@ async fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
         .unwrap();
 }
 
+#[tokio::test]
+async fn a_stopped_port_refuses_until_it_is_closed_and_holds_no_handle_to_the_next_stage() {
+    let mut rig = Rig::new(|_| {}).await;
+    let addr = rig.addr;
+    let mut arriving = TcpStream::connect(addr).await.unwrap();
+    let head = format!("{}content-length: 100\r\n\r\n{{", post("").head());
+    arriving.write_all(head.as_bytes()).await.unwrap();
+    rig.admission_control.stop();
+    rig.shutdown.cancel();
+    tokio::time::timeout(LONG, rig.task)
+        .await
+        .expect("the port waits for a body that is still arriving")
+        .unwrap()
+        .unwrap();
+    drop((rig.admission, rig.renewal));
+    let next = tokio::time::timeout(LONG, rig.ingest_batches.recv()).await;
+    assert!(
+        next.expect("the port holds a handle to the next stage")
+            .is_none()
+    );
+    for _ in 0..3 {
+        let answer = post(S1).send(addr).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (503, "stopping"));
+        assert!(answer.retry_after_s() >= 1);
+    }
+    let lines = post("temp,sensor_id=S1 value=1")
+        .to("/write")
+        .send(addr)
+        .await;
+    assert_eq!(lines.status, 503);
+    rig.closed.cancel();
+    let closed = async { while TcpStream::connect(addr).await.is_ok() {} };
+    tokio::time::timeout(LONG, closed)
+        .await
+        .expect("the port is still open");
+}
+
 /// The value of the metric line that starts with `name` and contains each of `labels`; 0 if there
 /// is none.
 pub(super) fn metric(name: &str, labels: &[&str]) -> f64 {

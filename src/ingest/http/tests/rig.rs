@@ -60,6 +60,7 @@ pub(super) struct Rig {
     pub(super) limits: PortSetter,
     pub(super) renewal: Renewal,
     pub(super) shutdown: CancellationToken,
+    pub(super) closed: CancellationToken,
     pub(super) task: JoinHandle<std::io::Result<()>>,
 }
 
@@ -155,7 +156,8 @@ impl Rig {
         let limits = ingest.port.1.clone();
         let renewal = ingest.renewal();
         let shutdown = CancellationToken::new();
-        let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
+        let closed = CancellationToken::new();
+        let task = tokio::spawn(ingest.serve(shutdown.clone(), closed.clone(), LONG));
         Ok(Rig {
             addr,
             admission_control,
@@ -164,6 +166,7 @@ impl Rig {
             limits,
             renewal,
             shutdown,
+            closed,
             task,
         })
     }
